@@ -1,0 +1,55 @@
+"""The exceptions of this package: every one is something its caller can act on.
+
+Each message is one line that says what was wrong and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class PortagpuError(Exception):
+    """The base of every error that this package raises on purpose."""
+
+
+class Unsupported(PortagpuError, NotImplementedError):  # noqa: N818
+    """The device does not have what was asked for; its capabilities say so beforehand."""
+
+
+class BackendNotFound(PortagpuError, RuntimeError):
+    """No backend can be opened.
+
+    ``reasons`` maps the name of every candidate to why it was not chosen.
+    """
+
+    def __init__(self, message: str, reasons: Mapping[str, str] | None = None) -> None:
+        self.reasons: dict[str, str] = dict(reasons or {})
+        detail = "; ".join(f"{name}: {reason}" for name, reason in self.reasons.items())
+        super().__init__(f"{message} ({detail})" if detail else message)
+
+
+class ContractMismatch(PortagpuError):
+    """A backend was written for another version of the contract."""
+
+
+class TargetError(PortagpuError, ValueError):
+    """A target's file is wrong; the message names file, key and rule."""
+
+
+class TargetNotFound(PortagpuError, LookupError):
+    """No target has that id; the message offers the closest ones."""
+
+
+class ResultError(PortagpuError, ValueError):
+    """A result document does not follow its schema; the message names the key."""
+
+
+class OutputError(PortagpuError, OSError):
+    """A file could not be written; nothing was left half-written."""
+
+
+class MissingDependency(PortagpuError, RuntimeError):
+    """Something that has to be installed is not; the message says what to install."""

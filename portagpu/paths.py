@@ -1,0 +1,23 @@
+"""Where the hardware matrix lies: in the wheel, or in the checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from portagpu.errors import PortagpuError
+
+_PACKAGE: Final = Path(__file__).resolve().parent
+
+
+def matrix_dir() -> Path:
+    """The folder that holds ``targets``, ``conformance``, ``performance`` and ``bringup``.
+
+    An installed wheel carries it as ``portagpu/_matrix``; a checkout has it as ``matrix``.
+    """
+    for candidate in (_PACKAGE / "_matrix", _PACKAGE.parent / "matrix"):
+        if (candidate / "targets").is_dir():
+            return candidate
+    raise PortagpuError(
+        "the hardware matrix is missing from this installation: reinstall portagpu from its wheel"
+    )
