@@ -1,0 +1,139 @@
+"""What the machine is, read from kernel files below a replaceable root; no device is opened.
+
+``read_host()`` reads everything once; ``read_clocks``, ``read_temperatures`` and
+``read_throttling`` read what changes; ``gpus_on_machine()`` finds GPUs without any vendor library.
+Unknown is None.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from portagpu.host.cgroup import CgroupLimits
+from portagpu.host.cpu import Cache, Cpu, NumaNode, read_cpu, read_machine
+from portagpu.host.gpus import Partition, PciGpu, gpus_on_machine
+from portagpu.host.limits import UNLIMITED, Limits, Ulimits, read_limits
+from portagpu.host.memory import Memory, read_memory
+from portagpu.host.sensors import (
+    Clocks,
+    Sensors,
+    Temperature,
+    Throttling,
+    read_clocks,
+    read_sensors,
+    read_temperatures,
+    read_throttling,
+)
+from portagpu.host.tree import Tree, as_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = [
+    "UNLIMITED",
+    "VISIBILITY_VARIABLES",
+    "Cache",
+    "CgroupLimits",
+    "Clocks",
+    "Cpu",
+    "Host",
+    "Kernel",
+    "Limits",
+    "Memory",
+    "NumaNode",
+    "Partition",
+    "PciGpu",
+    "Sensors",
+    "Temperature",
+    "Throttling",
+    "Tree",
+    "Ulimits",
+    "gpus_on_machine",
+    "read_clocks",
+    "read_cpu",
+    "read_host",
+    "read_limits",
+    "read_memory",
+    "read_sensors",
+    "read_temperatures",
+    "read_throttling",
+    "visibility",
+]
+
+VISIBILITY_VARIABLES: Final = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "NVIDIA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "AMD_VISIBLE_DEVICES",
+    "HSA_OVERRIDE_GFX_VERSION",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """The kernel's release ("6.8.0-45-generic") and machine ("x86_64")."""
+
+    release: str | None
+    machine: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine, its bounds and its state at one moment."""
+
+    cpu: Cpu
+    memory: Memory
+    kernel: Kernel
+    limits: Limits
+    sensors: Sensors
+
+    @property
+    def usable_cpus(self) -> int | None:
+        """CPUs that this process can keep busy: its affinity, bounded by a control group's quota.
+
+        A quota is rounded down, as threads beyond it are stopped part of the time; never below 1.
+        """
+        counts = [self.cpu.affinity_cpus or self.cpu.logical_cpus]
+        if self.limits.cgroup.cpu_quota_cpus is not None:
+            counts.append(int(self.limits.cgroup.cpu_quota_cpus))
+        if self.limits.cgroup.cpuset_cpus is not None:
+            counts.append(len(self.limits.cgroup.cpuset_cpus))
+        known = [count for count in counts if count is not None]
+        return max(1, min(known)) if known else None
+
+    @property
+    def usable_memory_bytes(self) -> int | None:
+        """Memory that this process may use at most: the machine's, bounded by its control group."""
+        bounds = (self.memory.total_bytes, self.limits.cgroup.memory_max_bytes)
+        return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def read_host(root: Tree | Path | str = "/") -> Host:
+    """Read the machine below ``root``; never raises for what is missing or damaged there."""
+    tree = as_tree(root)
+    return Host(
+        cpu=read_cpu(tree),
+        memory=read_memory(tree),
+        kernel=_read_kernel(tree),
+        limits=read_limits(tree),
+        sensors=read_sensors(tree),
+    )
+
+
+def visibility(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables that hide or disguise devices, as they are set; an empty value is kept."""
+    values = os.environ if environment is None else environment
+    return {name: values[name] for name in VISIBILITY_VARIABLES if name in values}
+
+
+def _read_kernel(tree: Tree) -> Kernel:
+    release = tree.text("proc/sys/kernel/osrelease")
+    if release is None and tree.is_live:
+        release = os.uname().release
+    return Kernel(release=release, machine=read_machine(tree))

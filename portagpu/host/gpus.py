@@ -1,0 +1,175 @@
+"""The GPUs of a machine without any vendor library: PCI, KFD, and the NVIDIA driver's files.
+
+Every source is partial: a container may hide sysfs, a machine without a driver has PCI only. They
+are joined by PCI address, so that one GPU counts once.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from portagpu.host.kfd import KfdNode, read_kfd
+from portagpu.host.tree import Tree, as_tree, to_int
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# PCI ID database: vendors whose display controllers and accelerators can be scheduled. Anything
+# else of those classes (a management controller's VGA, an emulated one) is not a GPU here.
+PCI_VENDORS: Final = {0x10DE: "nvidia", 0x1002: "amd"}
+# PCI Code and ID Assignment: VGA, 3D and other display controllers; processing accelerators
+GPU_CLASSES: Final = frozenset({0x0300, 0x0302, 0x0380, 0x1200})
+
+_PCI: Final = "sys/bus/pci/devices"
+# the vendor whose driver has these files
+_PROC: Final = ("proc/driver/nvidia/gpus", "nvidia")
+_DEVICE_FILE: Final = (r"nvidia\d+", "nvidia")
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One schedulable part of a GPU."""
+
+    memory_bytes: int | None
+    unit_count: int | None
+    device_file: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PciGpu:
+    """A GPU of the machine; None is unknown.
+
+    ``pci`` is "domain:bus:device.function"; ``device_id`` is the PCI device id; ``driver`` is the
+    bound kernel driver; ``unit_count`` and ``memory_bytes`` are of the whole GPU;
+    ``device_file`` is the file that a process must open, None where it is not there or not known.
+    ``partitions`` is empty for a GPU that is scheduled whole.
+    """
+
+    vendor: str
+    pci: str | None = None
+    device_id: int | None = None
+    name: str | None = None
+    uuid: str | None = None
+    arch: str | None = None
+    unit_count: int | None = None
+    memory_bytes: int | None = None
+    numa_node: int | None = None
+    driver: str | None = None
+    device_file: str | None = None
+    partitions: tuple[Partition, ...] = ()
+
+
+def gpus_on_machine(root: Tree | Path | str = "/") -> tuple[PciGpu, ...]:
+    """Every GPU below ``root``, in the order of PCI addresses, those without an address last."""
+    tree = as_tree(root)
+    gpus = _from_pci(tree)
+    _add_kfd(tree, gpus)
+    _add_proc(tree, gpus)
+    return (*(gpus[address] for address in sorted(gpus)), *_from_device_files(tree, gpus))
+
+
+def _from_pci(tree: Tree) -> dict[str, PciGpu]:
+    found: dict[str, PciGpu] = {}
+    for address in tree.names(_PCI, r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"):
+        folder = f"{_PCI}/{address}"
+        code, vendor_id = tree.integer(f"{folder}/class"), tree.integer(f"{folder}/vendor")
+        # a virtual function that its own host still sees is a part of the physical one
+        if code is None or code >> 8 not in GPU_CLASSES or tree.exists(f"{folder}/physfn"):
+            continue
+        vendor = PCI_VENDORS.get(-1 if vendor_id is None else vendor_id)
+        if vendor is None:
+            continue
+        node = tree.integer(f"{folder}/numa_node")
+        found[address.lower()] = PciGpu(
+            vendor=vendor,
+            pci=address.lower(),
+            device_id=tree.integer(f"{folder}/device"),
+            numa_node=node if node is not None and node >= 0 else None,
+            driver=tree.link_name(f"{folder}/driver"),
+        )
+    return found
+
+
+def _add_kfd(tree: Tree, gpus: dict[str, PciGpu]) -> None:
+    groups: dict[str, list[KfdNode]] = {}
+    owners: dict[int, str] = {}
+    for node in read_kfd(tree):
+        address = next((a for a in (node.pci, node.pci_function_0) if a in gpus), None)
+        if address is None:
+            address = owners.get(node.unique_id or 0, node.pci)
+        if node.unique_id is not None:
+            owners.setdefault(node.unique_id, address)
+        groups.setdefault(address, []).append(node)
+    for address, nodes in groups.items():
+        vendor = PCI_VENDORS.get(nodes[0].vendor_id)
+        if vendor is not None:
+            gpus[address] = _merge_nodes(tree, gpus.get(address, PciGpu(vendor, address)), nodes)
+
+
+def _merge_nodes(tree: Tree, gpu: PciGpu, nodes: list[KfdNode]) -> PciGpu:
+    parts = tuple(Partition(n.memory_bytes, n.unit_count, _render_file(tree, n)) for n in nodes)
+    whole = len(parts) == 1
+    return replace(
+        gpu,
+        device_id=gpu.device_id if gpu.device_id is not None else nodes[0].device_id,
+        uuid=_kfd_uuid(nodes[0]),
+        arch=nodes[0].arch,
+        unit_count=_total([p.unit_count for p in parts]),
+        memory_bytes=_total([p.memory_bytes for p in parts]),
+        device_file=parts[0].device_file if whole else None,
+        partitions=() if whole else parts,
+    )
+
+
+def _kfd_uuid(node: KfdNode) -> str | None:
+    # ROCr's HSA_AMD_AGENT_INFO_UUID: "GPU-" and the unique id in sixteen hexadecimal digits
+    return f"GPU-{node.unique_id:016x}" if node.unique_id is not None else None
+
+
+def _render_file(tree: Tree, node: KfdNode) -> str | None:
+    path = f"dev/dri/renderD{node.render_minor}"
+    return f"/{path}" if node.render_minor is not None and tree.exists(path) else None
+
+
+def _total(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _add_proc(tree: Tree, gpus: dict[str, PciGpu]) -> None:
+    folder, vendor = _PROC
+    for name in tree.names(folder):
+        lines = tree.fields(f"{folder}/{name}/information")
+        address = _address(lines.get("Bus Location") or name)
+        if address is None:
+            continue
+        uuid, minor = lines.get("GPU UUID"), to_int(lines.get("Device Minor"))
+        path = f"dev/nvidia{minor}"
+        gpus[address] = replace(
+            gpus.get(address, PciGpu(vendor, address)),
+            name=lines.get("Model") or None,
+            # the driver writes question marks until the GPU has been initialised once
+            uuid=uuid if uuid and "?" not in uuid else None,
+            device_file=f"/{path}" if minor is not None and tree.exists(path) else None,
+        )
+
+
+def _address(text: str) -> str | None:
+    match = re.fullmatch(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", text.lower())
+    if match is None:
+        return None
+    domain, bus, device, function = match.groups()
+    return f"{int(domain, 16):04x}:{bus}:{device}.{function}"
+
+
+def _from_device_files(tree: Tree, gpus: dict[str, PciGpu]) -> tuple[PciGpu, ...]:
+    """GPUs that only a device file shows, as in a container without sysfs."""
+    pattern, vendor = _DEVICE_FILE
+    files = [f"/dev/{name}" for name in tree.names("dev", pattern)]
+    joined = {gpu.device_file for gpu in gpus.values()}
+    loose = [file for file in files if file not in joined]
+    # an address whose minor is unknown may own one of these files
+    unmatched = sum(g.vendor == vendor and g.device_file is None for g in gpus.values())
+    return tuple(PciGpu(vendor, device_file=file) for file in loose[unmatched:])
