@@ -1,0 +1,67 @@
+"""The CPU backend: torch on the CPU and Gloo, the reference that runs everywhere.
+
+This module imports neither torch nor anything else of weight.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from portagpu.contract import Plugin, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from portagpu.contract import Backend
+
+
+class CpuPlugin(Plugin):
+    """One device, shared by all ranks of the machine, wherever torch is installed."""
+
+    name = "cpu"
+    contract = (1, 0)
+    shared = True
+
+    def status(self) -> Status:
+        """Usable where torch is installed; never automatic, because any torch runs on a CPU."""
+        from portagpu.torchbuild import torch_build
+
+        build = torch_build()
+        if build is None:
+            return Status(
+                False,
+                "torch is not installed: pip install 'portagpu[torch]', or your vendor's torch wheel",
+            )
+        return Status(True, f"torch {build.version} runs on the CPU")
+
+    def count(self) -> int:
+        """1, so that a loop over devices trains."""
+        return 1
+
+    def open(self, index: int) -> Backend:
+        """The host's CPU."""
+        from portagpu_cpu.backend import CpuBackend
+
+        return CpuBackend(self, index)
+
+    def telemetry(self, index: int) -> Mapping[str, float]:
+        """Clock (mean over cores), hottest sensor and throttle events, as far as they are shown."""
+        del index
+        from portagpu_cpu.memory import ROOT
+
+        from portagpu.host.sensors import read_sensors
+
+        sensors = read_sensors(ROOT)
+        found: dict[str, float] = {}
+        clocks = sensors.clocks.by_cpu_mhz
+        if clocks:
+            found["clock_mhz"] = sum(clocks) / len(clocks)
+        if sensors.temperatures:
+            found["temperature_c"] = max(entry.celsius for entry in sensors.temperatures)
+        counts = (sensors.throttling.core_count, sensors.throttling.package_count)
+        if any(count is not None for count in counts):
+            found["throttle_count"] = float(sum(count or 0 for count in counts))
+        return found
+
+
+PLUGIN: Final = CpuPlugin()

@@ -1,0 +1,102 @@
+"""The CPU as a backend: every primitive works, or raises Unsupported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from portagpu_cpu import identity, memory
+from portagpu_cpu.queues import CpuEvent, CpuStream, Current
+
+from portagpu.contract import Backend
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
+    from portagpu.contract import Plugin
+
+
+class CpuBackend(Backend):
+    """This machine's CPU.
+
+    How it differs from a GPU, all in one place:
+
+    - ``device_count()`` is 1 and any index opens the same device, which all ranks share.
+    - Work is done when a call returns: ``synchronize`` has nothing to wait for, and streams order
+      work that is already done. Streams and events are this package's own.
+    - ``Event`` takes the time on the monotonic clock.
+    - ``memory_*`` is the resident memory of the process: PyTorch does not account for CPU tensors.
+      ``mem_get_info`` is what the machine, or the container if that is less, leaves free.
+    - ``get_device_properties`` is a ``CpuProperties``.
+    - ``Graph`` and ``pin`` raise ``Unsupported``.
+    - ``GradScaler`` and ``autocast`` are torch's for the CPU, whose default dtype is bfloat16.
+    """
+
+    __slots__ = ("_current", "_properties")
+
+    def __init__(self, plugin: Plugin, index: int) -> None:
+        description, self._properties = identity.describe(index)
+        super().__init__(plugin, description)
+        self._current = Current(self.device)
+
+    def activate(self) -> None:
+        """torch's calls without a device already use the CPU."""
+        torch.cpu.set_device(self.device)
+
+    def get_device_properties(self) -> identity.CpuProperties:
+        """The CPU's model, cores, vector and matrix units, and memory."""
+        return self._properties
+
+    def synchronize(self) -> None:
+        """Work on a CPU is done when its call returns."""
+        torch.cpu.synchronize()
+
+    def mem_get_info(self) -> tuple[int, int]:
+        """(free, total) bytes that this process may use."""
+        return memory.free_and_total()
+
+    def memory_stats(self) -> Mapping[str, int]:
+        """The process's resident memory in bytes, as allocated and as reserved."""
+        current, peak = memory.resident()
+        return {
+            "allocated_bytes.all.current": current,
+            "allocated_bytes.all.peak": peak,
+            "reserved_bytes.all.current": current,
+            "reserved_bytes.all.peak": peak,
+        }
+
+    def reset_peak_memory_stats(self) -> None:
+        """Reset the kernel's record of the process's peak resident memory."""
+        memory.reset_peak()
+
+    def empty_cache(self) -> None:
+        """Give freed memory that the C library still holds back to the kernel."""
+        memory.trim()
+
+    def generator(self) -> torch.Generator:
+        """torch's default CPU generator."""
+        return torch.default_generator
+
+    def Stream(self, priority: int = 0) -> CpuStream:  # noqa: N802 - torch's name
+        """A new stream; all have the same real priority."""
+        return CpuStream(self.device, priority)
+
+    def current_stream(self) -> CpuStream:
+        """The calling thread's current stream."""
+        return self._current.stream[-1]
+
+    def stream(self, stream: CpuStream | None) -> AbstractContextManager[Any]:
+        """Make ``stream`` the calling thread's current one inside the block."""
+        return self._current.use(self.current_stream() if stream is None else stream)
+
+    def Event(  # noqa: N802 - torch's name
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> CpuEvent:
+        """A new event on the monotonic clock; ``blocking`` makes no difference on a CPU."""
+        del blocking
+        return CpuEvent(enable_timing, interprocess)
+
+    def annotate(self, name: str) -> AbstractContextManager[Any]:
+        """``torch.profiler.record_function``: the block appears in torch's profiles."""
+        return torch.profiler.record_function(name)

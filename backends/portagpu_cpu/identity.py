@@ -1,0 +1,149 @@
+"""What a CPU is: its cores and units, what it does with each dtype, and its description."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+import torch
+from portagpu_cpu.memory import ROOT, can_reset_peak, free_and_total
+
+from portagpu.arch import Arch
+from portagpu.collectives.comm import Comm
+from portagpu.contract import Capability, Description
+from portagpu.host.cgroup import read_cgroup
+from portagpu.host.cpu import read_cpu
+from portagpu.precision import Precision, Support
+from portagpu.sizing import Sizing
+from portagpu.target import identify
+
+if TYPE_CHECKING:
+    from portagpu.host.cpu import Cpu
+
+_CAPABILITIES: Final = frozenset(
+    {Capability.STREAMS, Capability.EVENTS, Capability.AUTOCAST, Capability.COLLECTIVES}
+)
+
+# Units with arithmetic of their own in the dtype, by the names of portagpu.host.features.
+_BF16_UNITS: Final = frozenset({"AVX-512BF16", "AMX-BF16", "BF16", "SVE-BF16", "SME-B16F32"})
+_FP16_UNITS: Final = frozenset({"AVX-512FP16", "AMX-FP16", "NEON-FP16", "SME-F16F32"})
+
+_NATIVE: Final = (
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+)
+_STORED: Final = (
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+)
+
+_REDUCE_OPS: Final = frozenset({"SUM", "AVG", "PRODUCT", "MIN", "MAX"})
+"""For floating-point tensors, as ProcessGroupGloo of torch 2.13 has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuProperties:
+    """What ``get_device_properties`` answers on a CPU: torch's field names, and what a CPU adds.
+
+    ``multi_processor_count`` is the number of CPUs that this process may use, ``warp_size`` is 1;
+    a unit that the kernel does not show is absent, and unknown numbers are None.
+    """
+
+    name: str
+    vendor: str | None
+    total_memory: int
+    multi_processor_count: int
+    warp_size: int
+    sockets: int | None
+    physical_cores: int | None
+    logical_cpus: int | None
+    vector_units: tuple[str, ...]
+    vector_bits: int | None
+    matrix_units: tuple[str, ...]
+
+
+def read_properties(cpu: Cpu) -> CpuProperties:
+    """The properties of this machine's CPU."""
+    return CpuProperties(
+        name=cpu.model_name or cpu.arch or os.uname().machine,
+        vendor=cpu.vendor,
+        total_memory=free_and_total()[1],
+        multi_processor_count=usable_cpus(),
+        warp_size=1,
+        sockets=cpu.sockets,
+        physical_cores=cpu.physical_cores,
+        logical_cpus=cpu.logical_cpus,
+        vector_units=cpu.vector_units,
+        vector_bits=cpu.vector_bits,
+        matrix_units=cpu.matrix_units,
+    )
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may use: its affinity, or the container's quota if less; at least 1."""
+    cpus = len(os.sched_getaffinity(0))
+    quota = read_cgroup(ROOT).cpu_quota_cpus
+    return max(1, cpus if quota is None else min(cpus, int(quota)))
+
+
+def precision(cpu: Cpu) -> Precision:
+    """What this CPU does with each dtype; no CPU here has fp8 instructions that torch uses."""
+    units = {*cpu.vector_units, *cpu.matrix_units}
+    table = {
+        **dict.fromkeys(_NATIVE, Support.NATIVE),
+        **dict.fromkeys(_STORED, Support.STORAGE),
+        torch.bfloat16: Support.NATIVE if units & _BF16_UNITS else Support.EMULATED,
+        torch.float16: Support.NATIVE if units & _FP16_UNITS else Support.EMULATED,
+    }
+    return Precision(MappingProxyType(table), fp8=None)
+
+
+def describe(index: int) -> tuple[Description, CpuProperties]:
+    """The description of this machine's CPU, and its properties."""
+    cpu = read_cpu(ROOT)
+    properties = read_properties(cpu)
+    arch = Arch("cpu", cpu.arch or os.uname().machine, 1)
+    capabilities = _CAPABILITIES
+    if can_reset_peak():
+        capabilities |= {Capability.PEAK_MEMORY}
+    description = Description(
+        name="cpu",
+        index=index,
+        device=torch.device("cpu"),
+        arch=arch,
+        product=cpu.model_name,
+        vendor=cpu.vendor,
+        target=identify("cpu", arch.name, cpu.model_name),
+        capabilities=capabilities,
+        precision=precision(cpu),
+        comm=Comm(
+            c10d_name="gloo",
+            library="Gloo",
+            version=None,  # Gloo states no version; it is the one inside this torch
+            device_type="cpu",
+            reduce_ops=_REDUCE_OPS,
+            local_env=MappingProxyType({"GLOO_SOCKET_IFNAME": "lo"}),
+        ),
+        # a core runs one thread, which is one block of one thread
+        sizing=Sizing(
+            warp_size=1,
+            unit_count=properties.multi_processor_count,
+            max_threads_per_block=1,
+            max_threads_per_unit=1,
+            max_blocks_per_unit=1,
+        ),
+        versions={"torch": torch.__version__, "driver": None, "kernel": os.uname().release},
+    )
+    return description, properties

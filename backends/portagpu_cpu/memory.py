@@ -1,0 +1,79 @@
+"""Memory of a CPU: the process's resident memory, and what the kernel and the container leave free."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+from typing import Final
+
+from portagpu.errors import Unsupported
+from portagpu.host.cgroup import read_cgroup
+from portagpu.host.memory import read_memory
+from portagpu.host.tree import Tree
+
+ROOT: Final = Tree()
+_STATUS: Final = "/proc/self/status"
+_CLEAR_REFS: Final = Path("/proc/self/clear_refs")
+_RESET_PEAK: Final = "5"
+"""What resets VmHWM to the current VmRSS: Linux, Documentation/filesystems/proc.rst, clear_refs."""
+_FIELDS: Final = re.compile(rb"Vm(HWM|RSS):\s+(\d+) kB")
+
+
+def resident() -> tuple[int, int]:
+    """(current, peak) resident memory of this process in bytes: VmRSS and VmHWM.
+
+    Raises Unsupported where the kernel does not say.
+    """
+    with open(_STATUS, "rb") as stream:  # noqa: PTH123 - this is read in every training step
+        found = dict(_FIELDS.findall(stream.read()))
+    if b"RSS" not in found:
+        raise Unsupported(f"{_STATUS} does not state resident memory on this kernel")
+    current = int(found[b"RSS"]) * 1024
+    # the kernel updates both lazily, each on its own
+    return current, max(current, int(found.get(b"HWM", b"0")) * 1024)
+
+
+def can_reset_peak() -> bool:
+    """Whether the kernel lets this process reset its peak; some sandboxes do not."""
+    try:
+        with _CLEAR_REFS.open("w"):
+            return True
+    except OSError:
+        return False
+
+
+def reset_peak() -> None:
+    """Set the peak to the current resident memory; raises Unsupported where it cannot be."""
+    try:
+        with _CLEAR_REFS.open("w") as stream:
+            stream.write(_RESET_PEAK)
+    except OSError as error:
+        raise Unsupported(
+            f"{_CLEAR_REFS} cannot be written ({error.strerror}), so the peak of resident memory "
+            "cannot be reset here; compare memory_allocated() before and after instead"
+        ) from error
+
+
+def trim() -> None:
+    """Give memory that was freed but is still held by the C library's heap back to the kernel.
+
+    ``malloc_trim`` is glibc's; another C library keeps no such memory that could be asked back.
+    """
+    call = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if call is not None:
+        call(0)
+
+
+def free_and_total() -> tuple[int, int]:
+    """(free, total) bytes that this process may use: the machine's, or the container's if less."""
+    memory = read_memory(ROOT)
+    if memory.total_bytes is None or memory.available_bytes is None:
+        raise Unsupported("/proc/meminfo does not state total and available memory")
+    free, total = memory.available_bytes, memory.total_bytes
+    group = read_cgroup(ROOT)
+    if group.memory_max_bytes is not None:
+        total = min(total, group.memory_max_bytes)
+        left = group.memory_max_bytes - (group.memory_used_bytes or 0)
+        free = max(0, min(free, left))
+    return free, total

@@ -1,0 +1,108 @@
+"""Streams and events of a CPU, on which every call of torch has finished when it returns."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from portagpu.errors import Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+
+class CpuEvent:
+    """A point in time on the monotonic clock, with the methods of ``torch.cuda.Event``.
+
+    Work on a CPU is done when its call returns, so a recorded event has always happened.
+    """
+
+    __slots__ = ("_recorded_ns", "_timing")
+
+    def __init__(self, enable_timing: bool = False, interprocess: bool = False) -> None:
+        if interprocess:
+            raise Unsupported("the cpu backend does not share events between processes")
+        self._timing = enable_timing
+        self._recorded_ns: int | None = None
+
+    def record(self, stream: CpuStream | None = None) -> None:
+        """Take the time."""
+        del stream
+        self._recorded_ns = time.perf_counter_ns()
+
+    def wait(self, stream: CpuStream | None = None) -> None:
+        """Make a stream wait for this event, which has happened."""
+
+    def query(self) -> bool:
+        """True: whatever was recorded, and an event that never was, is done (as on CUDA)."""
+        return True
+
+    def synchronize(self) -> None:
+        """Return when the event has happened: at once."""
+
+    def elapsed_time(self, end_event: CpuEvent) -> float:
+        """Milliseconds from this event to ``end_event``.
+
+        Raises RuntimeError, as torch does, unless both were recorded with ``enable_timing=True``.
+        """
+        if not (self._timing and end_event._timing):
+            raise RuntimeError("Both events must be created with argument 'enable_timing=True'.")
+        if self._recorded_ns is None or end_event._recorded_ns is None:
+            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+        return (end_event._recorded_ns - self._recorded_ns) / 1e6
+
+    def __repr__(self) -> str:
+        state = "not recorded" if self._recorded_ns is None else f"at {self._recorded_ns} ns"
+        return f"<cpu event, {state}>"
+
+
+class CpuStream:
+    """A queue of work on a CPU: in order, and empty again when a call returns."""
+
+    __slots__ = ("device", "priority")
+
+    def __init__(self, device: torch.device, priority: int = 0) -> None:
+        self.device = device
+        self.priority = priority
+
+    def synchronize(self) -> None:
+        """Return when the stream's work is done: it is."""
+
+    def query(self) -> bool:
+        """True: all work on this stream is done."""
+        return True
+
+    def wait_stream(self, stream: CpuStream) -> None:
+        """Order later work on this stream after all work on ``stream``, which is done."""
+
+    def wait_event(self, event: CpuEvent) -> None:
+        """Order later work on this stream after ``event``, which has happened."""
+
+    def record_event(self, event: CpuEvent | None = None) -> CpuEvent:
+        """Record ``event``, or a new one, on this stream and return it."""
+        event = CpuEvent() if event is None else event
+        event.record(self)
+        return event
+
+    def __repr__(self) -> str:
+        return f"<cpu stream, priority {self.priority}>"
+
+
+class Current(threading.local):
+    """The stream that each thread puts its work on."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream: Final = [CpuStream(device)]
+
+    @contextmanager
+    def use(self, stream: CpuStream) -> Iterator[None]:
+        """Make ``stream`` the current one inside the block."""
+        self.stream.append(stream)
+        try:
+            yield
+        finally:
+            self.stream.pop()

@@ -1,0 +1,143 @@
+"""One import for training code on NVIDIA, AMD and CPU.
+
+Importing this package imports neither torch nor a vendor's package and opens no device: every name
+is loaded from its module on first use and kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu._version import __version__
+
+if TYPE_CHECKING:
+    from portagpu.arch import Arch as Arch
+    from portagpu.collectives.comm import Comm as Comm
+    from portagpu.contract import CONTRACT as CONTRACT
+    from portagpu.contract import Backend as Backend
+    from portagpu.contract import Capability as Capability
+    from portagpu.contract import Description as Description
+    from portagpu.contract import Plugin as Plugin
+    from portagpu.contract import Status as Status
+    from portagpu.errors import BackendNotFound as BackendNotFound
+    from portagpu.errors import MissingDependency as MissingDependency
+    from portagpu.errors import PortagpuError as PortagpuError
+    from portagpu.errors import TargetNotFound as TargetNotFound
+    from portagpu.errors import Unsupported as Unsupported
+    from portagpu.functions import Event as Event
+    from portagpu.functions import GradScaler as GradScaler
+    from portagpu.functions import Graph as Graph
+    from portagpu.functions import Stream as Stream
+    from portagpu.functions import annotate as annotate
+    from portagpu.functions import autocast as autocast
+    from portagpu.functions import current_device as current_device
+    from portagpu.functions import current_stream as current_stream
+    from portagpu.functions import device as device
+    from portagpu.functions import device_count as device_count
+    from portagpu.functions import empty_cache as empty_cache
+    from portagpu.functions import get_device_name as get_device_name
+    from portagpu.functions import get_device_properties as get_device_properties
+    from portagpu.functions import get_rng_state as get_rng_state
+    from portagpu.functions import get_rng_state_all as get_rng_state_all
+    from portagpu.functions import initial_seed as initial_seed
+    from portagpu.functions import is_available as is_available
+    from portagpu.functions import is_bf16_supported as is_bf16_supported
+    from portagpu.functions import manual_seed as manual_seed
+    from portagpu.functions import manual_seed_all as manual_seed_all
+    from portagpu.functions import max_memory_allocated as max_memory_allocated
+    from portagpu.functions import max_memory_reserved as max_memory_reserved
+    from portagpu.functions import mem_get_info as mem_get_info
+    from portagpu.functions import memory_allocated as memory_allocated
+    from portagpu.functions import memory_reserved as memory_reserved
+    from portagpu.functions import memory_stats as memory_stats
+    from portagpu.functions import pin as pin
+    from portagpu.functions import range_pop as range_pop
+    from portagpu.functions import range_push as range_push
+    from portagpu.functions import reset_peak_memory_stats as reset_peak_memory_stats
+    from portagpu.functions import seed as seed
+    from portagpu.functions import set_device as set_device
+    from portagpu.functions import set_rng_state as set_rng_state
+    from portagpu.functions import set_rng_state_all as set_rng_state_all
+    from portagpu.functions import stream as stream
+    from portagpu.functions import synchronize as synchronize
+    from portagpu.precision import Fp8 as Fp8
+    from portagpu.precision import Precision as Precision
+    from portagpu.precision import Support as Support
+    from portagpu.registry import available as available
+    from portagpu.registry import backend as backend
+    from portagpu.sizing import Launch as Launch
+    from portagpu.sizing import Sizing as Sizing
+    from portagpu.target import Target as Target
+
+_HOME: Final[dict[str, tuple[str, ...]]] = {
+    "portagpu.arch": ("Arch",),
+    "portagpu.collectives.comm": ("Comm",),
+    "portagpu.contract": ("CONTRACT", "Backend", "Capability", "Description", "Plugin", "Status"),
+    "portagpu.errors": (
+        "BackendNotFound",
+        "MissingDependency",
+        "PortagpuError",
+        "TargetNotFound",
+        "Unsupported",
+    ),
+    "portagpu.functions": (
+        "Event",
+        "GradScaler",
+        "Graph",
+        "Stream",
+        "annotate",
+        "autocast",
+        "current_device",
+        "current_stream",
+        "device",
+        "device_count",
+        "empty_cache",
+        "get_device_name",
+        "get_device_properties",
+        "get_rng_state",
+        "get_rng_state_all",
+        "initial_seed",
+        "is_available",
+        "is_bf16_supported",
+        "manual_seed",
+        "manual_seed_all",
+        "max_memory_allocated",
+        "max_memory_reserved",
+        "mem_get_info",
+        "memory_allocated",
+        "memory_reserved",
+        "memory_stats",
+        "pin",
+        "range_pop",
+        "range_push",
+        "reset_peak_memory_stats",
+        "seed",
+        "set_device",
+        "set_rng_state",
+        "set_rng_state_all",
+        "stream",
+        "synchronize",
+    ),
+    "portagpu.precision": ("Fp8", "Precision", "Support"),
+    "portagpu.registry": ("available", "backend"),
+    "portagpu.sizing": ("Launch", "Sizing"),
+    "portagpu.target": ("Target",),
+}
+_MODULE_OF: Final = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = ["__version__", *sorted(_MODULE_OF)]  # noqa: PLE0604 - the table's keys are the names
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

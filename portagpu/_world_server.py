@@ -1,0 +1,383 @@
+"""The helper process of :mod:`portagpu.world`: imports torch, runs nothing, forks ranks.
+
+It reads one JSON request a line on standard input, forks the ranks, and writes their steps and
+outcomes as JSON lines on what was standard output. End of input ends every rank and the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import fcntl
+import importlib
+import importlib.util
+import json
+import os
+import re
+import selectors
+import shutil
+import signal
+import sys
+import tempfile
+import termios
+import time
+import traceback
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from portagpu.contract import Backend
+
+_GRACE_S: Final = 2.0
+"""After the first failure the other ranks get this long to report their own."""
+_TRACE_S: Final = 0.5
+_PR_SET_PDEATHSIG: Final = 1
+_OUTPUT_BYTES: Final = 4000
+
+
+class Rank:
+    """What a rank's function gets: which rank it is, its device, and a way to report."""
+
+    def __init__(self, rank: int, world: int, gpu: Backend, pipe: int) -> None:
+        self.rank = rank
+        self.world = world
+        self.gpu = gpu
+        self._pipe = pipe
+
+    def step(self, name: str, **data: Any) -> None:
+        """Announce that a step begins; a rank that stays behind its peers is the culprit."""
+        _send(self._pipe, {"step": name, "data": data})
+
+
+@dataclass(slots=True)
+class _Child:
+    rank: int
+    pid: int
+    pipe: int
+    folder: Path
+    buffer: bytes = b""
+    steps: list[str] = field(default_factory=list)
+    state: str = ""
+    value: Any = None
+    error: str = ""
+    where: str = ""
+    ended: bool = False
+
+    @property
+    def trace_file(self) -> Path:
+        return self.folder / f"trace-{self.rank}"
+
+    @property
+    def output_file(self) -> Path:
+        return self.folder / f"output-{self.rank}"
+
+
+def _send(pipe: int, message: dict[str, Any]) -> None:
+    data = json.dumps(message).encode() + b"\n"
+    while data:
+        data = data[os.write(pipe, data) :]
+
+
+def load_function(spec: str) -> Callable[..., Any]:
+    """The function that "package.module:name" or "/path/file.py:name" names."""
+    place, _, name = spec.rpartition(":")
+    if place.endswith(".py"):
+        module_name = f"portagpu_ranks_{Path(place).stem}"
+        known = sys.modules.get(module_name)
+        if known is not None and known.__file__ == place:
+            return _attribute(known, name)
+        found = importlib.util.spec_from_file_location(module_name, place)
+        if found is None or found.loader is None:
+            raise ImportError(f"{place} cannot be imported")
+        module = importlib.util.module_from_spec(found)
+        sys.modules[module_name] = module
+        found.loader.exec_module(module)
+    else:
+        module = importlib.import_module(place)
+    return _attribute(module, name)
+
+
+def _attribute(module: Any, name: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(module, name)
+    return function
+
+
+def _rank_main(request: dict[str, Any], child: _Child) -> None:
+    """The life of one rank; never returns."""
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        # a rank must not outlive the server, however the server ends
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        output = os.open(child.output_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        trace = child.trace_file.open("w")
+        faulthandler.register(signal.SIGUSR1, file=trace, all_threads=False)
+        faulthandler.enable(file=trace)
+        value = _work(request, child)
+        _send(child.pipe, {"value": value})
+        code = 0
+    except BaseException as error:  # noqa: BLE001 - whatever a rank raises is its outcome
+        text = " ".join(str(error).split())
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+            _send(child.pipe, {"raised": f"raised {type(error).__name__}: {text}"[:2000]})
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _work(request: dict[str, Any], child: _Child) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    from portagpu.registry import backend
+
+    world = int(request["world"])
+    os.environ.update({"RANK": str(child.rank), "LOCAL_RANK": str(child.rank)})
+    os.environ.update({"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)})
+    if world > 1:
+        # ranks that share the cores must not each start a thread for every core
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world))
+    gpu = backend(request["backend"] or backend().name, index=request["indices"][child.rank])
+    gpu.activate()
+    os.environ.update(gpu.comm.local_env or {})
+    if request["group"]:
+        options: dict[str, Any] = {}
+        if gpu.device.type != "cpu":
+            options["device_id"] = gpu.device
+        dist.init_process_group(
+            gpu.comm.init_string,
+            store=dist.FileStore(str(child.folder / "store"), world),
+            rank=child.rank,
+            world_size=world,
+            timeout=timedelta(seconds=float(request["timeout_s"])),
+            **options,
+        )
+    function = load_function(request["function"])
+    value = function(Rank(child.rank, world, gpu, child.pipe), **request["arguments"])
+    if request["group"]:
+        dist.destroy_process_group()
+    return value
+
+
+class _World:
+    """One request's ranks, from fork to burial."""
+
+    def __init__(self, request: dict[str, Any], control: int, reply: int) -> None:
+        self.request = request
+        self.control = control
+        self.reply = reply
+        self.folder = Path(tempfile.mkdtemp(prefix="portagpu-ranks-"))
+        self.children: list[_Child] = []
+        self.first_failure: _Child | None = None
+        self.abandoned = False
+
+    def run(self) -> dict[str, Any]:
+        try:
+            self._fork()
+            self._watch()
+            self._bury()
+            return {"ranks": [_outcome(child) for child in self.children], "culprit": self.culprit}
+        finally:
+            self._kill()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _fork(self) -> None:
+        pipes = [os.pipe() for _ in range(self.request["world"])]
+        for rank, (reader, writer) in enumerate(pipes):
+            child = _Child(rank, 0, writer, self.folder)
+            child.pid = os.fork()
+            if child.pid == 0:
+                for other, (other_reader, other_writer) in enumerate(pipes):
+                    with contextlib.suppress(OSError):
+                        os.close(other_reader)
+                        if other != rank:
+                            os.close(other_writer)
+                _rank_main(self.request, child)
+            child.pipe = reader
+            self.children.append(child)
+        for _, writer in pipes:
+            os.close(writer)
+
+    def _watch(self) -> None:
+        """Read every pipe until all are closed, the deadline, or the grace after a failure."""
+        deadline = time.monotonic() + float(self.request["timeout_s"])
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.control, selectors.EVENT_READ, None)
+            for child in self.children:
+                selector.register(child.pipe, selectors.EVENT_READ, child)
+            while any(not child.ended for child in self.children):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return
+                for key, _ in selector.select(left):
+                    child = key.data
+                    if child is None:
+                        if _at_end(self.control):
+                            self.abandoned = True
+                            return
+                        selector.unregister(self.control)
+                    elif not self._read(child):
+                        selector.unregister(child.pipe)
+                        if child.state != "done" and self.first_failure is None:
+                            self.first_failure = child
+                            deadline = min(deadline, time.monotonic() + _GRACE_S)
+
+    def _read(self, child: _Child) -> bool:
+        chunk = os.read(child.pipe, 65536)
+        if not chunk:
+            os.close(child.pipe)
+            child.ended = True
+            self._reap(child)
+            return False
+        child.buffer += chunk
+        *lines, child.buffer = child.buffer.split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if "step" in message:
+                child.steps.append(message["step"])
+                _send(self.reply, {"rank": child.rank, **message})
+            elif "raised" in message:
+                child.state, child.error = "raised", message["raised"]
+                if self.first_failure is None:
+                    self.first_failure = child
+            else:
+                child.state, child.value = "done", message["value"]
+        return True
+
+    def _reap(self, child: _Child) -> None:
+        _, status = os.waitpid(child.pid, 0)
+        child.pid = 0
+        if child.state:
+            return
+        child.state = "died"
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            child.error = f"died of {signal.Signals(number).name}"
+        else:
+            child.error = f"ended with status {os.WEXITSTATUS(status)} before it returned"
+
+    def _bury(self) -> None:
+        """Ask those that are left where they stand, then end them."""
+        left = [child for child in self.children if not child.ended]
+        for child in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGUSR1)
+        if left:
+            time.sleep(_TRACE_S)
+        for child in left:
+            if not child.state:
+                child.state = "hung" if self.first_failure is None else "stopped"
+            child.where = _where(child.trace_file)
+            if child.state == "stopped":
+                child.error = "was stopped, because another rank had failed"
+            elif child.state == "hung":
+                child.error = f"did not finish within {self.request['timeout_s']:g} s"
+
+    @property
+    def culprit(self) -> int | None:
+        """The first to fail; among ranks that hung, the one that the others waited for."""
+        if self.first_failure is not None:
+            return self.first_failure.rank
+        hung = [child for child in self.children if child.state == "hung"]
+        if len(hung) == 1:
+            return hung[0].rank
+        fewest = min((len(child.steps) for child in hung), default=0)
+        behind = [child for child in hung if len(child.steps) == fewest]
+        if len(behind) < len(hung):
+            hung = behind
+        if len(hung) > 1:
+            # those inside a collective wait; the one that is elsewhere is waited for
+            elsewhere = [child for child in hung if "distributed" not in child.where]
+            hung = elsewhere or hung
+        return hung[0].rank if len(hung) == 1 else None
+
+    def _kill(self) -> None:
+        for child in self.children:
+            if child.pid:
+                for kill in (os.killpg, os.kill):
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        kill(child.pid, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(child.pid, 0)
+                child.pid = 0
+            if not child.ended:
+                os.close(child.pipe)
+                child.ended = True
+
+
+def _at_end(descriptor: int) -> bool:
+    """Whether a pipe that is readable is at its end: nobody holds the other side any more."""
+    waiting = bytearray(4)
+    fcntl.ioctl(descriptor, termios.FIONREAD, waiting)
+    return int.from_bytes(waiting, sys.byteorder) == 0
+
+
+def _where(trace_file: Path) -> str:
+    """The outermost torch.distributed frame of a faulthandler trace, else the innermost frame."""
+    try:
+        text = trace_file.read_text(errors="replace")
+    except OSError:
+        return ""
+    frames = re.findall(r'File "([^"]*)", line (\d+) in (\S+)', text)
+    if not frames:
+        return ""
+    collective = [frame for frame in frames if "distributed_c10d" in frame[0]]
+    path, line, name = collective[-1] if collective else frames[0]
+    return f"{name} ({Path(path).name}:{line})"
+
+
+def _outcome(child: _Child) -> dict[str, Any]:
+    output = ""
+    with contextlib.suppress(OSError):
+        output = child.output_file.read_bytes()[-_OUTPUT_BYTES:].decode(errors="replace")
+    return {
+        "rank": child.rank,
+        "state": child.state or "stopped",
+        "value": child.value,
+        "error": child.error,
+        "where": child.where,
+        "step": child.steps[-1] if child.steps else "",
+        "output": "" if child.state == "done" else output,
+    }
+
+
+def main() -> int:
+    """Serve requests until the end of input."""
+    reply = os.dup(1)
+    os.dup2(2, 1)
+    os.set_inheritable(reply, False)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    try:
+        importlib.import_module("torch.distributed")
+    except Exception as error:  # noqa: BLE001 - a torch that does not import is the answer
+        _send(reply, {"fatal": f"torch does not import: {type(error).__name__}: {error}"})
+        return 1
+    buffer = b""
+    while True:
+        chunk = os.read(0, 65536)
+        if not chunk:
+            return 0
+        buffer += chunk
+        *lines, buffer = buffer.split(b"\n")
+        for line in lines:
+            world = _World(json.loads(line), 0, reply)
+            outcome = world.run()
+            if world.abandoned:
+                return 0
+            _send(reply, outcome)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Communication between ranks: identity of the library, process groups, worlds of ranks."""

@@ -1,0 +1,39 @@
+"""Which communication library a device uses, under which name torch knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Comm:
+    """The identity of a device's communication library.
+
+    ``c10d_name`` is what ``torch.distributed`` calls it, which does not tell the vendor: RCCL is
+    "nccl" there too. ``library`` and ``version`` name what really runs; an unknown version is None.
+    """
+
+    c10d_name: str
+    library: str
+    version: str | None
+    device_type: str
+    """The type of ``torch.device`` whose tensors it moves."""
+    reduce_ops: frozenset[str] = frozenset()
+    """Names of ``torch.distributed.ReduceOp`` that it claims for floating-point tensors."""
+    local_env: Mapping[str, str] | None = None
+    """Environment for ranks that all run on this machine, for instance the loopback interface."""
+    device_ids: tuple[int, ...] | None = None
+    """What DistributedDataParallel wants as ``device_ids``; None on a CPU."""
+
+    @property
+    def init_string(self) -> str:
+        """The explicit ``backend`` for ``init_process_group``: CPU tensors always go over Gloo.
+
+        A bare "nccl" leaves CPU tensors without a library; "cpu:gloo,cuda:nccl" does not.
+        """
+        pairs = {"cpu": "gloo", self.device_type: self.c10d_name}
+        return ",".join(f"{device}:{name}" for device, name in pairs.items())

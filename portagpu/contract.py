@@ -1,0 +1,256 @@
+"""The contract between portable code and a vendor: what a backend must do, and how it is found.
+
+Two small abstract classes. A :class:`Plugin` is what an entry point of the group
+``portagpu.backends`` names: it answers, without importing torch, whether its hardware and its build
+of torch are here, and opens devices. A :class:`Backend` is one opened device for life: some data
+about it, and the primitives over which :mod:`portagpu.training` writes the whole training surface.
+
+The contract has a version. A backend states the one it was written for; another major version, or
+a newer minor one than this package has, is refused with both numbers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from portagpu.training import Training
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
+    import torch
+
+    from portagpu.arch import Arch
+    from portagpu.collectives.comm import Comm
+    from portagpu.precision import Precision
+    from portagpu.sizing import Sizing
+    from portagpu.target import Target
+
+CONTRACT: Final = (1, 0)
+"""(major, minor): a new minor adds optional members; a new major changes what is required."""
+
+
+class Capability(StrEnum):
+    """What a device can be asked for beyond plain tensors.
+
+    A capability that a backend claims must work; one that it does not claim must raise
+    :class:`portagpu.Unsupported` from every call named here. The conformance suite checks both.
+    """
+
+    STREAMS = "streams"
+    """``Stream``, ``stream``, ``current_stream``: ordered queues of work."""
+    EVENTS = "events"
+    """``Event``: points in a stream, with times where ``enable_timing=True``."""
+    GRAPHS = "graphs"
+    """``Graph``: work that is captured once and replayed."""
+    PEAK_MEMORY = "peak-memory"
+    """``reset_peak_memory_stats``: the peaks of ``memory_stats`` start again from now."""
+    PINNED_MEMORY = "pinned-memory"
+    """``pin``: page-locked host memory."""
+    AUTOCAST = "autocast"
+    """``autocast`` and ``GradScaler``: mixed precision."""
+    COLLECTIVES = "collectives"
+    """``comm``: process groups over the vendor's communication library."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Whether a backend can be used here, and why or why not, in one sentence.
+
+    ``automatic`` says that the torch that is installed was built for this backend and that its
+    hardware is here, so that it may be chosen without being asked for.
+    """
+
+    usable: bool
+    reason: str
+    automatic: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What a backend knows about its device when it opens it. Unknown is None."""
+
+    name: str
+    """The backend's name, as given to ``portagpu.backend(name)``."""
+    index: int
+    device: torch.device
+    arch: Arch
+    product: str | None
+    """The product's name as the device reports it."""
+    vendor: str | None = None
+    """The maker of the silicon ("nvidia", "amd", "intel"), for people; decide by ``arch``."""
+    target: Target | None
+    capabilities: frozenset[Capability]
+    precision: Precision
+    comm: Comm
+    sizing: Sizing
+    uuid: str | None = None
+    pci: str | None = None
+    """The PCI address, ``domain:bus:device.function`` in hexadecimal."""
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    """Driver, runtime and libraries by name."""
+
+
+class Backend(Training, ABC):
+    """One device, opened for life.
+
+    The attributes are those of :class:`Description`. A subclass gives the primitives below and
+    nothing else: what training code calls under torch's names is :class:`portagpu.training.Training`,
+    written once over them. Every primitive either does what its docstring says on this device, or
+    raises :class:`portagpu.Unsupported` when the capability it belongs to is not claimed. None of
+    them may be a silent no-op.
+
+    Handles compare by identity and are safe to use from several threads as far as torch is.
+    """
+
+    __slots__ = (
+        "_ranges",
+        "arch",
+        "capabilities",
+        "comm",
+        "device",
+        "index",
+        "name",
+        "pci",
+        "plugin",
+        "precision",
+        "product",
+        "sizing",
+        "target",
+        "uuid",
+        "vendor",
+        "versions",
+    )
+
+    def __init__(self, plugin: Plugin, description: Description) -> None:
+        self.plugin = plugin
+        self.name = description.name
+        self.index = description.index
+        self.device = description.device
+        self.arch = description.arch
+        self.product = description.product
+        self.vendor = description.vendor
+        self.target = description.target
+        self.capabilities = description.capabilities
+        self.precision = description.precision
+        self.comm = description.comm
+        self.sizing = description.sizing
+        self.uuid = description.uuid
+        self.pci = description.pci
+        self.versions = description.versions
+        self._ranges: list[AbstractContextManager[Any]] = []
+
+    def __repr__(self) -> str:
+        return f"<{self.name} backend on {self.device}: {self.product or 'unknown product'} ({self.arch})>"
+
+    @abstractmethod
+    def activate(self) -> None:
+        """Make this device the one that torch's own calls without a device use."""
+
+    @abstractmethod
+    def get_device_properties(self) -> Any:
+        """torch's properties object of this device, or one with its field names.
+
+        At least ``name`` (str), ``total_memory`` (bytes), ``multi_processor_count`` and
+        ``warp_size``.
+        """
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until all work on this device, from every stream, is done."""
+
+    @abstractmethod
+    def mem_get_info(self) -> tuple[int, int]:
+        """(free, total) memory of the device in bytes, as the driver or the kernel sees it."""
+
+    @abstractmethod
+    def memory_stats(self) -> Mapping[str, int]:
+        """This process's memory on the device in bytes, under torch's keys.
+
+        At least ``{allocated,reserved}_bytes.all.{current,peak}``; other keys of torch's allocator
+        where there are any. A peak is never below its current value.
+        """
+
+    @abstractmethod
+    def reset_peak_memory_stats(self) -> None:
+        """Start the peaks of :meth:`memory_stats` again from the current values.
+
+        Raises Unsupported where PEAK_MEMORY is not claimed.
+        """
+
+    @abstractmethod
+    def empty_cache(self) -> None:
+        """Give memory that the allocator holds but no tensor uses back to the system."""
+
+    @abstractmethod
+    def generator(self) -> torch.Generator:
+        """The device's default random number generator, the one that ``torch.rand`` uses there."""
+
+    @abstractmethod
+    def Stream(self, priority: int = 0) -> Any:  # noqa: N802 - torch's name
+        """A new stream: ``synchronize``, ``query``, ``wait_stream``, ``wait_event``, ``record_event``.
+
+        A lower ``priority`` is more urgent. Raises Unsupported where STREAMS is not claimed.
+        """
+
+    @abstractmethod
+    def current_stream(self) -> Any:
+        """The stream that work is put on now. Raises Unsupported where STREAMS is not claimed."""
+
+    @abstractmethod
+    def stream(self, stream: Any) -> AbstractContextManager[Any]:
+        """Put work on ``stream`` inside the block; ``None`` changes nothing, as in torch."""
+
+    @abstractmethod
+    def Event(  # noqa: N802 - torch's name
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> Any:
+        """A new event: ``record``, ``wait``, ``query``, ``synchronize``, ``elapsed_time``.
+
+        ``start.elapsed_time(end)`` is in milliseconds, needs ``enable_timing`` on both, and is
+        measured on the device's own clock. Raises Unsupported where EVENTS is not claimed.
+        """
+
+    @abstractmethod
+    def annotate(self, name: str) -> AbstractContextManager[Any]:
+        """Mark the block as ``name`` for the vendor's profiler (NVTX, ROCTx or record_function)."""
+
+
+class Plugin(ABC):
+    """What an entry point of the group ``portagpu.backends`` names: an instance of a subclass.
+
+    Nothing here may import torch or a vendor's package at import. :meth:`status` and :meth:`count`
+    must answer within seconds and open no device, so that a process may still fork afterwards.
+    """
+
+    name: ClassVar[str]
+    """The name users give; the entry point has the same."""
+    contract: ClassVar[tuple[int, int]] = CONTRACT
+    """The version of the contract that the plugin was written for: state it as literal numbers."""
+    shared: ClassVar[bool] = False
+    """True where all ranks of a machine share one device, so that any index opens it (a CPU)."""
+
+    @abstractmethod
+    def status(self) -> Status:
+        """Whether this backend can be used here, decided from torch's build and the machine."""
+
+    @abstractmethod
+    def count(self) -> int:
+        """The number of devices that can be opened: at least 1 where the status is usable."""
+
+    @abstractmethod
+    def open(self, index: int) -> Backend:
+        """Open the device of that index (among the visible ones). Imports torch."""
+
+    def telemetry(self, index: int) -> Mapping[str, float]:
+        """Readings of that device now, by name with the unit as suffix; empty where none is shown.
+
+        Names in use: ``clock_mhz``, ``memory_clock_mhz``, ``temperature_c``, ``power_w``,
+        ``throttle_count`` (events since boot). Needs no torch.
+        """
+        del index
+        return {}

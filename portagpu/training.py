@@ -1,0 +1,146 @@
+"""The training surface: torch's names and meanings, on every device.
+
+Written once over the primitives of :class:`portagpu.contract.Backend`; it returns torch's own
+objects wherever they work on the device. How a CPU differs is listed in one place, the docstring
+of ``portagpu_cpu.backend.CpuBackend``.
+
+A handle is one device for life, so its methods take no device; the functions of the same names in
+:mod:`portagpu` take torch's optional ``device`` argument and default to the current device.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from portagpu.errors import Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
+    import torch
+
+    from portagpu.contract import Plugin
+
+
+class Training:
+    """What training code calls, for one device. All sizes are bytes, all seeds are Python ints."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        name: str
+        index: int
+        device: torch.device
+        plugin: Plugin
+        _ranges: list[AbstractContextManager[Any]]
+
+        def get_device_properties(self) -> Any: ...
+        def memory_stats(self) -> Mapping[str, int]: ...
+        def generator(self) -> torch.Generator: ...
+        def annotate(self, name: str) -> AbstractContextManager[Any]: ...
+
+    def device_count(self) -> int:
+        """The number of devices of this backend: at least 1."""
+        return self.plugin.count()
+
+    def current_device(self) -> int:
+        """The index of this device."""
+        return self.index
+
+    def get_device_name(self) -> str:
+        """The product's name as the device reports it."""
+        name: str = self.get_device_properties().name
+        return name
+
+    def memory_allocated(self) -> int:
+        """Memory that tensors of this process hold on the device now."""
+        return self.memory_stats()["allocated_bytes.all.current"]
+
+    def max_memory_allocated(self) -> int:
+        """The most that :meth:`memory_allocated` was since the start or the last reset."""
+        return self.memory_stats()["allocated_bytes.all.peak"]
+
+    def memory_reserved(self) -> int:
+        """Memory that the allocator of this process holds on the device now."""
+        return self.memory_stats()["reserved_bytes.all.current"]
+
+    def max_memory_reserved(self) -> int:
+        """The most that :meth:`memory_reserved` was since the start or the last reset."""
+        return self.memory_stats()["reserved_bytes.all.peak"]
+
+    def manual_seed(self, seed: int) -> None:
+        """Seed the device's default generator."""
+        self.generator().manual_seed(seed)
+
+    def seed(self) -> int:
+        """Seed the device's default generator from the system's randomness; returns the seed."""
+        return self.generator().seed()
+
+    def initial_seed(self) -> int:
+        """The seed that the device's default generator was last given."""
+        return self.generator().initial_seed()
+
+    def get_rng_state(self) -> torch.Tensor:
+        """The state of the device's default generator: a uint8 tensor of shape (n,) on the CPU."""
+        return self.generator().get_state()
+
+    def set_rng_state(self, state: torch.Tensor) -> None:
+        """Put the device's default generator into a state that :meth:`get_rng_state` gave."""
+        self.generator().set_state(state)
+
+    def autocast(
+        self,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> torch.autocast:
+        """``torch.autocast`` for this device; ``dtype=None`` is torch's default for its type."""
+        import torch
+
+        return torch.autocast(self.device.type, dtype, enabled, cache_enabled)
+
+    def GradScaler(self, **options: Any) -> torch.amp.GradScaler:  # noqa: N802 - torch's name
+        """``torch.amp.GradScaler`` for this device, with torch's options."""
+        import torch
+
+        return torch.amp.GradScaler(self.device.type, **options)
+
+    def is_bf16_supported(self, including_emulation: bool = True) -> bool:
+        """Whether bfloat16 arithmetic runs here; ``including_emulation=False`` asks for hardware."""
+        import torch
+
+        from portagpu.precision import Support
+
+        support = self.precision.support(torch.bfloat16)  # type: ignore[attr-defined]
+        native: bool = support is Support.NATIVE
+        return native or (including_emulation and support is Support.EMULATED)
+
+    def range_push(self, name: str) -> int:
+        """Open a range as ``torch.cuda.nvtx.range_push`` does; returns its depth, from 0."""
+        block = self.annotate(name)
+        block.__enter__()
+        self._ranges.append(block)
+        return len(self._ranges) - 1
+
+    def range_pop(self) -> int:
+        """Close the innermost range; returns its depth. Raises IndexError when none is open."""
+        self._ranges.pop().__exit__(None, None, None)
+        return len(self._ranges)
+
+    def Graph(self) -> Any:  # noqa: N802 - one name for every vendor's graph
+        """A graph to capture work into. Raises Unsupported where GRAPHS is not claimed."""
+        raise Unsupported(
+            f"the {self.name} backend does not capture graphs; run the work eagerly on {self.device}"
+        )
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        """``tensor`` in page-locked host memory. Raises Unsupported where it is not claimed.
+
+        Ask ``Capability.PINNED_MEMORY in gpu.capabilities`` first, for instance to set a
+        DataLoader's ``pin_memory``.
+        """
+        del tensor
+        raise Unsupported(
+            f"the {self.name} backend has no page-locked memory; use the tensor as it is"
+        )

@@ -1,0 +1,258 @@
+"""Worlds of ranks with hard time limits, for suites and gates.
+
+Ranks fork from one helper process that imported torch and ran nothing, so that a world of eight
+starts in a fraction of a second and no rank inherits threads or an open device. A rank that raises,
+dies or hangs is named, with the place where it stood; nothing is left running afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.errors import MissingDependency, PortagpuError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+STARTUP_LIMIT_S: Final = 120.0
+"""Importing torch on a cold, busy machine takes tens of seconds."""
+_MARGIN_S: Final = 15.0
+"""How much longer than the server the client waits, before it kills the server itself."""
+
+
+class State(StrEnum):
+    """How a rank ended."""
+
+    DONE = "done"
+    RAISED = "raised"
+    DIED = "died"
+    HUNG = "hung"
+    STOPPED = "stopped"
+    """Ended by the server, because another rank had failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankOutcome:
+    """How one rank ended: its value, or what went wrong and where it stood."""
+
+    rank: int
+    state: State
+    value: Any = None
+    error: str = ""
+    where: str = ""
+    """The innermost frame of interest, ``function (file:line)``, of a rank that hung."""
+    step: str = ""
+    """The last step that the rank announced."""
+    output: str = ""
+    """The end of what it printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorldOutcome:
+    """How a world ended; ``ranks`` are in order."""
+
+    function: str
+    ranks: tuple[RankOutcome, ...]
+    duration_s: float
+    culprit: int | None = None
+    """The rank that failed first, or that the others waited for; None when it cannot be told."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every rank returned a value."""
+        return all(outcome.state is State.DONE for outcome in self.ranks)
+
+    @property
+    def values(self) -> list[Any]:
+        """What each rank returned, in order; raises PortagpuError when one did not."""
+        if not self.ok:
+            raise PortagpuError(self.sentence)
+        return [outcome.value for outcome in self.ranks]
+
+    @property
+    def sentence(self) -> str:
+        """What went wrong, naming the rank; empty when nothing did."""
+        if self.ok:
+            return ""
+        failed = [outcome for outcome in self.ranks if outcome.state is not State.DONE]
+        first = next((outcome for outcome in failed if outcome.rank == self.culprit), failed[0])
+        after = f" after {first.step}" if first.step else ""
+        if self.culprit is None and first.state is State.HUNG:
+            ranks = ", ".join(str(outcome.rank) for outcome in failed)
+            return f"ranks {ranks} hung{after}{' in ' + first.where if first.where else ''}"
+        if first.state is State.HUNG:
+            return f"rank {first.rank} hung{after}{' in ' + first.where if first.where else ''}"
+        return f"rank {first.rank} {first.error or first.state.value}{after}"
+
+
+@dataclass(slots=True)
+class Ranks:
+    """The helper process, started on first use; use it as a context manager.
+
+    ``environment`` is added to the environment of every rank.
+    """
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    _process: subprocess.Popen[bytes] | None = None
+    _buffer: bytes = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start the helper process without waiting for it to have imported torch."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        from portagpu.torchbuild import torch_build
+
+        if torch_build() is None:
+            raise MissingDependency(
+                "ranks need torch: pip install 'portagpu[torch]', or your vendor's torch wheel"
+            )
+        self._buffer = b""
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "portagpu._world_server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=child_environment(self.environment),
+            start_new_session=True,
+        )
+
+    def run(
+        self,
+        function: str,
+        world: int = 1,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        backend: str | None = None,
+        indices: Sequence[int] | None = None,
+        group: bool = True,
+        timeout_s: float = 60.0,
+        on_step: Callable[[int, str, dict[str, Any]], None] | None = None,
+    ) -> WorldOutcome:
+        """Run ``function(rank, **arguments)`` on ``world`` ranks and wait for all of them.
+
+        ``function`` is "package.module:name" or "/path/to/file.py:name"; it gets a
+        :class:`portagpu._world_server.Rank` and returns something JSON can hold. ``indices`` are
+        the device of each rank (default: its rank). With ``group``, torch.distributed is
+        initialised on the backend's library. At ``timeout_s`` every rank that is left is killed.
+        ``on_step(rank, name, data)`` is called for every step a rank announces.
+        """
+        if world < 1:
+            raise ValueError(f"a world has at least one rank, not {world}")
+        self.start()
+        request = {
+            "function": function,
+            "world": world,
+            "arguments": dict(arguments or {}),
+            "backend": backend,
+            "indices": list(indices) if indices is not None else list(range(world)),
+            "group": group,
+            "timeout_s": timeout_s,
+        }
+        started = time.monotonic()
+        try:
+            reply = self._exchange(request, timeout_s, on_step)
+        except BaseException:
+            self.close()
+            raise
+        outcomes = tuple(
+            RankOutcome(**{**entry, "state": State(entry["state"])}) for entry in reply["ranks"]
+        )
+        return WorldOutcome(
+            function, outcomes, time.monotonic() - started, culprit=reply["culprit"]
+        )
+
+    def _exchange(
+        self,
+        request: dict[str, Any],
+        timeout_s: float,
+        on_step: Callable[[int, str, dict[str, Any]], None] | None,
+    ) -> dict[str, Any]:
+        """Send the request and read lines until the reply, or fail when the server is gone."""
+        process = self._process
+        if process is None or process.stdin is None:
+            raise PortagpuError("the rank server is not running")
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+        deadline = time.monotonic() + STARTUP_LIMIT_S + timeout_s + _MARGIN_S
+        while True:
+            line = self._line(deadline)
+            message: dict[str, Any] = json.loads(line)
+            if "fatal" in message:
+                raise PortagpuError(f"the rank server cannot run: {message['fatal']}")
+            if "ranks" in message:
+                return message
+            if on_step is not None:
+                on_step(message["rank"], message["step"], message["data"])
+
+    def _line(self, deadline: float) -> bytes:
+        process = self._process
+        if process is None or process.stdout is None:
+            raise PortagpuError("the rank server is not running")
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise PortagpuError("the rank server stopped answering and was ended")
+                chunk = os.read(process.stdout.fileno(), 65536)
+                if not chunk:
+                    code = process.wait()
+                    raise PortagpuError(f"the rank server ended with status {code}")
+                self._buffer += chunk
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        return line
+
+    def close(self) -> None:
+        """End the helper process and every rank that is still there."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+        try:
+            # end of input tells the server to end its ranks and itself
+            process.wait(timeout=5.0)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment for a Python child that sees this process's packages, plus ``extra``.
+
+    The working folder is left out of the child's path, so that a file in it cannot stand in for a
+    module.
+    """
+    here = Path.cwd()
+    paths = [entry for entry in sys.path if entry and Path(entry) != here]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment.update(extra or {})
+    return environment
