@@ -156,9 +156,11 @@ def _work(request: dict[str, Any], child: _Child) -> Any:
         options: dict[str, Any] = {}
         if gpu.device.type != "cpu":
             options["device_id"] = gpu.device
+        # torch re-exports FileStore with a star, which its type stubs do not show
+        store = dist.FileStore(str(child.folder / "store"), world)  # type: ignore[attr-defined]
         dist.init_process_group(
             gpu.comm.init_string,
-            store=dist.FileStore(str(child.folder / "store"), world),
+            store=store,
             rank=child.rank,
             world_size=world,
             timeout=timedelta(seconds=float(request["timeout_s"])),

@@ -99,10 +99,10 @@ class Backend(Training, ABC):
     """One device, opened for life.
 
     The attributes are those of :class:`Description`. A subclass gives the primitives below and
-    nothing else: what training code calls under torch's names is :class:`portagpu.training.Training`,
-    written once over them. Every primitive either does what its docstring says on this device, or
-    raises :class:`portagpu.Unsupported` when the capability it belongs to is not claimed. None of
-    them may be a silent no-op.
+    nothing else: what training code calls under torch's names is written once over them, in
+    :class:`portagpu.training.Training`. Every primitive either does what its docstring says on
+    this device, or raises :class:`portagpu.Unsupported` when the capability it belongs to is not
+    claimed. None of them may be a silent no-op.
 
     Handles compare by identity and are safe to use from several threads as far as torch is.
     """
@@ -145,7 +145,8 @@ class Backend(Training, ABC):
         self._ranges: list[AbstractContextManager[Any]] = []
 
     def __repr__(self) -> str:
-        return f"<{self.name} backend on {self.device}: {self.product or 'unknown product'} ({self.arch})>"
+        product = self.product or "unknown product"
+        return f"<{self.name} backend on {self.device}: {product} ({self.arch})>"
 
     @abstractmethod
     def activate(self) -> None:
@@ -192,7 +193,7 @@ class Backend(Training, ABC):
 
     @abstractmethod
     def Stream(self, priority: int = 0) -> Any:  # noqa: N802 - torch's name
-        """A new stream: ``synchronize``, ``query``, ``wait_stream``, ``wait_event``, ``record_event``.
+        """A new stream, with torch's ``synchronize``, ``query``, ``wait_*`` and ``record_event``.
 
         A lower ``priority`` is more urgent. Raises Unsupported where STREAMS is not claimed.
         """

@@ -15,7 +15,7 @@ class PortagpuError(Exception):
     """The base of every error that this package raises on purpose."""
 
 
-class Unsupported(PortagpuError, NotImplementedError):  # noqa: N818
+class Unsupported(PortagpuError, NotImplementedError):
     """The device does not have what was asked for; its capabilities say so beforehand."""
 
 

@@ -75,7 +75,7 @@ def manual_seed_all(seed: int) -> None:
 
 
 def seed() -> int:
-    """Seed the current device's default generator from the system's randomness; returns the seed."""
+    """Seed the current device's generator from the system's randomness; returns the seed."""
     return backend().seed()
 
 

@@ -107,7 +107,7 @@ class Training:
         return torch.amp.GradScaler(self.device.type, **options)
 
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
-        """Whether bfloat16 arithmetic runs here; ``including_emulation=False`` asks for hardware."""
+        """Whether bfloat16 arithmetic runs; ``including_emulation=False`` asks for hardware."""
         import torch
 
         from portagpu.precision import Support
@@ -130,9 +130,7 @@ class Training:
 
     def Graph(self) -> Any:  # noqa: N802 - one name for every vendor's graph
         """A graph to capture work into. Raises Unsupported where GRAPHS is not claimed."""
-        raise Unsupported(
-            f"the {self.name} backend does not capture graphs; run the work eagerly on {self.device}"
-        )
+        raise Unsupported(f"the {self.name} backend does not capture graphs; run the work eagerly")
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         """``tensor`` in page-locked host memory. Raises Unsupported where it is not claimed.

@@ -30,7 +30,7 @@ class CpuPlugin(Plugin):
         if build is None:
             return Status(
                 False,
-                "torch is not installed: pip install 'portagpu[torch]', or your vendor's torch wheel",
+                "torch is not installed: pip install 'portagpu[torch]', or your vendor's wheel",
             )
         return Status(True, f"torch {build.version} runs on the CPU")
 
@@ -45,11 +45,10 @@ class CpuPlugin(Plugin):
         return CpuBackend(self, index)
 
     def telemetry(self, index: int) -> Mapping[str, float]:
-        """Clock (mean over cores), hottest sensor and throttle events, as far as they are shown."""
+        """Mean clock of the cores, hottest sensor and throttle events, as far as shown."""
         del index
-        from portagpu_cpu.memory import ROOT
-
         from portagpu.host.sensors import read_sensors
+        from portagpu_cpu.memory import ROOT
 
         sensors = read_sensors(ROOT)
         found: dict[str, float] = {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from portagpu_cpu import identity, memory
-from portagpu_cpu.queues import CpuEvent, CpuStream, Current
 
 from portagpu.contract import Backend
+from portagpu_cpu import identity, memory
+from portagpu_cpu.queues import CpuEvent, CpuStream, Current
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import torch
-from portagpu_cpu.memory import ROOT, can_reset_peak, free_and_total
 
 from portagpu.arch import Arch
 from portagpu.collectives.comm import Comm
@@ -18,6 +17,7 @@ from portagpu.host.cpu import read_cpu
 from portagpu.precision import Precision, Support
 from portagpu.sizing import Sizing
 from portagpu.target import identify
+from portagpu_cpu.memory import ROOT, can_reset_peak, free_and_total
 
 if TYPE_CHECKING:
     from portagpu.host.cpu import Cpu
@@ -92,7 +92,7 @@ def read_properties(cpu: Cpu) -> CpuProperties:
 
 
 def usable_cpus() -> int:
-    """CPUs that this process may use: its affinity, or the container's quota if less; at least 1."""
+    """CPUs that this process may use: its affinity, or the container's quota if less."""
     cpus = len(os.sched_getaffinity(0))
     quota = read_cgroup(ROOT).cpu_quota_cpus
     return max(1, cpus if quota is None else min(cpus, int(quota)))

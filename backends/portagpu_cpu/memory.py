@@ -1,4 +1,4 @@
-"""Memory of a CPU: the process's resident memory, and what the kernel and the container leave free."""
+"""Memory of a CPU: a process's resident memory, and what kernel and container leave free."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A one-dimensional launch: every thread takes ``work_per_thread`` elements in a grid stride."""
+    """A one-dimensional launch whose threads stride over at most ``work_per_thread`` elements."""
 
     n: int
     block: int
