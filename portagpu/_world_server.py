@@ -38,6 +38,8 @@ _GRACE_S: Final = 2.0
 _TRACE_S: Final = 0.5
 _PR_SET_PDEATHSIG: Final = 1
 _OUTPUT_BYTES: Final = 4000
+_C10D: Final = "distributed_c10d"
+"""The file of torch's collectives: a rank that stands or fails in it may be waiting for another."""
 
 
 class Rank:
@@ -66,6 +68,7 @@ class _Child:
     value: Any = None
     error: str = ""
     where: str = ""
+    in_collective: bool = False
     ended: bool = False
 
     @property
@@ -129,7 +132,10 @@ def _rank_main(request: dict[str, Any], child: _Child) -> None:
         text = " ".join(str(error).split())
         with contextlib.suppress(OSError):
             traceback.print_exc()
-            _send(child.pipe, {"raised": f"raised {type(error).__name__}: {text}"[:2000]})
+            reason = f"raised {type(error).__name__}{': ' + text if text else ''}"[:2000]
+            frames = traceback.extract_tb(error.__traceback__)
+            waiting = any(_C10D in frame.filename for frame in frames)
+            _send(child.pipe, {"raised": reason, "in_collective": waiting})
     finally:
         with contextlib.suppress(BaseException):
             sys.stdout.flush()
@@ -182,7 +188,7 @@ class _World:
         self.reply = reply
         self.folder = Path(tempfile.mkdtemp(prefix="portagpu-ranks-"))
         self.children: list[_Child] = []
-        self.first_failure: _Child | None = None
+        self.failures: list[_Child] = []
         self.abandoned = False
 
     def run(self) -> dict[str, Any]:
@@ -232,8 +238,7 @@ class _World:
                         selector.unregister(self.control)
                     elif not self._read(child):
                         selector.unregister(child.pipe)
-                        if child.state != "done" and self.first_failure is None:
-                            self.first_failure = child
+                        if self.failures:
                             deadline = min(deadline, time.monotonic() + _GRACE_S)
 
     def _read(self, child: _Child) -> bool:
@@ -252,8 +257,8 @@ class _World:
                 _send(self.reply, {"rank": child.rank, **message})
             elif "raised" in message:
                 child.state, child.error = "raised", message["raised"]
-                if self.first_failure is None:
-                    self.first_failure = child
+                child.in_collective = message["in_collective"]
+                self.failures.append(child)
             else:
                 child.state, child.value = "done", message["value"]
         return True
@@ -264,6 +269,7 @@ class _World:
         if child.state:
             return
         child.state = "died"
+        self.failures.append(child)
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             child.error = f"died of {signal.Signals(number).name}"
@@ -280,7 +286,7 @@ class _World:
             time.sleep(_TRACE_S)
         for child in left:
             if not child.state:
-                child.state = "hung" if self.first_failure is None else "stopped"
+                child.state = "stopped" if self.failures else "hung"
             child.where = _where(child.trace_file)
             if child.state == "stopped":
                 child.error = "was stopped, because another rank had failed"
@@ -289,9 +295,16 @@ class _World:
 
     @property
     def culprit(self) -> int | None:
-        """The first to fail; among ranks that hung, the one that the others waited for."""
-        if self.first_failure is not None:
-            return self.first_failure.rank
+        """The first to fail of itself; among ranks that hung, the one that the others waited for.
+
+        When a rank is gone, its peers raise inside their collective, often before its own end is
+        seen: so one that died counts before one that raised elsewhere, and that one before them.
+        """
+        if self.failures:
+            first = min(
+                self.failures, key=lambda child: (child.state != "died", child.in_collective)
+            )
+            return first.rank
         hung = [child for child in self.children if child.state == "hung"]
         if len(hung) == 1:
             return hung[0].rank
@@ -301,7 +314,7 @@ class _World:
             hung = behind
         if len(hung) > 1:
             # those inside a collective wait; the one that is elsewhere is waited for
-            elsewhere = [child for child in hung if "distributed" not in child.where]
+            elsewhere = [child for child in hung if _C10D not in child.where]
             hung = elsewhere or hung
         return hung[0].rank if len(hung) == 1 else None
 
@@ -335,7 +348,7 @@ def _where(trace_file: Path) -> str:
     frames = re.findall(r'File "([^"]*)", line (\d+) in (\S+)', text)
     if not frames:
         return ""
-    collective = [frame for frame in frames if "distributed_c10d" in frame[0]]
+    collective = [frame for frame in frames if _C10D in frame[0]]
     path, line, name = collective[-1] if collective else frames[0]
     return f"{name} ({Path(path).name}:{line})"
 
