@@ -1,15 +1,33 @@
-"""The installed torch, read from its files: torch itself is never imported here."""
+"""The installed torch and other libraries, read from their files: none is imported here."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
+import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 _CONSTANTS: Final = ("__version__", "cuda", "hip", "xpu", "git_version", "debug")
+_LIBRARIES: Final = (
+    "portagpu",
+    "torch",
+    "numpy",
+    r"(pytorch-)?triton(-.+)?",
+    r"cupy(-.+)?",
+    r"nvidia-nccl(-.+)?",
+    "nvidia-ml-py",
+    "pynvml",
+    "amdsmi",
+    "pyrsmi",
+    "pytest",
+    "tox",
+    "click",
+    "rich",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +113,39 @@ def _text(value: object) -> str | None:
 
 def _broken(folder: Path, problem: str) -> TorchBuild:
     return TorchBuild(str(folder), problem=f"{problem}; reinstall torch")
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of the installed distributions that matter here, by distribution name.
+
+    Read from their metadata; nothing is imported. One that is not installed is left out.
+    """
+    from importlib import metadata
+
+    wanted = re.compile("|".join(_LIBRARIES))
+    found: dict[str, str] = {}
+    for name in sorted(_distributions()):
+        if wanted.fullmatch(name):
+            try:
+                version: str | None = metadata.version(name)
+            except (metadata.PackageNotFoundError, KeyError):
+                continue
+            # up to Python 3.13 a folder without METADATA has the version None
+            if version:
+                found[name] = version
+    return found
+
+
+def _distributions() -> set[str]:
+    """Normalised names of the distributions on the path, from the names of their folders alone."""
+    names: set[str] = set()
+    for entry in sys.path:
+        try:
+            files = os.listdir(entry or ".")  # noqa: PTH208 - half the time of Path.iterdir
+        except OSError:
+            continue
+        for file in files:
+            stem, _, suffix = file.rpartition(".")
+            if suffix in {"dist-info", "egg-info"}:
+                names.add(re.sub(r"[-_.]+", "-", stem.split("-", 1)[0]).lower())
+    return names
