@@ -1,0 +1,36 @@
+"""The command line: ``portagpu VERB``, one module a verb, each imported when it is called."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from portagpu._version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+VERBS: Final[dict[str, tuple[str, str]]] = {
+    "info": (
+        "portagpu.cli.info:info",
+        "Show hardware, torch, libraries, the matching target and each backend's reason.",
+    ),
+}
+"""Verb -> (module:command, one-line help). The command is a click command, or a group of them."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; never raises and never shows a traceback."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if words == ["--version"]:
+            # answered before click is imported, which takes longer than all the rest
+            print(f"portagpu {__version__}", flush=True)
+            return 0
+        from portagpu.cli._group import run
+
+        return run(words)
+    except BaseException as error:  # noqa: BLE001 - the one place where every error ends
+        from portagpu.cli._errors import report
+
+        return report(error)

@@ -1,0 +1,76 @@
+"""What every verb shares: the ``--json`` option, output, and the need for torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
+
+import click
+
+from portagpu.errors import MissingDependency
+from portagpu.files import write_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+STDOUT: Final = "-"
+_F = TypeVar("_F", bound="Callable[..., Any]")
+
+
+def json_option(function: _F) -> _F:
+    """Add ``--json FILE|-`` to a verb, which receives it as ``json_to``."""
+    return click.option(
+        "--json",
+        "json_to",
+        metavar="FILE|-",
+        help="Also write the result as JSON to FILE; '-' writes it to standard output instead of "
+        "the text.",
+    )(function)
+
+
+def human_stream(json_to: str | None) -> TextIO:
+    """Where text for people goes: standard output, unless JSON takes that place."""
+    return sys.stderr if json_to == STDOUT else sys.stdout
+
+
+def write_json(document: object, json_to: str | None) -> None:
+    """Write ``document`` where ``--json`` says; nothing without the option.
+
+    Raises OutputError where the file cannot be written.
+    """
+    if json_to is None:
+        return
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    if json_to == STDOUT:
+        click.echo(text, nl=False)
+    else:
+        write_atomic(json_to, text)
+
+
+def terminal(stream: TextIO | None = None) -> Console | None:
+    """A rich console where ``stream`` is a terminal that moves its cursor, else None.
+
+    rich itself leaves colours out where NO_COLOR is set.
+    """
+    stream = sys.stdout if stream is None else stream
+    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+        return None
+    from rich.console import Console
+
+    return Console(file=stream, highlight=False, markup=False, emoji=False)
+
+
+def require_torch(verb: str) -> None:
+    """Raise MissingDependency, saying what to install, where there is no usable torch."""
+    from portagpu.info import INSTALL_TORCH
+    from portagpu.torchbuild import torch_build
+
+    build = torch_build()
+    if build is None:
+        raise MissingDependency(f"portagpu {verb} needs torch: {INSTALL_TORCH}")
+    if build.problem is not None:
+        raise MissingDependency(f"portagpu {verb} needs torch, and {build.problem}")

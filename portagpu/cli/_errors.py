@@ -1,0 +1,90 @@
+"""How every error ends: one line on standard error, and an exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import traceback
+from typing import Final
+
+from portagpu.errors import BackendNotFound, MissingDependency, PortagpuError, TargetNotFound
+
+DEBUG_VARIABLE: Final = "PORTAGPU_DEBUG"
+FAILED: Final = 1
+USAGE: Final = 2
+NOT_JUDGED: Final = 3
+INTERRUPTED: Final = 130
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+# A missing tool or device judges nothing; a target that does not exist is a mistyped option.
+_EXIT_CODES: Final[tuple[tuple[type[PortagpuError], int], ...]] = (
+    (MissingDependency, NOT_JUDGED),
+    (BackendNotFound, NOT_JUDGED),
+    (TargetNotFound, USAGE),
+)
+
+
+def report(error: BaseException) -> int:
+    """Say on standard error what went wrong, in one line, and return the exit code.
+
+    ``PORTAGPU_DEBUG=1`` adds the traceback.
+    """
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else FAILED if error.code else 0
+    if isinstance(error, BrokenPipeError):
+        _drop_output()
+        return FAILED
+    code, line = _judge(error)
+    if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
+        traceback.print_exception(error)
+    with contextlib.suppress(OSError):
+        print(f"portagpu: {' '.join(line.split())}", file=sys.stderr, flush=True)
+    if isinstance(error, OSError):
+        _drop_output()
+    return code
+
+
+def _judge(error: BaseException) -> tuple[int, str]:
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, "interrupted"
+    if isinstance(error, PortagpuError):
+        code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAILED)
+        return code, str(error)
+    clicks = _judge_click(error)
+    if clicks is not None:
+        return clicks
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return FAILED, f"cannot write the output: {error.strerror}; free space, or write elsewhere"
+    return FAILED, (
+        f"unexpected {type(error).__name__}: {error} (run with {DEBUG_VARIABLE}=1 for the "
+        "traceback, and report it)"
+    )
+
+
+def _judge_click(error: BaseException) -> tuple[int, str] | None:
+    # an error of click's exists only where click was imported
+    if "click" not in sys.modules:
+        return None
+    import click
+
+    if isinstance(error, click.Abort):
+        return INTERRUPTED, "interrupted"
+    if isinstance(error, click.UsageError):
+        command = error.ctx.command_path if error.ctx is not None else "portagpu"
+        verb = command.removeprefix("portagpu").strip()
+        prefix = f"{verb}: " if verb else ""
+        return USAGE, f"{prefix}{error.format_message()} (see '{command} --help')"
+    if isinstance(error, click.ClickException):
+        return error.exit_code, error.format_message()
+    return None
+
+
+def _drop_output() -> None:
+    """Let the interpreter flush what nobody reads any more without another complaint."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -1,0 +1,71 @@
+"""The group of verbs: listed from a table, imported when called."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import click
+
+from portagpu._version import __version__
+from portagpu.cli import VERBS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class VerbGroup(click.Group):
+    """A click group whose commands are the table's, so that help imports no verb."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = VERBS.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, attribute = entry[0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command), entry  # noqa: S101 - the table is ours
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in VERBS and not name.startswith("-"):
+            close = difflib.get_close_matches(name, VERBS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"verbs are {', '.join(VERBS)}"
+            raise click.UsageError(f"there is no verb {name!r}: {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+
+
+@click.group(
+    cls=VerbGroup,
+    invoke_without_command=True,
+    subcommand_metavar="VERB ...",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(__version__, prog_name="portagpu", message="%(prog)s %(version)s")
+@click.pass_context
+def app(ctx: click.Context) -> None:
+    """One layer for NVIDIA, AMD and CPU over torch: is this machine right, and how fast?"""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(2)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the verb that ``arguments`` name and return its exit code; errors are raised.
+
+    A verb returns its exit code, or None for 0.
+    """
+    result = app.main(args=list(arguments), prog_name="portagpu", standalone_mode=False)
+    sys.stdout.flush()
+    return result if isinstance(result, int) else 0

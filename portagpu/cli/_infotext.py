@@ -1,0 +1,205 @@
+"""The sections of ``portagpu info`` as text, from its document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+from portagpu.host.tree import format_cpu_list
+
+UNKNOWN: Final = "unknown"
+_Rows = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A title, and rows of (label, text)."""
+
+    title: str
+    rows: tuple[tuple[str, str], ...]
+
+
+def sections(document: dict[str, Any]) -> tuple[Section, ...]:
+    """The document's sections in reading order; Remarks only where there are any."""
+    parts: list[tuple[str, _Rows]] = [
+        ("Devices", _devices(document["devices"])),
+        ("Backends", _backends(document["backends"])),
+        ("Host", _host(document["host"])),
+        ("Torch", _torch(document["torch"])),
+        ("Libraries", [("", _libraries(document["libraries"]))]),
+        ("Visible devices", _visible(document["visible"])),
+        ("Remarks", [("-", text) for text in document["remarks"]]),
+    ]
+    return tuple(Section(title, tuple(rows)) for title, rows in parts if rows)
+
+
+def size(count: int | None) -> str:
+    """Bytes in binary units: ``size(25274793984) == "23.5 GiB"``."""
+    if count is None:
+        return UNKNOWN
+    value, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    digits = 0 if value >= 100 or value == int(value) else 1
+    return f"{value:.{digits}f} {unit}"
+
+
+def count(number: int | None, singular: str, plural: str | None = None) -> str:
+    """``count(2, "core") == "2 cores"``; unknown numbers say so."""
+    if number is None:
+        return f"{UNKNOWN} {plural or singular + 's'}"
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
+
+
+def _devices(devices: list[dict[str, Any]]) -> _Rows:
+    rows: _Rows = []
+    for number, device in enumerate(devices):
+        name = device["name"] or ("unnamed" if device["kind"] == "cpu" else device["vendor"])
+        facts = [f"{name} ({device['arch'] or 'architecture unknown'})"]
+        if device["memory_bytes"] is not None:
+            facts.append(size(device["memory_bytes"]))
+        if device["parent"] is not None:
+            facts.append(f"partition of {device['parent']}")
+        elif device["pci"] is not None:
+            facts.append(f"PCI {device['pci']}")
+        facts.append(f"target {device['target'] or UNKNOWN}")
+        rows.append((f"{device['kind']} {number}", ", ".join(facts)))
+    return rows
+
+
+def _backends(backends: list[dict[str, Any]]) -> _Rows:
+    return [
+        (each["name"], f"{'usable' if each['usable'] else 'not usable'}: {each['reason']}")
+        for each in backends
+    ] or [("", "none declared")]
+
+
+def _host(host: dict[str, Any]) -> _Rows:
+    cpu, memory, limits = host["cpu"], host["memory"], host["limits"]
+    return [
+        ("CPU", _cpu(cpu)),
+        ("Cores", _cores(cpu, host["usable_cpus"])),
+        ("Units", _units(cpu)),
+        ("Caches", ", ".join(_cache(each) for each in cpu["caches"]) or UNKNOWN),
+        ("NUMA", "; ".join(_node(each) for each in cpu["numa_nodes"]) or UNKNOWN),
+        ("Memory", _memory(memory)),
+        ("Kernel", f"{host['kernel']['release'] or UNKNOWN} ({host['kernel']['machine']})"),
+        ("Container", _container(limits)),
+        ("Limits", _limits(limits)),
+        *_sensors(host["sensors"]),
+    ]
+
+
+def _cpu(cpu: dict[str, Any]) -> str:
+    level = f", level v{cpu['x86_64_level']}" if cpu["x86_64_level"] else ""
+    return f"{cpu['model_name'] or UNKNOWN} ({cpu['vendor'] or UNKNOWN}, {cpu['arch']}{level})"
+
+
+def _cores(cpu: dict[str, Any], usable: int | None) -> str:
+    return ", ".join(
+        (
+            count(cpu["sockets"], "socket"),
+            count(cpu["physical_cores"], "core"),
+            count(cpu["logical_cpus"], "logical CPU"),
+            f"{usable if usable is not None else UNKNOWN} usable",
+        )
+    )
+
+
+def _units(cpu: dict[str, Any]) -> str:
+    width = f" ({cpu['vector_bits']} bit)" if cpu["vector_bits"] else ""
+    vector = " ".join(cpu["vector_units"]) or UNKNOWN
+    return f"{vector}{width}; matrix: {' '.join(cpu['matrix_units']) or 'none shown'}"
+
+
+def _cache(cache: dict[str, Any]) -> str:
+    suffix = {"data": "d", "instruction": "i"}.get(cache["kind"], "")
+    return f"L{cache['level']}{suffix} {cache['instances']} x {size(cache['size_bytes'])}"
+
+
+def _node(node: dict[str, Any]) -> str:
+    cpus = f"CPUs {format_cpu_list(tuple(node['cpus']))}" if node["cpus"] else "no CPU"
+    return f"node {node['index']}: {cpus}, {size(node['memory_bytes'])}"
+
+
+def _memory(memory: dict[str, Any]) -> str:
+    swap = memory["swap_total_bytes"]
+    parts = [size(memory["total_bytes"]), f"{size(memory['available_bytes'])} available"]
+    parts.append("no swap" if swap == 0 else f"swap {size(swap)}")
+    if memory["huge_pages_total"]:
+        pages = f"{memory['huge_pages_total']} huge pages"
+        parts.append(f"{pages} of {size(memory['huge_page_size_bytes'])}")
+    return ", ".join(parts)
+
+
+def _container(limits: dict[str, Any]) -> str:
+    group = limits["cgroup"]
+    word = {True: "yes", False: "no", None: UNKNOWN}[limits["container"]]
+    kind = f" ({limits['container_kind']})" if limits["container_kind"] else ""
+    quota, most = group["cpu_quota_cpus"], group["memory_max_bytes"]
+    bounds = [
+        f"cgroup v{group['version']}" if group["version"] else "no cgroup seen",
+        f"{quota:g} CPUs" if quota is not None else "no CPU quota",
+        f"memory {size(most)}" if most is not None else "no memory limit",
+    ]
+    return f"{word}{kind}; {', '.join(bounds)}"
+
+
+def _limits(limits: dict[str, Any]) -> str:
+    def bound(name: str, in_bytes: bool = False) -> str:
+        value = limits["ulimits"][name]
+        return UNKNOWN if value is None else size(value) if _sized(value, in_bytes) else str(value)
+
+    return ", ".join(
+        (
+            f"open files {bound('open_files')}",
+            f"processes {bound('processes')}",
+            f"stack {bound('stack_bytes', True)}",
+            f"locked memory {bound('locked_memory_bytes', True)}",
+            f"shared memory {size(limits['shm_bytes'])}",
+        )
+    )
+
+
+def _sized(value: int | str, in_bytes: bool) -> bool:
+    return in_bytes and isinstance(value, int)
+
+
+def _sensors(sensors: dict[str, Any]) -> _Rows:
+    clocks, load = sensors["clocks"], sensors["load_average"]
+    values = clocks["by_cpu_mhz"]
+    rows: _Rows = [("Clocks", UNKNOWN)]
+    if values:
+        text = f"median {median(values):.0f} MHz, {min(values):.0f} to {max(values):.0f}"
+        rows = [("Clocks", f"{text} ({clocks['source']})")]
+    hottest = max(sensors["temperatures"], key=lambda each: each["celsius"], default=None)
+    if hottest is not None:
+        name = hottest["label"] or hottest["sensor"]
+        rows.append(("Hottest", f"{hottest['celsius']:.0f} C ({name})"))
+    throttled = sensors["throttling"]["core_count"]
+    if throttled is not None:
+        rows.append(("Throttling", f"{count(throttled, 'time')} since boot, over all cores"))
+    rows.append(("Load", " ".join(f"{each:.2f}" for each in load) if load else UNKNOWN))
+    return rows
+
+
+def _torch(build: dict[str, Any] | None) -> _Rows:
+    if build is None:
+        return [("", "not installed")]
+    if build["problem"] is not None:
+        return [("", f"broken: {build['problem']}")]
+    toolkits = [f"{key} {build[key]}" for key in ("cuda", "hip", "xpu") if build[key]]
+    built = f"{build['kind']} build{' (' + ', '.join(toolkits) + ')' if toolkits else ''}"
+    return [("Build", f"{build['version']}, {built}"), ("Location", build["location"])]
+
+
+def _libraries(libraries: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in libraries.items())
+
+
+def _visible(visible: dict[str, str]) -> _Rows:
+    rows = [(name, value or "set and empty") for name, value in visible.items()]
+    return rows or [("", "not restricted: none of the variables is set")]

@@ -1,0 +1,65 @@
+"""``portagpu info``: what hardware and software is here, for people and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from portagpu.cli._common import STDOUT, json_option, terminal, write_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from portagpu.cli._infotext import Section
+
+
+@click.command()
+@json_option
+def info(json_to: str | None) -> None:
+    """Show hardware, torch, libraries, the matching target and each backend's reason.
+
+    Works without torch. What the machine does not show is written as "unknown".
+    """
+    from portagpu.info import collect
+
+    document = collect()
+    write_json(document, json_to)
+    if json_to != STDOUT:
+        _show(document)
+
+
+def _show(document: dict[str, Any]) -> None:
+    from portagpu.cli._infotext import sections
+
+    console = terminal()
+    found = sections(document)
+    if console is None:
+        click.echo("\n\n".join(_plain(section) for section in found))
+    else:
+        _print_rich(console, found)
+
+
+def _plain(section: Section) -> str:
+    width = max((len(label) + 2 for label, _ in section.rows if label), default=0)
+    lines = [f"  {label:<{width}}{text}" for label, text in section.rows]
+    return "\n".join([section.title, *lines])
+
+
+def _print_rich(console: Console, found: tuple[Section, ...]) -> None:
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    for number, section in enumerate(found):
+        if number:
+            console.print()
+        console.print(Text(section.title, style="bold"))
+        labelled = any(label for label, _ in section.rows)
+        table = Table.grid(padding=(0, 2))
+        if labelled:
+            table.add_column(style="cyan", no_wrap=True)
+        table.add_column(overflow="fold")
+        for label, text in section.rows:
+            table.add_row(*([Text(label)] if labelled else []), Text(text))
+        console.print(Padding(table, (0, 0, 0, 2), expand=False))

@@ -1,0 +1,311 @@
+"""What every verb shares: dispatch, exit codes, one-line errors, ``--json`` and plain output."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from portagpu import cli
+from portagpu._version import __version__
+from portagpu.cli import _common, _errors
+from portagpu.errors import BackendNotFound, MissingDependency, OutputError, TargetNotFound
+from portagpu.torchbuild import TorchBuild
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parents[1]
+ENVIRONMENT = {
+    "PYTHONPATH": f"{ROOT}:{ROOT / 'backends'}",
+    "PATH": os.environ.get("PATH", ""),
+    "PYTHONWARNINGS": "error",
+}
+
+
+def _run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "portagpu", *words],
+        env=ENVIRONMENT | variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def _verb(monkeypatch: pytest.MonkeyPatch, function: Callable[[], int | None]) -> None:
+    """Make ``portagpu try`` call ``function``."""
+    module = type(sys)("portagpu_verb_for_tests")
+    module.command = click.command(name="try")(function)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(cli.VERBS, "try", (f"{module.__name__}:command", "For tests."))
+
+
+def _raising(error: BaseException) -> Callable[[], None]:
+    def body() -> None:
+        raise error
+
+    return body
+
+
+def test_version_is_answered_without_click() -> None:
+    program = (
+        "import sys\nfrom portagpu.cli import main\ncode = main(['--version'])\n"
+        "assert not {'click', 'rich', 'torch'} & set(sys.modules)\nraise SystemExit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, f"portagpu {__version__}\n"), done.stderr
+
+
+def test_help_lists_the_verbs_and_imports_none() -> None:
+    program = (
+        "import sys\nfrom portagpu.cli import VERBS, main\nmain(['--help'])\n"
+        "loaded = [m for m, _ in VERBS.values() if m.split(':')[0] in sys.modules]\n"
+        "assert not loaded, loaded\nassert 'rich' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(f"  {verb} " in done.stdout for verb in cli.VERBS)
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_every_verb_exists_and_has_json(verb: str) -> None:
+    done = _run(verb, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--json" in done.stdout or "COMMAND" in done.stdout, f"{verb} has no --json"
+
+
+def test_no_verb_shows_help_as_wrong_usage(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("Usage: portagpu")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["inof"], "portagpu: there is no verb 'inof': did you mean 'info'?"),
+        (["zzz"], "portagpu: there is no verb 'zzz': verbs are info"),
+        (["info", "--jsn", "x"], "Did you mean '--json'?"),
+        (["--verison"], "Did you mean '--version'?"),
+        (["info", "extra"], "(extra)"),
+        (["info", "--json"], "requires an argument"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    capfd: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert cli.main(words) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1, f"not one line: {err!r}"
+    assert "--help'" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (OutputError("cannot write /x: disk full;\n  free space"), 1, "disk full; free space"),
+        (MissingDependency("portagpu try needs torch"), 3, "needs torch"),
+        (BackendNotFound("no backend", {"rocm": "no GPU"}), 3, "no backend (rocm: no GPU)"),
+        (TargetNotFound("no target 'amd-mi30x'; did you mean amd-mi300x?"), 2, "did you mean"),
+        (click.BadParameter("not a size"), 2, "not a size"),
+        (click.ClickException("other"), 1, "other"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (ZeroDivisionError("division"), 1, "unexpected ZeroDivisionError: division"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+def test_an_error_is_one_line_with_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    said: str,
+) -> None:
+    monkeypatch.delenv("PORTAGPU_DEBUG", raising=False)
+    _verb(monkeypatch, _raising(error))
+    assert cli.main(["try"]) == code
+    out, err = capfd.readouterr()
+    assert out == ""
+    lines = err.strip().splitlines()
+    assert len(lines) == 1, f"not one line: {err!r}"
+    assert lines[0].startswith("portagpu: ")
+    assert said in lines[0]
+
+
+def test_debug_adds_the_traceback(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PORTAGPU_DEBUG", "1")
+    _verb(monkeypatch, _raising(ZeroDivisionError("division")))
+    assert cli.main(["try"]) == 1
+    assert "Traceback" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (3, 3)])
+def test_a_verb_returns_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, returned: int | None, code: int
+) -> None:
+    _verb(monkeypatch, lambda: returned)
+    assert cli.main(["try"]) == code
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "portagpu", "info"],
+            env=ENVIRONMENT,
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("word", ["--version", "info"])
+def test_a_full_disk_is_one_line(word: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "portagpu", word],
+            env=ENVIRONMENT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("portagpu: cannot write the output: No space left on device")
+    assert done.stderr.count("\n") == 1, f"not one line: {done.stderr!r}"
+
+
+def test_info_works_without_torch_and_says_how_to_install_it(tmp_path: Path) -> None:
+    (tmp_path / "click").symlink_to(Path(click.__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "portagpu", "info"],
+        env=ENVIRONMENT | {"PYTHONPATH": f"{ROOT}:{tmp_path}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Torch\n  not installed\n" in done.stdout
+    assert "torch is not installed: pip install 'portagpu[torch]'" in done.stdout
+
+
+def test_json_to_standard_output_is_json_alone() -> None:
+    done = _run("info", "--json", "-")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["schema"] == "portagpu.info/1"
+
+
+def test_json_to_a_file_keeps_the_text(tmp_path: Path) -> None:
+    done = _run("info", "--json", str(tmp_path / "a/info.json"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((tmp_path / "a/info.json").read_text())["schema"] == "portagpu.info/1"
+    assert done.stdout.startswith("Devices\n")
+
+
+def test_json_to_a_folder_is_one_clear_line(tmp_path: Path) -> None:
+    done = _run("info", "--json", str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("portagpu: cannot write ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_text_in_a_pipe_is_plain() -> None:
+    assert "\x1b" not in _run("info").stdout
+
+
+@pytest.mark.parametrize(
+    ("variables", "colour"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+    ids=["terminal", "NO_COLOR", "dumb"],
+)
+def test_colour_needs_a_terminal_that_wants_it(variables: dict[str, str], colour: bool) -> None:
+    leader, follower = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "portagpu", "info"],
+        env=ENVIRONMENT | {"TERM": "xterm-256color", "COLUMNS": "80"} | variables,
+        stdout=follower,
+        stderr=follower,
+    )
+    os.close(follower)
+    output = b""
+    try:
+        while chunk := os.read(leader, 65536):
+            output += chunk
+    except OSError:
+        # Linux reports the end of a pseudo-terminal as an I/O error
+        pass
+    finally:
+        os.close(leader)
+    assert child.wait(timeout=60) == 0, output
+    assert b"Devices" in output
+    assert (b"\x1b[36m" in output) is colour, f"colour: {output[:80]!r}"
+
+
+def test_human_text_gives_way_to_json() -> None:
+    assert _common.human_stream("-") is sys.stderr
+    assert _common.human_stream("file.json") is sys.stdout
+    assert _common.human_stream(None) is sys.stdout
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (None, "portagpu conform needs torch: pip install 'portagpu[torch]'"),
+        (TorchBuild("/x", problem="cannot read /x/version.py"), "cannot read /x/version.py"),
+    ],
+    ids=["missing", "broken"],
+)
+def test_a_verb_without_torch_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, build: TorchBuild | None, said: str
+) -> None:
+    monkeypatch.setattr("portagpu.torchbuild.torch_build", lambda: build)
+    with pytest.raises(MissingDependency, match="needs torch") as caught:
+        _common.require_torch("conform")
+    assert said in str(caught.value)
+
+
+def test_a_verb_with_torch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = TorchBuild("/x", version="2.9.1", kind="cpu")
+    monkeypatch.setattr("portagpu.torchbuild.torch_build", lambda: found)
+    _common.require_torch("conform")
+
+
+def test_system_exit_keeps_its_code() -> None:
+    assert _errors.report(SystemExit(7)) == 7
+    assert _errors.report(SystemExit(None)) == 0
+    assert _errors.report(SystemExit("text")) == 1
