@@ -106,9 +106,9 @@ def _named(name: str, classname: str, duration_s: float) -> dict[str, str]:
 
 
 def _outcome(case: ET.Element, tag: str, verdict: Verdict, reason: str) -> None:
-    lines = reason.strip().splitlines() or [str(verdict)]
-    outcome = ET.SubElement(case, tag, {"type": str(verdict), "message": _clean(lines[0])})
-    outcome.text = _clean(reason)
+    told = _clean(reason).strip() or str(verdict)
+    outcome = ET.SubElement(case, tag, {"type": str(verdict), "message": told.split("\n")[0]})
+    outcome.text = told
 
 
 def _note(result: Result) -> str:

@@ -234,10 +234,11 @@ class Run:
             where = f" on {failure.device}" if failure.device else ""
             other = f" ({failure.verdict})" if failure.verdict is not self.verdict else ""
             return f"{failure.id}{where}{other}: {_one_line(failure.reason)}"
-        if self.info.interrupted:
-            return f"interrupted after {_plural(len(self.results), 'result')}"
         unverified = self.counts[Verdict.UNVERIFIED]
         open_ = [r for r in self.results if r.verdict is Verdict.INCONCLUSIVE]
+        if self.info.interrupted:
+            done = _plural(len(self.results) - len(open_), "result")
+            return f"interrupted after {done}" + (f", {len(open_)} not judged" if open_ else "")
         if open_:
             more = f" (and {len(open_) - 1} more)" if len(open_) > 1 else ""
             where = f" on {open_[0].device}" if open_[0].device else ""

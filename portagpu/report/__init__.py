@@ -1,0 +1,66 @@
+"""One run as one HTML file that needs nothing else: no script, no font, no request.
+
+The file forbids itself every request by its content security policy, so that a report can be mailed
+and opened anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from portagpu.files import write_atomic
+from portagpu.report import sections
+from portagpu.report.markup import Markup, tag
+from portagpu.report.style import CSS
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+    from portagpu.results import Run
+
+__all__ = ["render", "write_report"]
+
+
+def render(run: Run, *, title: str | None = None) -> str:
+    """``run`` as an HTML document: verdict and why, the run, gates, curves, numbers, checks.
+
+    ``title`` is by default the verb, the target and the host. Whatever comes from the run is
+    escaped.
+    """
+    title = title or _title(run)
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag(
+            "meta",
+            http_equiv="Content-Security-Policy",
+            content="default-src 'none'; style-src 'unsafe-inline'",
+        ),
+        tag("title", f"{run.verdict}: {title}"),
+        tag("style", Markup(CSS)),
+    )
+    main = tag(
+        "main",
+        sections.banner(run, title),
+        sections.run_card(run),
+        sections.gates(run),
+        sections.curves(run),
+        sections.numbers(run),
+        sections.checks(run),
+        sections.footer(run),
+    )
+    return f"<!doctype html>\n{tag('html', head, tag('body', main), lang='en')}\n"
+
+
+def write_report(run: Run, path: str | os.PathLike[str], *, title: str | None = None) -> Path:
+    """Write ``render(run)`` to ``path``, whole or not at all; raises OutputError."""
+    return write_atomic(path, render(run, title=title))
+
+
+def _title(run: Run) -> str:
+    suites = dict.fromkeys(result.suite for result in run.results)
+    what = "bringup" if "bringup" in suites else ", ".join(suites) or "no results"
+    on = run.info.target or run.info.backend or "unknown hardware"
+    return f"portagpu {what} of {on}" + (f" on {run.info.host}" if run.info.host else "")

@@ -1,0 +1,229 @@
+"""Curves that results carry, drawn as SVG line charts that need no script."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from portagpu.report import scale
+from portagpu.report.markup import Markup, join, tag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from portagpu.report.scale import Scale
+    from portagpu.results import Result
+
+WIDTH: Final = 400
+HEIGHT: Final = 240
+LEFT, RIGHT, TOP, BOTTOM = 46, 386, 30, 196
+COLOURS: Final = 6
+"""How many series colours the style sheet has; the marker and the dash tell further ones apart."""
+
+_MARKERS: Final = (
+    "M-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0z",
+    "M-2.8-2.8h5.6v5.6h-5.6z",
+    "M0-3.8L3.6 2.8h-7.2z",
+    "M0-3.9L3.9 0L0 3.9L-3.9 0z",
+    "M0 3.8L3.6-2.8h-7.2z",
+)
+_MARKED_POINTS: Final = 40
+_Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line: its name and its points in order of x; None is a gap."""
+
+    name: str
+    points: tuple[_Point | None, ...]
+
+    @property
+    def known(self) -> list[_Point]:
+        """The points without the gaps."""
+        return [point for point in self.points if point is not None]
+
+
+@dataclass(slots=True)
+class Chart:
+    """What is drawn in one pair of axes."""
+
+    title: str
+    x_label: str
+    x_unit: str
+    y_label: str
+    y_unit: str
+    x_log: bool
+    series: list[Series] = field(default_factory=list)
+
+
+def collect(results: Iterable[Result]) -> list[Chart]:
+    """The curves of ``results``, those with the same area, axes and units in one chart."""
+    charts: dict[tuple[object, ...], Chart] = {}
+    for result in results:
+        for curve in _curves(result):
+            axes = (curve["x_label"], curve["x_unit"], curve["y_label"], curve["y_unit"])
+            log = curve["x_log"]
+            title = curve.get("title") or _title(result.area, curve["y_label"])
+            chart = charts.setdefault((result.suite, title, *axes, log), Chart(title, *axes, log))
+            chart.series.append(Series(curve["series"], _points(curve)))
+    return [chart for chart in charts.values() if any(line.known for line in chart.series)]
+
+
+def figure(chart: Chart, identifier: str) -> Markup:
+    """The chart as a ``figure``: heading, SVG, legend and the values as a table."""
+    lines = [line for line in chart.series if line.known]
+    legend = tag(
+        "ul",
+        *(tag("li", _swatch(line, i), line.name) for i, line in enumerate(lines)),
+        class_="legend",
+    )
+    return tag(
+        "figure",
+        tag("figcaption", tag("h3", chart.title)),
+        _svg(chart, lines, identifier),
+        legend,
+        tag("details", tag("summary", "Values"), _table(chart, lines)),
+        class_="chart",
+    )
+
+
+def _curves(result: Result) -> list[Mapping[str, Any]]:
+    single = [result.extra["curve"]] if "curve" in result.extra else []
+    return [*single, *result.extra.get("curves", [])]
+
+
+def _title(area: str, y_label: str) -> str:
+    return y_label if area in y_label else f"{area}: {y_label}"
+
+
+def _points(curve: Mapping[str, Any]) -> tuple[_Point | None, ...]:
+    points: list[_Point | None] = []
+    for x, y in zip(curve["x"], curve["y"], strict=True):
+        drawable = x is not None and y is not None and (x > 0 or not curve["x_log"])
+        points.append((x, y) if drawable else None)
+    return tuple(points)
+
+
+def _scales(chart: Chart, lines: list[Series]) -> tuple[Scale, Scale]:
+    xs = [x for line in lines for x, _ in line.known]
+    ys = [y for line in lines for _, y in line.known]
+    if chart.x_log:
+        across = scale.logarithmic(xs, LEFT, RIGHT, base=2 if chart.x_unit == "B" else 10)
+    else:
+        across = scale.span(xs, LEFT, RIGHT)
+    return across, scale.linear(ys, BOTTOM, TOP, from_zero=True)
+
+
+def _svg(chart: Chart, lines: list[Series], identifier: str) -> Markup:
+    across, up = _scales(chart, lines)
+    best = max((y, line.name) for line in lines for _, y in line.known)
+    described = (
+        f"{chart.y_label} against {chart.x_label} for {', '.join(line.name for line in lines)}."
+        f" The highest value is {scale.quantity(best[0], chart.y_unit)} ({best[1]})."
+    )
+    return tag(
+        "svg",
+        tag("title", chart.title, id=f"{identifier}-title"),
+        tag("desc", described, id=f"{identifier}-desc"),
+        _axes(chart, across, up),
+        *(_line(chart, line, i, across, up) for i, line in enumerate(lines)),
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        role="img",
+        aria_labelledby=f"{identifier}-title {identifier}-desc",
+    )
+
+
+def _axes(chart: Chart, across: Scale, up: Scale) -> Markup:
+    parts = [tag("text", _axis_name(chart.y_label, chart.y_unit), x=2, y=13, class_="axis")]
+    for tick in up.ticks:
+        y = up(tick)
+        label = scale.size(tick) if chart.y_unit == "B" else scale.compact(tick)
+        parts.append(tag("line", x1=LEFT, x2=RIGHT, y1=y, y2=y, class_="grid"))
+        parts.append(tag("text", label, x=LEFT - 6, y=y + 4, class_="tick y"))
+    for tick in across.ticks:
+        x = across(tick)
+        label = scale.size(tick) if chart.x_unit == "B" else scale.compact(tick)
+        parts.append(tag("line", x1=x, x2=x, y1=BOTTOM, y2=BOTTOM + 4, class_="mark"))
+        parts.append(tag("text", label, x=x, y=BOTTOM + 17, class_="tick x"))
+    middle = (LEFT + RIGHT) / 2
+    name = chart.x_label if chart.x_unit == "B" else _axis_name(chart.x_label, chart.x_unit)
+    parts.append(tag("line", x1=LEFT, x2=RIGHT, y1=up(up.low), y2=up(up.low), class_="base"))
+    parts.append(tag("text", name, x=middle, y=HEIGHT - 4, class_="axis x"))
+    return tag("g", *parts)
+
+
+def _axis_name(label: str, unit: str) -> str:
+    return label if unit == "1" else f"{label} ({unit})"
+
+
+def _line(chart: Chart, line: Series, index: int, across: Scale, up: Scale) -> Markup:
+    pen, path = "M", []
+    for point in line.points:
+        if point is None:
+            pen = "M"
+            continue
+        path.append(f"{pen}{across(point[0]):.2f} {up(point[1]):.2f}")
+        pen = "L"
+    markers = [
+        tag(
+            "path",
+            tag("title", _told(chart, line.name, point)),
+            d=_MARKERS[index % len(_MARKERS)],
+            transform=f"translate({across(point[0]):.2f} {up(point[1]):.2f})",
+            class_="point",
+        )
+        for point in (line.known if _marked(line) else [])
+    ]
+    return tag("g", tag("path", d=" ".join(path), class_="line"), *markers, class_=_style(index))
+
+
+def _told(chart: Chart, name: str, point: _Point) -> str:
+    x, y = scale.quantity(point[0], chart.x_unit), scale.quantity(point[1], chart.y_unit)
+    return f"{name}, {x}: {y}"
+
+
+def _style(index: int) -> str:
+    return f"s{index % COLOURS}" + (" dashed" if index // COLOURS % 2 else "")
+
+
+def _marked(line: Series) -> bool:
+    """True where each point gets a marker: a long record is seen as a line anyway."""
+    return len(line.known) <= _MARKED_POINTS
+
+
+def _swatch(line: Series, index: int) -> Markup:
+    shape = _MARKERS[index % len(_MARKERS)]
+    marker = tag("path", d=shape, transform="translate(12 6)", class_="point")
+    return tag(
+        "svg",
+        tag(
+            "g",
+            tag("path", d="M1 6L23 6", class_="line"),
+            marker if _marked(line) else None,
+            class_=_style(index),
+        ),
+        viewBox="0 0 24 12",
+        aria_hidden="true",
+    )
+
+
+def _table(chart: Chart, lines: list[Series]) -> Markup:
+    xs = sorted({x for line in lines for x, _ in line.known})
+    head = tag(
+        "tr",
+        tag("th", chart.x_label, scope="col"),
+        *(tag("th", f"{line.name} ({chart.y_unit})", scope="col") for line in lines),
+    )
+    columns = [dict(line.known) for line in lines]
+    rows = [
+        tag(
+            "tr",
+            tag("th", scale.quantity(x, chart.x_unit), scope="row"),
+            *(tag("td", scale.number(c[x]) if x in c else "–", class_="n") for c in columns),
+        )
+        for x in xs
+    ]
+    table = tag("table", tag("thead", head), tag("tbody", join(*rows)))
+    return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=chart.title)

@@ -1,0 +1,55 @@
+"""HTML and SVG as text in which everything that comes from data is escaped unless built here."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Final, TypeAlias
+
+_VOID: Final = frozenset({"meta"})
+_CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+class Markup(str):
+    """Text that is markup already. Only ``tag``, ``join`` and constants of this package make it."""
+
+    __slots__ = ()
+
+
+Child: TypeAlias = "Markup | str | None"
+Attribute: TypeAlias = "str | int | float | bool | None"
+
+
+def escape(value: object) -> Markup:
+    """Any text, safe between tags and in quoted attributes, without control characters."""
+    if isinstance(value, Markup):
+        return value
+    return Markup(html.escape(_CONTROL.sub("", str(value)), quote=True))
+
+
+def join(*children: Child) -> Markup:
+    """The children one after the other; text is escaped and None left out."""
+    return Markup("".join(escape(child) for child in children if child is not None))
+
+
+def tag(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
+    """The element ``name``: ``tag("td", "a<b", class_="n", data_label="Size")``.
+
+    In attribute names a trailing underscore is dropped and others become hyphens; None and False
+    leave the attribute out, True writes it without a value, and floats keep two digits.
+    """
+    written = "".join(
+        _attribute(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items()
+    )
+    if name in _VOID:
+        return Markup(f"<{name}{written}>")
+    return Markup(f"<{name}{written}>{join(*children)}</{name}>")
+
+
+def _attribute(key: str, value: Attribute) -> str:
+    if value is None or value is False:
+        return ""
+    if value is True:
+        return f" {key}"
+    shown = f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
+    return f' {key}="{escape(shown)}"'

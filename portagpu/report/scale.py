@@ -1,0 +1,126 @@
+"""Axes: where a value lies, which ticks are round, and how numbers are written."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A map from values ``low`` to ``high`` onto coordinates ``start`` to ``end``."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool
+    ticks: tuple[float, ...]
+
+    def __call__(self, value: float) -> float:
+        low, high, at = self.low, self.high, value
+        if self.log:
+            low, high, at = math.log(low), math.log(high), math.log(at)
+        return self.start + (at - low) / (high - low) * (self.end - self.start)
+
+
+def linear(values: Sequence[float], start: float, end: float, *, from_zero: bool) -> Scale:
+    """A scale with round ticks around ``values``; with ``from_zero`` it shows 0 as well.
+
+    A bar of zero is what lets heights be compared, so measures that cannot be negative start there.
+    """
+    low, high = min(values), max(values)
+    if from_zero:
+        low, high = min(low, 0.0), max(high, 0.0)
+    if low == high:
+        low, high = (low, low + 1.0) if low >= 0 else (low - 1.0, low)
+    step = _round_step((high - low) / 4)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    ticks = tuple(index * step for index in range(first, last + 1))
+    return Scale(ticks[0], ticks[-1], start, end, log=False, ticks=ticks)
+
+
+def span(values: Sequence[float], start: float, end: float) -> Scale:
+    """A scale that ends exactly where ``values`` do, with the round ticks inside: for time."""
+    wide = linear(values, start, end, from_zero=False)
+    low, high = min(values), max(values)
+    if low == high:
+        return wide
+    ticks = tuple(tick for tick in wide.ticks if low <= tick <= high)
+    return Scale(low, high, start, end, log=False, ticks=ticks)
+
+
+def logarithmic(values: Sequence[float], start: float, end: float, *, base: int) -> Scale:
+    """A scale over positive ``values`` with ticks at powers of ``base``, at most six of them."""
+    low, high = min(values), max(values)
+    if low == high:
+        low, high = low / base, high * base
+    first = math.ceil(math.log(low, base) - 1e-9)
+    last = math.floor(math.log(high, base) + 1e-9)
+    if first > last:  # no power of the base lies inside
+        return Scale(low, high, start, end, log=True, ticks=(low, high))
+    stride = max(1, math.ceil((last - first + 1) / 6))
+    ticks = tuple(float(base) ** power for power in range(first, last + 1, stride))
+    return Scale(low, high, start, end, log=True, ticks=ticks)
+
+
+def number(value: float) -> str:
+    """Four significant digits, thousands grouped, no trailing zeros: "1,235", "0.0123"."""
+    if value == 0:
+        return "0"
+    magnitude = math.floor(math.log10(abs(value)))
+    if magnitude >= 12 or magnitude < -4:
+        return f"{value:.3g}"
+    digits = max(0, 3 - magnitude)
+    shown = f"{value:,.{digits}f}"
+    return shown.rstrip("0").rstrip(".") if digits else shown
+
+
+def compact(value: float) -> str:
+    """A number short enough for a tick: "7,500", "40k", "2.5M"."""
+    for least, factor, suffix in ((1e10, 1e9, "G"), (1e7, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(value) >= least:
+            return number(value / factor) + suffix
+    return number(value)
+
+
+def quantity(value: float, unit: str | None) -> str:
+    """A number with its unit; bytes with binary prefixes: "64 KiB"."""
+    if unit == "B":
+        return size(value)
+    return number(value) if unit in (None, "", "1") else f"{number(value)} {unit}"
+
+
+def size(count: float) -> str:
+    """A number of bytes with the largest binary prefix that leaves at least 1: "1.5 MiB"."""
+    prefix = 0
+    while abs(count) >= 1024 and prefix < len(_BINARY) - 1:
+        count, prefix = count / 1024, prefix + 1
+    return f"{number(count)} {_BINARY[prefix]}"
+
+
+def duration(seconds: float) -> str:
+    """A time as a person reads it: "0 s", "12 ms", "3.4 s", "2 min 5 s", "1 h 0 min"."""
+    if seconds < 0.0005:
+        return "0 s"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
+
+
+def _round_step(rough: float) -> float:
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(step for step in _STEPS if step * power >= rough * (1 - 1e-9)) * power

@@ -1,0 +1,111 @@
+"""The style sheet of the report: system fonts, light and dark, from 360 px wide to print."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CSS: Final = """
+:root { color-scheme: light dark;
+  --page: #f6f7f9; --card: #fff; --text: #1b1f26; --soft: #59626f; --line: #dde1e7;
+  --pass: #14713d; --fail: #b3261e; --error: #8a1c7c; --open: #8a5a00; --skip: #59626f;
+  --s0: #2563c9; --s1: #c2570c; --s2: #0f8a6d; --s3: #b02a7b; --s4: #6b4fc9; --s5: #857100; }
+@media (prefers-color-scheme: dark) { :root {
+  --page: #12151a; --card: #1b1f26; --text: #e7eaef; --soft: #a2abb8; --line: #343b46;
+  --pass: #58c98b; --fail: #ff8a80; --error: #ee97e0; --open: #f0b955; --skip: #a2abb8;
+  --s0: #6ea8fe; --s1: #ff9d5c; --s2: #4cc9a4; --s3: #f08bc3; --s4: #b39dfa; --s5: #d6c14f; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--text); overflow-wrap: anywhere;
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+main { max-width: 1120px; margin: 0 auto; padding: 24px 20px 40px; }
+h1, h2, h3, p, dl, dd, figure, ul { margin: 0; padding: 0; }
+h2 { font-size: 18px; margin: 32px 0 12px; }
+h3 { font-size: 15px; }
+code, .id { font-size: .9em;
+  font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
+a { color: inherit; text-underline-offset: 2px; }
+.soft { color: var(--soft); }
+.card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
+.pass { --tone: var(--pass); } .fail { --tone: var(--fail); } .error { --tone: var(--error); }
+.inconclusive, .unverified { --tone: var(--open); } .skip { --tone: var(--skip); }
+.icon { fill: none; stroke: currentColor; stroke-width: 2; stroke-linecap: round;
+  stroke-linejoin: round; width: 1.15em; height: 1.15em; flex: none; }
+.badge { display: inline-flex; align-items: center; gap: 5px; color: var(--tone);
+  font-weight: 600; font-size: 13px; white-space: nowrap; }
+.evidence { display: inline-block; border: 1px solid var(--line); border-radius: 999px;
+  padding: 0 8px; font-size: 12px; color: var(--soft); margin: 1px 4px 1px 0; white-space: nowrap; }
+.verdict { padding: 22px 24px; border-left: 8px solid var(--tone);
+  background: color-mix(in srgb, var(--tone) 9%, var(--card)); }
+.verdict .about { color: var(--soft); margin-bottom: 4px; }
+.verdict h1 { display: flex; align-items: center; gap: 10px; color: var(--tone);
+  font-size: 38px; line-height: 1.2; letter-spacing: .01em; }
+.verdict .why { font-size: 17px; margin-top: 8px; max-width: 75ch; }
+.counts { display: flex; flex-wrap: wrap; gap: 4px 18px; list-style: none; margin-top: 14px; }
+dl.facts { display: grid; gap: 12px 24px; padding: 16px 20px;
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 190px), 1fr)); }
+dl.facts .wide { grid-column: 1 / -1; }
+dt { color: var(--soft); font-size: 12.5px; }
+.verdict dl.facts { padding: 14px 0 0; }
+table { border-collapse: separate; border-spacing: 0; width: 100%; }
+th, td { text-align: left; vertical-align: top; padding: 9px 14px; }
+thead th { color: var(--soft); font-size: 12.5px; font-weight: 500; white-space: nowrap; }
+tbody th, tbody td { border-top: 1px solid var(--line); }
+.reason { width: 50%; }
+tbody th { font-weight: 600; }
+td .soft, th .soft { display: block; font-size: 13px; font-weight: 400; }
+.n { font-variant-numeric: tabular-nums; white-space: nowrap; }
+.n .soft { white-space: normal; }
+.verdict-cell { white-space: nowrap; }
+.charts { display: grid; gap: 16px;
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 480px), 1fr)); }
+.chart { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
+  padding: 14px 16px; min-width: 0; }
+.chart > svg { display: block; width: 100%; height: auto; margin: 8px 0 4px; }
+.chart text { fill: var(--soft); font-size: 11.5px; }
+.chart text.axis { fill: var(--text); }
+.chart text.x { text-anchor: middle; } .chart text.y { text-anchor: end; }
+.grid { stroke: var(--line); } .base, .mark { stroke: var(--soft); }
+.line { fill: none; stroke: var(--tone); stroke-width: 2; stroke-linejoin: round; }
+.dashed .line { stroke-dasharray: 6 4; }
+.point { fill: var(--tone); stroke: var(--card); stroke-width: .8; }
+.s0 { --tone: var(--s0); } .s1 { --tone: var(--s1); } .s2 { --tone: var(--s2); }
+.s3 { --tone: var(--s3); } .s4 { --tone: var(--s4); } .s5 { --tone: var(--s5); }
+.legend { display: flex; flex-wrap: wrap; gap: 2px 16px; list-style: none; font-size: 13.5px; }
+.legend svg { width: 24px; height: 12px; margin-right: 6px; }
+details summary { cursor: pointer; }
+.chart details { margin-top: 8px; font-size: 13.5px; }
+.chart summary { color: var(--soft); }
+.scroll { overflow: auto; max-height: 320px; }
+.chart .scroll th, .chart .scroll td { padding: 4px 10px 4px 0; }
+.area { margin-bottom: 10px; }
+.area > summary { display: flex; flex-wrap: wrap; gap: 4px 16px; align-items: center;
+  padding: 11px 16px; }
+.area > summary::before { content: "+"; color: var(--soft); width: .7em; }
+.area[open] > summary::before { content: "\\2212"; }
+.area > summary::-webkit-details-marker { display: none; }
+.area h3 { flex: 1 1 auto; }
+footer { margin-top: 36px; color: var(--soft); font-size: 13.5px; }
+footer dl { display: grid; gap: 6px 16px; margin: 8px 0 16px; }
+footer dt { font-size: inherit; color: var(--text); }
+@media (min-width: 641px) { footer dl { grid-template-columns: max-content 1fr; } }
+@media (max-width: 640px) {
+  main { padding: 12px 12px 32px; }
+  .verdict { padding: 18px 16px; }
+  dl.facts { grid-template-columns: 1fr 1fr; padding: 14px; gap: 10px 16px; }
+  .chart text { font-size: 13.5px; }
+  .verdict h1 { font-size: 31px; }
+  .cards thead { position: absolute; width: 1px; height: 1px; overflow: hidden;
+    clip-path: inset(50%); }
+  .cards, .cards tbody, .cards tr, .cards th, .cards td { display: block; }
+  .cards tbody tr { display: grid; grid-template-columns: 1fr auto; column-gap: 12px;
+    padding: 10px 14px; border-top: 1px solid var(--line); }
+  .cards tbody tr:first-child { border-top: 0; }
+  .cards th, .cards td { border: 0; padding: 2px 0; width: auto; white-space: normal;
+    grid-column: 1 / -1; }
+  .cards tbody th { grid-column: 1; grid-row: 1; }
+  .cards .verdict-cell { grid-column: 2; grid-row: 1; }
+  .cards td:empty { display: none; }
+  .cards td[data-label]::before { content: attr(data-label) ": "; color: var(--soft);
+    font-size: 12.5px; }
+}
+@media print { body { background: none; } .area, .chart { break-inside: avoid; } }
+"""

@@ -1,0 +1,235 @@
+"""The report: verdict first, whole in one file, everything escaped, readable without colour."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+import pytest
+
+from portagpu.report import render, write_report
+from portagpu.results import Result, Run
+from portagpu.verdicts import Evidence, Verdict
+from tests.result_samples import failing, gate, info, passing, stopped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SAMPLES = [passing, failing, stopped]
+VOID = {"meta"}
+
+
+class Page(HTMLParser):
+    """A strict reading of a page: every element is closed in its order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"</{tag}> closes something else"
+
+    def handle_data(self, data: str) -> None:
+        if data.strip() and self.open[-1] != "style":
+            self.words.append((self.open[-1], data))
+
+    @property
+    def text(self) -> str:
+        return " ".join(word for _, word in self.words)
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_a_page_needs_nothing_from_outside(sample: Callable[[], Run]) -> None:
+    text = render(sample())
+    page = Page(text)
+    assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in page.tags}
+    for tag, attributes in page.tags:
+        loads = {"src", "srcset", "xlink:href", "style", "background"} & set(attributes)
+        assert not loads, f"<{tag}> loads {loads}"
+        assert not any(name.startswith("on") for name in attributes), f"<{tag}> runs a script"
+    assert "url(" not in text
+    assert "@import" not in text
+    outside = {value for _, attributes in page.tags for value in attributes.values() if value}
+    links = {attributes.get("href") for tag, attributes in page.tags if tag == "a"}
+    addresses = {value for value in outside if re.search("https?://", value)}
+    assert addresses <= links, "an address is a link to a source, or text, and nothing else"
+
+
+def test_the_verdict_comes_before_everything_else() -> None:
+    words = Page(render(failing())).words
+    body = next(i for i, (tag, _) in enumerate(words) if tag == "h1")
+    assert words[body][1] == "FAIL"
+    before = [tag for tag, _ in words[:body]]
+    assert before == ["title", "p"], "only the page's title and what the run was come before"
+    assert words[body + 1][1] == (
+        "transfers/host-to-device on ex:5: 13.2 GB/s is 24 % of the median of 8 devices"
+    )
+
+
+@pytest.mark.parametrize(
+    ("label", "value"),
+    [
+        ("First failing gate", "transfers"),
+        ("First failed check", "transfers/host-to-device"),
+        ("Culprit", "ex:5"),
+        ("Blocked by a failure", "2 of 14 checks"),
+        ("Target", "example-ex900"),
+        ("Devices", "8 × Example Accelerator 300, ex900, 192 GiB"),
+        ("Versions", "portagpu 0.1.0, torch 2.13.0+cpu, driver none, comm Gloo"),
+        ("Command", "portagpu bringup --quick --out 'bring up'"),
+        ("Took", "1 min 14 s"),
+    ],
+)
+def test_the_page_names_culprit_and_machine(label: str, value: str) -> None:
+    words = [word for _, word in Page(render(failing())).words]
+    assert words[words.index(label) + 1] == value
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_a_verdict_is_told_by_word_and_shape_and_not_only_by_colour(verdict: Verdict) -> None:
+    text = render(Run(info(), [gate("a", "b", verdict, reason="so")]))
+    badges = re.findall(r'<span class="badge (\w+)"><svg.*?<path d="(.*?)">.*?</svg>(.*?)<', text)
+    assert any(word == verdict for _, _, word in badges)
+    shapes = {shape for name, shape, _ in badges if name == verdict.lower()}
+    others = render(
+        Run(info(), [gate("a", v.lower(), v, reason="so") for v in Verdict if v is not verdict])
+    )
+    assert len(shapes) == 1
+    assert not any(f'<path d="{shape}">' in others for shape in shapes)
+
+
+def test_gates_are_in_order_with_verdict_and_reason() -> None:
+    text = render(failing())
+    table = text[text.index("<h2>Gates</h2>") : text.index("<h2>Curves</h2>")]
+    rows = [Page(row).text for row in re.findall(r"<tr>.*?</tr>", table)[1:]]
+    assert [row.split()[:2] for row in rows] == [
+        ["1.", "environment"],
+        ["2.", "identity"],
+        ["3.", "versions"],
+        ["4.", "links"],
+        ["5.", "transfers"],
+        ["6.", "collectives"],
+    ]
+    assert "FAIL transfers/host-to-device on ex:5 13.2 GB/s is 24 %" in rows[4]
+    assert "blocked by  transfers/host-to-device" in rows[5]
+
+
+def test_a_gate_of_measures_without_expectation_is_not_called_a_pass() -> None:
+    text = render(passing())
+    table = text[text.index("<h2>Gates</h2>") : text.index("<h2>Curves</h2>")]
+    row = next(row for row in re.findall(r"<tr>.*?</tr>", table) if "collectives" in row)
+    assert "UNVERIFIED" in row
+    assert ">PASS" not in row
+
+
+def test_numbers_show_unit_spread_expectation_and_limits() -> None:
+    text = Page(render(passing())).text
+    assert "18.42 GB/s ± 0.31 GB/s, median of 20" in text
+    assert "16 to 23 GB/s reference 20 GB/s,  https://example.org/memory.html" in text
+    assert "caches are larger than the smaller sizes" in text
+    assert "4096 × 4096" in text
+
+
+def test_areas_that_failed_are_open_and_others_folded() -> None:
+    opened = [
+        "open" in attributes
+        for tag, attributes in Page(render(failing())).tags
+        if tag == "details" and "area" in str(attributes.get("class"))
+    ]
+    assert opened == [False, False, False, False, True, False]
+
+
+def test_a_run_without_gates_curves_or_results_still_has_a_page() -> None:
+    empty = Page(render(Run(info()))).text
+    assert "INCONCLUSIVE" in empty
+    assert "nothing was judged" in empty
+    assert "Gates" not in empty
+    one = Result(id="a/b", suite="conformance", area="a", verdict=Verdict.PASS)
+    assert "1 judged, and all passed." in Page(render(Run(info(), [one]))).text
+
+
+def test_a_stopped_run_says_so() -> None:
+    text = Page(render(stopped())).text
+    assert "interrupted after 3 results, 4 not judged" in text
+
+
+@pytest.mark.parametrize(
+    "bad", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a&b</style>\x00\ud800"]
+)
+def test_whatever_comes_from_the_run_is_escaped(bad: str) -> None:
+    curve = {"x": [1, 2], "y": [3, 4], "x_log": False}
+    labels = ("x_label", "y_label", "x_unit", "y_unit", "series", "title")
+    name = "x" + bad.replace("\x00", "").replace("\ud800", "")
+    named = dict.fromkeys(labels, name)
+    expected = {"reference": 1, "lower": None, "upper": 0, "unit": name, "source": name}
+    result = Result(
+        id=name,
+        suite=name,
+        area=name,
+        verdict=Verdict.FAIL,
+        evidence=[Evidence.EXECUTED],
+        device=bad,
+        value=1.5,
+        unit=name,
+        statistic=name,
+        expected=expected,
+        shape={bad: bad},
+        reason=bad,
+        does_not_show=bad,
+        extra={"curve": {**curve, **named}},
+    )
+    machine = info(
+        host=bad,
+        target=name,
+        backend=name,
+        command=(bad,),
+        versions={bad: bad},
+        devices=({"name": bad, "arch": bad},),
+    )
+    page = Page(render(Run(machine, [result]), title=bad))
+    known = {tag for tag, _ in Page(render(failing())).tags}
+    assert {tag for tag, _ in page.tags} <= known, "markup from the data became elements"
+    assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+    assert bad.split("\x00")[0] in page.text, "the name itself must still be readable"
+
+
+@pytest.mark.parametrize("source", ["javascript:alert(1)", "https://x.org/a b", "data:text/html,x"])
+def test_only_an_address_becomes_a_link(source: str) -> None:
+    expected = {"reference": 1, "lower": None, "upper": 0, "unit": "s", "source": source}
+    result = gate("a", "b", value=1.0, unit="s", expected=expected)
+    page = Page(render(Run(info(), [result])))
+    assert "a" not in {tag for tag, _ in page.tags}
+    assert source in page.text
+
+
+def test_the_page_is_made_for_phones_dark_rooms_and_screen_readers() -> None:
+    text = render(passing())
+    tags = Page(text).tags
+    viewport = [a.get("content") for tag, a in tags if tag == "meta" and a.get("name")]
+    assert viewport == ["width=device-width, initial-scale=1"]
+    assert "prefers-color-scheme: dark" in text
+    assert [tag for tag, _ in tags].count("h1") == 1
+    identifiers = [a["id"] for _, a in tags if "id" in a]
+    assert len(identifiers) == len(set(identifiers))
+    named = [a["aria-labelledby"] or "" for _, a in tags if a.get("role") == "img"]
+    assert named, "there are charts"
+    assert {part for names in named for part in names.split()} == set(identifiers)
+    hidden = [a.get("aria-hidden") or a.get("role") for tag, a in tags if tag == "svg"]
+    assert None not in hidden, "each drawing is either named or hidden from screen readers"
+
+
+def test_the_page_is_written_whole(tmp_path: Path) -> None:
+    path = write_report(passing(), tmp_path / "report.html")
+    assert path.read_text(encoding="utf-8") == render(passing())
