@@ -223,7 +223,8 @@ def _legend(title: str, entries: Sequence[tuple[str, str]]) -> Markup:
 
 def _table(head: Sequence[str], rows: Sequence[Markup], *, card: bool = True) -> Markup:
     header = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in head)))
-    return tag("table", header, tag("tbody", *rows), class_="cards card" if card else "cards")
+    table = tag("table", header, tag("tbody", *rows), class_="cards")
+    return tag("div", table, class_="wide-box card" if card else "wide-box")
 
 
 def _grouped(results: Iterable[Result]) -> dict[tuple[str, str], list[Result]]:

@@ -75,6 +75,7 @@ details summary { cursor: pointer; }
 .chart details { margin-top: 8px; font-size: 13.5px; }
 .chart summary { color: var(--soft); }
 .scroll { overflow: auto; max-height: 320px; }
+.wide-box { overflow-x: auto; }
 .chart .scroll th, .chart .scroll td { padding: 4px 10px 4px 0; }
 .area { margin-bottom: 10px; }
 .area > summary { display: flex; flex-wrap: wrap; gap: 4px 16px; align-items: center;
@@ -86,7 +87,8 @@ details summary { cursor: pointer; }
 footer { margin-top: 36px; color: var(--soft); font-size: 13.5px; }
 footer dl { display: grid; gap: 6px 16px; margin: 8px 0 16px; }
 footer dt { font-size: inherit; color: var(--text); }
-@media (min-width: 641px) { footer dl { grid-template-columns: max-content 1fr; } }
+@media (min-width: 641px) { footer dl { grid-template-columns: max-content 1fr; }
+  .cards tbody th { min-width: 13em; } .cards td[data-label] { min-width: 9em; } }
 @media (max-width: 640px) {
   main { padding: 12px 12px 32px; }
   .verdict { padding: 18px 16px; }
