@@ -1,0 +1,55 @@
+"""Hardware targets: sourced facts of products and architectures, and what to expect of them.
+
+A target is one file of ``matrix/targets``; ``docs/targets.md`` describes it. Nothing here needs
+torch, opens a device or, before the first call, reads a file.
+
+>>> from portagpu.target import load_target
+>>> load_target("nvidia-h200-sxm").peak("bf16").value
+989.4
+"""
+
+from __future__ import annotations
+
+from portagpu.targets_load import (
+    TargetProblem,
+    identify,
+    load_target,
+    load_targets,
+    parse_target,
+    target_problems,
+)
+from portagpu.targets_model import (
+    Authority,
+    Confidence,
+    Expectation,
+    ExpectedFailure,
+    Fact,
+    Judgement,
+    Match,
+    Peak,
+    Scope,
+    Target,
+    dtype_name,
+    peak_key,
+)
+
+__all__ = [
+    "Authority",
+    "Confidence",
+    "Expectation",
+    "ExpectedFailure",
+    "Fact",
+    "Judgement",
+    "Match",
+    "Peak",
+    "Scope",
+    "Target",
+    "TargetProblem",
+    "dtype_name",
+    "identify",
+    "load_target",
+    "load_targets",
+    "parse_target",
+    "peak_key",
+    "target_problems",
+]

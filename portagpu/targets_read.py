@@ -1,0 +1,209 @@
+"""From TOML to targets: every value checked, every complaint naming file, key and rule."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.arch import Arch
+from portagpu.targets_expect import read_expectation
+from portagpu.targets_facts import Source, read_facts
+from portagpu.targets_model import (
+    ExpectedFailure,
+    Match,
+    Scope,
+    Target,
+)
+from portagpu.targets_table import Table, load_toml, normalise, shown, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from portagpu.targets_model import Fact
+
+TARGET_SCHEMA: Final = "portagpu.target/1"
+FAMILY_SCHEMA: Final = "portagpu.family/1"
+SOURCES_SCHEMA: Final = "portagpu.sources/1"
+
+_TARGET_KEYS: Final = (
+    "schema",
+    "id",
+    "vendor",
+    "product",
+    "family",
+    "claims",
+    "match",
+    "facts",
+    "expectations",
+    "expected_failures",
+)
+_FAMILY_KEYS: Final = ("schema", "id", "vendor", "aliases", "claims", "facts")
+_SOURCE_KEYS: Final = ("kind", "where", "version", "retrieved", "note")
+_MATCH_KEYS: Final = ("names", "any_product", "memory_bytes", "unit_count")
+_FAILURE_KEYS: Final = ("case_id_pattern", "reason", "url", "expires")
+_ID: Final = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
+_CLAIM: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What every member of one architecture shares."""
+
+    id: str
+    vendor: str
+    aliases: tuple[str, ...]
+    claims: tuple[str, ...]
+    facts: Mapping[str, Fact]
+
+    @property
+    def arch(self) -> Arch:
+        """The architecture, with the warp size of the facts."""
+        size = self.facts["exec.wave_size_default"].value
+        return Arch(self.vendor, self.id, int(size) if isinstance(size, int) else 1)
+
+    def target(self) -> Target:
+        """The target of a member whose product is unknown."""
+        return Target(
+            id=f"{self.id} family",
+            vendor=self.vendor,
+            product=None,
+            arch=self.arch,
+            scope=Scope.FAMILY,
+            facts=self.facts,
+            claims=self.claims,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """What a folder of targets holds, and what the files in it may refer to."""
+
+    sources: dict[str, Source] = field(default_factory=dict)
+    families: dict[str, Family] = field(default_factory=dict)
+    targets: dict[str, Target] = field(default_factory=dict)
+
+
+def _schema(top: Table, schema: str, stem: str | None) -> str:
+    if top.text("schema") != schema:
+        top.fail("schema", "schema", f"must be {schema!r}, not {top.data['schema']!r}")
+    identity = top.text("id")
+    if not _ID.fullmatch(identity.replace("_", "-")):
+        top.fail("id", "id", f"{identity!r} must be lower-case letters and digits joined by - . _")
+    if stem is not None and identity != stem:
+        top.fail("id", "id-is-file-name", f"{identity!r} must be the file's name, {stem!r}")
+    return identity
+
+
+def _claims(top: Table) -> tuple[str, ...]:
+    claims = top.texts("claims")
+    for claim in claims:
+        if not _CLAIM.fullmatch(claim):
+            top.fail("claims", "capability-id", f"{claim!r} is not a capability id (peak-memory)")
+    return claims
+
+
+def _match(top: Table) -> Match:
+    table = Table(top.file, "match", top.table("match"), _MATCH_KEYS)
+    any_product = table.data.get("any_product", False)
+    if not isinstance(any_product, bool):
+        table.fail("any_product", "type", f"must be true or false, not {shown(any_product)}")
+    names = frozenset(normalise(name) for name in table.texts("names"))
+    if "" in names:
+        table.fail("names", "null", "holds a name without letters or digits")
+    if any_product == bool(names):
+        table.fail("names", "match", "give either names or any_product = true")
+    return Match(names, any_product, _range(table, "memory_bytes"), _range(table, "unit_count"))
+
+
+def _range(table: Table, key: str) -> tuple[int, int] | None:
+    if key not in table.data:
+        return None
+    value = table.data[key]
+    whole = isinstance(value, list) and all(type(each) is int for each in value)
+    if not whole or len(value) != 2 or not 0 < value[0] <= value[1]:
+        table.fail(key, "range", f"must be [least, greatest], two integers, not {shown(value)}")
+    return value[0], value[1]
+
+
+def _failure(file: str, path: str, data: dict[str, Any]) -> ExpectedFailure:
+    table = Table(file, path, data, _FAILURE_KEYS)
+    url = table.text("url")
+    if not re.fullmatch(r"https://\S+", url):
+        table.fail("url", "url", f"must be an https address, not {shown(url)}")
+    expires = table.required("expires")
+    if not isinstance(expires, datetime.date) or isinstance(expires, datetime.datetime):
+        table.fail("expires", "type", f"must be a date (2027-01-31), not {shown(expires)}")
+    return ExpectedFailure(table.text("case_id_pattern"), table.text("reason"), url, expires)
+
+
+def read_sources(file: str, text: str) -> dict[str, Source]:
+    """The sources that a ``sources.toml`` defines."""
+    top = Table(file, "", load_toml(file, text), ("schema", "sources"))
+    if top.text("schema") != SOURCES_SCHEMA:
+        top.fail("schema", "schema", f"must be {SOURCES_SCHEMA!r}")
+    found: dict[str, Source] = {}
+    for name, data in top.table("sources").items():
+        table = Table(file, f"sources.{name}", data, _SOURCE_KEYS)
+        retrieved = table.data.get("retrieved")
+        if retrieved is not None and type(retrieved) is not datetime.date:
+            table.fail("retrieved", "type", f"must be a date, not {shown(retrieved)}")
+        found[name] = Source(
+            name,
+            table.text("kind"),
+            table.text("where"),
+            table.text("version", ""),
+            retrieved,
+            table.text("note", ""),
+        )
+    return found
+
+
+def read_family(file: str, text: str, catalogue: Catalogue, stem: str | None = None) -> Family:
+    """The family that ``text`` describes, with sources of ``catalogue``."""
+    top = Table(file, "", load_toml(file, text), _FAMILY_KEYS)
+    identity = _schema(top, FAMILY_SCHEMA, stem)
+    facts = read_facts(top, Scope.FAMILY, catalogue.sources, {})
+    if "exec.wave_size_default" not in facts:
+        top.fail(
+            "facts.exec.wave_size_default",
+            "required",
+            "is missing: an architecture has a warp size",
+        )
+    return Family(identity, top.text("vendor"), top.texts("aliases"), _claims(top), facts)
+
+
+def read_target(file: str, text: str, catalogue: Catalogue, stem: str | None = None) -> Target:
+    """The target that ``text`` describes, with sources and families of ``catalogue``.
+
+    ``stem`` is the file's name without its suffix, which the id has to equal.
+    """
+    top = Table(file, "", load_toml(file, text), _TARGET_KEYS)
+    identity = _schema(top, TARGET_SCHEMA, stem)
+    name = top.text("family")
+    if name not in catalogue.families:
+        top.fail("family", "family", unknown(name, tuple(catalogue.families)))
+    family = catalogue.families[name]
+    if top.text("vendor") != family.vendor:
+        top.fail("vendor", "family-contradiction", f"must be {family.vendor!r}, its family's")
+    facts = read_facts(top, Scope.PRODUCT, catalogue.sources, family.facts)
+    claims = _claims(top) if "claims" in top.data else family.claims
+    return Target(
+        id=identity,
+        vendor=family.vendor,
+        product=top.text("product") if "product" in top.data else None,
+        arch=family.arch,
+        scope=Scope.PRODUCT,
+        facts=facts,
+        claims=claims,
+        expected_failures=tuple(
+            _failure(file, f"expected_failures[{index}]", each)
+            for index, each in enumerate(top.tables("expected_failures"))
+        ),
+        all_expectations=tuple(
+            read_expectation(file, f"expectations[{index}]", each, facts, catalogue.sources)
+            for index, each in enumerate(top.tables("expectations"))
+        ),
+        match=_match(top),
+    )

@@ -1,0 +1,302 @@
+"""Cross-checks between facts: what a number must be, given the others.
+
+Each rule looks at one relation that a copied figure commonly breaks: a rate with sparsity entered
+as dense, both directions of a link entered as one, one chiplet's cache entered as the total. A rule
+says nothing where a fact that it needs is missing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from portagpu.targets_model import DTYPE_BITS, peak_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from portagpu.targets_model import Fact
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """``key`` breaks ``rule``; ``message`` gives both numbers."""
+
+    key: str
+    rule: str
+    message: str
+
+
+class Facts:
+    """Facts by key, with numbers that are None where a fact is missing or not a number."""
+
+    def __init__(self, facts: Mapping[str, Fact]) -> None:
+        self._facts = facts
+
+    def number(self, key: str) -> float | None:
+        fact = self._facts.get(key)
+        if fact is None or isinstance(fact.value, bool) or not isinstance(fact.value, int | float):
+            return None
+        return fact.value
+
+    def items(self, key: str) -> tuple[int | str, ...] | None:
+        fact = self._facts.get(key)
+        return fact.value if fact is not None and isinstance(fact.value, tuple) else None
+
+    def text(self, key: str) -> str | None:
+        fact = self._facts.get(key)
+        return fact.value if fact is not None and isinstance(fact.value, str) else None
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._facts
+
+
+def _equal(
+    facts: Facts, rule: str, key: str, tolerance: float, text: str, *factors: str
+) -> Iterator[Violation]:
+    """``key`` must be the product of ``factors`` within ``tolerance``."""
+    value = facts.number(key)
+    numbers = [facts.number(each) for each in factors]
+    if value is None or any(each is None for each in numbers):
+        return
+    right = math.prod(each for each in numbers if each is not None)
+    if abs(value - right) > tolerance * right:
+        yield Violation(key, rule, f"{value:g} must be {text}, which is {right:g}")
+
+
+def _at_most(facts: Facts, rule: str, key: str, other: str) -> Iterator[Violation]:
+    low, high = facts.number(key), facts.number(other)
+    if low is not None and high is not None and low > high:
+        yield Violation(key, rule, f"{low:g} must not exceed {other}, which is {high:g}")
+
+
+def _threads(facts: Facts) -> Iterator[Violation]:
+    waves, simds = "exec.max_waves_per_unit", "exec.simds_per_unit"
+    per_simd, size = "exec.max_waves_per_simd", "exec.wave_size_default"
+    yield from _equal(facts, "waves-per-unit", waves, 0, f"{per_simd} x {simds}", per_simd, simds)
+    threads = "exec.max_threads_per_unit"
+    yield from _equal(facts, "threads-per-unit", threads, 0, f"{waves} x {size}", waves, size)
+    yield from _at_most(facts, "threads-per-block", "exec.max_threads_per_block", threads)
+    sizes, default = facts.items("exec.wave_sizes_supported"), facts.number(size)
+    if sizes is not None and default is not None and default not in sizes:
+        yield Violation(size, "wave-size", f"{default:g} is not in exec.wave_sizes_supported")
+
+
+def _registers(facts: Facts) -> Iterator[Violation]:
+    file = "register.file_per_unit"
+    factors = ("register.entries_per_simd", "exec.simds_per_unit", "exec.wave_size_default")
+    yield from _equal(facts, "register-file", file, 0, " x ".join(factors), *factors)
+    yield from _at_most(facts, "register-file", "register.max_per_block", file)
+
+
+def _shared_memory(facts: Facts) -> Iterator[Violation]:
+    rule, optin = "shared-memory-order", "shared_memory.per_block_optin"
+    unit = "shared_memory.per_unit"
+    yield from _at_most(facts, rule, "shared_memory.per_block_default", optin)
+    yield from _at_most(facts, rule, optin, unit)
+    most, reserved, have = (
+        facts.number(optin),
+        facts.number("shared_memory.reserved_per_block"),
+        facts.number(unit),
+    )
+    if most is not None and reserved is not None and have is not None and most + reserved > have:
+        yield Violation(
+            optin, rule, f"{most:g} and the {reserved:g} reserved for a block exceed {have:g}"
+        )
+    carveouts = facts.items("shared_memory.carveouts")
+    if carveouts and have is not None and max(int(each) for each in carveouts) * 1024 != have:
+        yield Violation(
+            "shared_memory.carveouts",
+            "shared-memory-carveout",
+            f"the greatest must be {unit}, {have / 1024:g} KiB",
+        )
+
+
+def _sparsity(facts: Facts) -> Iterator[Violation]:
+    """2:4 structured sparsity skips half of the products: twice the dense rate.
+
+    Within 2 %: data sheets round the two figures apart (362.05 and 733 for one product).
+    """
+    stated = facts.items("matrix.sparse_dtypes")
+    for dtype in DTYPE_BITS:
+        for matrix in (True, False):
+            dense_key = peak_key(dtype, sparse=False, matrix=matrix)
+            sparse_key = peak_key(dtype, sparse=True, matrix=matrix)
+            dense, sparse = facts.number(dense_key), facts.number(sparse_key)
+            if sparse is not None and dense is None:
+                yield Violation(
+                    sparse_key, "sparse-needs-dense", f"state {dense_key} too: it is half of this"
+                )
+            elif sparse is not None and dense is not None:
+                if abs(sparse - 2 * dense) > 0.02 * 2 * dense:
+                    yield Violation(
+                        dense_key,
+                        "sparse-is-twice-dense",
+                        f"{dense:g} must be half of {sparse_key}, which is {sparse:g}; "
+                        "is one of them quoted in the other's place?",
+                    )
+            elif dense is not None and matrix and stated is not None and dtype in stated:
+                yield Violation(
+                    dense_key,
+                    "sparsity-stated",
+                    f"state {sparse_key} too: this architecture has both, and quoted figures "
+                    "mix them up",
+                )
+
+
+def _matrix_dtypes(facts: Facts) -> Iterator[Violation]:
+    dtypes = facts.items("matrix.dtypes")
+    flavour = "matrix.fp8_flavour"
+    if dtypes is None:
+        return
+    if ("fp8" in dtypes) != (flavour in facts):
+        yield Violation(flavour, "fp8-flavour", "state it exactly when matrix.dtypes has fp8")
+    for dtype in facts.items("matrix.sparse_dtypes") or ():
+        if dtype not in dtypes:
+            yield Violation(
+                "matrix.sparse_dtypes", "matrix-dtype", f"{dtype} is not in matrix.dtypes"
+            )
+    for dtype in DTYPE_BITS:
+        key = peak_key(dtype, sparse=False, matrix=True)
+        for each in (key, f"matrix.rate.{dtype}"):
+            if each in facts and dtype.removesuffix("_acc16") not in dtypes:
+                yield Violation(
+                    each, "matrix-dtype", f"the matrix unit has no {dtype} (matrix.dtypes)"
+                )
+
+
+def _narrower(facts: Facts) -> Iterator[Violation]:
+    """A narrower float is never slower on one unit. Integers are left out: some parts drop int8."""
+    floats = [dtype for dtype in DTYPE_BITS if not dtype.startswith("int") and "_acc" not in dtype]
+    for sparse in (False, True):
+        for matrix in (True, False):
+            rates = [
+                (DTYPE_BITS[dtype], key, rate)
+                for dtype in floats
+                if (rate := facts.number(key := peak_key(dtype, sparse=sparse, matrix=matrix)))
+            ]
+            for bits, key, rate in rates:
+                for wider_bits, wider, wider_rate in rates:
+                    if bits < wider_bits and rate < 0.99 * wider_rate:
+                        yield Violation(
+                            key,
+                            "narrower-not-slower",
+                            f"{rate:g} is below the wider {wider}, which is {wider_rate:g}",
+                        )
+
+
+def _from_clock(facts: Facts) -> Iterator[Violation]:
+    """Dense peak = units x operations per clock x clock: an oracle for sparse entered as dense."""
+    units = facts.number("exec.unit_count")
+    for unit in ("matrix", "vector"):
+        clock = facts.number(f"peak.clock.{unit}")
+        if units is None or clock is None:
+            continue
+        for dtype in DTYPE_BITS:
+            rate = facts.number(f"{unit}.rate.{dtype}")
+            key = peak_key(dtype, sparse=False, matrix=unit == "matrix")
+            peak = facts.number(key)
+            if rate is None or peak is None:
+                continue
+            computed = units * rate * clock * 1e6 / 1e12
+            if abs(peak - computed) > 0.02 * computed:
+                yield Violation(
+                    key,
+                    "peak-from-clock",
+                    f"{peak:g} must be exec.unit_count x {unit}.rate.{dtype} x "
+                    f"peak.clock.{unit}, which is {computed:g}",
+                )
+
+
+def _links(facts: Facts) -> Iterator[Violation]:
+    for part in ("per_link", "total"):
+        one, both = f"link.{part}_per_direction", f"link.{part}_bidirectional"
+        there, back = facts.number(one), facts.number(both)
+        if (there is None) != (back is None):
+            have, lack = (both, one) if there is None else (one, both)
+            yield Violation(
+                have, "link-directions", f"state {lack} too, so that neither is taken for the other"
+            )
+        elif there is not None and back is not None and abs(back - 2 * there) > 0.01 * back:
+            yield Violation(
+                both, "link-directions", f"{back:g} must be twice {one}, which is {there:g}"
+            )
+    for direction in ("per_direction", "bidirectional"):
+        total, each = f"link.total_{direction}", f"link.per_link_{direction}"
+        yield from _equal(
+            facts, "link-total", total, 0.01, f"link.count x {each}", "link.count", each
+        )
+
+
+def _caches(facts: Facts) -> Iterator[Violation]:
+    total, each, count = "cache.l2_total", "cache.l2_per_chiplet", "exec.chiplet_count"
+    yield from _equal(facts, "l2-total", total, 0.01, f"{count} x {each}", count, each)
+    chiplets = facts.number(count)
+    if total in facts and each not in facts and chiplets is not None and chiplets > 1:
+        yield Violation(
+            total, "l2-total", f"state {each} too: devices with chiplets report one chiplet's cache"
+        )
+
+
+_PCIE: Final = {
+    # GB/s of one lane in one direction: transfer rate x line code / 8 (PCI Express Base
+    # Specification, generations 1 to 5). From generation 6 on the overhead of the FLIT mode is not
+    # one number, and nothing is checked.
+    1: 2.5 * 8 / 10 / 8,
+    2: 5.0 * 8 / 10 / 8,
+    3: 8.0 * 128 / 130 / 8,
+    4: 16.0 * 128 / 130 / 8,
+    5: 32.0 * 128 / 130 / 8,
+}
+
+
+def _host_link(facts: Facts) -> Iterator[Violation]:
+    generation = facts.number("host_link.pcie_generation")
+    lanes, rate = facts.number("host_link.pcie_lanes"), facts.number("host_link.per_direction")
+    per_lane = None if generation is None else _PCIE.get(int(generation))
+    if lanes is None or rate is None or per_lane is None:
+        return
+    computed = per_lane * lanes
+    # 3 %: the round figures in use (64 for 63.0) pass, a factor of 2 or 8 does not
+    if abs(rate - computed) > 0.03 * computed:
+        yield Violation(
+            "host_link.per_direction",
+            "pcie-rate",
+            f"{rate:g} must be what PCIe {generation:g} x{lanes:g} carries one way, {computed:.1f}",
+        )
+
+
+def _memory(facts: Facts) -> Iterator[Violation]:
+    """A seller's GB is 1e9 or 2^30 bytes; a device reports less what the driver keeps."""
+    sold, reported = facts.number("memory.size"), facts.number("memory.reported")
+    if sold is None or reported is None:
+        return
+    if not 0.85 * sold * 1e9 <= reported <= 1.01 * sold * 2**30:
+        yield Violation(
+            "memory.reported",
+            "memory-size",
+            f"{reported:g} B does not fit a memory.size of {sold:g} GB",
+        )
+
+
+RULES: Final[tuple[Callable[[Facts], Iterator[Violation]], ...]] = (
+    _threads,
+    _registers,
+    _shared_memory,
+    _matrix_dtypes,
+    _from_clock,
+    _sparsity,
+    _narrower,
+    _links,
+    _caches,
+    _host_link,
+    _memory,
+)
+
+
+def violations(facts: Mapping[str, Fact]) -> Iterator[Violation]:
+    """Every relation between ``facts`` that does not hold."""
+    view = Facts(facts)
+    for rule in RULES:
+        yield from rule(view)

@@ -1,0 +1,152 @@
+"""Reading one TOML table: every value checked, every complaint naming file, key and rule."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any, Final, Never, TypeVar
+
+from portagpu.errors import TargetError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from enum import StrEnum
+    from pathlib import Path
+
+    Word = TypeVar("Word", bound=StrEnum)
+
+_NOTHING: Final = frozenset({"", "null", "none", "nil", "n/a", "na", "unknown", "tbd", "?", "-"})
+
+
+def normalise(name: str) -> str:
+    """A product name without case and punctuation: "Instinct(TM) MI300X" -> "instinct mi300x"."""
+    bare = re.sub(r"\((tm|r|c)\)|[™®©]", " ", name.lower())
+    return " ".join(re.findall(r"[a-z0-9]+", bare))
+
+
+def closest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """The known words that ``word`` was most likely meant to be, best first."""
+    import difflib
+
+    known = sorted(known)
+    near = difflib.get_close_matches(word.lower(), known, n=count, cutoff=0.5)
+    inside = [each for each in known if word and (word.lower() in each or each in word.lower())]
+    return list(dict.fromkeys([*near, *inside]))[:count]
+
+
+class Table:
+    """One TOML table of one file, read key by key; every complaint names file, key and rule."""
+
+    def __init__(
+        self, file: str, path: str, data: Mapping[str, Any], known: tuple[str, ...]
+    ) -> None:
+        self.file, self.path, self.data = file, path, data
+        for key in data:
+            if key not in known:
+                self.fail(key, "unknown-key", unknown(key, known))
+
+    def at(self, key: str) -> str:
+        return f"{self.path}.{key}" if self.path else key
+
+    def fail(self, key: str, rule: str, message: str) -> Never:
+        raise TargetError(one_line(f"{self.file}: {self.at(key)}: {message} (rule {rule})"))
+
+    def text(self, key: str, default: str | None = None) -> str:
+        if key not in self.data and default is not None:
+            return default
+        value = self.required(key)
+        if not isinstance(value, str):
+            self.fail(key, "type", f"must be text, not {shown(value)}")
+        if value.strip().lower() in _NOTHING:
+            self.fail(key, "null", f"{value!r} says nothing: leave the key out")
+        return value
+
+    def word(self, key: str, words: type[Word]) -> Word:
+        value = self.text(key)
+        try:
+            return words(value)
+        except ValueError:
+            self.fail(key, "choice", unknown(value, tuple(words)))
+
+    def choice(self, key: str, allowed: tuple[str, ...]) -> str:
+        value = self.text(key)
+        if value not in allowed:
+            self.fail(key, "choice", unknown(value, allowed))
+        return value
+
+    def number(self, key: str) -> float:
+        value = self.required(key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.fail(key, "type", f"must be a number, not {shown(value)}")
+        return float(value)
+
+    def integer(self, key: str, low: int, high: int) -> int | None:
+        if key not in self.data:
+            return None
+        value = self.data[key]
+        if isinstance(value, bool) or not isinstance(value, int):
+            self.fail(key, "type", f"must be an integer, not {shown(value)}")
+        if not low <= value <= high:
+            self.fail(key, "range", f"{value} is outside {low} to {high}")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self.data.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            self.fail(key, "type", f"must be a list of texts, not {shown(value)}")
+        if len(set(value)) != len(value):
+            self.fail(key, "duplicate", "names something twice")
+        return tuple(value)
+
+    def table(self, key: str) -> Mapping[str, Any]:
+        value = self.data.get(key, {})
+        if not isinstance(value, dict):
+            self.fail(key, "type", f"must be a table, not {shown(value)}")
+        return value
+
+    def tables(self, key: str) -> list[dict[str, Any]]:
+        value = self.data.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            self.fail(key, "type", f"must be an array of tables ([[{key}]])")
+        return value
+
+    def required(self, key: str) -> object:
+        if key not in self.data:
+            self.fail(key, "required", "is missing")
+        value: object = self.data[key]
+        return value
+
+
+def one_line(text: str) -> str:
+    """``text`` with its line breaks escaped: a key or a name of a stranger may hold some."""
+    return "\\n".join(text.splitlines())
+
+
+def shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def unknown(word: str, known: Iterable[str]) -> str:
+    known = tuple(known)
+    near = closest(word, known)
+    if near:
+        return f"{word!r} is not known; did you mean {' or '.join(near)}?"
+    shown = ", ".join(known[:12])
+    return f"{word!r} is not known; there is {shown}{', ...' if len(known) > 12 else ''}"
+
+
+def load_toml(file: str, text: str) -> dict[str, Any]:
+    """The document in ``text``. Raises TargetError that names ``file`` and the place."""
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise TargetError(f"{file}: malformed TOML: {error} (rule toml-syntax)") from error
+
+
+def read_text(path: Path) -> str:
+    """The text of ``path``. Raises TargetError when it cannot be read as UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TargetError(f"{path.name}: cannot be read: {error} (rule readable)") from error
