@@ -1,0 +1,217 @@
+"""The targets that ship: their facts against values worked out by hand and known wrong figures."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from portagpu.contract import Capability
+from portagpu.paths import matrix_dir
+from portagpu.target import (
+    Authority,
+    Confidence,
+    Scope,
+    Target,
+    load_target,
+    load_targets,
+    parse_target,
+    target_problems,
+)
+from portagpu.targets_load import read_folder
+from portagpu.targets_schema import KEYS
+
+SHIPPED = ("amd-mi300x", "cpu-aarch64", "cpu-x86-64", "nvidia-h200-sxm")
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "targets.md"
+
+
+def each_target() -> list[Target]:
+    return [load_target(name) for name in SHIPPED]
+
+
+def test_the_four_targets_load_without_a_problem() -> None:
+    assert set(SHIPPED) <= set(load_targets()), "a target of the first four is missing"
+    assert not target_problems()
+    for target in each_target():
+        assert target.scope is Scope.PRODUCT
+        assert target.match.names or target.match.any_product
+
+
+def test_loading_twice_gives_the_same_objects() -> None:
+    assert load_targets() is load_targets(), "targets are read once"
+
+
+def test_every_known_fact_has_a_source_that_resolves() -> None:
+    sources = read_folder(matrix_dir() / "targets").sources
+    for target in each_target():
+        for fact in target.facts.values():
+            assert set(fact.source) <= set(sources), f"{target.id}: {fact.key} names no source"
+            assert fact.source or fact.confidence is Confidence.UNVERIFIED, (
+                f"{target.id}: {fact.key} has no source and is not marked unverified"
+            )
+
+
+def test_every_source_is_used() -> None:
+    catalogue = read_folder(matrix_dir() / "targets")
+    used = {
+        each for target in each_target() for fact in target.facts.values() for each in fact.source
+    }
+    used |= {
+        each for target in each_target() for it in target.all_expectations for each in it.source
+    }
+    assert used >= set(catalogue.sources), "a source that nothing names"
+
+
+def test_claims_are_capabilities() -> None:
+    for target in each_target():
+        unknown = set(target.claims) - {each.value for each in Capability}
+        assert not unknown, f"{target.id} claims {unknown}, which no backend can have"
+        assert target.claims, f"{target.id} claims nothing, so nothing is tested on it"
+
+
+# Tensor cores x FMA a clock x 2 x clock, from the vendors' block diagrams: 528 cores of 512 at
+# 1830 MHz, 1216 cores of 256 at 2100 MHz. Vector: 128 FMA lanes a unit.
+HAND_WORKED = [
+    ("nvidia-h200-sxm", "bf16", None, 528 * 512 * 2 * 1830e6),
+    ("nvidia-h200-sxm", "fp8", None, 528 * 1024 * 2 * 1830e6),
+    ("nvidia-h200-sxm", "tf32", None, 528 * 256 * 2 * 1830e6),
+    ("nvidia-h200-sxm", "fp32", False, 132 * 128 * 2 * 1980e6),
+    ("amd-mi300x", "bf16", None, 1216 * 256 * 2 * 2100e6),
+    ("amd-mi300x", "int8", None, 1216 * 512 * 2 * 2100e6),
+    ("amd-mi300x", "fp64", False, 304 * 64 * 2 * 2100e6),
+]
+
+
+@pytest.mark.parametrize(("target", "dtype", "matrix", "operations"), HAND_WORKED)
+def test_peaks_equal_the_hand_worked_rate(
+    target: str, dtype: str, matrix: bool | None, operations: float
+) -> None:
+    peak = load_target(target).peak(dtype, matrix=matrix)
+    assert peak is not None
+    assert peak.per_second == pytest.approx(operations, rel=1e-3), f"{target} {dtype}"
+    assert not peak.sparse
+
+
+# Figures that are often copied and are wrong for what they are copied as.
+MISQUOTED = [
+    ("nvidia-h200-sxm", "peak.dense.matrix.fp16", 1979, 989.4),
+    ("nvidia-h200-sxm", "peak.dense.matrix.tf32", 989, 494.7),
+    ("nvidia-h200-sxm", "peak.dense.matrix.fp8", 3958, 1978.9),
+    ("nvidia-h200-sxm", "peak.clock.matrix", 1980, 1830),
+    ("nvidia-h200-sxm", "link.total_per_direction", 900, 450),
+    ("nvidia-h200-sxm", "link.total_bidirectional", 600, 900),
+    ("nvidia-h200-sxm", "shared_memory.per_unit", 262144, 233472),
+    ("amd-mi300x", "peak.dense.matrix.fp16", 2615, 1307.4),
+    ("amd-mi300x", "peak.dense.vector.fp32", 330.6, 163.4),
+    ("amd-mi300x", "cache.l2_total", 8, 32),
+    ("amd-mi300x", "cache.l2_total", 4, 32),
+    ("amd-mi300x", "cache.l1_per_unit", 16, 32),
+    ("amd-mi300x", "register.alloc_granularity", 16, 8),
+    ("amd-mi300x", "matrix.fp8_flavour", "ocp", "fnuz"),
+]
+
+
+@pytest.mark.parametrize(("target", "key", "wrong", "right"), MISQUOTED)
+def test_a_misquoted_figure_is_not_reproduced(
+    target: str, key: str, wrong: float | str, right: float | str
+) -> None:
+    value = load_target(target).value(key)
+    assert value != wrong
+    assert value == right, f"{target}: {key}"
+
+
+def test_mi300x_is_gfx942() -> None:
+    assert load_target("amd-mi300x").arch.name == "gfx942", "gfx940 is a name that LLVM dropped"
+
+
+def test_no_device_conflates_the_two_peaks() -> None:
+    for target in each_target():
+        for key, fact in target.facts.items():
+            if key.startswith("peak.sparse."):
+                dense = target.value(key.replace("sparse", "dense"))
+                assert fact.value == pytest.approx(2 * dense, rel=0.01), f"{target.id}: {key}"
+
+
+def test_cpus_have_no_peak_and_no_expectation() -> None:
+    for name in ("cpu-x86-64", "cpu-aarch64"):
+        cpu = load_target(name)
+        assert cpu.arch.warp_size == 1
+        assert cpu.product is None
+        assert cpu.peak("float32") is None
+        assert cpu.value("memory.size") is None
+        assert cpu.all_expectations == ()
+
+
+def test_expectations_of_third_parties_are_marked_as_hints() -> None:
+    for target in each_target():
+        for expected in target.all_expectations:
+            assert expected.source
+            if not expected.source[0].startswith("OWN"):
+                assert expected.authority is Authority.THIRD_PARTY
+
+
+def test_the_limit_of_an_all_reduce_belongs_to_its_algorithm() -> None:
+    by_algorithm = {
+        each.algorithm: each
+        for each in load_target("nvidia-h200-sxm").expectations("collectives/all_reduce")
+    }
+    # 18 links of 25 GB/s one way; in-switch: 8 + 1 eighths sent for 7/4 of bus bandwidth
+    assert by_algorithm["ring"].limit == pytest.approx(18 * 25)
+    assert by_algorithm["nvls"].limit == pytest.approx(18 * 25 * (8 / 9) * (7 / 4))
+    assert by_algorithm["nvls"].reference > by_algorithm["ring"].limit, (
+        "the in-switch figure exceeds the wire, which is why limits go by algorithm"
+    )
+    by_ranks = {
+        each.ranks: each.limit
+        for each in load_target("amd-mi300x").expectations("collectives/all_reduce")
+    }
+    assert by_ranks == {2: 64.0, 8: 448.0}, "in a mesh two GPUs have one link"
+
+
+def test_unverified_facts_are_few_and_marked() -> None:
+    unverified = {
+        (target.id, key)
+        for target in each_target()
+        for key, fact in target.facts.items()
+        if fact.confidence is Confidence.UNVERIFIED
+    }
+    assert unverified == {
+        ("amd-mi300x", "shared_memory.bank_width"),
+        ("nvidia-h200-sxm", "shared_memory.bank_width"),
+        ("nvidia-h200-sxm", "shared_memory.banks"),
+    }
+
+
+def test_loading_imports_neither_torch_nor_click() -> None:
+    code = (
+        "import sys; from portagpu.target import load_targets; load_targets(); "
+        "print(sorted({'torch', 'click', 'rich', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).resolve().parents[1],
+    )
+    assert done.stdout.strip() == "[]", "facts must be readable without torch"
+
+
+def test_the_guide_names_every_key() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    for key in KEYS:
+        shown = re.sub(r"^(peak\.(?:dense|sparse)\.\w+|\w+\.rate)\..*", r"\1.<dtype>", key)
+        assert f"`{shown}`" in text, f"docs/targets.md does not list {shown}"
+
+
+def test_the_example_of_the_guide_is_a_valid_target() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    example = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)[0]
+    assert tomllib.loads(example)["schema"] == "portagpu.target/1"
+    target = parse_target(example)
+    assert target.expected_failures[0].case_id_pattern == "memory/*[float64]"
+    assert target.claims == ("collectives", "streams")
