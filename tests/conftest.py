@@ -1,0 +1,116 @@
+"""What all tests share: the installed package under test, wheels, and child processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+import portagpu
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+CHILD_LIMIT_S: Final = 120
+
+# last, so that `from tests.x import y` works and the installed package is still the one under test
+sys.path.append(str(ROOT))
+
+
+def pytest_report_header() -> str:
+    """Say which portagpu is tested: a checkout's or an installed wheel's."""
+    return f"portagpu: {portagpu.__version__} from {Path(portagpu.__file__).parent}"
+
+
+@pytest.fixture(autouse=True)
+def _no_backend_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's own choice of backend must not change what the tests see."""
+    monkeypatch.delenv("PORTAGPU_BACKEND", raising=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """How a child process ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def ok(self) -> str:
+        """Its output; fails the test with everything it said when it did not exit with 0."""
+        assert self.code == 0, f"the child exited with {self.code}\n{self.out}\n{self.err}"
+        return self.out
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Callable[..., Child]:
+    """Run this Python in an empty folder: ``child("-c", code, path=[folders before all others])``.
+
+    The folder that it is started in is not on its path.
+    """
+    folder = tmp_path / "child"
+    folder.mkdir()
+
+    def run(
+        *words: str, path: Sequence[Path] = (), environment: Mapping[str, str] | None = None
+    ) -> Child:
+        passed = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        inherited = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+        passed["PYTHONPATH"] = os.pathsep.join([*map(str, path), *inherited])
+        passed["PYTHONSAFEPATH"] = "1"
+        ended = subprocess.run(
+            [sys.executable, *words],
+            cwd=folder,
+            env={**passed, **(environment or {})},
+            capture_output=True,
+            text=True,
+            timeout=CHILD_LIMIT_S,
+            check=False,
+        )
+        return Child(ended.returncode, ended.stdout, ended.stderr)
+
+    return run
+
+
+def build_wheel(project: Path, into: Path) -> Path:
+    """Build the wheel of a project with pip, in this environment and without any download."""
+    pip(["wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(into), str(project)])
+    (wheel,) = into.glob("*.whl")
+    return wheel
+
+
+def install(wheel: Path, into: Path) -> Path:
+    """Install a wheel, and nothing that it needs, into a folder of its own."""
+    pip(["install", "--quiet", "--no-deps", "--no-index", "--target", str(into), str(wheel)])
+    return into
+
+
+def pip(words: Sequence[str]) -> None:
+    """Run pip; fails the test with what it printed."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=CHILD_LIMIT_S,
+        check=False,
+    )
+    assert ended.returncode == 0, f"pip {' '.join(words)}\n{ended.stdout}\n{ended.stderr}"
+
+
+@pytest.fixture(scope="session")
+def portagpu_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """portagpu's own wheel, built from this checkout."""
+    return build_wheel(ROOT, tmp_path_factory.mktemp("portagpu-wheel"))
+
+
+@pytest.fixture(scope="session")
+def portagpu_installed(portagpu_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds what portagpu's wheel installs, and nothing else."""
+    return install(portagpu_wheel, tmp_path_factory.mktemp("portagpu-installed"))

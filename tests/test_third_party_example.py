@@ -1,0 +1,111 @@
+"""The example of a third-party backend: built as its own wheel, discovered, and used."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from portagpu.torchbuild import torch_build
+from tests.conftest import ROOT, build_wheel, install
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import Child
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the example's wheel is installed."""
+    wheel = build_wheel(
+        ROOT / "examples" / "third_party_backend", tmp_path_factory.mktemp("demo-wheel")
+    )
+    return install(wheel, tmp_path_factory.mktemp("demo-installed"))
+
+
+def test_example_trains_under_its_own_name(child: Callable[..., Child], demo: Path) -> None:
+    code = """
+import torch, portagpu
+gpu = portagpu.backend("demo")
+assert gpu.name == "demo" and gpu is portagpu.backend("demo", index=0)
+gpu.manual_seed(0)
+model = torch.nn.Linear(4, 1).to(gpu.device)
+rate = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.randn(64, 4, device=gpu.device)
+wanted = data.sum(dim=1, keepdim=True)
+losses = []
+start, end = gpu.Event(enable_timing=True), gpu.Event(enable_timing=True)
+start.record()
+for _ in range(50):
+    with gpu.annotate("step"), gpu.autocast(enabled=False):
+        loss = torch.nn.functional.mse_loss(model(data), wanted)
+    rate.zero_grad()
+    loss.backward()
+    rate.step()
+    losses.append(loss.item())
+end.record()
+gpu.synchronize()
+assert start.elapsed_time(end) > 0
+assert losses[-1] < losses[0] / 10, losses
+assert gpu.max_memory_allocated() >= gpu.memory_allocated() > 0
+for missing in (gpu.Stream, gpu.current_stream, gpu.Graph, gpu.reset_peak_memory_stats):
+    try:
+        missing()
+    except portagpu.Unsupported:
+        continue
+    raise SystemExit(f"{missing} must raise Unsupported")
+print("trained")
+"""
+    assert child("-W", "error", "-c", code, path=[demo]).ok().strip() == "trained"
+
+
+def test_info_lists_the_example_as_usable(child: Callable[..., Child], demo: Path) -> None:
+    ended = child("-m", "portagpu", "info", "--json", "-", path=[demo])
+    backends = {entry["name"]: entry for entry in json.loads(ended.ok())["backends"]}
+    assert backends["demo"]["usable"] is True, backends
+    assert backends["demo"]["reason"] == "the demo device is the host's CPU"
+
+
+def test_example_is_not_chosen_unless_asked_for(child: Callable[..., Child], demo: Path) -> None:
+    code = """
+import portagpu
+portagpu.backend("demo")
+print(portagpu.backend().name)
+"""
+    chosen = child("-c", code, path=[demo]).ok().strip()
+    build = torch_build()
+    assert build is not None, "this test runs where torch is installed"
+    assert chosen != "demo", "a backend that is not automatic must not become the default"
+    if build.kind == "cpu":
+        assert chosen == "cpu", f"a CPU build of torch must run on the CPU, not on {chosen}"
+
+
+def test_environment_variable_asks_for_the_example(child: Callable[..., Child], demo: Path) -> None:
+    ended = child(
+        "-c",
+        "import portagpu; print(portagpu.backend().name)",
+        path=[demo],
+        environment={"PORTAGPU_BACKEND": "demo"},
+    )
+    assert ended.ok().strip() == "demo"
+
+
+def test_example_says_in_its_status_that_torch_is_missing(
+    child: Callable[..., Child], demo: Path
+) -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+from importlib import util
+found = util.find_spec
+util.find_spec = lambda name, *rest: None if name == "torch" else found(name, *rest)
+import portagpu.candidates
+print(portagpu.candidates.status("demo"))
+"""
+    assert "usable=False, reason='torch is not installed'" in child("-c", code, path=[demo]).ok()

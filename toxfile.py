@@ -1,0 +1,146 @@
+"""The hardware matrix as tox environments: ``<target>-{conformance,performance,bringup}``.
+
+They install nothing. Each runs portagpu in the Python that has the vendor's torch:
+``$PORTAGPU_PYTHON``, else tox's own interpreter if it has torch, else the ``cpu`` environment's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tox.config.loader.memory import MemoryLoader
+from tox.config.types import Command
+from tox.plugin import impl
+from tox.tox_env.errors import Fail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tox.config.main import Config
+    from tox.config.sets import ConfigSet
+    from tox.session.state import State
+    from tox.tox_env.api import ToxEnv
+
+ROOT: Final = Path(__file__).resolve().parent
+VARIABLE: Final = "PORTAGPU_PYTHON"
+SUITES: Final = {"conformance": "conform", "performance": "bench", "bringup": "bringup"}
+"""Suite -> the verb that runs it."""
+_NEEDED: Final = ("torch", "portagpu")
+_PROBE: Final = (
+    "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if not u.find_spec(n)])"
+)
+
+
+def environments() -> dict[str, tuple[str, str, str]]:
+    """Environment name -> (target id, suite, description), from the files in matrix/targets."""
+    found = {}
+    for path in sorted((ROOT / "matrix" / "targets").glob("*.toml")):
+        if path.name == "sources.toml":
+            continue
+        try:
+            product = tomllib.loads(path.read_text("utf-8")).get("product", path.stem)
+        except (OSError, ValueError) as error:
+            product = f"{path.name}, which cannot be read: {error}"
+        for suite in SUITES:
+            found[f"{path.stem}-{suite}"] = (path.stem, suite, f"{suite} of {product}")
+    return found
+
+
+class MatrixEnvironment(MemoryLoader):
+    """The settings of one generated environment.
+
+    The command is looked up when it is needed, because the ``cpu`` environment, whose Python may
+    be the one to use, can be made earlier in the same run.
+    """
+
+    def __init__(self, target: str, suite: str, description: str, work_dir: Path) -> None:
+        super().__init__(
+            description=description,
+            skip_install=True,
+            depends="cpu",
+            change_dir=ROOT,
+            pass_env=["*"],  # a vendor's stack is steered by its environment
+            # an environment that installs nothing needs no pip
+            set_env={"PYTHONSAFEPATH": "1", "VIRTUALENV_NO_SEED": "1"},
+            commands=None,
+            allowlist_externals=["*"],
+        )
+        self.verb = SUITES[suite]
+        self.target = target
+        self.work_dir = work_dir
+
+    def load_raw(self, key: str, conf: Config | None, env_name: str | None) -> object:
+        if key != "commands":
+            return super().load_raw(key, conf, env_name)
+        python = chosen_python(self.work_dir) or VARIABLE
+        extra = conf.pos_args(ROOT) if conf is not None else None
+        words = [python, "-m", "portagpu", self.verb, "--target", self.target, *(extra or ())]
+        return [Command(words)]
+
+
+def chosen_python(work_dir: Path) -> str | None:
+    """The Python that runs the matrix, or None where there is none with torch."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        # made absolute, because tox puts the environment's own folder first on PATH
+        return shutil.which(named)
+    if importlib.util.find_spec("torch") is not None:
+        return sys.executable
+    cpu = work_dir / "cpu" / "bin" / "python"
+    return str(cpu) if cpu.exists() else None
+
+
+def why_not(python: str | None) -> str:
+    """Why the matrix cannot run in that Python and what to do about it, or an empty string."""
+    named = os.environ.get(VARIABLE)
+    if python is None and named:
+        return f"{VARIABLE}={named} is not a program; set it to the Python that has your torch"
+    if python is None:
+        return (
+            f"there is no Python with torch: set {VARIABLE} to the one that has your vendor's, or "
+            "make the cpu environment with: tox run -e cpu --notest"
+        )
+    probe = subprocess.run(
+        [python, "-P", "-c", _PROBE, *_NEEDED], capture_output=True, text=True, check=False
+    )
+    if probe.returncode:
+        last = (probe.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        return f"{python} is not a Python of version 3.11 or later: {last}"
+    missing = probe.stdout.split()
+    if "torch" in missing:
+        return f"{python} has no torch; set {VARIABLE} to the Python that has your vendor's"
+    if "portagpu" in missing:
+        install = f"{python} -m pip install -e {ROOT}"
+        return f"{python} has no portagpu; install it, which leaves torch as it is: {install}"
+    return ""
+
+
+@impl
+def tox_extend_envs() -> Iterator[str]:
+    """Name the generated environments."""
+    yield from environments()
+
+
+@impl
+def tox_add_core_config(core_conf: ConfigSet, state: State) -> None:
+    """Give each generated environment its settings."""
+    work_dir = core_conf["work_dir"]
+    for name, (target, suite, description) in environments().items():
+        loader = MatrixEnvironment(target, suite, description, work_dir)
+        state.conf.memory_seed_loaders[name].append(loader)
+
+
+@impl
+def tox_before_run_commands(tox_env: ToxEnv) -> None:
+    """Fail a generated environment that has no Python to run in, with what to do."""
+    if tox_env.name in environments():
+        problem = why_not(chosen_python(tox_env.core["work_dir"]))
+        if problem:
+            raise Fail(problem)
