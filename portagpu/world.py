@@ -108,6 +108,7 @@ class Ranks:
     environment: Mapping[str, str] = field(default_factory=dict)
     _process: subprocess.Popen[bytes] | None = None
     _buffer: bytes = b""
+    _asked: bool = False
 
     def __enter__(self) -> Self:
         return self
@@ -131,6 +132,7 @@ class Ranks:
                 "ranks need torch: pip install 'portagpu[torch]', or your vendor's torch wheel"
             )
         self._buffer = b""
+        self._asked = False
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "portagpu._world_server"],
             stdin=subprocess.PIPE,
@@ -195,6 +197,7 @@ class Ranks:
         process = self._process
         if process is None or process.stdin is None:
             raise PortagpuError("the rank server is not running")
+        self._asked = True
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
@@ -235,8 +238,9 @@ class Ranks:
             with contextlib.suppress(OSError):
                 process.stdin.close()
         try:
-            # end of input tells the server to end its ranks and itself
-            process.wait(timeout=5.0)
+            # end of input tells the server to end its ranks and itself; one that was never asked
+            # for anything has no ranks and may still be importing torch
+            process.wait(timeout=5.0 if self._asked else 0.0)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,77 @@
+"""Are the versions known, and do they fit one another?"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import TYPE_CHECKING
+
+from portagpu._version import __version__
+from portagpu.contract import CONTRACT
+from portagpu.results import Verdict
+from portagpu.torchbuild import torch_build
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from portagpu.bringup.context import Context
+    from portagpu.results import Result
+
+
+def check(context: Context) -> Iterator[Result]:
+    """This package, torch on disk against torch as it imports, driver and communication library."""
+    yield _package(context)
+    if not context.devices:
+        return
+    facts = context.devices[0].facts
+    build = torch_build()
+    on_disk = build.version if build is not None else None
+    same = on_disk == facts["torch"]
+    reason = (
+        f"torch {facts['torch']}"
+        if same
+        else f"torch imports as {facts['torch']}, its files say {on_disk}: reinstall torch"
+    )
+    yield context.judge("torch", same, reason)
+    theirs = ".".join(map(str, facts["contract"]))
+    ours = ".".join(map(str, CONTRACT))
+    yield context.judge(
+        "contract",
+        facts["contract"][0] == CONTRACT[0],
+        f"backend written for {theirs}, package has {ours}",
+    )
+    library, version = facts["comm_library"], facts["comm_version"]
+    named = f"{library} {version}" if version else f"{library}, which states no version"
+    reason = named if facts["comm_available"] else f"this torch has no {library}"
+    yield context.judge("comm", facts["comm_available"], reason)
+    context.versions.update(facts["versions"])
+    context.versions["comm"] = version
+    yield from _drivers(context)
+
+
+def _package(context: Context) -> Result:
+    """The files that run against the metadata that pip shows."""
+    try:
+        installed = importlib.metadata.version("portagpu")
+    except importlib.metadata.PackageNotFoundError:
+        return context.result(
+            "portagpu", Verdict.UNVERIFIED, f"{__version__}, not installed by pip"
+        )
+    reason = f"portagpu {__version__}"
+    if installed != __version__:
+        reason = f"portagpu runs as {__version__}, pip installed {installed}: reinstall it"
+    return context.judge("portagpu", installed == __version__, reason)
+
+
+def _drivers(context: Context) -> Iterator[Result]:
+    """Every device answers through one driver."""
+    drivers = {device.name: device.facts["versions"].get("driver") for device in context.devices}
+    kinds = set(drivers.values())
+    if kinds == {None}:
+        yield context.result(
+            "driver", Verdict.SKIP, f"the {context.backend} backend has no driver of its own"
+        )
+    elif len(kinds) == 1:
+        yield context.judge("driver", True, f"driver {kinds.pop()}")
+    else:
+        listed = ", ".join(f"{name}: {version}" for name, version in drivers.items())
+        yield context.judge("driver", False, f"devices answer through different drivers ({listed})")

@@ -1,0 +1,116 @@
+"""What a gate's check is given: the machine under test, its amounts, and a way to say results."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from portagpu.results import Evidence, Result, Verdict
+from portagpu.world import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from portagpu.bringup.gates import Gate
+    from portagpu.target import Target
+    from portagpu.world import Ranks, WorldOutcome
+
+
+@dataclass(slots=True)
+class Device:
+    """One device as its backend describes it, read in a rank of its own."""
+
+    index: int
+    name: str
+    """What results call it: "cpu", "cuda:3"."""
+    facts: dict[str, Any]
+    """The keys of ``portagpu.bringup.device.describe``."""
+
+
+@dataclass(slots=True)
+class Context:
+    """The state of a bring-up that its checks share.
+
+    ``devices`` is empty until the identity gate has found them. ``target`` is the one to judge by:
+    the one that was asked for, else the one that was found.
+    """
+
+    backend: str
+    effort: str
+    ranks: Ranks
+    gate: Gate
+    target: Target | None = None
+    wanted: Target | None = None
+    expect_devices: int | None = None
+    shared: bool = False
+    """Whether all ranks of the machine share one device."""
+    devices: list[Device] = field(default_factory=list)
+    versions: dict[str, str | None] = field(default_factory=dict)
+    step: Callable[[str], None] = lambda _: None
+    """Says what the check is doing, for whoever watches."""
+    started_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def amounts(self) -> Mapping[str, Any]:
+        """The gate's amounts for this effort."""
+        return self.gate.amounts[self.effort]
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the gate's limit, at least one."""
+        limit_s: float = self.amounts["limit_s"]
+        return max(1.0, limit_s - (time.monotonic() - self.started_s))
+
+    def result(
+        self,
+        name: str,
+        verdict: Verdict,
+        reason: str = "",
+        *,
+        device: str | None = None,
+        **fields: Any,
+    ) -> Result:
+        """A result of this gate; ``name`` is completed to the id "gate/name"."""
+        fields.setdefault("evidence", (Evidence.EXECUTED,))
+        return Result(
+            id=f"{self.gate.id}/{name}",
+            suite="bringup",
+            area=self.gate.id,
+            verdict=verdict,
+            reason=reason,
+            device=device,
+            **fields,
+        )
+
+    def judge(self, name: str, good: bool, reason: str, **fields: Any) -> Result:
+        """PASS or FAIL by one condition; ``reason`` says what was seen, and is kept with both."""
+        return self.result(name, Verdict.PASS if good else Verdict.FAIL, reason, **fields)
+
+    def failure(self, name: str, outcome: WorldOutcome, device: str | None = None) -> Result:
+        """The result of a world that did not come back whole; names the device or the rank.
+
+        A rank that died or hung failed; one that raised may have met a broken check.
+        """
+        culprit = outcome.culprit
+        if device is None and culprit is not None:
+            device = f"rank {culprit}"
+        blamed = outcome.ranks[culprit] if culprit is not None else None
+        raised = blamed is not None and blamed.state is State.RAISED
+        return self.result(
+            name,
+            Verdict.ERROR if raised else Verdict.FAIL,
+            outcome.sentence,
+            device=device,
+            duration_s=outcome.duration_s,
+            extra={"output": blamed.output} if blamed is not None and blamed.output else {},
+        )
+
+    def adopt(self, result: Result) -> Result:
+        """A result of another suite as one of this gate: its id stays, ``extra`` has its suite."""
+        return replace(
+            result,
+            suite="bringup",
+            area=self.gate.id,
+            extra={**result.extra, "suite": result.suite, "area": result.area},
+        )

@@ -1,0 +1,94 @@
+"""The gates as data: ``matrix/bringup/gates.toml``, read and validated."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.errors import PortagpuError
+from portagpu.paths import matrix_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from portagpu.bringup.context import Context
+    from portagpu.results import Result
+
+SCHEMA: Final = "portagpu.gates/1"
+EFFORTS: Final = ("quick", "full")
+_KEYS: Final = {"id": str, "title": str, "spec": str, "check": str, "needs": list}
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """One gate of the checklist.
+
+    ``check`` names a generator function "module:name" that takes a Context and yields Results;
+    ``needs`` are the ids of gates without whose success this one is not run. ``amounts`` holds,
+    for each effort, ``limit_s`` (the gate's time limit in seconds) and what its check reads.
+    """
+
+    id: str
+    title: str
+    spec: str
+    check: str
+    needs: tuple[str, ...]
+    amounts: Mapping[str, Mapping[str, Any]]
+
+    def load(self) -> Callable[[Context], Iterator[Result]]:
+        """The gate's check."""
+        module, _, name = self.check.partition(":")
+        check: Callable[[Context], Iterator[Result]] = getattr(import_module(module), name)
+        return check
+
+
+def load_gates(path: Path | None = None) -> tuple[Gate, ...]:
+    """The gates in order; by default those of the matrix.
+
+    Raises PortagpuError that names the file, the gate and the rule it breaks.
+    """
+    path = path or matrix_dir() / "bringup" / "gates.toml"
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise PortagpuError(f"{path}: cannot be read as TOML: {error}") from error
+    if document.get("schema") != SCHEMA:
+        raise PortagpuError(f"{path}: schema must be {SCHEMA!r}, not {document.get('schema')!r}")
+    gates: list[Gate] = []
+    for number, entry in enumerate(document.get("gate", ())):
+        gates.append(_gate(entry, f"{path}: gate[{number}]", [gate.id for gate in gates]))
+    if not gates:
+        raise PortagpuError(f"{path}: there is no gate; a checklist needs at least one")
+    return tuple(gates)
+
+
+def _gate(entry: Mapping[str, Any], where: str, earlier: list[str]) -> Gate:
+    for key, kind in _KEYS.items():
+        if not isinstance(entry.get(key), kind):
+            raise PortagpuError(f"{where}.{key} must be a {kind.__name__}")
+    unknown = sorted(set(entry) - set(_KEYS) - set(EFFORTS))
+    if unknown:
+        raise PortagpuError(f"{where}.{unknown[0]} is not a key of a gate")
+    if not re.fullmatch(r"[a-z][a-z0-9-]*", entry["id"]) or entry["id"] in earlier:
+        raise PortagpuError(f"{where}.id {entry['id']!r} must be new, in lower case and hyphens")
+    if not re.fullmatch(r"[\w.]+:\w+", entry["check"]):
+        raise PortagpuError(f"{where}.check must be 'module:function', not {entry['check']!r}")
+    for need in entry["needs"]:
+        if need not in earlier:
+            raise PortagpuError(f"{where}.needs {need!r}, which is no earlier gate")
+    for effort in EFFORTS:
+        limit = entry.get(effort, {}).get("limit_s")
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
+            raise PortagpuError(f"{where}.{effort}.limit_s must be a number of seconds above 0")
+    return Gate(
+        id=entry["id"],
+        title=entry["title"],
+        spec=entry["spec"],
+        check=entry["check"],
+        needs=tuple(entry["needs"]),
+        amounts={effort: dict(entry[effort]) for effort in EFFORTS},
+    )

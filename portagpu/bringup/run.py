@@ -1,0 +1,192 @@
+"""Running the checklist: in order, each gate once, blocked where what it needs has failed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from portagpu.bringup.context import Context
+from portagpu.bringup.gates import Gate, load_gates
+from portagpu.registry import plugin, resolve
+from portagpu.results import Result, Run, Verdict, fold, new_run
+from portagpu.target import load_target
+from portagpu.world import Ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from portagpu.target import Target
+
+_FAILED: Final = frozenset({Verdict.FAIL, Verdict.ERROR})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a bring-up is asked for.
+
+    ``effort`` is "quick" or "full"; ``target`` the id that the machine has to be; ``backend`` a
+    backend's name, by default the one that ``portagpu.backend()`` chooses; ``expect_devices`` the
+    number of devices that have to be there.
+    """
+
+    effort: str = "quick"
+    backend: str | None = None
+    target: str | None = None
+    expect_devices: int | None = None
+    strict: bool = False
+    command: Sequence[str] = ()
+
+
+class Progress:
+    """What a bring-up tells while it runs; every method may be overridden, none has to be."""
+
+    def begin(self, run: Run, gates: Sequence[Gate]) -> None:
+        """The run is about to start."""
+
+    def gate_begins(self, gate: Gate) -> None:
+        """``gate`` is about to run."""
+
+    def step(self, gate: Gate, text: str) -> None:
+        """``gate`` is doing what ``text`` says."""
+
+    def gate_ends(self, gate: Gate, results: Sequence[Result], duration_s: float) -> None:
+        """``gate`` has these results; they are part of the run already."""
+
+    def end(self) -> None:
+        """Nothing more will be told: the run is over or was interrupted."""
+
+
+def verdict_of(results: Sequence[Result]) -> Verdict:
+    """A gate's verdict: the fold of its results, or what they all are where none was judged."""
+    verdicts = {result.verdict for result in results}
+    for unjudged in (Verdict.SKIP, Verdict.UNVERIFIED):
+        if verdicts == {unjudged}:
+            return unjudged
+    if verdicts == {Verdict.SKIP, Verdict.UNVERIFIED}:
+        return Verdict.UNVERIFIED
+    return fold(verdicts)
+
+
+def bringup(
+    options: Options, progress: Progress | None = None, gates: Sequence[Gate] | None = None
+) -> Run:
+    """Run every gate on this machine and return the run, finished.
+
+    On Ctrl-C the run that is returned is marked as interrupted: it holds every result so far, and
+    INCONCLUSIVE ones for the gates that did not finish. Raises TargetNotFound, BackendNotFound or
+    MissingDependency before anything ran.
+    """
+    progress = progress or Progress()
+    gates = load_gates() if gates is None else gates
+    wanted = load_target(options.target) if options.target is not None else None
+    name = resolve(options.backend)
+    run = new_run(options.command, target=options.target, backend=name, strict=options.strict)
+    with Ranks() as ranks:
+        ranks.start()
+        context = Context(
+            backend=name,
+            effort=options.effort,
+            ranks=ranks,
+            gate=gates[0],
+            target=wanted,
+            wanted=wanted,
+            expect_devices=options.expect_devices,
+            shared=plugin(name).shared,
+        )
+        interrupted = False
+        pending = list(gates)
+        try:
+            progress.begin(run, gates)
+            _run_gates(pending, context, run, progress)
+        except KeyboardInterrupt:
+            interrupted = True
+            _close_interrupted(pending, context, run)
+        finally:
+            progress.end()
+    return run.finish(interrupted=interrupted)
+
+
+def _run_gates(pending: list[Gate], context: Context, run: Run, progress: Progress) -> None:
+    """Run the gates, taking each from ``pending`` when its results are in the run."""
+    unusable: dict[str, str] = {}
+    while pending:
+        gate = pending[0]
+        context.gate = gate
+        context.started_s = time.monotonic()
+        context.step = partial(progress.step, gate)
+        progress.gate_begins(gate)
+        blocker = next((need for need in gate.needs if need in unusable), None)
+        source = _blocked(context, unusable[blocker], run) if blocker else _checked(context)
+        found = [run.add(result) for result in source]
+        if blocker is not None:
+            unusable[gate.id] = unusable[blocker]
+        elif verdict_of(found) in _FAILED:
+            unusable[gate.id] = gate.id
+        _describe(run, context)
+        pending.pop(0)
+        progress.gate_ends(gate, found, time.monotonic() - context.started_s)
+
+
+def _checked(context: Context) -> Iterator[Result]:
+    """The results of the gate's check; one that breaks, or finds nothing, is a result too."""
+    count = 0
+    try:
+        for result in context.gate.load()(context):
+            count += 1
+            yield result
+    except Exception as error:  # noqa: BLE001 - a check that breaks must not end the checklist
+        text = " ".join(str(error).split())
+        yield context.result(
+            "check", Verdict.ERROR, f"the check broke: {type(error).__name__}: {text}"
+        )
+        return
+    if not count:
+        yield context.result("check", Verdict.INCONCLUSIVE, "the check found nothing to judge")
+
+
+def _blocked(context: Context, failed_gate: str, run: Run) -> Iterator[Result]:
+    """The one result of a gate that is not run, naming the result that failed."""
+    cause = next(
+        (entry for entry in run.results if entry.area == failed_gate and entry.failed), None
+    )
+    yield context.result(
+        "blocked",
+        Verdict.INCONCLUSIVE,
+        f"not run, because the gate {failed_gate} failed",
+        blocked_by=cause.id if cause is not None else failed_gate,
+        evidence=(),
+    )
+
+
+def _close_interrupted(pending: Sequence[Gate], context: Context, run: Run) -> None:
+    for number, gate in enumerate(pending):
+        context.gate = gate
+        reason = "interrupted before it finished" if number == 0 else "interrupted before it began"
+        run.add(context.result("interrupted", Verdict.INCONCLUSIVE, reason, evidence=()))
+
+
+def _describe(run: Run, context: Context) -> None:
+    """Put what the identity and versions gates learned into the run's own record."""
+    devices = [
+        {
+            "kind": "cpu" if device.facts["arch_vendor"] == "cpu" else "gpu",
+            "vendor": device.facts["vendor"],
+            "name": device.facts["product"] or device.name,
+            "arch": device.facts["arch"],
+            "uuid": device.facts["uuid"],
+            "pci": device.facts["pci"],
+            "memory_bytes": device.facts["memory_bytes"],
+            "target": device.facts["target"],
+            "parent": None,
+        }
+        for device in context.devices
+    ]
+    target: Target | None = context.wanted or context.target
+    run.info = replace(
+        run.info,
+        devices=tuple(devices),
+        versions={**run.info.versions, **context.versions},
+        target=target.id if target is not None else run.info.target,
+    )

@@ -1,0 +1,162 @@
+"""How a bring-up is shown while it runs, and the files that grow with it."""
+
+from __future__ import annotations
+
+import time
+from typing import IO, TYPE_CHECKING, Any
+
+from portagpu.bringup import Progress
+from portagpu.bringup.run import verdict_of
+from portagpu.files import write_atomic
+from portagpu.results import Run, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from portagpu.bringup import Gate
+    from portagpu.results import Result
+
+_STYLES = {
+    Verdict.PASS: ("✓", "bold green"),
+    Verdict.FAIL: ("✗", "bold red"),
+    Verdict.ERROR: ("✗", "bold red"),
+    Verdict.UNVERIFIED: ("~", "yellow"),
+    Verdict.INCONCLUSIVE: ("?", "yellow"),
+    Verdict.SKIP: ("-", "dim"),
+}
+
+
+class Files:
+    """``result.json``, ``junit.xml`` and ``report.html`` in a folder, or nothing without one."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+
+    def begin(self, run: Run) -> None:
+        """Write a valid result.json that says that nothing was judged yet; raises OutputError."""
+        self.update(run)
+
+    def update(self, run: Run) -> None:
+        """Write what is known so far as a run that was interrupted here."""
+        if self.folder is not None:
+            partial = Run(run.info, list(run.results)).finish(interrupted=True)
+            partial.write_json(self.folder / "result.json")
+
+    def write(self, run: Run) -> list[Path]:
+        """Write all three and return their paths; raises OutputError."""
+        if self.folder is None:
+            return []
+        from portagpu.junit import render as render_junit
+        from portagpu.report import render
+
+        return [
+            run.write_json(self.folder / "result.json"),
+            write_atomic(self.folder / "junit.xml", render_junit(run)),
+            write_atomic(self.folder / "report.html", render(run)),
+        ]
+
+
+def view(console: Console | None, stream: IO[str], files: Files) -> Progress:
+    """A live checklist on a terminal, plain lines elsewhere."""
+    return Plain(stream, files) if console is None else Live(console, files)
+
+
+def headline(results: Sequence[Result]) -> str:
+    """One line for a gate: its first failure, what was not judged, or how much was."""
+    worst = [Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE]
+    for verdict in worst:
+        for result in results:
+            if result.verdict is verdict:
+                where = f"{result.device}: " if result.device else ""
+                return f"{where}{result.reason}"
+    if len(results) == 1:
+        return results[0].reason
+    passed = sum(result.verdict is Verdict.PASS for result in results)
+    measured = sum(result.verdict is Verdict.UNVERIFIED for result in results)
+    skipped = sum(result.verdict is Verdict.SKIP for result in results)
+    parts = [(passed, "passed"), (measured, "unverified"), (skipped, "skipped")]
+    return ", ".join(f"{count} {word}" for count, word in parts if count)
+
+
+class Plain(Progress):
+    """One line for each gate, when it ends."""
+
+    def __init__(self, stream: IO[str], files: Files) -> None:
+        self._stream = stream
+        self._files = files
+
+    def begin(self, run: Run, gates: Sequence[Gate]) -> None:
+        self._run = run
+        self._width = max(len(gate.title) for gate in gates)
+        self._files.begin(run)
+
+    def gate_ends(self, gate: Gate, results: Sequence[Result], duration_s: float) -> None:
+        verdict = verdict_of(results)
+        line = f"{verdict:<12} {gate.title:<{self._width}} {duration_s:6.1f} s  {headline(results)}"
+        print(line, file=self._stream, flush=True)
+        self._files.update(self._run)
+
+
+class Live(Progress):
+    """The whole checklist, redrawn as it goes."""
+
+    def __init__(self, console: Console, files: Files) -> None:
+        from rich.live import Live as Screen
+
+        self._console = console
+        self._files = files
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._screen = Screen(self, console=console, refresh_per_second=8, transient=False)
+
+    def begin(self, run: Run, gates: Sequence[Gate]) -> None:
+        self._run = run
+        self._files.begin(run)
+        self._rows = {gate.id: {"title": gate.title, "text": ""} for gate in gates}
+        self._screen.start()
+
+    def gate_begins(self, gate: Gate) -> None:
+        self._rows[gate.id].update(begun=time.monotonic(), text=gate.spec)
+
+    def step(self, gate: Gate, text: str) -> None:
+        self._rows[gate.id]["text"] = text
+
+    def gate_ends(self, gate: Gate, results: Sequence[Result], duration_s: float) -> None:
+        self._rows[gate.id].update(
+            verdict=verdict_of(results), duration_s=duration_s, text=headline(results)
+        )
+        self._files.update(self._run)
+
+    def end(self) -> None:
+        self._screen.stop()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table.grid(padding=(0, 1))
+        table.add_column(width=1)
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(overflow="fold", ratio=1)
+        for row in self._rows.values():
+            verdict = row.get("verdict")
+            if verdict is not None:
+                mark, style = _STYLES[verdict]
+                duration = f"{row['duration_s']:.1f} s"
+            elif "begun" in row:
+                mark, style = "▸", "cyan"
+                duration = f"{time.monotonic() - row['begun']:.0f} s"
+            else:
+                mark, style, duration = "·", "dim", ""
+            table.add_row(
+                Text(mark, style),
+                Text(row["title"], "" if "begun" in row else "dim"),
+                Text(str(verdict or ""), style),
+                Text(duration, "dim"),
+                Text(row["text"], "dim" if verdict in (None, Verdict.PASS) else ""),
+            )
+        yield table

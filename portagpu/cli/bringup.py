@@ -1,0 +1,82 @@
+"""``portagpu bringup``: the hardware bring-up checklist, live, with one verdict."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from portagpu.cli._common import STDOUT, human_stream, json_option, require_torch, terminal
+
+if TYPE_CHECKING:
+    from portagpu.bringup import Progress
+    from portagpu.results import Run
+
+
+@click.command()
+@click.option(
+    "--quick", "effort", flag_value="quick", default="quick", help="At most 90 s; default."
+)
+@click.option("--full", "effort", flag_value="full", help="All cases, more memory, longer load.")
+@click.option("--backend", metavar="NAME", help="The backend to test, instead of the default one.")
+@click.option("--target", metavar="ID", help="The target that this machine has to be.")
+@click.option(
+    "--expect-devices",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Fail unless exactly N devices are there.",
+)
+@click.option("--strict", is_flag=True, help="Measures with nothing to judge by lower the verdict.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write result.json, junit.xml and report.html there.",
+)
+@json_option
+def bringup(
+    effort: str,
+    backend: str | None,
+    target: str | None,
+    expect_devices: int | None,
+    strict: bool,
+    out: Path | None,
+    json_to: str | None,
+) -> int:
+    """Run the ordered gates on this machine and give one verdict.
+
+    The exit code is 0 for PASS, 1 for FAIL or ERROR, 3 when something was not judged, 130 when
+    interrupted. With --out, a valid result.json is there from the start and grows gate by gate.
+    """
+    require_torch("bringup")
+    from portagpu.bringup import Options
+    from portagpu.bringup import bringup as run_bringup
+    from portagpu.cli._bringup_view import Files, view
+
+    options = Options(
+        effort=effort,
+        backend=backend,
+        target=target,
+        expect_devices=expect_devices,
+        strict=strict,
+        command=["portagpu", *sys.argv[1:]],
+    )
+    stream = human_stream(json_to)
+    files = Files(out)
+    shown: Progress = view(terminal(stream), stream, files)
+    run = run_bringup(options, shown)
+    _finish(run, files, json_to, stream)
+    return run.exit_code
+
+
+def _finish(run: Run, files: Any, json_to: str | None, stream: Any) -> None:
+    """The verdict first, then the files: a disk that is full must not hide what was found."""
+    click.echo(f"\n{run.summary_line()}", file=stream)
+    if json_to == STDOUT:
+        run.dump(sys.stdout)
+    elif json_to is not None:
+        run.write_json(json_to)
+    for path in files.write(run):
+        click.echo(f"wrote {path}", file=stream)

@@ -1,0 +1,82 @@
+"""Checks for checklists of the tests' own: what a gate can do, right and wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from portagpu.results import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from portagpu._world_server import Rank
+    from portagpu.bringup.context import Context
+    from portagpu.results import Result
+
+
+def good(context: Context) -> Iterator[Result]:
+    yield context.judge("fine", True, "all is well")
+
+
+def bad(context: Context) -> Iterator[Result]:
+    yield context.judge("fine", True, "all is well")
+    yield context.judge("wrong", False, "device 3 is <b>cracked</b>", device="cuda:3")
+
+
+def broken(context: Context) -> Iterator[Result]:
+    yield context.judge("fine", True, "all is well")
+    raise RuntimeError("the check\nhas a fault")
+
+
+def empty(context: Context) -> Iterator[Result]:
+    yield from ()
+
+
+def unverified(context: Context) -> Iterator[Result]:
+    yield context.result("speed", Verdict.UNVERIFIED, value=3.0, unit="GB/s")
+
+
+def interrupted(context: Context) -> Iterator[Result]:
+    yield context.judge("fine", True, "all is well")
+    raise KeyboardInterrupt
+
+
+def sleeps(context: Context) -> Iterator[Result]:
+    yield context.judge("fine", True, "all is well")
+    outcome = context.ranks.run(f"{__file__}:sleep", 2, backend="cpu", timeout_s=120)
+    yield context.failure("world", outcome)
+
+
+def rank_dies(context: Context) -> Iterator[Result]:
+    outcome = context.ranks.run(f"{__file__}:die_on_one", 2, backend="cpu", timeout_s=60)
+    yield context.failure("world", outcome)
+
+
+def rank_hangs(context: Context) -> Iterator[Result]:
+    outcome = context.ranks.run(f"{__file__}:hang_on_one", 3, backend="cpu", timeout_s=3)
+    yield context.failure("world", outcome)
+
+
+def sleep(rank: Rank) -> None:
+    time.sleep(120)
+
+
+def die_on_one(rank: Rank) -> None:
+    import torch
+    import torch.distributed as dist
+
+    if rank.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(4))
+
+
+def hang_on_one(rank: Rank) -> None:
+    import torch
+    import torch.distributed as dist
+
+    if rank.rank == 1:
+        time.sleep(120)
+    dist.all_reduce(torch.ones(4))

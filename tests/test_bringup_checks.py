@@ -1,0 +1,169 @@
+"""The checks of the gates on the CPU: what they catch, and what they say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from portagpu.bringup import Gate, Options, bringup
+from portagpu.bringup.checks import environment, identity, links, versions
+from portagpu.bringup.context import Context, Device
+from portagpu.bringup.device import check_memory
+from portagpu.host.gpus import PciGpu
+from portagpu.results import Verdict, validate
+from portagpu.target import load_target
+from portagpu.world import Ranks
+
+pytestmark = pytest.mark.torch
+
+AMOUNTS = {
+    effort: {"limit_s": 60, "fraction": 0.01, "maximum_bytes": 1 << 20, "smoke": True}
+    for effort in ("quick", "full")
+}
+FACTS = {
+    "count": 1,
+    "device": "cuda:0",
+    "product": "Example 9000",
+    "arch_vendor": "nvidia",
+    "vendor": "nvidia",
+    "arch": "sm_90",
+    "warp_size": 32,
+    "unit_count": 132,
+    "memory_bytes": 80 * 2**30,
+    "target": None,
+    "target_scope": None,
+    "versions": {"driver": "590.48.01"},
+}
+
+
+def gate(name, *needs):
+    return Gate(
+        name, name, "One sentence.", f"portagpu.bringup.checks.{name}:check", needs, AMOUNTS
+    )
+
+
+def context_of(name, devices=(), **fields):
+    return Context("cpu", "quick", Ranks(), gate(name), devices=list(devices), **fields)
+
+
+def device(index, **facts):
+    return Device(index, f"cuda:{index}", {**FACTS, **facts})
+
+
+def named(results):
+    return {result.id.partition("/")[2]: result for result in results}
+
+
+def test_identity_and_memory_pass_on_this_cpu():
+    gates = [gate("environment"), gate("identity"), gate("versions"), gate("links"), gate("memory")]
+    made = bringup(Options(backend="cpu"), None, gates)
+    validate(json.loads(made.to_text()))
+    found = {result.id: result for result in made.results}
+    assert found["identity/device"].verdict in (Verdict.PASS, Verdict.UNVERIFIED)
+    assert found["identity/count"].verdict is Verdict.PASS
+    assert found["memory/patterns"].verdict is Verdict.PASS
+    assert found["memory/patterns"].value <= 1 << 20
+    assert "7 patterns" in found["memory/patterns"].reason
+    assert made.info.devices[0]["kind"] == "cpu"
+    assert made.info.versions["torch"] == torch.__version__
+
+
+def test_another_target_than_this_machine_fails_the_identity_gate_and_blocks_the_rest():
+    gates = [gate("identity"), gate("memory", "identity")]
+    made = bringup(Options(backend="cpu", target="nvidia-h200-sxm"), None, gates)
+    found = {result.id: result for result in made.results}
+    assert found["identity/target"].verdict is Verdict.FAIL
+    assert "not nvidia-h200-sxm" in found["identity/target"].reason
+    assert found["memory/blocked"].blocked_by == "identity/target"
+    assert made.exit_code == 1
+
+
+def test_a_missing_device_fails_the_count():
+    made = bringup(Options(backend="cpu", expect_devices=8), None, [gate("identity")])
+    found = {result.id: result for result in made.results}
+    assert found["identity/count"].verdict is Verdict.FAIL
+    assert found["identity/count"].reason == "1 devices opened, 8 expected"
+
+
+@pytest.mark.parametrize("word", [0, 131_071])
+def test_a_bit_that_flips_is_found_with_its_offset(word):
+    buffer = torch.zeros(131_072, dtype=torch.int64)
+
+    def flip():
+        buffer[word] ^= 1 << 40
+
+    report = check_memory(buffer, flip, seed=1)
+    assert report["bytes"] == 131_072 * 8
+    for name, seen in report["patterns"].items():
+        assert seen == {"wrong_words": 1, "first_offset": word * 8}, name
+
+
+def test_a_stuck_address_line_is_found_by_the_address_patterns_alone():
+    """Words 2k and 2k + 1 are one cell: constants cannot tell, addresses can."""
+    buffer = torch.zeros(1024, dtype=torch.int64)
+
+    def alias():
+        buffer[0::2] = buffer[1::2]
+
+    wrong = {
+        name
+        for name, seen in check_memory(buffer, alias, 1)["patterns"].items()
+        if seen["wrong_words"]
+    }
+    assert wrong == {"address", "inverse-address", "random"}
+
+
+def test_sound_memory_passes_every_pattern():
+    report = check_memory(torch.empty(5_000_003, dtype=torch.int64), lambda: None, seed=3)
+    assert len(report["patterns"]) == 7
+    assert all(seen["wrong_words"] == 0 for seen in report["patterns"].values())
+
+
+def test_a_gpu_that_the_run_does_not_test_keeps_the_machine_from_passing(monkeypatch):
+    gpu = PciGpu(vendor="amd", pci="0000:03:00.0", device_id="0x74a1")
+    monkeypatch.setattr(environment, "gpus_on_machine", lambda: (gpu,))
+    found = named(environment.check(context_of("environment", shared=True)))
+    assert found["gpus"].verdict is Verdict.INCONCLUSIVE
+    assert "1 GPU(s) of amd" in found["gpus"].reason
+
+
+def test_variables_that_hide_devices_are_reported(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    found = named(environment.check(context_of("environment", shared=True)))
+    assert found["visible"].verdict is Verdict.UNVERIFIED
+    assert "CUDA_VISIBLE_DEVICES='0,1'" in found["visible"].reason
+
+
+def test_the_odd_device_out_is_the_culprit():
+    devices = [device(0), device(1), device(2, memory_bytes=40 * 2**30), device(3)]
+    result = identity._alike(context_of("identity", devices))
+    assert result.verdict is Verdict.FAIL
+    assert result.device == "cuda:2"
+    assert "unlike its 3 peers" in result.reason
+
+
+def test_a_fact_that_differs_from_the_target_is_a_result_of_its_own():
+    h200 = load_target("nvidia-h200-sxm")
+    context = context_of("identity", target=h200)
+    good = named(identity._facts(context, device(0)))
+    assert {result.verdict for result in good.values()} == {Verdict.PASS}
+    bad = named(identity._facts(context, device(1, unit_count=114)))
+    assert bad["unit-count"].verdict is Verdict.FAIL
+    assert bad["unit-count"].device == "cuda:1"
+    assert bad["unit-count"].reason == "nvidia-h200-sxm states 132, the device reports 114"
+
+
+def test_devices_with_different_drivers_fail():
+    devices = [device(0), device(1, versions={"driver": "535.1"})]
+    (result,) = versions._drivers(context_of("versions", devices))
+    assert result.verdict is Verdict.FAIL
+    assert "cuda:1: 535.1" in result.reason
+
+
+def test_links_that_a_target_claims_and_nobody_read_are_not_passed():
+    context = context_of("links", [device(0), device(1)], target=load_target("nvidia-h200-sxm"))
+    found = named(links.check(context))
+    assert found["devices"].verdict is Verdict.INCONCLUSIVE

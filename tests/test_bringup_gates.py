@@ -1,0 +1,79 @@
+"""The checklist as data: what the shipped one holds, and what a wrong one is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from portagpu.bringup.gates import load_gates
+from portagpu.errors import PortagpuError
+
+GATE = """
+[[gate]]
+id = "one"
+title = "One"
+spec = "One sentence."
+check = "tests.bringup_checks:good"
+needs = []
+quick = { limit_s = 5 }
+full = { limit_s = 5 }
+"""
+
+
+def test_the_checklist_has_the_gates_of_a_bring_up_in_order():
+    assert [gate.id for gate in load_gates()] == [
+        "environment",
+        "identity",
+        "versions",
+        "links",
+        "memory",
+        "numerics",
+        "transfers",
+        "collectives",
+        "sustained",
+    ]
+
+
+def test_every_gate_names_a_check_that_exists_and_one_sentence():
+    for gate in load_gates():
+        assert callable(gate.load()), gate.id
+        assert gate.spec.endswith("."), gate.id
+
+
+def test_the_limits_of_a_quick_run_are_stated_for_every_gate():
+    for gate in load_gates():
+        assert 0 < gate.amounts["quick"]["limit_s"] <= gate.amounts["full"]["limit_s"], gate.id
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("portagpu.gates/1", "portagpu.gates/9"), "schema must be 'portagpu.gates/1'"),
+        (('id = "one"', 'id = "One!"'), "gate[0].id 'One!'"),
+        (('title = "One"', "title = 1"), "gate[0].title must be a str"),
+        (("needs = []", 'needs = ["two"]'), "gate[0].needs 'two', which is no earlier gate"),
+        (("quick = { limit_s = 5 }", ""), "gate[0].quick.limit_s must be"),
+        (
+            ("quick = { limit_s = 5 }", "quick = { limit_s = true }"),
+            "gate[0].quick.limit_s must be",
+        ),
+        (("full = { limit_s = 5 }", "full = { limit_s = 0 }"), "gate[0].full.limit_s must be"),
+        (('check = "tests.bringup_checks:good"', 'check = "no colon"'), "gate[0].check must be"),
+        (("needs = []", "needs = []\ncolour = 1"), "gate[0].colour is not a key of a gate"),
+        (("[[gate]]", "[[gate"), "cannot be read as TOML"),
+    ],
+)
+def test_a_wrong_checklist_names_file_key_and_rule(tmp_path, change, said):
+    path = tmp_path / "gates.toml"
+    path.write_text(('schema = "portagpu.gates/1"\n' + GATE).replace(*change))
+    with pytest.raises(PortagpuError) as caught:
+        load_gates(path)
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value).split("TOML:")[0]
+
+
+def test_two_gates_of_one_id_are_refused(tmp_path):
+    path = tmp_path / "gates.toml"
+    path.write_text('schema = "portagpu.gates/1"\n' + GATE + GATE)
+    with pytest.raises(PortagpuError, match=r"gate\[1\]\.id 'one' must be new"):
+        load_gates(path)
