@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from portagpu.registry import at, backend, select
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from contextlib import AbstractContextManager
     from typing import TypeAlias
 
@@ -48,8 +48,12 @@ def current_device() -> int:
 def set_device(device: int | str | torch.device) -> None:
     """Change what ``backend()`` returns next; handles that exist do not change.
 
-    On a CPU any index names the one device that all ranks of the machine share.
+    On a CPU any index names the one device that all ranks of the machine share. A negative index
+    changes nothing, as in torch, where launchers pass -1 for "not distributed".
     """
+    if isinstance(device, int) and device < 0:
+        backend()
+        return
     select(device)
 
 
@@ -99,7 +103,7 @@ def get_rng_state_all() -> list[torch.Tensor]:
     return [at(index).get_rng_state() for index in range(backend().device_count())]
 
 
-def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
+def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
     """Put the generators of the backend's devices into those states, in order of index."""
     for index, state in enumerate(new_states):
         at(index).set_rng_state(state)
@@ -185,13 +189,17 @@ def Graph() -> Any:  # noqa: N802 - one name for every vendor's graph
 def autocast(
     dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool | None = None
 ) -> torch.autocast:
-    """``torch.autocast`` for the current device."""
+    """``torch.autocast`` for the current device.
+
+    The order is ``torch.autocast``'s after the device type; ``torch.cuda.amp.autocast`` has
+    ``enabled`` first, so write it as a keyword.
+    """
     return backend().autocast(dtype, enabled, cache_enabled)
 
 
-def GradScaler(**options: Any) -> torch.amp.GradScaler:  # noqa: N802 - torch's name
-    """``torch.amp.GradScaler`` for the current device, with torch's options."""
-    return backend().GradScaler(**options)
+def GradScaler(*arguments: Any, **options: Any) -> torch.amp.GradScaler:  # noqa: N802 - torch's
+    """``torch.amp.GradScaler`` for the current device, with what follows torch's ``device``."""
+    return backend().GradScaler(*arguments, **options)
 
 
 def annotate(name: str) -> AbstractContextManager[Any]:
@@ -199,13 +207,16 @@ def annotate(name: str) -> AbstractContextManager[Any]:
     return backend().annotate(name)
 
 
-def range_push(name: str) -> int:
+def range_push(msg: str) -> int:
     """Open a profiler range; returns its depth, from 0."""
-    return backend().range_push(name)
+    return backend().range_push(msg)
 
 
 def range_pop() -> int:
-    """Close the innermost profiler range; returns its depth."""
+    """Close the innermost profiler range of this thread; returns its depth.
+
+    Raises IndexError when none is open.
+    """
     return backend().range_pop()
 
 

@@ -1,0 +1,209 @@
+"""Finding backends: entry points, what they load to, and each one's status or reason.
+
+Nothing here decides which backend is used; :mod:`portagpu.registry` does. A third party's entry
+point that is damaged, slow, wrong or declared twice becomes a reason, and stops nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+import logging
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from portagpu.contract import CONTRACT, Plugin, Status
+from portagpu.errors import BackendNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+GROUP: Final = "portagpu.backends"
+
+LOAD_LIMIT_S: Final = 10.0
+"""An entry point that takes longer to load or to state its status is reported and passed over."""
+_PATIENCE_S: Final = 1.0
+
+_OWN_DISTRIBUTION: Final = "portagpu"
+_log = logging.getLogger("portagpu")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One name in the entry point group, and where it comes from."""
+
+    name: str
+    distribution: str
+    entry_point: importlib.metadata.EntryPoint | None
+    problem: str = ""
+    """Why it cannot even be tried: two distributions claim the name."""
+
+
+_candidates: dict[str, Candidate] | None = None
+_plugins: dict[str, Plugin] = {}
+_refused: dict[str, str] = {}
+"""Why an entry point did not load, so that a slow or broken one is waited for once."""
+
+
+def candidates() -> Mapping[str, Candidate]:
+    """Every backend that an installed distribution declares, by name; nothing is loaded."""
+    global _candidates
+    if _candidates is None:
+        found: dict[str, dict[str, importlib.metadata.EntryPoint]] = {}
+        for point in _entry_points():
+            found.setdefault(point.name, {})[_distribution(point)] = point
+        _candidates = {name: _one_of(name, points) for name, points in sorted(found.items())}
+    return _candidates
+
+
+def _entry_points() -> list[importlib.metadata.EntryPoint]:
+    """The group's entry points; a distribution whose metadata is damaged is reported and left."""
+    try:
+        return list(importlib.metadata.entry_points(group=GROUP))
+    except Exception as error:  # noqa: BLE001 - one damaged distribution makes the whole call raise
+        _log.debug("reading distributions one by one: %s", error)
+    found: list[importlib.metadata.EntryPoint] = []
+    for distribution in importlib.metadata.distributions():
+        try:
+            found.extend(distribution.entry_points.select(group=GROUP))
+        except Exception as error:  # noqa: BLE001 - as above
+            _log.warning(
+                "the metadata of an installed distribution cannot be read (%s: %s) and is ignored: "
+                "reinstall %s",
+                type(error).__name__,
+                error,
+                getattr(distribution, "_path", "it"),
+            )
+    return found
+
+
+def _distribution(point: importlib.metadata.EntryPoint) -> str:
+    try:
+        name = point.dist.name if point.dist is not None else None
+    except Exception:  # noqa: BLE001 - a distribution without its METADATA file
+        name = None
+    return name or "an unknown distribution"
+
+
+def _one_of(name: str, points: dict[str, importlib.metadata.EntryPoint]) -> Candidate:
+    """The entry point to use among those of one name: ours, the only one, or none."""
+    if _OWN_DISTRIBUTION in points:
+        others = sorted(set(points) - {_OWN_DISTRIBUTION})
+        for other in others:
+            _log.warning(
+                "the distribution %s also declares the backend %r and is ignored: uninstall it or "
+                "have it renamed",
+                other,
+                name,
+            )
+        return Candidate(name, _OWN_DISTRIBUTION, points[_OWN_DISTRIBUTION])
+    if len(points) == 1:
+        ((distribution, point),) = points.items()
+        return Candidate(name, distribution, point)
+    owners = ", ".join(sorted(points))
+    return Candidate(
+        name, owners, None, f"declared by several distributions ({owners}): uninstall all but one"
+    )
+
+
+def plugin(name: str) -> Plugin:
+    """The plugin of that name; only its own entry point is loaded.
+
+    Raises BackendNotFound, with the closest names or with the reason why it did not load.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"a backend's name is a str, not {name!r}; a device is backend(index=...)")
+    known = _plugins.get(name)
+    if known is not None:
+        return known
+    candidate = candidates().get(name)
+    if candidate is None:
+        names = sorted(candidates())
+        close = difflib.get_close_matches(name.strip().lower(), names, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"installed are: {', '.join(names)}"
+        if not names:
+            hint = "none is installed; install portagpu with pip instead of copying its files"
+        raise BackendNotFound(f"there is no backend {name!r}: {hint}")
+    loaded, reason = (None, _refused[name]) if name in _refused else _load(candidate)
+    if loaded is None:
+        _refused[name] = reason
+        raise BackendNotFound(f"the backend {name!r} cannot be used", {name: reason})
+    _plugins[name] = loaded
+    return loaded
+
+
+def _load(candidate: Candidate) -> tuple[Plugin | None, str]:
+    """The candidate's plugin, or the reason why it is unusable."""
+    point = candidate.entry_point
+    if point is None:
+        return None, candidate.problem
+    value, failure = bounded(point.load, f"the backend {candidate.name!r} to load")
+    origin = f"from {candidate.distribution}"
+    if failure:
+        return None, f"{origin} {failure}"
+    if not isinstance(value, Plugin):
+        return None, f"{origin} names a {type(value).__name__} instead of a portagpu Plugin"
+    named, written = getattr(value, "name", None), value.contract
+    if named != candidate.name:
+        return None, f"{origin} calls itself {named!r}: entry point and plugin must agree"
+    if not (
+        isinstance(written, tuple) and len(written) == 2 and all(type(n) is int for n in written)
+    ):
+        return None, f"{origin} states its contract as {written!r} instead of two numbers"
+    if written[0] != CONTRACT[0] or written[1] > CONTRACT[1]:
+        theirs, ours = (".".join(map(str, version)) for version in (written, CONTRACT))
+        return None, (
+            f"{origin} was written for contract {theirs}, this portagpu has {ours}: "
+            f"upgrade {'portagpu' if tuple(written) > CONTRACT else candidate.distribution}"
+        )
+    return value, ""
+
+
+def bounded(
+    call: Callable[[], _T], what: str, limit_s: float | None = None
+) -> tuple[_T | None, str]:
+    """Run foreign code in a thread of its own: (its value, "") or (None, what went wrong).
+
+    Anything that it raises, SystemExit included, is a reason and not an error of the caller's. A
+    call that is still running at the limit is left behind in its daemon thread.
+    """
+    limit_s = LOAD_LIMIT_S if limit_s is None else limit_s
+    outcome: dict[str, Any] = {}
+
+    def work() -> None:
+        try:
+            outcome["value"] = call()
+        except BaseException as error:  # noqa: BLE001 - a plugin's failure is reported as its reason
+            text = " ".join(str(error).split())
+            outcome["failure"] = f"raised {type(error).__name__}{': ' + text if text else ''}"
+
+    thread = threading.Thread(target=work, name="portagpu-plugin", daemon=True)
+    thread.start()
+    thread.join(min(_PATIENCE_S, limit_s))
+    if thread.is_alive():
+        _log.warning("waiting for %s", what)
+        thread.join(max(0.0, limit_s - _PATIENCE_S))
+    if thread.is_alive():
+        return None, f"did not answer within {limit_s:g} s"
+    return outcome.get("value"), outcome.get("failure", "")
+
+
+def status(name: str) -> Status:
+    """Whether the backend of that name can be used here; a broken one is unusable with a reason."""
+    try:
+        found = plugin(name)
+    except BackendNotFound as error:
+        return Status(False, error.reasons.get(name, str(error)))
+    value, failure = bounded(found.status, f"the backend {name!r} to answer")
+    if failure:
+        return Status(False, f"its status {failure}")
+    if not isinstance(value, Status):
+        return Status(False, f"its status is {value!r} instead of a portagpu Status")
+    return value
+
+
+def statuses() -> dict[str, Status]:
+    """The status of every candidate, by name. Imports neither torch nor a vendor's package."""
+    return {name: status(name) for name in candidates()}

@@ -1,0 +1,91 @@
+"""Third parties' backends as they are really installed: a module and its distribution's metadata.
+
+A fake device needs no torch, so that choosing between backends can be tested without it.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from portagpu.arch import Arch
+from portagpu.collectives.comm import Comm
+from portagpu.contract import Backend, Description, Plugin, Status
+from portagpu.precision import Precision
+from portagpu.sizing import Sizing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class FakeBackend(Backend):
+    """A handle without primitives."""
+
+    activated = 0
+
+    def activate(self) -> None:
+        """Count, instead of telling a driver."""
+        type(self).activated += 1
+
+
+FakeBackend.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
+
+
+def handle(plugin: Plugin, name: str, index: int, device_type: str = "fake") -> FakeBackend:
+    """A handle of that name on a device of that type."""
+    description = Description(
+        name=name,
+        index=index,
+        device=SimpleNamespace(type=device_type, index=index),  # type: ignore[arg-type]
+        arch=Arch(device_type, "none", 1),
+        product=None,
+        target=None,
+        capabilities=frozenset(),
+        precision=Precision({}),
+        comm=Comm("fake", "Fake", None, device_type),
+        sizing=Sizing(1, 1, 1, 1, 1),
+    )
+    return FakeBackend(plugin, description)
+
+
+class FakePlugin(Plugin):
+    """A plugin whose answers are given; ``opened`` lists the indices it was asked to open."""
+
+    contract = (1, 0)
+
+    def __init__(self, name: str = "fake", count: int = 2, **status: Any) -> None:
+        self.name = name  # type: ignore[misc]
+        self.devices = count
+        self.answer = Status(**{"usable": True, "reason": f"{name} is here", **status})
+        self.opened: list[int] = []
+
+    def status(self) -> Status:
+        return self.answer
+
+    def count(self) -> int:
+        return self.devices
+
+    def open(self, index: int) -> Backend:
+        self.opened.append(index)
+        return handle(self, self.name, index)
+
+
+def install(
+    folder: Path,
+    distribution: str,
+    entry_points: dict[str, str],
+    modules: dict[str, str] | None = None,
+    *,
+    metadata: bool = True,
+) -> None:
+    """Put modules and a distribution that declares ``entry_points`` into ``folder``."""
+    for name, source in (modules or {}).items():
+        (folder / f"{name}.py").write_text(textwrap.dedent(source), encoding="utf-8")
+    info = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
+    info.mkdir(parents=True)
+    if metadata:
+        text = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n"
+        (info / "METADATA").write_text(text, encoding="utf-8")
+    lines = "".join(f"{name} = {value}\n" for name, value in entry_points.items())
+    (info / "entry_points.txt").write_text(f"[portagpu.backends]\n{lines}", encoding="utf-8")
