@@ -22,8 +22,8 @@ from portagpu.target import (
     parse_target,
     target_problems,
 )
-from portagpu.targets_load import read_folder
-from portagpu.targets_schema import KEYS
+from portagpu.target.load import read_folder
+from portagpu.target.schema import KEYS
 
 SHIPPED = ("amd-mi300x", "cpu-aarch64", "cpu-x86-64", "nvidia-h200-sxm")
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "targets.md"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from portagpu.paths import matrix_dir
-from portagpu.targets_load import _load as load
+from portagpu.target.load import _load as load
 
 FAMILY = """
 schema = "portagpu.family/1"

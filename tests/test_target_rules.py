@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from portagpu import targets_rules
+from portagpu.target import rules as target_rules
 from portagpu.errors import PortagpuError, TargetError
 from portagpu.paths import matrix_dir
 from portagpu.target import parse_target
-from portagpu.targets_load import read_folder
+from portagpu.target.load import read_folder
 
 MUTATIONS = tomllib.loads(
     Path(__file__).with_name("test_target_mutations.toml").read_text(encoding="utf-8")
@@ -143,7 +143,7 @@ def test_a_wrong_family_is_refused(folder: Path, case: dict[str, str]) -> None:
 
 
 def test_every_cross_check_has_a_file_that_breaks_it() -> None:
-    source = Path(targets_rules.__file__).read_text(encoding="utf-8")
+    source = Path(target_rules.__file__).read_text(encoding="utf-8")
     rules = set(re.findall(r'"([a-z0-9]+(?:-[a-z0-9]+)+)"', source))
     broken = {case["rule"] for case in [*MUTATIONS["targets"], *MUTATIONS["families"]]}
     assert len(rules) >= 15, "the rules were found in the source"

@@ -10,7 +10,7 @@ torch, opens a device or, before the first call, reads a file.
 
 from __future__ import annotations
 
-from portagpu.targets_load import (
+from portagpu.target.load import (
     TargetProblem,
     identify,
     load_target,
@@ -18,7 +18,7 @@ from portagpu.targets_load import (
     parse_target,
     target_problems,
 )
-from portagpu.targets_model import (
+from portagpu.target.model import (
     Authority,
     Confidence,
     Expectation,

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.targets_facts import named_sources
-from portagpu.targets_limits import METRICS, Limit, Metric, NoLimit, limit
-from portagpu.targets_model import Authority, Expectation
-from portagpu.targets_table import Table, shown
+from portagpu.target.facts import named_sources
+from portagpu.target.limits import METRICS, Limit, Metric, NoLimit, limit
+from portagpu.target.model import Authority, Expectation
+from portagpu.target.table import Table, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.targets_facts import Source
-    from portagpu.targets_model import Fact
+    from portagpu.target.facts import Source
+    from portagpu.target.model import Fact
 
 _KEYS: Final = (
     "metric",

@@ -11,12 +11,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from portagpu.targets_model import DTYPE_BITS, peak_key
+from portagpu.target.model import DTYPE_BITS, peak_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from portagpu.targets_model import Fact
+    from portagpu.target.model import Fact
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The keys that a fact may have: type, unit, plausible range, and whose property it is.
 
 The ranges only catch slips of unit and of magnitude (Gb/s for GB/s, MiB for bytes); what a number
-must be is for :mod:`portagpu.targets_rules`.
+must be is for :mod:`portagpu.target.rules`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from portagpu.targets_model import DTYPE_BITS
+from portagpu.target.model import DTYPE_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 from portagpu.arch import base_name
 from portagpu.errors import PortagpuError, TargetError, TargetNotFound
 from portagpu.paths import matrix_dir
-from portagpu.targets_read import Catalogue, read_family, read_sources, read_target
-from portagpu.targets_table import closest, normalise, one_line, read_text
+from portagpu.target.read import Catalogue, read_family, read_sources, read_target
+from portagpu.target.table import closest, normalise, one_line, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from importlib.metadata import EntryPoint
 
-    from portagpu.targets_model import Match, Target
-    from portagpu.targets_read import Family
+    from portagpu.target.model import Match, Target
+    from portagpu.target.read import Family
 
 ENTRY_POINTS: Final = "portagpu.targets"
 

@@ -7,17 +7,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.errors import TargetError
-from portagpu.targets_model import Confidence, Fact, Scope
-from portagpu.targets_rules import violations
-from portagpu.targets_schema import KEYS, Kind
-from portagpu.targets_table import Table, one_line, shown, unknown
+from portagpu.target.model import Confidence, Fact, Scope
+from portagpu.target.rules import violations
+from portagpu.target.schema import KEYS, Kind
+from portagpu.target.table import Table, one_line, shown, unknown
 
 if TYPE_CHECKING:
     import datetime
     from collections.abc import Iterable, Mapping
 
-    from portagpu.targets_model import FactValue
-    from portagpu.targets_schema import Key
+    from portagpu.target.model import FactValue
+    from portagpu.target.schema import Key
 
 _FACT_KEYS: Final = ("value", "unit", "source", "confidence", "note", "overrides_family")
 

@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.arch import Arch
-from portagpu.targets_expect import read_expectation
-from portagpu.targets_facts import Source, read_facts
-from portagpu.targets_model import (
+from portagpu.target.expect import read_expectation
+from portagpu.target.facts import Source, read_facts
+from portagpu.target.model import (
     ExpectedFailure,
     Match,
     Scope,
     Target,
 )
-from portagpu.targets_table import Table, load_toml, normalise, shown, unknown
+from portagpu.target.table import Table, load_toml, normalise, shown, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.targets_model import Fact
+    from portagpu.target.model import Fact
 
 TARGET_SCHEMA: Final = "portagpu.target/1"
 FAMILY_SCHEMA: Final = "portagpu.family/1"
