@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from portagpu.target import rules as target_rules
 from portagpu.errors import PortagpuError, TargetError
 from portagpu.paths import matrix_dir
 from portagpu.target import parse_target
+from portagpu.target import rules as target_rules
 from portagpu.target.load import read_folder
 
 MUTATIONS = tomllib.loads(
