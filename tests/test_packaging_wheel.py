@@ -1,0 +1,189 @@
+"""The wheel: what is in it, and that it works in any folder without the checkout."""
+
+from __future__ import annotations
+
+import configparser
+import email.parser
+import json
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+import portagpu
+from portagpu.cli import VERBS
+from tests.conftest import CHILD_LIMIT_S, ROOT, build_wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from email.message import Message
+    from pathlib import Path
+
+    from tests.conftest import Child
+
+TOP: Final = {"portagpu", "portagpu_cpu", f"portagpu-{portagpu.__version__}.dist-info"}
+
+
+@pytest.fixture(scope="module")
+def names(portagpu_wheel: Path) -> set[str]:
+    """The paths in the wheel."""
+    with zipfile.ZipFile(portagpu_wheel) as archive:
+        return set(archive.namelist())
+
+
+@pytest.fixture(scope="module")
+def metadata(portagpu_wheel: Path) -> Message:
+    """The wheel's core metadata."""
+    with zipfile.ZipFile(portagpu_wheel) as archive:
+        path = f"portagpu-{portagpu.__version__}.dist-info/METADATA"
+        return email.parser.Parser().parsestr(archive.read(path).decode("utf-8"))
+
+
+def checkout(folder: str, pattern: str) -> set[str]:
+    """Paths below ``folder`` of the checkout, relative to it, without caches."""
+    root = ROOT / folder
+    return {
+        path.relative_to(root).as_posix()
+        for path in root.rglob(pattern)
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_wheel_holds_these_packages_and_nothing_else(names: set[str]) -> None:
+    assert {name.split("/")[0] for name in names} == TOP
+
+
+@pytest.mark.parametrize(
+    ("folder", "inside"), [("portagpu", "portagpu"), ("backends/portagpu_cpu", "portagpu_cpu")]
+)
+def test_every_module_is_in_the_wheel_and_typed(names: set[str], folder: str, inside: str) -> None:
+    missing = {f"{inside}/{path}" for path in checkout(folder, "*.py")} - names
+    assert not missing, f"the wheel lacks {sorted(missing)}"
+    assert f"{inside}/py.typed" in names, "type checkers ignore a package without py.typed"
+
+
+@pytest.mark.parametrize("part", ["targets", "conformance", "performance", "bringup"])
+def test_wheel_carries_the_matrix(names: set[str], part: str) -> None:
+    expected = {f"portagpu/_matrix/{part}/{path}" for path in checkout(f"matrix/{part}", "*")}
+    assert expected, f"the checkout's matrix/{part} is empty"
+    assert expected == {name for name in names if name.startswith(f"portagpu/_matrix/{part}/")}
+
+
+def test_wheel_has_no_results_tests_or_caches(names: set[str]) -> None:
+    unwanted = [
+        name
+        for name in names
+        if {"results", "tests", "examples", "__pycache__"} & set(name.split("/")[:-1])
+        or name.endswith((".pyc", ".orig", "~"))
+    ]
+    assert not unwanted, f"the wheel holds {unwanted}"
+
+
+def test_wheel_runs_on_any_linux_python_3(names: set[str], portagpu_wheel: Path) -> None:
+    assert portagpu_wheel.name.endswith("-py3-none-any.whl"), portagpu_wheel.name
+    assert not [name for name in names if name.endswith(".so")]
+
+
+def test_metadata_states_licence_and_python(names: set[str], metadata: Message) -> None:
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+def test_core_needs_no_torch_and_extras_name_no_build_of_it(metadata: Message) -> None:
+    requires = metadata.get_all("Requires-Dist") or []
+    core = {entry.split(">=")[0] for entry in requires if "extra ==" not in entry}
+    assert core == {"click", "pytest", "rich"}, "the core needs small pure-Python packages only"
+    torch = [entry for entry in requires if entry.startswith("torch")]
+    assert torch == ["torch>=2.9; extra == 'torch'"], (
+        "torch is an extra with a floor and no build, so that a vendor's wheel is never replaced"
+    )
+
+
+def test_entry_points_are_the_command_and_the_backends(portagpu_wheel: Path) -> None:
+    with zipfile.ZipFile(portagpu_wheel) as archive:
+        path = f"portagpu-{portagpu.__version__}.dist-info/entry_points.txt"
+        parser = configparser.ConfigParser()
+        parser.read_string(archive.read(path).decode("utf-8"))
+    assert dict(parser["console_scripts"]) == {"portagpu": "portagpu.cli:main"}
+    assert dict(parser["portagpu.backends"]) == {"cpu": "portagpu_cpu:PLUGIN"}
+
+
+def test_source_distribution_builds_the_same_wheel(portagpu_wheel: Path, tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=CHILD_LIMIT_S,
+    )
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path, filter="data")
+    (source,) = (entry for entry in tmp_path.iterdir() if entry.is_dir())
+    again = build_wheel(source, tmp_path / "again")
+    assert _contents(again) == _contents(portagpu_wheel)
+
+
+def _contents(wheel: Path) -> dict[str, int]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {entry.filename: entry.CRC for entry in archive.infolist()}
+
+
+@pytest.fixture
+def installed(child: Callable[..., Child], portagpu_installed: Path) -> Callable[..., Child]:
+    """Run Python with the wheel's files and its dependencies, and without the checkout.
+
+    ``-S`` leaves out what site-packages adds to the path, such as an editable install.
+    """
+
+    def run(*words: str) -> Child:
+        libraries = sysconfig.get_path("purelib")
+        path = f"{portagpu_installed}:{libraries}"
+        return child("-S", *words, environment={"PYTHONPATH": path})
+
+    return run
+
+
+def test_installed_wheel_is_the_one_that_runs(
+    installed: Callable[..., Child], portagpu_installed: Path
+) -> None:
+    code = """
+import sys, portagpu, portagpu_cpu
+from portagpu.paths import matrix_dir
+print(portagpu.__file__, portagpu_cpu.__file__, matrix_dir(), *sys.path, sep="\\n")
+"""
+    package, backend, matrix, *path = installed("-c", code).ok().splitlines()
+    assert package == str(portagpu_installed / "portagpu" / "__init__.py")
+    assert backend == str(portagpu_installed / "portagpu_cpu" / "__init__.py")
+    assert matrix == str(portagpu_installed / "portagpu" / "_matrix")
+    assert not {str(ROOT), str(ROOT / "backends")} & set(path), "the checkout is on the path"
+
+
+def test_installed_wheel_states_its_version(installed: Callable[..., Child]) -> None:
+    said = installed("-m", "portagpu", "--version").ok()
+    assert said.strip() == f"portagpu {portagpu.__version__}"
+
+
+def test_installed_wheel_knows_the_checkouts_targets(installed: Callable[..., Child]) -> None:
+    code = "from portagpu.target import load_targets; print(*load_targets())"
+    expected = checkout("matrix/targets", "*.toml")
+    ids = {path.removesuffix(".toml") for path in expected if "/" not in path} - {"sources"}
+    assert set(installed("-c", code).ok().split()) == ids
+
+
+def test_installed_wheel_describes_the_machine(installed: Callable[..., Child]) -> None:
+    found = json.loads(installed("-m", "portagpu", "info", "--json", "-").ok())
+    assert found["schema"] == "portagpu.info/1"
+    assert "cpu" in {entry["name"] for entry in found["backends"]}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_of_the_installed_wheel_explains_itself(
+    installed: Callable[..., Child], verb: str
+) -> None:
+    assert "Usage:" in installed("-m", "portagpu", verb, "--help").ok()

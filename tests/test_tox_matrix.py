@@ -1,0 +1,188 @@
+"""The tox environments that are generated from the targets, and the Python that they run in."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.conftest import CHILD_LIMIT_S, ROOT, Child
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytest.importorskip("tox")
+
+SUITES: Final = {"conformance": "conform", "performance": "bench", "bringup": "bringup"}
+TARGETS: Final = sorted(
+    {path.stem for path in (ROOT / "matrix" / "targets").glob("*.toml")} - {"sources"}
+)
+
+
+@pytest.fixture
+def tox(tmp_path: Path) -> Callable[..., Child]:
+    """Run tox with a work folder of its own, and with PORTAGPU_PYTHON as given."""
+
+    def run(*words: str, python: str | None = None, root: Path = ROOT) -> Child:
+        passed = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("TOX_", "PORTAGPU_", "VIRTUALENV_"))
+        }
+        if python is not None:
+            passed["PORTAGPU_PYTHON"] = python
+        verb, *rest = words
+        place = ["--workdir", str(tmp_path / "work"), "-c", str(root / "tox.ini")]
+        ended = subprocess.run(
+            [sys.executable, "-m", "tox", verb, "--colored", "no", *place, *rest],
+            cwd=root,
+            env=passed,
+            capture_output=True,
+            text=True,
+            timeout=CHILD_LIMIT_S,
+            check=False,
+        )
+        return Child(ended.returncode, ended.stdout, ended.stderr)
+
+    return run
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A copy of tox's files beside the real targets, which a test may change."""
+    root = tmp_path / "small"
+    for name in ("tox.ini", "toxfile.py", "constraints.txt"):
+        (root / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
+    shutil.copytree(ROOT / "matrix" / "targets", root / "matrix" / "targets")
+    return root
+
+
+@pytest.fixture
+def vendor(tmp_path: Path) -> tuple[str, Path]:
+    """A stand-in for a vendor's Python that has all: it records its words and exits with 3."""
+    record = tmp_path / "words.json"
+    program = tmp_path / "vendor" / "python"
+    program.parent.mkdir()
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import json, pathlib, sys\n"
+        "if '-m' in sys.argv:\n"
+        f"    pathlib.Path({str(record)!r}).write_text(json.dumps(sys.argv[1:]))\n"
+        "    sys.exit(3)\n",
+        "utf-8",
+    )
+    program.chmod(0o755)
+    return str(program), record
+
+
+def listed(output: str) -> dict[str, str]:
+    """Environment name -> description, from what ``tox list`` prints."""
+    pairs = (line.split("->", 1) for line in output.splitlines() if "->" in line)
+    return {name.strip(): description.strip() for name, description in pairs}
+
+
+def test_plain_tox_runs_lint_and_cpu(tox: Callable[..., Child]) -> None:
+    assert tox("list", "-d", "-q", "--no-desc").ok().split() == ["lint", "cpu"]
+
+
+def test_every_target_has_every_suite(tox: Callable[..., Child]) -> None:
+    found = listed(tox("list").ok())
+    for target in TARGETS:
+        for suite in SUITES:
+            assert found.get(f"{target}-{suite}"), f"no {target}-{suite}, or no description of it"
+    plain = {"lint", "cpu", "py311", "py312", "py313"}
+    assert len(found) == len(plain) + len(TARGETS) * len(SUITES), sorted(found)
+
+
+def test_new_target_file_is_all_that_new_environments_need(
+    tox: Callable[..., Child], small: Path
+) -> None:
+    text = (small / "matrix" / "targets" / "cpu-x86-64.toml").read_text("utf-8")
+    (small / "matrix" / "targets" / "cpu-new.toml").write_text(text, "utf-8")
+    found = listed(tox("list", root=small).ok())
+    assert {f"cpu-new-{suite}" for suite in SUITES} <= set(found)
+
+
+def test_malformed_target_file_stops_no_other_environment(
+    tox: Callable[..., Child], small: Path
+) -> None:
+    (small / "matrix" / "targets" / "broken.toml").write_text("[", "utf-8")
+    found = listed(tox("list", root=small).ok())
+    assert "cannot be read" in found["broken-conformance"]
+    assert "lint" in found
+
+
+def test_generated_environment_installs_nothing(tox: Callable[..., Child]) -> None:
+    keys = ["skip_install", "deps", "commands_pre", "extras"]
+    said = tox("config", "-e", "cpu-x86-64-bringup", "-k", *keys).ok()
+    settings = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+    assert {key.strip(): value.strip() for key, value in settings.items()} == {
+        "skip_install": "True",
+        "deps": "",
+        "commands_pre": "",
+        "extras": "",
+    }
+
+
+@pytest.mark.parametrize(("suite", "verb"), SUITES.items())
+def test_generated_environment_runs_the_named_python_and_keeps_its_exit_code(
+    tox: Callable[..., Child], vendor: tuple[str, Path], suite: str, verb: str
+) -> None:
+    program, record = vendor
+    ended = tox("run", "-e", f"amd-mi300x-{suite}", "--", "--json", "-", python=program)
+    assert ended.code == 3, f"INCONCLUSIVE must stay 3\n{ended.out}\n{ended.err}"
+    words = json.loads(record.read_text("utf-8"))
+    assert words == ["-m", "portagpu", verb, "--target", "amd-mi300x", "--json", "-"]
+
+
+def test_python_that_does_not_exist_is_an_error_line(tox: Callable[..., Child]) -> None:
+    ended = tox("run", "-e", "amd-mi300x-bringup", python="no-such-python")
+    assert ended.code == 1
+    assert "PORTAGPU_PYTHON=no-such-python is not a program" in ended.out
+
+
+def test_program_that_is_no_python_is_an_error_line(tox: Callable[..., Child]) -> None:
+    ended = tox("run", "-e", "amd-mi300x-bringup", python=shutil.which("false"))
+    assert ended.code == 1
+    assert "is not a Python of version 3.11 or later" in ended.out
+
+
+def test_python_without_torch_is_an_error_line(tox: Callable[..., Child], tmp_path: Path) -> None:
+    venv.create(tmp_path / "bare", symlinks=True)
+    ended = tox("run", "-e", "amd-mi300x-bringup", python=str(tmp_path / "bare" / "bin" / "python"))
+    assert ended.code == 1
+    assert "has no torch; set PORTAGPU_PYTHON to the Python that has your vendor's" in ended.out
+
+
+def test_python_without_portagpu_is_told_how_to_get_it(
+    tox: Callable[..., Child], tmp_path: Path
+) -> None:
+    venv.create(tmp_path / "bare", symlinks=True)
+    program = tmp_path / "bare" / "bin" / "python"
+    (library,) = (tmp_path / "bare").glob("lib/python3*/site-packages")
+    (library / "torch.py").write_text("", "utf-8")
+    ended = tox("run", "-e", "amd-mi300x-bringup", python=str(program))
+    assert ended.code == 1
+    assert f"{program} -m pip install -e {ROOT}" in ended.out
+
+
+def test_without_any_torch_the_error_says_what_to_do(
+    tox: Callable[..., Child], small: Path
+) -> None:
+    path = small / "toxfile.py"
+    text = path.read_text("utf-8")
+    # whatever this interpreter has: the case is one of an interpreter without torch
+    assert 'find_spec("torch")' in text
+    path.write_text(text.replace('find_spec("torch")', 'find_spec("no_torch")'), "utf-8")
+    ended = tox("run", "-e", "amd-mi300x-bringup", root=small)
+    assert ended.code == 1
+    assert "there is no Python with torch: set PORTAGPU_PYTHON" in ended.out
+    assert "tox run -e cpu --notest" in ended.out
