@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from portagpu.training import Training
+from portagpu.training import Ranges, Training
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -142,7 +142,7 @@ class Backend(Training, ABC):
         self.uuid = description.uuid
         self.pci = description.pci
         self.versions = description.versions
-        self._ranges: list[AbstractContextManager[Any]] = []
+        self._ranges = Ranges()
 
     def __repr__(self) -> str:
         product = self.product or "unknown product"

@@ -10,6 +10,7 @@ A handle is one device for life, so its methods take no device; the functions of
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from portagpu.errors import Unsupported
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
     import torch
 
     from portagpu.contract import Plugin
+    from portagpu.precision import Precision
+
+
+class Ranges(threading.local):
+    """The profiler ranges that each thread has open, innermost last."""
+
+    def __init__(self) -> None:
+        self.open: list[AbstractContextManager[Any]] = []
 
 
 class Training:
@@ -33,7 +42,8 @@ class Training:
         index: int
         device: torch.device
         plugin: Plugin
-        _ranges: list[AbstractContextManager[Any]]
+        precision: Precision
+        _ranges: Ranges
 
         def get_device_properties(self) -> Any: ...
         def memory_stats(self) -> Mapping[str, int]: ...
@@ -98,13 +108,17 @@ class Training:
         """``torch.autocast`` for this device; ``dtype=None`` is torch's default for its type."""
         import torch
 
+        if isinstance(dtype, bool):
+            raise TypeError(f"the first argument of autocast is dtype: write enabled={dtype}")
         return torch.autocast(self.device.type, dtype, enabled, cache_enabled)
 
-    def GradScaler(self, **options: Any) -> torch.amp.GradScaler:  # noqa: N802 - torch's name
-        """``torch.amp.GradScaler`` for this device, with torch's options."""
+    def GradScaler(  # noqa: N802 - torch's name
+        self, *arguments: Any, **options: Any
+    ) -> torch.amp.GradScaler:
+        """``torch.amp.GradScaler`` for this device, with what follows torch's ``device``."""
         import torch
 
-        return torch.amp.GradScaler(self.device.type, **options)
+        return torch.amp.GradScaler(self.device.type, *arguments, **options)
 
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
         """Whether bfloat16 arithmetic runs; ``including_emulation=False`` asks for hardware."""
@@ -112,21 +126,28 @@ class Training:
 
         from portagpu.precision import Support
 
-        support = self.precision.support(torch.bfloat16)  # type: ignore[attr-defined]
-        native: bool = support is Support.NATIVE
+        support = self.precision.support(torch.bfloat16)
+        native = support is Support.NATIVE
         return native or (including_emulation and support is Support.EMULATED)
 
-    def range_push(self, name: str) -> int:
+    def range_push(self, msg: str) -> int:
         """Open a range as ``torch.cuda.nvtx.range_push`` does; returns its depth, from 0."""
-        block = self.annotate(name)
+        block = self.annotate(msg)
         block.__enter__()
-        self._ranges.append(block)
-        return len(self._ranges) - 1
+        ranges = self._ranges.open
+        ranges.append(block)
+        return len(ranges) - 1
 
     def range_pop(self) -> int:
-        """Close the innermost range; returns its depth. Raises IndexError when none is open."""
-        self._ranges.pop().__exit__(None, None, None)
-        return len(self._ranges)
+        """Close the innermost range of this thread; returns its depth, from 0.
+
+        Raises IndexError when none is open.
+        """
+        ranges = self._ranges.open
+        if not ranges:
+            raise IndexError("range_pop: this thread has no range open on the device")
+        ranges.pop().__exit__(None, None, None)
+        return len(ranges)
 
     def Graph(self) -> Any:  # noqa: N802 - one name for every vendor's graph
         """A graph to capture work into. Raises Unsupported where GRAPHS is not claimed."""

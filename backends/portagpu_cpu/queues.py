@@ -47,12 +47,13 @@ class CpuEvent:
     def elapsed_time(self, end_event: CpuEvent) -> float:
         """Milliseconds from this event to ``end_event``.
 
-        Raises RuntimeError, as torch does, unless both were recorded with ``enable_timing=True``.
+        Raises ValueError, as torch does (c10/cuda/CUDAEvent.h), unless both were recorded with
+        ``enable_timing=True``.
         """
         if not (self._timing and end_event._timing):
-            raise RuntimeError("Both events must be created with argument 'enable_timing=True'.")
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._recorded_ns is None or end_event._recorded_ns is None:
-            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
         return (end_event._recorded_ns - self._recorded_ns) / 1e6
 
     def __repr__(self) -> str:

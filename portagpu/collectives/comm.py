@@ -31,9 +31,11 @@ class Comm:
 
     @property
     def init_string(self) -> str:
-        """The explicit ``backend`` for ``init_process_group``: CPU tensors always go over Gloo.
+        """The ``backend`` for ``init_process_group``: CPU tensors have a library on every device.
 
-        A bare "nccl" leaves CPU tensors without a library; "cpu:gloo,cuda:nccl" does not.
+        A bare "nccl" leaves CPU tensors without one; "cpu:gloo,cuda:nccl" does not. Where the
+        device is the CPU it is the bare name, so that ``get_backend()`` answers with it.
         """
-        pairs = {"cpu": "gloo", self.device_type: self.c10d_name}
-        return ",".join(f"{device}:{name}" for device, name in pairs.items())
+        if self.device_type == "cpu":
+            return self.c10d_name
+        return f"cpu:gloo,{self.device_type}:{self.c10d_name}"
