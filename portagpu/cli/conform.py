@@ -1,0 +1,271 @@
+"""``portagpu conform``: the conformance suite on this machine's device."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from portagpu.cli._common import (
+    STDOUT,
+    human_stream,
+    json_option,
+    require_torch,
+    terminal,
+    write_json,
+)
+from portagpu.suite import TIMEOUT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from portagpu.results import Result, Run
+    from portagpu.suite.machine import Listed, Machine
+
+
+@click.command()
+@click.option("--backend", metavar="NAME", help="The backend to judge; by default this machine's.")
+@click.option(
+    "--target",
+    metavar="ID",
+    help="The target to judge; INCONCLUSIVE where this machine is another.",
+)
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="AREA|ID",
+    help="Run only this area, id, or id pattern with * and ?; may be given several times.",
+)
+@click.option("--list", "list_only", is_flag=True, help="List the cases and run none.")
+@click.option("--smoke", is_flag=True, help="Run the short selection.")
+@click.option("--junit", metavar="FILE", help="Also write the results as JUnit XML to FILE.")
+@click.option("--strict", is_flag=True, help="UNVERIFIED results lower PASS to UNVERIFIED.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0.1),
+    default=TIMEOUT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long one case may take.",
+)
+@json_option
+def conform(
+    backend: str | None,
+    target: str | None,
+    only: tuple[str, ...],
+    list_only: bool,
+    smoke: bool,
+    junit: str | None,
+    strict: bool,
+    timeout_s: float,
+    json_to: str | None,
+) -> int:
+    """Run the conformance suite: does this device keep what its backend claims?
+
+    Exit code 0 for PASS, 1 for FAIL or ERROR, 3 where nothing was judged, 130 when interrupted.
+    """
+    from portagpu.suite.select import SelectionError
+
+    try:
+        if list_only:
+            _list(only, smoke, json_to)
+            return 0
+        require_torch("conform")
+        _check_backend(backend)
+        session = _Session(json_to, strict, target)
+        return session.run(backend, target, only, smoke, timeout_s, junit)
+    except SelectionError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _check_backend(name: str | None) -> None:
+    """A name that no distribution declares is a mistyped option, not a machine's failure."""
+    from portagpu.candidates import candidates, plugin
+    from portagpu.errors import BackendNotFound
+
+    if name is not None and name not in candidates():
+        try:
+            plugin(name)
+        except BackendNotFound as error:
+            raise click.UsageError(str(error)) from error
+
+
+def _list(only: tuple[str, ...], smoke: bool, json_to: str | None) -> None:
+    from portagpu.suite import list_cases
+
+    cases = list_cases(only, smoke)
+    document = {"schema": "portagpu.cases/1", "cases": [each.to_json() for each in cases]}
+    write_json(document, json_to)
+    if json_to != STDOUT:
+        click.echo(_listing(cases))
+
+
+def _listing(cases: Sequence[Listed]) -> str:
+    from portagpu.suite.select import base_id
+
+    by_function: dict[str, list[Listed]] = {}
+    for each in cases:
+        by_function.setdefault(base_id(each.id), []).append(each)
+    lines: list[str] = []
+    area = ""
+    for name, members in by_function.items():
+        if members[0].area != area:
+            area = members[0].area
+            lines.append(f"{area}:" if not lines else f"\n{area}:")
+        times = f" ({len(members)} cases)" if len(members) > 1 else ""
+        lines.append(f"  {name}{times}\n      {members[0].spec}")
+    return "\n".join([*lines, "", f"{len(cases)} cases in {len(by_function)} functions"])
+
+
+@dataclass(slots=True)
+class _Session:
+    """One run of the verb: the results so far, the progress line, the machine."""
+
+    json_to: str | None
+    strict: bool
+    target: str | None
+    results: list[Result] = field(default_factory=list)
+    machine: Machine | None = None
+
+    def run(
+        self,
+        backend: str | None,
+        target: str | None,
+        only: tuple[str, ...],
+        smoke: bool,
+        timeout_s: float,
+        junit: str | None,
+    ) -> int:
+        from portagpu.junit import write_junit
+        from portagpu.suite import conform as run_suite
+
+        run = self._new_run()
+        interrupted = False
+        with _Progress(terminal(human_stream(self.json_to))) as progress:
+            try:
+                run_suite(
+                    backend,
+                    target,
+                    only,
+                    smoke,
+                    timeout_s,
+                    self.results.append,
+                    on_start=progress.show,
+                    on_machine=self._opened,
+                )
+            except KeyboardInterrupt:
+                interrupted = True
+        run = self._finish(run, interrupted)
+        if self.json_to is not None and self.json_to != STDOUT:
+            run.write_json(self.json_to)
+        elif self.json_to == STDOUT:
+            run.dump(sys.stdout)
+        if junit is not None:
+            write_junit(run, junit)
+        click.echo(summary(run, self.machine), file=human_stream(self.json_to))
+        return run.exit_code
+
+    def _opened(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def _new_run(self) -> Run:
+        from portagpu.results import new_run
+
+        return new_run(["portagpu", *sys.argv[1:]], target=self.target, strict=self.strict)
+
+    def _finish(self, run: Run, interrupted: bool) -> Run:
+        """The run with its results and what is known of the machine by now."""
+        from dataclasses import replace
+
+        machine = self.machine
+        if machine is not None:
+            here = machine.target.id if machine.target is not None else None
+            device = {"name": machine.product or machine.device, "arch": machine.arch}
+            run.info = replace(
+                run.info,
+                backend=machine.backend,
+                target=self.target or here,
+                versions={**run.info.versions, **machine.versions},
+                devices=({**device, "vendor": machine.vendor},),
+            )
+        run.extend(self.results)
+        return run.finish(interrupted=interrupted)
+
+
+class _Progress:
+    """The case at hand, on the last line of a terminal; nothing anywhere else."""
+
+    def __init__(self, console: Console | None) -> None:
+        self._status: Any = None if console is None else console.status("starting")
+
+    def __enter__(self) -> _Progress:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def show(self, name: str, number: int, total: int) -> None:
+        """Say which case begins."""
+        if self._status is not None:
+            self._status.update(f"{number}/{total} {name}")
+
+
+def summary(run: Run, machine: Machine | None) -> str:
+    """Failing sentences first, then what was not judged, the areas, and the verdict."""
+    from portagpu.results import Verdict
+
+    parts = []
+    for title, verdicts in (
+        ("Failed", (Verdict.FAIL, Verdict.ERROR)),
+        ("Not judged", (Verdict.INCONCLUSIVE,)),
+        ("Skipped", (Verdict.SKIP,)),
+    ):
+        lines = _sentences([each for each in run.results if each.verdict in verdicts])
+        if lines:
+            parts.append("\n".join([f"{title}:", *lines]))
+    if run.results:
+        parts.append("\n".join(_areas(run)))
+    where = "" if machine is None else f" on {machine.backend}, {machine.name}"
+    counts = f"{len(run.results)} results in {run.info.duration_s:.1f} s{where}"
+    parts.append(f"{counts}\n{run.summary_line()}")
+    return "\n\n".join(parts)
+
+
+def _sentences(results: Sequence[Result]) -> list[str]:
+    """One line for each reason; cases that share one are named together."""
+    by_reason: dict[str, list[Result]] = {}
+    for each in results:
+        by_reason.setdefault(f"{each.verdict} {each.reason}", []).append(each)
+    lines = []
+    for group in by_reason.values():
+        named = ", ".join(each.id for each in group[:3])
+        more = f" and {len(group) - 3} more" if len(group) > 3 else ""
+        lines.append(f"  {group[0].verdict:<13}{named}{more}")
+        lines.append(f"  {'':<13}{group[0].reason}")
+    return lines
+
+
+def _areas(run: Run) -> list[str]:
+    by_area: dict[str, Counter[str]] = {}
+    seconds: dict[str, float] = {}
+    for each in run.results:
+        by_area.setdefault(each.area, Counter())[each.verdict] += 1
+        seconds[each.area] = seconds.get(each.area, 0.0) + each.duration_s
+    kinds = [kind for kind, count in run.counts.items() if count]
+    head = f"{'area':<14}" + "".join(f"{kind:>14}" for kind in kinds) + f"{'seconds':>10}"
+    rows = [
+        f"{area:<14}"
+        + "".join(f"{counted[kind]:>14}" for kind in kinds)
+        + f"{seconds[area]:>10.1f}"
+        for area, counted in by_area.items()
+    ]
+    return [head, *rows]

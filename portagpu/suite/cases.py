@@ -1,0 +1,176 @@
+"""What a case declares about itself, and how it says what the device did instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from portagpu.contract import Capability
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+AREAS: Final = (
+    "identity",
+    "visibility",
+    "memory",
+    "rng",
+    "streams",
+    "graphs",
+    "precision",
+    "attention",
+    "kernels",
+    "collectives",
+    "failures",
+    "profiling",
+    "telemetry",
+)
+
+ATTRIBUTE: Final = "portagpu_case"
+"""Where a pytest function keeps its case."""
+
+GUARDED: Final[Mapping[str, Capability]] = {
+    "Stream": Capability.STREAMS,
+    "stream": Capability.STREAMS,
+    "current_stream": Capability.STREAMS,
+    "Event": Capability.EVENTS,
+    "Graph": Capability.GRAPHS,
+    "reset_peak_memory_stats": Capability.PEAK_MEMORY,
+    "pin": Capability.PINNED_MEMORY,
+    "autocast": Capability.AUTOCAST,
+    "GradScaler": Capability.AUTOCAST,
+}
+"""The calls that belong to a capability: a case that covers one has to declare it."""
+
+_PLAIN_OUTCOMES: Final = ("exact", "unsupported", "undefined")
+_BOUNDED: Final = "bounded: "
+_F = TypeVar("_F", bound="Callable[..., None]")
+
+
+class NotHere(Exception):
+    """Raised by a case that this machine cannot judge; it becomes INCONCLUSIVE with the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One case before its parameters are filled in.
+
+    ``capability`` holds what a backend must claim for the case to be expected to pass; without
+    them it must raise Unsupported. ``outcome`` is "exact", "bounded: FORMULA", "unsupported" (a
+    typed error) or "undefined" (recorded, never judged). ``covers`` names what it exercises, for
+    instance "Backend.Stream" or "portagpu.seed". ``params`` are the values of its arguments.
+    """
+
+    id: str
+    spec: str
+    capability: tuple[Capability, ...] = ()
+    outcome: str = "exact"
+    traps: tuple[str, ...] = ()
+    covers: tuple[str, ...] = ()
+    smoke: bool = False
+    params: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    timeout_s: float | None = None
+    does_not_show: str = ""
+
+    def __post_init__(self) -> None:
+        problem = _problem(self)
+        if problem:
+            raise ValueError(f"case {self.id!r}: {problem}")
+
+    @property
+    def area(self) -> str:
+        """The part of the id before the slash."""
+        return self.id.partition("/")[0]
+
+
+def _problem(case: Case) -> str:
+    """What is wrong with a declaration, or nothing."""
+    area, slash, name = case.id.partition("/")
+    if area not in AREAS:
+        return f"{area!r} is not an area: {', '.join(AREAS)}"
+    if not slash or not name or not name.replace("-", "").isalnum() or not name.islower():
+        return "the name after the area is lower case words with hyphens"
+    if not case.spec.strip() or not case.spec.endswith(".") or "\n" in case.spec:
+        return "it needs a spec: one sentence that ends with a full stop"
+    if case.outcome not in _PLAIN_OUTCOMES and not case.outcome.startswith(_BOUNDED):
+        return f"the outcome is {', '.join(_PLAIN_OUTCOMES)} or '{_BOUNDED}FORMULA'"
+    if case.outcome.startswith(_BOUNDED) and not case.outcome.removeprefix(_BOUNDED).strip():
+        return "a bounded outcome states the formula of its bound"
+    for covered in case.covers:
+        needed = GUARDED.get(covered.rpartition(".")[2])
+        if needed is not None and needed not in case.capability:
+            return f"it covers {covered} and does not declare the capability {needed}"
+    return ""
+
+
+def case(
+    id: str,  # noqa: A002 - the word that results and the command line use
+    *,
+    spec: str,
+    capability: Capability | Sequence[Capability] | None = None,
+    outcome: str = "exact",
+    traps: Sequence[str] = (),
+    covers: Sequence[str] = (),
+    smoke: bool = False,
+    params: Mapping[str, Sequence[Any]] | None = None,
+    timeout_s: float | None = None,
+    does_not_show: str = "",
+) -> Callable[[_F], _F]:
+    """Declare a pytest function to be the case ``id``; see :class:`Case` for the arguments.
+
+    ``params`` maps an argument to its values, all combinations of which run; their labels are
+    appended to the id: text as it is, a number behind the argument's name, as in ``[float32-n4]``.
+    Raises ValueError for a declaration that is not complete.
+    """
+    if capability is None:
+        needed: tuple[Capability, ...] = ()
+    elif isinstance(capability, str):
+        needed = (Capability(capability),)
+    else:
+        needed = tuple(Capability(each) for each in capability)
+    declared = Case(
+        id=id,
+        spec=spec,
+        capability=needed,
+        outcome=outcome,
+        traps=tuple(traps),
+        covers=tuple(covers),
+        smoke=smoke,
+        params=tuple((name, tuple(values)) for name, values in (params or {}).items()),
+        timeout_s=timeout_s,
+        does_not_show=does_not_show,
+    )
+
+    def mark(function: _F) -> _F:
+        setattr(function, ATTRIBUTE, declared)
+        return function
+
+    return mark
+
+
+def label(name: str, value: object) -> str:
+    """How a parameter's value is written in an id."""
+    return value if isinstance(value, str) else f"{name}{value}"
+
+
+def refused(
+    call: Callable[[], object], kinds: type[Exception] | tuple[type[Exception], ...], what: str
+) -> Exception:
+    """The typed error with which ``call`` refuses ``what``.
+
+    Fails the case when there was none, or one of another type.
+    """
+    try:
+        value = call()
+    except kinds as error:
+        return error
+    except Exception as error:
+        raise AssertionError(
+            f"{what} was refused with {type(error).__name__} instead of {_names(kinds)}: {error}"
+        ) from error
+    raise AssertionError(f"{what} was not refused with {_names(kinds)}: it gave {value!r}")
+
+
+def _names(kinds: type[Exception] | tuple[type[Exception], ...]) -> str:
+    several = kinds if isinstance(kinds, tuple) else (kinds,)
+    return " or ".join(kind.__name__ for kind in several)

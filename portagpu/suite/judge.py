@@ -1,0 +1,171 @@
+"""From what a case did to its verdict, given what backend and target claim."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.results import Evidence, Result, Verdict
+from portagpu.suite.select import base_id, matches
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import date
+
+    from portagpu.suite.machine import Excuse, Judged, Listed, Machine
+
+SUITE: Final = "conformance"
+OWN_AREA: Final = "suite"
+"""The area of results about the suite itself: broken case files, excuses that do not fit."""
+
+_DOES_NOT_SHOW: Final[Mapping[str, str]] = {
+    "collectives": "ranks of one machine: nothing about several machines or their network",
+    "memory": "this process only, and small amounts: nothing about a device that is full",
+    "streams": "that work is ordered, not that it overlaps",
+    "precision": "values and rounding, not speed",
+}
+
+
+def judge(case: Listed, outcome: Mapping[str, Any], machine: Machine) -> Result:
+    """The result of a case that ran on the machine that is judged."""
+    verdict, reason = _verdict(case, outcome, machine)
+    if machine.target is not None:
+        verdict, reason = _held_to_target(case, verdict, reason, machine.target)
+    observed = list(outcome.get("observed", ()))
+    return _result(
+        case, verdict, reason, outcome["duration_s"], {"observed": observed} if observed else {}
+    )
+
+
+def _verdict(case: Listed, outcome: Mapping[str, Any], machine: Machine) -> tuple[Verdict, str]:
+    kind, reason = outcome["kind"], outcome["reason"]
+    missing = [each for each in case.capability if each not in machine.capabilities]
+    if kind == "error":
+        return Verdict.ERROR, reason
+    if kind == "not-here":
+        return Verdict.INCONCLUSIVE, reason
+    if missing:
+        return _unclaimed(f"{machine.backend} does not claim {' or '.join(missing)}", kind, reason)
+    if kind == "unsupported":
+        claimed = (
+            f"{machine.backend} claims {' and '.join(case.capability)}"
+            if case.capability
+            else "every backend must do this"
+        )
+        return Verdict.FAIL, f"{claimed}, but it raised Unsupported: {reason}"
+    if case.outcome == "undefined":
+        seen = "; ".join(outcome.get("observed", ())) or reason or "nothing to record"
+        return Verdict.SKIP, f"undefined, recorded and not judged: {seen}"
+    if kind == "failed":
+        return Verdict.FAIL, reason
+    return Verdict.PASS, ""
+
+
+def _unclaimed(lacks: str, kind: str, reason: str) -> tuple[Verdict, str]:
+    if kind == "unsupported":
+        return Verdict.SKIP, f"{lacks}; it raised Unsupported, as it must"
+    did = f"failed: {reason}" if kind == "failed" else "did what it does not claim"
+    return Verdict.FAIL, f"{lacks}, so it must raise Unsupported; instead it {did}"
+
+
+def _held_to_target(
+    case: Listed, verdict: Verdict, reason: str, target: Judged
+) -> tuple[Verdict, str]:
+    """What the target claims and the backend does not is open; the other way round is no claim."""
+    unclaimed = [each for each in case.capability if each not in target.claims]
+    if verdict is Verdict.SKIP and case.capability and not unclaimed:
+        if case.outcome != "undefined":
+            named = " and ".join(case.capability)
+            return Verdict.INCONCLUSIVE, f"{target.id} claims {named}, but here {reason}"
+    elif verdict is Verdict.PASS and unclaimed:
+        return Verdict.SKIP, f"{target.id} does not claim {' or '.join(unclaimed)}; it passed"
+    return verdict, reason
+
+
+def elsewhere(case: Listed, machine: Machine, target: Judged) -> Result:
+    """The result of a case of a target that is not this machine: nothing ran."""
+    unclaimed = [each for each in case.capability if each not in target.claims]
+    if unclaimed:
+        reason = f"{target.id} does not claim {' or '.join(unclaimed)}"
+        return _result(case, Verdict.SKIP, reason)
+    return _result(case, Verdict.INCONCLUSIVE, f"this machine is {machine.name}, not {target.id}")
+
+
+def broken_file(name: str, reason: str) -> Result:
+    """The error of a case file, or of a declaration in it."""
+    return Result(
+        id=f"{OWN_AREA}/{name}",
+        suite=SUITE,
+        area=OWN_AREA,
+        verdict=Verdict.ERROR,
+        reason=f"the suite is broken: {reason}",
+    )
+
+
+def excused(result: Result, excuses: Sequence[Excuse], today: date | None = None) -> Result:
+    """``result``, or SKIP in its place when it failed as the target declares, before the expiry."""
+    if not result.failed:
+        return result
+    today = today or datetime.now(UTC).date()
+    for excuse in excuses:
+        if not matches(excuse.pattern, result.id):
+            continue
+        told = f"{excuse.reason}, {excuse.url}"
+        if today > excuse.expires:
+            reason = f"{result.reason} (its excuse expired on {excuse.expires}: {told})"
+            return _replace(result, result.verdict, reason)
+        reason = f"expected to fail until {excuse.expires} ({told}): {result.reason}"
+        return _replace(result, Verdict.SKIP, reason)
+    return result
+
+
+def audit(
+    excuses: Sequence[Excuse], judged: Mapping[str, Verdict], today: date | None = None
+) -> list[Result]:
+    """One ERROR for every excuse that has expired, fits no case, or whose cases all pass.
+
+    ``judged`` has the verdict of every case of a complete run before any was excused.
+    """
+    today = today or datetime.now(UTC).date()
+    found = []
+    for number, excuse in enumerate(excuses, 1):
+        verdicts = [verdict for full, verdict in judged.items() if matches(excuse.pattern, full)]
+        problem = ""
+        if today > excuse.expires:
+            problem = f"expired on {excuse.expires}: solve it, or state a new day"
+        elif not verdicts:
+            problem = "fits no case: correct the pattern or remove it"
+        elif all(verdict is Verdict.PASS for verdict in verdicts):
+            problem = "fits only cases that pass: remove it"
+        if problem:
+            result = broken_file(f"expected-failure-{number}", "")
+            reason = f"the expected failure {excuse.pattern!r} ({excuse.url}) {problem}"
+            found.append(_replace(result, Verdict.ERROR, reason))
+    return found
+
+
+def _result(
+    case: Listed,
+    verdict: Verdict,
+    reason: str,
+    duration_s: float = 0.0,
+    extra: Mapping[str, Any] | None = None,
+) -> Result:
+    executed = verdict in (Verdict.PASS, Verdict.FAIL, Verdict.ERROR)
+    return Result(
+        id=case.id,
+        suite=SUITE,
+        area=case.area,
+        verdict=verdict,
+        evidence=(Evidence.EXECUTED,) if executed else (),
+        reason=reason,
+        does_not_show=case.does_not_show or _DOES_NOT_SHOW.get(case.area, ""),
+        duration_s=duration_s,
+        extra={**(extra or {}), "case": base_id(case.id)},
+    )
+
+
+def _replace(result: Result, verdict: Verdict, reason: str) -> Result:
+    from dataclasses import replace
+
+    return replace(result, verdict=verdict, reason=reason)

@@ -1,0 +1,224 @@
+"""Running the suite: children one after the other until every case has its result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.errors import BackendNotFound
+from portagpu.paths import matrix_dir
+from portagpu.suite.child import Child, SuiteError
+from portagpu.suite.judge import audit, broken_file, elsewhere, excused, judge
+from portagpu.suite.machine import Judged, Listed, Machine
+from portagpu.suite.select import select
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from portagpu.results import Result, Verdict
+    from portagpu.target import Target
+
+STARTUP_LIMIT_S: Final = 120.0
+"""Importing torch on a cold, busy machine takes tens of seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to run; see :func:`portagpu.suite.conform`."""
+
+    backend: str | None = None
+    target: str | Target | None = None
+    only: tuple[str, ...] = ()
+    smoke: bool = False
+    timeout_s: float = 60.0
+    folder: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """Whom to tell while it runs."""
+
+    on_result: Callable[[Result], None] | None = None
+    on_start: Callable[[str, int, int], None] | None = None
+    on_machine: Callable[[Machine], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Collected:
+    cases: list[Listed]
+    problems: list[Result]
+
+
+def listing(only: tuple[str, ...], smoke: bool, folder: Path | None) -> list[Listed]:
+    """The cases that are asked for; raises SuiteError when a file of the suite is broken."""
+    with Child(_folder(folder)) as child:
+        collected = _collect(child)
+    if collected.problems:
+        raise SuiteError(collected.problems[0].reason)
+    return select(collected.cases, only, smoke)
+
+
+def run(request: Request, callbacks: Callbacks) -> list[Result]:
+    """Run what is asked for and return every result, in the order of the suite."""
+    from portagpu.registry import resolve
+    from portagpu.target import load_target
+
+    wanted = load_target(request.target) if isinstance(request.target, str) else request.target
+    return _Run(request, callbacks, resolve(request.backend), wanted).results
+
+
+class _Run:
+    def __init__(
+        self, request: Request, callbacks: Callbacks, backend: str, wanted: Target | None
+    ) -> None:
+        self.request = request
+        self.callbacks = callbacks
+        self.backend = backend
+        self.wanted = None if wanted is None else Judged.of(wanted)
+        self.folder = _folder(request.folder)
+        self.results: list[Result] = []
+        self.raw: dict[str, Verdict] = {}
+        self.machine: Machine | None = None
+        self.pending: list[Listed] = []
+        self.total = 0
+        self._all_children()
+
+    def _all_children(self) -> None:
+        first = True
+        while first or self.pending:
+            before = len(self.pending)
+            with Child(self.folder) as child:
+                machine = self._open(child, first)
+                if not self.pending:
+                    break
+                child.ask({"ids": [case.id for case in self.pending]})
+                self._drain(child, machine)
+            if not first and len(self.pending) == before:
+                raise SuiteError("the suite makes no progress: its process ends before any case")
+            first = False
+        if self.machine is not None and self.machine.target and not self._partial:
+            for result in audit(self.machine.target.excuses, self.raw):
+                self._emit(result)
+
+    @property
+    def _partial(self) -> bool:
+        elsewhere = self.wanted is not None and self.machine is not None
+        here = self.machine.target if self.machine is not None else None
+        away = elsewhere and (here is None or self.wanted is None or here.id != self.wanted.id)
+        return bool(self.request.only) or self.request.smoke or away
+
+    def _open(self, child: Child, first: bool) -> Machine:
+        """Read which cases there are, and have the child open the device."""
+        collected = _collect(child)
+        if first:
+            self.pending = select(collected.cases, self.request.only, self.request.smoke)
+            self.total = len(self.pending)
+            for problem in collected.problems:
+                self._emit(problem)
+        child.ask({"backend": self.backend, "timeout_s": self.request.timeout_s})
+        event = _expect(child, "machine")
+        machine = Machine.from_json(event["machine"])
+        if first:
+            self.machine = machine
+            if self.callbacks.on_machine is not None:
+                self.callbacks.on_machine(machine)
+            self._away(machine)
+        return machine
+
+    def _away(self, machine: Machine) -> None:
+        """Where the target is not this machine there is nothing to run."""
+        wanted = self.wanted
+        if wanted is None or (machine.target is not None and machine.target.id == wanted.id):
+            return
+        for case in self.pending:
+            self._emit(elsewhere(case, machine, wanted))
+        self.pending = []
+
+    def _drain(self, child: Child, machine: Machine) -> None:
+        """Take results until the child is done, dies, or a case runs out of its time."""
+        running: Listed | None = None
+        while True:
+            limit_s = STARTUP_LIMIT_S if running is None else self._limit(running)
+            try:
+                event = child.event(limit_s)
+            except TimeoutError:
+                if running is None:
+                    raise SuiteError("the suite hangs between two cases") from None
+                where = child.where()
+                child.kill()
+                reason = (
+                    f"did not finish within {limit_s:g} s{' and stood' + where if where else ''}"
+                )
+                self._settle(running, _lost("failed", reason, limit_s), machine)
+                return
+            if event is None:
+                self._child_ended(child, running, machine)
+                return
+            if event["event"] == "start":
+                running = self._case(event["id"])
+                self._tell_start(running)
+            elif event["event"] == "result" and running is not None:
+                self._settle(running, event, machine)
+                running = None
+            elif event["event"] == "done":
+                return
+
+    def _child_ended(self, child: Child, running: Listed | None, machine: Machine) -> None:
+        how = child.end()
+        if running is None:
+            raise SuiteError(f"the suite's process {how} between two cases: {child.complaint()}")
+        self._settle(running, _lost("error", f"the process {how}", 0.0), machine)
+
+    def _settle(self, case: Listed, outcome: dict[str, Any], machine: Machine) -> None:
+        result = judge(case, outcome, machine)
+        self.raw[case.id] = result.verdict
+        if machine.target is not None:
+            result = excused(result, machine.target.excuses)
+        self.pending = [each for each in self.pending if each.id != case.id]
+        self._emit(result)
+
+    def _emit(self, result: Result) -> None:
+        self.results.append(result)
+        if self.callbacks.on_result is not None:
+            self.callbacks.on_result(result)
+
+    def _tell_start(self, case: Listed) -> None:
+        if self.callbacks.on_start is not None:
+            self.callbacks.on_start(case.id, self.total - len(self.pending) + 1, self.total)
+
+    def _case(self, full: str) -> Listed:
+        return next(each for each in self.pending if each.id == full)
+
+    def _limit(self, case: Listed) -> float:
+        return case.timeout_s or self.request.timeout_s
+
+
+def _lost(kind: str, reason: str, duration_s: float) -> dict[str, Any]:
+    return {"kind": kind, "reason": reason, "duration_s": duration_s, "observed": []}
+
+
+def _folder(folder: Path | None) -> Path:
+    return (matrix_dir() / "conformance") if folder is None else folder.resolve()
+
+
+def _collect(child: Child) -> _Collected:
+    event = _expect(child, "collected")
+    cases = [Listed.from_json(each) for each in event["cases"]]
+    problems = [broken_file(each["name"], each["reason"]) for each in event["problems"]]
+    return _Collected(cases, problems)
+
+
+def _expect(child: Child, kind: str) -> dict[str, Any]:
+    """The next event, which has to be of that kind."""
+    try:
+        event = child.event(STARTUP_LIMIT_S)
+    except TimeoutError:
+        raise SuiteError(f"the suite did not start within {STARTUP_LIMIT_S:g} s") from None
+    if event is None:
+        raise SuiteError(f"the suite cannot run: its process {child.end()}: {child.complaint()}")
+    if event["event"] == "fatal":
+        raise BackendNotFound(f"the device cannot be opened: {event['kind']}: {event['reason']}")
+    if event["event"] != kind:
+        raise SuiteError(f"the suite answered {event['event']!r} instead of {kind!r}")
+    return event
