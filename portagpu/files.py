@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import secrets
+import stat
 from pathlib import Path
 
 from portagpu.errors import OutputError
@@ -13,27 +14,48 @@ from portagpu.errors import OutputError
 def write_atomic(path: str | os.PathLike[str], text: str) -> Path:
     """Write ``text`` (UTF-8) to ``path`` and return the path.
 
-    Missing parent folders are made. Raises OutputError, with nothing left behind, when the folder
-    is read-only, the disk is full, or ``path`` is a folder.
+    Missing parent folders are made, a symbolic link is followed, and permissions are those of the
+    user's umask. A device, pipe or terminal (``/dev/stdout``) cannot be replaced and is written
+    into. What UTF-8 cannot express, such as a lone surrogate, is written as a backslash escape.
+    Raises OutputError, with nothing left behind, when the folder is read-only, the disk is full,
+    or ``path`` is a folder.
     """
     target = Path(path)
-    temporary: str | None = None
+    data = text.encode("utf-8", "backslashreplace")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        if _is_special(target):
+            target.write_bytes(data)
+        else:
+            _replace(Path(os.path.realpath(target)), data)
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OutputError(
+            f"cannot write {target}: {reason}; name a folder that is writable and has space"
+        ) from error
+    return target
+
+
+def _is_special(target: Path) -> bool:
+    try:
+        mode = target.stat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _replace(target: Path, data: bytes) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # not named after the target, whose name may already be as long as names can be
+    temporary = target.parent / f".portagpu-{secrets.token_hex(8)}.tmp"
+    try:
+        # created with the mode that the umask leaves, which a file of tempfile's does not have
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        # mkstemp makes files private; what a user asked for follows the user's umask
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(target)
-    except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
-        reason = error.strerror or str(error)
-        raise OutputError(f"cannot write {target}: {reason}; name a folder that is writable and has space") from error
-    return target
+        temporary.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
