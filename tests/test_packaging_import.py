@@ -56,7 +56,8 @@ def hook(event, arguments):
     if event == "open" and str(arguments[0]).startswith(("/dev", "/proc", "/sys")):
         events.append(f"open {arguments[0]}")
     elif event.split(".")[0] in {"subprocess", "socket", "ctypes"} or event in {
-        "os.fork", "os.exec", "os.posix_spawn", "os.system", "_thread.start_new_thread"
+        "os.fork", "os.exec", "os.posix_spawn", "os.system",
+        "_thread.start_new_thread", "_thread.start_joinable_thread",
     }:
         events.append(event)
 
@@ -73,10 +74,13 @@ import portagpu
 for name in ("Capability", "Unsupported", "backend", "Target"):
     getattr(portagpu, name)
 watched, seen = list(os.environ.read), list(events)
-print(json.dumps({"read": watched, "events": seen, "devices": devices(descriptors())}))
+threads = len(os.listdir("/proc/self/task"))
+print(json.dumps(
+    {"read": watched, "events": seen, "devices": devices(descriptors()), "threads": threads}
+))
 """
     found = json.loads(child("-c", code).ok())
-    assert found == {"read": [], "events": [], "devices": []}
+    assert found == {"read": [], "events": [], "devices": [], "threads": 1}
 
 
 def test_names_without_torch_do_not_import_it(child: Callable[..., Child]) -> None:
