@@ -58,7 +58,10 @@ def child(tmp_path: Path) -> Callable[..., Child]:
     folder.mkdir()
 
     def run(
-        *words: str, path: Sequence[Path] = (), environment: Mapping[str, str] | None = None
+        *words: str,
+        path: Sequence[Path] = (),
+        environment: Mapping[str, str] | None = None,
+        limit_s: float = CHILD_LIMIT_S,
     ) -> Child:
         passed = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         inherited = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
@@ -70,7 +73,7 @@ def child(tmp_path: Path) -> Callable[..., Child]:
             env={**passed, **(environment or {})},
             capture_output=True,
             text=True,
-            timeout=CHILD_LIMIT_S,
+            timeout=limit_s,
             check=False,
         )
         return Child(ended.returncode, ended.stdout, ended.stderr)

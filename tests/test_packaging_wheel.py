@@ -60,8 +60,8 @@ def test_wheel_holds_these_packages_and_nothing_else(names: set[str]) -> None:
 @pytest.mark.parametrize(
     ("folder", "inside"), [("portagpu", "portagpu"), ("backends/portagpu_cpu", "portagpu_cpu")]
 )
-def test_every_module_is_in_the_wheel_and_typed(names: set[str], folder: str, inside: str) -> None:
-    missing = {f"{inside}/{path}" for path in checkout(folder, "*.py")} - names
+def test_every_file_is_in_the_wheel_and_typed(names: set[str], folder: str, inside: str) -> None:
+    missing = {f"{inside}/{path}" for path in checkout(folder, "*")} - names
     assert not missing, f"the wheel lacks {sorted(missing)}"
     assert f"{inside}/py.typed" in names, "type checkers ignore a package without py.typed"
 

@@ -112,3 +112,19 @@ import portagpu.candidates
 print(portagpu.candidates.status("demo"))
 """
     assert "usable=False, reason='torch is not installed'" in child("-c", code, path=[demo]).ok()
+
+
+@pytest.mark.slow
+def test_example_passes_the_conformance_suite(child: Callable[..., Child], demo: Path) -> None:
+    words = ("-m", "portagpu", "conform", "--backend", "demo", "--json", "-")
+    ended = child(*words, path=[demo], limit_s=600)
+    run = json.loads(ended.out)
+    judged = {result["id"]: result for result in run["results"]}
+    failed = [f"{name}: {result['reason']}" for name, result in judged.items() if _bad(result)]
+    assert ended.code == 0, "\n".join(failed) or ended.err
+    assert run["run"]["backend"] == "demo"
+    assert judged["memory/peak-does-not-fall"]["verdict"] == "SKIP", "it does not claim PEAK_MEMORY"
+
+
+def _bad(result: dict[str, str]) -> bool:
+    return result["verdict"] not in {"PASS", "SKIP"}
