@@ -118,6 +118,7 @@ print(portagpu.candidates.status("demo"))
 def test_example_passes_the_conformance_suite(child: Callable[..., Child], demo: Path) -> None:
     words = ("-m", "portagpu", "conform", "--backend", "demo", "--json", "-")
     ended = child(*words, path=[demo], limit_s=600)
+    assert ended.out.startswith("{"), f"conform wrote no result: {ended.err}"
     run = json.loads(ended.out)
     judged = {result["id"]: result for result in run["results"]}
     failed = [f"{name}: {result['reason']}" for name, result in judged.items() if _bad(result)]
