@@ -1,0 +1,272 @@
+"""Collectives between ranks: bus bandwidth over sizes, the answer of every element checked.
+
+``busbw = S / t * factor`` (``portagpu.bench.busbw``); t is the time of the slowest rank.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.bench.busbw import bus_factor
+from portagpu.bench.cases import Case, no_ranks
+from portagpu.bench.effort import PACES, Effort
+
+if TYPE_CHECKING:
+    import torch
+
+    from portagpu._world_server import Rank
+    from portagpu.bench.device import Device
+    from portagpu.target import Target
+
+OPERATIONS: Final = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+)
+METRICS: Final = tuple(f"collectives/{operation}" for operation in OPERATIONS)
+
+_S: Final = {
+    "all_reduce": "the buffer of one rank",
+    "all_gather": "what one rank holds afterwards",
+    "reduce_scatter": "what one rank holds before",
+    "all_to_all": "what one rank sends to all, itself included",
+    "broadcast": "the buffer of one rank",
+    "reduce": "the buffer of one rank",
+}
+_KIB: Final = 1 << 10
+_MIB: Final = 1 << 20
+_CHUNK: Final = 1 << 22
+_VALUES: Final = 1024
+"""Values are whole and below this, so that sums over up to 2**14 ranks are exact in float32."""
+_ROOT: Final = 0
+_GROWING: Final = frozenset({"all_reduce", "reduce"})
+"""In place, so that every further call adds up sums."""
+
+
+def cases(*, device: Device, effort: Effort, world: int, target: Target | None) -> list[Case]:
+    """Every operation over ``world`` ranks and several sizes; the value is that of the largest."""
+    return [
+        _case(device, operation, world, _sizes(device, effort, operation, world, target))
+        for operation in OPERATIONS
+    ]
+
+
+def _case(device: Device, operation: str, world: int, sizes: list[int]) -> Case:
+    factor = bus_factor(operation, world)
+    told = "not applicable" if factor is None else f"{factor:.6g}"
+    alone = device.shared and world > 1
+    return Case(
+        id=f"collectives/{operation}[{world}]",
+        metric=f"collectives/{operation}",
+        area="collectives",
+        unit="GB/s",
+        function="collective",
+        arguments={"operation": operation, "sizes": sizes},
+        world=world,
+        shape={"bytes": sizes[-1], "ranks": world, "dtype": "fp32"},
+        axis="size",
+        counts=f"S / t x {told}, S: {_S[operation]}",
+        checks="every element on every rank, before and after the timing",
+        does_not_show="a network or a link: all ranks share this machine's memory" if alone else "",
+        absent=no_ranks(device, world),
+    )
+
+
+def _sizes(
+    device: Device, effort: Effort, operation: str, world: int, target: Target | None
+) -> list[int]:
+    """Total bytes S: whole elements for each rank; the sizes that the target expects too."""
+    if device.wide:
+        quick, full = (_MIB, 16 * _MIB, 256 * _MIB), tuple(4**i * _KIB for i in range(1, 11))
+    else:
+        quick, full = (64 * _KIB, _MIB, 4 * _MIB), tuple(4**i * _KIB for i in range(1, 9))
+    sizes = list(quick if effort is Effort.QUICK else full)
+    if target is not None and effort is Effort.FULL:
+        expected = target.expectations(f"collectives/{operation}")
+        sizes += [each.size_bytes for each in expected if each.ranks == world and each.size_bytes]
+    if device.free_bytes is not None:
+        # a buffer, a result of the same size, and what the check needs
+        sharing = world if device.shared else 1
+        sizes = [size for size in sizes if 4 * size * sharing <= device.free_bytes] or sizes[:1]
+    unit = 4 * world
+    return sorted({-(-size // unit) * unit for size in sizes})
+
+
+@dataclass(slots=True)
+class Exchange:
+    """The buffers of one collective at one size; ``sent`` and ``received`` are one where it works
+    in place."""
+
+    operation: str
+    rank: int
+    world: int
+    total: int
+    """Elements of S."""
+    sent: torch.Tensor
+    received: torch.Tensor
+    kept: torch.Tensor | None
+    """What was sent, where the operation replaces it by something larger."""
+
+    @classmethod
+    def make(cls, rank: Rank, operation: str, size: int) -> Exchange:
+        """Buffers for ``size`` bytes in total, not filled yet."""
+        import torch
+
+        total, share = size // 4, size // 4 // rank.world
+        make = partial(torch.empty, dtype=torch.float32, device=rank.gpu.device)
+        sent = make(share if operation == "all_gather" else total)
+        received = sent
+        if operation in ("all_gather", "all_to_all"):
+            received = make(total)
+        elif operation == "reduce_scatter":
+            received = make(share)
+        kept = torch.empty_like(sent) if operation in _GROWING else None
+        return cls(operation, rank.rank, rank.world, total, sent, received, kept)
+
+    def fill(self) -> None:
+        """Put this rank's values into what it sends, and nonsense where it receives."""
+        self.received.fill_(float("nan"))
+        if self.operation == "broadcast" and self.rank != _ROOT:
+            return
+        for start in range(0, self.sent.numel(), _CHUNK):
+            part = self.sent[start : start + _CHUNK]
+            part.copy_(values(self.rank, start, part.numel(), part.device))
+        if self.kept is not None:
+            self.kept.copy_(self.sent)
+
+    def restore(self) -> None:
+        """Undo what calls did to what is sent."""
+        if self.kept is not None:
+            self.sent.copy_(self.kept)
+
+    def first_wrong(self) -> str:
+        """The first element of the answer that is not right; empty where all are."""
+        if self.operation == "reduce" and self.rank != _ROOT:
+            return ""
+        for start in range(0, self.received.numel(), _CHUNK):
+            part = self.received[start : start + _CHUNK]
+            expected = self._expected(start, part.numel(), part.device)
+            differs = part != expected
+            if bool(differs.any()):
+                index = int(differs.nonzero()[0])
+                found, right = float(part[index]), float(expected[index])
+                return f"element {start + index} is {found:g} instead of {right:g}"
+        return ""
+
+    def _expected(self, start: int, count: int, device: torch.device) -> torch.Tensor:
+        """What the answer has to be from ``start`` on, from every rank's values by its number."""
+        import torch
+
+        if self.operation == "broadcast":
+            return values(_ROOT, start, count, device)
+        if self.operation in ("all_reduce", "reduce", "reduce_scatter"):
+            offset = start
+            if self.operation == "reduce_scatter":
+                offset += self.rank * self.received.numel()
+            return sum(
+                (values(rank, offset, count, device) for rank in range(1, self.world)),
+                start=values(0, offset, count, device),
+            )
+        share = self.total // self.world
+        skip = self.rank * share if self.operation == "all_to_all" else 0
+        parts = []
+        while count:
+            rank, inside = divmod(start, share)
+            length = min(count, share - inside)
+            parts.append(values(rank, skip + inside, length, device))
+            start, count = start + length, count - length
+        return torch.cat(parts)
+
+
+def values(rank: int, start: int, count: int, device: torch.device) -> torch.Tensor:
+    """The whole numbers that ``rank`` sends at ``start`` and after: a hash of place and rank.
+
+    Any rank can tell what every other one sent, without asking it. The constants are Knuth's
+    multiplicative hash (2**32 / golden ratio) and a prime.
+    """
+    import torch
+
+    place = torch.arange(start, start + count, dtype=torch.int64, device=device)
+    mixed = (place + 1) * 2654435761 + (rank + 1) * 40503
+    return ((mixed ^ (mixed >> 15)) % _VALUES).to(torch.float32)
+
+
+def collective(rank: Rank, *, effort: str, operation: str, sizes: list[int]) -> dict[str, Any]:
+    """Check and time ``operation`` at each of ``sizes`` bytes; all ranks make the same calls."""
+    from portagpu.bench.reading import Reading
+    from portagpu.bench.timing import Stopwatch, measure
+
+    stopwatch = Stopwatch(rank.gpu)
+    reading = Reading.start(stopwatch)
+    factor = bus_factor(operation, rank.world) or 0.0
+    for size in sizes:
+        exchange = Exchange.make(rank, operation, size)
+        _check(rank, exchange, reading, size)
+        rank.step(f"timing {operation} of {size} bytes")
+        timing = measure(
+            stopwatch,
+            partial(perform, exchange),
+            PACES[Effort(effort)],
+            prepare=partial(_ready, rank, exchange),
+            agree=partial(meet, rank),
+            most_repeats=_most_repeats(operation, rank.world),
+        )
+        _check(rank, exchange, reading, size)
+        reading.keep(timing, x=size, work=size * factor)
+    return reading.to_json()
+
+
+def _check(rank: Rank, exchange: Exchange, reading: Any, size: int) -> None:
+    """One call whose answer is looked at; ranks go on together even where it was wrong."""
+    rank.step(f"checking {exchange.operation} of {size} bytes")
+    exchange.fill()
+    perform(exchange)
+    rank.gpu.synchronize()
+    if wrong := exchange.first_wrong():
+        reading.reject(f"{exchange.operation} of {size} bytes: {wrong}")
+
+
+def _ready(rank: Rank, exchange: Exchange) -> None:
+    exchange.restore()
+    meet(rank, 0.0)
+
+
+def _most_repeats(operation: str, world: int) -> int:
+    """In place a sum grows with every call: by at most the number of ranks, below 2**100."""
+    return max(1, int(100 / math.log2(world))) if operation in _GROWING else 1000
+
+
+def meet(rank: Rank, value: float) -> float:
+    """The largest ``value`` of all ranks, which wait for one another here; over the host."""
+    import torch
+    import torch.distributed as dist
+
+    rank.gpu.synchronize()
+    box = torch.tensor([value], dtype=torch.float64)
+    dist.all_reduce(box, op=dist.ReduceOp.MAX)
+    return float(box)
+
+
+def perform(exchange: Exchange) -> None:
+    """One call of the collective."""
+    import torch.distributed as dist
+
+    sent, received = exchange.sent, exchange.received
+    if exchange.operation == "all_reduce":
+        dist.all_reduce(sent)
+    elif exchange.operation == "all_gather":
+        dist.all_gather_into_tensor(received, sent)
+    elif exchange.operation == "reduce_scatter":
+        dist.reduce_scatter_tensor(received, sent)
+    elif exchange.operation == "all_to_all":
+        dist.all_to_all_single(received, sent)
+    elif exchange.operation == "broadcast":
+        dist.broadcast(sent, src=_ROOT)
+    else:
+        dist.reduce(sent, dst=_ROOT)

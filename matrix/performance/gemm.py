@@ -1,0 +1,106 @@
+"""Matrix products in each dtype: 2 M N K operations a call, in TFLOPS (TOPS for integers)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.bench.cases import Absent, Case
+from portagpu.bench.device import DTYPES
+from portagpu.precision import Support
+from portagpu.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from portagpu._world_server import Rank
+    from portagpu.bench.device import Device
+    from portagpu.bench.effort import Effort
+    from portagpu.target import Target
+
+METRICS: Final = tuple(f"gemm/{dtype}" for dtype in DTYPES)
+
+_SEED: Final = 20240229
+_REASONS: Final = {
+    Support.STORAGE: "keeps and converts {dtype} but has no arithmetic in it",
+    Support.NONE: "has no {dtype}",
+}
+
+
+def cases(*, device: Device, effort: Effort, world: int, target: Target | None) -> list[Case]:
+    """A square product of each dtype, and every product that the target has an expectation for."""
+    del effort, world
+    found: list[Case] = []
+    for dtype in DTYPES:
+        support = Support(device.support.get(dtype, Support.NONE))
+        edge = _edge(device, dtype, support)
+        shapes = [(edge, edge, edge)]
+        if target is not None:
+            stated = [_shape(each.shape) for each in target.expectations(f"gemm/{dtype}")]
+            shapes += [shape for shape in stated if shape is not None]
+        found.extend(_case(device, dtype, support, shape) for shape in dict.fromkeys(shapes))
+    return found
+
+
+def _case(device: Device, dtype: str, support: Support, shape: tuple[int, int, int]) -> Case:
+    m, n, k = shape
+    name = f"{m}" if m == n == k else f"{m}x{n}x{k}"
+    absent = None
+    if support in _REASONS:
+        reason = _REASONS[support].format(dtype=dtype)
+        absent = Absent(Verdict.SKIP, f"the {device.backend or device.name} device {reason}")
+    limits = [
+        "operands that fit a cache stay there between calls",
+        "the arithmetic is emulated by other instructions" if support is Support.EMULATED else "",
+    ]
+    return Case(
+        id=f"gemm/{dtype}[{name}]",
+        metric=f"gemm/{dtype}",
+        area="gemm",
+        unit="TOPS" if dtype.startswith("int") else "TFLOPS",
+        function="gemm",
+        arguments={"dtype": dtype, "m": m, "n": n, "k": k},
+        algorithm="dense",
+        dtype=dtype,
+        shape={"m": m, "n": n, "k": k, "dtype": dtype},
+        counts="2 M N K operations",
+        checks="sampled rows and columns against float64, within the bound of rounding",
+        does_not_show="; ".join(limit for limit in limits if limit),
+        absent=absent,
+    )
+
+
+def _edge(device: Device, dtype: str, support: Support) -> int:
+    """The edge of the square: enough work for the device, little enough for a slow path."""
+    if device.wide:
+        return 4096 if dtype in ("fp64", "fp32") else 8192
+    # torch has no fast path for these on a CPU without instructions for them
+    slow = support is Support.EMULATED or dtype in ("int8", "fp8")
+    return 256 if slow else 1024
+
+
+def _shape(text: str | None) -> tuple[int, int, int] | None:
+    match = re.fullmatch(r"(\d+)x(\d+)x(\d+)", text or "")
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
+def gemm(rank: Rank, *, effort: str, dtype: str, m: int, n: int, k: int) -> dict[str, Any]:
+    """Check one product of the operands, time many, and check the last."""
+    from portagpu.bench import matmul
+    from portagpu.bench.effort import PACES, Effort
+    from portagpu.bench.reading import Reading
+    from portagpu.bench.timing import Stopwatch, measure
+
+    work = matmul.product(rank.gpu, dtype, m, n, k, _SEED)
+    stopwatch = Stopwatch(rank.gpu)
+    reading = Reading.start(stopwatch)
+    reading.notes = {"seed": _SEED}
+    rank.step(f"checking {dtype} {m}x{n}x{k}")
+    matmul.poison(work)
+    matmul.multiply(work)
+    reading.reject(matmul.verify(work, _SEED))
+    if reading.wrong:
+        return reading.to_json()
+    rank.step(f"timing {dtype} {m}x{n}x{k}")
+    timing = measure(stopwatch, lambda: matmul.multiply(work), PACES[Effort(effort)])
+    reading.reject(matmul.verify(work, _SEED + 1))
+    reading.keep(timing, work=work.operations)
+    return reading.to_json()

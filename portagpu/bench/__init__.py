@@ -1,0 +1,37 @@
+"""The performance suite as a library: measuring, judging, and comparing like with like.
+
+What is measured is in ``matrix/performance``; ``docs/performance.md`` says how. Importing this
+imports no torch.
+"""
+
+from __future__ import annotations
+
+from portagpu.bench.busbw import bus_factor
+from portagpu.bench.cases import SUITE, Case
+from portagpu.bench.device import Device
+from portagpu.bench.effort import Effort
+from portagpu.bench.load import Comparison, Sustained, compare_ranks, sustained
+from portagpu.bench.peers import Outlier, Peers, peers
+from portagpu.bench.runner import default_world, open_device, run
+from portagpu.bench.suite import AREAS, UnknownMeasure, metrics
+
+__all__ = [
+    "AREAS",
+    "SUITE",
+    "Case",
+    "Comparison",
+    "Device",
+    "Effort",
+    "Outlier",
+    "Peers",
+    "Sustained",
+    "UnknownMeasure",
+    "bus_factor",
+    "compare_ranks",
+    "default_world",
+    "metrics",
+    "open_device",
+    "peers",
+    "run",
+    "sustained",
+]

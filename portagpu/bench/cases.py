@@ -1,0 +1,102 @@
+"""What one case of the suite is, before it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from portagpu.bench.device import Device
+
+SUITE: Final = "performance"
+
+SCALES: Final[Mapping[str, float]] = {"TFLOPS": 1e12, "TOPS": 1e12, "GB/s": 1e9}
+"""Work per second in each unit of rate: decimal, 1 GB is 1e9 bytes."""
+TIME_SCALES: Final[Mapping[str, float]] = {"us": 1e6}
+"""Seconds in each unit of time."""
+
+BEYOND_CACHE: Final = 4
+"""Arrays of at least four times all last-level caches: the run rule of STREAM
+(https://www.cs.virginia.edu/stream/ref.html)."""
+_UNKNOWN_CACHE_BYTES: Final = 128 << 20
+_LEAST_ARRAY_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Why a case does not run here: SKIP (not claimed) or INCONCLUSIVE (claimed, not judged)."""
+
+    verdict: Verdict
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One measure: ``function(rank, effort=..., **arguments)`` returns a ``Reading`` as JSON.
+
+    ``metric`` is the id under which targets state expectations, ``id`` adds the variant in square
+    brackets. ``function`` is "name" in the area's file. ``counts`` says what work is counted,
+    ``checks`` how values are checked before a time is kept.
+    """
+
+    id: str
+    metric: str
+    area: str
+    unit: str
+    function: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    world: int = 1
+    algorithm: str | None = None
+    dtype: str | None = None
+    shape: str | Mapping[str, int | str] | None = None
+    axis: str = ""
+    """What the size of a curve's points is called ("array size"); empty where there is no curve."""
+    counts: str = ""
+    checks: str = ""
+    does_not_show: str = ""
+    absent: Absent | None = None
+
+
+def large_array_bytes(device: Device, arrays: int) -> int:
+    """Bytes of one of ``arrays`` arrays that together leave three quarters of memory free.
+
+    Beyond the last-level cache where memory allows; a multiple of 1 MiB.
+    """
+    cache = device.cache_bytes or _UNKNOWN_CACHE_BYTES
+    wanted = max(BEYOND_CACHE * cache, _LEAST_ARRAY_BYTES)
+    if device.free_bytes is not None:
+        wanted = min(wanted, device.free_bytes // (4 * arrays))
+    return max(wanted >> 20, 1) << 20
+
+
+def cache_sentence(device: Device, array_bytes: int) -> str:
+    """How arrays compare to the cache, for ``does_not_show``; empty where they are beyond it."""
+    if device.cache_bytes is None:
+        return f"the size of the last-level cache is unknown; arrays are {array_bytes >> 20} MiB"
+    if array_bytes < BEYOND_CACHE * device.cache_bytes:
+        return (
+            f"arrays of {array_bytes >> 20} MiB are not {BEYOND_CACHE} times the last-level cache "
+            f"of {device.cache_bytes >> 20} MiB, so part of the traffic may be cache"
+        )
+    return ""
+
+
+def no_ranks(device: Device, world: int) -> Absent | None:
+    """Why a collective over ``world`` ranks has no bus bandwidth here; None where it has."""
+    if "collectives" not in device.capabilities:
+        return Absent(Verdict.SKIP, f"the {device.backend} backend claims no collectives")
+    if world == 1:
+        return Absent(
+            Verdict.SKIP,
+            "not applicable: one rank moves nothing between ranks, so it has no bus bandwidth",
+        )
+    if not device.shared and device.count < world:
+        return Absent(
+            Verdict.INCONCLUSIVE,
+            f"{world} ranks need {world} devices, and this machine shows {device.count}",
+        )
+    return None

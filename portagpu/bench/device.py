@@ -1,0 +1,152 @@
+"""The facts of a device that decide what is measured on it, gathered in a rank."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.precision import Support
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from portagpu._world_server import Rank
+    from portagpu.contract import Backend
+    from portagpu.target import Target
+
+DTYPES: Final = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
+"""Element types of matrix products, under the names of targets' peaks."""
+_TORCH_NAMES: Final = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "int8": "int8",
+}
+_FP8: Final = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+_MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device as the suite plans for it; None is unknown.
+
+    ``count`` is how many its backend sees and ``shared`` whether all ranks use one; ``support``
+    maps the dtypes of ``DTYPES`` to ``portagpu.precision.Support``; ``wide`` is True where threads
+    run in lockstep, on a device with a memory of its own.
+    """
+
+    backend: str
+    name: str
+    index: int = 0
+    count: int = 1
+    shared: bool = False
+    wide: bool = False
+    product: str | None = None
+    arch: str = ""
+    target: str | None = None
+    cache_bytes: int | None = None
+    """All caches of the last level together."""
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    support: Mapping[str, str] = field(default_factory=dict)
+    capabilities: tuple[str, ...] = ()
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    comm: str = ""
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Device:
+        """The device that :func:`describe` returned."""
+        return cls(**{**document, "capabilities": tuple(document["capabilities"])})
+
+    @classmethod
+    def of_target(cls, target: Target) -> Device:
+        """The device that a target's facts describe: for naming what cannot be measured here."""
+        known = {dtype for dtype in DTYPES if target.peak(dtype) is not None}
+        peaks = known or set(DTYPES) - {"tf32"}
+        return cls(
+            backend="",
+            name=target.id,
+            count=2,
+            shared=target.arch.warp_size == 1,
+            wide=target.arch.warp_size > 1,
+            product=target.product,
+            arch=target.arch.name,
+            target=target.id,
+            cache_bytes=_cache_of_target(target),
+            support={
+                dtype: str(Support.NATIVE if dtype in peaks else Support.NONE) for dtype in DTYPES
+            },
+            capabilities=("collectives", "events", "pinned-memory"),
+        )
+
+
+def describe(rank: Rank) -> dict[str, Any]:
+    """The :class:`Device` of this rank, as JSON has it."""
+    gpu = rank.gpu
+    free, total = gpu.mem_get_info()
+    device = Device(
+        backend=gpu.name,
+        name=str(gpu.device),
+        index=gpu.index,
+        count=gpu.device_count(),
+        shared=gpu.plugin.shared,
+        wide=gpu.arch.warp_size > 1,
+        product=gpu.product,
+        arch=gpu.arch.name,
+        target=gpu.target.id if gpu.target is not None else None,
+        cache_bytes=_cache_bytes(gpu),
+        free_bytes=free,
+        total_bytes=total,
+        support=_support(gpu),
+        capabilities=tuple(sorted(map(str, gpu.capabilities))),
+        versions={**gpu.versions, "comm": _comm(gpu)},
+        comm=gpu.comm.library,
+    )
+    return asdict(device)
+
+
+def _comm(gpu: Backend) -> str:
+    return " ".join(part for part in (gpu.comm.library, gpu.comm.version) if part)
+
+
+def _support(gpu: Backend) -> dict[str, str]:
+    import torch
+
+    found = {
+        dtype: str(gpu.precision.support(getattr(torch, name)))
+        for dtype, name in _TORCH_NAMES.items()
+    }
+    fp8 = [str(gpu.precision.support(getattr(torch, name))) for name in _FP8]
+    if gpu.precision.fp8 is not None:
+        found["fp8"] = str(gpu.precision.support(gpu.precision.fp8.e4m3))
+    else:
+        found["fp8"] = str(Support.STORAGE if Support.STORAGE in fp8 else Support.NONE)
+    # no torch dtype of its own: fp32 products whose inputs are rounded, where the target has a rate
+    rated = gpu.target is not None and gpu.target.peak("tf32") is not None
+    found["tf32"] = str(Support.NATIVE if rated else Support.NONE)
+    return found
+
+
+def _cache_bytes(gpu: Backend) -> int | None:
+    """The last level of cache: the host's own for a device that is the host, else the target's."""
+    if gpu.plugin.shared:
+        from portagpu.host import Tree, read_cpu
+
+        caches = read_cpu(Tree()).caches
+        last = max((cache.level for cache in caches), default=0)
+        sizes = [each.size_bytes * each.instances for each in caches if each.level == last]
+        return sum(sizes) or None
+    stated = _cache_of_target(gpu.target) if gpu.target is not None else None
+    reported = getattr(gpu.get_device_properties(), "L2_cache_size", None)
+    return stated or (int(reported) if reported else None)
+
+
+def _cache_of_target(target: Target) -> int | None:
+    facts = [target.fact(f"cache.{key}") for key in ("l2_total", "memory_side_total")]
+    sizes = [
+        int(fact.value * _MIB)
+        for fact in facts
+        if fact is not None and fact.unit == "MiB" and isinstance(fact.value, int | float)
+    ]
+    return max(sizes, default=None)

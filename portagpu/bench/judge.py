@@ -1,0 +1,229 @@
+"""What a measured value means: held against what the target expects and what it can reach at most.
+
+1. A value above the most that the target's facts allow, by more than 2 %, is an ERROR: the
+   measurement is wrong, and its number is not kept.
+2. Inside an expectation is PASS. Outside it is FAIL where the vendor or this project stands behind
+   the expectation and its software range holds here, else UNVERIFIED.
+3. Without an expectation that speaks of this case it is UNVERIFIED.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.target.limits import METRICS, NoLimit, limit
+from portagpu.target.model import Authority, Confidence
+from portagpu.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from portagpu.bench.cases import Case
+    from portagpu.bench.stats import Summary
+    from portagpu.target import Expectation, Target
+
+ABOVE_PEAK: Final = 1.02
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """The verdict with its reason, the expectation as results write it, and the limit's share."""
+
+    verdict: Verdict
+    reason: str = ""
+    expected: dict[str, Any] | None = None
+    of_limit: float | None = None
+
+
+def judge(
+    case: Case,
+    summary: Summary,
+    target: Target | None,
+    *,
+    size_bytes: int | None = None,
+    versions: Mapping[str, str | None] | None = None,
+) -> Opinion:
+    """What ``summary``, in the unit of ``case``, means on ``target``.
+
+    ``size_bytes`` is the size of the value where the case has one; ``versions`` is what runs.
+    """
+    if target is None:
+        return Opinion(Verdict.UNVERIFIED, "this machine matches no target with expectations")
+    most = ceiling(case, target)
+    share = None
+    if most is not None:
+        share = summary.median / most[0]
+        if share > ABOVE_PEAK:
+            return Opinion(
+                Verdict.ERROR,
+                f"the measurement is wrong: {summary.median:.6g} {case.unit} is {share:.0%} of "
+                f"the {most[0]:.6g} {case.unit} that {target.id} can reach ({most[1]})",
+                of_limit=share,
+            )
+    stated = target.expectations(case.metric)
+    fitting = [each for each in stated if _speaks_of(each, case, size_bytes)]
+    if not fitting:
+        reason = f"{target.id} states no expectation for {case.metric}"
+        if stated:
+            told = " or ".join(_told(each) for each in stated)
+            reason = f"{target.id} states {case.metric} only for {told}"
+        return Opinion(Verdict.UNVERIFIED, reason, of_limit=share)
+    opinions = [_held_against(each, case, summary, versions or {}) for each in fitting]
+    # which algorithm ran is the library's choice: being inside any of them is enough
+    best = min(opinions, key=lambda opinion: _ORDER.index(opinion.verdict))
+    return Opinion(best.verdict, best.reason, best.expected, share)
+
+
+_ORDER: Final = (Verdict.PASS, Verdict.UNVERIFIED, Verdict.FAIL)
+
+
+def ceiling(case: Case, target: Target) -> tuple[float, str] | None:
+    """(the most that the target's facts allow, the rule); None where they do not say.
+
+    Facts of confidence "unverified" do not count. Where the algorithm that ran is not known it is
+    the most that any can reach.
+    """
+    metric = METRICS.get(case.metric)
+    if metric is None:
+        return None
+    if case.dtype is not None:
+        peak = target.peak(case.dtype)
+        if peak is None or peak.confidence is Confidence.UNVERIFIED:
+            return None
+        return peak.value, f"its dense peak in {peak.dtype}"
+    facts = {
+        key: fact
+        for key, fact in target.facts.items()
+        if fact.confidence is not Confidence.UNVERIFIED
+    }
+    found = []
+    for algorithm in metric.algorithms:
+        try:
+            most = limit(facts, metric, algorithm, case.world if metric.ranks else None)
+        except NoLimit:
+            continue
+        found.append((most.value, most.rule))
+    return max(found, default=None)
+
+
+def _speaks_of(expectation: Expectation, case: Case, size_bytes: int | None) -> bool:
+    """Whether the expectation is about this variant, number of ranks, size and shape."""
+    if case.algorithm is not None and expectation.algorithm != case.algorithm:
+        return False
+    if expectation.ranks is not None and expectation.ranks != case.world:
+        return False
+    if expectation.size_bytes is not None and expectation.size_bytes != size_bytes:
+        return False
+    if case.dtype is not None:
+        return expectation.shape == _product_shape(case)
+    return True
+
+
+def _product_shape(case: Case) -> str:
+    return "x".join(str(case.arguments[edge]) for edge in ("m", "n", "k"))
+
+
+def _told(expectation: Expectation) -> str:
+    parts = [expectation.shape, expectation.algorithm]
+    return f"{', '.join(part for part in parts if part)}"
+
+
+def _held_against(
+    expectation: Expectation,
+    case: Case,
+    summary: Summary,
+    versions: Mapping[str, str | None],
+) -> Opinion:
+    expected = as_expected(expectation)
+    value = summary.statistic(expectation.statistic)
+    if value is None:
+        reason = f"the expectation is of the {expectation.statistic}, which is not measured"
+        return Opinion(Verdict.UNVERIFIED, reason, expected)
+    judgement = expectation.judge(value)
+    source = expected["source"]
+    if judgement.inside:
+        return Opinion(Verdict.PASS, f"as {source} has it", expected)
+    bound = judgement.low if judgement.side == "below" else judgement.high
+    reason = (
+        f"the {expectation.statistic} of {value:.6g} {case.unit} is {judgement.side} "
+        f"{_number(bound)} {case.unit} ({source})"
+    )
+    other = other_software(expectation, versions)
+    if other:
+        return Opinion(Verdict.UNVERIFIED, f"{reason}; {other}", expected)
+    if expectation.authority is Authority.THIRD_PARTY:
+        return Opinion(Verdict.UNVERIFIED, f"{reason}; a third party's figure is a hint", expected)
+    return Opinion(Verdict.FAIL, reason, expected)
+
+
+def _number(value: float | None) -> str:
+    return "its bound" if value is None else f"{value:.6g}"
+
+
+def as_expected(expectation: Expectation) -> dict[str, Any]:
+    """The expectation as ``Result.expected`` has it."""
+    software = ", ".join(f"{name} {range_}" for name, range_ in expectation.software)
+    return {
+        "reference": expectation.reference,
+        "lower": expectation.lower,
+        "upper": expectation.upper,
+        "unit": expectation.unit,
+        "source": ", ".join(expectation.source) or "own measurement",
+        "statistic": expectation.statistic,
+        "shape": expectation.shape,
+        "algorithm": expectation.algorithm,
+        "software": software or None,
+        "confidence": str(expectation.authority),
+    }
+
+
+def other_software(expectation: Expectation, versions: Mapping[str, str | None]) -> str:
+    """In what the software here differs from the expectation's; empty where it does not."""
+    for name, range_ in expectation.software:
+        version = versions.get(name)
+        if version is None:
+            return f"it was obtained with {name} {range_}, and the version here is unknown"
+        if not within(version, range_):
+            return f"it was obtained with {name} {range_}, and here is {version}"
+    return ""
+
+
+def within(version: str, specifier: str) -> bool:
+    """Whether ``version`` ("2.13.0+cpu") is in ``specifier`` (">=2.9,<3", "==6.3.*").
+
+    Compares the numbers of the release only, with zeros for those that are missing.
+    """
+    release = _release(version)
+    for part in specifier.split(","):
+        match = re.fullmatch(r"\s*(==|!=|>=|<=|>|<)\s*([\d.]+?)(\.\*)?\s*", part)
+        if match is None or not release:
+            return False
+        wanted = _release(match[2])
+        here = release[: len(wanted)] if match[3] else release
+        if not _HOLDS[match[1]](_order(here, wanted)):
+            return False
+    return True
+
+
+_HOLDS: Final = {
+    "==": lambda order: order == 0,
+    "!=": lambda order: order != 0,
+    ">=": lambda order: order >= 0,
+    "<=": lambda order: order <= 0,
+    ">": lambda order: order > 0,
+    "<": lambda order: order < 0,
+}
+
+
+def _release(version: str) -> tuple[int, ...]:
+    match = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
+    return tuple(int(part) for part in match[1].split(".")) if match else ()
+
+
+def _order(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    pairs = list(zip_longest(one, other, fillvalue=0))
+    left, right = [a for a, _ in pairs], [b for _, b in pairs]
+    return (left > right) - (left < right)

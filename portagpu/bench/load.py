@@ -1,0 +1,341 @@
+"""Loads for bring-up: the same product on each rank in turn, and one device busy for a while."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.bench.cases import SCALES, SUITE
+from portagpu.bench.effort import PACES, Effort
+from portagpu.bench.peers import RELATIVE, Peers, peers
+from portagpu.bench.reading import Reading
+from portagpu.bench.stats import Summary, mad, summarise
+from portagpu.results import Result
+from portagpu.verdicts import Evidence, Verdict
+from portagpu.world import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from portagpu.world import Ranks, WorldOutcome
+
+UNIT: Final = "TFLOPS"
+SHARED_RELATIVE: Final = 0.5
+"""Ranks that share one device also share it with whatever else runs there."""
+_START_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The same product on every rank: ``summaries`` in TFLOPS by rank, and the outliers."""
+
+    summaries: Mapping[str, Summary]
+    peers: Peers
+    results: tuple[Result, ...]
+
+
+def compare_ranks(
+    ranks: Ranks,
+    *,
+    backend: str | None = None,
+    world: int,
+    effort: Effort = Effort.QUICK,
+    dtype: str = "fp32",
+    size: int | None = None,
+    rounds: int = 3,
+    relative: float | None = None,
+    timeout_s: float | None = None,
+) -> Comparison:
+    """Let every rank measure the same product while all others wait, and compare them.
+
+    Ranks take turns for ``rounds`` rounds, so that what disturbs the machine for a moment meets
+    more than one. One result for each rank: PASS, FAIL for an outlier (see ``peers``; ``relative``
+    is 0.05, and 0.5 where ranks share one device) or for a wrong value, UNVERIFIED where fewer than
+    four ranks can be compared.
+    """
+    pace = PACES[effort]
+    outcome = ranks.run(
+        "portagpu.bench.load_ranks:take_turns",
+        world,
+        arguments={"effort": str(effort), "dtype": dtype, "size": size, "rounds": rounds},
+        backend=backend,
+        timeout_s=timeout_s or pace.timeout_s,
+    )
+    if not outcome.ok:
+        empty = Peers(None, None, (), False, outcome.sentence)
+        return Comparison({}, empty, (_broken("ranks/gemm", outcome),))
+    readings = [Reading.from_json(value) for value in outcome.values]
+    shared = bool(readings[0].notes["shared"])
+    summaries = {
+        f"rank {rank}": summarise(_rates(reading))
+        for rank, reading in enumerate(readings)
+        if not reading.wrong
+    }
+    values = {name: each.median for name, each in summaries.items()}
+    within = relative if relative is not None else SHARED_RELATIVE if shared else RELATIVE
+    compared = peers(values, relative=within) if values else Peers(None, None, (), False, "none")
+    results = [
+        _compared(f"rank {rank}", reading, summaries.get(f"rank {rank}"), compared, within)
+        for rank, reading in enumerate(readings)
+    ]
+    return Comparison(summaries, compared, tuple(results))
+
+
+def _rates(reading: Reading) -> list[float]:
+    return [
+        point.work / seconds / SCALES[UNIT] for point in reading.points for seconds in point.seconds
+    ]
+
+
+def _compared(
+    name: str, reading: Reading, summary: Summary | None, compared: Peers, within: float
+) -> Result:
+    shared: dict[str, Any] = {
+        "id": "ranks/gemm",
+        "suite": SUITE,
+        "area": "ranks",
+        "device": name,
+        "evidence": (Evidence.EXECUTED,),
+        "shape": reading.notes["shape"],
+        "does_not_show": "how fast the device should be: it is only compared with its peers",
+    }
+    if summary is None:
+        return Result(verdict=Verdict.FAIL, reason=reading.wrong, **shared)
+    outlier = next((each for each in compared.outliers if each.name == name), None)
+    verdict, reason = Verdict.PASS, ""
+    if outlier is not None:
+        verdict = Verdict.FAIL
+        side = "below" if outlier.relative < 0 else "above"
+        reason = f"{abs(outlier.relative):.0%} {side} the median of its peers"
+    elif not compared.judged:
+        verdict, reason = Verdict.UNVERIFIED, compared.reason
+    return Result(
+        verdict=verdict,
+        reason=reason,
+        value=summary.median,
+        unit=UNIT,
+        statistic="median",
+        n=summary.n,
+        spread=summary.spread,
+        extra={
+            "peers_median": compared.median,
+            "peers_mad": compared.mad,
+            "relative_allowed": within,
+            "threads": reading.threads,
+            "clock": reading.clock,
+        },
+        **shared,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sustained:
+    """One device under load for a while.
+
+    ``throughput`` holds (seconds since the start, TFLOPS) for each interval; ``readings`` what the
+    plugin's telemetry said after each, with the second under "t_s". ``drift_percent`` is the mean
+    of the last third against the first, in percent; None with fewer than three intervals.
+    """
+
+    device: str
+    shape: Mapping[str, int | str] = field(default_factory=dict)
+    throughput: tuple[tuple[float, float], ...] = ()
+    readings: tuple[Mapping[str, float], ...] = ()
+    wrong: str = ""
+    compared: int = 0
+    """Products whose bits were compared with those of the first."""
+    results: tuple[Result, ...] = ()
+
+    @property
+    def drift_percent(self) -> float | None:
+        """The drift; negative where the device became slower."""
+        return drift_percent([rate for _, rate in self.throughput])
+
+    @property
+    def throttled(self) -> float | None:
+        """By how much the count of throttling events grew; None where the machine shows none."""
+        counts = [each["throttle_count"] for each in self.readings if "throttle_count" in each]
+        return counts[-1] - counts[0] if counts else None
+
+
+def drift_percent(rates: Sequence[float]) -> float | None:
+    """The mean of the last third of ``rates`` against that of the first third, in percent."""
+    third = len(rates) // 3
+    if not third:
+        return None
+    return 100 * (fmean(rates[-third:]) / fmean(rates[:third]) - 1)
+
+
+def sustained(
+    ranks: Ranks,
+    seconds: float,
+    *,
+    backend: str | None = None,
+    indices: Sequence[int] = (0,),
+    dtype: str = "fp32",
+    size: int | None = None,
+    interval_s: float = 1.0,
+    on_interval: Callable[[int, Mapping[str, Any]], None] | None = None,
+    timeout_s: float | None = None,
+) -> tuple[Sustained, ...]:
+    """Keep the devices ``indices`` busy with products for ``seconds``, all at the same time.
+
+    The first product is checked against float64, and one of each batch is compared with it bit for
+    bit: a difference is silent corruption, and FAIL. Telemetry is read after each interval.
+    ``on_interval(position in indices, {"t_s", "tflops", "telemetry"})`` is called while it runs.
+    Throughput and drift are UNVERIFIED: nothing says what they should be.
+    """
+
+    def announce(rank: int, name: str, data: dict[str, Any]) -> None:
+        if name == "interval" and on_interval is not None:
+            on_interval(rank, data)
+
+    outcome = ranks.run(
+        "portagpu.bench.load_ranks:sustain",
+        len(indices),
+        arguments={"seconds": seconds, "interval_s": interval_s, "dtype": dtype, "size": size},
+        backend=backend,
+        indices=indices,
+        group=False,
+        timeout_s=timeout_s or seconds + _START_S,
+        on_step=announce,
+    )
+    if not outcome.ok:
+        return (Sustained("", wrong=outcome.sentence, results=(_broken("sustained", outcome),)),)
+    several = len(indices) > 1
+    return tuple(
+        _sustained(value, f"rank {rank}" if several else None)
+        for rank, value in enumerate(outcome.values)
+    )
+
+
+def _sustained(value: Mapping[str, Any], rank: str | None) -> Sustained:
+    found = Sustained(
+        device=rank or value["device"],
+        shape=value["shape"],
+        throughput=tuple((each[0], each[1]) for each in value["throughput"]),
+        readings=tuple(value["readings"]),
+        wrong=value["wrong"],
+        compared=value["compared"],
+    )
+    shared: dict[str, Any] = {
+        "suite": SUITE,
+        "area": "sustained",
+        "device": found.device if rank or found.wrong else None,
+        "evidence": (Evidence.EXECUTED,),
+        "shape": found.shape,
+        "duration_s": found.throughput[-1][0] if found.throughput else 0.0,
+    }
+    results = [_identical(found, shared)]
+    if not found.wrong:
+        results += [_throughput(found, shared), _drift(found, shared)]
+    return Sustained(
+        found.device,
+        found.shape,
+        found.throughput,
+        found.readings,
+        found.wrong,
+        found.compared,
+        tuple(results),
+    )
+
+
+def _identical(found: Sustained, shared: Mapping[str, Any]) -> Result:
+    return Result(
+        id="sustained/identical",
+        verdict=Verdict.FAIL if found.wrong else Verdict.PASS,
+        reason=found.wrong,
+        value=float(found.compared),
+        unit="products",
+        does_not_show="units and memory that this product does not use",
+        **shared,
+    )
+
+
+def _throughput(found: Sustained, shared: Mapping[str, Any]) -> Result:
+    rates = [rate for _, rate in found.throughput]
+    throttled = found.throttled
+    reason = f"throttled {throttled:g} times under load" if throttled else ""
+    return Result(
+        id="sustained/gemm",
+        verdict=Verdict.UNVERIFIED,
+        reason=reason,
+        value=median(rates),
+        unit=UNIT,
+        statistic="median",
+        n=len(rates),
+        spread=mad(rates),
+        does_not_show="" if found.readings else "clocks and temperatures: none are shown here",
+        extra={
+            "curves": [
+                _curve("throughput", UNIT, "throughput", found.throughput),
+                *_telemetry_curves(found.readings),
+            ]
+        },
+        **shared,
+    )
+
+
+def _drift(found: Sustained, shared: Mapping[str, Any]) -> Result:
+    drift = found.drift_percent
+    if drift is None:
+        few = f"{len(found.throughput)} intervals are too few for a drift; 3 are needed"
+        return Result(
+            id="sustained/drift", verdict=Verdict.SKIP, reason=few, **{**shared, "evidence": ()}
+        )
+    return Result(
+        id="sustained/drift",
+        verdict=Verdict.UNVERIFIED,
+        value=drift,
+        unit="%",
+        n=len(found.throughput),
+        does_not_show="how a longer load drifts",
+        extra={"means": "mean throughput of the last third against the first third"},
+        **shared,
+    )
+
+
+_UNITS: Final = {"mhz": "MHz", "c": "°C", "w": "W", "count": "1"}
+
+
+def _telemetry_curves(readings: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
+    names = dict.fromkeys(name for reading in readings for name in reading if name != "t_s")
+    curves = []
+    for name in names:
+        label, _, suffix = name.rpartition("_")
+        points = [(each["t_s"], each[name]) for each in readings if name in each]
+        curves.append(
+            _curve(label.replace("_", " ") or name, _UNITS.get(suffix, "1"), name, points)
+        )
+    return curves
+
+
+def _curve(
+    label: str, unit: str, series: str, points: Sequence[tuple[float, float]]
+) -> dict[str, Any]:
+    return {
+        "x": [x for x, _ in points],
+        "y": [y for _, y in points],
+        "x_label": "time",
+        "y_label": label,
+        "x_unit": "s",
+        "y_unit": unit,
+        "x_log": False,
+        "series": series,
+    }
+
+
+def _broken(name: str, outcome: WorldOutcome) -> Result:
+    failed = [each for each in outcome.ranks if each.state is not State.DONE]
+    culprit = outcome.culprit
+    state = next((each.state for each in failed if each.rank == culprit), failed[0].state)
+    return Result(
+        id=name,
+        suite=SUITE,
+        area=name.partition("/")[0],
+        verdict=Verdict.ERROR if state is State.RAISED else Verdict.FAIL,
+        reason=outcome.sentence,
+        device=f"rank {culprit}" if culprit is not None else None,
+        duration_s=outcome.duration_s,
+    )

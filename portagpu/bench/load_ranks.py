@@ -1,0 +1,111 @@
+"""What ranks run for :mod:`portagpu.bench.load`. Needs torch."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.bench import matmul
+from portagpu.bench.effort import PACES, Effort
+from portagpu.bench.reading import Reading
+from portagpu.bench.timing import Stopwatch, measure
+
+if TYPE_CHECKING:
+    from portagpu._world_server import Rank
+    from portagpu.contract import Backend
+
+_SEED: Final = 20240303
+_BATCH_S: Final = 0.05
+"""How long products run between two comparisons of bits."""
+
+
+def _edge(gpu: Backend, size: int | None) -> int:
+    if size is not None:
+        return size
+    return 4096 if gpu.arch.warp_size > 1 else 512
+
+
+def take_turns(
+    rank: Rank, *, effort: str, dtype: str, size: int | None, rounds: int
+) -> dict[str, Any]:
+    """Measure the same product ``rounds`` times, one rank after the other, all others waiting."""
+    import torch
+    import torch.distributed as dist
+
+    edge = _edge(rank.gpu, size)
+    work = matmul.product(rank.gpu, dtype, edge, edge, edge, _SEED)
+    stopwatch = Stopwatch(rank.gpu)
+    reading = Reading.start(stopwatch)
+    reading.notes = {"shared": rank.gpu.plugin.shared, "shape": work.shape}
+    matmul.poison(work)
+    matmul.multiply(work)
+    reading.reject(matmul.verify(work, _SEED))
+    for round_ in range(rounds):
+        for turn in range(rank.world):
+            # over the host: it waits without load, which a barrier on the device need not
+            dist.all_reduce(torch.zeros(1))
+            if turn == rank.rank:
+                rank.step(f"round {round_}")
+                timing = measure(stopwatch, lambda: matmul.multiply(work), PACES[Effort(effort)])
+                reading.keep(timing, work=work.operations)
+    dist.all_reduce(torch.zeros(1))
+    reading.reject(matmul.verify(work, _SEED))
+    return reading.to_json()
+
+
+def sustain(
+    rank: Rank, *, seconds: float, interval_s: float, dtype: str, size: int | None
+) -> dict[str, Any]:
+    """Products for ``seconds``: throughput and telemetry of each interval, bits compared."""
+    gpu = rank.gpu
+    edge = _edge(gpu, size)
+    work = matmul.product(gpu, dtype, edge, edge, edge, _SEED)
+    answer: dict[str, Any] = {
+        "device": str(gpu.device),
+        "shape": work.shape,
+        "throughput": [],
+        "readings": [],
+        "compared": 0,
+        "wrong": "",
+    }
+    matmul.poison(work)
+    matmul.multiply(work)
+    answer["wrong"] = matmul.verify(work, _SEED)
+    if answer["wrong"]:
+        return answer
+    first = work.result.clone()
+    stopwatch = Stopwatch(gpu)
+    once = max(stopwatch.time(lambda: matmul.multiply(work), 1), stopwatch.resolution_s)
+    batch = max(1, int(_BATCH_S / once))
+    started = time.monotonic()
+    while not answer["wrong"] and time.monotonic() - started < seconds:
+        rate, compared, answer["wrong"] = _interval(work, first, stopwatch, batch, interval_s)
+        answer["compared"] += compared
+        elapsed = time.monotonic() - started
+        telemetry = dict(gpu.plugin.telemetry(gpu.index))
+        answer["throughput"].append([elapsed, rate])
+        if telemetry:
+            answer["readings"].append({"t_s": elapsed, **telemetry})
+        rank.step("interval", t_s=elapsed, tflops=rate, telemetry=telemetry)
+    return answer
+
+
+def _interval(
+    work: matmul.Product, first: Any, stopwatch: Stopwatch, batch: int, interval_s: float
+) -> tuple[float, int, str]:
+    """(TFLOPS, products compared, what was wrong) of batches for ``interval_s``."""
+    busy, products, compared = 0.0, 0, 0
+    started = time.monotonic()
+    while not products or time.monotonic() - started < interval_s:
+        matmul.poison(work)
+        busy += stopwatch.time(lambda: matmul.multiply(work), batch)
+        products += batch
+        compared += 1
+        differs = int((work.result != first).sum())
+        if differs:
+            wrong = (
+                f"{differs} of {first.numel()} elements of a {work.dtype} product differ from the "
+                "first product of the same operands"
+            )
+            return work.operations * products / busy / 1e12, compared, wrong
+    return work.operations * products / busy / 1e12, compared, ""

@@ -1,0 +1,194 @@
+"""Matrix products with a checked answer: the load of several measures.
+
+Runs in ranks: needs torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import torch
+
+    from portagpu.contract import Backend
+
+SAMPLED: Final = 8
+"""Rows, and columns, that are compared with float64: the first, the last and random ones."""
+
+_HALF_ULP: Final = {"fp64": 2**-53, "fp32": 2**-24, "bf16": 2**-8, "fp16": 2**-11}
+"""The unit roundoff u of what a product is written in: half the gap above 1."""
+_TF32_INPUT: Final = 2**-10
+"""tf32 keeps 10 bits of the fraction; torch may cut instead of round, which is a whole ulp."""
+_FP8_ACCUMULATE: Final = (128, 2**-13)
+"""fp8 matrix units may add up 128 products with about 14 bits before they are added in float32
+(DeepSeek-V3 technical report, arXiv 2412.19437, section 3.3.2)."""
+
+
+@dataclass(slots=True)
+class Product:
+    """C = A B with A (m, k), B (k, n) and C (m, n) on a device, and random A and B.
+
+    ``result`` holds the last C; A and B are exact in their dtype, so that float64 products of them
+    are the reference.
+    """
+
+    dtype: str
+    m: int
+    n: int
+    k: int
+    a: torch.Tensor
+    b: torch.Tensor
+    result: torch.Tensor
+
+    @property
+    def operations(self) -> int:
+        """2 M N K: a multiplication and an addition for each of the M N K products."""
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def shape(self) -> dict[str, int | str]:
+        """The shape as results write it."""
+        return {"m": self.m, "n": self.n, "k": self.k, "dtype": self.dtype}
+
+
+def product(gpu: Backend, dtype: str, m: int, n: int, k: int, seed: int) -> Product:
+    """Seeded random operands: normal for floating-point dtypes, all of -128 to 127 for int8.
+
+    Sets torch's switches so that only "tf32" rounds float32 operands, and that partial sums of
+    16-bit products are not rounded to 16 bits.
+    """
+    import torch
+
+    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    generator = torch.Generator(gpu.device).manual_seed(seed)
+    on = {"generator": generator, "device": gpu.device}
+    if dtype == "int8":
+        a = torch.randint(-128, 128, (m, k), dtype=torch.int8, **on)  # type: ignore[call-overload]
+        b = torch.randint(-128, 128, (n, k), dtype=torch.int8, **on).t()  # type: ignore[call-overload]
+        result = torch.empty((m, n), dtype=torch.int32, device=gpu.device)
+        return Product(dtype, m, n, k, a, b, result)
+    if dtype == "fp8":
+        if gpu.precision.fp8 is None:
+            raise ValueError(f"the {gpu.name} backend has no fp8 arithmetic")
+        kind = gpu.precision.fp8.e4m3
+        a = torch.randn((m, k), **on).to(kind)  # type: ignore[call-overload]
+        # torch._scaled_mm wants its second operand column by column
+        b = torch.randn((n, k), **on).to(kind).t()  # type: ignore[call-overload]
+        result = torch.empty((m, n), dtype=torch.bfloat16, device=gpu.device)
+        return Product(dtype, m, n, k, a, b, result)
+    kind = {
+        "fp64": torch.float64,
+        "fp32": torch.float32,
+        "tf32": torch.float32,
+        "bf16": torch.bfloat16,
+        "fp16": torch.float16,
+    }[dtype]
+    a = torch.randn((m, k), **on).to(kind)  # type: ignore[call-overload]
+    b = torch.randn((k, n), **on).to(kind)  # type: ignore[call-overload]
+    return Product(dtype, m, n, k, a, b, torch.empty((m, n), dtype=kind, device=gpu.device))
+
+
+def multiply(work: Product) -> None:
+    """Write A B to ``work.result``."""
+    import torch
+
+    if work.dtype == "int8":
+        torch._int_mm(work.a, work.b, out=work.result)
+    elif work.dtype == "fp8":
+        one = _one(work.a.device)
+        work.result = torch._scaled_mm(work.a, work.b, one, one, out_dtype=torch.bfloat16)
+    else:
+        torch.mm(work.a, work.b, out=work.result)
+
+
+_ones: dict[torch.device, torch.Tensor] = {}
+
+
+def _one(device: torch.device) -> torch.Tensor:
+    import torch
+
+    if device not in _ones:
+        _ones[device] = torch.ones((), device=device)
+    return _ones[device]
+
+
+def poison(work: Product) -> None:
+    """Overwrite the result, so that an old one cannot pass for a new one."""
+    work.result.fill_(float("nan") if work.result.is_floating_point() else -1)
+
+
+def verify(work: Product, seed: int) -> str:
+    """What is wrong with ``work.result``, in one sentence; empty where nothing is.
+
+    Sampled rows and columns are compared with float64 products on the host. A dot product of length
+    K that is accumulated with unit roundoff v and written with u differs by at most
+    ``K v (|A| |B|) + u |C|`` (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition,
+    section 3.1, to first order); integers have to be equal. Every element has to be finite.
+    """
+    import torch
+
+    if work.result.is_floating_point() and not bool(torch.isfinite(work.result).all()):
+        return f"the {work.dtype} product holds values that are not finite"
+    generator = torch.Generator().manual_seed(seed)
+    rows, columns = (_sample(size, generator) for size in (work.m, work.n))
+    a, b = work.a.cpu(), work.b.cpu()
+    return _compare(
+        work, a[rows], b, work.result[rows.to(work.result.device)].cpu(), "row", rows
+    ) or _compare(
+        work,
+        a,
+        b[:, columns],
+        work.result[:, columns.to(work.result.device)].cpu(),
+        "column",
+        columns,
+    )
+
+
+def _sample(size: int, generator: torch.Generator) -> torch.Tensor:
+    import torch
+
+    inner = torch.randint(0, size, (SAMPLED - 2,), generator=generator).tolist()
+    return torch.tensor(sorted({0, size - 1, *inner}))
+
+
+def _compare(
+    work: Product,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    found: torch.Tensor,
+    what: str,
+    where: torch.Tensor,
+) -> str:
+    a64, b64, found64 = a.double(), b.double(), found.double()
+    reference = a64 @ b64
+    error = (found64 - reference).abs()
+    excess = error - _bound(work, a64.abs() @ b64.abs(), reference.abs())
+    if bool((excess <= 0).all()):
+        return ""
+    index = int(excess.argmax())
+    row, column = divmod(index, reference.shape[1])
+    place = int(where[row if what == "row" else column])
+    return (
+        f"the {work.dtype} product is wrong in {what} {place}: {float(found64[row, column]):.6g} "
+        f"instead of {float(reference[row, column]):.6g}"
+    )
+
+
+def _bound(work: Product, magnitude: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """The largest error that rounding explains; ``magnitude`` is |A| |B|."""
+    if work.dtype == "int8":
+        return magnitude * 0
+    if work.dtype == "fp8":
+        length, roundoff = _FP8_ACCUMULATE
+        accumulated = min(work.k, length) * roundoff + work.k * _HALF_ULP["fp32"]
+        return accumulated * magnitude + 2 * _HALF_ULP["bf16"] * reference
+    if work.dtype == "tf32":
+        return (2 * _TF32_INPUT + work.k * _HALF_ULP["fp32"]) * magnitude
+    written = 2 * _HALF_ULP[work.dtype] * reference
+    if work.dtype == "fp64":
+        # the reference is rounded just as much
+        return 2 * work.k * _HALF_ULP["fp64"] * magnitude + written
+    return work.k * _HALF_ULP["fp32"] * magnitude + written

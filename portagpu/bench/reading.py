@@ -1,0 +1,84 @@
+"""What a rank hands back for a case: times and the work done in them, or why there is none.
+
+Plain values that JSON can hold, written in the rank and read by the engine.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from portagpu.bench.timing import Stopwatch, Timing
+
+
+@dataclass(slots=True)
+class Point:
+    """One size: seconds of one call for each sample, and the ``work`` of one call.
+
+    ``work`` is operations or bytes, bus factors included; with 0 the time itself is the value.
+    ``x`` is the size in bytes where the case has several sizes.
+    """
+
+    x: float
+    seconds: list[float]
+    repeats: int
+    work: float
+
+
+@dataclass(slots=True)
+class Reading:
+    """One rank's answer. A ``wrong`` value takes every number with it; ``skip`` says why nothing
+    was measured."""
+
+    points: list[Point] = field(default_factory=list)
+    wrong: str = ""
+    skip: str = ""
+    clock: str = ""
+    resolution_s: float = 0.0
+    threads: int = 0
+    load_average: float | None = None
+    """How many tasks wanted a CPU in the last minute, when the reading began; None is unknown."""
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, stopwatch: Stopwatch) -> Reading:
+        """A reading taken with ``stopwatch``, with torch's present number of threads."""
+        import torch
+
+        return cls(
+            clock=stopwatch.clock,
+            resolution_s=stopwatch.resolution_s,
+            threads=torch.get_num_threads(),
+            load_average=_load_average(),
+        )
+
+    def keep(self, timing: Timing, *, work: float = 0.0, x: float = 0.0) -> None:
+        """Add what was timed at size ``x``."""
+        self.points.append(Point(x, list(timing.seconds), timing.repeats, work))
+
+    def reject(self, sentence: str) -> None:
+        """Note that a value was wrong; the first sentence stays."""
+        self.wrong = self.wrong or sentence
+
+    def to_json(self) -> dict[str, Any]:
+        """The reading as a rank returns it; without points where a value was wrong."""
+        if self.wrong:
+            self.points = []
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Reading:
+        """The reading that :meth:`to_json` wrote."""
+        points = [Point(**point) for point in document["points"]]
+        return cls(**{**document, "points": points})
+
+
+def _load_average() -> float | None:
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None

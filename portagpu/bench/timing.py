@@ -1,0 +1,153 @@
+"""Timing calls on a device: its own events, or the host's monotonic clock around them.
+
+Nothing is read from the wall clock. A sample repeats the call until it lasts far longer than the
+clock's resolution, which is measured and not assumed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from portagpu.contract import Capability
+from portagpu.errors import PortagpuError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from portagpu.bench.effort import Pace
+    from portagpu.contract import Backend
+
+ABOVE_RESOLUTION: Final = 100
+"""A sample lasts at least this many times the clock's resolution: an error of at most 1 %."""
+_UNUSABLE: Final = 10
+_TICKS: Final = 50
+_MOST_REPEATS: Final = 100_000
+_MOST_WARMUPS: Final = 1000
+
+
+class TooShort(PortagpuError):
+    """A call is too short for the clock, however often it is repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """``seconds`` has the time of one call for each sample, over ``repeats`` calls each.
+
+    ``calls`` counts every call that was made, those of the warm-up included.
+    """
+
+    seconds: tuple[float, ...]
+    repeats: int
+    calls: int
+
+
+class Stopwatch:
+    """Measures the time of repeated calls on one device.
+
+    With ``host`` the host's monotonic clock is read; otherwise the device's timed events, where it
+    has them. Without ``wait`` the clock stops when the last call has returned and not when the
+    device has finished: the time to issue work.
+    """
+
+    def __init__(self, gpu: Backend, *, host: bool = False, wait: bool = True) -> None:
+        self._gpu = gpu
+        self._wait = wait
+        self._events = wait and not host and Capability.EVENTS in gpu.capabilities
+        self.clock = "timed events" if self._events else "monotonic clock of the host"
+        self.resolution_s = self._resolution()
+
+    def time(self, call: Callable[[], object], repeats: int) -> float:
+        """Seconds that ``repeats`` calls take together; work that was issued before is not in."""
+        self._gpu.synchronize()
+        return self._by_events(call, repeats) if self._events else self._by_host(call, repeats)
+
+    def _by_events(self, call: Callable[[], object], repeats: int) -> float:
+        start, end = self._gpu.Event(enable_timing=True), self._gpu.Event(enable_timing=True)
+        start.record()
+        for _ in range(repeats):
+            call()
+        end.record()
+        end.synchronize()
+        milliseconds: float = start.elapsed_time(end)
+        return milliseconds / 1e3
+
+    def _by_host(self, call: Callable[[], object], repeats: int) -> float:
+        started_ns = time.perf_counter_ns()
+        for _ in range(repeats):
+            call()
+        if self._wait:
+            self._gpu.synchronize()
+        elapsed_ns = time.perf_counter_ns() - started_ns
+        self._gpu.synchronize()
+        return elapsed_ns / 1e9
+
+    def _resolution(self) -> float:
+        """The least time above zero that the clock told apart, over an empty interval.
+
+        An upper bound: it holds the cost of reading the clock too.
+        """
+        seen = [elapsed for _ in range(_TICKS) if (elapsed := self.time(_nothing, 1)) > 0]
+        return min(seen, default=time.get_clock_info("perf_counter").resolution)
+
+
+def measure(
+    stopwatch: Stopwatch,
+    call: Callable[[], object],
+    pace: Pace,
+    *,
+    prepare: Callable[[], object] | None = None,
+    agree: Callable[[float], float] | None = None,
+    most_repeats: int = _MOST_REPEATS,
+) -> Timing:
+    """Warm up, find how often a sample has to repeat ``call``, and take the samples.
+
+    ``prepare`` runs before each sample and is not timed. ``agree`` maps a number to the largest
+    among all ranks, so that ranks that time a collective together make the same calls. Raises
+    TooShort where ``most_repeats`` calls stay within ten times the clock's resolution.
+    """
+    ready = prepare or _nothing
+    largest = agree or _itself
+    ready()
+    call()
+    once = largest(max(stopwatch.time(call, 1), stopwatch.resolution_s))
+    warmups = int(largest(_clamp(pace.warmup_s / once, 1, _MOST_WARMUPS)))
+    stopwatch.time(call, warmups)
+    calls = 2 + warmups
+    resolution_s = largest(stopwatch.resolution_s)
+    least_s = max(pace.sample_s, ABOVE_RESOLUTION * resolution_s)
+    repeats = int(largest(_clamp(least_s / once, 1, most_repeats)))
+    while True:
+        ready()
+        elapsed = largest(stopwatch.time(call, repeats))
+        calls += repeats
+        if elapsed >= least_s or repeats == most_repeats:
+            break
+        growth = 1.2 * least_s / max(elapsed, resolution_s)
+        repeats = int(_clamp(repeats * max(growth, 2.0), repeats + 1, most_repeats))
+    if elapsed < _UNUSABLE * resolution_s:
+        raise TooShort(
+            f"{repeats} calls took {elapsed:.3g} s, too close to the clock's resolution of "
+            f"{resolution_s:.3g} s"
+        )
+    samples = int(_clamp(pace.point_s / elapsed, pace.least, pace.most))
+    seconds = []
+    for _ in range(samples):
+        ready()
+        seconds.append(stopwatch.time(call, repeats) / repeats)
+        calls += repeats
+    return Timing(tuple(seconds), repeats, calls)
+
+
+def _clamp(value: float, low: int, high: int) -> float:
+    return float(min(max(math.ceil(value), low), max(low, high)))
+
+
+def _itself(value: float) -> float:
+    return value
+
+
+def _nothing() -> None:
+    return None
