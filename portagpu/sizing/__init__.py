@@ -47,7 +47,8 @@ class Sizing:
         block = max(_round_up(filling, self.warp_size), 4 * self.warp_size)
         limit = self.max_threads_per_block // self.warp_size * self.warp_size
         block = min(block, limit, _round_up(n, self.warp_size))
-        resident = self.unit_count * (self.max_threads_per_unit // block)
+        per_unit = min(self.max_threads_per_unit // block, self.max_blocks_per_unit)
+        resident = self.unit_count * max(1, per_unit)
         grid = min(-(-n // block), resident)
         return Launch(n=n, block=block, grid=grid, work_per_thread=-(-n // (block * grid)))
 
