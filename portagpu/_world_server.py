@@ -7,7 +7,6 @@ outcomes as JSON lines on what was standard output. End of input ends every rank
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import fcntl
 import importlib
@@ -15,6 +14,7 @@ import importlib.util
 import json
 import os
 import re
+import select
 import selectors
 import shutil
 import signal
@@ -28,6 +28,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu._processes import (
+    adopt_orphans,
+    die_with_parent,
+    end_strays,
+    has_ended,
+    kill_group,
+    signal_name,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -36,7 +45,9 @@ if TYPE_CHECKING:
 _GRACE_S: Final = 2.0
 """After the first failure the other ranks get this long to report their own."""
 _TRACE_S: Final = 0.5
-_PR_SET_PDEATHSIG: Final = 1
+_TICK_S: Final = 0.2
+"""How often to look for ranks that ended without closing their pipe, and for the client."""
+_IDLE_S: Final = 1.0
 _OUTPUT_BYTES: Final = 4000
 _C10D: Final = "distributed_c10d"
 """The file of torch's collectives: a rank that stands or fails in it may be waiting for another."""
@@ -69,7 +80,10 @@ class _Child:
     error: str = ""
     where: str = ""
     in_collective: bool = False
+    open: bool = True
+    """Whether the server still reads its pipe."""
     ended: bool = False
+    """Whether the process is gone and was reaped."""
 
     @property
     def trace_file(self) -> Path:
@@ -89,6 +103,8 @@ def _send(pipe: int, message: dict[str, Any]) -> None:
 def load_function(spec: str) -> Callable[..., Any]:
     """The function that "package.module:name" or "/path/file.py:name" names."""
     place, _, name = spec.rpartition(":")
+    if not place or not name:
+        raise ValueError(f"{spec!r} names no function: write package.module:name or file.py:name")
     if place.endswith(".py"):
         module_name = f"portagpu_ranks_{Path(place).stem}"
         known = sys.modules.get(module_name)
@@ -110,37 +126,66 @@ def _attribute(module: Any, name: str) -> Callable[..., Any]:
     return function
 
 
-def _rank_main(request: dict[str, Any], child: _Child) -> None:
+def _rank_main(request: dict[str, Any], child: _Child, server: int, reply: int) -> None:
     """The life of one rank; never returns."""
     code = 1
     try:
         os.setpgid(0, 0)
         # a rank must not outlive the server, however the server ends
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        die_with_parent()
+        if os.getppid() != server:
+            os._exit(code)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
-        output = os.open(child.output_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        _redirect(child, reply)
         trace = child.trace_file.open("w")
         faulthandler.register(signal.SIGUSR1, file=trace, all_threads=False)
-        faulthandler.enable(file=trace)
+        faulthandler.enable(file=trace, all_threads=False)
         value = _work(request, child)
-        _send(child.pipe, {"value": value})
+        try:
+            _send(child.pipe, {"value": value})
+        except (TypeError, ValueError, RecursionError) as error:
+            raise TypeError(
+                f"{request['function']} returned what JSON cannot hold ({error}): return numbers, "
+                "strings, lists and dicts"
+            ) from None
         code = 0
     except BaseException as error:  # noqa: BLE001 - whatever a rank raises is its outcome
-        text = " ".join(str(error).split())
-        with contextlib.suppress(OSError):
-            traceback.print_exc()
-            reason = f"raised {type(error).__name__}{': ' + text if text else ''}"[:2000]
+        with contextlib.suppress(Exception):
+            reason = f"raised {type(error).__name__}{_text_of(error)}"[:2000]
             frames = traceback.extract_tb(error.__traceback__)
             waiting = any(_C10D in frame.filename for frame in frames)
             _send(child.pipe, {"raised": reason, "in_collective": waiting})
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
     finally:
         with contextlib.suppress(BaseException):
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def _redirect(child: _Child, reply: int) -> None:
+    """Put what the rank prints into its file; keep it away from the server's own pipes."""
+    os.close(reply)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    output = os.open(child.output_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    # a rank that is killed has no chance to flush
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - an exception whose own text cannot be made
+        text = ""
+    return f": {text}" if text else ""
 
 
 def _work(request: dict[str, Any], child: _Child) -> Any:
@@ -189,6 +234,7 @@ class _World:
         self.folder = Path(tempfile.mkdtemp(prefix="portagpu-ranks-"))
         self.children: list[_Child] = []
         self.failures: list[_Child] = []
+        self.client = os.getppid()
         self.abandoned = False
 
     def run(self) -> dict[str, Any]:
@@ -202,6 +248,7 @@ class _World:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _fork(self) -> None:
+        server = os.getpid()
         pipes = [os.pipe() for _ in range(self.request["world"])]
         for rank, (reader, writer) in enumerate(pipes):
             child = _Child(rank, 0, writer, self.folder)
@@ -212,14 +259,15 @@ class _World:
                         os.close(other_reader)
                         if other != rank:
                             os.close(other_writer)
-                _rank_main(self.request, child)
+                _rank_main(self.request, child, server, self.reply)
             child.pipe = reader
+            os.set_blocking(reader, False)
             self.children.append(child)
         for _, writer in pipes:
             os.close(writer)
 
     def _watch(self) -> None:
-        """Read every pipe until all are closed, the deadline, or the grace after a failure."""
+        """Read until every rank is gone, the deadline, or the grace after a failure."""
         deadline = time.monotonic() + float(self.request["timeout_s"])
         with selectors.DefaultSelector() as selector:
             selector.register(self.control, selectors.EVENT_READ, None)
@@ -229,52 +277,86 @@ class _World:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return
-                for key, _ in selector.select(left):
+                closing = any(not (child.open or child.ended) for child in self.children)
+                for key, _ in selector.select(min(left, _TICK_S / 20 if closing else _TICK_S)):
                     child = key.data
                     if child is None:
                         if _at_end(self.control):
                             self.abandoned = True
                             return
                         selector.unregister(self.control)
-                    elif not self._read(child):
-                        selector.unregister(child.pipe)
-                        if self.failures:
-                            deadline = min(deadline, time.monotonic() + _GRACE_S)
+                    else:
+                        self._read(child, selector)
+                self._collect(selector)
+                if os.getppid() != self.client:
+                    self.abandoned = True
+                    return
+                if self.failures:
+                    deadline = min(deadline, time.monotonic() + _GRACE_S)
 
-    def _read(self, child: _Child) -> bool:
-        chunk = os.read(child.pipe, 65536)
+    def _read(self, child: _Child, selector: selectors.BaseSelector) -> None:
+        """Take what the pipe holds now; close it at its end."""
+        try:
+            chunk = os.read(child.pipe, 1 << 20)
+        except BlockingIOError:
+            return
         if not chunk:
-            os.close(child.pipe)
-            child.ended = True
-            self._reap(child)
-            return False
+            selector.unregister(child.pipe)
+            self._close(child)
+            return
         child.buffer += chunk
+        if b"\n" not in chunk:
+            return
         *lines, child.buffer = child.buffer.split(b"\n")
         for line in lines:
-            message = json.loads(line)
-            if "step" in message:
-                child.steps.append(message["step"])
-                _send(self.reply, {"rank": child.rank, **message})
-            elif "raised" in message:
-                child.state, child.error = "raised", message["raised"]
-                child.in_collective = message["in_collective"]
-                self.failures.append(child)
-            else:
-                child.state, child.value = "done", message["value"]
-        return True
+            self._take(child, json.loads(line))
+
+    def _take(self, child: _Child, message: dict[str, Any]) -> None:
+        if "step" in message:
+            child.steps.append(message["step"])
+            _send(self.reply, {"rank": child.rank, **message})
+        elif "raised" in message:
+            child.state, child.error = "raised", message["raised"]
+            child.in_collective = message["in_collective"]
+            self.failures.append(child)
+        else:
+            child.state, child.value = "done", message["value"]
+
+    @staticmethod
+    def _close(child: _Child) -> None:
+        if child.open:
+            os.close(child.pipe)
+            child.open = False
+
+    def _collect(self, selector: selectors.BaseSelector) -> None:
+        """Reap the ranks that ended, also one whose own children still hold its pipe open."""
+        for child in self.children:
+            if child.ended or not has_ended(child.pid):
+                continue
+            while child.open:
+                before = len(child.buffer), child.state, len(child.steps)
+                self._read(child, selector)
+                if child.open and before == (len(child.buffer), child.state, len(child.steps)):
+                    selector.unregister(child.pipe)
+                    self._close(child)
+            self._reap(child)
 
     def _reap(self, child: _Child) -> None:
+        # its process group keeps its number while the rank is not yet reaped
+        kill_group(child.pid)
         _, status = os.waitpid(child.pid, 0)
-        child.pid = 0
+        child.ended = True
         if child.state:
             return
         child.state = "died"
         self.failures.append(child)
+        child.where, _ = _where(child.trace_file)
         if os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            child.error = f"died of {signal.Signals(number).name}"
+            child.error = f"died of {signal_name(os.WTERMSIG(status))}"
         else:
             child.error = f"ended with status {os.WEXITSTATUS(status)} before it returned"
+        if child.where:
+            child.error += f" in {child.where}"
 
     def _bury(self) -> None:
         """Ask those that are left where they stand, then end them."""
@@ -287,7 +369,7 @@ class _World:
         for child in left:
             if not child.state:
                 child.state = "stopped" if self.failures else "hung"
-            child.where = _where(child.trace_file)
+            child.where, child.in_collective = _where(child.trace_file)
             if child.state == "stopped":
                 child.error = "was stopped, because another rank had failed"
             elif child.state == "hung":
@@ -314,22 +396,21 @@ class _World:
             hung = behind
         if len(hung) > 1:
             # those inside a collective wait; the one that is elsewhere is waited for
-            elsewhere = [child for child in hung if _C10D not in child.where]
+            elsewhere = [child for child in hung if not child.in_collective]
             hung = elsewhere or hung
         return hung[0].rank if len(hung) == 1 else None
 
     def _kill(self) -> None:
         for child in self.children:
-            if child.pid:
-                for kill in (os.killpg, os.kill):
-                    with contextlib.suppress(ProcessLookupError, PermissionError):
-                        kill(child.pid, signal.SIGKILL)
+            if not child.ended:
+                kill_group(child.pid)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGKILL)
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(child.pid, 0)
-                child.pid = 0
-            if not child.ended:
-                os.close(child.pipe)
                 child.ended = True
+            self._close(child)
+        end_strays()
 
 
 def _at_end(descriptor: int) -> bool:
@@ -339,18 +420,21 @@ def _at_end(descriptor: int) -> bool:
     return int.from_bytes(waiting, sys.byteorder) == 0
 
 
-def _where(trace_file: Path) -> str:
-    """The outermost torch.distributed frame of a faulthandler trace, else the innermost frame."""
+def _where(trace_file: Path) -> tuple[str, bool]:
+    """Where a faulthandler trace stands, and whether that is inside torch.distributed.
+
+    The place is the outermost frame of torch's collectives, else the innermost frame.
+    """
     try:
         text = trace_file.read_text(errors="replace")
     except OSError:
-        return ""
+        return "", False
     frames = re.findall(r'File "([^"]*)", line (\d+) in (\S+)', text)
     if not frames:
-        return ""
+        return "", False
     collective = [frame for frame in frames if _C10D in frame[0]]
     path, line, name = collective[-1] if collective else frames[0]
-    return f"{name} ({Path(path).name}:{line})"
+    return f"{name} ({Path(path).name}:{line})", "/torch/distributed/" in frames[0][0]
 
 
 def _outcome(child: _Child) -> dict[str, Any]:
@@ -379,19 +463,39 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 - a torch that does not import is the answer
         _send(reply, {"fatal": f"torch does not import: {type(error).__name__}: {error}"})
         return 1
+    client = os.getppid()
+    # what a rank's own children leave behind becomes this process's, which ends it
+    adopt_orphans()
     buffer = b""
     while True:
+        # a process that the client forked may hold this pipe open for longer than it lives
+        while not select.select([0], [], [], _IDLE_S)[0]:
+            if os.getppid() != client:
+                return 0
         chunk = os.read(0, 65536)
         if not chunk:
             return 0
         buffer += chunk
         *lines, buffer = buffer.split(b"\n")
         for line in lines:
-            world = _World(json.loads(line), 0, reply)
-            outcome = world.run()
-            if world.abandoned:
+            if not _serve(json.loads(line), reply):
                 return 0
+
+
+def _serve(request: dict[str, Any], reply: int) -> bool:
+    """Run one world and answer; False when there is nobody left to answer."""
+    try:
+        world = _World(request, 0, reply)
+        outcome = world.run()
+        if not world.abandoned:
             _send(reply, outcome)
+    except BrokenPipeError:
+        return False
+    except OSError as error:
+        # no more processes, files or space: the world is gone, the next may work
+        _send(reply, {"fatal": f"{error.strerror or error}"})
+        return True
+    return not world.abandoned
 
 
 if __name__ == "__main__":

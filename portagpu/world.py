@@ -20,6 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu._processes import end_session
 from portagpu.errors import MissingDependency, PortagpuError
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Ranks:
 
     environment: Mapping[str, str] = field(default_factory=dict)
     _process: subprocess.Popen[bytes] | None = None
-    _buffer: bytes = b""
+    _buffer: bytearray = field(default_factory=bytearray)
     _asked: bool = False
 
     def __enter__(self) -> Self:
@@ -123,15 +124,17 @@ class Ranks:
 
     def start(self) -> None:
         """Start the helper process without waiting for it to have imported torch."""
-        if self._process is not None and self._process.poll() is None:
-            return
+        if self._process is not None:
+            if self._process.poll() is None:
+                return
+            self.close()
         from portagpu.torchbuild import torch_build
 
         if torch_build() is None:
             raise MissingDependency(
                 "ranks need torch: pip install 'portagpu[torch]', or your vendor's torch wheel"
             )
-        self._buffer = b""
+        self._buffer.clear()
         self._asked = False
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "portagpu._world_server"],
@@ -164,6 +167,10 @@ class Ranks:
         """
         if world < 1:
             raise ValueError(f"a world has at least one rank, not {world}")
+        if indices is not None and len(indices) != world:
+            raise ValueError(f"{len(indices)} indices for {world} ranks; give one for each")
+        if not 0 < timeout_s < float("inf"):
+            raise ValueError(f"a world needs a time limit above 0 s, not {timeout_s}")
         self.start()
         request = {
             "function": function,
@@ -218,15 +225,19 @@ class Ranks:
             raise PortagpuError("the rank server is not running")
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
+            end = self._buffer.find(b"\n")
+            while end < 0:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
                     raise PortagpuError("the rank server stopped answering and was ended")
-                chunk = os.read(process.stdout.fileno(), 65536)
+                chunk = os.read(process.stdout.fileno(), 1 << 20)
                 if not chunk:
                     code = process.wait()
                     raise PortagpuError(f"the rank server ended with status {code}")
+                at = chunk.find(b"\n")
+                end = len(self._buffer) + at if at >= 0 else -1
                 self._buffer += chunk
-        line, self._buffer = self._buffer.split(b"\n", 1)
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
         return line
 
     def close(self) -> None:
@@ -245,6 +256,8 @@ class Ranks:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        if process.returncode:
+            end_session(process.pid)
         if process.stdout is not None:
             process.stdout.close()
 
@@ -253,10 +266,14 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment for a Python child that sees this process's packages, plus ``extra``.
 
     The working folder is left out of the child's path, so that a file in it cannot stand in for a
-    module.
+    module, unless this package was imported from there.
     """
-    here = Path.cwd()
-    paths = [entry for entry in sys.path if entry and Path(entry) != here]
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        here = Path()
+    home = Path(__file__).resolve().parent.parent
+    paths = [entry for entry in sys.path if entry and (Path(entry) != here or here == home)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     environment.update(extra or {})
     return environment

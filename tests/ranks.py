@@ -1,0 +1,172 @@
+"""What the ranks of the tests of worlds do."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+NAP_S = 300.0
+
+
+def value(rank):
+    return {"rank": rank.rank, "world": rank.world, "device": str(rank.gpu.device)}
+
+
+def reduce(rank):
+    import torch
+    import torch.distributed as dist
+
+    tensor = torch.tensor([float(rank.rank + 1)])
+    dist.all_reduce(tensor)
+    return tensor.item()
+
+
+def environment(rank, name):
+    return {key: os.environ.get(key) for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE", name)}
+
+
+def steps(rank, count):
+    for number in range(count):
+        rank.step(f"step {number}", number=number)
+    return count
+
+
+def give(rank, what):
+    import torch
+
+    return {
+        "tensor": torch.ones(2),
+        "set": {1, 2},
+        "bytes": b"x",
+        "nan": [float("nan"), float("inf"), -float("inf")],
+        "none": None,
+        "large": "x" * 10_000_000,
+        "deep": {"a": [1, 2.5, "ü", {"b": True}]},
+    }[what]
+
+
+def circle(rank):
+    found = []
+    found.append(found)
+    return found
+
+
+def prints(rank, size):
+    print("on standard output", rank.rank)
+    print('{"value": 1}', flush=True)
+    print("on standard error", file=sys.stderr)
+    os.write(1, b"x" * size)
+    os.write(2, b"\n{\n")
+    subprocess.run(["echo", "from a child"], check=True)
+    return sys.stdin.read()
+
+
+def raises(rank, culprit, kind="ValueError", nap_s=0.0):
+    if rank.rank == culprit:
+        rank.step("before the error")
+        time.sleep(nap_s)
+        if kind == "unprintable":
+            raise Unprintable
+        if kind == "exit":
+            sys.exit(0)
+        if kind == "interrupt":
+            raise KeyboardInterrupt
+        raise ValueError("wrong\n  number")
+    return reduce(rank)
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def raises_while_others_sleep(rank, culprit):
+    if rank.rank == culprit:
+        raise ValueError("wrong number")
+    time.sleep(NAP_S)
+
+
+def dies(rank, culprit, how):
+    if rank.rank == culprit:
+        rank.step("before the end")
+        print("last words", flush=False)
+        if how == "SIGSEGV":
+            ctypes.string_at(0)
+        elif how == "exit":
+            os._exit(0)
+        else:
+            os.kill(os.getpid(), getattr(signal, how))
+    return reduce(rank)
+
+
+def sleeps_in_place_of_the_collective():
+    time.sleep(NAP_S)
+
+
+def hangs(rank, culprit):
+    rank.step("all the same")
+    print("about to hang")
+    if rank.rank == culprit:
+        sleeps_in_place_of_the_collective()
+    return reduce(rank)
+
+
+def stays_behind(rank, culprit):
+    for number in range(3):
+        if number == 2 and rank.rank == culprit:
+            time.sleep(NAP_S)
+        rank.step(f"step {number}")
+    time.sleep(NAP_S)
+
+
+def stops(rank, culprit):
+    if rank.rank == culprit:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return reduce(rank)
+
+
+def all_hang(rank):
+    time.sleep(NAP_S)
+
+
+def children(rank, folder, how):
+    """Start children that would outlive their rank, write who they are, then end as asked."""
+    nap = [sys.executable, "-c", f"import time; time.sleep({NAP_S})"]
+    started = [
+        subprocess.Popen(nap),
+        subprocess.Popen(nap, start_new_session=True),
+        subprocess.Popen(["sh", "-c", f"sleep {int(NAP_S)} & sleep {int(NAP_S)}"]),
+    ]
+    pids = [process.pid for process in started]
+    forked = os.fork()
+    if forked == 0:  # holds the rank's pipe open
+        time.sleep(NAP_S)
+        os._exit(0)
+    Path(folder, f"pids-{rank.rank}").write_text(" ".join(map(str, [*pids, forked])))
+    if how == "raise":
+        raise ValueError("left children behind")
+    if how == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "hang":
+        time.sleep(NAP_S)
+    return "done"
+
+
+def closes_every_file(rank):
+    os.closerange(3, 4096)
+    threading.Event().wait(NAP_S)
+
+
+def ignores_signals(rank):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    time.sleep(NAP_S)
+
+
+NOT_A_FUNCTION = 3
