@@ -1,0 +1,82 @@
+"""What gates do with the performance suite."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from portagpu import bench
+from portagpu.bench.peers import LEAST
+from portagpu.results import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from portagpu.bringup.context import Context, Device
+    from portagpu.results import Result
+
+
+def measure_devices(context: Context, names: Sequence[str]) -> Iterator[Result]:
+    """The measures ``names`` on every device as this gate's results, and who is unlike its peers.
+
+    A value that was wrong is a FAIL of its measure; the result "values" says that none was.
+    """
+    by_device = {device.name: _measure(context, names, device) for device in context.devices}
+    for device, found in by_device.items():
+        yield from adopted(context, found, device if len(by_device) > 1 else None)
+    yield from unlike_peers(context, by_device)
+
+
+def _measure(context: Context, names: Sequence[str], device: Device) -> list[Result]:
+    def show(case: bench.Case, number: int, of: int) -> None:
+        context.step(f"{device.name}: {case.id} ({number} of {of})")
+
+    return bench.run(
+        names,
+        ranks=context.ranks,
+        backend=context.backend,
+        index=device.index,
+        effort=bench.Effort(context.effort),
+        target=context.wanted,
+        on_case=show,
+        timeout_s=context.left_s,
+    )
+
+
+def adopted(context: Context, found: Sequence[Result], device: str | None) -> Iterator[Result]:
+    """The results as this gate's, named after ``device`` where they name none themselves."""
+    for result in found:
+        named = result if result.device or device is None else replace(result, device=device)
+        yield context.adopt(named)
+    kept = [result for result in found if result.value is not None and not result.failed]
+    if kept:
+        yield context.judge(
+            "values",
+            True,
+            f"the values of {len(kept)} measures were checked before a time was kept",
+            device=device,
+            does_not_show="values at other sizes and dtypes",
+        )
+
+
+def unlike_peers(context: Context, by_device: Mapping[str, Sequence[Result]]) -> Iterator[Result]:
+    """From four devices on: who differs from the median of all, one result for each measure."""
+    if len(by_device) < LEAST:
+        return
+    values: dict[str, dict[str, float]] = {}
+    for device, found in by_device.items():
+        for result in found:
+            if result.value is not None:
+                values.setdefault(result.id, {})[device] = result.value
+    for name, of_devices in values.items():
+        compared = bench.peers(of_devices)
+        verdict = Verdict.PASS if compared.judged else Verdict.UNVERIFIED
+        if compared.outliers:
+            verdict = Verdict.FAIL
+        yield context.result(
+            f"peers/{name}",
+            verdict,
+            compared.sentence or f"{len(of_devices)} devices agree",
+            device=compared.outliers[0].name if compared.outliers else None,
+            extra={"values": of_devices, "median": compared.median, "mad": compared.mad},
+        )

@@ -1,0 +1,37 @@
+"""Do results stay the same under load, and what do clocks, temperature and throughput do?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from portagpu import bench
+from portagpu.bringup.checks._measures import measure_devices
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from portagpu.bringup.context import Context
+    from portagpu.results import Result
+
+
+def check(context: Context) -> Iterator[Result]:
+    """Matrix products per dtype, then all devices under load at once for the stated seconds."""
+    yield from measure_devices(context, ["gemm"])
+    seconds = context.amounts["seconds"]
+
+    def show(position: int, interval: Mapping[str, Any]) -> None:
+        context.step(
+            f"{context.devices[position].name}: {interval['tflops']:.2f} TFLOPS after "
+            f"{interval['t_s']:.0f} of {seconds} s"
+        )
+
+    for each in bench.sustained(
+        context.ranks,
+        seconds,
+        backend=context.backend,
+        indices=[device.index for device in context.devices],
+        on_interval=show,
+        timeout_s=context.left_s,
+    ):
+        for result in each.results:
+            yield context.adopt(result)
