@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 400
 HEIGHT: Final = 240
-LEFT, RIGHT, TOP, BOTTOM = 46, 386, 30, 196
+LEFT, RIGHT, TOP, BOTTOM = 46, 374, 30, 196
 COLOURS: Final = 6
 """How many series colours the style sheet has; the marker and the dash tell further ones apart."""
 
