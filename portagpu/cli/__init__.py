@@ -15,6 +15,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.info:info",
         "Show hardware, torch, libraries, the matching target and each backend's reason.",
     ),
+    "bringup": (
+        "portagpu.cli.bringup:bringup",
+        "Run the ordered bring-up gates on this machine and give one verdict.",
+    ),
 }
 """Verb -> (module:command, one-line help). The command is a click command, or a group of them."""
 
