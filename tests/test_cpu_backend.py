@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-import portagpu as pg  # noqa: E402 - after the skip
-from portagpu.contract import Backend, Capability, Plugin  # noqa: E402
-from portagpu.errors import Unsupported  # noqa: E402
-from portagpu.host.tree import Tree  # noqa: E402
-from portagpu_cpu import memory  # noqa: E402
+import torch
+
+import portagpu as pg
+from portagpu.contract import Backend, Capability, Plugin
+from portagpu.errors import Unsupported
+from portagpu.host.tree import Tree
+from portagpu_cpu import memory
 
 pytestmark = pytest.mark.torch
 
