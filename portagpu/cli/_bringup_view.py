@@ -7,7 +7,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 from portagpu.bringup import Progress
 from portagpu.bringup.run import verdict_of
-from portagpu.files import write_atomic
 from portagpu.results import Run, Verdict
 
 if TYPE_CHECKING:
@@ -30,33 +29,44 @@ _STYLES = {
 
 
 class Files:
-    """``result.json``, ``junit.xml`` and ``report.html`` in a folder, or nothing without one."""
+    """``result.json``, ``junit.xml`` and ``report.html`` in a folder, and a JSON file of its own.
 
-    def __init__(self, folder: Path | None) -> None:
+    Either may be missing. The JSON is valid from the start, so that a place that cannot be written
+    is known before anything runs, and a run that is killed leaves what it found.
+    """
+
+    def __init__(self, folder: Path | None, json_file: Path | None = None) -> None:
         self.folder = folder
+        self.json_files = [json_file] if json_file is not None else []
+        if folder is not None:
+            self.json_files.append(folder / "result.json")
 
     def begin(self, run: Run) -> None:
-        """Write a valid result.json that says that nothing was judged yet; raises OutputError."""
+        """Write a valid result.json that says that nothing was judged yet; raises OutputError.
+
+        An older run's report would contradict it, should this one be killed: it goes first.
+        """
         self.update(run)
+        if self.folder is not None:
+            for name in ("junit.xml", "report.html"):
+                (self.folder / name).unlink(missing_ok=True)
 
     def update(self, run: Run) -> None:
         """Write what is known so far as a run that was interrupted here."""
-        if self.folder is not None:
-            partial = Run(run.info, list(run.results)).finish(interrupted=True)
-            partial.write_json(self.folder / "result.json")
+        partial = Run(run.info, list(run.results)).finish(interrupted=True)
+        for path in self.json_files:
+            partial.write_json(path)
 
     def write(self, run: Run) -> list[Path]:
-        """Write all three and return their paths; raises OutputError."""
-        if self.folder is None:
-            return []
-        from portagpu.junit import render as render_junit
-        from portagpu.report import render
+        """Write all of them and return their paths; raises OutputError."""
+        written = [run.write_json(path) for path in self.json_files]
+        if self.folder is not None:
+            from portagpu.junit import write_junit
+            from portagpu.report import write_report
 
-        return [
-            run.write_json(self.folder / "result.json"),
-            write_atomic(self.folder / "junit.xml", render_junit(run)),
-            write_atomic(self.folder / "report.html", render(run)),
-        ]
+            written.append(write_junit(run, self.folder / "junit.xml"))
+            written.append(write_report(run, self.folder / "report.html"))
+        return written
 
 
 def view(console: Console | None, stream: IO[str], files: Files) -> Progress:

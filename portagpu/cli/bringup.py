@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import click
 
 from portagpu.cli._common import STDOUT, human_stream, json_option, require_torch, terminal
 
 if TYPE_CHECKING:
-    from portagpu.bringup import Progress
+    from portagpu.cli._bringup_view import Files
     from portagpu.results import Run
 
 
@@ -64,19 +64,16 @@ def bringup(
         command=["portagpu", *sys.argv[1:]],
     )
     stream = human_stream(json_to)
-    files = Files(out)
-    shown: Progress = view(terminal(stream), stream, files)
-    run = run_bringup(options, shown)
+    files = Files(out, None if json_to in (None, STDOUT) else Path(json_to))
+    run = run_bringup(options, view(terminal(stream), stream, files))
     _finish(run, files, json_to, stream)
     return run.exit_code
 
 
-def _finish(run: Run, files: Any, json_to: str | None, stream: Any) -> None:
+def _finish(run: Run, files: Files, json_to: str | None, stream: IO[str]) -> None:
     """The verdict first, then the files: a disk that is full must not hide what was found."""
     click.echo(f"\n{run.summary_line()}", file=stream)
     if json_to == STDOUT:
         run.dump(sys.stdout)
-    elif json_to is not None:
-        run.write_json(json_to)
     for path in files.write(run):
         click.echo(f"wrote {path}", file=stream)
