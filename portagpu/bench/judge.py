@@ -66,7 +66,7 @@ def judge(
     stated = target.expectations(case.metric)
     fitting = [each for each in stated if _speaks_of(each, case, size_bytes)]
     if not fitting:
-        reason = f"{target.id} states no expectation for {case.metric}"
+        reason = f"{target.id} states no expectation of this measure"
         if stated:
             told = " or ".join(_told(each) for each in stated)
             reason = f"{target.id} states {case.metric} only for {told}"

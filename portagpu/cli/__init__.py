@@ -19,6 +19,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.bringup:bringup",
         "Run the ordered bring-up gates on this machine and give one verdict.",
     ),
+    "bench": (
+        "portagpu.cli.bench:bench",
+        "Measure matrix products, memory, transfers, launches and collectives.",
+    ),
 }
 """Verb -> (module:command, one-line help). The command is a click command, or a group of them."""
 

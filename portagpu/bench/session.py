@@ -1,0 +1,214 @@
+"""One case in its world of ranks, and what it read as a result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from portagpu.bench.cases import SCALES, SUITE, TIME_SCALES
+from portagpu.bench.effort import PACES, Effort
+from portagpu.bench.judge import judge
+from portagpu.bench.reading import Reading
+from portagpu.bench.stats import Summary, summarise
+from portagpu.bench.suite import function_spec
+from portagpu.results import Result
+from portagpu.verdicts import Evidence, Verdict
+from portagpu.world import State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from portagpu.bench.cases import Case
+    from portagpu.bench.device import Device
+    from portagpu.target import Target
+    from portagpu.world import Ranks, WorldOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What cases of one run share."""
+
+    ranks: Ranks
+    device: Device
+    effort: Effort
+    target: Target | None
+    timeout_s: float | None = None
+
+    def result(self, case: Case) -> Result:
+        """Run ``case`` and judge what it gave."""
+        if case.absent is not None:
+            return not_run(case, case.absent.reason, verdict=case.absent.verdict)
+        outcome = self.ranks.run(
+            function_spec(case),
+            case.world,
+            arguments={"effort": str(self.effort), **case.arguments},
+            backend=self.device.backend,
+            indices=range(case.world) if case.world > 1 else [self.device.index],
+            group=case.world > 1,
+            timeout_s=self.timeout_s or PACES[self.effort].timeout_s,
+        )
+        if not outcome.ok:
+            return self._broken(case, outcome)
+        readings = [Reading.from_json(value) for value in outcome.values]
+        return self._judged(case, readings, outcome.duration_s)
+
+    def _broken(self, case: Case, outcome: WorldOutcome) -> Result:
+        """A rank that died or hung is the device's or its library's failure; one that raised is an
+        error of the check, as far as it can be told."""
+        culprit = outcome.culprit
+        states = {each.rank: each.state for each in outcome.ranks}
+        failed = [each for each in outcome.ranks if each.state is not State.DONE]
+        state = states[culprit] if culprit is not None else failed[0].state
+        raised = state is State.RAISED
+        named = self._name(case, culprit) if culprit is not None else None
+        return _plain(
+            case,
+            Verdict.ERROR if raised else Verdict.FAIL,
+            outcome.sentence,
+            device=named,
+            duration_s=outcome.duration_s,
+            evidence=() if raised else (Evidence.EXECUTED,),
+            extra={"output": text} if (text := _output(outcome)) else {},
+        )
+
+    def _name(self, case: Case, rank: int) -> str:
+        return f"rank {rank}" if case.world > 1 else self.device.name
+
+    def _judged(self, case: Case, readings: list[Reading], duration_s: float) -> Result:
+        for rank, reading in enumerate(readings):
+            if reading.wrong:
+                return _plain(
+                    case,
+                    Verdict.FAIL,
+                    f"{reading.wrong}; no time was kept",
+                    device=self._name(case, rank),
+                    duration_s=duration_s,
+                    evidence=(Evidence.EXECUTED,),
+                )
+        if skip := next((reading.skip for reading in readings if reading.skip), ""):
+            return not_run(case, skip, verdict=Verdict.SKIP)
+        try:
+            points = [summarise(samples) for samples in rates(case, readings)]
+        except ValueError as error:
+            return _plain(
+                case, Verdict.ERROR, f"nothing was measured: {error}", duration_s=duration_s
+            )
+        last = points[-1]
+        size = int(readings[0].points[-1].x) or None
+        opinion = judge(case, last, self.target, size_bytes=size, versions=_versions(self.device))
+        wrong = opinion.verdict is Verdict.ERROR
+        several = not self.device.shared and self.device.count > 1 and case.world == 1
+        return _plain(
+            case,
+            opinion.verdict,
+            opinion.reason,
+            device=self.device.name if several or wrong else None,
+            value=None if wrong else last.median,
+            unit=case.unit,
+            statistic="median",
+            n=last.n,
+            spread=None if wrong else last.spread,
+            expected=opinion.expected,
+            evidence=() if wrong else (Evidence.EXECUTED,),
+            duration_s=duration_s,
+            extra=_extra(case, readings, [] if wrong else points, opinion.of_limit),
+        )
+
+
+def rates(case: Case, readings: Sequence[Reading]) -> list[list[float]]:
+    """The value of every sample of every point, in the unit of ``case``.
+
+    Where several ranks measured together, a sample took as long as its slowest rank. Raises
+    ValueError where there is no point, no time, or ranks do not match.
+    """
+    if not readings[0].points:
+        raise ValueError("there is no point")
+    found = []
+    for index, first in enumerate(readings[0].points):
+        seconds = [
+            max(samples)
+            for samples in zip(*(each.points[index].seconds for each in readings), strict=True)
+        ]
+        if not seconds or min(seconds) <= 0:
+            raise ValueError("a sample took no time")
+        if case.unit in TIME_SCALES:
+            found.append([each * TIME_SCALES[case.unit] for each in seconds])
+        else:
+            found.append([first.work / each / SCALES[case.unit] for each in seconds])
+    return found
+
+
+def _extra(
+    case: Case, readings: Sequence[Reading], points: Sequence[Summary], of_limit: float | None
+) -> dict[str, Any]:
+    first = readings[0]
+    extra: dict[str, Any] = {
+        "metric": case.metric,
+        "counts": case.counts,
+        "checks": case.checks,
+        "clock": first.clock,
+        "resolution_s": max(each.resolution_s for each in readings),
+        "repeats": first.points[-1].repeats,
+        "threads": first.threads,
+        "load_average": first.load_average,
+        "ranks": case.world,
+        **first.notes,
+    }
+    if points:
+        extra["mean"], extra["min"], extra["max"] = points[-1].mean, points[-1].low, points[-1].high
+    if of_limit is not None:
+        extra["of_limit"] = of_limit
+    if case.axis and points:
+        extra["curve"] = {
+            "x": [point.x for point in first.points],
+            "y": [point.median for point in points],
+            "x_label": case.axis,
+            "y_label": "bus bandwidth" if case.area == "collectives" else f"{case.area} bandwidth",
+            "x_unit": "B",
+            "y_unit": case.unit,
+            "x_log": True,
+            "series": case.id.partition("/")[2],
+        }
+    return extra
+
+
+def _versions(device: Device) -> dict[str, str | None]:
+    """Versions by the names that expectations use, the communication library's among them."""
+    versions = dict(device.versions)
+    comm = versions.get("comm")
+    if comm and device.comm:
+        versions[device.comm.lower()] = comm.removeprefix(device.comm).strip() or None
+    return versions
+
+
+def _output(outcome: WorldOutcome) -> str:
+    """The end of what the culprit printed, or of the first that failed."""
+    failed = [each for each in outcome.ranks if each.output]
+    chosen = next((each for each in failed if each.rank == outcome.culprit), None)
+    if chosen is None:
+        chosen = failed[0] if failed else None
+    return chosen.output[-1000:] if chosen is not None else ""
+
+
+def not_run(
+    case: Case,
+    reason: str,
+    *,
+    verdict: Verdict = Verdict.INCONCLUSIVE,
+    blocked_by: str | None = None,
+) -> Result:
+    """The result of a case that did not run, without evidence."""
+    return _plain(case, verdict, reason, blocked_by=blocked_by)
+
+
+def _plain(case: Case, verdict: Verdict, reason: str, **fields: Any) -> Result:
+    return Result(
+        id=case.id,
+        suite=SUITE,
+        area=case.area,
+        verdict=verdict,
+        reason=reason,
+        shape=case.shape,
+        does_not_show=case.does_not_show,
+        **fields,
+    )

@@ -1,0 +1,146 @@
+"""The table of ``portagpu bench``, from its run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.results import bounds
+from portagpu.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
+
+    from portagpu.results import Result, Run
+
+HEAD: Final = ("measure", "shape", "median", "spread", "unit", "verdict", "expected")
+_RIGHT: Final = frozenset({"median", "spread"})
+_COLOURS: Final = {
+    Verdict.PASS: "green",
+    Verdict.FAIL: "bold red",
+    Verdict.ERROR: "bold red",
+    Verdict.UNVERIFIED: "yellow",
+    Verdict.INCONCLUSIVE: "yellow",
+    Verdict.SKIP: "dim",
+}
+
+
+def rows(run: Run) -> list[tuple[str, ...]]:
+    """A row of text for each result, in the order of ``HEAD``."""
+    return [_row(result) for result in run.results]
+
+
+def _row(result: Result) -> tuple[str, ...]:
+    name = result.id if result.device is None else f"{result.id} on {result.device}"
+    return (
+        name,
+        shape(result.shape),
+        "-" if result.value is None else f"{result.value:.4g}",
+        "-" if result.spread is None else f"± {result.spread:.2g}",
+        result.unit or "",
+        str(result.verdict),
+        "-" if result.expected is None else _expected(result.expected),
+    )
+
+
+def shape(value: Any) -> str:
+    """A shape in short: "1024x1024x1024", "128 MiB", "4 MiB, 2 ranks"."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if not isinstance(value, dict):
+        return "x".join(str(part) for part in value)
+    if {"m", "n", "k"} <= value.keys():
+        return f"{value['m']}x{value['n']}x{value['k']}"
+    parts = [_size(value[key]) for key in ("array_bytes", "bytes") if key in value]
+    if "ranks" in value:
+        parts.append("1 rank" if value["ranks"] == 1 else f"{value['ranks']} ranks")
+    return ", ".join(parts)
+
+
+def _size(count: int) -> str:
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= scale:
+            return f"{count / scale:.4g} {unit}"
+    return f"{count} B"
+
+
+def _expected(expected: Mapping[str, Any]) -> str:
+    low, high = bounds(expected)
+    if low is None or high is None:
+        bound = f">= {low:.4g}" if low is not None else f"<= {high:.4g}"
+    else:
+        bound = f"{low:.4g} to {high:.4g}"
+    return f"{bound} ({expected['source']})"
+
+
+def plain_table(run: Run) -> str:
+    """The table in columns of plain text."""
+    table = [HEAD, *rows(run)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(HEAD))]
+    lines = []
+    for row in table:
+        cells = [
+            f"{cell:>{width}}" if title in _RIGHT else f"{cell:<{width}}"
+            for title, cell, width in zip(HEAD, row, widths, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def print_table(console: Console, run: Run) -> None:
+    """The table on a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in HEAD:
+        right = title in _RIGHT
+        table.add_column(title, justify="right" if right else "left", overflow="fold")
+    for result, row in zip(run.results, rows(run), strict=True):
+        style = _COLOURS[result.verdict]
+        cells = [
+            Text(c, style=style if t == "verdict" else "") for t, c in zip(HEAD, row, strict=True)
+        ]
+        table.add_row(*cells)
+    console.print(table)
+
+
+def notes(run: Run) -> list[str]:
+    """What the table leaves out: reasons, what measures do not show, and how they were timed."""
+    lines = []
+    for verdict in (
+        Verdict.ERROR,
+        Verdict.FAIL,
+        Verdict.INCONCLUSIVE,
+        Verdict.UNVERIFIED,
+        Verdict.SKIP,
+    ):
+        by_reason: dict[str, list[str]] = {}
+        for result in run.results:
+            if result.verdict is verdict and result.reason:
+                by_reason.setdefault(result.reason, []).append(result.id)
+        lines += [f"{verdict}: {_named(ids)}: {reason}" for reason, ids in by_reason.items()]
+    shown: dict[str, list[str]] = {}
+    for result in run.results:
+        if result.does_not_show and result.value is not None:
+            shown.setdefault(result.does_not_show, []).append(result.id)
+    lines += [f"does not show: {_named(ids)}: {text}" for text, ids in shown.items()]
+    return lines + _timing(run.results)
+
+
+def _named(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
+    return f"{', '.join(ids[:3])}{more}"
+
+
+def _timing(results: Sequence[Result]) -> list[str]:
+    measured = [result for result in results if result.value is not None]
+    if not measured:
+        return []
+    threads = sorted({result.extra["threads"] for result in measured})
+    clocks = sorted({result.extra["clock"] for result in measured})
+    loads = [each for r in measured if (each := r.extra.get("load_average")) is not None]
+    load = f", load average {max(loads):.1f} at most" if loads else ""
+    told = " or ".join(str(count) for count in threads)
+    return [f"timed by {' and '.join(clocks)}; {told} threads a rank{load}"]

@@ -1,0 +1,53 @@
+"""What verbs that run a suite on a device share: checks of their options, and a progress line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def check_device(backend: str | None, index: int) -> None:
+    """Raise UsageError for a backend that no distribution declares, or a device it does not see.
+
+    A backend that is there and cannot be used raises BackendNotFound, with the reason.
+    """
+    from portagpu.candidates import candidates, plugin
+    from portagpu.errors import BackendNotFound
+    from portagpu.registry import resolve
+
+    if backend is not None and backend not in candidates():
+        try:
+            plugin(backend)
+        except BackendNotFound as error:
+            raise click.UsageError(str(error)) from error
+    found = plugin(resolve(backend))
+    count = found.count()
+    if not found.shared and index >= count:
+        raise click.UsageError(
+            f"the {found.name} backend has no device {index}: it sees {count}, numbered from 0"
+        )
+
+
+class Progress:
+    """What is at hand, on the last line of a terminal; nothing anywhere else."""
+
+    def __init__(self, console: Console | None) -> None:
+        self._status: Any = None if console is None else console.status("starting")
+
+    def __enter__(self) -> Progress:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def show(self, name: str, number: int, total: int) -> None:
+        """Say which of ``total`` begins."""
+        if self._status is not None:
+            self._status.update(f"{number}/{total} {name}")
