@@ -1,8 +1,13 @@
-"""Random numbers: what a seed fixes, and what a saved state brings back."""
+"""Random numbers: what a seed fixes, and what a saved state brings back.
+
+Nothing here compares one device's numbers with another's: streams of random numbers differ between
+devices by design, and no case promises otherwise.
+"""
 
 from __future__ import annotations
 
-from portagpu.suite import case
+import portagpu as pg
+from portagpu.suite import case, refused
 
 COUNT = 1000
 
@@ -14,15 +19,26 @@ def _draw(torch, gpu, count=COUNT):
 @case(
     "rng/seed-repeats",
     spec="The same seed gives bitwise the same numbers.",
-    covers=("Backend.manual_seed", "Backend.generator"),
+    covers=("Backend.manual_seed",),
     traps=("P17",),
+    params={"draw": ("rand", "randn", "randint", "randperm", "bernoulli", "dropout")},
     smoke=True,
 )
-def test_seed_repeats(gpu, torch):
+def test_seed_repeats(gpu, torch, draw):
+    def numbers():
+        if draw == "randint":
+            return torch.randint(0, 1 << 30, (COUNT,), device=gpu.device)
+        if draw == "bernoulli":
+            return torch.bernoulli(torch.full((COUNT,), 0.5, device=gpu.device))
+        if draw == "dropout":
+            return torch.nn.functional.dropout(torch.ones(COUNT, device=gpu.device), 0.5)
+        return getattr(torch, draw)(COUNT, device=gpu.device)
+
     gpu.manual_seed(1234)
-    first = _draw(torch, gpu)
+    first = numbers()
     gpu.manual_seed(1234)
-    assert torch.equal(_draw(torch, gpu), first), "the seed 1234 gave other numbers the second time"
+    again = numbers()
+    assert torch.equal(again, first), f"{draw} gave other numbers after the same seed"
 
 
 @case(
@@ -38,13 +54,114 @@ def test_seeds_differ(gpu, torch):
 
 
 @case(
+    "rng/draws-differ",
+    spec="Two draws after one seed are different numbers.",
+    covers=("Backend.manual_seed",),
+)
+def test_draws_differ(gpu, torch):
+    gpu.manual_seed(1)
+    assert not torch.equal(_draw(torch, gpu), _draw(torch, gpu)), "two draws gave the same numbers"
+
+
+@case(
+    "rng/split-draws",
+    spec="Two runs that draw in the same steps give the same numbers in every step.",
+    covers=("Backend.manual_seed",),
+)
+def test_split_draws(gpu, torch):
+    runs = []
+    for _ in range(2):
+        gpu.manual_seed(5)
+        runs.append(torch.cat([_draw(torch, gpu, size) for size in (1, 7, 33, 500)]))
+    assert torch.equal(*runs), "the same steps after the same seed gave other numbers"
+
+
+@case(
+    "rng/seed-is-the-devices",
+    spec="The seed that a method sets is the one that torch's calls on the device use.",
+    covers=("Backend.generator",),
+)
+def test_seed_is_the_devices(gpu, torch):
+    gpu.manual_seed(99)
+    default = _draw(torch, gpu)
+    own = torch.Generator(device=gpu.device)
+    own.manual_seed(99)
+    numbers = torch.rand(COUNT, device=gpu.device, generator=own).cpu()
+    assert torch.equal(numbers, default), "a generator with the same seed gave other numbers"
+
+
+@case(
+    "rng/function-manual-seed",
+    spec="portagpu.manual_seed() seeds the current device.",
+    covers=("portagpu.manual_seed",),
+)
+def test_function_manual_seed(gpu, torch):
+    gpu.manual_seed(7)
+    first = _draw(torch, gpu)
+    pg.manual_seed(7)
+    assert torch.equal(_draw(torch, gpu), first), "function and method seed differently"
+
+
+@case(
+    "rng/function-manual-seed-all",
+    spec="portagpu.manual_seed_all() seeds every device, this one too.",
+    covers=("portagpu.manual_seed_all",),
+)
+def test_function_manual_seed_all(gpu, torch):
+    gpu.manual_seed(7)
+    first = _draw(torch, gpu)
+    pg.manual_seed_all(7)
+    assert torch.equal(_draw(torch, gpu), first), "this device was not seeded among all"
+
+
+@case(
+    "rng/initial-seed",
+    spec="The initial seed is the one that was last set.",
+    covers=("Backend.initial_seed", "portagpu.initial_seed"),
+    params={"seed": (0, 1, 2**31, 2**63 - 1)},
+    smoke=True,
+)
+def test_initial_seed(gpu, seed):
+    gpu.manual_seed(seed)
+    for found in (gpu.initial_seed(), pg.initial_seed()):
+        assert found == seed, f"the initial seed is {found}, not {seed}"
+
+
+@case(
+    "rng/seed-returns-what-it-set",
+    spec="seed() takes a seed from the system and returns the one that is in use.",
+    covers=("Backend.seed", "portagpu.seed"),
+    params={"call": ("method", "function")},
+)
+def test_seed_returns_what_it_set(gpu, torch, call):
+    seed = gpu.seed if call == "method" else pg.seed
+    returned = seed()
+    assert gpu.initial_seed() == returned, f"{returned} was returned, {gpu.initial_seed()} is set"
+    first = _draw(torch, gpu)
+    gpu.manual_seed(returned)
+    assert torch.equal(_draw(torch, gpu), first), "the returned seed does not repeat the numbers"
+
+
+@case(
+    "rng/seed-is-random",
+    spec="Two calls of seed() give two seeds.",
+    covers=("Backend.seed",),
+)
+def test_seed_is_random(gpu):
+    seeds = {gpu.seed() for _ in range(4)}
+    assert len(seeds) == 4, f"four calls of seed() gave {len(seeds)} different seeds"
+
+
+@case(
     "rng/state-restores",
     spec="A generator that is put back into a saved state repeats the numbers that followed it.",
     covers=("Backend.get_rng_state", "Backend.set_rng_state"),
+    params={"before": (0, 1, 17, 1000)},
     smoke=True,
 )
-def test_state_restores(gpu, torch):
-    _draw(torch, gpu, 17)
+def test_state_restores(gpu, torch, before):
+    gpu.manual_seed(3)
+    _draw(torch, gpu, before)
     state = gpu.get_rng_state()
     first = _draw(torch, gpu)
     _draw(torch, gpu, 5)
@@ -53,11 +170,124 @@ def test_state_restores(gpu, torch):
 
 
 @case(
-    "rng/initial-seed",
-    spec="The initial seed is the one that was last set.",
-    covers=("Backend.initial_seed",),
-    params={"seed": (0, 1, 2**31, 2**63 - 1)},
+    "rng/state-survives-other-seeds",
+    spec="A saved state is a copy: seeding afterwards does not change it.",
+    covers=("Backend.get_rng_state",),
 )
-def test_initial_seed(gpu, seed):
-    gpu.manual_seed(seed)
-    assert gpu.initial_seed() == seed, f"the initial seed is {gpu.initial_seed()}, not {seed}"
+def test_state_survives_other_seeds(gpu, torch):
+    state = gpu.get_rng_state()
+    kept = state.clone()
+    gpu.manual_seed(11)
+    _draw(torch, gpu)
+    assert torch.equal(state, kept), "a saved state changed when the generator was seeded"
+
+
+@case(
+    "rng/state-is-bytes",
+    spec="A state is a uint8 tensor of one dimension on the CPU, so that a checkpoint can hold it.",
+    covers=("Backend.get_rng_state",),
+)
+def test_state_is_bytes(gpu, torch):
+    state = gpu.get_rng_state()
+    assert state.dtype == torch.uint8, f"the state is {state.dtype}"
+    assert state.device.type == "cpu", f"the state is on {state.device}"
+    assert state.dim() == 1, f"the state has {state.dim()} dimensions"
+
+
+@case(
+    "rng/normal-state-restores",
+    spec="Restoring a state between two normal draws of odd size repeats the second one.",
+    covers=("Backend.get_rng_state", "Backend.set_rng_state"),
+)
+def test_normal_state_restores(gpu, torch):
+    gpu.manual_seed(4)
+    torch.randn(3, device=gpu.device)
+    state = gpu.get_rng_state()
+    first = torch.randn(5, device=gpu.device)
+    gpu.set_rng_state(state)
+    assert torch.equal(torch.randn(5, device=gpu.device), first), "half of a pair was forgotten"
+
+
+@case(
+    "rng/function-state",
+    spec="The functions for states read and write this device's generator.",
+    covers=("portagpu.get_rng_state", "portagpu.set_rng_state"),
+)
+def test_function_state(gpu, torch):
+    state = pg.get_rng_state()
+    assert torch.equal(state, gpu.get_rng_state()), "function and method read different states"
+    first = _draw(torch, gpu)
+    pg.set_rng_state(state)
+    assert torch.equal(_draw(torch, gpu), first), "the function did not restore the state"
+
+
+@case(
+    "rng/function-state-all",
+    spec="The states of all devices are one for each, and restoring them restores this one.",
+    covers=("portagpu.get_rng_state_all", "portagpu.set_rng_state_all"),
+)
+def test_function_state_all(gpu, torch):
+    states = pg.get_rng_state_all()
+    assert len(states) == gpu.device_count(), (
+        f"{len(states)} states of {gpu.device_count()} devices"
+    )
+    first = _draw(torch, gpu)
+    pg.set_rng_state_all(states)
+    assert torch.equal(_draw(torch, gpu), first), "this device's state was not restored"
+
+
+@case(
+    "rng/wrong-state-is-refused",
+    spec="A state that is no state is refused, and the generator keeps its own.",
+    covers=("Backend.set_rng_state",),
+    outcome="unsupported",
+)
+def test_wrong_state_is_refused(gpu, torch):
+    before = gpu.get_rng_state()
+    broken = torch.zeros(3, dtype=torch.uint8)
+    refused(lambda: gpu.set_rng_state(broken), (RuntimeError, ValueError, TypeError), "three bytes")
+    assert torch.equal(gpu.get_rng_state(), before), "a refused state changed the generator"
+
+
+@case(
+    "rng/uniform-is-uniform",
+    spec="The mean of 100000 uniform numbers is within six standard errors of a half.",
+    outcome="bounded: |mean - 1/2| <= 6 / sqrt(12 n)",
+    does_not_show="the quality of the generator beyond its mean",
+)
+def test_uniform_is_uniform(gpu, torch):
+    count = 100_000
+    gpu.manual_seed(2024)
+    numbers = torch.rand(count, device=gpu.device).cpu().double()
+    assert float(numbers.min()) >= 0.0, f"the least uniform number is {float(numbers.min())}"
+    assert float(numbers.max()) < 1.0, f"the largest uniform number is {float(numbers.max())}"
+    away = abs(float(numbers.mean()) - 0.5)
+    assert away <= 6 / (12 * count) ** 0.5, f"the mean of uniform numbers is {away} from a half"
+
+
+@case(
+    "rng/host-generator-is-separate",
+    spec="A generator of the caller's own is not moved by draws of the device's.",
+    covers=("Backend.generator",),
+    traps=("P17",),
+)
+def test_host_generator_is_separate(gpu, torch):
+    own = torch.Generator().manual_seed(8)
+    first = torch.rand(4, generator=own)
+    own.manual_seed(8)
+    _draw(torch, gpu)
+    assert torch.equal(torch.rand(4, generator=own), first), "the device's draws moved another"
+
+
+@case(
+    "rng/generator-is-the-default",
+    spec="generator() is of this device's type, and always the same one.",
+    covers=("Backend.generator",),
+)
+def test_generator_is_the_default(gpu):
+    found = gpu.generator()
+    assert found.device.type == gpu.device.type, f"the generator is of {found.device}"
+    before = gpu.get_rng_state()
+    gpu.generator().manual_seed(123)
+    assert gpu.initial_seed() == 123, "two calls gave two generators"
+    gpu.set_rng_state(before)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from portagpu.suite.cases import AREAS, Case, NotHere, case, refused
+from portagpu.suite.cases import AREAS, Case, NotClaimed, NotHere, case, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from portagpu.suite.machine import Listed, Machine
     from portagpu.target import Target
 
-__all__ = ["AREAS", "Case", "NotHere", "case", "conform", "list_cases", "refused"]
+__all__ = ["AREAS", "Case", "NotClaimed", "NotHere", "case", "conform", "list_cases", "refused"]
 
 TIMEOUT_S = 60.0
 """How long one case may take, unless it states a time of its own."""

@@ -51,6 +51,10 @@ class NotHere(Exception):
     """Raised by a case that this machine cannot judge; it becomes INCONCLUSIVE with the reason."""
 
 
+class NotClaimed(Exception):
+    """Raised by a case about something that the backend's data does not claim; becomes SKIP."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One case before its parameters are filled in.

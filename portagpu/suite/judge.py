@@ -29,8 +29,7 @@ _DOES_NOT_SHOW: Final[Mapping[str, str]] = {
 def judge(case: Listed, outcome: Mapping[str, Any], machine: Machine) -> Result:
     """The result of a case that ran on the machine that is judged."""
     verdict, reason = _verdict(case, outcome, machine)
-    if machine.target is not None:
-        verdict, reason = _held_to_target(case, verdict, reason, machine.target)
+    verdict, reason = _held_to_target(case, verdict, reason, machine)
     observed = list(outcome.get("observed", ()))
     return _result(
         case, verdict, reason, outcome["duration_s"], {"observed": observed} if observed else {}
@@ -44,6 +43,8 @@ def _verdict(case: Listed, outcome: Mapping[str, Any], machine: Machine) -> tupl
         return Verdict.ERROR, reason
     if kind == "not-here":
         return Verdict.INCONCLUSIVE, reason
+    if kind == "not-claimed" and not missing:
+        return Verdict.SKIP, reason
     if missing:
         return _unclaimed(f"{machine.backend} does not claim {' or '.join(missing)}", kind, reason)
     if kind == "unsupported":
@@ -69,12 +70,15 @@ def _unclaimed(lacks: str, kind: str, reason: str) -> tuple[Verdict, str]:
 
 
 def _held_to_target(
-    case: Listed, verdict: Verdict, reason: str, target: Judged
+    case: Listed, verdict: Verdict, reason: str, machine: Machine
 ) -> tuple[Verdict, str]:
     """What the target claims and the backend does not is open; the other way round is no claim."""
+    target = machine.target
+    if target is None:
+        return verdict, reason
     unclaimed = [each for each in case.capability if each not in target.claims]
     if verdict is Verdict.SKIP and case.capability and not unclaimed:
-        if case.outcome != "undefined":
+        if any(each not in machine.capabilities for each in case.capability):
             named = " and ".join(case.capability)
             return Verdict.INCONCLUSIVE, f"{target.id} claims {named}, but here {reason}"
     elif verdict is Verdict.PASS and unclaimed:

@@ -20,7 +20,7 @@ import pytest
 
 from portagpu.contract import Capability
 from portagpu.errors import Unsupported
-from portagpu.suite.cases import ATTRIBUTE, Case, NotHere, label
+from portagpu.suite.cases import ATTRIBUTE, Case, NotClaimed, NotHere, label
 from portagpu.suite.machine import Judged
 
 if TYPE_CHECKING:
@@ -226,6 +226,8 @@ def _what_happened(when: str | None, error: BaseException) -> tuple[str, str]:
     named = f"raised {type(error).__name__}{': ' + first if first else ''}"
     if isinstance(error, NotHere):
         return "not-here", first
+    if isinstance(error, NotClaimed):
+        return "not-claimed", first
     if isinstance(error, pytest.skip.Exception):
         return "error", f"the case skipped itself, which hides what it should judge: {first}"
     if when != "call" and not isinstance(error, Unsupported):

@@ -1,0 +1,151 @@
+"""Profiling: ranges that nest, return their depth, and leave the work as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import portagpu as pg
+from portagpu.suite import case, refused
+
+CALLS = ("method", "function")
+NAMES = {
+    "plain": "forward",
+    "accented": "schöne Grüße",
+    "punctuated": "model:layer/3",
+    "markup": "<b>&\"'</b>",
+    "long": "x" * 500,
+}
+
+
+def _source(gpu, call):
+    return gpu if call == "method" else pg
+
+
+@case(
+    "profiling/annotate-marks",
+    spec="An annotated block is in torch's profile, or its mark is one of the vendor's profiler.",
+    covers=("Backend.annotate",),
+    traps=("T07",),
+    smoke=True,
+    does_not_show="that the vendor's profiler shows the block, where torch's does not",
+)
+def test_annotate_marks(gpu, torch):
+    with torch.profiler.profile() as profile, gpu.annotate("portagpu-annotated-block"):
+        torch.ones(10, device=gpu.device).sum()
+    seen = any(event.key == "portagpu-annotated-block" for event in profile.key_averages())
+    mark = type(gpu.annotate("x"))
+    assert seen or mark is not contextlib.nullcontext, "annotate() marks nothing: a nullcontext"
+
+
+@case(
+    "profiling/annotate-keeps-the-work",
+    spec="The work inside an annotated block is done, and its result unchanged.",
+    covers=("Backend.annotate", "portagpu.annotate"),
+    params={"call": CALLS},
+)
+def test_annotate_keeps_the_work(gpu, torch, call):
+    with _source(gpu, call).annotate("work"):
+        total = torch.arange(100, device=gpu.device).sum()
+    assert int(total) == 4950, f"inside an annotated block the sum is {int(total)}"
+
+
+@case(
+    "profiling/annotate-nests",
+    spec="Annotated blocks nest, also under the same name.",
+    covers=("Backend.annotate",),
+)
+def test_annotate_nests(gpu):
+    depth = 0
+    with gpu.annotate("outer"), gpu.annotate("inner"), gpu.annotate("inner"):
+        depth += 1
+    assert depth == 1, "the innermost block did not run once"
+
+
+@case(
+    "profiling/annotate-passes-errors",
+    spec="An exception inside an annotated block passes through.",
+    covers=("Backend.annotate",),
+)
+def test_annotate_passes_errors(gpu):
+    def body():
+        with gpu.annotate("broken"):
+            raise KeyError("on purpose")
+
+    refused(body, KeyError, "an exception inside an annotated block")
+
+
+@case(
+    "profiling/annotate-any-name",
+    spec="A name may have any characters.",
+    covers=("Backend.annotate",),
+    params={"name": tuple(NAMES)},
+)
+def test_annotate_any_name(gpu, name):
+    entered = False
+    with gpu.annotate(NAMES[name]):
+        entered = True
+    assert entered, f"the block with a name that is {name} did not run"
+
+
+@case(
+    "profiling/range-depth",
+    spec="range_push() returns the depth from 0, and range_pop() the depth that it closes.",
+    covers=(
+        "Backend.range_push",
+        "Backend.range_pop",
+        "portagpu.range_push",
+        "portagpu.range_pop",
+    ),
+    params={"call": CALLS},
+    smoke=True,
+)
+def test_range_depth(gpu, call):
+    source = _source(gpu, call)
+    depths = [source.range_push("a"), source.range_push("b"), source.range_pop()]
+    depths += [source.range_push("c"), source.range_pop(), source.range_pop()]
+    assert depths == [0, 1, 1, 1, 1, 0], f"push, push, pop, push, pop, pop returned {depths}"
+
+
+@case(
+    "profiling/range-pop-of-none",
+    spec="Closing a range when none is open is an IndexError.",
+    covers=("Backend.range_pop",),
+    outcome="unsupported",
+)
+def test_range_pop_of_none(gpu):
+    refused(gpu.range_pop, IndexError, "closing a range that is not open")
+
+
+@case(
+    "profiling/ranges-are-per-thread",
+    spec="A range that one thread opened is not open in another.",
+    covers=("Backend.range_push",),
+)
+def test_ranges_are_per_thread(gpu):
+    found = []
+    gpu.range_push("mine")
+
+    def other():
+        found.append(gpu.range_push("theirs"))
+        gpu.range_pop()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    gpu.range_pop()
+    assert found == [0], f"a first range in another thread has the depth {found}"
+
+
+@case(
+    "profiling/torch-profiler-sees-work",
+    spec="torch's profiler counts the operations that ran on the device.",
+    traps=("T06",),
+)
+def test_torch_profiler_sees_work(gpu, torch):
+    left = torch.ones(32, 32, device=gpu.device)
+    with torch.profiler.profile() as profile:
+        for _ in range(5):
+            left @ left
+    counts = {event.key: event.count for event in profile.key_averages()}
+    assert counts.get("aten::mm") == 5, f"five products are {counts.get('aten::mm')} in the profile"
