@@ -6,11 +6,14 @@ is loaded from its module on first use and kept.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
-
 from portagpu._version import __version__
 
+# type checkers take this name for true; importing typing would be nearly all of the import's time
+TYPE_CHECKING = False
+
 if TYPE_CHECKING:
+    from typing import Any, Final
+
     from portagpu.arch import Arch as Arch
     from portagpu.collectives.comm import Comm as Comm
     from portagpu.contract import CONTRACT as CONTRACT
@@ -128,15 +131,17 @@ _MODULE_OF: Final = {name: module for module, names in _HOME.items() for name in
 __all__ = ["__version__", *sorted(_MODULE_OF)]  # noqa: PLE0604 - the table's keys are the names
 
 
-def __getattr__(name: str) -> Any:
-    module = _MODULE_OF.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # so that type checkers report a name that does not exist
 
-    value = getattr(import_module(module), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        module = _MODULE_OF.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        value = getattr(import_module(module), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -220,13 +220,17 @@ def at(device: int | str | torch.device | None) -> Backend:
     """The handle for what torch's functions take as ``device``; None is the current device."""
     if device is None:
         return backend()
+    current = _current
+    if current is not None and type(device) is int:
+        known = _handles.get((current.name, device))
+        if known is not None:
+            return known
     name = _name_of_default()
     if isinstance(device, int):
         return _open(name, device)
     import torch
 
     wanted = torch.device(device)
-    current = _current
     if wanted.index is None or (current is not None and wanted.type != current.device.type):
         found = backend()
     else:

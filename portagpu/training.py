@@ -14,6 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from portagpu.errors import Unsupported
+from portagpu.precision import Support
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,8 +124,6 @@ class Training:
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
         """Whether bfloat16 arithmetic runs; ``including_emulation=False`` asks for hardware."""
         import torch
-
-        from portagpu.precision import Support
 
         support = self.precision.support(torch.bfloat16)
         native = support is Support.NATIVE

@@ -8,7 +8,7 @@ import torch
 
 from portagpu.contract import Backend
 from portagpu_cpu import identity, memory
-from portagpu_cpu.queues import CpuEvent, CpuStream, Current
+from portagpu_cpu.queues import CpuEvent, CpuStream, Current, Using
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,7 +88,7 @@ class CpuBackend(Backend):
 
     def stream(self, stream: CpuStream | None) -> AbstractContextManager[Any]:
         """Make ``stream`` the calling thread's current one inside the block."""
-        return self._current.use(self.current_stream() if stream is None else stream)
+        return Using(self._current, self.current_stream() if stream is None else stream)
 
     def Event(  # noqa: N802 - torch's name
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False

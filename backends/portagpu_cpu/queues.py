@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import torch
 
 
@@ -99,11 +96,18 @@ class Current(threading.local):
     def __init__(self, device: torch.device) -> None:
         self.stream: Final = [CpuStream(device)]
 
-    @contextmanager
-    def use(self, stream: CpuStream) -> Iterator[None]:
-        """Make ``stream`` the current one inside the block."""
-        self.stream.append(stream)
-        try:
-            yield
-        finally:
-            self.stream.pop()
+
+class Using:
+    """The block inside which a stream is its thread's current one."""
+
+    __slots__ = ("_current", "_stream")
+
+    def __init__(self, current: Current, stream: CpuStream) -> None:
+        self._current = current
+        self._stream = stream
+
+    def __enter__(self) -> None:
+        self._current.stream.append(self._stream)
+
+    def __exit__(self, *error: object) -> None:
+        self._current.stream.pop()
