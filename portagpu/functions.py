@@ -74,8 +74,9 @@ def manual_seed(seed: int) -> None:
 
 def manual_seed_all(seed: int) -> None:
     """Seed the default generator of every device of the current backend."""
-    for index in range(backend().device_count()):
-        at(index).manual_seed(seed)
+    current = backend()
+    for index in range(current.device_count()):
+        (current if index == current.index else at(index)).manual_seed(seed)
 
 
 def seed() -> int:
@@ -100,7 +101,11 @@ def set_rng_state(new_state: torch.Tensor, device: DeviceLike = None) -> None:
 
 def get_rng_state_all() -> list[torch.Tensor]:
     """The generator states of every device of the current backend, in order of index."""
-    return [at(index).get_rng_state() for index in range(backend().device_count())]
+    current = backend()
+    return [
+        (current if index == current.index else at(index)).get_rng_state()
+        for index in range(current.device_count())
+    ]
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
@@ -197,9 +202,15 @@ def autocast(
     return backend().autocast(dtype, enabled, cache_enabled)
 
 
-def GradScaler(*arguments: Any, **options: Any) -> torch.amp.GradScaler:  # noqa: N802 - torch's
-    """``torch.amp.GradScaler`` for the current device, with what follows torch's ``device``."""
-    return backend().GradScaler(*arguments, **options)
+def GradScaler(  # noqa: N802 - torch's name
+    init_scale: float = 2.0**16,
+    growth_factor: float = 2.0,
+    backoff_factor: float = 0.5,
+    growth_interval: int = 2000,
+    enabled: bool = True,
+) -> torch.amp.GradScaler:
+    """``torch.amp.GradScaler`` for the current device, with torch's options and defaults."""
+    return backend().GradScaler(init_scale, growth_factor, backoff_factor, growth_interval, enabled)
 
 
 def annotate(name: str) -> AbstractContextManager[Any]:

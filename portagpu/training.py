@@ -114,12 +114,19 @@ class Training:
         return torch.autocast(self.device.type, dtype, enabled, cache_enabled)
 
     def GradScaler(  # noqa: N802 - torch's name
-        self, *arguments: Any, **options: Any
+        self,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
     ) -> torch.amp.GradScaler:
-        """``torch.amp.GradScaler`` for this device, with what follows torch's ``device``."""
+        """``torch.amp.GradScaler`` for this device, with torch's options and defaults."""
         import torch
 
-        return torch.amp.GradScaler(self.device.type, *arguments, **options)
+        return torch.amp.GradScaler(
+            self.device.type, init_scale, growth_factor, backoff_factor, growth_interval, enabled
+        )
 
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
         """Whether bfloat16 arithmetic runs; ``including_emulation=False`` asks for hardware."""
