@@ -1,0 +1,170 @@
+"""Rank functions of the performance suite with one thing broken, for the tests of the suite.
+
+Each puts a faulty operation in the place of the real one and runs the measure as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+from portagpu.bench import load_ranks, matmul
+from portagpu.bench.suite import load_area
+
+
+def gemm_off_by_one_element(rank: Any, **arguments: Any) -> Any:
+    right = matmul.multiply
+
+    def multiply(work: matmul.Product) -> None:
+        right(work)
+        work.result[-1, 3] += 100
+
+    matmul.multiply = multiply
+    return load_area("gemm").gemm(rank, **arguments)
+
+
+def gemm_that_goes_wrong_later(rank: Any, **arguments: Any) -> Any:
+    right, calls = matmul.multiply, 0
+
+    def multiply(work: matmul.Product) -> None:
+        nonlocal calls
+        calls += 1
+        right(work)
+        if calls > 3:
+            work.result[0] *= 1.5
+
+    matmul.multiply = multiply
+    return load_area("gemm").gemm(rank, **arguments)
+
+
+def gemm_that_does_nothing(rank: Any, **arguments: Any) -> Any:
+    matmul.multiply = lambda work: None
+    return load_area("gemm").gemm(rank, **arguments)
+
+
+def gemm_in_half_precision(rank: Any, **arguments: Any) -> Any:
+    def multiply(work: matmul.Product) -> None:
+        work.result.copy_((work.a.bfloat16() @ work.b.bfloat16()).to(work.result.dtype))
+
+    matmul.multiply = multiply
+    return load_area("gemm").gemm(rank, **arguments)
+
+
+def stream_that_skips_the_last_element(rank: Any, **arguments: Any) -> Any:
+    area = load_area("memory")
+    right = area.apply
+    area.apply = lambda operation, a, b, c: right(operation, a[:-1], b[:-1], c[:-1])
+    return area.stream(rank, **arguments)
+
+
+def transfer_that_flips_a_bit(rank: Any, **arguments: Any) -> Any:
+    area = load_area("transfer")
+    right = area.move
+
+    def move(to: Any, what: Any, pinned: bool) -> None:
+        right(to, what, pinned)
+        to[4711] ^= 1
+
+    area.move = move
+    return area.transfer(rank, **arguments)
+
+
+def launch_that_is_lost(rank: Any, **arguments: Any) -> Any:
+    area = load_area("launch")
+    calls = 0
+
+    def add_one(element: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls != 5:
+            element.add_(1)
+
+    area.add_one = add_one
+    return area.launch(rank, **arguments)
+
+
+def collective_wrong_on_rank_1(rank: Any, **arguments: Any) -> Any:
+    area = load_area("collectives")
+    right = area.perform
+
+    def perform(exchange: Any) -> None:
+        right(exchange)
+        if rank.rank == 1:
+            exchange.received[-1] += 1
+
+    area.perform = perform
+    return area.collective(rank, **arguments)
+
+
+def collective_that_kills_rank_1(rank: Any, **arguments: Any) -> Any:
+    area = load_area("collectives")
+    right, calls = area.perform, 0
+
+    def perform(exchange: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if rank.rank == 1 and calls == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        right(exchange)
+
+    area.perform = perform
+    return area.collective(rank, **arguments)
+
+
+def collective_where_rank_1_hangs(rank: Any, **arguments: Any) -> Any:
+    area = load_area("collectives")
+    right, calls = area.perform, 0
+
+    def perform(exchange: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if rank.rank == 1 and calls == 3:
+            time.sleep(600)
+        right(exchange)
+
+    area.perform = perform
+    return area.collective(rank, **arguments)
+
+
+def gemm_that_raises(rank: Any, **arguments: Any) -> Any:
+    raise RuntimeError("no such kernel")
+
+
+def sustain_with_a_flipped_bit(rank: Any, **arguments: Any) -> Any:
+    right, calls = matmul.multiply, 0
+
+    def multiply(work: matmul.Product) -> None:
+        nonlocal calls
+        calls += 1
+        right(work)
+        if calls > 50:
+            work.result[5, 5] = -work.result[5, 5]
+
+    matmul.multiply = multiply
+    return load_ranks.sustain(rank, **arguments)
+
+
+def turns_where_rank_2_is_slow(rank: Any, **arguments: Any) -> Any:
+    right = matmul.multiply
+
+    def multiply(work: matmul.Product) -> None:
+        right(work)
+        if rank.rank == 2:
+            time.sleep(0.05)
+
+    matmul.multiply = multiply
+    return load_ranks.take_turns(rank, **arguments)
+
+
+def turns_where_rank_3_is_wrong(rank: Any, **arguments: Any) -> Any:
+    right = matmul.multiply
+
+    def multiply(work: matmul.Product) -> None:
+        right(work)
+        if rank.rank == 3:
+            work.result.mul_(2)
+
+    matmul.multiply = multiply
+    return load_ranks.take_turns(rank, **arguments)

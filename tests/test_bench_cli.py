@@ -1,0 +1,151 @@
+"""The verb ``bench``: exit codes, one line for each mistake, files."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from portagpu.cli import main
+from portagpu.results import Result, new_run, read_json
+from portagpu.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def result(name: str, **fields: Any) -> Result:
+    return Result(
+        id=name, suite="performance", area="launch", **{"verdict": Verdict.PASS, **fields}
+    )
+
+
+@pytest.mark.torch
+class TestWithTorch:
+    @pytest.fixture(autouse=True)
+    def _torch(self) -> None:
+        pytest.importorskip("torch")
+
+    def test_a_run_without_expectations_is_not_green(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        json_file, junit = tmp_path / "r.json", tmp_path / "r.xml"
+        arguments = ["bench", "launch", "--backend", "cpu"]
+        code = main([*arguments, "--json", str(json_file), "--junit", str(junit)])
+        out = capsys.readouterr().out
+        assert code == 3, "nothing judged these measures"
+        assert "launch/issue" in out
+        assert "UNVERIFIED" in out
+        assert " us " in out, "a number without its unit"
+        run = read_json(json_file)
+        assert [each.id for each in run.results] == ["launch/issue", "launch/roundtrip"]
+        assert run.info.backend == "cpu"
+        assert run.info.versions["torch"]
+        cases = list(ET.parse(junit).getroot().iter("testcase"))  # noqa: S314 - our own file
+        assert len(cases) >= 2
+
+    def test_json_on_standard_output_is_alone_there(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        main(["bench", "launch", "--backend", "cpu", "--json", "-"])
+        caught = capsys.readouterr()
+        assert json.loads(caught.out)["schema"] == "portagpu.result/1"
+        assert "launch/issue" in caught.err
+
+    def test_a_pipe_gets_no_progress(self, capsys: pytest.CaptureFixture[str]) -> None:
+        main(["bench", "collectives", "--world", "1", "--backend", "cpu"])
+        caught = capsys.readouterr()
+        assert "\x1b" not in caught.out + caught.err
+        assert "not applicable" in caught.out
+
+    def test_another_target_is_inconclusive(self, capsys: pytest.CaptureFixture[str]) -> None:
+        code = main(["bench", "gemm/bf16", "--backend", "cpu", "--target", "amd-mi300x"])
+        assert code == 3
+        assert "not amd-mi300x" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["gem"], "did you mean 'gemm'"),
+            (["gemm/fp32[7]"], "gemm/fp32[1024]"),
+            (["launch", "--target", "amd-mi300"], "amd-mi300x"),
+            (["launch", "--backend", "cpuu"], "did you mean 'cpu'"),
+            (["launch", "--world", "0"], "--world"),
+            (["--index", "-1"], "--index"),
+            (["--fast"], "--fast"),
+        ],
+    )
+    def test_a_mistake_is_one_line_and_exit_2(
+        self, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        extra = [] if "--backend" in arguments else ["--backend", "cpu"]
+        code = main(["bench", *arguments, *extra])
+        caught = capsys.readouterr()
+        assert code == 2, caught.err
+        assert words in caught.err
+        assert len(caught.err.strip().splitlines()) == 1, caught.err
+
+    def test_ctrl_c_keeps_what_was_measured(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        tmp_path: Path,
+    ) -> None:
+        from portagpu import bench as suite
+
+        def interrupted(*_: object, on_result: object, **__: object) -> None:
+            on_result(result("launch/issue"))  # type: ignore[operator]
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(suite, "run", interrupted)
+        json_file = tmp_path / "r.json"
+        code = main(["bench", "launch", "--backend", "cpu", "--json", str(json_file)])
+        assert code == 130
+        run = read_json(json_file)
+        assert run.info.interrupted
+        assert len(run.results) == 1
+        assert "Traceback" not in capsys.readouterr().err
+
+
+def test_without_torch_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("portagpu.torchbuild.torch_build", lambda *_: None)
+    code = main(["bench"])
+    caught = capsys.readouterr()
+    assert code == 3
+    assert "pip install" in caught.err
+    assert len(caught.err.strip().splitlines()) == 1
+
+
+def test_the_table_names_shape_unit_verdict_and_expectation() -> None:
+    from portagpu.cli._benchtext import plain_table, shape
+
+    run = new_run(["portagpu", "bench"])
+    run.add(
+        result(
+            "gemm/bf16[8192]",
+            value=790.25,
+            unit="TFLOPS",
+            spread=1.5,
+            shape={"m": 8192, "n": 8192, "k": 8192, "dtype": "bf16"},
+            expected={
+                "reference": 800.0,
+                "lower": -0.1,
+                "upper": None,
+                "unit": "TFLOPS",
+                "source": "DOC",
+            },
+        )
+    )
+    head, row = plain_table(run).splitlines()
+    assert head.split() == [
+        "measure", "shape", "median", "spread", "unit", "verdict", "expected",
+    ]  # fmt: skip
+    for part in ("8192x8192x8192", "790.2", "± 1.5", "TFLOPS", "PASS", ">= 720 (DOC)"):
+        assert part in row, f"{part} is missing in {row}"
+    assert shape({"bytes": 4 << 20, "ranks": 2, "dtype": "fp32"}) == "4 MiB, 2 ranks"
+    assert shape({"bytes": 512, "ranks": 1}) == "512 B, 1 rank"
+    assert shape([2, 3]) == "2x3"

@@ -1,0 +1,235 @@
+"""What a measured value means on a target: the table of verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from portagpu.arch import Arch
+from portagpu.bench.cases import Case
+from portagpu.bench.judge import ceiling, judge
+from portagpu.bench.stats import summarise
+from portagpu.results import Verdict
+from portagpu.target import Authority, Confidence, Expectation, Fact, Scope, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+GEMM = Case(
+    id="gemm/bf16[64]",
+    metric="gemm/bf16",
+    area="gemm",
+    unit="TFLOPS",
+    function="gemm",
+    arguments={"m": 64, "n": 64, "k": 64},
+    algorithm="dense",
+    dtype="bf16",
+)
+COPY = Case(
+    id="memory/copy",
+    metric="memory/copy",
+    area="memory",
+    unit="GB/s",
+    function="stream",
+    algorithm="stream",
+)
+REDUCE = Case(
+    id="collectives/all_reduce[8]",
+    metric="collectives/all_reduce",
+    area="collectives",
+    unit="GB/s",
+    function="collective",
+    world=8,
+)
+
+
+def fact(key: str, value: Any, unit: str | None, confidence: str = "vendor-source") -> Fact:
+    return Fact(key, value, unit, ("DOC",), Confidence(confidence), "", Scope.PRODUCT)
+
+
+def expectation(metric: str, reference: float, **changes: Any) -> Expectation:
+    fields: dict[str, Any] = {
+        "metric": metric,
+        "reference": reference,
+        "lower": -0.1,
+        "upper": 0.1,
+        "unit": "TFLOPS" if metric.startswith("gemm") else "GB/s",
+        "statistic": "median",
+        "shape": "64x64x64",
+        "algorithm": "dense",
+        "ranks": None,
+        "size_bytes": None,
+        "software": (),
+        "source": ("DOC",),
+        "authority": Authority.VENDOR,
+        "note": "",
+        "limit": 1000.0,
+        "limit_rule": "a rule",
+    }
+    return Expectation(**{**fields, **changes})
+
+
+def target(*expectations: Expectation, facts: Sequence[Fact] = ()) -> Target:
+    stated = [
+        fact("peak.dense.matrix.bf16", 1000.0, "TFLOPS"),
+        fact("memory.bandwidth", 4000.0, "GB/s"),
+    ]
+    return Target(
+        id="some-gpu",
+        vendor="some",
+        product="Some GPU",
+        arch=Arch("some", "x1", 32),
+        scope=Scope.PRODUCT,
+        facts={each.key: each for each in (*stated, *facts)},
+        all_expectations=expectations,
+    )
+
+
+STATED = expectation("gemm/bf16", 800.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "authority", "verdict"),
+    [
+        (800.0, Authority.VENDOR, Verdict.PASS),
+        (720.0, Authority.VENDOR, Verdict.PASS),
+        (880.0, Authority.OWN, Verdict.PASS),
+        (800.0, Authority.THIRD_PARTY, Verdict.PASS),
+        (719.0, Authority.VENDOR, Verdict.FAIL),
+        (719.0, Authority.OWN, Verdict.FAIL),
+        (719.0, Authority.THIRD_PARTY, Verdict.UNVERIFIED),
+        (881.0, Authority.VENDOR, Verdict.FAIL),
+        (881.0, Authority.THIRD_PARTY, Verdict.UNVERIFIED),
+        (1019.0, Authority.VENDOR, Verdict.FAIL),
+        (1021.0, Authority.VENDOR, Verdict.ERROR),
+        (1021.0, Authority.THIRD_PARTY, Verdict.ERROR),
+    ],
+)
+def test_the_table_of_verdicts(value: float, authority: Authority, verdict: Verdict) -> None:
+    opinion = judge(GEMM, summarise([value]), target(replace(STATED, authority=authority)))
+    assert opinion.verdict is verdict, opinion.reason
+    assert opinion.reason, f"{verdict} says nothing"
+
+
+def test_an_expectation_is_named_with_its_source() -> None:
+    opinion = judge(GEMM, summarise([800.0]), target(STATED))
+    assert opinion.expected is not None
+    assert opinion.expected["source"] == "DOC"
+    assert (opinion.expected["reference"], opinion.expected["unit"]) == (800.0, "TFLOPS")
+
+
+def test_without_an_expectation_a_measure_is_unverified() -> None:
+    opinion = judge(GEMM, summarise([800.0]), target())
+    assert opinion.verdict is Verdict.UNVERIFIED
+    assert opinion.expected is None
+    assert opinion.of_limit == pytest.approx(0.8)
+
+
+def test_without_a_target_a_measure_is_unverified() -> None:
+    assert judge(GEMM, summarise([1e9]), None).verdict is Verdict.UNVERIFIED
+
+
+def test_a_value_above_the_peak_is_an_error_without_any_expectation() -> None:
+    opinion = judge(GEMM, summarise([1100.0]), target())
+    assert opinion.verdict is Verdict.ERROR
+    assert "the measurement is wrong" in opinion.reason
+
+
+def test_memory_faster_than_its_bandwidth_is_an_error() -> None:
+    assert judge(COPY, summarise([4079.0]), target()).verdict is Verdict.UNVERIFIED
+    assert judge(COPY, summarise([4081.0]), target()).verdict is Verdict.ERROR
+
+
+def test_a_peak_that_nobody_confirmed_judges_nothing() -> None:
+    doubtful = fact("peak.dense.matrix.bf16", 10.0, "TFLOPS", "unverified")
+    assert ceiling(GEMM, target(facts=[doubtful])) is None
+
+
+def test_an_expectation_of_another_shape_does_not_judge() -> None:
+    other = replace(STATED, shape="128x64x64", reference=1.0)
+    opinion = judge(GEMM, summarise([800.0]), target(other))
+    assert opinion.verdict is Verdict.UNVERIFIED
+    assert "128x64x64" in opinion.reason, "the shape that is expected should be named"
+
+
+def test_an_expectation_of_the_mean_judges_the_mean() -> None:
+    # median 800 is inside, mean 600 is not
+    samples = summarise([800.0, 800.0, 200.0])
+    judged_by_mean = judge(GEMM, samples, target(replace(STATED, statistic="mean")))
+    assert judged_by_mean.verdict is Verdict.FAIL
+    assert judge(GEMM, samples, target(STATED)).verdict is Verdict.PASS
+
+
+def test_a_statistic_that_is_not_measured_judges_nothing() -> None:
+    opinion = judge(GEMM, summarise([1.0]), target(replace(STATED, statistic="p99")))
+    assert opinion.verdict is Verdict.UNVERIFIED
+
+
+@pytest.mark.parametrize(
+    ("versions", "verdict"),
+    [
+        ({"torch": "2.7.1"}, Verdict.FAIL),
+        ({"torch": "2.13.0"}, Verdict.UNVERIFIED),
+        ({}, Verdict.UNVERIFIED),
+    ],
+)
+def test_other_software_than_the_expectations_fails_nobody(
+    versions: dict[str, str | None], verdict: Verdict
+) -> None:
+    stated = replace(STATED, software=(("torch", "==2.7.*"),))
+    opinion = judge(GEMM, summarise([1.0]), target(stated), versions=versions)
+    assert opinion.verdict is verdict, opinion.reason
+    inside = judge(GEMM, summarise([800.0]), target(stated), versions=versions)
+    assert inside.verdict is Verdict.PASS, "inside is inside with any software"
+
+
+def reduce_expectation(reference: float, **changes: Any) -> Expectation:
+    fields = {"algorithm": "ring", "ranks": 8, "size_bytes": 1024, "shape": "8 ranks"}
+    return expectation("collectives/all_reduce", reference, **{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "ranks", "verdict"),
+    [
+        (1024, 8, Verdict.FAIL),
+        (2048, 8, Verdict.UNVERIFIED),
+        (1024, 4, Verdict.UNVERIFIED),
+    ],
+)
+def test_a_collective_is_judged_at_its_size_and_ranks_only(
+    size_bytes: int, ranks: int, verdict: Verdict
+) -> None:
+    stated = target(reduce_expectation(300.0, ranks=ranks))
+    opinion = judge(REDUCE, summarise([1.0]), stated, size_bytes=size_bytes)
+    assert opinion.verdict is verdict, opinion.reason
+
+
+def test_inside_the_expectation_of_any_algorithm_is_enough() -> None:
+    stated = target(reduce_expectation(300.0), reduce_expectation(480.0, algorithm="nvls"))
+    for value in (300.0, 480.0):
+        opinion = judge(REDUCE, summarise([value]), stated, size_bytes=1024)
+        assert opinion.verdict is Verdict.PASS, f"{value}: {opinion.reason}"
+    assert judge(REDUCE, summarise([390.0]), stated, size_bytes=1024).verdict is Verdict.FAIL
+
+
+def test_a_collective_faster_than_any_algorithm_can_be_is_an_error() -> None:
+    links = [
+        fact("link.topology", "switched", None),
+        fact("link.total_per_direction", 450.0, "GB/s"),
+    ]
+    # in-switch reduction: 450 x 2 x 7 / 9 = 700
+    most = ceiling(REDUCE, target(facts=links))
+    assert most is not None
+    assert most[0] == pytest.approx(700.0)
+    opinion = judge(REDUCE, summarise([720.0]), target(facts=links))
+    assert opinion.verdict is Verdict.ERROR
+
+
+def test_a_transfer_is_judged_by_its_own_kind_of_memory() -> None:
+    case = replace(COPY, id="transfer/h2d[pageable]", metric="transfer/h2d", algorithm="pageable")
+    stated = target(expectation("transfer/h2d", 55.0, algorithm="pinned"))
+    assert judge(case, summarise([5.0]), stated).verdict is Verdict.UNVERIFIED
+    pinned = replace(case, algorithm="pinned")
+    assert judge(pinned, summarise([5.0]), stated).verdict is Verdict.FAIL

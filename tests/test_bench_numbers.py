@@ -1,0 +1,172 @@
+"""Factors, statistics, comparisons and versions of the performance suite, worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from portagpu.bench import bus_factor, peers
+from portagpu.bench.judge import within
+from portagpu.bench.load import drift_percent
+from portagpu.bench.stats import mad, summarise
+
+
+@pytest.mark.parametrize(
+    ("operation", "ranks", "factor"),
+    [
+        ("all_reduce", 2, 1.0),
+        ("all_reduce", 4, 1.5),
+        ("all_reduce", 8, 1.75),
+        ("reduce_scatter", 2, 0.5),
+        ("reduce_scatter", 8, 0.875),
+        ("all_gather", 4, 0.75),
+        ("all_to_all", 8, 0.875),
+        ("broadcast", 8, 1.0),
+        ("reduce", 2, 1.0),
+    ],
+)
+def test_bus_factors_are_those_of_nccl_tests(operation: str, ranks: int, factor: float) -> None:
+    assert bus_factor(operation, ranks) == factor
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "broadcast", "reduce"])
+def test_one_rank_has_no_bus_bandwidth(operation: str) -> None:
+    assert bus_factor(operation, 1) is None, f"{operation} moves nothing with one rank"
+
+
+@pytest.mark.parametrize(("operation", "ranks"), [("barrier", 2), ("all_reduce", 0)])
+def test_a_factor_that_does_not_exist_is_an_error(operation: str, ranks: int) -> None:
+    with pytest.raises(ValueError, match=r"factor|at least one rank"):
+        bus_factor(operation, ranks)
+
+
+def test_the_spread_is_the_median_absolute_deviation() -> None:
+    # median 3; distances 2, 1, 0, 1, 97; their median 1
+    summary = summarise([1.0, 2.0, 3.0, 4.0, 100.0])
+    assert (summary.n, summary.median, summary.spread) == (5, 3.0, 1.0)
+    assert (summary.mean, summary.low, summary.high) == (22.0, 1.0, 100.0)
+
+
+def test_an_even_number_of_samples_takes_the_middle_of_two() -> None:
+    # median 2.5; distances 1.5, 0.5, 0.5, 5.5; their median 1.0
+    summary = summarise([1.0, 2.0, 3.0, 8.0])
+    assert (summary.median, summary.spread) == (2.5, 1.0)
+
+
+@pytest.mark.parametrize("values", [[], [1.0, math.nan], [math.inf]])
+def test_there_is_no_summary_of_what_is_no_number(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="finite samples"):
+        summarise(values)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("median", 2.0), ("mean", 3.0), ("min", 1.0), ("max", 6.0), ("p99", None)]
+)
+def test_a_summary_gives_the_statistic_that_is_asked_for(name: str, value: float | None) -> None:
+    assert summarise([1.0, 2.0, 6.0]).statistic(name) == value
+
+
+def test_an_outlier_among_eight_is_named() -> None:
+    values = dict(zip("abcdefgh", [100, 101, 99, 100, 102, 98, 100, 70], strict=True))
+    found = peers(values)
+    # sorted 70 98 99 100 100 100 101 102: median 100, distances 0 1 1 0 2 2 0 30, MAD 1
+    assert (found.median, found.mad, found.judged) == (100, 1, True)
+    assert [(each.name, each.relative) for each in found.outliers] == [("h", -0.3)]
+    assert found.sentence == "h is 30% below the median of its peers"
+
+
+def test_a_spread_as_wide_as_the_difference_has_no_outlier() -> None:
+    # median 100, distances 20 10 10 20 40, MAD 20: 40 is 1.35 deviations
+    found = peers({"a": 80, "b": 90, "c": 110, "d": 120, "e": 60, "f": 100})
+    assert found.judged
+    assert found.outliers == (), f"{found.outliers} are within the spread of their peers"
+
+
+def test_a_small_difference_is_no_outlier_however_well_the_others_agree() -> None:
+    found = peers({"a": 100.0, "b": 100.0, "c": 100.0, "d": 96.0})
+    assert found.mad == 0
+    assert found.outliers == (), "4 % is below the threshold of 5 %"
+
+
+def test_where_the_others_are_equal_the_relative_difference_decides() -> None:
+    found = peers({"rank 0": 100.0, "rank 1": 100.0, "rank 2": 90.0, "rank 3": 100.0})
+    assert found.mad == 0
+    assert [each.name for each in found.outliers] == ["rank 2"]
+
+
+def test_outliers_on_both_sides_are_named_worst_first() -> None:
+    values = {"a": 10.0, "b": 10.0, "c": 10.0, "d": 10.0, "e": 10.0, "f": 12.0, "g": 2.0}
+    found = peers(values)
+    assert [each.name for each in found.outliers] == ["g", "f"]
+    assert "g is 80% below" in found.sentence
+    assert "f is 20% above" in found.sentence
+
+
+def test_three_values_are_not_judged() -> None:
+    found = peers({"a": 100.0, "b": 100.0, "c": 1.0})
+    assert not found.judged
+    assert found.outliers == ()
+    assert "too few" in found.sentence
+
+
+def test_a_value_that_is_no_number_is_an_outlier() -> None:
+    found = peers({"a": 1.0, "b": 1.0, "c": 1.0, "d": 1.0, "e": math.nan})
+    assert [each.name for each in found.outliers] == ["e"]
+    assert found.sentence == "e gave no number"
+
+
+def test_peers_without_any_number_are_all_outliers() -> None:
+    found = peers(dict.fromkeys("abcd", math.nan))
+    assert found.median is None
+    assert len(found.outliers) == 4
+
+
+def test_a_median_of_zero_does_not_divide() -> None:
+    found = peers({"a": 0.0, "b": 0.0, "c": 0.0, "d": 5.0})
+    assert [each.relative for each in found.outliers] == [math.inf]
+    assert found.sentence == "d is far above the median of its peers"
+
+
+def test_thresholds_can_be_widened() -> None:
+    values = {"a": 100.0, "b": 100.0, "c": 100.0, "d": 60.0}
+    assert peers(values).outliers
+    assert not peers(values, relative=0.5).outliers
+
+
+def test_mad_of_one_value_is_zero() -> None:
+    assert mad([7.0]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("rates", "percent"),
+    [
+        ([10.0, 10.0, 8.0], -20.0),
+        ([10.0, 12.0, 99.0, 1.0, 11.0, 11.0], 0.0),
+        ([10.0, 10.0], None),
+        ([], None),
+    ],
+)
+def test_drift_compares_the_last_third_with_the_first(
+    rates: list[float], percent: float | None
+) -> None:
+    assert drift_percent(rates) == (None if percent is None else pytest.approx(percent))
+
+
+@pytest.mark.parametrize(
+    ("version", "specifier", "inside"),
+    [
+        ("2.13.0+cpu", ">=2.9,<3", True),
+        ("2.13.0+cpu", "==2.7.1", False),
+        ("6.3.42", "==6.3.*", True),
+        ("6.30.1", "==6.3.*", False),
+        ("2.7", "==2.7.0", True),
+        ("2.10.0", ">2.9", True),
+        ("2.8.1", "!=2.8.1", False),
+        ("2.8", "<=2.8.0", True),
+        ("unknown", ">=1", False),
+        ("1.0", "about 1", False),
+    ],
+)
+def test_versions_are_compared_as_numbers(version: str, specifier: str, inside: bool) -> None:
+    assert within(version, specifier) is inside

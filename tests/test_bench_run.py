@@ -1,0 +1,303 @@
+"""The performance suite on this machine's CPU, and with broken operations, which must fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from portagpu import bench  # noqa: E402
+from portagpu.bench import Device, Effort, load  # noqa: E402
+from portagpu.bench.runner import OPENED  # noqa: E402
+from portagpu.bench.session import Session  # noqa: E402
+from portagpu.bench.suite import plan  # noqa: E402
+from portagpu.results import Evidence, Result, Verdict  # noqa: E402
+from portagpu.world import Ranks  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FAULTS = Path(__file__).with_name("bench_faults.py")
+SMALL: dict[str, dict[str, Any]] = {
+    "gemm": {"m": 64, "n": 48, "k": 32},
+    "memory": {"sizes": [1 << 16, 1 << 20]},
+    "transfer": {"sizes": [1 << 16]},
+    "launch": {},
+    "collectives": {"sizes": [1 << 12, 1 << 14]},
+}
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks() as helper:
+        yield helper
+
+
+@pytest.fixture(scope="module")
+def device(ranks: Ranks) -> Device:
+    found = bench.open_device(ranks, "cpu")
+    assert isinstance(found, Device), f"the CPU did not open: {found}"
+    return found
+
+
+def run_one(
+    ranks: Ranks,
+    device: Device,
+    name: str,
+    fault: str | None = None,
+    *,
+    world: int = 2,
+    timeout_s: float = 60.0,
+) -> Result:
+    """One case on small operands, with the function of that name in place of its own."""
+    (case,) = plan([name], device, Effort.QUICK, world, None)
+    case = replace(case, arguments={**case.arguments, **SMALL[case.area]})
+    if fault is not None:
+        case = replace(case, function=f"{FAULTS}:{fault}")
+    return Session(ranks, device, Effort.QUICK, None, timeout_s).result(case)
+
+
+def test_the_cpu_is_described(device: Device) -> None:
+    assert (device.backend, device.shared, device.wide) == ("cpu", True, False)
+    assert device.support["fp32"] == "native"
+    assert device.support["tf32"] == "none"
+    assert device.free_bytes
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gemm/fp64",
+        "gemm/fp32",
+        "gemm/bf16",
+        "gemm/fp16",
+        "gemm/int8",
+        "memory/copy",
+        "memory/triad",
+        "transfer/h2d[pageable]",
+        "transfer/d2h[pageable]",
+        "launch/issue",
+        "launch/roundtrip",
+        "collectives/all_reduce",
+        "collectives/all_gather",
+        "collectives/reduce_scatter",
+        "collectives/all_to_all",
+        "collectives/broadcast",
+        "collectives/reduce",
+    ],
+)
+def test_a_right_operation_is_measured(ranks: Ranks, device: Device, name: str) -> None:
+    result = run_one(ranks, device, name)
+    assert result.verdict is Verdict.UNVERIFIED, f"{result.id}: {result.reason}"
+    assert result.value is not None
+    assert result.value > 0
+    assert result.statistic == "median"
+    assert result.n is not None
+    assert result.n >= 5
+    assert result.spread is not None
+    assert result.evidence == (Evidence.EXECUTED,)
+    assert result.extra["threads"] >= 1
+    assert result.extra["resolution_s"] > 0
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "reduce_scatter", "all_to_all"])
+def test_collectives_of_three_ranks_are_exact(ranks: Ranks, device: Device, operation: str) -> None:
+    (case,) = plan([f"collectives/{operation}"], device, Effort.QUICK, 3, None)
+    case = replace(case, arguments={**case.arguments, "sizes": [12 * 1001]})
+    result = Session(ranks, device, Effort.QUICK, None).result(case)
+    assert result.verdict is Verdict.UNVERIFIED, result.reason
+
+
+def test_a_bandwidth_has_a_curve_that_ends_in_its_value(ranks: Ranks, device: Device) -> None:
+    for name in ("memory/copy", "collectives/all_reduce"):
+        result = run_one(ranks, device, name)
+        curve = result.extra["curve"]
+        assert curve["x"] == SMALL[result.area]["sizes"]
+        assert (curve["x_unit"], curve["y_unit"]) == ("B", "GB/s")
+        assert curve["y"][-1] == result.value, "the value is that of the largest size"
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "words"),
+    [
+        ("gemm/fp32", "gemm_off_by_one_element", "wrong in row 63"),
+        ("gemm/int8", "gemm_off_by_one_element", "wrong in row 63"),
+        ("gemm/fp32", "gemm_that_goes_wrong_later", "wrong in row 0"),
+        ("gemm/fp32", "gemm_that_does_nothing", "not finite"),
+        ("gemm/int8", "gemm_that_does_nothing", "wrong"),
+        ("gemm/fp32", "gemm_in_half_precision", "wrong"),
+        ("memory/copy", "stream_that_skips_the_last_element", "element 16383 is nan"),
+        ("memory/triad", "stream_that_skips_the_last_element", "element 16383 is nan"),
+        ("transfer/h2d[pageable]", "transfer_that_flips_a_bit", "byte 4711"),
+        ("transfer/d2h[pageable]", "transfer_that_flips_a_bit", "byte 4711"),
+        ("launch/issue", "launch_that_is_lost", "calls added up to"),
+    ],
+)
+def test_a_wrong_value_fails_and_keeps_no_number(
+    ranks: Ranks, device: Device, name: str, fault: str, words: str
+) -> None:
+    result = run_one(ranks, device, name, fault)
+    assert result.verdict is Verdict.FAIL, f"{fault} was not noticed: {result.value}"
+    assert words in result.reason
+    assert result.value is None, "a number was kept of an operation that is wrong"
+    assert "curve" not in result.extra
+    assert result.device == "cpu"
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "all_to_all", "broadcast"])
+def test_a_collective_that_is_wrong_on_one_rank_names_it(
+    ranks: Ranks, device: Device, operation: str
+) -> None:
+    result = run_one(ranks, device, f"collectives/{operation}", "collective_wrong_on_rank_1")
+    assert result.verdict is Verdict.FAIL, f"was not noticed: {result.value}"
+    assert result.device == "rank 1"
+    assert result.value is None
+    assert "instead of" in result.reason
+
+
+def test_a_rank_that_dies_in_a_collective_is_named(ranks: Ranks, device: Device) -> None:
+    result = run_one(ranks, device, "collectives/all_reduce", "collective_that_kills_rank_1")
+    assert result.verdict is Verdict.FAIL
+    assert result.device == "rank 1"
+    assert "SIGKILL" in result.reason
+
+
+def test_a_rank_that_hangs_in_a_collective_is_named(ranks: Ranks, device: Device) -> None:
+    result = run_one(
+        ranks, device, "collectives/all_reduce", "collective_where_rank_1_hangs", timeout_s=4.0
+    )
+    assert result.verdict is Verdict.FAIL
+    assert result.device == "rank 1"
+    assert "hung" in result.reason
+
+
+def test_a_check_that_raises_is_an_error_and_not_a_failure(ranks: Ranks, device: Device) -> None:
+    result = run_one(ranks, device, "gemm/fp32", "gemm_that_raises")
+    assert result.verdict is Verdict.ERROR
+    assert "no such kernel" in result.reason
+    assert result.evidence == ()
+
+
+def test_a_run_reports_each_case_as_it_ends(ranks: Ranks) -> None:
+    seen: list[str] = []
+    begun: list[str] = []
+    opened: list[Device] = []
+    results = bench.run(
+        ["launch", "gemm/tf32"],
+        ranks=ranks,
+        backend="cpu",
+        on_result=lambda result: seen.append(result.id),
+        on_case=lambda case, number, of: begun.append(f"{number}/{of} {case.id}"),
+        on_device=opened.append,
+    )
+    assert seen == [result.id for result in results]
+    assert seen == ["gemm/tf32[1024]", "launch/issue", "launch/roundtrip"]
+    assert begun == ["2/3 launch/issue", "3/3 launch/roundtrip"], "a skipped case does not begin"
+    assert [each.backend for each in opened] == ["cpu"]
+    assert results[0].verdict is Verdict.SKIP
+
+
+def test_collectives_of_one_rank_have_no_value(ranks: Ranks) -> None:
+    results = bench.run(["collectives"], ranks=ranks, backend="cpu", world=1)
+    assert len(results) == 6
+    for result in results:
+        assert result.verdict is Verdict.SKIP
+        assert result.value is None
+        assert "not applicable" in result.reason
+
+
+def test_a_target_that_is_not_here_is_not_judged(ranks: Ranks) -> None:
+    results = bench.run(["gemm", "memory"], ranks=ranks, backend="cpu", target="amd-mi300x")
+    assert {result.verdict for result in results} == {Verdict.INCONCLUSIVE, Verdict.SKIP}
+    inconclusive = [each for each in results if each.verdict is Verdict.INCONCLUSIVE]
+    assert all("not amd-mi300x" in each.reason for each in inconclusive)
+    assert "gemm/bf16[10240x15360x8192]" in [each.id for each in inconclusive]
+
+
+def test_a_device_that_does_not_open_blocks_everything(ranks: Ranks) -> None:
+    results = bench.run(["launch"], ranks=ranks, backend="no-such-backend")
+    assert results[0].id == OPENED
+    assert results[0].verdict is Verdict.ERROR
+    assert [each.verdict for each in results[1:]] == [Verdict.INCONCLUSIVE] * 2
+    assert {each.blocked_by for each in results[1:]} == {OPENED}
+
+
+def test_ranks_are_compared_with_one_another(ranks: Ranks) -> None:
+    found = bench.compare_ranks(ranks, backend="cpu", world=4, size=64, relative=100.0)
+    assert [result.device for result in found.results] == [f"rank {rank}" for rank in range(4)]
+    assert {result.verdict for result in found.results} == {Verdict.PASS}
+    assert found.peers.judged
+
+
+def test_fewer_than_four_ranks_are_not_compared(ranks: Ranks) -> None:
+    found = bench.compare_ranks(ranks, backend="cpu", world=2, size=64)
+    assert {result.verdict for result in found.results} == {Verdict.UNVERIFIED}
+    assert "too few" in found.results[0].reason
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, ranks: Ranks, name: str, fault: str) -> Ranks:
+    """``ranks`` that run ``fault`` in place of the function of that name."""
+    run = ranks.run
+
+    class Broken:
+        def run(self, function: str, *positional: Any, **options: Any) -> Any:
+            assert function.endswith(f":{name}"), f"{function} is not what is broken"
+            return run(f"{FAULTS}:{fault}", *positional, **options)
+
+    del monkeypatch
+    return Broken()  # type: ignore[return-value]
+
+
+def test_a_slow_rank_is_the_outlier(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = broken(monkeypatch, ranks, "take_turns", "turns_where_rank_2_is_slow")
+    found = bench.compare_ranks(slow, backend="cpu", world=4, size=64, relative=0.9)
+    failed = [result for result in found.results if result.verdict is Verdict.FAIL]
+    assert [result.device for result in failed] == ["rank 2"]
+    assert "below the median of its peers" in failed[0].reason
+
+
+def test_a_rank_that_computes_wrong_is_named(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = broken(monkeypatch, ranks, "take_turns", "turns_where_rank_3_is_wrong")
+    found = bench.compare_ranks(wrong, backend="cpu", world=4, size=64, relative=100.0)
+    failed = [result for result in found.results if result.verdict is Verdict.FAIL]
+    assert [result.device for result in failed] == ["rank 3"]
+    assert failed[0].value is None
+
+
+def test_a_sustained_load_reports_each_interval(ranks: Ranks) -> None:
+    seen: list[float] = []
+    (found,) = bench.sustained(
+        ranks,
+        0.6,
+        backend="cpu",
+        size=64,
+        interval_s=0.1,
+        on_interval=lambda rank, data: seen.append(data["tflops"]),
+    )
+    assert found.wrong == ""
+    assert len(found.throughput) >= 3
+    assert seen == [rate for _, rate in found.throughput]
+    assert found.compared >= len(found.throughput), "each interval compares bits"
+    by_id = {result.id: result for result in found.results}
+    assert by_id["sustained/identical"].verdict is Verdict.PASS
+    assert by_id["sustained/gemm"].unit == "TFLOPS"
+    assert by_id["sustained/drift"].unit == "%"
+    assert by_id["sustained/drift"].value == pytest.approx(
+        load.drift_percent([rate for _, rate in found.throughput])
+    )
+
+
+def test_a_load_that_computes_other_bits_fails(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flipped = broken(monkeypatch, ranks, "sustain", "sustain_with_a_flipped_bit")
+    (found,) = bench.sustained(flipped, 1.0, backend="cpu", size=64, interval_s=0.2)
+    (result,) = found.results
+    assert result.verdict is Verdict.FAIL
+    assert "1 of 4096 elements" in result.reason
+    assert result.device == "cpu"
