@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from portagpu.contract import CONTRACT, Plugin, Status
-from portagpu.errors import BackendNotFound
+from portagpu.errors import BackendNotFound, UnknownBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -125,7 +125,7 @@ def plugin(name: str) -> Plugin:
         hint = f"did you mean {close[0]!r}?" if close else f"installed are: {', '.join(names)}"
         if not names:
             hint = "none is installed; install portagpu with pip instead of copying its files"
-        raise BackendNotFound(f"there is no backend {name!r}: {hint}")
+        raise UnknownBackend(f"there is no backend {name!r}: {hint}")
     loaded, reason = (None, _refused[name]) if name in _refused else _load(candidate)
     if loaded is None:
         _refused[name] = reason

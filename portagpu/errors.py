@@ -31,8 +31,8 @@ class BackendNotFound(PortagpuError, RuntimeError):
         super().__init__(f"{message} ({detail})" if detail else message)
 
 
-class ContractMismatch(PortagpuError):
-    """A backend was written for another version of the contract."""
+class UnknownBackend(BackendNotFound, LookupError):
+    """No installed distribution declares a backend of that name; the message offers the closest."""
 
 
 class TargetError(PortagpuError, ValueError):

@@ -56,7 +56,7 @@ def resolve(name: str | None = None) -> str:
         try:
             return _usable(wanted)
         except BackendNotFound as error:
-            named = BackendNotFound(f"{VARIABLE}={wanted}: {error}")
+            named = type(error)(f"{VARIABLE}={wanted}: {error}")
             named.reasons.update(error.reasons)
             raise named from None
     found_all = statuses()

@@ -7,6 +7,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from portagpu.bringup import Progress
 from portagpu.bringup.run import verdict_of
+from portagpu.files import write_atomic
 from portagpu.results import Run, Verdict
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ class Files:
         self.json_files = [json_file] if json_file is not None else []
         if folder is not None:
             self.json_files.append(folder / "result.json")
+
+    def check(self) -> None:
+        """Raise OutputError unless every place takes a small file now."""
+        for path in self.json_files:
+            write_atomic(path.with_name(f".{path.name}.check"), "\n").unlink()
 
     def begin(self, run: Run) -> None:
         """Write a valid result.json that says that nothing was judged yet; raises OutputError.

@@ -9,7 +9,13 @@ import sys
 import traceback
 from typing import Final
 
-from portagpu.errors import BackendNotFound, MissingDependency, PortagpuError, TargetNotFound
+from portagpu.errors import (
+    BackendNotFound,
+    MissingDependency,
+    PortagpuError,
+    TargetNotFound,
+    UnknownBackend,
+)
 
 DEBUG_VARIABLE: Final = "PORTAGPU_DEBUG"
 FAILED: Final = 1
@@ -19,9 +25,11 @@ INTERRUPTED: Final = 130
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
-# A missing tool or device judges nothing; a target that does not exist is a mistyped option.
+# A missing tool or device judges nothing; a name that does not exist is a mistyped option. The
+# first class that fits counts.
 _EXIT_CODES: Final[tuple[tuple[type[PortagpuError], int], ...]] = (
     (MissingDependency, NOT_JUDGED),
+    (UnknownBackend, USAGE),
     (BackendNotFound, NOT_JUDGED),
     (TargetNotFound, USAGE),
 )

@@ -11,19 +11,14 @@ if TYPE_CHECKING:
 
 
 def check_device(backend: str | None, index: int) -> None:
-    """Raise UsageError for a backend that no distribution declares, or a device it does not see.
+    """Raise UsageError for a device that the backend does not see.
 
-    A backend that is there and cannot be used raises BackendNotFound, with the reason.
+    A name that no distribution declares raises UnknownBackend; a backend that is there and cannot
+    be used raises BackendNotFound, with the reason.
     """
-    from portagpu.candidates import candidates, plugin
-    from portagpu.errors import BackendNotFound
+    from portagpu.candidates import plugin
     from portagpu.registry import resolve
 
-    if backend is not None and backend not in candidates():
-        try:
-            plugin(backend)
-        except BackendNotFound as error:
-            raise click.UsageError(str(error)) from error
     found = plugin(resolve(backend))
     count = found.count()
     if not found.shared and index >= count:

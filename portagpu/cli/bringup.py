@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from portagpu.cli._common import STDOUT, human_stream, json_option, require_torch, terminal
+from portagpu.errors import OutputError
 
 if TYPE_CHECKING:
     from portagpu.cli._bringup_view import Files
@@ -65,6 +66,10 @@ def bringup(
     )
     stream = human_stream(json_to)
     files = Files(out, None if json_to in (None, STDOUT) else Path(json_to))
+    try:
+        files.check()
+    except OutputError as error:
+        raise click.UsageError(str(error)) from error
     run = run_bringup(options, view(terminal(stream), stream, files))
     _finish(run, files, json_to, stream)
     return run.exit_code
