@@ -7,6 +7,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from portagpu.bringup import Progress
 from portagpu.bringup.run import verdict_of
+from portagpu.errors import OutputError
 from portagpu.files import write_atomic
 from portagpu.results import Run, Verdict
 
@@ -45,7 +46,11 @@ class Files:
     def check(self) -> None:
         """Raise OutputError unless every place takes a small file now."""
         for path in self.json_files:
-            write_atomic(path.with_name(f".{path.name}.check"), "\n").unlink()
+            probe = path.with_name(f".{path.name}.check")
+            try:
+                write_atomic(probe, "\n").unlink()
+            except OutputError as error:
+                raise OutputError(str(error).replace(str(probe), str(path))) from error
 
     def begin(self, run: Run) -> None:
         """Write a valid result.json that says that nothing was judged yet; raises OutputError.

@@ -1,0 +1,143 @@
+"""``portagpu bringup`` as a user calls it: wrong options, places that cannot be written, pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from portagpu.cli._bringup_view import Files, headline
+from portagpu.errors import OutputError
+from portagpu.results import Result, Verdict, new_run, read_json, validate
+
+pytestmark = pytest.mark.torch
+
+
+def portagpu(*arguments, cwd, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "portagpu", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--target", "nvidia-h200-sxn"), "did you mean nvidia-h200-sxm?"),
+        (("--backend", "cpuu"), "did you mean 'cpu'?"),
+        (("--expect-devices", "0"), "'--expect-devices'"),
+        (("--expect-devices", "many"), "'--expect-devices'"),
+        (("--fulll",), "--full"),
+        (("extra",), "unexpected extra argument"),
+        (("--out", "/proc/nowhere"), "cannot write /proc/nowhere/result.json"),
+        (("--json", "/proc/nowhere/x.json"), "cannot write /proc/nowhere/x.json"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path, arguments, said):
+    pytest.importorskip("torch")
+    ended = portagpu("bringup", *arguments, cwd=tmp_path)
+    assert ended.returncode == 2, ended.stderr
+    assert ended.stdout == ""
+    lines = ended.stderr.strip().splitlines()
+    assert len(lines) == 1, lines
+    assert said in lines[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_machine_fails_in_a_pipe_with_plain_lines_and_complete_files(tmp_path):
+    pytest.importorskip("torch")
+    out = tmp_path / "new" / "out"
+    ended = portagpu("bringup", "--target", "amd-mi300x", "--out", str(out), cwd=tmp_path)
+    assert ended.returncode == 1
+    lines = ended.stdout.splitlines()
+    assert "\x1b" not in ended.stdout
+    assert lines[0].startswith("PASS         Environment")
+    assert lines[1].startswith("FAIL         Identity and count")
+    assert "FAIL: identity/target on cpu" in lines[-4]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "junit.xml",
+        "report.html",
+        "result.json",
+    ]
+    run = read_json(out / "result.json")
+    assert run.first_failed == "identity/target"
+    assert {result.blocked_by for result in run.results if result.blocked_by} == {"identity/target"}
+
+
+def test_json_on_standard_output_is_the_document_alone(tmp_path):
+    pytest.importorskip("torch")
+    ended = portagpu("bringup", "--target", "amd-mi300x", "--json", "-", cwd=tmp_path)
+    document = json.loads(ended.stdout)
+    validate(document)
+    assert document["verdict"] == "FAIL"
+    assert "Identity and count" in ended.stderr
+
+
+def test_a_module_of_the_users_folder_does_not_stand_in_for_torch(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "torch.py").write_text("raise SystemExit('this is not torch')")
+    program = Path(sys.executable).with_name("portagpu")
+    if not program.exists():
+        pytest.skip("portagpu is not installed as a program here")
+    ended = subprocess.run(
+        [program, "bringup", "--target", "amd-mi300x"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "FAIL: identity/target" in ended.stdout, ended.stderr
+
+
+def test_a_full_disk_keeps_the_last_whole_result(tmp_path, monkeypatch):
+    """What was written stays valid when the next write fails, and nothing half-written stays."""
+    files = Files(tmp_path)
+    run = new_run(["portagpu", "bringup"])
+    run.add(Result(id="a/b", suite="bringup", area="a", verdict=Verdict.PASS))
+    files.begin(run)
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        files.write(run.finish())
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+    assert read_json(tmp_path / "result.json").info.interrupted
+
+
+def test_an_older_report_does_not_stay_beside_a_new_run(tmp_path):
+    (tmp_path / "report.html").write_text("PASS")
+    (tmp_path / "junit.xml").write_text("<testsuites/>")
+    (tmp_path / "notes.txt").write_text("mine")
+    Files(tmp_path).begin(new_run())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt", "result.json"]
+
+
+def test_a_gates_line_tells_the_worst_first():
+    def result(verdict, reason="", device=None):
+        return Result(
+            id=f"g/{verdict}",
+            suite="s",
+            area="g",
+            verdict=Verdict(verdict),
+            reason=reason,
+            device=device,
+        )
+
+    passed, failed = result("PASS"), result("FAIL", "is broken", "cuda:3")
+    unjudged = result("INCONCLUSIVE", "was not read")
+    assert headline([passed, unjudged, failed]) == "cuda:3: is broken"
+    assert headline([passed, unjudged]) == "was not read"
+    assert headline([passed, result("SKIP", "x")]) == "1 passed, 1 skipped"
+    assert headline([result("UNVERIFIED", "3 GB/s")]) == "3 GB/s"
