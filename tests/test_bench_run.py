@@ -240,7 +240,7 @@ def test_fewer_than_four_ranks_are_not_compared(ranks: Ranks) -> None:
     assert "too few" in found.results[0].reason
 
 
-def broken(monkeypatch: pytest.MonkeyPatch, ranks: Ranks, name: str, fault: str) -> Ranks:
+def broken(ranks: Ranks, name: str, fault: str) -> Ranks:
     """``ranks`` that run ``fault`` in place of the function of that name."""
     run = ranks.run
 
@@ -249,20 +249,19 @@ def broken(monkeypatch: pytest.MonkeyPatch, ranks: Ranks, name: str, fault: str)
             assert function.endswith(f":{name}"), f"{function} is not what is broken"
             return run(f"{FAULTS}:{fault}", *positional, **options)
 
-    del monkeypatch
     return Broken()  # type: ignore[return-value]
 
 
-def test_a_slow_rank_is_the_outlier(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = broken(monkeypatch, ranks, "take_turns", "turns_where_rank_2_is_slow")
+def test_a_slow_rank_is_the_outlier(ranks: Ranks) -> None:
+    slow = broken(ranks, "take_turns", "turns_where_rank_2_is_slow")
     found = bench.compare_ranks(slow, backend="cpu", world=4, size=64, relative=0.9)
     failed = [result for result in found.results if result.verdict is Verdict.FAIL]
     assert [result.device for result in failed] == ["rank 2"]
     assert "below the median of its peers" in failed[0].reason
 
 
-def test_a_rank_that_computes_wrong_is_named(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = broken(monkeypatch, ranks, "take_turns", "turns_where_rank_3_is_wrong")
+def test_a_rank_that_computes_wrong_is_named(ranks: Ranks) -> None:
+    wrong = broken(ranks, "take_turns", "turns_where_rank_3_is_wrong")
     found = bench.compare_ranks(wrong, backend="cpu", world=4, size=64, relative=100.0)
     failed = [result for result in found.results if result.verdict is Verdict.FAIL]
     assert [result.device for result in failed] == ["rank 3"]
@@ -292,10 +291,15 @@ def test_a_sustained_load_reports_each_interval(ranks: Ranks) -> None:
     )
 
 
-def test_a_load_that_computes_other_bits_fails(
-    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flipped = broken(monkeypatch, ranks, "sustain", "sustain_with_a_flipped_bit")
+def test_ranks_under_load_on_one_device_are_told_apart(ranks: Ranks) -> None:
+    found = bench.sustained(ranks, 0.1, backend="cpu", indices=[0, 0], size=64, interval_s=0.1)
+    assert [each.device for each in found] == ["rank 0", "rank 1"]
+    ids = [(result.id, result.device) for each in found for result in each.results]
+    assert len(ids) == len(set(ids)), "one run cannot hold both"
+
+
+def test_a_load_that_computes_other_bits_fails(ranks: Ranks) -> None:
+    flipped = broken(ranks, "sustain", "sustain_with_a_flipped_bit")
     (found,) = bench.sustained(flipped, 1.0, backend="cpu", size=64, interval_s=0.2)
     (result,) = found.results
     assert result.verdict is Verdict.FAIL

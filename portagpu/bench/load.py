@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -131,7 +131,7 @@ def _compared(
 
 @dataclass(frozen=True, slots=True)
 class Sustained:
-    """One device under load for a while.
+    """One device under load for a while; ranks that share a device are named by their rank.
 
     ``throughput`` holds (seconds since the start, TFLOPS) for each interval; ``readings`` what the
     plugin's telemetry said after each, with the second under "t_s". ``drift_percent`` is the mean
@@ -203,16 +203,16 @@ def sustained(
     )
     if not outcome.ok:
         return (Sustained("", wrong=outcome.sentence, results=(_broken("sustained", outcome),)),)
-    several = len(indices) > 1
-    return tuple(
-        _sustained(value, f"rank {rank}" if several else None)
-        for rank, value in enumerate(outcome.values)
-    )
+    names = [value["device"] for value in outcome.values]
+    if len(set(names)) < len(names):
+        names = [f"rank {rank}" for rank in range(len(names))]
+    pairs = zip(names, outcome.values, strict=True)
+    return tuple(_sustained(value, name, len(names) > 1) for name, value in pairs)
 
 
-def _sustained(value: Mapping[str, Any], rank: str | None) -> Sustained:
+def _sustained(value: Mapping[str, Any], name: str, several: bool) -> Sustained:
     found = Sustained(
-        device=rank or value["device"],
+        device=name,
         shape=value["shape"],
         throughput=tuple((each[0], each[1]) for each in value["throughput"]),
         readings=tuple(value["readings"]),
@@ -222,7 +222,7 @@ def _sustained(value: Mapping[str, Any], rank: str | None) -> Sustained:
     shared: dict[str, Any] = {
         "suite": SUITE,
         "area": "sustained",
-        "device": found.device if rank or found.wrong else None,
+        "device": name if several or found.wrong else None,
         "evidence": (Evidence.EXECUTED,),
         "shape": found.shape,
         "duration_s": found.throughput[-1][0] if found.throughput else 0.0,
@@ -230,15 +230,7 @@ def _sustained(value: Mapping[str, Any], rank: str | None) -> Sustained:
     results = [_identical(found, shared)]
     if not found.wrong:
         results += [_throughput(found, shared), _drift(found, shared)]
-    return Sustained(
-        found.device,
-        found.shape,
-        found.throughput,
-        found.readings,
-        found.wrong,
-        found.compared,
-        tuple(results),
-    )
+    return replace(found, results=tuple(results))
 
 
 def _identical(found: Sustained, shared: Mapping[str, Any]) -> Result:
