@@ -80,6 +80,8 @@ class _Child:
     error: str = ""
     where: str = ""
     in_collective: bool = False
+    returned: bool = False
+    """Whether its function returned; the rank then waits for the others and leaves the group."""
     open: bool = True
     """Whether the server still reads its pipe."""
     ended: bool = False
@@ -141,14 +143,8 @@ def _rank_main(request: dict[str, Any], child: _Child, server: int, reply: int) 
         trace = child.trace_file.open("w")
         faulthandler.register(signal.SIGUSR1, file=trace, all_threads=False)
         faulthandler.enable(file=trace, all_threads=False)
-        value = _work(request, child)
-        try:
-            _send(child.pipe, {"value": value})
-        except (TypeError, ValueError, RecursionError) as error:
-            raise TypeError(
-                f"{request['function']} returned what JSON cannot hold ({error}): return numbers, "
-                "strings, lists and dicts"
-            ) from None
+        _work(request, child)
+        _send(child.pipe, {"done": True})
         code = 0
     except BaseException as error:  # noqa: BLE001 - whatever a rank raises is its outcome
         with contextlib.suppress(Exception):
@@ -188,7 +184,7 @@ def _text_of(error: BaseException) -> str:
     return f": {text}" if text else ""
 
 
-def _work(request: dict[str, Any], child: _Child) -> Any:
+def _work(request: dict[str, Any], child: _Child) -> None:
     import torch
     import torch.distributed as dist
 
@@ -208,7 +204,7 @@ def _work(request: dict[str, Any], child: _Child) -> Any:
         if gpu.device.type != "cpu":
             options["device_id"] = gpu.device
         # torch re-exports FileStore with a star, which its type stubs do not show
-        store = dist.FileStore(str(child.folder / "store"), world)  # type: ignore[attr-defined]
+        store = dist.FileStore(str(child.folder / "store"))  # type: ignore[attr-defined]
         dist.init_process_group(
             gpu.comm.init_string,
             store=store,
@@ -219,9 +215,20 @@ def _work(request: dict[str, Any], child: _Child) -> Any:
         )
     function = load_function(request["function"])
     value = function(Rank(child.rank, world, gpu, child.pipe), **request["arguments"])
+    try:
+        _send(child.pipe, {"value": value})
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(
+            f"{request['function']} returned what JSON cannot hold ({error}): return numbers, "
+            "strings, lists and dicts"
+        ) from None
     if request["group"]:
+        # a rank that left early would close connections that others still make or use; the server
+        # ends those that wait in vain
+        store.set(f"portagpu/returned/{child.rank}", "")
+        others = [f"portagpu/returned/{rank}" for rank in range(world)]
+        store.wait(others, timedelta(days=1))
         dist.destroy_process_group()
-    return value
 
 
 class _World:
@@ -293,6 +300,8 @@ class _World:
                     return
                 if self.failures:
                     deadline = min(deadline, time.monotonic() + _GRACE_S)
+                    if all(child.ended or child.returned for child in self.children):
+                        return
 
     def _read(self, child: _Child, selector: selectors.BaseSelector) -> None:
         """Take what the pipe holds now; close it at its end."""
@@ -319,8 +328,10 @@ class _World:
             child.state, child.error = "raised", message["raised"]
             child.in_collective = message["in_collective"]
             self.failures.append(child)
+        elif "value" in message:
+            child.returned, child.value = True, message["value"]
         else:
-            child.state, child.value = "done", message["value"]
+            child.state = "done"
 
     @staticmethod
     def _close(child: _Child) -> None:
@@ -366,7 +377,10 @@ class _World:
                 os.kill(child.pid, signal.SIGUSR1)
         if left:
             time.sleep(_TRACE_S)
+        waiting = not all(child.returned for child in self.children)
         for child in left:
+            if not child.state and child.returned and waiting:
+                child.state = "done"
             if not child.state:
                 child.state = "stopped" if self.failures else "hung"
             child.where, child.in_collective = _where(child.trace_file)

@@ -169,4 +169,17 @@ def ignores_signals(rank):
     time.sleep(NAP_S)
 
 
+def early(rank, culprit, how):
+    if rank.rank != culprit:
+        return "early"
+    time.sleep(1.0)
+    if how == "raise":
+        raise ValueError("late")
+    if how == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "hang":
+        time.sleep(NAP_S)
+    return "late"
+
+
 NOT_A_FUNCTION = 3

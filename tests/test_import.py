@@ -9,7 +9,6 @@ import pkgutil
 import subprocess
 import sys
 import textwrap
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -117,8 +116,8 @@ def test_a_fork_after_the_import_works():
 
 
 @pytest.mark.torch
-@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
 def test_a_fork_after_asking_for_statuses_can_open_a_device():
+    pytest.importorskip("torch")
     done = child(
         """
         import os, threading

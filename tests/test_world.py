@@ -281,6 +281,23 @@ def test_children_of_ranks_are_ended(ranks, tmp_path, how):
     assert not left, f"children of ranks still run: {left}"
 
 
+@pytest.mark.parametrize(
+    ("how", "state"),
+    [("return", State.DONE), ("raise", State.RAISED), ("die", State.DIED), ("hang", State.HUNG)],
+)
+def test_a_rank_that_returns_early_is_done_however_the_last_one_ends(ranks, how, state):
+    outcome = ranks.run(
+        at("early"), 3, arguments={"culprit": 1, "how": how}, timeout_s=4 if how == "hang" else 3600
+    )
+    assert [entry.state for entry in outcome.ranks] == [State.DONE, state, State.DONE]
+    assert [entry.value for entry in outcome.ranks] == [
+        "early",
+        "late" if how == "return" else None,
+        "early",
+    ]
+    assert outcome.culprit == (None if how == "return" else 1)
+
+
 def test_the_server_serves_again_after_every_failure(ranks):
     first = ranks.run(at("dies"), 2, arguments={"culprit": 0, "how": "SIGKILL"}, timeout_s=30)
     server = ranks._process
