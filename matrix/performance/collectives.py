@@ -85,7 +85,7 @@ def _sizes(
     if device.wide:
         quick, full = (_MIB, 16 * _MIB, 256 * _MIB), tuple(4**i * _KIB for i in range(1, 11))
     else:
-        quick, full = (64 * _KIB, _MIB, 4 * _MIB), tuple(4**i * _KIB for i in range(1, 9))
+        quick, full = (64 * _KIB, _MIB, 4 * _MIB), tuple(4**i * _KIB for i in range(1, 8))
     sizes = list(quick if effort is Effort.QUICK else full)
     if target is not None and effort is Effort.FULL:
         expected = target.expectations(f"collectives/{operation}")

@@ -33,5 +33,5 @@ class Pace:
 
 PACES: Final[dict[Effort, Pace]] = {
     Effort.QUICK: Pace(0.03, 0.001, 0.15, 5, 20, 60.0),
-    Effort.FULL: Pace(0.2, 0.005, 1.0, 10, 50, 180.0),
+    Effort.FULL: Pace(0.2, 0.005, 0.8, 10, 50, 180.0),
 }
