@@ -1,13 +1,9 @@
-"""``import portagpu`` is free: what it loads, opens, reads and starts; and its public names."""
+"""What ``import portagpu`` adds to a process, whatever it is: modules, descriptors, threads."""
 
 from __future__ import annotations
 
-import ast
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-import pytest
 
 import portagpu
 
@@ -105,70 +101,3 @@ import portagpu_cpu
 print(portagpu_cpu.PLUGIN.name)
 """
     assert child("-c", code).ok().strip() == "cpu"
-
-
-FORK = """
-import os
-import portagpu
-{before}
-child = os.fork()
-if child == 0:
-    code = 1
-    try:
-        {inside}
-        code = 0
-    finally:
-        os._exit(code)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_process_forks_after_import_and_status(child: Callable[..., Child]) -> None:
-    code = FORK.format(
-        before="from portagpu.candidates import statuses; statuses()",
-        inside="assert statuses() and portagpu.Capability.STREAMS == 'streams'",
-    )
-    assert child("-W", "error", "-c", code).ok().strip() == "0", "the forked child failed"
-
-
-@pytest.mark.torch
-def test_forked_process_opens_the_cpu_and_computes(child: Callable[..., Child]) -> None:
-    pytest.importorskip("torch")
-    code = FORK.format(
-        before="portagpu.is_available",
-        inside=(
-            "import torch; gpu = portagpu.backend('cpu'); "
-            "assert torch.ones(8, device=gpu.device).sum().item() == 8"
-        ),
-    )
-    assert child("-W", "error", "-c", code).ok().strip() == "0", "the forked child failed"
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("name", portagpu.__all__)
-def test_public_name_resolves_and_is_kept(name: str) -> None:
-    pytest.importorskip("torch")
-    value = getattr(portagpu, name)
-    assert value is not None
-    assert vars(portagpu)[name] is value, "the second access must not look it up again"
-
-
-def test_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'portagpu' has no attribute 'nothing'"):
-        portagpu.nothing  # noqa: B018 - the access is the test
-
-
-def test_type_checkers_see_the_lazy_table() -> None:
-    tree = ast.parse(Path(portagpu.__file__).read_text("utf-8"))
-    (guard,) = (
-        node
-        for node in tree.body
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    )
-    seen = {}
-    for node in guard.body:
-        assert isinstance(node, ast.ImportFrom), f"only imports belong there: {ast.unparse(node)}"
-        for alias in node.names:
-            assert alias.asname == alias.name, f"{alias.name} is not re-exported explicitly"
-            seen[alias.name] = node.module
-    assert seen == portagpu._MODULE_OF
