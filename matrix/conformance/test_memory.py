@@ -272,24 +272,34 @@ def test_total_is_steady(gpu):
     )
 
 
+def _free(gpu, best, wanted):
+    """Free memory over half a second: kernels and drivers count freed memory with a delay."""
+    found = []
+    for _ in range(10):
+        found.append(gpu.mem_get_info()[0])
+        if wanted is not None and found[-1] <= wanted:
+            break
+        time.sleep(0.05)
+    return best(found)
+
+
 @case(
     "memory/free-follows-allocation",
     spec="Free memory falls when a filled tensor of 256 MiB is there.",
-    outcome="bounded: fall >= 128 MiB in one of five tries, as others share the device",
+    outcome="bounded: fall >= 128 MiB in one of three tries, as others share the device",
     covers=("Backend.mem_get_info",),
 )
 def test_free_follows_allocation(gpu, torch):
-    size, falls = 256 * MIB, []
-    for _ in range(5):
+    half, falls = 128 * MIB, []
+    for _ in range(3):
         _give_back(gpu)
-        before = gpu.mem_get_info()[0]
-        held = _filled(torch, gpu, size)
-        falls.append(before - gpu.mem_get_info()[0])
+        before = _free(gpu, max, None)
+        held = _filled(torch, gpu, 2 * half)
+        falls.append(before - _free(gpu, min, before - half))
         del held
-        if falls[-1] >= size // 2:
+        if falls[-1] >= half:
             return
-        time.sleep(0.05)
-    raise AssertionError(f"256 MiB lowered the free memory by {falls} bytes in five tries")
+    raise AssertionError(f"256 MiB lowered the free memory by {falls} bytes in three tries")
 
 
 @case(

@@ -20,7 +20,8 @@ import pytest
 
 from portagpu.contract import Capability
 from portagpu.errors import Unsupported
-from portagpu.suite.cases import ATTRIBUTE, Case, NotClaimed, NotHere, label
+from portagpu.suite.batch import Batches
+from portagpu.suite.cases import AREAS, ATTRIBUTE, Case, NotClaimed, NotHere, label
 from portagpu.suite.machine import Judged
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from portagpu.contract import Backend
     from portagpu.target import Target
-    from portagpu.world import Ranks
+    from portagpu.world import Ranks, WorldOutcome
 
 _PR_SET_PDEATHSIG: Final = 1
 _SEED: Final = 20240607
@@ -46,6 +47,7 @@ class _Session:
     writer: int | None = None
     backend: str | None = None
     gpu: Backend | None = None
+    ranks: Ranks | None = None
     timeout_s: float = 60.0
     ids: dict[str, str] = field(default_factory=dict)
     outcome: dict[str, Any] = field(default_factory=dict)
@@ -70,6 +72,15 @@ class _Session:
 
             self.gpu = backend(self.backend, 0) if self.backend else backend()
         return self.gpu
+
+    def rank_server(self) -> Ranks:
+        """The server of ranks, which imports torch while other cases run."""
+        if self.ranks is None:
+            from portagpu.world import Ranks
+
+            self.ranks = Ranks()
+            self.ranks.start()
+        return self.ranks
 
 
 _session: Final = pytest.StashKey[_Session]()
@@ -122,6 +133,7 @@ class _BrokenFiles:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tell which cases there are, open the device that is asked for, and keep what is to run."""
     session = config.stash[_session]
+    items.sort(key=_area)
     listed = _listed(session, items)
     session.send(event="collected", cases=list(listed), problems=session.problems)
     if session.writer is None:
@@ -141,6 +153,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     request = session.receive()
     by_id = {session.ids[item.nodeid]: item for item in items if item.nodeid in session.ids}
     items[:] = [] if request is None else [by_id[each] for each in request["ids"]]
+    if any("world" in getattr(item, "fixturenames", ()) for item in items):
+        session.rank_server()
+
+
+def _area(item: pytest.Item) -> int:
+    """Cases run in the order of the areas."""
+    case = getattr(getattr(item, "function", None), ATTRIBUTE, None)
+    return AREAS.index(case.area) if isinstance(case, Case) else len(AREAS)
 
 
 def _listed(session: _Session, items: list[pytest.Item]) -> Iterator[dict[str, Any]]:
@@ -270,31 +290,52 @@ def record(pytestconfig: pytest.Config) -> Callable[[str], None]:
 
 
 @pytest.fixture(scope="session")
-def ranks() -> Iterator[Ranks]:
+def ranks(pytestconfig: pytest.Config) -> Iterator[Ranks]:
     """The server that forks worlds of ranks."""
-    from portagpu.world import Ranks
-
-    with Ranks() as server:
+    with pytestconfig.stash[_session].rank_server() as server:
         yield server
 
 
+@pytest.fixture(scope="session")
+def batches() -> Batches:
+    """The worlds that ran for all parameters of a case at once."""
+    return Batches()
+
+
 @pytest.fixture
-def world(request: pytest.FixtureRequest, gpu: Backend, ranks: Ranks) -> Callable[..., list[Any]]:
+def world(
+    request: pytest.FixtureRequest, gpu: Backend, ranks: Ranks, batches: Batches
+) -> Callable[..., list[Any]]:
     """``world(n, function, **arguments)``: what ``function(rank, ...)`` returned on each rank.
 
     The function is one of the case's own file. A rank that raises, dies or hangs fails the case
     with a sentence that names it. Raises NotHere where there are fewer devices than ranks.
     """
     case: Case = getattr(request.function, ATTRIBUTE)
-    limit_s = _WORLD_SHARE * (case.timeout_s or request.config.stash[_session].timeout_s)
+    session = request.config.stash[_session]
+    limit_s = _WORLD_SHARE * (case.timeout_s or session.timeout_s)
 
     def run(n: int, function: Callable[..., Any], **arguments: Any) -> list[Any]:
         if Capability.COLLECTIVES not in gpu.capabilities:
             raise Unsupported(f"the {gpu.name} backend does not claim collectives")
         if n > gpu.device_count() and not gpu.plugin.shared:
             raise NotHere(f"needs {n} devices, and this machine has {gpu.device_count()}")
+
+        def fork(place: str, given: dict[str, Any], share: float = 1.0) -> WorldOutcome:
+            limit = limit_s * share
+            return ranks.run(place, n, arguments=given, backend=gpu.name, timeout_s=limit)
+
+        def shared(place: str, given: dict[str, Any]) -> WorldOutcome:
+            # what is left of the case's time is for a world of its own, should this one fail
+            return fork(place, given, 0.5)
+
         place = f"{function.__code__.co_filename}:{function.__name__}"
-        outcome = ranks.run(place, n, arguments=arguments, backend=gpu.name, timeout_s=limit_s)
+        values, trouble = batches.values(case, place, n, arguments, shared)
+        if values is not None:
+            return values
+        if trouble:
+            session.observed.append(f"in one world with the other parameters: {trouble}")
+        outcome = fork(place, arguments)
         if not outcome.ok:
             raise AssertionError(outcome.sentence.replace(f" {_RAISED}", ": "))
         return outcome.values
