@@ -139,7 +139,8 @@ def sustain_with_a_flipped_bit(rank: Any, **arguments: Any) -> Any:
         nonlocal calls
         calls += 1
         right(work)
-        if calls > 50:
+        # the first is the reference, the second only tells how long one takes
+        if calls > 2:
             work.result[5, 5] = -work.result[5, 5]
 
     matmul.multiply = multiply
@@ -151,8 +152,8 @@ def turns_where_rank_2_is_slow(rank: Any, **arguments: Any) -> Any:
 
     def multiply(work: matmul.Product) -> None:
         right(work)
-        if rank.rank == 2:
-            time.sleep(0.05)
+        # long enough that what else runs here does not matter
+        time.sleep(0.06 if rank.rank == 2 else 0.01)
 
     matmul.multiply = multiply
     return load_ranks.take_turns(rank, **arguments)

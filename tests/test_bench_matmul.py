@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from portagpu.bench import matmul  # noqa: E402
-from portagpu.precision import Fp8  # noqa: E402
+from portagpu.bench import matmul
+from portagpu.precision import Fp8
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

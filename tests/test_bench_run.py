@@ -11,13 +11,13 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from portagpu import bench  # noqa: E402
-from portagpu.bench import Device, Effort, load  # noqa: E402
-from portagpu.bench.runner import OPENED  # noqa: E402
-from portagpu.bench.session import Session  # noqa: E402
-from portagpu.bench.suite import plan  # noqa: E402
-from portagpu.results import Evidence, Result, Verdict  # noqa: E402
-from portagpu.world import Ranks  # noqa: E402
+from portagpu import bench
+from portagpu.bench import Device, Effort, load
+from portagpu.bench.runner import OPENED
+from portagpu.bench.session import Session
+from portagpu.bench.suite import plan
+from portagpu.results import Evidence, Result, Verdict
+from portagpu.world import Ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -254,7 +254,7 @@ def broken(ranks: Ranks, name: str, fault: str) -> Ranks:
 
 def test_a_slow_rank_is_the_outlier(ranks: Ranks) -> None:
     slow = broken(ranks, "take_turns", "turns_where_rank_2_is_slow")
-    found = bench.compare_ranks(slow, backend="cpu", world=4, size=64, relative=0.9)
+    found = bench.compare_ranks(slow, backend="cpu", world=4, size=64, relative=0.5)
     failed = [result for result in found.results if result.verdict is Verdict.FAIL]
     assert [result.device for result in failed] == ["rank 2"]
     assert "below the median of its peers" in failed[0].reason
@@ -272,7 +272,7 @@ def test_a_sustained_load_reports_each_interval(ranks: Ranks) -> None:
     seen: list[float] = []
     (found,) = bench.sustained(
         ranks,
-        0.6,
+        2.0,
         backend="cpu",
         size=64,
         interval_s=0.1,
