@@ -1,0 +1,109 @@
+"""The examples do what their text says: they train, alone and on ranks, and the results agree."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+import portagpu as pg
+
+EXAMPLE: Final = Path(__file__).resolve().parents[1] / "examples" / "train_transformer.py"
+LIMIT_S: Final = 150
+ALONE: Final = [sys.executable, str(EXAMPLE)]
+TWO_RANKS: Final = [
+    sys.executable,
+    "-m",
+    "torch.distributed.run",
+    "--standalone",
+    "--nproc_per_node=2",
+    str(EXAMPLE),
+]
+
+GUESSING: Final = 2.3026
+"""ln 10: the loss of a model that knows nothing about ten equally likely digits."""
+LEARNED: Final = 0.3
+"""Below this the model gives the right digit more than e**-0.3 = 74 % of its probability."""
+AGREEMENT: Final = 1e-2
+"""Relative. Both runs see the same batches and differ in the order of float32 sums, which is
+1e-7 at first and grows with every step."""
+
+
+def _run(command: list[str], *options: str, folder: Path) -> tuple[int, str, str]:
+    """(exit status, output, errors) of the example on the CPU; its whole group ends with it."""
+    environment = {
+        **os.environ,
+        **(pg.backend("cpu").comm.local_env or {}),
+        "PORTAGPU_BACKEND": "cpu",
+        "OMP_NUM_THREADS": "1",
+    }
+    with subprocess.Popen(
+        [*command, "--precision", "float32", *options],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"{' '.join(command)} did not end within {LIMIT_S} s")
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, out, err
+
+
+def _train(command: list[str], folder: Path) -> tuple[list[float], float, str]:
+    """(losses on the way, final loss, last line) of a run that must succeed."""
+    code, out, err = _run(command, folder=folder)
+    assert code == 0, f"the example exited with {code}\n{out}\n{err}"
+    steps = [float(found) for found in re.findall(r"^step +\d+  loss (\S+)$", out, re.MULTILINE)]
+    final = re.findall(r"^final loss (\S+) after .*$", out, re.MULTILINE)
+    assert len(final) == 1, f"exactly one rank states the final loss, not {len(final)}:\n{out}"
+    return steps, float(final[0]), out.splitlines()[-1]
+
+
+def test_transformer_learns_the_same_alone_and_on_two_ranks(tmp_path: Path) -> None:
+    steps_alone, alone, line_alone = _train(ALONE, tmp_path)
+    steps_two, two, line_two = _train(TWO_RANKS, tmp_path)
+
+    assert steps_alone[0] > 0.9 * GUESSING, f"it starts at {steps_alone[0]}, better than guessing"
+    for loss, where in ((alone, "alone"), (two, "on two ranks")):
+        assert loss < LEARNED, f"{where} the loss on unseen digits stays at {loss}"
+    assert steps_two[0] == pytest.approx(steps_alone[0], abs=2e-4), (
+        "before any update two ranks must see the same global batch as one"
+    )
+    assert two == pytest.approx(alone, rel=AGREEMENT), (
+        f"the final loss is {alone} alone and {two} on two ranks: gradients are not those of the "
+        "global batch"
+    )
+    assert "on 1 rank(s) of cpu" in line_alone
+    assert "on 2 rank(s) of cpu" in line_two
+    for line in (line_alone, line_two):
+        cost = re.search(r": (\d+) tokens/s, peak memory (\d+) MiB a rank$", line)
+        assert cost is not None, f"the last line states no rate and no peak: {line}"
+        assert int(cost[1]) > 0
+        assert int(cost[2]) > 0
+    assert list(tmp_path.iterdir()) == [], "the example leaves files behind"
+
+
+@pytest.mark.parametrize("options", [("--steps", "0"), ("--batch", "0"), ("--precision", "fp8")])
+def test_transformer_refuses_bad_options_in_one_line(
+    options: tuple[str, str], tmp_path: Path
+) -> None:
+    code, out, err = _run(ALONE, *options, folder=tmp_path)
+    assert code == 2, f"{options} must be wrong usage (2), not {code}"
+    assert out == ""
+    assert err.splitlines()[-1].startswith("train_transformer.py: error: ")
