@@ -12,9 +12,9 @@ from portagpu.results import Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu._world_server import Rank
     from portagpu.bringup.context import Context
     from portagpu.results import Result
+    from portagpu.world import Rank
 
 
 def good(context: Context) -> Iterator[Result]:

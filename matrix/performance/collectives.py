@@ -17,9 +17,9 @@ from portagpu.bench.effort import PACES, Effort
 if TYPE_CHECKING:
     import torch
 
-    from portagpu._world_server import Rank
     from portagpu.bench.device import Device
     from portagpu.target import Target
+    from portagpu.world import Rank
 
 OPERATIONS: Final = (
     "all_reduce",

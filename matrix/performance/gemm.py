@@ -11,10 +11,10 @@ from portagpu.precision import Support
 from portagpu.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from portagpu._world_server import Rank
     from portagpu.bench.device import Device
     from portagpu.bench.effort import Effort
     from portagpu.target import Target
+    from portagpu.world import Rank
 
 METRICS: Final = tuple(f"gemm/{dtype}" for dtype in DTYPES)
 

@@ -9,10 +9,10 @@ from portagpu.bench.cases import Case
 if TYPE_CHECKING:
     import torch
 
-    from portagpu._world_server import Rank
     from portagpu.bench.device import Device
     from portagpu.bench.effort import Effort
     from portagpu.target import Target
+    from portagpu.world import Rank
 
 METRICS: Final = ("launch/issue", "launch/roundtrip")
 

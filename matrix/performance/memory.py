@@ -15,9 +15,9 @@ from portagpu.bench.effort import Effort
 if TYPE_CHECKING:
     import torch
 
-    from portagpu._world_server import Rank
     from portagpu.bench.device import Device
     from portagpu.target import Target
+    from portagpu.world import Rank
 
 METRICS: Final = ("memory/copy", "memory/triad")
 

@@ -16,9 +16,9 @@ from portagpu.verdicts import Verdict
 if TYPE_CHECKING:
     import torch
 
-    from portagpu._world_server import Rank
     from portagpu.bench.device import Device
     from portagpu.target import Target
+    from portagpu.world import Rank
 
 METRICS: Final = ("transfer/h2d", "transfer/d2h")
 

@@ -10,9 +10,9 @@ from portagpu.precision import Support
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu._world_server import Rank
     from portagpu.contract import Backend
     from portagpu.target import Target
+    from portagpu.world import Rank
 
 DTYPES: Final = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
 """Element types of matrix products, under the names of targets' peaks."""

@@ -11,8 +11,8 @@ from portagpu.bench.reading import Reading
 from portagpu.bench.timing import Stopwatch, measure
 
 if TYPE_CHECKING:
-    from portagpu._world_server import Rank
     from portagpu.contract import Backend
+    from portagpu.world import Rank
 
 _SEED: Final = 20240303
 _BATCH_S: Final = 0.05

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from portagpu._world_server import Rank
+    from portagpu.world import Rank
 
 _CHUNK: Final = 1 << 22
 """Elements that are written or compared at once: what a comparison needs beside the buffer."""

@@ -12,14 +12,13 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from portagpu._world_server import load_function
+from portagpu.world import load_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from portagpu._world_server import Rank
     from portagpu.suite.cases import Case
-    from portagpu.world import WorldOutcome
+    from portagpu.world import Rank, WorldOutcome
 
 
 def run_all(rank: Rank, place: str, calls: list[dict[str, Any]]) -> list[Any]:

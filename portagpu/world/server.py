@@ -7,10 +7,8 @@ outcomes as JSON lines on what was standard output. End of input ends every rank
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import fcntl
 import importlib
-import importlib.util
 import json
 import os
 import re
@@ -22,25 +20,18 @@ import sys
 import tempfile
 import termios
 import time
-import traceback
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from portagpu._processes import (
+from portagpu.world.processes import (
     adopt_orphans,
-    die_with_parent,
     end_strays,
     has_ended,
     kill_group,
     signal_name,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from portagpu.contract import Backend
+from portagpu.world.rank import C10D, Post, live, send
 
 _GRACE_S: Final = 2.0
 """After the first failure the other ranks get this long to report their own."""
@@ -49,30 +40,14 @@ _TICK_S: Final = 0.2
 """How often to look for ranks that ended without closing their pipe, and for the client."""
 _IDLE_S: Final = 1.0
 _OUTPUT_BYTES: Final = 4000
-_C10D: Final = "distributed_c10d"
-"""The file of torch's collectives: a rank that stands or fails in it may be waiting for another."""
-
-
-class Rank:
-    """What a rank's function gets: which rank it is, its device, and a way to report."""
-
-    def __init__(self, rank: int, world: int, gpu: Backend, pipe: int) -> None:
-        self.rank = rank
-        self.world = world
-        self.gpu = gpu
-        self._pipe = pipe
-
-    def step(self, name: str, **data: Any) -> None:
-        """Announce that a step begins; a rank that stays behind its peers is the culprit."""
-        _send(self._pipe, {"step": name, "data": data})
 
 
 @dataclass(slots=True)
 class _Child:
-    rank: int
+    post: Post
     pid: int
     pipe: int
-    folder: Path
+    """The server's end of the rank's pipe."""
     buffer: bytes = b""
     steps: list[str] = field(default_factory=list)
     state: str = ""
@@ -88,147 +63,8 @@ class _Child:
     """Whether the process is gone and was reaped."""
 
     @property
-    def trace_file(self) -> Path:
-        return self.folder / f"trace-{self.rank}"
-
-    @property
-    def output_file(self) -> Path:
-        return self.folder / f"output-{self.rank}"
-
-
-def _send(pipe: int, message: dict[str, Any]) -> None:
-    data = json.dumps(message).encode() + b"\n"
-    while data:
-        data = data[os.write(pipe, data) :]
-
-
-def load_function(spec: str) -> Callable[..., Any]:
-    """The function that "package.module:name" or "/path/file.py:name" names."""
-    place, _, name = spec.rpartition(":")
-    if not place or not name:
-        raise ValueError(f"{spec!r} names no function: write package.module:name or file.py:name")
-    if place.endswith(".py"):
-        module_name = f"portagpu_ranks_{Path(place).stem}"
-        known = sys.modules.get(module_name)
-        if known is not None and known.__file__ == place:
-            return _attribute(known, name)
-        found = importlib.util.spec_from_file_location(module_name, place)
-        if found is None or found.loader is None:
-            raise ImportError(f"{place} cannot be imported")
-        module = importlib.util.module_from_spec(found)
-        sys.modules[module_name] = module
-        found.loader.exec_module(module)
-    else:
-        module = importlib.import_module(place)
-    return _attribute(module, name)
-
-
-def _attribute(module: Any, name: str) -> Callable[..., Any]:
-    function: Callable[..., Any] = getattr(module, name)
-    return function
-
-
-def _rank_main(request: dict[str, Any], child: _Child, server: int, reply: int) -> None:
-    """The life of one rank; never returns."""
-    code = 1
-    try:
-        os.setpgid(0, 0)
-        # a rank must not outlive the server, however the server ends
-        die_with_parent()
-        if os.getppid() != server:
-            os._exit(code)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_DFL)
-        _redirect(child, reply)
-        trace = child.trace_file.open("w")
-        faulthandler.register(signal.SIGUSR1, file=trace, all_threads=False)
-        faulthandler.enable(file=trace, all_threads=False)
-        _work(request, child)
-        _send(child.pipe, {"done": True})
-        code = 0
-    except BaseException as error:  # noqa: BLE001 - whatever a rank raises is its outcome
-        with contextlib.suppress(Exception):
-            reason = f"raised {type(error).__name__}{_text_of(error)}"[:2000]
-            frames = traceback.extract_tb(error.__traceback__)
-            waiting = any(_C10D in frame.filename for frame in frames)
-            _send(child.pipe, {"raised": reason, "in_collective": waiting})
-        with contextlib.suppress(Exception):
-            traceback.print_exc()
-    finally:
-        with contextlib.suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
-
-
-def _redirect(child: _Child, reply: int) -> None:
-    """Put what the rank prints into its file; keep it away from the server's own pipes."""
-    os.close(reply)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    output = os.open(child.output_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
-    # a rank that is killed has no chance to flush
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - an exception whose own text cannot be made
-        text = ""
-    return f": {text}" if text else ""
-
-
-def _work(request: dict[str, Any], child: _Child) -> None:
-    import torch
-    import torch.distributed as dist
-
-    from portagpu.registry import backend
-
-    world = int(request["world"])
-    os.environ.update({"RANK": str(child.rank), "LOCAL_RANK": str(child.rank)})
-    os.environ.update({"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)})
-    if world > 1:
-        # ranks that share the cores must not each start a thread for every core
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world))
-    gpu = backend(request["backend"] or backend().name, index=request["indices"][child.rank])
-    gpu.activate()
-    os.environ.update(gpu.comm.local_env or {})
-    if request["group"]:
-        options: dict[str, Any] = {}
-        if gpu.device.type != "cpu":
-            options["device_id"] = gpu.device
-        # torch re-exports FileStore with a star, which its type stubs do not show
-        store = dist.FileStore(str(child.folder / "store"))  # type: ignore[attr-defined]
-        dist.init_process_group(
-            gpu.comm.init_string,
-            store=store,
-            rank=child.rank,
-            world_size=world,
-            timeout=timedelta(seconds=float(request["timeout_s"])),
-            **options,
-        )
-    function = load_function(request["function"])
-    value = function(Rank(child.rank, world, gpu, child.pipe), **request["arguments"])
-    try:
-        _send(child.pipe, {"value": value})
-    except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(
-            f"{request['function']} returned what JSON cannot hold ({error}): return numbers, "
-            "strings, lists and dicts"
-        ) from None
-    if request["group"]:
-        # a rank that left early would close connections that others still make or use; the server
-        # ends those that wait in vain
-        store.set(f"portagpu/returned/{child.rank}", "")
-        others = [f"portagpu/returned/{rank}" for rank in range(world)]
-        store.wait(others, timedelta(days=1))
-        dist.destroy_process_group()
+    def rank(self) -> int:
+        return self.post.rank
 
 
 class _World:
@@ -258,16 +94,15 @@ class _World:
         server = os.getpid()
         pipes = [os.pipe() for _ in range(self.request["world"])]
         for rank, (reader, writer) in enumerate(pipes):
-            child = _Child(rank, 0, writer, self.folder)
-            child.pid = os.fork()
+            post = Post(rank, writer, self.folder)
+            child = _Child(post, os.fork(), reader)
             if child.pid == 0:
                 for other, (other_reader, other_writer) in enumerate(pipes):
                     with contextlib.suppress(OSError):
                         os.close(other_reader)
                         if other != rank:
                             os.close(other_writer)
-                _rank_main(self.request, child, server, self.reply)
-            child.pipe = reader
+                live(self.request, post, server, self.reply)
             os.set_blocking(reader, False)
             self.children.append(child)
         for _, writer in pipes:
@@ -323,7 +158,7 @@ class _World:
     def _take(self, child: _Child, message: dict[str, Any]) -> None:
         if "step" in message:
             child.steps.append(message["step"])
-            _send(self.reply, {"rank": child.rank, **message})
+            send(self.reply, {"rank": child.rank, **message})
         elif "raised" in message:
             child.state, child.error = "raised", message["raised"]
             child.in_collective = message["in_collective"]
@@ -361,7 +196,7 @@ class _World:
             return
         child.state = "died"
         self.failures.append(child)
-        child.where, _ = _where(child.trace_file)
+        child.where, _ = _where(child.post.trace_file)
         if os.WIFSIGNALED(status):
             child.error = f"died of {signal_name(os.WTERMSIG(status))}"
         else:
@@ -383,7 +218,7 @@ class _World:
                 child.state = "done"
             if not child.state:
                 child.state = "stopped" if self.failures else "hung"
-            child.where, child.in_collective = _where(child.trace_file)
+            child.where, child.in_collective = _where(child.post.trace_file)
             if child.state == "stopped":
                 child.error = "was stopped, because another rank had failed"
             elif child.state == "hung":
@@ -446,7 +281,7 @@ def _where(trace_file: Path) -> tuple[str, bool]:
     frames = re.findall(r'File "([^"]*)", line (\d+) in (\S+)', text)
     if not frames:
         return "", False
-    collective = [frame for frame in frames if _C10D in frame[0]]
+    collective = [frame for frame in frames if C10D in frame[0]]
     path, line, name = collective[-1] if collective else frames[0]
     return f"{name} ({Path(path).name}:{line})", "/torch/distributed/" in frames[0][0]
 
@@ -454,7 +289,7 @@ def _where(trace_file: Path) -> tuple[str, bool]:
 def _outcome(child: _Child) -> dict[str, Any]:
     output = ""
     with contextlib.suppress(OSError):
-        output = child.output_file.read_bytes()[-_OUTPUT_BYTES:].decode(errors="replace")
+        output = child.post.output_file.read_bytes()[-_OUTPUT_BYTES:].decode(errors="replace")
     return {
         "rank": child.rank,
         "state": child.state or "stopped",
@@ -475,7 +310,7 @@ def main() -> int:
     try:
         importlib.import_module("torch.distributed")
     except Exception as error:  # noqa: BLE001 - a torch that does not import is the answer
-        _send(reply, {"fatal": f"torch does not import: {type(error).__name__}: {error}"})
+        send(reply, {"fatal": f"torch does not import: {type(error).__name__}: {error}"})
         return 1
     client = os.getppid()
     # what a rank's own children leave behind becomes this process's, which ends it
@@ -502,12 +337,12 @@ def _serve(request: dict[str, Any], reply: int) -> bool:
         world = _World(request, 0, reply)
         outcome = world.run()
         if not world.abandoned:
-            _send(reply, outcome)
+            send(reply, outcome)
     except BrokenPipeError:
         return False
     except OSError as error:
         # no more processes, files or space: the world is gone, the next may work
-        _send(reply, {"fatal": f"{error.strerror or error}"})
+        send(reply, {"fatal": f"{error.strerror or error}"})
         return True
     return not world.abandoned
 

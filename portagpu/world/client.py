@@ -1,9 +1,4 @@
-"""Worlds of ranks with hard time limits, for suites and gates.
-
-Ranks fork from one helper process that imported torch and ran nothing, so that a world of eight
-starts in a fraction of a second and no rank inherits threads or an open device. A rank that raises,
-dies or hangs is named, with the place where it stood; nothing is left running afterwards.
-"""
+"""The side of a suite or a gate: asking for worlds, and what they answer."""
 
 from __future__ import annotations
 
@@ -20,8 +15,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu._processes import end_session
 from portagpu.errors import MissingDependency, PortagpuError
+from portagpu.world.processes import end_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -137,7 +132,7 @@ class Ranks:
         self._buffer.clear()
         self._asked = False
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "portagpu._world_server"],
+            [sys.executable, "-P", "-m", "portagpu.world.server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -160,7 +155,7 @@ class Ranks:
         """Run ``function(rank, **arguments)`` on ``world`` ranks and wait for all of them.
 
         ``function`` is "package.module:name" or "/path/to/file.py:name"; it gets a
-        :class:`portagpu._world_server.Rank` and returns something JSON can hold. ``indices`` are
+        :class:`portagpu.world.Rank` and returns something JSON can hold. ``indices`` are
         the device of each rank (default: its rank). With ``group``, torch.distributed is
         initialised on the backend's library. At ``timeout_s`` every rank that is left is killed.
         ``on_step(rank, name, data)`` is called for every step a rank announces.
@@ -272,7 +267,7 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         here = Path.cwd()
     except FileNotFoundError:
         here = Path()
-    home = Path(__file__).resolve().parent.parent
+    home = Path(__file__).resolve().parents[2]
     paths = [entry for entry in sys.path if entry and (Path(entry) != here or here == home)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     environment.update(extra or {})

@@ -1,0 +1,196 @@
+"""The life of one rank: what its function is given, and how its end is told."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import importlib.util
+import json
+import os
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.world.processes import die_with_parent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from portagpu.contract import Backend
+
+C10D: Final = "distributed_c10d"
+"""The file of torch's collectives: a rank that stands or fails in it may be waiting for another."""
+
+
+class Rank:
+    """What a rank's function gets: which rank it is, its device, and a way to report."""
+
+    def __init__(self, rank: int, world: int, gpu: Backend, pipe: int) -> None:
+        self.rank = rank
+        self.world = world
+        self.gpu = gpu
+        self._pipe = pipe
+
+    def step(self, name: str, **data: Any) -> None:
+        """Announce that a step begins; a rank that stays behind its peers is the culprit."""
+        send(self._pipe, {"step": name, "data": data})
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Where a rank writes: its pipe to the server, and its files in the world's folder."""
+
+    rank: int
+    pipe: int
+    folder: Path
+
+    @property
+    def trace_file(self) -> Path:
+        """Where faulthandler writes the rank's stack when it is asked."""
+        return self.folder / f"trace-{self.rank}"
+
+    @property
+    def output_file(self) -> Path:
+        """What the rank prints."""
+        return self.folder / f"output-{self.rank}"
+
+
+def send(pipe: int, message: dict[str, Any]) -> None:
+    """Write one JSON line; raises BrokenPipeError when nobody reads any more."""
+    data = json.dumps(message).encode() + b"\n"
+    while data:
+        data = data[os.write(pipe, data) :]
+
+
+def load_function(spec: str) -> Callable[..., Any]:
+    """The function that "package.module:name" or "/path/file.py:name" names."""
+    place, _, name = spec.rpartition(":")
+    if not place or not name:
+        raise ValueError(f"{spec!r} names no function: write package.module:name or file.py:name")
+    if place.endswith(".py"):
+        module_name = f"portagpu_ranks_{Path(place).stem}"
+        known = sys.modules.get(module_name)
+        if known is not None and known.__file__ == place:
+            return _attribute(known, name)
+        found = importlib.util.spec_from_file_location(module_name, place)
+        if found is None or found.loader is None:
+            raise ImportError(f"{place} cannot be imported")
+        module = importlib.util.module_from_spec(found)
+        sys.modules[module_name] = module
+        found.loader.exec_module(module)
+    else:
+        module = importlib.import_module(place)
+    return _attribute(module, name)
+
+
+def _attribute(module: Any, name: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(module, name)
+    return function
+
+
+def live(request: dict[str, Any], post: Post, server: int, reply: int) -> None:
+    """Run the request's function as one rank, tell the server, and end the process."""
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        # a rank must not outlive the server, however the server ends
+        die_with_parent()
+        if os.getppid() != server:
+            os._exit(code)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        _redirect(post, reply)
+        trace = post.trace_file.open("w")
+        faulthandler.register(signal.SIGUSR1, file=trace, all_threads=False)
+        faulthandler.enable(file=trace, all_threads=False)
+        _work(request, post)
+        send(post.pipe, {"done": True})
+        code = 0
+    except BaseException as error:  # noqa: BLE001 - whatever a rank raises is its outcome
+        with contextlib.suppress(Exception):
+            reason = f"raised {type(error).__name__}{_text_of(error)}"[:2000]
+            frames = traceback.extract_tb(error.__traceback__)
+            waiting = any(C10D in frame.filename for frame in frames)
+            send(post.pipe, {"raised": reason, "in_collective": waiting})
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _redirect(post: Post, reply: int) -> None:
+    """Put what the rank prints into its file; keep it away from the server's own pipes."""
+    os.close(reply)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    output = os.open(post.output_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    # a rank that is killed has no chance to flush
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - an exception whose own text cannot be made
+        text = ""
+    return f": {text}" if text else ""
+
+
+def _work(request: dict[str, Any], post: Post) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from portagpu.registry import backend
+
+    world = int(request["world"])
+    os.environ.update({"RANK": str(post.rank), "LOCAL_RANK": str(post.rank)})
+    os.environ.update({"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)})
+    if world > 1:
+        # ranks that share the cores must not each start a thread for every core
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world))
+    gpu = backend(request["backend"] or backend().name, index=request["indices"][post.rank])
+    gpu.activate()
+    os.environ.update(gpu.comm.local_env or {})
+    if request["group"]:
+        options: dict[str, Any] = {}
+        if gpu.device.type != "cpu":
+            options["device_id"] = gpu.device
+        # torch re-exports FileStore with a star, which its type stubs do not show
+        store = dist.FileStore(str(post.folder / "store"))  # type: ignore[attr-defined]
+        dist.init_process_group(
+            gpu.comm.init_string,
+            store=store,
+            rank=post.rank,
+            world_size=world,
+            timeout=timedelta(seconds=float(request["timeout_s"])),
+            **options,
+        )
+    function = load_function(request["function"])
+    value = function(Rank(post.rank, world, gpu, post.pipe), **request["arguments"])
+    try:
+        send(post.pipe, {"value": value})
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(
+            f"{request['function']} returned what JSON cannot hold ({error}): return numbers, "
+            "strings, lists and dicts"
+        ) from None
+    if request["group"]:
+        # a rank that left early would close connections that others still make or use; the server
+        # ends those that wait in vain
+        store.set(f"portagpu/returned/{post.rank}", "")
+        others = [f"portagpu/returned/{rank}" for rank in range(world)]
+        store.wait(others, timedelta(days=1))
+        dist.destroy_process_group()
