@@ -88,7 +88,6 @@ def _who_am_i(rank):
     covers=("Comm.c10d_name",),
     traps=("C10",),
     params={"n": WORLDS},
-    smoke=True,
 )
 def test_ranks_know_themselves(gpu, world, n):
     for rank, (number, size, ready, library) in enumerate(world(n, _who_am_i)):
@@ -271,7 +270,6 @@ def _columns(n):
     capability=COLLECTIVES,
     covers=("Comm.reduce_ops",),
     params={"op": ("SUM", "AVG", "PRODUCT", "MIN", "MAX"), "n": SEVERAL},
-    smoke=True,
 )
 def test_all_reduce_op(gpu, world, op, n):
     expected = [_fold(op, _columns(n))] * n
@@ -407,7 +405,6 @@ def test_random_sum_is_bounded(torch, world, dtype, n):
     spec="All ranks get bitwise the same sum of random numbers.",
     capability=COLLECTIVES,
     params={"dtype": ("float32", "bfloat16")},
-    smoke=True,
 )
 def test_ranks_agree(world, dtype):
     found = world(4, _random, dtype=dtype, count=3000)
@@ -657,7 +654,6 @@ def _all_gather(rank, dtype="float32"):
     spec="all_gather gives every rank every rank's tensor, in the order of ranks.",
     capability=COLLECTIVES,
     params={"n": WORLDS},
-    smoke=True,
 )
 def test_all_gather(world, n):
     expected = [payload(rank) for rank in range(n)]
@@ -794,7 +790,6 @@ def _shares(n, op="SUM"):
     spec="reduce_scatter_tensor gives rank r the r-th part of the sum.",
     capability=COLLECTIVES,
     params={"n": WORLDS},
-    smoke=True,
 )
 def test_reduce_scatter(world, n):
     each_has(world(n, _reduce_scatter), _shares(n), "reduce_scatter_tensor")
@@ -1143,7 +1138,6 @@ def _send(rank):
     "collectives/send-and-receive",
     spec="What one rank sends another receives.",
     capability=COLLECTIVES,
-    smoke=True,
 )
 def test_send_and_receive(world):
     each_has(world(2, _send), [payload(1), payload(0)], "sent values")
@@ -1286,7 +1280,6 @@ def _barrier(rank):
     spec="No rank leaves a barrier before the last one has come to it.",
     capability=COLLECTIVES,
     params={"n": SEVERAL},
-    smoke=True,
 )
 def test_barrier(world, n):
     times = world(n, _barrier)

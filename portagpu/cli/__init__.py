@@ -19,6 +19,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.bringup:bringup",
         "Run the ordered bring-up gates on this machine and give one verdict.",
     ),
+    "conform": (
+        "portagpu.cli.conform:conform",
+        "Check that this device keeps what its backend claims.",
+    ),
     "bench": (
         "portagpu.cli.bench:bench",
         "Measure matrix products, memory, transfers, launches and collectives.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,8 +21,6 @@ from portagpu.suite import TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.console import Console
 
     from portagpu.results import Result, Run
     from portagpu.suite.machine import Listed, Machine
@@ -77,23 +75,10 @@ def conform(
             _list(only, smoke, json_to)
             return 0
         require_torch("conform")
-        _check_backend(backend)
         session = _Session(json_to, strict, target)
         return session.run(backend, target, only, smoke, timeout_s, junit)
     except SelectionError as error:
         raise click.UsageError(str(error)) from error
-
-
-def _check_backend(name: str | None) -> None:
-    """A name that no distribution declares is a mistyped option, not a machine's failure."""
-    from portagpu.candidates import candidates, plugin
-    from portagpu.errors import BackendNotFound
-
-    if name is not None and name not in candidates():
-        try:
-            plugin(name)
-        except BackendNotFound as error:
-            raise click.UsageError(str(error)) from error
 
 
 def _list(only: tuple[str, ...], smoke: bool, json_to: str | None) -> None:
@@ -142,12 +127,13 @@ class _Session:
         timeout_s: float,
         junit: str | None,
     ) -> int:
+        from portagpu.cli._running import Progress
         from portagpu.junit import write_junit
         from portagpu.suite import conform as run_suite
 
         run = self._new_run()
         interrupted = False
-        with _Progress(terminal(human_stream(self.json_to))) as progress:
+        with Progress(terminal(human_stream(self.json_to))) as progress:
             try:
                 run_suite(
                     backend,
@@ -196,27 +182,6 @@ class _Session:
             )
         run.extend(self.results)
         return run.finish(interrupted=interrupted)
-
-
-class _Progress:
-    """The case at hand, on the last line of a terminal; nothing anywhere else."""
-
-    def __init__(self, console: Console | None) -> None:
-        self._status: Any = None if console is None else console.status("starting")
-
-    def __enter__(self) -> _Progress:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    def show(self, name: str, number: int, total: int) -> None:
-        """Say which case begins."""
-        if self._status is not None:
-            self._status.update(f"{number}/{total} {name}")
 
 
 def summary(run: Run, machine: Machine | None) -> str:
