@@ -35,10 +35,28 @@ if TYPE_CHECKING:
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
-# what torch computes on any CPU; a dtype that is not listed counts as absent
-_NATIVE: Final = (torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64)
-_NATIVE_FLOAT: Final = (torch.float32, torch.float64)
-_EMULATED: Final = (torch.float16, torch.bfloat16)
+# what torch does with each dtype on any CPU; one that is not listed is refused
+_SUPPORT: Final = {
+    Support.NATIVE: (
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+        torch.complex128,
+    ),
+    Support.EMULATED: (torch.float16, torch.bfloat16),
+    Support.STORAGE: (
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+        torch.float8_e4m3fnuz,
+        torch.float8_e5m2fnuz,
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +195,7 @@ def _describe(index: int, cores: int, product: str) -> Description:
         capabilities=frozenset({Capability.EVENTS, Capability.AUTOCAST, Capability.COLLECTIVES}),
         precision=Precision(
             MappingProxyType(
-                {
-                    **dict.fromkeys((*_NATIVE, *_NATIVE_FLOAT), Support.NATIVE),
-                    **dict.fromkeys(_EMULATED, Support.EMULATED),
-                }
+                {dtype: support for support, dtypes in _SUPPORT.items() for dtype in dtypes}
             )
         ),
         comm=Comm(
