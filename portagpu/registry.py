@@ -78,7 +78,9 @@ def resolve(name: str | None = None) -> str:
                 "vendor's torch wheel"
             )
         raise BackendNotFound("no backend can be used", reasons)
-    _log.warning("portagpu: using the CPU, because %s", _why_cpu())
+    # one line for a world of ranks on this machine, not one for each
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        _log.warning("portagpu: using the CPU, because %s", _why_cpu())
     return FALLBACK
 
 

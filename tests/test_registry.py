@@ -83,6 +83,16 @@ def test_the_cpu_is_chosen_with_one_line_that_says_why(monkeypatch, caplog, kind
     assert lines == [f"portagpu: using the CPU, because {because}"], "not exactly one line"
 
 
+@pytest.mark.parametrize(("local_rank", "lines"), [("0", 1), ("1", 0), ("7", 0)])
+def test_one_rank_of_a_machine_says_that_the_cpu_was_chosen(monkeypatch, caplog, local_rank, lines):
+    machine(monkeypatch, "cpu", ())
+    use_plugins(monkeypatch, cpu_plugin())
+    monkeypatch.setenv("LOCAL_RANK", local_rank)
+    with caplog.at_level(logging.INFO, logger="portagpu"):
+        assert registry.backend().name == "cpu"
+    assert len(caplog.records) == lines, f"rank {local_rank} wrote {len(caplog.records)} lines"
+
+
 @pytest.mark.parametrize("kind", ["cuda", "rocm", "xpu", None])
 def test_a_gpu_that_torch_cannot_use_is_an_error_with_every_reason(monkeypatch, kind):
     machine(monkeypatch, kind, ("amd", "amd"))

@@ -29,6 +29,8 @@ class CpuBackend(Backend):
     - ``memory_*`` is the resident memory of the process: PyTorch does not account for CPU tensors.
       ``mem_get_info`` is what the machine, or the container if that is less, leaves free.
     - ``get_device_properties`` is a ``CpuProperties``.
+    - The generator is the one that also draws on the host: seeding the device seeds a DataLoader's
+      shuffling, which on a GPU it does not.
     - ``Graph`` and ``pin`` raise ``Unsupported``.
     - ``GradScaler`` and ``autocast`` are torch's for the CPU, whose default dtype is bfloat16.
     """
