@@ -857,7 +857,7 @@ def _step(gpu, torch, scaler, gradient):
     scaler.scale((weight * gradient).sum()).backward()
     scaler.step(optimiser)
     scaler.update()
-    return float(weight), scaler.get_scale()
+    return float(weight.detach()), scaler.get_scale()
 
 
 @case(

@@ -183,6 +183,20 @@ def test_state_survives_other_seeds(gpu, torch):
 
 
 @case(
+    "rng/reading-changes-nothing",
+    spec="Reading the state or the initial seed does not move the generator.",
+    covers=("Backend.get_rng_state", "Backend.initial_seed"),
+)
+def test_reading_changes_nothing(gpu, torch):
+    gpu.manual_seed(6)
+    first = _draw(torch, gpu)
+    gpu.manual_seed(6)
+    gpu.get_rng_state()
+    gpu.initial_seed()
+    assert torch.equal(_draw(torch, gpu), first), "reading the state moved the generator"
+
+
+@case(
     "rng/state-is-bytes",
     spec="A state is a uint8 tensor of one dimension on the CPU, so that a checkpoint can hold it.",
     covers=("Backend.get_rng_state",),

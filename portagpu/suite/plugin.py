@@ -230,7 +230,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     outcome = session.outcome
     outcome["duration_s"] = round(outcome.get("duration_s", 0.0) + call.duration, 6)
     if call.excinfo is not None and outcome["kind"] == "passed":
-        outcome["kind"], outcome["reason"] = _what_happened(call.when, call.excinfo.value)
+        outcome["kind"], outcome["reason"] = what_happened(call.when, call.excinfo.value)
     return (yield)
 
 
@@ -239,7 +239,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     session.config.stash[_session].send(event="done")
 
 
-def _what_happened(when: str | None, error: BaseException) -> tuple[str, str]:
+def what_happened(when: str | None, error: BaseException) -> tuple[str, str]:
     """The kind of outcome, and its reason as a sentence of one line."""
     text = str(error).strip()
     first = text.splitlines()[0].strip() if text else ""

@@ -1,0 +1,136 @@
+"""Cases of the suite run in this process against one handle, for tests that seed faults.
+
+Nothing is isolated here, so it is for cases without ranks, and for faults that neither hang nor
+crash; those are tested with real child processes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import itertools
+import sys
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import portagpu as pg
+from portagpu.paths import matrix_dir
+from portagpu.suite.cases import ATTRIBUTE, Case, label
+from portagpu.suite.judge import judge
+from portagpu.suite.machine import Listed, Machine
+from portagpu.suite.plugin import what_happened
+from portagpu_cpu import CpuPlugin
+from portagpu_cpu.backend import CpuBackend
+from tests import registry_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pytest
+
+    from portagpu.results import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Runnable:
+    """A case with its parameters and the function that judges it."""
+
+    listed: Listed
+    function: Callable[..., None]
+    arguments: dict[str, Any]
+
+    @property
+    def needs_ranks(self) -> bool:
+        """Whether it runs on ranks, which this harness has none of."""
+        return "world" in inspect.signature(self.function).parameters
+
+
+@cache
+def everything() -> dict[str, Runnable]:
+    """Every case of the suite, by id."""
+    return {each.listed.id: each for path in _files() for each in _of_file(path)}
+
+
+def _files() -> list[Any]:
+    return sorted((matrix_dir() / "conformance").glob("test_*.py"))
+
+
+def _of_file(path: Any) -> Iterator[Runnable]:
+    name = f"portagpu_cases_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    for function in list(vars(module).values()):
+        case = getattr(function, ATTRIBUTE, None)
+        if isinstance(case, Case):
+            yield from _of_function(function, case)
+
+
+def _of_function(function: Callable[..., None], case: Case) -> Iterator[Runnable]:
+    names = [name for name, _ in case.params]
+    for values in itertools.product(*(values for _, values in case.params)):
+        labels = "-".join(label(name, value) for name, value in zip(names, values, strict=True))
+        listed = Listed(
+            id=f"{case.id}[{labels}]" if labels else case.id,
+            area=case.area,
+            spec=case.spec,
+            capability=tuple(str(each) for each in case.capability),
+            outcome=case.outcome,
+            covers=case.covers,
+        )
+        yield Runnable(listed, function, dict(zip(names, values, strict=True)))
+
+
+def open_device(
+    monkeypatch: pytest.MonkeyPatch, kind: type[CpuBackend] = CpuBackend, **attributes: Any
+) -> CpuBackend:
+    """A handle of that class, which is also the default of the module's functions."""
+
+    class Opener(CpuPlugin):
+        name = "cpu"
+        contract = (1, 0)
+        shared = True
+
+        def open(self, index: int) -> CpuBackend:
+            handle = kind(self, index)
+            for name, value in attributes.items():
+                setattr(handle, name, value)
+            return handle
+
+    registry_state.forget(monkeypatch)
+    registry_state.use_plugins(monkeypatch, Opener())
+    monkeypatch.setenv("PORTAGPU_BACKEND", "cpu")
+    handle = pg.backend()
+    assert isinstance(handle, CpuBackend)
+    return handle
+
+
+def run(gpu: CpuBackend, name: str) -> Result:
+    """The result of that case on ``gpu``, judged as the suite judges it."""
+    case = everything()[name]
+    observed: list[str] = []
+    given = {"gpu": gpu, "torch": torch, "target": gpu.target, "record": observed.append}
+    wanted = inspect.signature(case.function).parameters
+    torch.manual_seed(0)
+    kind, reason = "passed", ""
+    try:
+        case.function(**{key: given[key] for key in wanted if key in given}, **case.arguments)
+    except Exception as error:  # noqa: BLE001 - whatever a case raises is its outcome
+        kind, reason = what_happened("call", error)
+    outcome = {"kind": kind, "reason": reason, "duration_s": 0.0, "observed": observed}
+    machine = Machine(
+        backend=gpu.name,
+        device=str(gpu.device),
+        product=gpu.product,
+        vendor=gpu.vendor,
+        arch=str(gpu.arch),
+        capabilities=frozenset(str(each) for each in gpu.capabilities),
+        target=None,
+    )
+    return judge(case.listed, outcome, machine)

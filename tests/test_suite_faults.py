@@ -1,0 +1,622 @@
+"""The suite catches broken backends: each fault is a few lines over the good CPU backend."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from dataclasses import replace
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from portagpu.arch import Arch
+from portagpu.contract import Capability
+from portagpu.precision import Fp8, Precision, Support
+from portagpu.results import Verdict
+from portagpu.sizing import Launch, Sizing
+from portagpu_cpu.backend import CpuBackend
+from portagpu_cpu.queues import CpuEvent
+from tests import suite_harness
+
+pytestmark = pytest.mark.torch
+
+
+class SeedsTheNext(CpuBackend):
+    def manual_seed(self, seed):
+        super().manual_seed((seed + 1) % 2**63)
+
+
+class SeedsNothing(CpuBackend):
+    def manual_seed(self, seed):
+        del seed
+
+
+class AlwaysTheSameSeed(CpuBackend):
+    def seed(self):
+        self.manual_seed(4)
+        return 4
+
+
+class RestoresNoState(CpuBackend):
+    def set_rng_state(self, state):
+        if len(state) < 100:
+            raise RuntimeError("too short")
+
+
+class SavesALateState(CpuBackend):
+    def get_rng_state(self):
+        torch.rand(1)
+        return super().get_rng_state()
+
+
+class AcceptsBrokenStates(CpuBackend):
+    def set_rng_state(self, state):
+        with contextlib.suppress(RuntimeError):
+            super().set_rng_state(state)
+
+
+class OwnGenerator(CpuBackend):
+    kept = torch.Generator()
+
+    def generator(self):
+        return self.kept
+
+
+class _Memory(CpuBackend):
+    def change(self, stats):
+        raise NotImplementedError
+
+    def memory_stats(self):
+        return self.change(dict(super().memory_stats()))
+
+
+class PeakLies(_Memory):
+    def change(self, stats):
+        return {**stats, "allocated_bytes.all.peak": stats["allocated_bytes.all.current"] // 2}
+
+
+class NeverShrinks(_Memory):
+    most = 0
+
+    def change(self, stats):
+        NeverShrinks.most = max(NeverShrinks.most, stats["allocated_bytes.all.current"])
+        return {key: max(value, NeverShrinks.most) for key, value in stats.items()}
+
+
+class CountsNothing(_Memory):
+    def change(self, stats):
+        return dict.fromkeys(stats, 0)
+
+
+class CountsKibibytes(_Memory):
+    def change(self, stats):
+        return {key: value // 1024 for key, value in stats.items()}
+
+
+class LacksKeys(_Memory):
+    def change(self, stats):
+        return {key: value for key, value in stats.items() if "reserved" not in key}
+
+
+class ReservesLess(_Memory):
+    def change(self, stats):
+        return {key: value // 2 if "reserved" in key else value for key, value in stats.items()}
+
+
+class ResetsNoPeak(CpuBackend):
+    def reset_peak_memory_stats(self):
+        pass
+
+
+class FreeAboveTotal(CpuBackend):
+    def mem_get_info(self):
+        free, total = super().mem_get_info()
+        return total, free // 2
+
+
+class FreeStandsStill(CpuBackend):
+    def mem_get_info(self):
+        total = super().mem_get_info()[1]
+        return total // 2, total
+
+
+class OtherTotal(CpuBackend):
+    def mem_get_info(self):
+        free, total = super().mem_get_info()
+        return free, 2 * total
+
+
+class _Elapsed(CpuEvent):
+    __slots__ = ()
+    change: Any = staticmethod(lambda ms: ms)
+
+    def elapsed_time(self, end_event):
+        return type(self).change(super().elapsed_time(end_event))
+
+
+def _events(change):
+    kind = type("Changed", (_Elapsed,), {"__slots__": (), "change": staticmethod(change)})
+
+    class Changed(CpuBackend):
+        def Event(self, enable_timing=False, blocking=False, interprocess=False):  # noqa: N802
+            del blocking
+            return kind(enable_timing, interprocess)
+
+    return Changed
+
+
+class _Untimed(CpuEvent):
+    __slots__ = ()
+
+    def elapsed_time(self, end_event):
+        try:
+            return super().elapsed_time(end_event)
+        except ValueError:
+            return 0.0
+
+
+class TimesWithoutTiming(CpuBackend):
+    def Event(self, enable_timing=False, blocking=False, interprocess=False):  # noqa: N802
+        del blocking
+        return _Untimed(enable_timing, interprocess)
+
+
+class _Pending(CpuEvent):
+    __slots__ = ()
+
+    def query(self):
+        return False
+
+
+class EventsNeverHappen(CpuBackend):
+    def Event(self, enable_timing=False, blocking=False, interprocess=False):  # noqa: N802
+        del blocking
+        return _Pending(enable_timing, interprocess)
+
+
+class BlockChangesNothing(CpuBackend):
+    def stream(self, stream):
+        del stream
+        return contextlib.nullcontext()
+
+
+class BlockRestoresNothing(CpuBackend):
+    def stream(self, stream):
+        if stream is not None:
+            self._current.stream.append(stream)
+        return contextlib.nullcontext()
+
+
+class BlockBreaksOnErrors(CpuBackend):
+    @contextlib.contextmanager
+    def stream(self, stream):
+        stack = self._current.stream
+        stack.append(self.current_stream() if stream is None else stream)
+        yield
+        stack.pop()
+
+
+class OneCurrentForAll(CpuBackend):
+    streams: ClassVar[list[Any]] = []
+
+    def current_stream(self):
+        return self.streams[-1] if self.streams else super().current_stream()
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        self.streams.append(stream)
+        yield
+        self.streams.pop()
+
+
+class OneStream(CpuBackend):
+    def Stream(self, priority=0):  # noqa: N802
+        del priority
+        return self.current_stream()
+
+
+class IgnoresPriority(CpuBackend):
+    def Stream(self, priority=0):  # noqa: N802
+        del priority
+        return super().Stream()
+
+
+class SilentGraph(CpuBackend):
+    def Graph(self):  # noqa: N802
+        return contextlib.nullcontext(SimpleNamespace(replay=lambda: None))
+
+
+class SilentPin(CpuBackend):
+    def pin(self, tensor):
+        return tensor
+
+
+class NoDevices(CpuBackend):
+    def device_count(self):
+        return 0
+
+
+class OtherName(CpuBackend):
+    def get_device_name(self):
+        return ""
+
+
+class ActivatesNoOther(CpuBackend):
+    def current_device(self):
+        return 7
+
+
+class AutocastIsOff(CpuBackend):
+    def autocast(self, dtype=None, enabled=True, cache_enabled=None):
+        return super().autocast(dtype, False, cache_enabled)
+
+
+class AutocastInFloat16(CpuBackend):
+    def autocast(self, dtype=None, enabled=True, cache_enabled=None):
+        del dtype
+        return super().autocast(torch.float16, enabled, cache_enabled)
+
+
+class AutocastTakesABool(CpuBackend):
+    def autocast(self, dtype=None, enabled=True, cache_enabled=None):
+        if isinstance(dtype, bool):
+            dtype, enabled = None, dtype
+        return super().autocast(dtype, enabled, cache_enabled)
+
+
+class ScalesNothing(CpuBackend):
+    def GradScaler(self, *arguments, **options):  # noqa: N802
+        del arguments, options
+        return torch.amp.GradScaler("cpu", enabled=False)
+
+
+class ForgetsScalerOptions(CpuBackend):
+    def GradScaler(self, *arguments, **options):  # noqa: N802
+        del arguments, options
+        return torch.amp.GradScaler("cpu")
+
+
+class AlwaysBfloat16(CpuBackend):
+    def is_bf16_supported(self, including_emulation=True):
+        del including_emulation
+        return True
+
+
+class MarksNothing(CpuBackend):
+    def annotate(self, name):
+        del name
+        return contextlib.nullcontext()
+
+
+class SwallowsErrors(CpuBackend):
+    def annotate(self, name):
+        del name
+        return contextlib.suppress(Exception)
+
+
+class DepthFromOne(CpuBackend):
+    def range_push(self, msg):
+        return super().range_push(msg) + 1
+
+
+class PopsNothing(CpuBackend):
+    def range_pop(self):
+        return 0
+
+
+class _Halved(Sizing):
+    def launch(self, n):
+        plan = super().launch(n)
+        return replace(plan, grid=max(0, plan.grid // 2))
+
+
+class _Unlimited(Sizing):
+    def launch(self, n):
+        return Launch(n=n, block=1, grid=n, work_per_thread=1)
+
+
+class _NegativeToo(Sizing):
+    def launch(self, n):
+        return super().launch(abs(n))
+
+
+LIMITS = (64, 4, 1024, 2048, 16)
+
+
+def _precision(**changes):
+    """The good table with some dtypes changed."""
+    table = {**GOOD_TABLE, **{getattr(torch, name): value for name, value in changes.items()}}
+    return Precision(MappingProxyType(table))
+
+
+GOOD_TABLE = {
+    **dict.fromkeys(
+        (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        Support.NATIVE,
+    ),
+    **dict.fromkeys((torch.float32, torch.float64), Support.NATIVE),
+    **dict.fromkeys((torch.complex64, torch.complex128), Support.NATIVE),
+    **dict.fromkeys((torch.bfloat16, torch.float16), Support.EMULATED),
+    **dict.fromkeys((torch.float8_e4m3fn, torch.float8_e5m2), Support.STORAGE),
+}
+ALL = frozenset(Capability)
+SOME = frozenset({Capability.STREAMS, Capability.EVENTS, Capability.AUTOCAST})
+MIXED_FP8 = Precision(
+    MappingProxyType(
+        {
+            **GOOD_TABLE,
+            torch.float8_e4m3fn: Support.NATIVE,
+            torch.float8_e5m2fnuz: Support.NATIVE,
+        }
+    ),
+    Fp8(torch.float8_e4m3fn, torch.float8_e5m2fnuz),
+)
+
+FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
+    # fault: (class, attributes, the case that catches it, what its sentence says)
+    "seeds the next number": (SeedsTheNext, {}, "rng/initial-seed[seed1]", "not 1"),
+    "ignores seeds": (SeedsNothing, {}, "rng/seed-repeats[rand]", "other numbers"),
+    "takes one seed": (AlwaysTheSameSeed, {}, "rng/seed-is-random", "different seeds"),
+    "restores no state": (RestoresNoState, {}, "rng/state-restores[before17]", "other numbers"),
+    "saves a late state": (SavesALateState, {}, "rng/reading-changes-nothing", "moved"),
+    "takes a broken state": (AcceptsBrokenStates, {}, "rng/wrong-state-is-refused", "not refused"),
+    "has another generator": (OwnGenerator, {}, "rng/seed-repeats[randn]", "other numbers"),
+    "has a peak that lies": (PeakLies, {}, "memory/peak-never-below-current", "below the current"),
+    "never shrinks": (NeverShrinks, {}, "memory/freed-memory-leaves", "were freed"),
+    "counts nothing": (CountsNothing, {}, "memory/allocation-is-counted", "by 0 bytes"),
+    "counts kibibytes": (CountsKibibytes, {}, "memory/allocation-is-counted", "64 MiB raised"),
+    "lacks keys": (LacksKeys, {}, "memory/stats-keys", "have no reserved"),
+    "reserves less": (ReservesLess, {}, "memory/reserved-holds-allocated", "less than allocated"),
+    "resets no peak": (ResetsNoPeak, {}, "memory/peak-resets[method]", "above the current value"),
+    "swaps free and total": (FreeAboveTotal, {}, "memory/free-and-total", "bytes are free"),
+    "has a free that stands": (FreeStandsStill, {}, "memory/free-follows-allocation", "lowered"),
+    "has another total": (OtherTotal, {}, "memory/total-is-steady", "the properties"),
+    "runs backwards": (
+        _events(lambda ms: -ms),
+        {},
+        "streams/elapsed-time-is-milliseconds",
+        "30 ms",
+    ),
+    "times in seconds": (
+        _events(lambda ms: ms / 1e3),
+        {},
+        "streams/elapsed-time-is-milliseconds",
+        "a pause of 30 ms took",
+    ),
+    "times in microseconds": (
+        _events(lambda ms: ms * 1e3),
+        {},
+        "streams/elapsed-time-is-milliseconds",
+        "of the host",
+    ),
+    "has no sign": (_events(abs), {}, "streams/elapsed-time-backwards", "from later to earlier"),
+    "rounds times": (_events(round), {}, "streams/elapsed-time-is-milliseconds", "is a int"),
+    "times untimed events": (
+        TimesWithoutTiming,
+        {},
+        "streams/elapsed-time-needs-timing",
+        "was not refused",
+    ),
+    "has events that stay": (EventsNeverHappen, {}, "streams/event-happens[method]", "happened"),
+    "has blocks without effect": (
+        BlockChangesNothing,
+        {},
+        "streams/block-changes-current[method]",
+        "inside the block",
+    ),
+    "has blocks without end": (
+        BlockRestoresNothing,
+        {},
+        "streams/block-changes-current[method]",
+        "after the block",
+    ),
+    "breaks on errors in blocks": (
+        BlockBreaksOnErrors,
+        {},
+        "streams/block-restores-after-error",
+        "another stream",
+    ),
+    "has one stream for threads": (
+        OneCurrentForAll,
+        {},
+        "streams/current-is-per-thread",
+        "in another",
+    ),
+    "has one stream": (OneStream, {}, "streams/streams-differ", "are equal"),
+    "ignores priorities": (IgnoresPriority, {}, "streams/priorities[priority-1]", "says 0"),
+    "has a silent graph": (
+        SilentGraph,
+        {},
+        "graphs/replay-reads-new-input[method]",
+        "claim graphs",
+    ),
+    "pins nothing silently": (SilentPin, {}, "memory/pinned-copies-are-right[method]", "not claim"),
+    "claims graphs": (
+        CpuBackend,
+        {"capabilities": ALL},
+        "graphs/replays-accumulate",
+        "claims graphs, but it raised Unsupported",
+    ),
+    "claims pinned memory": (
+        SilentPin,
+        {"capabilities": ALL},
+        "memory/pinned-copies-are-right[method]",
+        "not in page-locked memory",
+    ),
+    "does unclaimed resets": (
+        CpuBackend,
+        {"capabilities": SOME},
+        "memory/peak-resets[method]",
+        "must raise Unsupported",
+    ),
+    "claims what is no capability": (
+        CpuBackend,
+        {"capabilities": frozenset({"teleport"})},
+        "identity/capabilities-are-known",
+        "teleport",
+    ),
+    "has no device": (NoDevices, {}, "identity/device-count", "devices"),
+    "has another index": (ActivatesNoOther, {}, "identity/current-device-in-range", "7"),
+    "has no name": (OtherName, {}, "identity/name-is-not-empty", "empty"),
+    "has another warp size": (
+        CpuBackend,
+        {"arch": Arch("cpu", "x86-64", 32)},
+        "identity/warp-size-is-the-devices",
+        "warp sizes differ",
+    ),
+    "has an arch with features": (
+        CpuBackend,
+        {"arch": Arch("amd", "gfx942:sramecc+:xnack-", 1)},
+        "identity/arch-is-the-bare-name",
+        "should be 'gfx942'",
+    ),
+    "is not its target": (
+        CpuBackend,
+        {"arch": Arch("cpu", "s390x", 1)},
+        "identity/arch-agrees-with-target",
+        "s390x",
+    ),
+    "has an empty product": (CpuBackend, {"product": ""}, "identity/unknown-is-none", "None"),
+    "has another torch": (CpuBackend, {"versions": {"torch": "1.0"}}, "identity/versions", "1.0"),
+    "has half a grid": (
+        CpuBackend,
+        {"sizing": _Halved(*LIMITS)},
+        "kernels/launch-covers-every-element[n1000]",
+        "of 1000 elements",
+    ),
+    "has an endless grid": (
+        CpuBackend,
+        {"sizing": _Unlimited(*LIMITS)},
+        "kernels/launch-fills-the-device-once",
+        "more than the",
+    ),
+    "launches less than nothing": (
+        CpuBackend,
+        {"sizing": _NegativeToo(*LIMITS)},
+        "kernels/launch-of-nothing",
+        "-1 elements was not refused",
+    ),
+    "has no units": (
+        CpuBackend,
+        {"sizing": Sizing(1, 0, 1, 1, 1)},
+        "kernels/sizing-limits",
+        "is 0",
+    ),
+    "claims fp8 arithmetic": (
+        CpuBackend,
+        {"precision": _precision(float8_e4m3fn=Support.NATIVE)},
+        "precision/arithmetic-works[float8_e4m3fn]",
+        "not implemented",
+    ),
+    "claims fp8 without a pair": (
+        CpuBackend,
+        {"precision": _precision(float8_e4m3fn=Support.NATIVE)},
+        "precision/fp8-flavour-is-native",
+        "native are",
+    ),
+    "mixes fp8 flavours": (
+        CpuBackend,
+        {"precision": MIXED_FP8},
+        "precision/fp8-flavour-is-one",
+        "two flavours",
+    ),
+    "denies a dtype": (
+        CpuBackend,
+        {"precision": _precision(float32=Support.NONE)},
+        "precision/storage-holds[float32]",
+        "was not refused",
+    ),
+    "claims what is no level": (
+        CpuBackend,
+        {"precision": _precision(float32="maybe")},
+        "precision/support-is-a-level[float32]",
+        "maybe",
+    ),
+    "always has bfloat16": (
+        AlwaysBfloat16,
+        {"precision": _precision()},
+        "precision/bf16-support[method]",
+        "hardware support True",
+    ),
+    "has autocast off": (
+        AutocastIsOff,
+        {},
+        "precision/autocast-changes-products[method]",
+        "a product is torch.float32",
+    ),
+    "autocasts to float16": (
+        AutocastInFloat16,
+        {},
+        "precision/autocast-changes-products[function]",
+        "a product is torch.float16",
+    ),
+    "takes a bool for a dtype": (
+        AutocastTakesABool,
+        {},
+        "precision/autocast-of-a-bool-is-refused",
+        "was not refused",
+    ),
+    "scales nothing": (ScalesNothing, {}, "precision/scaler-skips-infinity", "weight"),
+    "forgets options": (ForgetsScalerOptions, {}, "precision/scaler-grows", "the scale went"),
+    "marks nothing": (MarksNothing, {}, "profiling/annotate-marks", "marks nothing"),
+    "swallows errors": (SwallowsErrors, {}, "profiling/annotate-passes-errors", "was not refused"),
+    "counts depth from one": (DepthFromOne, {}, "profiling/range-depth[method]", "returned [1"),
+    "pops nothing": (PopsNothing, {}, "profiling/range-pop-of-none", "was not refused"),
+}
+
+
+def _is_caught(monkeypatch: pytest.MonkeyPatch, fault: str) -> tuple[Verdict, str]:
+    kind, attributes, name, _ = FAULTS[fault]
+    gpu = suite_harness.open_device(monkeypatch, kind, **attributes)
+    result = suite_harness.run(gpu, name)
+    return result.verdict, result.reason
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_backend_with_a_fault_fails_the_case_for_it(
+    monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    *_, name, sentence = FAULTS[fault]
+    verdict, reason = _is_caught(monkeypatch, fault)
+    assert verdict is Verdict.FAIL, f"a backend that {fault} is {verdict} in {name}: {reason}"
+    assert sentence in reason, f"the sentence of {name} does not tell the fault: {reason}"
+
+
+@pytest.mark.parametrize("name", sorted({name for _, _, name, _ in FAULTS.values()}))
+def test_good_backend_does_not_fail_the_case(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    gpu = suite_harness.open_device(monkeypatch)
+    result = suite_harness.run(gpu, name)
+    assert result.verdict in (Verdict.PASS, Verdict.SKIP), f"{name}: {result.reason}"
+
+
+class _Nothing(CpuBackend):
+    """A backend whose every method answers None."""
+
+
+for _name, _method in inspect.getmembers(CpuBackend, inspect.isfunction):
+    if not _name.startswith("_"):
+        setattr(_Nothing, _name, lambda self, *arguments, **options: None)
+
+
+def test_backend_that_answers_none_fails_every_method_that_returns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu = suite_harness.open_device(monkeypatch, _Nothing)
+    returning = {
+        f"Backend.{name}"
+        for name, _ in inspect.getmembers(CpuBackend, inspect.isfunction)
+        if not name.startswith("_")
+    } - {"Backend.synchronize", "Backend.empty_cache", "Backend.activate"}
+    caught: set[str] = set()
+    for name, case in suite_harness.everything().items():
+        covered = returning & set(case.listed.covers)
+        if case.needs_ranks or not covered or covered <= caught:
+            continue
+        if suite_harness.run(gpu, name).verdict is Verdict.FAIL:
+            caught |= covered
+    assert caught == returning, f"no case notices that these return None: {returning - caught}"
