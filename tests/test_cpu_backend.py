@@ -140,12 +140,26 @@ def test_a_kernel_without_a_peak_has_the_current_value_as_peak(monkeypatch, tmp_
     status = tmp_path / "status"
     status.write_text("Name:\tx\nVmRSS:\t  2048 kB\n")
     monkeypatch.setattr(memory, "_STATUS", str(status))
+    monkeypatch.setattr(memory, "_peak", 0)
     assert memory.resident() == (2 * MIB, 2 * MIB)
     status.write_text("Name:\tx\nVmHWM:\t 1024 kB\nVmRSS:\t  2048 kB\n")
     assert memory.resident() == (2 * MIB, 2 * MIB), "a peak below the current value was shown"
     status.write_text("Name:\tx\n")
     with pytest.raises(Unsupported, match="does not state resident memory"):
         memory.resident()
+
+
+def test_a_peak_that_the_kernel_takes_back_does_not_fall_until_it_is_reset(monkeypatch, tmp_path):
+    status = tmp_path / "status"
+    monkeypatch.setattr(memory, "_STATUS", str(status))
+    monkeypatch.setattr(memory, "_CLEAR_REFS", tmp_path / "clear_refs")
+    monkeypatch.setattr(memory, "_peak", 0)
+    status.write_text("VmHWM:\t 4096 kB\nVmRSS:\t  2048 kB\n")
+    assert memory.resident() == (2 * MIB, 4 * MIB)
+    status.write_text("VmHWM:\t 3072 kB\nVmRSS:\t  1024 kB\n")
+    assert memory.resident() == (MIB, 4 * MIB), "the peak fell without a reset"
+    memory.reset_peak()
+    assert memory.resident() == (MIB, 3 * MIB), "the reset was forgotten"
 
 
 def test_free_and_total_are_the_kernels(cpu):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,9 @@ _STATUS: Final = "/proc/self/status"
 _CLEAR_REFS: Final = Path("/proc/self/clear_refs")
 _RESET_PEAK: Final = "5"
 """What resets VmHWM to the current VmRSS: Linux, Documentation/filesystems/proc.rst, clear_refs."""
+_peak = 0
+"""The highest peak that was stated since the last reset."""
+
 _FIELDS: Final = re.compile(rb"Vm(HWM|RSS):\s+(\d+) kB")
 
 
@@ -29,9 +33,21 @@ def resident() -> tuple[int, int]:
         found = dict(_FIELDS.findall(stream.read()))
     if b"RSS" not in found:
         raise Unsupported(f"{_STATUS} does not state resident memory on this kernel")
+    global _peak
     current = int(found[b"RSS"]) * 1024
-    # the kernel updates both lazily, each on its own
-    return current, max(current, int(found.get(b"HWM", b"0")) * 1024)
+    # the kernel states a high-water mark that it has not stored yet, so that it may fall again by
+    # what its per-CPU counters lag behind; a peak does not fall until it is reset
+    _peak = max(_peak, current, int(found.get(b"HWM", b"0")) * 1024)
+    return current, _peak
+
+
+def _forget_peak() -> None:
+    global _peak
+    _peak = 0
+
+
+# a forked child's peak is its own
+os.register_at_fork(after_in_child=_forget_peak)
 
 
 def can_reset_peak() -> bool:
@@ -53,6 +69,7 @@ def reset_peak() -> None:
             f"{_CLEAR_REFS} cannot be written ({error.strerror}), so the peak of resident memory "
             "cannot be reset here; compare memory_allocated() before and after instead"
         ) from error
+    _forget_peak()
 
 
 def trim() -> None:
