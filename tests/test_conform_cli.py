@@ -1,0 +1,214 @@
+"""``portagpu conform``: listing, files, exit codes and one-line errors."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from portagpu import cli, suite
+from portagpu.results import Result, Verdict, read_json
+from portagpu.suite.machine import Judged, Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from tests.conftest import Child
+
+MACHINE = Machine(
+    backend="cpu",
+    device="cpu",
+    product="A <b>CPU</b>",
+    vendor="someone",
+    arch="x86-64",
+    capabilities=frozenset({"streams"}),
+    target=Judged("cpu-x86-64", frozenset({"streams"})),
+    versions={"torch": "2.13.0", "driver": None},
+)
+
+
+def _result(name: str, verdict: Verdict, reason: str = "") -> Result:
+    area = name.partition("/")[0]
+    return Result(
+        id=name, suite="conformance", area=area, verdict=verdict, reason=reason, duration_s=0.5
+    )
+
+
+PASSED = _result("rng/good", Verdict.PASS)
+FAILED = _result("memory/bad", Verdict.FAIL, "the peak is below the current value")
+OPEN = _result("streams/open", Verdict.INCONCLUSIVE, "needs two devices")
+SKIPPED = _result("graphs/none", Verdict.SKIP, "cpu does not claim graphs")
+
+
+@pytest.fixture
+def gives(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Have the suite give these results, and be interrupted afterwards if asked."""
+    monkeypatch.setattr("portagpu.cli.conform.require_torch", lambda verb: None)
+
+    def install(*results: Result, interrupt: bool = False) -> None:
+        def fake(
+            backend: Any,
+            target: Any,
+            only: Any,
+            smoke: Any,
+            timeout_s: Any,
+            on_result: Any,
+            **callbacks: Any,
+        ) -> Sequence[Result]:
+            del backend, target, only, smoke, timeout_s
+            callbacks["on_machine"](MACHINE)
+            for each in results:
+                on_result(each)
+            if interrupt:
+                raise KeyboardInterrupt
+            return results
+
+        monkeypatch.setattr(suite, "conform", fake)
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("results", "code"),
+    [
+        ((PASSED,), 0),
+        ((PASSED, SKIPPED), 0),
+        ((PASSED, FAILED), 1),
+        ((PASSED, _result("rng/e", Verdict.ERROR, "died")), 1),
+        ((PASSED, OPEN), 3),
+        ((SKIPPED,), 3),
+    ],
+)
+def test_exit_code_follows_the_verdict(
+    gives: Callable[..., None], results: tuple[Result, ...], code: int
+) -> None:
+    gives(*results)
+    assert cli.main(["conform"]) == code
+
+
+def test_strict_lowers_what_is_unverified(gives: Callable[..., None]) -> None:
+    gives(PASSED, _result("rng/u", Verdict.UNVERIFIED))
+    assert cli.main(["conform"]) == 0
+    assert cli.main(["conform", "--strict"]) == 3
+
+
+def test_summary_begins_with_the_failing_sentence(
+    gives: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    gives(PASSED, SKIPPED, OPEN, FAILED)
+    cli.main(["conform"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert lines[0] == "Failed:"
+    assert "memory/bad" in lines[1]
+    assert lines[2].strip() == "the peak is below the current value"
+    assert lines[-1].startswith("FAIL: memory/bad: the peak is below the current value")
+    areas = [line.split()[0] for line in lines if line.split()[-1] == "0.5"]
+    assert areas == ["rng", "graphs", "streams", "memory"], "an area is missing in the table"
+
+
+def test_files_hold_the_run(gives: Callable[..., None], tmp_path: Path) -> None:
+    gives(PASSED, FAILED)
+    files = [str(tmp_path / "result.json"), str(tmp_path / "junit.xml")]
+    assert cli.main(["conform", "--json", files[0], "--junit", files[1]]) == 1
+    run = read_json(files[0])
+    assert run.verdict is Verdict.FAIL
+    assert run.info.backend == "cpu"
+    assert run.info.target == "cpu-x86-64"
+    assert run.info.devices[0]["name"] == "A <b>CPU</b>"
+    assert run.info.versions["torch"] == "2.13.0"
+    assert "memory/bad" in (tmp_path / "junit.xml").read_text("utf-8")
+
+
+def test_json_to_standard_output_is_alone_there(
+    gives: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    gives(PASSED)
+    assert cli.main(["conform", "--json", "-"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["schema"] == "portagpu.result/1"
+    assert "PASS" in captured.err
+
+
+def test_ctrl_c_leaves_a_valid_partial_result(gives: Callable[..., None], tmp_path: Path) -> None:
+    gives(PASSED, interrupt=True)
+    file = tmp_path / "result.json"
+    assert cli.main(["conform", "--json", str(file)]) == 130
+    run = read_json(file)
+    assert run.info.interrupted
+    assert run.verdict is Verdict.INCONCLUSIVE
+    assert [each.id for each in run.results] == ["rng/good"]
+
+
+def test_unwritable_file_is_one_line(
+    gives: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gives(PASSED)
+    (tmp_path / "file").write_text("")
+    assert cli.main(["conform", "--junit", str(tmp_path / "file" / "x.xml")]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "cannot write" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--only", "rgn"], "did you mean 'rng'"),
+        (["--only", "attention", "--list"], "has no case yet"),
+        (["--backend", "cpi"], "did you mean 'cpu'"),
+        (["--target", "cpu-x86-65"], "cpu-x86-64"),
+        (["--timeout", "0"], "--timeout"),
+        (["--nonsense"], "--nonsense"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_two(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "--list" not in words:
+        pytest.importorskip("torch")
+    assert cli.main(["conform", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1, f"more than one line: {error}"
+    assert said in error
+
+
+def test_list_names_every_case_with_its_specification(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["conform", "--list", "--only", "rng/state-restores"]) == 0
+    out = capsys.readouterr().out
+    assert "rng/state-restores (4 cases)" in out
+    assert "A generator that is put back into a saved state" in out
+
+
+def test_list_as_json_has_the_documents_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["conform", "--list", "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "portagpu.cases/1"
+    keys = {"id", "area", "spec", "traps", "capability", "outcome"}
+    assert all(set(each) == keys for each in document["cases"])
+    by_id = {each["id"]: each for each in document["cases"]}
+    assert by_id["streams/wait-event-orders"]["capability"] == "streams+events"
+    assert by_id["rng/seed-repeats[rand]"]["capability"] is None
+
+
+def test_listing_needs_no_torch(child: Callable[..., Child], tmp_path: Path) -> None:
+    shadow = tmp_path / "shadow" / "torch"
+    shadow.mkdir(parents=True)
+    (shadow / "__init__.py").write_text("raise ImportError('there is no torch here')", "utf-8")
+    words = ("-m", "portagpu", "conform", "--list", "--only", "precision")
+    assert "precision/fp8-decode" in child(*words, path=[shadow.parent]).ok()
+
+
+def test_the_verb_runs_for_real(child: Callable[..., Child], tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    file = tmp_path / "result.json"
+    words = ("-m", "portagpu", "conform", "--backend", "cpu", "--only", "rng", "--json", str(file))
+    ended = child(*words)
+    assert ended.code == 0, ended.out + ended.err
+    assert ended.out.splitlines()[-1] == "PASS"
+    run = read_json(file)
+    assert all(each.verdict is Verdict.PASS for each in run.results)
+    assert all(each.evidence == ("executed",) for each in run.results)

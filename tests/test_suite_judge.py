@@ -1,0 +1,157 @@
+"""From outcomes to verdicts: claims of backend and target, and failures that are expected."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import pytest
+
+from portagpu.results import Result, Verdict
+from portagpu.suite.judge import audit, elsewhere, excused, judge
+from portagpu.suite.machine import Excuse, Judged, Listed, Machine
+
+TODAY = date(2030, 6, 15)
+
+
+def _case(*capability: str, outcome: str = "exact") -> Listed:
+    return Listed(
+        id="graphs/x", area="graphs", spec="It works.", capability=capability, outcome=outcome
+    )
+
+
+def _machine(claims: set[str], target_claims: set[str] | None = None) -> Machine:
+    target = None if target_claims is None else Judged("some-target", frozenset(target_claims))
+    return Machine(
+        backend="some",
+        device="some:0",
+        product="Some Product",
+        vendor=None,
+        arch="sm_1",
+        capabilities=frozenset(claims),
+        target=target,
+    )
+
+
+def _judge(kind: str, case: Listed, machine: Machine, reason: str = "why") -> Result:
+    outcome: dict[str, Any] = {"kind": kind, "reason": reason, "duration_s": 1.0, "observed": []}
+    return judge(case, outcome, machine)
+
+
+BOTH, NEITHER = {"graphs"}, set[str]()
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend_claims", "target_claims", "verdict", "said"),
+    [
+        ("passed", BOTH, BOTH, Verdict.PASS, ""),
+        ("passed", BOTH, None, Verdict.PASS, ""),
+        ("passed", BOTH, NEITHER, Verdict.SKIP, "some-target does not claim graphs"),
+        ("failed", BOTH, BOTH, Verdict.FAIL, "why"),
+        ("failed", BOTH, NEITHER, Verdict.FAIL, "why"),
+        ("unsupported", BOTH, BOTH, Verdict.FAIL, "some claims graphs, but it raised Unsupported"),
+        ("unsupported", NEITHER, None, Verdict.SKIP, "as it must"),
+        ("unsupported", NEITHER, NEITHER, Verdict.SKIP, "as it must"),
+        ("unsupported", NEITHER, BOTH, Verdict.INCONCLUSIVE, "some-target claims graphs, but here"),
+        ("passed", NEITHER, None, Verdict.FAIL, "so it must raise Unsupported"),
+        ("failed", NEITHER, BOTH, Verdict.FAIL, "instead it failed: why"),
+        ("not-claimed", NEITHER, None, Verdict.FAIL, "so it must raise Unsupported"),
+        ("not-claimed", BOTH, BOTH, Verdict.SKIP, "why"),
+        ("not-here", BOTH, BOTH, Verdict.INCONCLUSIVE, "why"),
+        ("error", BOTH, BOTH, Verdict.ERROR, "why"),
+        ("error", NEITHER, NEITHER, Verdict.ERROR, "why"),
+    ],
+)
+def test_verdict_follows_from_outcome_and_claims(
+    kind: str,
+    backend_claims: set[str],
+    target_claims: set[str] | None,
+    verdict: Verdict,
+    said: str,
+) -> None:
+    found = _judge(kind, _case("graphs"), _machine(backend_claims, target_claims))
+    assert found.verdict is verdict, f"{found.verdict}: {found.reason}"
+    assert said in found.reason, found.reason
+
+
+def test_one_of_two_capabilities_is_missing() -> None:
+    found = _judge("unsupported", _case("graphs", "streams"), _machine({"streams"}))
+    assert found.verdict is Verdict.SKIP
+    assert "does not claim graphs;" in found.reason
+
+
+def test_undefined_is_recorded_whatever_happened() -> None:
+    for kind in ("passed", "failed"):
+        found = _judge(kind, _case(outcome="undefined"), _machine(NEITHER))
+        assert found.verdict is Verdict.SKIP, f"undefined and {kind} is {found.verdict}"
+
+
+def test_elsewhere_names_both_machines() -> None:
+    other = Judged("wanted-target", frozenset({"graphs"}))
+    found = elsewhere(_case("graphs"), _machine(BOTH), other)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.reason == "this machine is Some Product (sm_1), not wanted-target"
+    assert not found.evidence
+
+
+def test_elsewhere_skips_what_the_target_does_not_claim() -> None:
+    found = elsewhere(_case("streams"), _machine(BOTH), Judged("wanted", frozenset({"graphs"})))
+    assert found.verdict is Verdict.SKIP
+
+
+def _excuse(pattern: str, expires: date = date(2030, 6, 15)) -> Excuse:
+    return Excuse(pattern, "driver bug", "https://example.org/1", expires)
+
+
+def _failed(verdict: Verdict = Verdict.FAIL) -> Result:
+    return Result(
+        id="graphs/x[a]", suite="conformance", area="graphs", verdict=verdict, reason="it broke"
+    )
+
+
+@pytest.mark.parametrize("pattern", ["graphs/x[a]", "graphs/x", "graphs", "graphs/*", "*[a]"])
+def test_expected_failure_is_a_skip_that_says_both(pattern: str) -> None:
+    found = excused(_failed(), [_excuse(pattern)], TODAY)
+    assert found.verdict is Verdict.SKIP
+    for said in ("driver bug", "https://example.org/1", "2030-06-15", "it broke"):
+        assert said in found.reason, f"{said!r} is not in {found.reason!r}"
+
+
+def test_other_failure_is_not_excused() -> None:
+    assert excused(_failed(), [_excuse("graphs/y")], TODAY).verdict is Verdict.FAIL
+
+
+def test_expired_excuse_excuses_nothing() -> None:
+    found = excused(_failed(Verdict.ERROR), [_excuse("graphs", date(2030, 6, 14))], TODAY)
+    assert found.verdict is Verdict.ERROR
+    assert "expired on 2030-06-14" in found.reason
+
+
+def test_passing_result_stays_as_it_is() -> None:
+    passed = Result(id="graphs/x", suite="conformance", area="graphs", verdict=Verdict.PASS)
+    assert excused(passed, [_excuse("graphs")], TODAY) is passed
+
+
+@pytest.mark.parametrize(
+    ("excuse", "said"),
+    [
+        (_excuse("graphs/y"), "fits no case"),
+        (_excuse("graphs/good"), "fits only cases that pass"),
+        (_excuse("graphs/x", date(2030, 6, 14)), "expired on 2030-06-14"),
+    ],
+)
+def test_excuse_that_does_not_fit_is_an_error(excuse: Excuse, said: str) -> None:
+    judged = {"graphs/x[a]": Verdict.FAIL, "graphs/good": Verdict.PASS}
+    (found,) = audit([excuse], judged, TODAY)
+    assert found.verdict is Verdict.ERROR
+    assert said in found.reason
+
+
+def test_excuse_that_fits_is_no_error() -> None:
+    judged = {"graphs/x[a]": Verdict.FAIL, "graphs/x[b]": Verdict.PASS}
+    assert audit([_excuse("graphs/x")], judged, TODAY) == []
+
+
+def test_judged_survives_json() -> None:
+    target = Judged("t", frozenset({"a", "b"}), (_excuse("graphs"),))
+    assert Judged.from_json(target.to_json()) == target

@@ -1,0 +1,431 @@
+"""Running the suite in child processes: crashes, hangs, hostile folders, interruption, ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch")
+
+from portagpu.errors import TargetNotFound, UnknownBackend
+from portagpu.results import Evidence, Result, Verdict
+from portagpu.suite import conform, list_cases
+from portagpu.suite.child import SuiteError
+from portagpu.suite.select import SelectionError
+from tests.fake_plugins import install
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import Child
+
+pytestmark = pytest.mark.torch
+
+HEAD = "import os, signal, sys, threading, time\nfrom portagpu.suite import *\n"
+
+
+def write_cases(folder: Path, text: str, name: str = "test_rng.py") -> Path:
+    """A folder of cases with that one file."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(HEAD + textwrap.dedent(text), "utf-8")
+    return folder
+
+
+def by_id(results: list[Result]) -> dict[str, Result]:
+    found = {each.id: each for each in results}
+    assert len(found) == len(results), "a case has two results"
+    return found
+
+
+OUTCOMES = '''
+@case("rng/passes", spec="Passes.")
+def test_passes(gpu): pass
+
+@case("rng/fails", spec="Fails.")
+def test_fails(gpu):
+    """A sentence and what pytest adds to it."""
+    three = 3
+    assert three == 4, "three is not four"
+
+@case("rng/raises", spec="Raises.")
+def test_raises(gpu): raise RuntimeError("no such device\\nmore")
+
+@case("rng/hangs", spec="Hangs.", timeout_s=1.0)
+def test_hangs(gpu): threading.Event().wait()
+
+@case("rng/segfaults", spec="Dies.")
+def test_segfaults(gpu): os.kill(os.getpid(), signal.SIGSEGV)
+
+@case("rng/is-killed", spec="Dies.")
+def test_is_killed(gpu): os.kill(os.getpid(), signal.SIGKILL)
+
+@case("rng/exits", spec="Ends the process.")
+def test_exits(gpu): os._exit(0)
+
+@case("rng/skips", spec="Skips itself.")
+def test_skips(gpu): import pytest; pytest.skip("not today")
+
+@case("rng/not-here", spec="Needs more.")
+def test_not_here(gpu): raise NotHere("needs two devices")
+
+@case("rng/not-claimed", spec="Is about a claim.")
+def test_not_claimed(gpu): raise NotClaimed("no fp8")
+
+@case("rng/recorded", spec="Is undefined.", outcome="undefined")
+def test_recorded(gpu, record): record("saw 7")
+
+@case("rng/refuses", spec="Is refused.")
+def test_refuses(gpu): gpu.Graph()
+
+@case("graphs/refuses", spec="Is refused.", capability="graphs")
+def test_graph(gpu): gpu.Graph()
+
+@case("graphs/silent", spec="Does nothing.", capability="graphs")
+def test_silent(gpu): pass
+
+@case("graphs/breaks", spec="Breaks.", capability="graphs")
+def test_breaks(gpu): raise ValueError("odd")
+
+def fine(rank): return rank.rank
+
+def wrong(rank): assert rank.rank != 1, "this one is wrong"
+
+@case("collectives/fine", spec="Is fine.", capability="collectives")
+def test_fine(world): assert world(2, fine) == [0, 1], "the ranks are others"
+
+@case("collectives/wrong", spec="Is wrong.", capability="collectives")
+def test_wrong(world): world(2, wrong)
+
+def wrong_for(rank, value): assert value != 2 or rank.rank == 0, "two is wrong"
+
+@case("collectives/one-of-three", spec="Is wrong.", capability="collectives",
+      params={"value": (1, 2, 3)})
+def test_one_of_three(world, value): world(2, wrong_for, value=value)
+
+@case("telemetry/last", spec="Passes after all that.")
+def test_last(gpu): pass
+'''
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+    folder = write_cases(tmp_path_factory.mktemp("outcomes"), OUTCOMES)
+    return by_id(conform("cpu", folder=folder))
+
+
+EXPECTED = {
+    "rng/passes": (Verdict.PASS, ""),
+    "rng/fails": (Verdict.FAIL, "three is not four"),
+    "rng/raises": (Verdict.FAIL, "raised RuntimeError: no such device"),
+    "rng/hangs": (Verdict.FAIL, "did not finish within 1 s and stood in wait (threading.py:"),
+    "rng/segfaults": (Verdict.ERROR, "the process died of SIGSEGV"),
+    "rng/is-killed": (Verdict.ERROR, "the process died of SIGKILL"),
+    "rng/exits": (Verdict.ERROR, "the process ended with status 0"),
+    "rng/skips": (Verdict.ERROR, "the case skipped itself"),
+    "rng/not-here": (Verdict.INCONCLUSIVE, "needs two devices"),
+    "rng/not-claimed": (Verdict.SKIP, "no fp8"),
+    "rng/recorded": (Verdict.SKIP, "undefined, recorded and not judged: saw 7"),
+    "rng/refuses": (Verdict.FAIL, "every backend must do this, but it raised Unsupported"),
+    "graphs/refuses": (
+        Verdict.SKIP,
+        "cpu does not claim graphs; it raised Unsupported, as it must",
+    ),
+    "graphs/silent": (Verdict.FAIL, "cpu does not claim graphs, so it must raise Unsupported"),
+    "graphs/breaks": (Verdict.FAIL, "instead it failed: raised ValueError: odd"),
+    "collectives/fine": (Verdict.PASS, ""),
+    "collectives/wrong": (Verdict.FAIL, "rank 1: this one is wrong"),
+    "collectives/one-of-three[value1]": (Verdict.PASS, ""),
+    "collectives/one-of-three[value2]": (Verdict.FAIL, "rank 1: two is wrong"),
+    "collectives/one-of-three[value3]": (Verdict.PASS, ""),
+    "telemetry/last": (Verdict.PASS, ""),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_what_a_case_does_becomes_its_verdict(outcomes: dict[str, Result], name: str) -> None:
+    verdict, reason = EXPECTED[name]
+    found = outcomes[name]
+    assert found.verdict is verdict, f"{name} is {found.verdict}: {found.reason}"
+    assert reason in found.reason, f"{name} says {found.reason!r}"
+    assert found.suite == "conformance"
+    assert found.area == name.partition("/")[0]
+
+
+def test_every_case_has_one_result_and_no_other(outcomes: dict[str, Result]) -> None:
+    assert set(outcomes) == set(EXPECTED)
+
+
+def test_only_what_ran_to_a_verdict_is_executed(outcomes: dict[str, Result]) -> None:
+    for name, result in outcomes.items():
+        ran = result.verdict in (Verdict.PASS, Verdict.FAIL, Verdict.ERROR)
+        expected = (Evidence.EXECUTED,) if ran else ()
+        assert result.evidence == expected, f"{name}, {result.verdict}, has {result.evidence}"
+
+
+def test_broken_files_and_declarations_are_errors_of_the_suite(tmp_path: Path) -> None:
+    write_cases(tmp_path, "def test_without_case(gpu): pass\n", "test_memory.py")
+    write_cases(tmp_path, "import no_such_module\n", "test_graphs.py")
+    twice = '@case("rng/twice", spec="Is there twice.")\ndef test_{}(gpu): pass\n'
+    write_cases(tmp_path, twice.format("a") + twice.format("b"))
+    vague = '@case("streams/vague", spec="")\ndef test_vague(gpu): pass\n'
+    write_cases(tmp_path, vague, "test_streams.py")
+    results = conform("cpu", folder=tmp_path)
+    reasons = "\n".join(each.reason for each in results if each.verdict is Verdict.ERROR)
+    for said in (
+        "test_without_case declares no case",
+        "No module named 'no_such_module'",
+        "are both the case rng/twice",
+        "needs a spec",
+    ):
+        assert said in reasons, f"nothing says {said!r}: {reasons}"
+    assert by_id(results)["rng/twice"].verdict is Verdict.PASS
+
+
+def test_listing_a_broken_suite_is_one_error(tmp_path: Path) -> None:
+    write_cases(tmp_path, "import no_such_module\n")
+    with pytest.raises(SuiteError, match="no_such_module"):
+        list_cases(folder=tmp_path)
+
+
+def test_another_target_runs_nothing(tmp_path: Path) -> None:
+    text = """
+    @case("rng/never", spec="Never runs.")
+    def test_never(gpu): os._exit(1)
+
+    @case("graphs/never", spec="Never runs.", capability="graphs")
+    def test_graph(gpu): os._exit(1)
+    """
+    folder = write_cases(tmp_path, text)
+    results = by_id(conform("cpu", "nvidia-h200-sxm", folder=folder))
+    for name, result in results.items():
+        assert result.verdict is Verdict.INCONCLUSIVE, f"{name} is {result.verdict}"
+        assert "not nvidia-h200-sxm" in result.reason
+        assert not result.evidence
+    # neither of the CPU targets claims graphs, and this machine is at most one of them
+    target = "cpu-x86-64" if platform.machine() == "aarch64" else "cpu-aarch64"
+    other = by_id(conform("cpu", target, folder=folder))
+    assert other["rng/never"].verdict is Verdict.INCONCLUSIVE
+    assert other["graphs/never"].verdict is Verdict.SKIP
+    assert f"{target} does not claim graphs" in other["graphs/never"].reason
+
+
+def test_names_that_do_not_exist_are_refused_before_anything_runs() -> None:
+    with pytest.raises(UnknownBackend, match="did you mean 'cpu'"):
+        conform("cpi")
+    with pytest.raises(TargetNotFound, match="amd-mi300x"):
+        conform("cpu", "amd-mi300")
+    with pytest.raises(SelectionError, match="did you mean 'rng'"):
+        conform("cpu", only=["rgn"])
+
+
+CALLER = """
+import json, sys
+from pathlib import Path
+from portagpu.suite import conform
+results = conform("cpu", folder=Path(sys.argv[1]))
+print(json.dumps({each.id: [str(each.verdict), each.reason] for each in results}))
+"""
+
+HOSTILE = {
+    "conftest.py": "raise RuntimeError('the user's own conftest was read')",
+    "pytest.ini": "[pytest]\naddopts = -k nothing --strict-config\npython_functions = nope\n",
+    "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '--collect-only'\n",
+    "tox.ini": "[pytest]\naddopts = --maxfail=1 -x\n",
+    "setup.cfg": "[tool:pytest]\naddopts = --co\n",
+    "torch.py": "raise RuntimeError('a torch.py in the working folder was imported')",
+    "pytest.py": "raise RuntimeError('a pytest.py in the working folder was imported')",
+    "sitecustomize.py": "import os; os._exit(99)",
+    "usercustomize.py": "import os; os._exit(98)",
+}
+
+
+def test_nothing_in_the_users_folder_changes_a_verdict(
+    child: Callable[..., Child], tmp_path: Path
+) -> None:
+    folder = write_cases(
+        tmp_path / "cases",
+        """
+        @case("rng/passes", spec="Passes.")
+        def test_passes(gpu): pass
+
+        @case("rng/fails", spec="Fails.")
+        def test_fails(gpu): assert False, "it fails"
+
+        def ranked(rank): assert rank.rank == 0, "rank 1 checks"
+
+        @case("collectives/asserts", spec="Fails.", capability="collectives")
+        def test_asserts(world): world(2, ranked)
+        """,
+    )
+    here = tmp_path / "child"
+    for name, text in HOSTILE.items():
+        (here / name).write_text(text, "utf-8")
+    environment = {
+        "PYTEST_ADDOPTS": "-k nothing",
+        "PYTEST_PLUGINS": "no_such_plugin",
+        "PYTHONOPTIMIZE": "1",
+        "PYTHONWARNINGS": "error",
+    }
+    code = here / "caller.txt"
+    code.write_text(CALLER, "utf-8")
+    ended = child("-c", CALLER, str(folder), environment=environment)
+    found = json.loads(ended.ok())
+    assert found["rng/passes"] == ["PASS", ""]
+    assert found["rng/fails"][0] == "FAIL", f"a failing case is {found['rng/fails']}"
+    assert found["collectives/asserts"] == ["FAIL", "rank 1: rank 1 checks"], "ranks do not assert"
+
+
+BROKEN = """
+from portagpu_cpu import CpuPlugin
+
+class Broken(CpuPlugin):
+    name = "broken"
+    contract = (1, 0)
+
+    def open(self, index):
+        from portagpu_cpu.backend import CpuBackend
+        import torch.distributed as dist
+
+        class Faulty(CpuBackend):
+            __slots__ = ()
+
+            def activate(self):
+                super().activate()
+                average = dist.all_reduce
+                barrier = dist.barrier
+                scatter = dist.reduce_scatter_tensor
+
+                def sums(tensor, op=dist.ReduceOp.SUM, group=None, async_op=False):
+                    op = dist.ReduceOp.SUM if op == dist.ReduceOp.AVG else op
+                    work = average(tensor, op, group, async_op)
+                    return Early() if async_op else work
+
+                def next_rank(output, whole, **options):
+                    size = output.numel()
+                    return scatter(output, whole.roll(-size), **options)
+
+                class Early:
+                    def wait(self):
+                        return True
+
+                    def is_completed(self):
+                        return False
+
+                dist.all_reduce = sums
+                dist.barrier = lambda *arguments, **options: None
+                dist.reduce_scatter_tensor = next_rank
+
+        handle = Faulty(self, index)
+        handle.name = "broken"
+        return handle
+
+PLUGIN = Broken()
+"""
+
+CONFORM_BROKEN = """
+import json
+from portagpu.suite import conform
+only = ["collectives/all-reduce-op[AVG-n2]", "collectives/all-reduce-op[SUM-n2]",
+        "collectives/reduce-scatter[n2]", "collectives/barrier[n2]",
+        "collectives/asynchronous[count1]"]
+results = conform("broken", only=only)
+print(json.dumps({each.id: [str(each.verdict), each.reason] for each in results}))
+"""
+
+
+def test_third_party_backend_with_broken_collectives_is_caught(
+    child: Callable[..., Child], tmp_path: Path
+) -> None:
+    (tmp_path / "site").mkdir()
+    install(
+        tmp_path / "site",
+        "portagpu-broken",
+        {"broken": "portagpu_broken:PLUGIN"},
+        {"portagpu_broken": BROKEN},
+    )
+    found = json.loads(child("-c", CONFORM_BROKEN, path=[tmp_path / "site"]).ok())
+    expected = {
+        "collectives/all-reduce-op[AVG-n2]": "all_reduce AVG: rank 0 got",
+        "collectives/reduce-scatter[n2]": "reduce_scatter_tensor: rank 0 got",
+        "collectives/barrier[n2]": "left the barrier",
+        "collectives/asynchronous[count1]": "asynchronous sums: rank 0 got",
+    }
+    for name, sentence in expected.items():
+        assert found[name][0] == "FAIL", f"{name} is {found[name]}"
+        assert sentence in found[name][1], f"{name} says {found[name][1]!r}"
+    assert found["collectives/all-reduce-op[SUM-n2]"] == ["PASS", ""], "a good op does not pass"
+
+
+INTERRUPTED = """
+import sys
+from pathlib import Path
+from portagpu.suite import conform
+
+try:
+    conform("cpu", folder=Path(sys.argv[1]), on_result=lambda each: print(each.id, flush=True),
+            on_start=lambda name, number, total: print("start", name, flush=True))
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_ctrl_c_keeps_what_was_judged_and_ends_the_child(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    folder = write_cases(
+        tmp_path / "cases",
+        f"""
+        @case("rng/first", spec="Passes.")
+        def test_first(gpu): pass
+
+        @case("rng/second", spec="Takes long.")
+        def test_second(gpu):
+            open({str(mark)!r}, "w").write(str(os.getpid()))
+            time.sleep(600)
+        """,
+    )
+    words = [sys.executable, "-c", INTERRUPTED, str(folder)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line.strip())
+            if line.startswith("start rng/second"):
+                process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0, "the caller did not end by itself"
+    assert lines == ["start rng/first", "rng/first", "start rng/second", "interrupted"]
+    if mark.exists() and mark.read_text():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(mark.read_text()), 0)
+
+
+def test_callbacks_tell_of_the_machine_and_of_every_case(tmp_path: Path) -> None:
+    folder = write_cases(
+        tmp_path,
+        """
+        @case("rng/a", spec="Passes.", params={"n": (1, 2), "word": ("x", "y")})
+        def test_a(gpu, n, word): pass
+        """,
+    )
+    started: list[tuple[str, int, int]] = []
+    machines = []
+    results = conform(
+        "cpu",
+        folder=folder,
+        on_start=lambda *what: started.append(what),
+        on_machine=machines.append,
+    )
+    ids = ["rng/a[n1-x]", "rng/a[n1-y]", "rng/a[n2-x]", "rng/a[n2-y]"]
+    assert started == [(name, number, 4) for number, name in enumerate(ids, 1)]
+    assert [each.id for each in results] == ids
+    (machine,) = machines
+    assert machine.backend == "cpu"
+    assert "collectives" in machine.capabilities
