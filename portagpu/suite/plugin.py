@@ -68,9 +68,12 @@ class _Session:
 
     def device(self) -> Backend:
         if self.gpu is None:
-            from portagpu.registry import backend
+            from portagpu.registry import VARIABLE, backend
 
-            self.gpu = backend(self.backend, 0) if self.backend else backend()
+            if self.backend:
+                # the default too, also of this process's ranks: functions are cases as well
+                os.environ[VARIABLE] = self.backend
+            self.gpu = backend()
         return self.gpu
 
     def rank_server(self) -> Ranks:

@@ -153,7 +153,7 @@ def _work(request: dict[str, Any], post: Post) -> None:
     import torch
     import torch.distributed as dist
 
-    from portagpu.registry import backend
+    from portagpu.registry import VARIABLE, select
 
     world = int(request["world"])
     os.environ.update({"RANK": str(post.rank), "LOCAL_RANK": str(post.rank)})
@@ -161,8 +161,10 @@ def _work(request: dict[str, Any], post: Post) -> None:
     if world > 1:
         # ranks that share the cores must not each start a thread for every core
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world))
-    gpu = backend(request["backend"] or backend().name, index=request["indices"][post.rank])
-    gpu.activate()
+    if request["backend"]:
+        # the rank's default too: what it calls without a handle must not end up elsewhere
+        os.environ[VARIABLE] = request["backend"]
+    gpu = select(request["indices"][post.rank])
     os.environ.update(gpu.comm.local_env or {})
     if request["group"]:
         options: dict[str, Any] = {}
