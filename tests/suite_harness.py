@@ -21,7 +21,7 @@ from portagpu.paths import matrix_dir
 from portagpu.suite.cases import ATTRIBUTE, Case, label
 from portagpu.suite.judge import judge
 from portagpu.suite.machine import Listed, Machine
-from portagpu.suite.plugin import what_happened
+from portagpu.suite.session import what_happened
 from portagpu_cpu import CpuPlugin
 from portagpu_cpu.backend import CpuBackend
 from tests import registry_state

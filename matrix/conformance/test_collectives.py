@@ -873,6 +873,7 @@ def _composed(rank):
     "collectives/composition",
     spec="reduce_scatter followed by all_gather is all_reduce, on whole numbers.",
     capability=COLLECTIVES,
+    smoke=True,
 )
 def test_composition(world):
     expected = [total(4, 16), total(4, 16)]
@@ -1555,9 +1556,7 @@ def test_initialised_again(world, tmp_path):
 # --- training over ranks
 
 
-def _ddp(rank, accumulate=False):
-    import contextlib
-
+def _ddp(rank):
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -1565,15 +1564,19 @@ def _ddp(rank, accumulate=False):
     model = torch.nn.Linear(4, 1, bias=False).to(rank.gpu.device)
     ids = rank.gpu.comm.device_ids
     wrapped = DistributedDataParallel(model, device_ids=None if ids is None else list(ids))
-    start = _list(model.weight.detach().reshape(-1))
+    found = {"start": _list(model.weight.detach().reshape(-1))}
     mine = _tensor(rank, [[float(value) for value in payload(rank.rank, 4)]])
-    hold = wrapped.no_sync() if accumulate else contextlib.nullcontext()
-    with hold:
+
+    def gradient():
         wrapped(mine).sum().backward()
-    local = _list(model.weight.grad.reshape(-1))
-    if accumulate:
-        wrapped(mine).sum().backward()
-    return [start, local, _list(model.weight.grad.reshape(-1))]
+        return _list(model.weight.grad.reshape(-1))
+
+    found["average"] = gradient()
+    wrapped.zero_grad()
+    with wrapped.no_sync():
+        found["held"] = gradient()
+    found["both"] = gradient()
+    return found
 
 
 @case(
@@ -1582,12 +1585,11 @@ def _ddp(rank, accumulate=False):
     capability=COLLECTIVES,
     covers=("Comm.device_ids",),
     traps=("C08",),
-    params={"n": SEVERAL},
-    smoke=True,
+    params={"n": (2,)},
 )
 def test_ddp_averages_gradients(world, n):
     expected = [value / n for value in total(n, 4)]
-    found = [gradient for _, _, gradient in world(n, _ddp)]
+    found = [each["average"] for each in world(n, _ddp)]
     each_has(found, [expected] * n, "the averaged gradient")
 
 
@@ -1597,7 +1599,7 @@ def test_ddp_averages_gradients(world, n):
     capability=COLLECTIVES,
 )
 def test_ddp_starts_from_rank_0(world):
-    first, second = [start for start, _, _ in world(2, _ddp)]
+    first, second = [each["start"] for each in world(2, _ddp)]
     assert first == second, f"rank 1 starts from {second}, rank 0 from {first}"
 
 
@@ -1607,9 +1609,9 @@ def test_ddp_starts_from_rank_0(world):
     capability=COLLECTIVES,
 )
 def test_ddp_accumulates(world):
-    found = world(2, _ddp, accumulate=True)
-    for rank, (_, local, both) in enumerate(found):
-        assert local == payload(rank, 4), f"rank {rank}: inside no_sync() the gradient is {local}"
+    for rank, found in enumerate(world(2, _ddp)):
+        held, both = found["held"], found["both"]
+        assert held == payload(rank, 4), f"rank {rank}: inside no_sync() the gradient is {held}"
         assert both == [float(value) for value in total(2, 4)], f"rank {rank}: the sum is {both}"
 
 

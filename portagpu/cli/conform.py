@@ -148,13 +148,14 @@ class _Session:
             except KeyboardInterrupt:
                 interrupted = True
         run = self._finish(run, interrupted)
+        # the summary first: it must not be lost with a file that cannot be written
+        click.echo(summary(run, self.machine), file=human_stream(self.json_to))
         if self.json_to is not None and self.json_to != STDOUT:
             run.write_json(self.json_to)
         elif self.json_to == STDOUT:
             run.dump(sys.stdout)
         if junit is not None:
             write_junit(run, junit)
-        click.echo(summary(run, self.machine), file=human_stream(self.json_to))
         return run.exit_code
 
     def _opened(self, machine: Machine) -> None:

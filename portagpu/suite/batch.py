@@ -29,9 +29,14 @@ def run_all(rank: Rank, place: str, calls: list[dict[str, Any]]) -> list[Any]:
 
 @dataclass(slots=True)
 class Batches:
-    """The worlds that ran for several parameters, by what they ran."""
+    """The worlds that ran well, and those that ran for several parameters, by what they ran."""
 
     outcomes: dict[str, WorldOutcome] = field(default_factory=dict)
+    alone: dict[str, list[Any]] = field(default_factory=dict)
+
+    def keep(self, place: str, n: int, arguments: Mapping[str, Any], values: list[Any]) -> None:
+        """Remember what a world gave, for other cases that judge the same by another sentence."""
+        self.alone[f"{place} {n} {arguments}"] = values
 
     def values(
         self,
@@ -46,10 +51,13 @@ class Batches:
         ``run(place, arguments)`` runs a function in a new world. Nothing is batched, and nothing
         goes wrong, where the case has no parameter among the arguments.
         """
+        known = self.alone.get(f"{place} {n} {arguments}")
+        if known is not None:
+            return known, ""
         calls = _calls(case, arguments)
         if len(calls) < 2 or arguments not in calls:
             return None, ""
-        key = f"{case.id} {place} {n} {calls}"
+        key = f"{place} {n} {calls}"
         outcome = self.outcomes.get(key)
         if outcome is None:
             every = {"place": place, "calls": calls}

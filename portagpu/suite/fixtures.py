@@ -1,0 +1,112 @@
+"""What cases are given: the device, torch, its target, worlds of ranks, and a place for notes."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from portagpu.contract import Capability
+from portagpu.errors import Unsupported
+from portagpu.suite.batch import Batches
+from portagpu.suite.cases import ATTRIBUTE, Case, NotHere
+from portagpu.suite.session import SESSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from portagpu.contract import Backend
+    from portagpu.target import Target
+    from portagpu.world import Ranks, WorldOutcome
+
+_SEED: Final = 20240607
+_WORLD_SHARE: Final = 0.5
+"""A world of ranks ends well before its case does, so that the rank at fault can be named."""
+_RAISED: Final = "raised AssertionError: "
+
+
+@pytest.fixture(scope="session")
+def gpu(pytestconfig: pytest.Config) -> Backend:
+    """The device under test."""
+    return pytestconfig.stash[SESSION].device()
+
+
+@pytest.fixture(scope="session")
+def torch() -> ModuleType:
+    """torch, so that case files need not import it to be listed."""
+    return importlib.import_module("torch")
+
+
+@pytest.fixture(scope="session")
+def target(gpu: Backend) -> Target | None:
+    """The target that the device is, or None."""
+    return gpu.target
+
+
+@pytest.fixture(autouse=True)
+def _same_start(torch: ModuleType) -> None:
+    """Every case starts from the same random numbers, whatever ran before it."""
+    torch.manual_seed(_SEED)
+
+
+@pytest.fixture
+def record(pytestconfig: pytest.Config) -> Callable[[str], None]:
+    """Write down what a device does where nothing is specified."""
+    return pytestconfig.stash[SESSION].observed.append
+
+
+@pytest.fixture(scope="session")
+def ranks(pytestconfig: pytest.Config) -> Iterator[Ranks]:
+    """The server that forks worlds of ranks."""
+    with pytestconfig.stash[SESSION].rank_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def batches() -> Batches:
+    """The worlds that ran for all parameters of a case at once."""
+    return Batches()
+
+
+@pytest.fixture
+def world(
+    request: pytest.FixtureRequest, gpu: Backend, ranks: Ranks, batches: Batches
+) -> Callable[..., list[Any]]:
+    """``world(n, function, **arguments)``: what ``function(rank, ...)`` returned on each rank.
+
+    The function is one of the case's own file. A rank that raises, dies or hangs fails the case
+    with a sentence that names it. Raises NotHere where there are fewer devices than ranks.
+    """
+    case: Case = getattr(request.function, ATTRIBUTE)
+    session = request.config.stash[SESSION]
+    limit_s = _WORLD_SHARE * (case.timeout_s or session.timeout_s)
+
+    def run(n: int, function: Callable[..., Any], **arguments: Any) -> list[Any]:
+        if Capability.COLLECTIVES not in gpu.capabilities:
+            raise Unsupported(f"the {gpu.name} backend does not claim collectives")
+        if n > gpu.device_count() and not gpu.plugin.shared:
+            raise NotHere(f"needs {n} devices, and this machine has {gpu.device_count()}")
+
+        def fork(place: str, given: dict[str, Any], share: float = 1.0) -> WorldOutcome:
+            limit = limit_s * share
+            return ranks.run(place, n, arguments=given, backend=gpu.name, timeout_s=limit)
+
+        def shared(place: str, given: dict[str, Any]) -> WorldOutcome:
+            # what is left of the case's time is for a world of its own, should this one fail
+            return fork(place, given, 0.5)
+
+        place = f"{function.__code__.co_filename}:{function.__name__}"
+        values, trouble = batches.values(case, place, n, arguments, shared)
+        if values is not None:
+            return values
+        if trouble:
+            session.observed.append(f"in one world with the other parameters: {trouble}")
+        outcome = fork(place, arguments)
+        if not outcome.ok:
+            raise AssertionError(outcome.sentence.replace(f" {_RAISED}", ": "))
+        batches.keep(place, n, arguments, outcome.values)
+        return outcome.values
+
+    return run

@@ -1,0 +1,103 @@
+"""What the child process knows while it runs: its channel, the device, and the case at hand."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from portagpu.errors import Unsupported
+from portagpu.suite.cases import NotClaimed, NotHere
+from portagpu.suite.machine import Judged
+
+if TYPE_CHECKING:
+    from portagpu.contract import Backend
+    from portagpu.world import Ranks
+
+
+@dataclass(slots=True)
+class Session:
+    """The state of one run: the channel, the device, and the case at hand."""
+
+    reader: Any = None
+    writer: int | None = None
+    backend: str | None = None
+    gpu: Backend | None = None
+    ranks: Ranks | None = None
+    timeout_s: float = 60.0
+    ids: dict[str, str] = field(default_factory=dict)
+    outcome: dict[str, Any] = field(default_factory=dict)
+    observed: list[str] = field(default_factory=list)
+    problems: list[dict[str, str]] = field(default_factory=list)
+
+    def send(self, **message: Any) -> None:
+        if self.writer is None:
+            return
+        data = json.dumps(message).encode() + b"\n"
+        while data:
+            data = data[os.write(self.writer, data) :]
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next request, or None when there will be none."""
+        line = self.reader.readline() if self.reader is not None else ""
+        return json.loads(line) if line else None
+
+    def device(self) -> Backend:
+        if self.gpu is None:
+            from portagpu.registry import VARIABLE, backend
+
+            if self.backend:
+                # the default too, also of this process's ranks: functions are cases as well
+                os.environ[VARIABLE] = self.backend
+            self.gpu = backend()
+        return self.gpu
+
+    def rank_server(self) -> Ranks:
+        """The server of ranks, which imports torch while other cases run."""
+        if self.ranks is None:
+            from portagpu.world import Ranks
+
+            self.ranks = Ranks()
+            self.ranks.start()
+        return self.ranks
+
+
+SESSION: Final = pytest.StashKey[Session]()
+"""Where pytest's config keeps the session."""
+
+
+def machine_of(gpu: Backend) -> dict[str, Any]:
+    """The device as :class:`portagpu.suite.machine.Machine` reads it."""
+    return {
+        "backend": gpu.name,
+        "device": str(gpu.device),
+        "product": gpu.product,
+        "vendor": gpu.vendor,
+        "arch": str(gpu.arch),
+        "capabilities": sorted(str(each) for each in gpu.capabilities),
+        "target": None if gpu.target is None else Judged.of(gpu.target).to_json(),
+        "versions": {**gpu.versions, "comm": gpu.comm.version},
+    }
+
+
+def what_happened(when: str | None, error: BaseException) -> tuple[str, str]:
+    """The kind of outcome, and its reason as a sentence of one line."""
+    text = str(error).strip()
+    first = text.splitlines()[0].strip() if text else ""
+    named = f"raised {type(error).__name__}{': ' + first if first else ''}"
+    if isinstance(error, NotHere):
+        return "not-here", first
+    if isinstance(error, NotClaimed):
+        return "not-claimed", first
+    if isinstance(error, pytest.skip.Exception):
+        return "error", f"the case skipped itself, which hides what it should judge: {first}"
+    if when != "call" and not isinstance(error, Unsupported):
+        return "error", f"{when} {named}"
+    if isinstance(error, Unsupported):
+        return "unsupported", first
+    if isinstance(error, (AssertionError, pytest.fail.Exception)):
+        return "failed", first or "an assertion without a sentence did not hold"
+    return "failed", named
