@@ -212,3 +212,15 @@ def test_the_verb_runs_for_real(child: Callable[..., Child], tmp_path: Path) -> 
     run = read_json(file)
     assert all(each.verdict is Verdict.PASS for each in run.results)
     assert all(each.evidence == ("executed",) for each in run.results)
+
+
+def test_installed_wheel_has_the_suite(
+    child: Callable[..., Child], portagpu_installed: Path
+) -> None:
+    script = (
+        "import portagpu, portagpu.suite as suite;"
+        "print(portagpu.__file__); print(len(suite.list_cases()))"
+    )
+    place, count = child("-c", script, path=[portagpu_installed]).ok().split()
+    assert place.startswith(str(portagpu_installed)), f"another portagpu was listed: {place}"
+    assert int(count) == len(suite.list_cases()), "the wheel has other cases than the checkout"
