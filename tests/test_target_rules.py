@@ -202,6 +202,20 @@ def test_deep_nesting_is_refused_like_any_other_bad_text() -> None:
     assert "toml-syntax" in refusal("a = " + "[" * 20000, "deep.toml")
 
 
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "1" + "0" * 5000, "0x" + "f" * 5000])
+@pytest.mark.parametrize("old", ["reference = 794.5", "{ value = 4800,", "unit_count = [132, 132]"])
+def test_an_integer_of_any_length_is_refused_in_one_short_line(old: str, number: str) -> None:
+    message = refusal(changed(H200, old, re.sub(r"[\d.]+", number, old, count=1)), H200)
+    assert message.startswith(f"{H200}: "), message
+    assert len(message) < 300, "the number is not written out"
+
+
+def test_a_reference_far_above_its_limit_is_refused_in_one_short_line() -> None:
+    message = refusal(changed(H200, "reference = 794.5", "reference = 1e308"), H200)
+    assert "(rule above-limit)" in message
+    assert len(message) < 300, "the share of the limit is not written out"
+
+
 @pytest.mark.parametrize(
     "value", ["true", '"unknown"', "-1", "nan", "inf", "[]", "[[1]]", "1979-05-27", "{}", "1e300"]
 )

@@ -116,7 +116,8 @@ def _share(
     table: Table, reference: float, metric: Metric, most: Limit, source: tuple[str, ...]
 ) -> None:
     share = reference / most.value
-    said = f"{reference:g} is {share:.0%} of the limit {most.value:g} {metric.unit} ({most.rule}); "
+    most_said = f"the limit {most.value:g} {metric.unit} ({most.rule})"
+    said = f"{reference:g} is {100 * share:.3g} % of {most_said}; "
     if share > _ABOVE:
         table.fail("reference", "above-limit", f"{said}above {_ABOVE:.0%} it is refused")
     if share < _BELOW and not source:

@@ -76,7 +76,7 @@ def _scalar(table: Table, key: Key, value: object, wrong: str) -> int | float:
         table.fail("value", "type", wrong)
     # written so that a NaN, which compares with nothing, is outside
     if not key.low <= value <= key.high:
-        table.fail("value", "range", f"{value} is outside {key.low:g} to {key.high:g}")
+        table.fail("value", "range", f"{shown(value)} is outside {key.low:g} to {key.high:g}")
     return value
 
 

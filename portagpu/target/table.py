@@ -78,7 +78,10 @@ class Table:
         value = self.required(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.fail(key, "type", f"must be a number, not {shown(value)}")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            self.fail(key, "range", f"{shown(value)} is larger than any number that is measured")
 
     def integer(self, key: str, low: int, high: int) -> int | None:
         if key not in self.data:
@@ -87,7 +90,7 @@ class Table:
         if isinstance(value, bool) or not isinstance(value, int):
             self.fail(key, "type", f"must be an integer, not {shown(value)}")
         if not low <= value <= high:
-            self.fail(key, "range", f"{value} is outside {low} to {high}")
+            self.fail(key, "range", f"{shown(value)} is outside {low} to {high}")
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -123,7 +126,10 @@ def one_line(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes out no integer of thousands of digits
+        return "a number of thousands of digits"
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
@@ -140,7 +146,8 @@ def load_toml(file: str, text: str) -> dict[str, Any]:
     """The document in ``text``. Raises TargetError that names ``file`` and the place."""
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
+        # an integer of thousands of digits raises a plain ValueError, any other slip a subclass
         raise TargetError(f"{file}: malformed TOML: {error} (rule toml-syntax)") from error
 
 
