@@ -7,17 +7,18 @@ point that is damaged, slow, wrong or declared twice becomes a reason, and stops
 from __future__ import annotations
 
 import difflib
-import importlib.metadata
 import logging
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from portagpu.contract import CONTRACT, Plugin, Status
+from portagpu.distributions import entry_points
 from portagpu.errors import BackendNotFound, UnknownBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from importlib.metadata import EntryPoint
 
 GROUP: Final = "portagpu.backends"
 
@@ -36,7 +37,7 @@ class Candidate:
 
     name: str
     distribution: str
-    entry_point: importlib.metadata.EntryPoint | None
+    entry_point: EntryPoint | None
     problem: str = ""
     """Why it cannot even be tried: two distributions claim the name."""
 
@@ -51,35 +52,14 @@ def candidates() -> Mapping[str, Candidate]:
     """Every backend that an installed distribution declares, by name; nothing is loaded."""
     global _candidates
     if _candidates is None:
-        found: dict[str, dict[str, importlib.metadata.EntryPoint]] = {}
-        for point in _entry_points():
+        found: dict[str, dict[str, EntryPoint]] = {}
+        for point in entry_points(GROUP):
             found.setdefault(point.name, {})[_distribution(point)] = point
         _candidates = {name: _one_of(name, points) for name, points in sorted(found.items())}
     return _candidates
 
 
-def _entry_points() -> list[importlib.metadata.EntryPoint]:
-    """The group's entry points; a distribution whose metadata is damaged is reported and left."""
-    try:
-        return list(importlib.metadata.entry_points(group=GROUP))
-    except Exception as error:  # noqa: BLE001 - one damaged distribution makes the whole call raise
-        _log.debug("reading distributions one by one: %s", error)
-    found: list[importlib.metadata.EntryPoint] = []
-    for distribution in importlib.metadata.distributions():
-        try:
-            found.extend(distribution.entry_points.select(group=GROUP))
-        except Exception as error:  # noqa: BLE001 - as above
-            _log.warning(
-                "the metadata of an installed distribution cannot be read (%s: %s) and is ignored: "
-                "reinstall %s",
-                type(error).__name__,
-                error,
-                getattr(distribution, "_path", "it"),
-            )
-    return found
-
-
-def _distribution(point: importlib.metadata.EntryPoint) -> str:
+def _distribution(point: EntryPoint) -> str:
     try:
         name = point.dist.name if point.dist is not None else None
     except Exception:  # noqa: BLE001 - a distribution without its METADATA file
@@ -87,7 +67,7 @@ def _distribution(point: importlib.metadata.EntryPoint) -> str:
     return name or "an unknown distribution"
 
 
-def _one_of(name: str, points: dict[str, importlib.metadata.EntryPoint]) -> Candidate:
+def _one_of(name: str, points: dict[str, EntryPoint]) -> Candidate:
     """The entry point to use among those of one name: ours, the only one, or none."""
     if _OWN_DISTRIBUTION in points:
         others = sorted(set(points) - {_OWN_DISTRIBUTION})

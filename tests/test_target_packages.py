@@ -141,3 +141,26 @@ def test_an_installed_package_is_found_by_its_entry_point(root: Path) -> None:
         env={**os.environ, "PYTHONPATH": path},
     )
     assert done.stdout.strip() == "intel-example ()"
+
+
+def test_another_distribution_with_damaged_metadata_hides_no_target(root: Path) -> None:
+    info = root / "damaged-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: damaged\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_bytes(b"\x80\xff")
+    code = (
+        "from portagpu.candidates import candidates\n"
+        "from portagpu.target import load_targets\n"
+        "print('amd-mi300x' in load_targets(), 'cpu' in candidates() or not candidates())"
+    )
+    checkout = Path(__file__).resolve().parents[1]
+    path = os.pathsep.join([str(root), str(checkout)])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.stdout.strip() == "True True", done.stderr
+    assert done.stderr.count("damaged-1.0.dist-info") == 1, f"reported not once: {done.stderr}"

@@ -137,9 +137,9 @@ def _by_name(families: Iterable[Family]) -> dict[tuple[str, str], Target]:
 @functools.cache
 def _loaded() -> _Loaded:
     # takes longer to import than the targets take to read, and most callers have it already
-    from importlib.metadata import entry_points
+    from portagpu.distributions import entry_points
 
-    return _load(matrix_dir() / "targets", entry_points(group=ENTRY_POINTS))
+    return _load(matrix_dir() / "targets", entry_points(ENTRY_POINTS))
 
 
 def load_targets() -> Mapping[str, Target]:
