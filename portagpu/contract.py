@@ -247,6 +247,12 @@ class Plugin(ABC):
     def open(self, index: int) -> Backend:
         """Open the device of that index (among the visible ones). Imports torch."""
 
+    def prepare(self) -> None:  # noqa: B027 - nothing to import is a fair answer
+        """Import what :meth:`open` needs, and open nothing.
+
+        A process that forks ranks calls it once, so that each rank need not.
+        """
+
     def telemetry(self, index: int) -> Mapping[str, float]:
         """Readings of that device now, by name with the unit as suffix; empty where none is shown.
 

@@ -469,3 +469,18 @@ def test_a_handle_describes_itself(cpu):
 
 def test_copies_of_a_configuration_keep_the_handle(cpu):
     assert copy.copy({"gpu": cpu})["gpu"] is cpu
+
+
+def test_preparing_to_fork_imports_what_opening_needs_and_starts_no_thread(child):
+    code = """
+import os, sys
+from portagpu.registry import plugin, resolve
+plugin(resolve("cpu")).prepare()
+before = set(sys.modules)
+print(len(os.listdir("/proc/self/task")))
+plugin("cpu").open(0)
+print(*sorted(name for name in set(sys.modules) - before if name.startswith("portagpu")))
+"""
+    threads, *imported = child("-c", code).ok().splitlines()
+    assert threads == "1", f"{threads} threads would be lost in a fork"
+    assert imported == [""], f"opening the device still imports {imported}"

@@ -44,6 +44,15 @@ class CpuPlugin(Plugin):
 
         return CpuBackend(self, index)
 
+    def prepare(self) -> None:
+        """Import torch and the targets."""
+        from importlib import import_module
+
+        from portagpu.target import load_targets
+
+        import_module("portagpu_cpu.backend")
+        load_targets()
+
     def telemetry(self, index: int) -> Mapping[str, float]:
         """Mean clock of the cores, hottest sensor and throttle events, as far as shown."""
         del index

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from portagpu.registry import plugin, resolve
 from portagpu.world.processes import (
     adopt_orphans,
     end_strays,
@@ -331,8 +332,15 @@ def main() -> int:
                 return 0
 
 
+def _prepare(name: str | None) -> None:
+    """Import once what every rank would import; whatever is wrong is for the ranks to say."""
+    with contextlib.suppress(Exception):
+        plugin(resolve(name)).prepare()
+
+
 def _serve(request: dict[str, Any], reply: int) -> bool:
     """Run one world and answer; False when there is nobody left to answer."""
+    _prepare(request["backend"])
     try:
         world = _World(request, 0, reply)
         outcome = world.run()
