@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
@@ -28,11 +29,42 @@ def write_atomic(path: str | os.PathLike[str], text: str) -> Path:
         else:
             _replace(Path(os.path.realpath(target)), data)
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
-        reason = getattr(error, "strerror", None) or str(error)
-        raise OutputError(
-            f"cannot write {target}: {reason}; name a folder that is writable and has space"
-        ) from error
+        raise _cannot_write(path, error) from error
     return target
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise the OutputError that ``write_atomic`` would raise for a small file at ``path``.
+
+    Missing parent folders are made; a file that is there is left as it is. A device or pipe, which
+    would take the words of a check for the output, is not touched.
+    """
+    target = Path(path)
+    try:
+        if not _is_special(target):
+            real = Path(os.path.realpath(target))
+            if real.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            _temporary(real, b"\n").unlink()
+    except (OSError, ValueError) as error:
+        raise _cannot_write(path, error) from error
+
+
+def is_special(path: str | os.PathLike[str]) -> bool:
+    """Whether ``path`` is a device, pipe or terminal, where writing twice is writing both."""
+    try:
+        return _is_special(Path(path))
+    except ValueError:
+        return False
+
+
+def _cannot_write(path: str | os.PathLike[str], error: OSError | ValueError) -> OutputError:
+    reason = getattr(error, "strerror", None) or str(error)
+    # a path that ends a line, or is nothing, would not be seen
+    named = path if str(path).isprintable() and str(path) else repr(str(path))
+    return OutputError(
+        f"cannot write {named}: {reason}; name a folder that is writable and has space"
+    )
 
 
 def _is_special(target: Path) -> bool:
@@ -44,6 +76,17 @@ def _is_special(target: Path) -> bool:
 
 
 def _replace(target: Path, data: bytes) -> None:
+    temporary = _temporary(target, data)
+    try:
+        temporary.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _temporary(target: Path, data: bytes) -> Path:
+    """A new file beside ``target`` that holds ``data``, or nothing at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
     # not named after the target, whose name may already be as long as names can be
     temporary = target.parent / f".portagpu-{secrets.token_hex(8)}.tmp"
@@ -54,8 +97,8 @@ def _replace(target: Path, data: bytes) -> None:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+    return temporary

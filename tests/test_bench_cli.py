@@ -75,6 +75,8 @@ class TestWithTorch:
             (["launch", "--world", "0"], "--world"),
             (["--index", "-1"], "--index"),
             (["--fast"], "--fast"),
+            (["launch", "--json", "/proc/nowhere/x.json"], "cannot write /proc/nowhere/x.json"),
+            (["launch", "--junit", "/"], "cannot write /: Is a directory"),
         ],
     )
     def test_a_mistake_is_one_line_and_exit_2(

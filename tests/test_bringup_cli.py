@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from portagpu.cli._bringup_view import Files, headline
+from portagpu.cli._common import check_outputs
 from portagpu.errors import OutputError
 from portagpu.results import Result, Verdict, new_run, read_json, validate
 
@@ -40,6 +41,9 @@ def portagpu(*arguments, cwd, **environment):
         (("extra",), "unexpected extra argument"),
         (("--out", "/proc/nowhere"), "cannot write /proc/nowhere/result.json"),
         (("--json", "/proc/nowhere/x.json"), "cannot write /proc/nowhere/x.json"),
+        (("--json", ""), "cannot write .: Is a directory"),
+        (("--json", "/"), "cannot write /: Is a directory"),
+        (("--target", "", "--out", "made"), "there is no target ''"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path, arguments, said):
@@ -114,6 +118,19 @@ def test_a_full_disk_keeps_the_last_whole_result(tmp_path, monkeypatch):
         files.write(run.finish())
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
     assert read_json(tmp_path / "result.json").info.interrupted
+
+
+def test_a_pipe_gets_one_whole_document(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    files = Files(None, pipe)
+    check_outputs(*files.json_files)
+    with os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)) as reader:
+        run = new_run(["portagpu", "bringup"])
+        files.begin(run)
+        files.update(run)
+        files.write(run.finish())
+        assert json.loads(reader.read())["run"]["id"] == run.info.id, "not the document alone"
 
 
 def test_an_older_report_does_not_stay_beside_a_new_run(tmp_path):

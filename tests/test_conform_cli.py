@@ -141,15 +141,28 @@ def test_ctrl_c_leaves_a_valid_partial_result(gives: Callable[..., None], tmp_pa
     assert [each.id for each in run.results] == ["rng/good"]
 
 
-def test_unwritable_file_is_one_line(
-    gives: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("option", ["--junit", "--json"])
+def test_unwritable_file_is_one_line_before_anything_runs(
+    option: str, gives: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gives(PASSED)
     (tmp_path / "file").write_text("")
-    assert cli.main(["conform", "--junit", str(tmp_path / "file" / "x.xml")]) == 1
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "cannot write" in error
+    assert cli.main(["conform", option, str(tmp_path / "file" / "x.xml")]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert "cannot write" in captured.err
+    assert captured.out == "", "the suite ran for nothing"
+
+
+def test_a_disk_that_fills_while_it_runs_hides_no_verdict(
+    gives: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gives(PASSED, FAILED)
+    monkeypatch.setattr("portagpu.cli.conform.check_outputs", lambda *paths: None)
+    assert cli.main(["conform", "--junit", "/dev/full"]) == 1
+    captured = capsys.readouterr()
+    assert "FAIL: memory/bad" in captured.out
+    assert "No space left on device" in captured.err
 
 
 @pytest.mark.parametrize(
@@ -159,7 +172,11 @@ def test_unwritable_file_is_one_line(
         (["--only", "attention", "--list"], "has no case yet"),
         (["--backend", "cpi"], "did you mean 'cpu'"),
         (["--target", "cpu-x86-65"], "cpu-x86-64"),
+        (["--target", ""], "there is no target ''"),
+        (["--target", "a\nb"], r"there is no target 'a\nb'"),
         (["--timeout", "0"], "--timeout"),
+        (["--timeout", "nan"], "--timeout"),
+        (["--timeout", "inf"], "--timeout"),
         (["--nonsense"], "--nonsense"),
     ],
 )

@@ -7,8 +7,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from portagpu.bringup import Progress
 from portagpu.bringup.run import verdict_of
-from portagpu.errors import OutputError
-from portagpu.files import write_atomic
+from portagpu.files import is_special
 from portagpu.results import Run, Verdict
 
 if TYPE_CHECKING:
@@ -34,7 +33,8 @@ class Files:
     """``result.json``, ``junit.xml`` and ``report.html`` in a folder, and a JSON file of its own.
 
     Either may be missing. The JSON is valid from the start, so that a place that cannot be written
-    is known before anything runs, and a run that is killed leaves what it found.
+    is known before anything runs, and a run that is killed leaves what it found. A pipe or a device
+    gets one document, at the end.
     """
 
     def __init__(self, folder: Path | None, json_file: Path | None = None) -> None:
@@ -42,15 +42,6 @@ class Files:
         self.json_files = [json_file] if json_file is not None else []
         if folder is not None:
             self.json_files.append(folder / "result.json")
-
-    def check(self) -> None:
-        """Raise OutputError unless every place takes a small file now."""
-        for path in self.json_files:
-            probe = path.with_name(f".{path.name}.check")
-            try:
-                write_atomic(probe, "\n").unlink()
-            except OutputError as error:
-                raise OutputError(str(error).replace(str(probe), str(path))) from error
 
     def begin(self, run: Run) -> None:
         """Write a valid result.json that says that nothing was judged yet; raises OutputError.
@@ -66,7 +57,8 @@ class Files:
         """Write what is known so far as a run that was interrupted here."""
         partial = Run(run.info, list(run.results)).finish(interrupted=True)
         for path in self.json_files:
-            partial.write_json(path)
+            if not is_special(path):
+                partial.write_json(path)
 
     def write(self, run: Run) -> list[Path]:
         """Write all of them and return their paths; raises OutputError."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 
-from portagpu.errors import MissingDependency
-from portagpu.files import write_atomic
+from portagpu.errors import MissingDependency, OutputError
+from portagpu.files import check_writable, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +49,16 @@ def write_json(document: object, json_to: str | None) -> None:
         click.echo(text, nl=False)
     else:
         write_atomic(json_to, text)
+
+
+def check_outputs(*paths: str | os.PathLike[str] | None) -> None:
+    """Raise UsageError for a file that cannot be written, before minutes of work depend on it."""
+    try:
+        for path in paths:
+            if path is not None and path != STDOUT:
+                check_writable(path)
+    except OutputError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def terminal(stream: TextIO | None = None) -> Console | None:

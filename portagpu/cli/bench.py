@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from portagpu.cli._common import STDOUT, human_stream, json_option, require_torch, terminal
+from portagpu.cli._common import (
+    STDOUT,
+    check_outputs,
+    human_stream,
+    json_option,
+    require_torch,
+    terminal,
+)
 
 if TYPE_CHECKING:
     from portagpu.bench import Device
@@ -79,6 +86,7 @@ def bench(
     try:
         selected_areas(names)
         check_device(backend, index)
+        check_outputs(json_to, junit)
         _measure(run, names, backend, index, world, effort, target, json_to)
     except UnknownMeasure as error:
         raise click.UsageError(str(error)) from error

@@ -8,8 +8,14 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from portagpu.cli._common import STDOUT, human_stream, json_option, require_torch, terminal
-from portagpu.errors import OutputError
+from portagpu.cli._common import (
+    STDOUT,
+    check_outputs,
+    human_stream,
+    json_option,
+    require_torch,
+    terminal,
+)
 
 if TYPE_CHECKING:
     from portagpu.cli._bringup_view import Files
@@ -55,6 +61,7 @@ def bringup(
     from portagpu.bringup import Options
     from portagpu.bringup import bringup as run_bringup
     from portagpu.cli._bringup_view import Files, view
+    from portagpu.target import load_target
 
     options = Options(
         effort=effort,
@@ -66,10 +73,9 @@ def bringup(
     )
     stream = human_stream(json_to)
     files = Files(out, None if json_to in (None, STDOUT) else Path(json_to))
-    try:
-        files.check()
-    except OutputError as error:
-        raise click.UsageError(str(error)) from error
+    if target is not None:
+        load_target(target)
+    check_outputs(*files.json_files)
     run = run_bringup(options, view(terminal(stream), stream, files))
     _finish(run, files, json_to, stream)
     return run.exit_code

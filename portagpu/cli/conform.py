@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from portagpu.cli._common import (
     STDOUT,
+    check_outputs,
     human_stream,
     json_option,
     require_torch,
@@ -24,6 +25,17 @@ if TYPE_CHECKING:
 
     from portagpu.results import Result, Run
     from portagpu.suite.machine import Listed, Machine
+
+
+LONGEST_S: Final = 86_400.0
+"""A day for one case: not a limit on anybody, but a number that every clock can add."""
+
+
+def _limit(context: click.Context, option: click.Parameter, value: float) -> float:
+    # click's own range lets a NaN, which compares with nothing, through
+    if not 0.1 <= value <= LONGEST_S:
+        raise click.BadParameter(f"{value:g} is not between 0.1 and {LONGEST_S:g} seconds")
+    return value
 
 
 @click.command()
@@ -46,7 +58,8 @@ if TYPE_CHECKING:
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0.1),
+    type=float,
+    callback=_limit,
     default=TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
@@ -69,12 +82,16 @@ def conform(
     Exit code 0 for PASS, 1 for FAIL or ERROR, 3 where nothing was judged, 130 when interrupted.
     """
     from portagpu.suite.select import SelectionError
+    from portagpu.target import load_target
 
     try:
         if list_only:
             _list(only, smoke, json_to)
             return 0
         require_torch("conform")
+        if target is not None:
+            load_target(target)
+        check_outputs(json_to, junit)
         session = _Session(json_to, strict, target)
         return session.run(backend, target, only, smoke, timeout_s, junit)
     except SelectionError as error:
