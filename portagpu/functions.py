@@ -102,10 +102,10 @@ def set_rng_state(new_state: torch.Tensor, device: DeviceLike = None) -> None:
 def get_rng_state_all() -> list[torch.Tensor]:
     """The generator states of every device of the current backend, in order of index."""
     current = backend()
-    return [
-        (current if index == current.index else at(index)).get_rng_state()
-        for index in range(current.device_count())
-    ]
+    count = current.device_count()
+    if count == 1:
+        return [current.get_rng_state()]
+    return [at(index).get_rng_state() for index in range(count)]
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
