@@ -191,6 +191,29 @@ def test_a_closed_pipe_is_quiet() -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.parametrize(
+    ("closed", "words", "code"),
+    [
+        ("<&- >&-", "info", 0),
+        (">&-", "--help", 0),
+        ("<&- >&- 2>&-", "conform --list", 0),
+        ("<&- 2>&-", "bringupp", 2),
+    ],
+)
+def test_closed_standard_files_change_nothing(closed: str, words: str, code: int) -> None:
+    """As a service or a launcher may start it; what nobody can read goes nowhere."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" -m portagpu {words} {closed}', sys.executable],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert (done.stdout, done.stderr) == ("", ""), "something was said to the wrong file"
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 @pytest.mark.parametrize("word", ["--version", "info"])
 def test_a_full_disk_is_one_line(word: str) -> None:

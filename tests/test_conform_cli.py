@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -217,6 +219,21 @@ def test_listing_needs_no_torch(child: Callable[..., Child], tmp_path: Path) -> 
     (shadow / "__init__.py").write_text("raise ImportError('there is no torch here')", "utf-8")
     words = ("-m", "portagpu", "conform", "--list", "--only", "precision")
     assert "precision/fp8-decode" in child(*words, path=[shadow.parent]).ok()
+
+
+def test_the_suite_runs_without_a_standard_input(tmp_path: Path) -> None:
+    """The pipe to its process would get the number 0, which the process opens anew."""
+    pytest.importorskip("torch")
+    command = 'exec "$0" -m portagpu conform --only identity/handle-is-one <&-'
+    done = subprocess.run(
+        ["/bin/sh", "-c", command, sys.executable],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_verb_runs_for_real(child: Callable[..., Child], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; never raises and never shows a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _open_standard_files()
     try:
         if words == ["--version"]:
             # answered before click is imported, which takes longer than all the rest
@@ -46,3 +48,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from portagpu.cli._errors import report
 
         return report(error)
+
+
+def _open_standard_files() -> None:
+    """Have /dev/null where standard input, output or error is closed.
+
+    Else the next pipe gets that number, and a child's own standard files replace it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # the lowest number that is free: this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
