@@ -73,6 +73,7 @@ class TestWithTorch:
             (["launch", "--target", "amd-mi300"], "amd-mi300x"),
             (["launch", "--backend", "cpuu"], "did you mean 'cpu'"),
             (["launch", "--world", "0"], "--world"),
+            (["launch", "--world", "99999999999"], "--world"),
             (["--index", "-1"], "--index"),
             (["--fast"], "--fast"),
             (["launch", "--json", "/proc/nowhere/x.json"], "cannot write /proc/nowhere/x.json"),

@@ -136,6 +136,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
         (click.BadParameter("not a size"), 2, "not a size"),
         (click.ClickException("other"), 1, "other"),
         (KeyboardInterrupt(), 130, "interrupted"),
+        (OSError(24, "Too many open files"), 1, "Too many open files; raise ulimit -n"),
         (ZeroDivisionError("division"), 1, "unexpected ZeroDivisionError: division"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
@@ -212,6 +213,30 @@ def test_closed_standard_files_change_nothing(closed: str, words: str, code: int
     )
     assert done.returncode == code, done.stderr
     assert (done.stdout, done.stderr) == ("", ""), "something was said to the wrong file"
+
+
+@pytest.mark.parametrize("encoding", ["ascii:strict", "utf-8:strict"])
+def test_what_an_encoding_lacks_is_escaped(encoding: str) -> None:
+    program = (
+        "import click, sys, types\n"
+        "from portagpu import cli\n"
+        "module = sys.modules['for_tests'] = types.ModuleType('for_tests')\n"
+        "def command(): print('7 \\xb1 1'); print('\\udcff', file=sys.stderr)\n"
+        "module.command = click.command(name='try')(command)\n"
+        "cli.VERBS['try'] = ('for_tests:command', 'For tests.')\n"
+        "sys.exit(cli.main(['try']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=ENVIRONMENT | {"PYTHONIOENCODING": encoding},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    sign = b"\\xb1" if "ascii" in encoding else b"\xc2\xb1"
+    assert done.stdout == b"7 " + sign + b" 1\n"
+    assert done.stderr == b"\\udcff\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")

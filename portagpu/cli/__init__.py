@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import TYPE_CHECKING, Final
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; never raises and never shows a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     _open_standard_files()
+    _escape_what_cannot_be_said()
     try:
         if words == ["--version"]:
             # answered before click is imported, which takes longer than all the rest
@@ -65,3 +67,10 @@ def _open_standard_files() -> None:
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
+
+
+def _escape_what_cannot_be_said() -> None:
+    """Write a file's name that is no text, or a sign that the terminal lacks, as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

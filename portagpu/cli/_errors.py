@@ -24,6 +24,12 @@ NOT_JUDGED: Final = 3
 INTERRUPTED: Final = 130
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_LIMITED: Final = {
+    errno.EMFILE: "ulimit -n",
+    errno.ENFILE: "fs.file-max",
+    errno.EAGAIN: "ulimit -u",
+}
+"""Which limit a failed call ran into."""
 
 # A missing tool or device judges nothing; a name that does not exist is a mistyped option. The
 # first class that fits counts.
@@ -66,6 +72,9 @@ def _judge(error: BaseException) -> tuple[int, str]:
         return clicks
     if isinstance(error, OSError) and error.errno in _FULL:
         return FAILED, f"cannot write the output: {error.strerror}; free space, or write elsewhere"
+    if isinstance(error, OSError) and error.errno in _LIMITED:
+        limit = _LIMITED[error.errno]
+        return FAILED, f"a limit of this machine is too low: {error.strerror}; raise {limit}"
     return FAILED, (
         f"unexpected {type(error).__name__}: {error} (run with {DEBUG_VARIABLE}=1 for the "
         "traceback, and report it)"

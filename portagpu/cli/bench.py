@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--world",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=4096),
     metavar="N",
     help="Ranks of collectives; by default one a device, or two where all share one.",
 )
