@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import logging
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from portagpu.contract import CONTRACT, Plugin, Status
@@ -156,7 +156,7 @@ def bounded(
         try:
             outcome["value"] = call()
         except BaseException as error:  # noqa: BLE001 - a plugin's failure is reported as its reason
-            text = " ".join(str(error).split())
+            text = _one_line(str(error))
             outcome["failure"] = f"raised {type(error).__name__}{': ' + text if text else ''}"
 
     thread = threading.Thread(target=work, name="portagpu-plugin", daemon=True)
@@ -181,7 +181,12 @@ def status(name: str) -> Status:
         return Status(False, f"its status {failure}")
     if not isinstance(value, Status):
         return Status(False, f"its status is {value!r} instead of a portagpu Status")
-    return value
+    return replace(value, reason=_one_line(str(value.reason)))
+
+
+def _one_line(text: str) -> str:
+    """A stranger's words in one line, without what a terminal would obey."""
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 
 def statuses() -> dict[str, Status]:

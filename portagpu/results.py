@@ -392,4 +392,11 @@ def _plain_result(raw: dict[str, Any], path: str) -> dict[str, Any]:
     for key in ("id", "device"):
         if isinstance(document[key], str):
             document[key] = printable(document[key]) or None
+    for key in ("reason", "does_not_show"):
+        if isinstance(document[key], str):
+            # what a device or a stranger's error says may hold a terminal's commands
+            lines = document[key].split("\n")
+            document[key] = "\n".join(
+                line if line.isprintable() else printable(line) for line in lines
+            )
     return {**document, "extra": extra}

@@ -135,6 +135,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
         (TargetNotFound("no target 'amd-mi30x'; did you mean amd-mi300x?"), 2, "did you mean"),
         (click.BadParameter("not a size"), 2, "not a size"),
         (click.ClickException("other"), 1, "other"),
+        (OutputError("cannot write \x1b[2J\u202ex"), 1, "cannot write [2J x"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (OSError(24, "Too many open files"), 1, "Too many open files; raise ulimit -n"),
         (ZeroDivisionError("division"), 1, "unexpected ZeroDivisionError: division"),

@@ -218,3 +218,10 @@ def test_collecting_imports_neither_torch_nor_click() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "portagpu.info/1"
+
+
+def test_a_name_cannot_command_the_terminal(tmp_path: Path) -> None:
+    document = collect(root=tmp_path, environment={})
+    document["backends"] = [{"name": "a\x1b[2J", "usable": False, "reason": "b\nc"}]
+    rows = {section.title: section.rows for section in sections(document)}["Backends"]
+    assert rows == (("a [2J", "not usable: b c"),)

@@ -125,6 +125,20 @@ def test_a_malformed_entry_point_is_a_reason(site, value):
     assert found["cpu"].reason, "the malformed one spoils its neighbours"
 
 
+def test_the_words_of_a_third_party_are_one_line_without_commands_to_a_terminal(site):
+    code = """
+        from portagpu.contract import Status
+        from tests.fake_plugins import FakePlugin
+        PLUGIN = FakePlugin("loud", reason="all\\x1b[31m is\\nwell")
+    """
+    install(site, "third-loud", {"loud": "third_loud:PLUGIN"}, {"third_loud": code})
+    raising = "raise ValueError('\\x1b[2Jno\\nluck')"
+    install(site, "third-bad", {"bad": "third_bad:PLUGIN"}, {"third_bad": raising})
+    found = registry.statuses()
+    assert found["loud"].reason == "all [31m is well"
+    assert found["bad"].reason == "from third-bad raised ValueError: [2Jno luck"
+
+
 def test_damaged_metadata_stops_nothing(site, caplog):
     install(site, "third-bad", {})
     (site / "third_bad-1.0.dist-info" / "entry_points.txt").write_text(

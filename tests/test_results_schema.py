@@ -101,6 +101,13 @@ def test_numbers_that_are_not_finite_are_gaps_in_curves_and_refused_in_expectati
         measure(expected=bad)
 
 
+def test_control_characters_in_a_reason_become_spaces_and_its_lines_stay() -> None:
+    made = Result(
+        id="a/b", suite="s", area="a", verdict=Verdict.FAIL, reason="\x1b[2Jred\u202e\n  two\tthree"
+    )
+    assert made.reason == "[2Jred\ntwo three"
+
+
 def test_control_characters_in_names_become_spaces() -> None:
     assert measure(device="ex\x00:\x1b[0").device == "ex : [0"
 

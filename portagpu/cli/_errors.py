@@ -55,7 +55,9 @@ def report(error: BaseException) -> int:
     if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
         traceback.print_exception(error)
     with contextlib.suppress(OSError):
-        print(f"portagpu: {' '.join(line.split())}", file=sys.stderr, flush=True)
+        # without what a terminal would obey: some words are a device's or a stranger's
+        words = "".join(sign if sign.isprintable() else " " for sign in line).split()
+        print(f"portagpu: {' '.join(words)}", file=sys.stderr, flush=True)
     if isinstance(error, OSError):
         _drop_output()
     return code

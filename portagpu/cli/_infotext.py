@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any, Final
 
 from portagpu.host.tree import format_cpu_list
+from portagpu.result_schema import printable
 
 UNKNOWN: Final = "unknown"
 _Rows = list[tuple[str, str]]
@@ -31,7 +32,11 @@ def sections(document: dict[str, Any]) -> tuple[Section, ...]:
         ("Visible devices", _visible(document["visible"])),
         ("Remarks", [("-", text) for text in document["remarks"]]),
     ]
-    return tuple(Section(title, tuple(rows)) for title, rows in parts if rows)
+    return tuple(
+        Section(title, tuple((printable(label), printable(text)) for label, text in rows))
+        for title, rows in parts
+        if rows
+    )
 
 
 def size(count: int | None) -> str:

@@ -204,6 +204,7 @@ class _Session:
 
 def summary(run: Run, machine: Machine | None) -> str:
     """Failing sentences first, then what was not judged, the areas, and the verdict."""
+    from portagpu.result_schema import printable
     from portagpu.results import Verdict
 
     parts = []
@@ -217,8 +218,8 @@ def summary(run: Run, machine: Machine | None) -> str:
             parts.append("\n".join([f"{title}:", *lines]))
     if run.results:
         parts.append("\n".join(_areas(run)))
-    where = "" if machine is None else f" on {machine.backend}, {machine.name}"
-    counts = f"{len(run.results)} results in {run.info.duration_s:.1f} s{where}"
+    where = "" if machine is None else printable(f"on {machine.backend}, {machine.name}")
+    counts = f"{len(run.results)} results in {run.info.duration_s:.1f} s {where}".rstrip()
     parts.append(f"{counts}\n{run.summary_line()}")
     return "\n\n".join(parts)
 
