@@ -119,7 +119,7 @@ def test_what_xml_cannot_hold_is_taken_out_and_markup_is_escaped(tmp_path: Path)
     failure = root.find("testsuite/testcase/failure")
     assert failure is not None
     assert failure.text == 'x<b a="1">&    ]]>\nsecond'
-    assert failure.get("message") == 'x<b a="1">&]]>'
+    assert failure.get("message") == 'x<b a="1">&    ]]>'
     suite = root.find("testsuite")
     assert suite is not None
     assert suite.get("hostname") == 'x<b a="1">&]]>'
