@@ -1,0 +1,44 @@
+"""Visible-device masks: what a runtime and torch make of them, and the masks for a child process.
+
+No function here reads the process's environment, writes one, or opens a device.
+"""
+
+from __future__ import annotations
+
+from portagpu.visible.child import HIDE_ALL, environment_for
+from portagpu.visible.diagnosis import diagnose
+from portagpu.visible.mask import parse
+from portagpu.visible.model import (
+    DeviceId,
+    Index,
+    Mask,
+    MaskRules,
+    Problem,
+    ProblemId,
+    Uuid,
+    VisibilityError,
+)
+from portagpu.visible.resolution import Visible, resolve
+from portagpu.visible.tables import RULES, RUNTIMES, runtimes_on
+from portagpu.visible.torchview import TorchView
+
+__all__ = [
+    "HIDE_ALL",
+    "RULES",
+    "RUNTIMES",
+    "DeviceId",
+    "Index",
+    "Mask",
+    "MaskRules",
+    "Problem",
+    "ProblemId",
+    "TorchView",
+    "Uuid",
+    "VisibilityError",
+    "Visible",
+    "diagnose",
+    "environment_for",
+    "parse",
+    "resolve",
+    "runtimes_on",
+]

@@ -1,0 +1,201 @@
+"""What is wrong with a set of masks, as far as it can be told without knowing the devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from portagpu.visible.mask import parse
+from portagpu.visible.model import Index, Mask, MaskRules, Problem, ProblemId, Uuid, shown
+from portagpu.visible.tables import runtime_of
+from portagpu.visible.torchview import torch_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from portagpu.visible.model import Runtime
+
+_ERROR_CHARACTERS: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer with the mask it read; ``variable`` and ``label`` are "" where none is set."""
+
+    rules: MaskRules
+    mask: Mask
+    variable: str
+    label: str
+    """The variable with its value, for messages."""
+
+
+def layers_of(environment: Mapping[str, str], runtime: Runtime) -> tuple[Layer, ...]:
+    """Every layer of a runtime with its mask."""
+    return tuple(_layer(environment, rules) for rules in runtime.layers)
+
+
+def _layer(environment: Mapping[str, str], rules: MaskRules) -> Layer:
+    found = Layer(rules, Mask(None), "", "")
+    for name in rules.variables:
+        if name in environment:
+            text = environment[name]
+            mask = parse(text, rules, name)
+            mask = replace(mask, problems=(*found.mask.problems, *mask.problems))
+            found = Layer(rules, mask, name, f"{name}={shown(text)}")
+            # a value of two quotes alone hides nothing, and the next variable is read
+            if mask.entries is not None:
+                break
+    return found
+
+
+def diagnose(environment: Mapping[str, str], runtime: str) -> tuple[Problem, ...]:
+    """Everything wrong with the masks of an environment for a runtime ("cuda", "rocm").
+
+    Needs no device and says nothing about numbers beyond the last one or UUIDs that are not there:
+    ``resolve`` does. Raises VisibilityError for a runtime that is not known.
+    """
+    table = runtime_of(runtime)
+    return (*mask_problems(environment, table), *_torch_problems(environment, table))
+
+
+def mask_problems(environment: Mapping[str, str], runtime: Runtime) -> tuple[Problem, ...]:
+    """What is wrong with the masks themselves, leaving torch's reading out."""
+    layers = layers_of(environment, runtime)
+    found = [problem for layer in layers for problem in layer.mask.problems]
+    for layer in layers:
+        found.extend(_in_layer(environment, layer, runtime))
+    found.extend(_leaving(layers, runtime))
+    found.extend(_between_layers(layers, runtime))
+    found.extend(_not_read(environment, runtime))
+    return tuple(found)
+
+
+def torch_raises(error: str, runtime: Runtime) -> Problem:
+    """torch's own exception, which users meet at their first call."""
+    message = f"torch.cuda raises {error[:_ERROR_CHARACTERS]!a}: set {_alone(runtime)}"
+    return Problem(ProblemId.TORCH_RAISES, message)
+
+
+def torch_disagrees(by_torch: int, by_runtime: int, runtime: Runtime) -> Problem:
+    """torch and the runtime see another number of devices."""
+    return Problem(
+        ProblemId.TORCH_DISAGREES,
+        f"torch.cuda.device_count() says {by_torch} before {runtime.layers[-1].layer} starts, "
+        f"which shows {by_runtime}: set {_alone(runtime)}",
+    )
+
+
+def _alone(runtime: Runtime) -> str:
+    return f"{runtime.child_variable} alone, to numbers with commas between them"
+
+
+def _in_layer(environment: Mapping[str, str], layer: Layer, runtime: Runtime) -> Iterator[Problem]:
+    first = layer.variable
+    names = layer.rules.variables
+    for name in names[names.index(first) + 1 :] if first else ():
+        if name in environment and environment[name] != environment[first]:
+            yield Problem(
+                ProblemId.SHADOWED,
+                f"{name}={shown(environment[name])} is not read because "
+                f"{first}={shown(environment[first])} is set: give them one value or unset one",
+            )
+    prefix = layer.rules.slice_prefix
+    if prefix is not None:
+        slices = [
+            each
+            for each in layer.mask.entries or ()
+            if isinstance(each, Uuid) and each.text.startswith(prefix)
+        ]
+        if len(slices) > layer.rules.most_slices:
+            yield slices_problem(layer.rules, len(slices))
+
+
+def _leaving(layers: tuple[Layer, ...], runtime: Runtime) -> Iterator[Problem]:
+    names = [layer.variable for layer in layers if layer.variable]
+    if len(names) == 1 and names[0] in runtime.leaving:
+        message = f"{names[0]} is the only mask, {runtime.leaving[names[0]]}: set "
+        yield Problem(
+            ProblemId.LEAVING_VARIABLE,
+            f"{message}{runtime.child_variable} to the same",
+            harmful=False,
+        )
+
+
+def slices_problem(rules: MaskRules, count: int) -> Problem:
+    """More slices than a process gets."""
+    return Problem(
+        ProblemId.SLICES,
+        f"{rules.layer} gives a process {rules.most_slices} slice and no other GPU beside it, not "
+        f"{count} devices: start a process for each, with the slice's UUID",
+    )
+
+
+def _between_layers(layers: tuple[Layer, ...], runtime: Runtime) -> Iterator[Problem]:
+    masked = [layer for layer in layers if layer.mask.entries is not None]
+    for before, after in pairwise(masked):
+        left = len(before.mask.entries or ())
+        first, second = before.label, after.label
+        beyond = [
+            each.number
+            for each in after.mask.entries or ()
+            if isinstance(each, Index) and each.number >= left
+        ]
+        if beyond:
+            yield Problem(
+                ProblemId.RENUMBERED,
+                f"{first} leaves {left} device(s), numbered from 0, and {second} then asks for "
+                f"{beyond[0]}, which hides it and all after it: set {runtime.child_variable} alone",
+            )
+        else:
+            yield Problem(
+                ProblemId.TWO_MASKS,
+                f"{second} counts among the {left} device(s) that {first} leaves, not among all: "
+                f"set {runtime.child_variable} alone",
+                harmful=False,
+            )
+
+
+def _not_read(environment: Mapping[str, str], runtime: Runtime) -> Iterator[Problem]:
+    own = runtime.child_variable
+    for name, why in runtime.unread.items():
+        if name in environment:
+            message = f"{name}={shown(environment[name])} hides nothing: {why}; set {own}"
+            yield Problem(ProblemId.UNREAD_VARIABLE, message)
+    if any(name in environment for name in runtime.variables):
+        return
+    for name in runtime.foreign:
+        if name in environment:
+            message = f"{name}={shown(environment[name])} hides nothing from {runtime.name}: "
+            yield Problem(ProblemId.FOREIGN_VARIABLE, f"{message}set {own}")
+            return
+
+
+def _torch_problems(environment: Mapping[str, str], runtime: Runtime) -> Iterator[Problem]:
+    view = torch_list(environment, runtime)
+    if view.error is not None:
+        yield torch_raises(view.error, runtime)
+        return
+    shows = _entries_left(layers_of(environment, runtime))
+    if view.entries is None or shows is None:
+        return
+    first = view.entries[0] if view.entries else None
+    if isinstance(first, str) and first.startswith(runtime.torch.asks_for or ("\0",)):
+        return
+    if len(view.entries) != shows:
+        yield torch_disagrees(len(view.entries), shows, runtime)
+
+
+def _entries_left(layers: tuple[Layer, ...]) -> int | None:
+    """How many devices the masks name, were all of them there; None where no mask is set."""
+    left: int | None = None
+    for layer in layers:
+        if layer.mask.entries is None:
+            continue
+        named = 0
+        for each in layer.mask.entries:
+            if left is not None and isinstance(each, Index) and each.number >= left:
+                break
+            named += 1
+        left = 0 if layer.mask.fails else named
+    return left

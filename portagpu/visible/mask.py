@@ -1,0 +1,247 @@
+"""One mask, read as a layer of a runtime reads it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from portagpu.visible.model import (
+    Blanks,
+    Index,
+    Mask,
+    MaskRules,
+    Numbers,
+    Problem,
+    ProblemId,
+    Repeated,
+    Uuid,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _Report = Callable[[ProblemId, int, str], None]
+
+_SIGNED: Final = re.compile(r"[+-]?[0-9]+")
+_PLAIN: Final = re.compile(r"0|[1-9][0-9]*")
+_C_LITERAL: Final = re.compile(r"([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
+_QUOTED: Final = re.compile(r' *"(.*)" *', re.DOTALL)
+_QUOTES: Final = ('"', "'")
+_MOST_DIGITS: Final = 18
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """An entry that ends the list: by will (a negative number), or for a reason that is wrong."""
+
+    problem: ProblemId | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """An entry that names a device, with what is odd about how it is written."""
+
+    entry: Index | Uuid
+    problem: ProblemId | None = None
+    why: str = ""
+
+
+def parse(text: str | None, rules: MaskRules, variable: str | None = None) -> Mask:
+    """What a layer with these rules makes of a mask; ``variable`` is its name for messages.
+
+    Takes any string, in time linear in its length. Problems are said once each.
+    """
+    name = variable or rules.variables[0]
+    if text is None:
+        return Mask(None)
+    if text == "":
+        return Mask((), _empty(name, rules), deliberate=True)
+    quoted = _QUOTED.fullmatch(text) if rules.removes_quotes else None
+    if quoted is None:
+        return _parse_list(text, rules, name)
+    problem = Problem(
+        ProblemId.QUOTED,
+        f"{name}={shown(text)} has quotes in its value, which only {rules.layer} removes: write it "
+        "without",
+    )
+    if not quoted[1]:
+        return Mask(None, (problem,))
+    inner = _parse_list(quoted[1], rules, name)
+    return Mask(inner.entries, (problem, *inner.problems), inner.deliberate)
+
+
+def _parse_list(text: str, rules: MaskRules, name: str) -> Mask:
+    tokens = text.split(",")
+    prefix = next((each for each in rules.uuid_prefixes if text.startswith(each)), None)
+    entries: dict[Index | Uuid, None] = {}
+    problems: dict[ProblemId, Problem] = {}
+
+    def report(kind: ProblemId, position: int, text_of: str) -> None:
+        # the message costs as much as the mask is long
+        if kind not in problems:
+            where = f"{name}={shown(text)}: entry {position + 1} ({shown(tokens[position])}) "
+            problems[kind] = Problem(kind, where + text_of)
+
+    for position, token in enumerate(tokens):
+        read = _read(token, rules, prefix)
+        if isinstance(read, _End):
+            _report_end(read, position, tokens, report)
+            by_will = read.problem is None and position == 0
+            fails = rules.empty_entry_fails and _is_empty(position, tokens)
+            return Mask(tuple(entries), tuple(problems.values()), by_will, fails)
+        if read.problem is not None:
+            report(read.problem, position, read.why)
+        if read.entry in entries:
+            report(ProblemId.REPEATED, position, repeated_text(rules))
+            if rules.repeated is Repeated.HIDES_ALL:
+                return Mask((), tuple(problems.values()))
+            if rules.repeated is Repeated.ENDS:
+                break
+        entries[read.entry] = None
+    if rules.uuids_since is not None and any(isinstance(each, Uuid) for each in entries):
+        kind = ProblemId.UUID_SUPPORT
+        text_of = (
+            f"{rules.layer} reads UUIDs since {rules.uuids_since}; older ones hide all: use numbers"
+        )
+        problems[kind] = Problem(kind, f"{name}={shown(text)}: {text_of}", harmful=False)
+    return Mask(tuple(entries), tuple(problems.values()))
+
+
+def repeated_text(rules: MaskRules) -> str:
+    """What repeating a device does, for a message."""
+    return f"names a device again, for {rules.layer} {rules.repeated.value}: name each once"
+
+
+def _report_end(end: _End, position: int, tokens: list[str], report: _Report) -> None:
+    after = len(tokens) - position - 1
+    ends = f"the list, with {after} more after it" if after else "the list"
+    if end.problem is not None:
+        if tokens[position].strip() or _is_empty(position, tokens):
+            report(end.problem, position, end.why.replace("the list", ends, 1))
+    elif after:
+        report(ProblemId.AFTER_END, position, f"ends {ends}: remove what must not be seen")
+
+
+def _is_empty(position: int, tokens: list[str]) -> bool:
+    """Whether there is an entry and nothing in it; a comma at the very end makes none."""
+    if tokens[position].strip():
+        return False
+    return bool(tokens[position]) or position == 0 or position + 1 < len(tokens)
+
+
+def _empty(name: str, rules: MaskRules) -> tuple[Problem, ...]:
+    if rules.empty_hides_since is None:
+        return ()
+    return (
+        Problem(
+            ProblemId.EMPTY_MASK,
+            f"{name} is empty, which hides every device since {rules.empty_hides_since} and none "
+            "before: write -1 to hide all, or unset it",
+            harmful=False,
+        ),
+    )
+
+
+def _read(token: str, rules: MaskRules, prefix: str | None) -> _Read | _End:
+    text = token.strip() if rules.blanks is Blanks.EVERYWHERE else token
+    if rules.one_kind and prefix is not None:
+        if text.startswith(prefix):
+            return _Read(Uuid(text))
+        if text.strip().startswith(prefix):
+            return _blanks(rules)
+        return _mixed(rules)
+    folded = text if rules.uuid_case_counts else text.upper()
+    if any(folded.startswith(each) for each in rules.uuid_prefixes):
+        if rules.one_kind:
+            return _mixed(rules)
+        return _uuid(text, rules)
+    return _number(text, rules)
+
+
+def _uuid(text: str, rules: MaskRules) -> _Read | _End:
+    least, most = rules.uuid_characters or (0, len(text))
+    if least <= len(text) <= most:
+        return _Read(Uuid(text))
+    why = f"is no UUID for {rules.layer}, which takes {least} to {most} characters"
+    return _End(ProblemId.UNREADABLE, why)
+
+
+def _number(text: str, rules: MaskRules) -> _Read | _End:
+    if rules.numbers is Numbers.LEADING:
+        return _leading(text, rules)
+    if rules.numbers is Numbers.C_LITERAL:
+        return _c_literal(text, rules)
+    if _PLAIN.fullmatch(text):
+        return _Read(Index(_value(text)))
+    return _end(text, rules)
+
+
+def _leading(text: str, rules: MaskRules) -> _Read | _End:
+    start = text.lstrip() if rules.blanks is Blanks.AT_NUMBERS else text
+    found = _SIGNED.match(start)
+    if found is None:
+        return _end(text, rules)
+    value = _value(found[0])
+    if value < 0:
+        return _End()
+    if start[found.end() :].strip():
+        why = f"is read as {value}: write numbers with commas between them, ranges are not read"
+        return _Read(Index(value), ProblemId.TRAILING_TEXT, why)
+    return _Read(Index(value))
+
+
+def _c_literal(text: str, rules: MaskRules) -> _Read | _End:
+    found = _C_LITERAL.fullmatch(text)
+    if found is None:
+        return _end(text, rules)
+    digits = found[2]
+    base = 16 if digits[1:2] in ("x", "X") else 8 if digits.startswith("0") else 10
+    value = _value(found[1] + (digits[2:] if base == 16 else digits), base)
+    if value < 0:
+        return _End()
+    if base == 16 or (base == 8 and value > 7):
+        why = f"is read as {value} in base {base}: write it in decimal"
+        return _Read(Index(value), ProblemId.NUMBER_BASE, why)
+    return _Read(Index(value))
+
+
+def _end(text: str, rules: MaskRules) -> _End:
+    """Why a text that names no device ends the list."""
+    bare = text.strip()
+    if not bare:
+        if rules.empty_entry_fails:
+            why = f"is empty, and {rules.layer} fails to start: remove the comma"
+        else:
+            why = "is empty and ends the list: remove the comma"
+        return _End(ProblemId.UNREADABLE, why)
+    if re.fullmatch(r"-[0-9]+", text):
+        return _End()
+    if bare.startswith(_QUOTES):
+        why = f"starts with a quote, which ends the list for {rules.layer}: write it without"
+        return _End(ProblemId.QUOTED, why)
+    if bare != text and (
+        _PLAIN.fullmatch(bare) or any(bare.startswith(each) for each in rules.uuid_prefixes)
+    ):
+        return _blanks(rules)
+    why = f"names no device for {rules.layer} and ends the list: name devices by number or UUID"
+    return _End(ProblemId.UNREADABLE, why)
+
+
+def _blanks(rules: MaskRules) -> _End:
+    why = f"has blanks, which end the list for {rules.layer}: write commas alone"
+    return _End(ProblemId.BLANKS, why)
+
+
+def _mixed(rules: MaskRules) -> _End:
+    why = f"is of another kind than the first, which ends the list for {rules.layer}: use one kind"
+    return _End(ProblemId.MIXED_KINDS, why)
+
+
+def _value(digits: str, base: int = 10) -> int:
+    """The number of some digits; beyond any count of devices only its sign is kept."""
+    sign = -1 if digits.startswith("-") else 1
+    bare = digits.lstrip("+-").lstrip("0")
+    return sign * (int(bare, base) if 0 < len(bare) <= _MOST_DIGITS else 10**18 if bare else 0)
