@@ -15,6 +15,7 @@ from portagpu.errors import TargetError
 from portagpu.host import Host, PciGpu, gpus_on_machine, read_host, visibility
 from portagpu.target import identify, load_targets, target_problems
 from portagpu.torchbuild import TorchBuild, library_versions, torch_build
+from portagpu.visible import diagnose, runtimes_on
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -128,6 +129,9 @@ def remarks(
         for name, text in _REMARKS_ON_VARIABLES.items()
         if name in visible
     )
+    kind = build.kind if build is not None else None
+    for runtime in runtimes_on(kind, (gpu.vendor for gpu in gpus)):
+        found.extend(problem.message for problem in diagnose(visible, runtime))
     return found
 
 

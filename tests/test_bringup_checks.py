@@ -137,6 +137,27 @@ def test_variables_that_hide_devices_are_reported(monkeypatch):
     assert "CUDA_VISIBLE_DEVICES='0,1'" in found["visible"].reason
 
 
+@pytest.mark.parametrize(
+    ("backend", "masks", "verdict", "words"),
+    [
+        ("rocm", {"HIP_VISIBLE_DEVICES": "0, 1"}, Verdict.FAIL, "has blanks"),
+        ("rocm", {"CUDA_VISIBLE_DEVICES": "0,1"}, Verdict.UNVERIFIED, "set HIP_VISIBLE_DEVICES"),
+        ("cuda", {"CUDA_VISIBLE_DEVICES": "0,0"}, Verdict.FAIL, "names a device again"),
+        ("cuda", {"CUDA_VISIBLE_DEVICES": "0,1"}, Verdict.UNVERIFIED, "may be hidden"),
+        ("cpu", {"CUDA_VISIBLE_DEVICES": "0,0"}, Verdict.UNVERIFIED, "may be hidden"),
+        ("rocm", {}, Verdict.PASS, "no variable"),
+    ],
+)
+def test_masks_that_show_other_devices_than_were_meant_fail(
+    backend, masks, verdict, words, monkeypatch
+):
+    monkeypatch.setattr(environment, "visibility", lambda: masks)
+    context = context_of("environment")
+    context.backend = backend
+    result = environment._visible(context)
+    assert (result.verdict, words in result.reason) == (verdict, True), result.reason
+
+
 def test_the_odd_device_out_is_the_culprit():
     devices = [device(0), device(1), device(2, memory_bytes=40 * 2**30), device(3)]
     result = identity._alike(context_of("identity", devices))

@@ -107,6 +107,25 @@ def test_each_partition_is_a_device_that_names_its_parent(tmp_path: Path) -> Non
     ] * 2
 
 
+def test_masks_are_diagnosed_for_the_vendors_that_are_there(tmp_path: Path) -> None:
+    masks = {"ROCR_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "2,3"}
+    nvidia = pci_device("0000:c1:00.0", "0x030200", "0x10de")
+    without = _remarks(build(tmp_path / "nvidia", two_socket_x86() | nvidia), visible=masks)
+    assert not any("VISIBLE_DEVICES" in line for line in without), "CUDA reads its own mask alone"
+    amd = two_socket_x86() | gfx942_node(1, 0x8300, memory=192 * GIB)
+    found = _remarks(build(tmp_path / "amd", amd), visible=masks)
+    assert any("set HIP_VISIBLE_DEVICES alone" in line for line in found), found
+    assert all("\n" not in line for line in found)
+
+
+def test_masks_are_diagnosed_for_the_torch_build(tmp_path: Path) -> None:
+    rocm = TorchBuild("/lib/torch", version="2.9.1+rocm7", kind="rocm", hip="7.0")
+    found = _remarks(
+        build(tmp_path, two_socket_x86()), build=rocm, visible={"HIP_VISIBLE_DEVICES": "0, 1"}
+    )
+    assert any("has blanks" in line for line in found), found
+
+
 def test_a_machine_that_shows_nothing_still_has_a_document(tmp_path: Path) -> None:
     document = collect(tmp_path, {})
     assert document["devices"][0]["kind"] == "cpu"

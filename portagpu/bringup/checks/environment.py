@@ -9,6 +9,7 @@ from portagpu.host import gpus_on_machine, read_host, visibility
 from portagpu.registry import statuses
 from portagpu.results import Verdict
 from portagpu.torchbuild import torch_build
+from portagpu.visible import diagnose, runtimes_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,16 +81,28 @@ def _host(context: Context) -> Iterator[Result]:
         )
         reason = f"shared memory has {shm / 2**30:.2f} GiB{hint}"
         yield context.result("shm", verdict, reason, value=shm, unit="B")
-    masks = visibility()
-    if masks:
-        listed = ", ".join(f"{name}={value!r}" for name, value in masks.items())
-        yield context.result("visible", Verdict.UNVERIFIED, f"devices may be hidden by {listed}")
-    else:
-        yield context.judge("visible", True, "no variable hides devices")
+    yield _visible(context)
     load = host.sensors.load_average
     if load is not None and cpus and load[0] > cpus:
         reason = f"load average {load[0]:.1f} on {cpus} CPUs: other work disturbs the measures"
         yield context.result("load", Verdict.UNVERIFIED, reason, value=load[0], unit="1")
+
+
+def _visible(context: Context) -> Result:
+    """Masks that the runtime and torch read otherwise than they were meant to be."""
+    masks = visibility()
+    if not masks:
+        return context.judge("visible", True, "no variable hides devices")
+    problems = [
+        problem for name in runtimes_on(context.backend, ()) for problem in diagnose(masks, name)
+    ]
+    harmful = [problem.message for problem in problems if problem.harmful]
+    if harmful:
+        return context.result("visible", Verdict.FAIL, "; ".join(harmful))
+    listed = ", ".join(f"{name}={value!r}" for name, value in masks.items())
+    advice = "".join(f"; {problem.message}" for problem in problems)
+    reason = f"devices may be hidden by {listed}{advice}"
+    return context.result("visible", Verdict.UNVERIFIED, reason)
 
 
 def _untested_gpus(context: Context) -> Result:
