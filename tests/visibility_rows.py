@@ -4,8 +4,8 @@ Eight devices, 0 to 7, whose UUIDs are those of ``DEVICES``. Every row has the p
 from; none was run on the hardware. The sources:
 
 NV    docs.nvidia.com, CUDA Programming Guide, "CUDA Environment Variables"
-PT    pytorch/pytorch#92315: torch's reader, which its author compared with driver 525.60.13; what it
-      says of CUDA is second hand
+PT    pytorch/pytorch#92315: torch's reader, which its author compared with driver 525.60.13; what
+      it says of CUDA is second hand
 MIG   NVIDIA MIG user guide, "Device Enumeration", and a run on an A100 in pytorch/pytorch#92315
 RVD   ROCm/rocm-systems @92bf721, rocr-runtime, core/runtime/amd_filter_device.cpp
 CLR   ROCm/rocm-systems @01280b9, clr, rocclr/device/rocm/rocdevice.cpp and rocclr/utils/flags.cpp
