@@ -247,10 +247,16 @@ def device(value: object, path: str) -> None:
     text(document["name"], f"{path}.name")
 
 
+def durations(value: object, path: str) -> None:
+    for key, seconds in mapping(value, path).items():
+        not_negative(seconds, f"{path}.{key}")
+
+
 RUN_RULES: Final[Mapping[str, Rule]] = {
     "id": name,
     "started": instant,
     "duration_s": not_negative,
+    "area_duration_s": durations,
     "command": each(text),
     "host": text,
     "target": or_null(name),

@@ -124,15 +124,17 @@ class Result:
 class RunInfo:
     """Where, when and how a run was made.
 
-    ``started`` is RFC 3339 with its zone, ``duration_s`` in seconds. ``versions`` maps a component
-    to its version, or to None where it has none here. ``devices`` are objects of ``info --json``,
-    each with at least a ``name``. ``strict`` and ``interrupted`` are part of the record because the
+    ``started`` is RFC 3339 with its zone, ``duration_s`` in seconds; ``area_duration_s`` is how
+    long each gate of a bring-up took, which is more than its results lasted. ``versions`` maps a
+    component to its version, or to None where it has none here. ``devices`` are objects of
+    ``info --json``, each with at least a ``name``. ``strict`` and ``interrupted`` are part of the record because the
     verdict depends on them.
     """
 
     id: str
     started: str
     duration_s: float = 0.0
+    area_duration_s: Mapping[str, float] = field(default_factory=dict)
     command: Sequence[str] = ()
     host: str = ""
     target: str | None = None

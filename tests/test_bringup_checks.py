@@ -188,3 +188,19 @@ def test_links_that_a_target_claims_and_nobody_read_are_not_passed():
     context = context_of("links", [device(0), device(1)], target=load_target("nvidia-h200-sxm"))
     found = named(links.check(context))
     assert found["devices"].verdict is Verdict.INCONCLUSIVE
+
+
+def test_an_interrupt_keeps_the_cases_that_were_judged(monkeypatch):
+    from portagpu.bringup.checks import numerics
+    from portagpu.results import Result
+
+    judged = Result(id="rng/seed", suite="conformance", area="rng", verdict=Verdict.PASS)
+
+    def conform(backend, *, smoke, on_result):
+        on_result(judged)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(numerics, "conform", conform)
+    made = bringup(Options(backend="cpu"), None, [gate("numerics")])
+    assert [result.id for result in made.results] == ["rng/seed", "numerics/interrupted"]
+    assert made.exit_code == 130

@@ -133,6 +133,23 @@ def test_a_pipe_gets_one_whole_document(tmp_path):
         assert json.loads(reader.read())["run"]["id"] == run.info.id, "not the document alone"
 
 
+def test_a_disk_that_fills_meanwhile_does_not_end_the_run(tmp_path, monkeypatch):
+    files = Files(tmp_path)
+    run = new_run(["portagpu", "bringup"])
+    files.begin(run)
+    run.add(Result(id="a/b", suite="bringup", area="a", verdict=Verdict.PASS))
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        files.update(run)
+    assert read_json(tmp_path / "result.json").results == []
+    files.update(run)
+    assert len(read_json(tmp_path / "result.json").results) == 1
+
+
 def test_an_older_report_does_not_stay_beside_a_new_run(tmp_path):
     (tmp_path / "report.html").write_text("PASS")
     (tmp_path / "junit.xml").write_text("<testsuites/>")

@@ -73,6 +73,13 @@ def test_a_check_that_breaks_is_an_error_and_keeps_what_it_found():
     assert made.exit_code == 1
 
 
+def test_the_time_of_each_gate_is_part_of_the_run():
+    made = run(gate("one", "good"), gate("two", "rank_dies"))
+    taken = made.info.area_duration_s
+    assert list(taken) == ["one", "two"]
+    assert 0 <= taken["one"] < taken["two"] <= made.info.duration_s
+
+
 def test_a_check_that_finds_nothing_is_no_pass():
     made = run(gate("one", "empty"))
     assert made.verdict is Verdict.INCONCLUSIVE

@@ -429,3 +429,21 @@ def test_callbacks_tell_of_the_machine_and_of_every_case(tmp_path: Path) -> None
     (machine,) = machines
     assert machine.backend == "cpu"
     assert "collectives" in machine.capabilities
+
+
+def test_a_file_that_cannot_be_read_is_told_before_a_name_that_it_may_hold(tmp_path: Path) -> None:
+    write_cases(tmp_path, '@case("rng/x", spec="no full stop")\ndef test_x(gpu): pass')
+    write_cases(
+        tmp_path, '@case("telemetry/y", spec="Passes.")\ndef test_y(gpu): pass', "test_telemetry.py"
+    )
+    (told,) = conform("cpu", only=["rng"], folder=tmp_path)
+    assert told.verdict is Verdict.ERROR
+    assert told.area == "suite"
+    with pytest.raises(SelectionError):
+        conform("cpu", only=["rnh"], folder=write_cases(tmp_path / "whole", GOOD))
+
+
+GOOD = """
+@case("rng/good", spec="Passes.")
+def test_good(gpu): pass
+"""

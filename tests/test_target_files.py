@@ -215,3 +215,16 @@ def test_the_example_of_the_guide_is_a_valid_target() -> None:
     target = parse_target(example)
     assert target.expected_failures[0].case_id_pattern == "memory/*[float64]"
     assert target.claims == ("collectives", "streams")
+
+
+def test_files_are_checked_from_the_command_line(tmp_path, capsys):
+    from portagpu.target.__main__ import main
+
+    good = matrix_dir() / "targets" / "nvidia-h200-sxm.toml"
+    assert main([str(good)]) == 0
+    assert "nvidia-h200-sxm, " in capsys.readouterr().out
+    assert main([]) == 2
+    wrong = tmp_path / good.name
+    wrong.write_text("schema = 1")
+    assert main([str(good), str(wrong)]) == 1
+    assert len(capsys.readouterr().err.splitlines()) in (1, 2)

@@ -292,7 +292,7 @@ def test_arch_agrees_with_target(gpu, target):
     traps=("K01",),
 )
 def test_target_warp_size(gpu, target):
-    stated = None if target is None else target.value("exec.warp_size")
+    stated = None if target is None else target.value("exec.wave_size_default")
     if stated is None:
         raise NotClaimed("no target states the warp size of this device")
     found = gpu.arch.warp_size
@@ -366,6 +366,18 @@ def test_status_is_usable(gpu):
     assert status.usable is True, f"the open backend says that it is unusable: {status.reason}"
     assert status.reason.strip(), "the status gives no reason"
     assert "\n" not in status.reason, "the status's reason has several lines"
+
+
+@case(
+    "identity/prepare-opens-nothing",
+    spec="Preparing to fork may be repeated and starts no thread.",
+    covers=("Plugin.prepare",),
+)
+def test_prepare_opens_nothing(gpu):
+    gpu.plugin.prepare()
+    before = threading.active_count()
+    assert gpu.plugin.prepare() is None, "prepare gives something"
+    assert threading.active_count() == before, "a thread that prepare starts is lost in a fork"
 
 
 @case(

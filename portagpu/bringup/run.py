@@ -125,8 +125,11 @@ def _run_gates(pending: list[Gate], context: Context, run: Run, progress: Progre
         elif verdict_of(found) in _FAILED:
             unusable[gate.id] = gate.id
         _describe(run, context)
+        duration_s = time.monotonic() - context.started_s
+        taken = {**run.info.area_duration_s, gate.id: round(duration_s, 3)}
+        run.info = replace(run.info, area_duration_s=taken)
         pending.pop(0)
-        progress.gate_ends(gate, found, time.monotonic() - context.started_s)
+        progress.gate_ends(gate, found, duration_s)
 
 
 def _checked(context: Context) -> Iterator[Result]:
@@ -172,7 +175,7 @@ def _describe(run: Run, context: Context) -> None:
     devices = [
         {
             "kind": "cpu" if device.facts["arch_vendor"] == "cpu" else "gpu",
-            "vendor": device.facts["vendor"],
+            "vendor": device.facts["arch_vendor"],
             "name": device.facts["product"] or device.name,
             "arch": device.facts["arch"],
             "uuid": device.facts["uuid"],

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import IO, TYPE_CHECKING, Any
 
 from portagpu.bringup import Progress
 from portagpu.bringup.run import verdict_of
+from portagpu.errors import OutputError
 from portagpu.files import is_special
 from portagpu.results import Run, Verdict
 
@@ -48,13 +50,20 @@ class Files:
 
         An older run's report would contradict it, should this one be killed: it goes first.
         """
-        self.update(run)
+        self._write_partial(run)
         if self.folder is not None:
             for name in ("junit.xml", "report.html"):
                 (self.folder / name).unlink(missing_ok=True)
 
     def update(self, run: Run) -> None:
-        """Write what is known so far as a run that was interrupted here."""
+        """Write what is known so far as a run that was interrupted here.
+
+        A disk that fills meanwhile does not end the run: the last writing tells of it.
+        """
+        with contextlib.suppress(OutputError):
+            self._write_partial(run)
+
+    def _write_partial(self, run: Run) -> None:
         partial = Run(run.info, list(run.results)).finish(interrupted=True)
         for path in self.json_files:
             if not is_special(path):

@@ -99,7 +99,8 @@ def gates(run: Run) -> Markup | None:
         return None
     rows = []
     for number, ((_, area), results) in enumerate(grouped.items(), 1):
-        took = scale.duration(sum(result.duration_s for result in results))
+        summed_s = sum(result.duration_s for result in results)
+        took = scale.duration(run.info.area_duration_s.get(area, summed_s))
         rows.append(
             tag(
                 "tr",

@@ -10,7 +10,7 @@ from portagpu.paths import matrix_dir
 from portagpu.suite.child import Child, SuiteError
 from portagpu.suite.judge import audit, broken_file, elsewhere, excused, judge
 from portagpu.suite.machine import Judged, Listed, Machine
-from portagpu.suite.select import select
+from portagpu.suite.select import SelectionError, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,10 +112,10 @@ class _Run:
         """Read which cases there are, and have the child open the device."""
         collected = _collect(child)
         if first:
-            self.pending = select(collected.cases, self.request.only, self.request.smoke)
-            self.total = len(self.pending)
             for problem in collected.problems:
                 self._emit(problem)
+            self.pending = self._selected(collected)
+            self.total = len(self.pending)
         child.ask({"backend": self.backend, "timeout_s": self.request.timeout_s})
         event = _expect(child, "machine")
         machine = Machine.from_json(event["machine"])
@@ -125,6 +125,15 @@ class _Run:
                 self.callbacks.on_machine(machine)
             self._away(machine)
         return machine
+
+    def _selected(self, collected: _Collected) -> list[Listed]:
+        """The cases that are asked for; a file that cannot be read may be why there is none."""
+        try:
+            return select(collected.cases, self.request.only, self.request.smoke)
+        except SelectionError:
+            if not collected.problems:
+                raise
+            return []
 
     def _away(self, machine: Machine) -> None:
         """Where the target is not this machine there is nothing to run."""

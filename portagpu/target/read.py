@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import difflib
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.arch import Arch
+from portagpu.contract import Capability
 from portagpu.target.expect import read_expectation
 from portagpu.target.facts import Source, read_facts
 from portagpu.target.model import (
@@ -44,6 +46,7 @@ _SOURCE_KEYS: Final = ("kind", "where", "version", "retrieved", "note")
 _MATCH_KEYS: Final = ("names", "any_product", "memory_bytes", "unit_count")
 _FAILURE_KEYS: Final = ("case_id_pattern", "reason", "url", "expires")
 _ID: Final = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
+_CAPABILITIES: Final = tuple(str(capability) for capability in Capability)
 _CLAIM: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
@@ -101,6 +104,9 @@ def _claims(top: Table) -> tuple[str, ...]:
     for claim in claims:
         if not _CLAIM.fullmatch(claim):
             top.fail("claims", "capability-id", f"{claim!r} is not a capability id (peak-memory)")
+        if claim not in _CAPABILITIES:
+            close = difflib.get_close_matches(claim, _CAPABILITIES, n=1, cutoff=0.0)[0]
+            top.fail("claims", "capability-id", f"there is no {claim!r}; did you mean {close!r}?")
     return claims
 
 

@@ -16,12 +16,18 @@ if TYPE_CHECKING:
 
 def check(context: Context) -> Iterator[Result]:
     """The suite's smoke cases, or all of it, on the first device."""
-    results = conform(
-        context.backend,
-        smoke=context.amounts["smoke"],
-        on_result=lambda result: context.step(result.id),
-    )
-    if not results:
+    found: list[Result] = []
+
+    def keep(result: Result) -> None:
+        found.append(context.adopt(result))
+        context.step(result.id)
+
+    try:
+        conform(context.backend, smoke=context.amounts["smoke"], on_result=keep)
+    except KeyboardInterrupt:
+        # what was judged before the interrupt stays part of the run
+        yield from found
+        raise
+    if not found:
         yield context.result("suite", Verdict.INCONCLUSIVE, "the conformance suite ran no case")
-    for result in results:
-        yield context.adopt(result)
+    yield from found
