@@ -127,8 +127,8 @@ class RunInfo:
     ``started`` is RFC 3339 with its zone, ``duration_s`` in seconds; ``area_duration_s`` is how
     long each gate of a bring-up took, which is more than its results lasted. ``versions`` maps a
     component to its version, or to None where it has none here. ``devices`` are objects of
-    ``info --json``, each with at least a ``name``. ``strict`` and ``interrupted`` are part of the record because the
-    verdict depends on them.
+    ``info --json``, each with at least a ``name``. ``strict`` and ``interrupted`` are part of the
+    record because the verdict depends on them.
     """
 
     id: str
