@@ -49,4 +49,4 @@ def machine(
     )
     found = tuple(SimpleNamespace(vendor=vendor) for vendor in gpus)
     monkeypatch.setattr(portagpu.torchbuild, "torch_build", lambda: build if installed else None)
-    monkeypatch.setattr(portagpu.host, "gpus_on_machine", lambda: found)
+    monkeypatch.setattr(portagpu.host, "gpus_on_machine", lambda root="/": found)

@@ -282,7 +282,10 @@ def test_a_torch_that_does_not_import_is_a_reason(tmp_path):
     assert "libtorch_cpu.so" in line, "the cause is not named"
 
 
-@pytest.mark.parametrize("module", ["portagpu.world", "portagpu.candidates", "portagpu_cpu"])
+@pytest.mark.parametrize(
+    "module",
+    ["portagpu.world", "portagpu.candidates", "portagpu_cpu", "portagpu_cuda", "portagpu_rocm"],
+)
 def test_modules_that_every_process_may_load_leave_torch_alone(module):
     importlib.import_module(module)
     done = child(f"import sys, {module}; assert 'torch' not in sys.modules, 'torch is loaded'")

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from tests.conftest import Child
 
-TOP: Final = {"portagpu", "portagpu_cpu", f"portagpu-{portagpu.__version__}.dist-info"}
+BACKENDS: Final = ("portagpu_cpu", "portagpu_cuda", "portagpu_rocm", "portagpu_torch_gpu")
+TOP: Final = {"portagpu", *BACKENDS, f"portagpu-{portagpu.__version__}.dist-info"}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,8 @@ def test_wheel_holds_these_packages_and_nothing_else(names: set[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "inside"), [("portagpu", "portagpu"), ("backends/portagpu_cpu", "portagpu_cpu")]
+    ("folder", "inside"),
+    [("portagpu", "portagpu"), *((f"backends/{name}", name) for name in BACKENDS)],
 )
 def test_every_file_is_in_the_wheel_and_typed(names: set[str], folder: str, inside: str) -> None:
     missing = {f"{inside}/{path}" for path in checkout(folder, "*")} - names
@@ -110,7 +112,11 @@ def test_entry_points_are_the_command_and_the_backends(portagpu_wheel: Path) -> 
         parser = configparser.ConfigParser()
         parser.read_string(archive.read(path).decode("utf-8"))
     assert dict(parser["console_scripts"]) == {"portagpu": "portagpu.cli:main"}
-    assert dict(parser["portagpu.backends"]) == {"cpu": "portagpu_cpu:PLUGIN"}
+    assert dict(parser["portagpu.backends"]) == {
+        "cpu": "portagpu_cpu:PLUGIN",
+        "cuda": "portagpu_cuda:PLUGIN",
+        "rocm": "portagpu_rocm:PLUGIN",
+    }
 
 
 def test_source_distribution_builds_the_same_wheel(portagpu_wheel: Path, tmp_path: Path) -> None:
@@ -179,7 +185,7 @@ def test_installed_wheel_knows_the_checkouts_targets(installed: Callable[..., Ch
 def test_installed_wheel_describes_the_machine(installed: Callable[..., Child]) -> None:
     found = json.loads(installed("-m", "portagpu", "info", "--json", "-").ok())
     assert found["schema"] == "portagpu.info/1"
-    assert "cpu" in {entry["name"] for entry in found["backends"]}
+    assert {"cpu", "cuda", "rocm"} <= {entry["name"] for entry in found["backends"]}
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -1,0 +1,81 @@
+"""What one CUDA device is."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from portagpu.arch import Arch
+from portagpu_torch_gpu import describe as shared
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from portagpu.contract import Description
+    from portagpu.host.tree import Tree
+
+_CUBLAS: Final = ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu13")
+_NO_UUID: Final = "00000000-0000-0000-0000-000000000000"
+
+
+def describe(index: int, root: Tree) -> tuple[Description, Any]:
+    """The description of that visible device, and torch's properties of it."""
+    properties = shared.properties_of(index)
+    description = shared.describe(
+        index,
+        properties,
+        name="cuda",
+        arch=Arch("nvidia", f"sm_{properties.major}{properties.minor}", properties.warp_size),
+        uuid=device_uuid(properties),
+        library="NCCL",
+        versions=versions(root),
+        root=root,
+    )
+    return description, properties
+
+
+def mig_profile(name: str) -> str | None:
+    """The profile of a MIG slice ("3g.40gb") from its product name; None for a whole GPU."""
+    match = re.search(r" MIG (\S+)$", name)
+    return match.group(1) if match else None
+
+
+def device_uuid(properties: Any) -> str | None:
+    """The UUID as NVML writes it: "GPU-..." for a whole GPU, "MIG-..." for a slice."""
+    text = str(getattr(properties, "uuid", "") or "").lower()
+    if not re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", text) or text == _NO_UUID:
+        return None
+    return f"{'MIG' if mig_profile(properties.name) else 'GPU'}-{text}"
+
+
+def versions(root: Tree) -> Mapping[str, str | None]:
+    """Driver, runtime and libraries. The driver's is in a kernel file; NVML is not needed."""
+    return {
+        "driver": root.text("sys/module/nvidia/version") or None,
+        "cuda": torch.version.cuda,
+        "nccl": shared.nccl_version(),
+        "cudnn": cudnn_version(shared.dnn_version_number()),
+        "cublas": _cublas_version(),
+    }
+
+
+def cudnn_version(number: int | None) -> str | None:
+    """ "9.10.2" from 91002 and "8.9.7" from 8907 (CUDNN_VERSION in cudnn_version.h)."""
+    if not number:
+        return None
+    thousands = 10_000 if number >= 90_000 else 1_000
+    major, rest = divmod(number, thousands)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def _cublas_version() -> str | None:
+    """The version of the wheel that brings cuBLAS; torch itself does not state it."""
+    for name in _CUBLAS:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None

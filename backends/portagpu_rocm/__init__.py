@@ -1,0 +1,70 @@
+"""The ROCm backend: AMD's GPUs through torch, RCCL, and AMD SMI for readings.
+
+This module imports neither torch nor a vendor's package.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from portagpu_torch_gpu.plugin import ALL_MASKS, TorchGpuPlugin
+
+if TYPE_CHECKING:
+    from portagpu.contract import Backend
+
+_KFD: Final = "dev/kfd"
+
+
+class RocmPlugin(TorchGpuPlugin):
+    """Usable where torch is a ROCm build and the amdgpu driver lets this process compute."""
+
+    name = "rocm"
+    contract = (1, 0)
+    kind = "rocm"
+    vendor = "amd"
+    maker = "AMD"
+    remedy = "a ROCm build of torch (https://pytorch.org/get-started/locally)"
+    masks = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    identity = "portagpu_rocm.identity"
+    reader = "portagpu_rocm.smi"
+
+    def driver_problem(self, count: int) -> str:
+        """Every HIP program opens /dev/kfd; the groups ``render`` and ``video`` may."""
+        if not self.root.exists(_KFD):
+            return (
+                f"this machine has {count} AMD GPU(s) and no /dev/kfd: load the amdgpu driver, or "
+                "start the container with --device=/dev/kfd --device=/dev/dri"
+            )
+        if not os.access(self.root.root / _KFD, os.R_OK | os.W_OK):
+            return "/dev/kfd may not be opened: add this user to the groups render and video"
+        return ""
+
+    def count_without_opening(self) -> int | None:
+        """The GPUs and partitions whose device files may be opened, where no variable hides any.
+
+        torch counts through HIP, which opens the driver.
+        """
+        if any(name in os.environ for name in ALL_MASKS):
+            return None
+        from portagpu.host import gpus_on_machine
+
+        parts = [
+            part
+            for gpu in gpus_on_machine(self.root)
+            if gpu.vendor == self.vendor
+            for part in (gpu.partitions or (gpu,))
+        ]
+        files = [part.device_file for part in parts]
+        if not files or any(file is None for file in files):
+            return None
+        return sum(os.access(file, os.R_OK | os.W_OK) for file in files if file) or None
+
+    def open(self, index: int) -> Backend:
+        """Open the device of that index among the visible ones."""
+        from portagpu_rocm.backend import RocmBackend
+
+        return RocmBackend(self, index)
+
+
+PLUGIN: Final = RocmPlugin()

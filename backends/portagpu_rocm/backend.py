@@ -1,0 +1,32 @@
+"""A ROCm device as a backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from portagpu_rocm import identity
+from portagpu_torch_gpu.device import TorchGpu
+
+if TYPE_CHECKING:
+    from portagpu_torch_gpu.plugin import TorchGpuPlugin
+
+
+class RocmBackend(TorchGpu):
+    """One AMD GPU, or one compute partition of it.
+
+    torch calls the device ``cuda``, MIOpen ``cudnn`` and RCCL ``nccl``; ranges are ROCTx's.
+    ``integrated`` is True on an APU, whose allocations may spill into the host's memory instead of
+    raising. ``warp_size`` is the device's: 64 on CDNA, 32 on RDNA. ``multi_processor_count`` is
+    HIP's, which counts RDNA's workgroup processors of two compute units each.
+    """
+
+    __slots__ = ("blas_library", "compute_partition", "dnn_library", "memory_partition")
+
+    def __init__(self, plugin: TorchGpuPlugin, index: int) -> None:
+        description, properties = identity.describe(index, plugin.root)
+        super().__init__(plugin, description, properties)
+        self.compute_partition = identity.partition(plugin.root, self.pci, "compute")
+        self.memory_partition = identity.partition(plugin.root, self.pci, "memory")
+        self.dnn_library = "MIOpen"
+        self.blas_library = identity.blas_library()
+        plugin.remember(index, self.pci, self.uuid)

@@ -1,0 +1,93 @@
+"""What one ROCm device is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from portagpu.arch import Arch, base_name
+from portagpu_torch_gpu import describe as shared
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from portagpu.contract import Description
+    from portagpu.host.tree import Tree
+
+_PCI: Final = "sys/bus/pci/devices"
+
+
+def describe(index: int, root: Tree) -> tuple[Description, Any]:
+    """The description of that visible device, and torch's properties of it.
+
+    The capability numbers of this build are the gfx numbers and mean nothing to another vendor's.
+    RCCL's version is the release of NCCL that it says it is compatible with: it has no other.
+    """
+    properties = shared.properties_of(index)
+    description = shared.describe(
+        index,
+        properties,
+        name="rocm",
+        arch=Arch("amd", base_name(properties.gcnArchName), properties.warp_size),
+        uuid=device_uuid(properties),
+        library="RCCL",
+        versions=versions(root),
+        root=root,
+    )
+    return description, properties
+
+
+def device_uuid(properties: Any) -> str | None:
+    """ROCr's "GPU-5bdae61244c2a940": HIP's 16 bytes are the text of those 16 digits.
+
+    torch prints the bytes in the form of an NVIDIA UUID ("35626461-6536-..."). None where they are
+    no such text. The partitions of one GPU share it.
+    """
+    digits = str(getattr(properties, "uuid", "") or "").replace("-", "")
+    try:
+        text = bytes.fromhex(digits).decode("ascii").lower()
+        number = int(text, 16)
+    except ValueError:
+        return None
+    return f"GPU-{text}" if len(text) == 16 and number else None
+
+
+def versions(root: Tree) -> Mapping[str, str | None]:
+    """Driver, runtime and libraries. torch names no version of the BLAS libraries.
+
+    ``driver`` is the one of a driver that was installed beside the kernel's own, which has none.
+    """
+    return {
+        "driver": root.text("sys/module/amdgpu/version") or None,
+        "hip": torch.version.hip,
+        "rocm": getattr(torch.version, "rocm", None),
+        "rccl (NCCL-compatible)": shared.nccl_version(),
+        "miopen": miopen_version(shared.dnn_version_number()),
+        "hipblas": None,
+        "hipblaslt": None,
+    }
+
+
+def miopen_version(number: int | None) -> str | None:
+    """ "3.5.1" from 3005001, what ``torch.backends.cudnn.version()`` is in this build.
+
+    Source: pytorch, torch/csrc/cuda/shared/cudnn.cpp, ``getVersionInt``.
+    """
+    if not number:
+        return None
+    return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
+
+
+def partition(root: Tree, pci: str | None, kind: str) -> str | None:
+    """The GPU's "compute" ("SPX", "CPX") or "memory" ("NPS1") partitioning, from amdgpu's sysfs."""
+    if pci is None:
+        return None
+    return root.text(f"{_PCI}/{pci}/current_{kind}_partition") or None
+
+
+def blas_library() -> str:
+    """What torch's matrix products call first: hipBLASLt, hipBLAS or Composable Kernel."""
+    names = {"cublas": "hipBLAS", "cublaslt": "hipBLASLt", "ck": "Composable Kernel"}
+    preferred = str(torch.backends.cuda.preferred_blas_library()).rpartition(".")[2].lower()
+    return names.get(preferred, "hipBLAS and hipBLASLt")

@@ -1,0 +1,129 @@
+"""The description of a device, from torch's properties and what its vendor names differently."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from portagpu.collectives.comm import Comm
+from portagpu.contract import Capability, Description
+from portagpu.host import gpus_on_machine
+from portagpu.target import identify
+from portagpu_torch_gpu import facts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from portagpu.arch import Arch
+    from portagpu.host.tree import Tree
+
+_REDUCE_OPS: Final = frozenset({"SUM", "AVG", "PRODUCT", "MIN", "MAX"})
+"""For floating-point tensors, as ProcessGroupNCCL has them (torch 2.13, ProcessGroupNCCL.cpp)."""
+
+_ALWAYS: Final = frozenset(
+    {
+        Capability.STREAMS,
+        Capability.EVENTS,
+        Capability.GRAPHS,
+        Capability.PEAK_MEMORY,
+        Capability.PINNED_MEMORY,
+        Capability.AUTOCAST,
+    }
+)
+
+
+def properties_of(index: int) -> Any:
+    """torch's properties of that visible device; opens torch's runtime."""
+    torch.cuda.init()
+    return torch.cuda.get_device_properties(index)
+
+
+def describe(
+    index: int,
+    properties: Any,
+    *,
+    name: str,
+    arch: Arch,
+    uuid: str | None,
+    library: str,
+    versions: Mapping[str, str | None],
+    root: Tree,
+) -> Description:
+    """What a backend knows of that device; ``library`` is what answers to "nccl" in this build."""
+    target = identify(
+        arch.vendor,
+        arch.name,
+        properties.name,
+        properties.total_memory,
+        properties.multi_processor_count,
+    )
+    return Description(
+        name=name,
+        index=index,
+        device=torch.device("cuda", index),
+        arch=arch,
+        product=properties.name or None,
+        vendor=arch.vendor,
+        target=target,
+        capabilities=_capabilities(),
+        precision=facts.precision(target),
+        comm=Comm(
+            c10d_name="nccl",
+            library=library,
+            version=nccl_version(),
+            device_type="cuda",
+            reduce_ops=_REDUCE_OPS,
+            local_env=MappingProxyType({"NCCL_SOCKET_IFNAME": "lo"}),
+            device_ids=(index,),
+        ),
+        sizing=facts.sizing(properties, target, arch.warp_size),
+        uuid=uuid,
+        pci=pci_address(properties) or _pci_of_uuid(uuid, root),
+        versions={"torch": torch.__version__, **versions},
+    )
+
+
+def _capabilities() -> frozenset[Capability]:
+    """What torch.cuda offers on any device; collectives where torch was built with the library."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_nccl_available():
+        return _ALWAYS | {Capability.COLLECTIVES}
+    return _ALWAYS
+
+
+def pci_address(properties: Any) -> str | None:
+    """``domain:bus:device.0`` from torch's properties; None where this torch has no such fields.
+
+    torch does not report the function.
+    """
+    parts = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    numbers = [int(part) for part in parts if part is not None]
+    if len(numbers) != len(parts):
+        return None
+    return "{:04x}:{:02x}:{:02x}.0".format(*numbers)
+
+
+def _pci_of_uuid(uuid: str | None, root: Tree) -> str | None:
+    """The PCI address under which the kernel's files show that UUID, if they show it once."""
+    found = [gpu.pci for gpu in gpus_on_machine(root) if uuid is not None and gpu.uuid == uuid]
+    return found[0] if len(found) == 1 else None
+
+
+def nccl_version() -> str | None:
+    """What the library behind "nccl" states: "2.27.7"; None where torch was built without it."""
+    try:
+        return ".".join(str(part).lstrip(".-") for part in torch.cuda.nccl.version())
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def dnn_version_number() -> int | None:
+    """The number of ``torch.backends.cudnn.version()``; None where there is no such library."""
+    try:
+        number: int | None = torch.backends.cudnn.version()
+    except (AttributeError, RuntimeError):
+        return None
+    return number

@@ -1,0 +1,156 @@
+"""The part of a plugin that does not depend on the vendor. Imports no torch by itself."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from portagpu.contract import Plugin, Status
+from portagpu.host.tree import Tree
+from portagpu_torch_gpu.child import ask
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ALL_MASKS: Final = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+)
+"""What changes which devices there are and in which order."""
+
+_TORCH_LIMIT_S: Final = 60.0
+_READING_LIMIT_S: Final = 10.0
+
+# A reading beyond these is a driver's way to say that there is none, or is in another unit
+# (a powered device draws something; the kernel's own unit for temperatures is 0.001 degree).
+_PLAUSIBLE: Final = {
+    "clock_mhz": (1.0, 1e5),
+    "memory_clock_mhz": (1.0, 1e5),
+    "temperature_c": (-40.0, 150.0),
+    "power_w": (0.001, 1e4),
+}
+
+
+class TorchGpuPlugin(Plugin):
+    """A plugin for one vendor's devices in the build of torch that is made for them."""
+
+    kind: ClassVar[str]
+    """The kind of build of torch that it needs (``TorchBuild.kind``)."""
+    vendor: ClassVar[str]
+    """The vendor in ``portagpu.host.gpus_on_machine``."""
+    maker: ClassVar[str]
+    """The vendor's name for people."""
+    remedy: ClassVar[str]
+    """How to get such a build, after "install"."""
+    masks: ClassVar[tuple[str, ...]]
+    """The variables whose empty value or leading -1 hides every device."""
+    identity: ClassVar[str]
+    """The module whose ``device_uuid(properties)`` spells torch's UUID as the vendor does."""
+    reader: ClassVar[str]
+    """The module whose ``read(pci, uuid)`` returns readings; it runs in a child process."""
+
+    def __init__(self, root: Tree | None = None) -> None:
+        self.root: Final = root or Tree()
+        """Where the kernel's files are."""
+        self._addresses: dict[int, tuple[str | None, str | None]] = {}
+        self._asked: tuple[tuple[str | None, ...], list[list[str | None]]] | None = None
+
+    @abstractmethod
+    def driver_problem(self, count: int) -> str:
+        """Why this process cannot reach the driver of ``count`` devices; empty where it can."""
+
+    @abstractmethod
+    def count_without_opening(self) -> int | None:
+        """The number of visible devices without loading the driver's runtime; None is unknown."""
+
+    def status(self) -> Status:
+        """Usable where torch is this vendor's build and such a device can be reached."""
+        from portagpu.host import gpus_on_machine
+        from portagpu.torchbuild import torch_build
+
+        build = torch_build()
+        count = sum(gpu.vendor == self.vendor for gpu in gpus_on_machine(self.root))
+        devices = f"{count} {self.maker} GPU{'s' if count > 1 else ''}"
+        if build is None:
+            return Status(False, f"torch is not installed: install {self.remedy}")
+        if build.kind is None:
+            return Status(False, build.problem or "the installed torch cannot be read")
+        if build.kind != self.kind:
+            stated = f"torch {build.version} is a {build.kind} build"
+            if count == 0:
+                return Status(False, f"{stated}, and this machine shows no {self.maker} GPU")
+            return Status(False, f"{stated} and cannot use {devices}: install {self.remedy}")
+        if count == 0:
+            return Status(False, f"this machine shows no {self.maker} GPU")
+        problem = self.driver_problem(count) or self._hidden()
+        if problem:
+            return Status(False, problem)
+        return Status(True, f"torch {build.version} is a {self.kind} build for {devices}", True)
+
+    def _hidden(self) -> str:
+        for name in self.masks:
+            value = os.environ.get(name)
+            if value is not None and value.split(",")[0].strip() in ("", "-1"):
+                return f"{name}={value!r} hides every GPU: unset it or name devices in it"
+        return ""
+
+    def count(self) -> int:
+        """The number of visible devices, as torch counts them.
+
+        Before torch has opened a device it is found without the driver's runtime, which would
+        leave this process unfit to fork; where that cannot be done, a child process asks torch.
+        """
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            return int(torch.cuda.device_count())
+        known = self.count_without_opening()
+        return len(self._ask_torch()) if known is None else known
+
+    def remember(self, index: int, pci: str | None, uuid: str | None) -> None:
+        """Keep where the device of that index is, as its open handle knows it."""
+        self._addresses[index] = (pci, uuid)
+
+    def telemetry(self, index: int) -> Mapping[str, float]:
+        """Readings of that device now, from the vendor's management library in a child process.
+
+        The device is found there by its PCI address or UUID, never by its index: the orders differ.
+        Empty where the library is missing, is of another version, or does not answer.
+        """
+        where = self._addresses.get(index)
+        if where is None:
+            asked = self._ask_torch()
+            if index >= len(asked):
+                return {}
+            pci, uuid = asked[index]
+        else:
+            pci, uuid = where
+        found, _ = ask(self.reader, "read", (pci, uuid), limit_s=_READING_LIMIT_S)
+        return plausible(found)
+
+    def _ask_torch(self) -> list[list[str | None]]:
+        """[PCI address, UUID] of every visible device, by a child, once for the same masks."""
+        masks = tuple(os.environ.get(name) for name in ALL_MASKS)
+        if self._asked is None or self._asked[0] != masks:
+            found, _ = ask(
+                "portagpu_torch_gpu.visible", "addresses", (self.identity,), limit_s=_TORCH_LIMIT_S
+            )
+            self._asked = (masks, found or [])
+        return self._asked[1]
+
+
+def plausible(found: Any) -> dict[str, float]:
+    """The readings that are numbers in the range of their unit; "N/A" and the like are absent."""
+    kept: dict[str, float] = {}
+    for name, value in (found if isinstance(found, dict) else {}).items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        low, high = _PLAUSIBLE.get(name, (-math.inf, math.inf))
+        if math.isfinite(value) and low <= value <= high:
+            kept[name] = float(value)
+    return kept
