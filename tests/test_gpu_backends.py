@@ -1,0 +1,407 @@
+"""Both GPU backends over fake builds of torch: every method runs, on the right device.
+
+Nothing here ran on a GPU, and nothing here says anything about one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+
+import pytest
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch")
+
+from portagpu import registry
+from portagpu.arch import Arch
+from portagpu.contract import Capability
+from portagpu.errors import BackendNotFound
+from portagpu.host.tree import Tree
+from portagpu.precision import Support
+from portagpu.rng import launch_wave, same_numbers_up_to
+from portagpu.sizing import Sizing
+from portagpu.target import Scope
+from tests import fake_torch
+from tests.recorded_gpus import ALL, CUDA, ROCM
+from tests.registry_state import forget, machine, use_plugins
+
+PLUGINS = {
+    "cuda": importlib.import_module("portagpu_cuda").CudaPlugin,
+    "rocm": importlib.import_module("portagpu_rocm").RocmPlugin,
+}
+BY_ID = {gpu.id: gpu for gpu in ALL}
+every_gpu = pytest.mark.parametrize("gpu", ALL, ids=[gpu.id for gpu in ALL])
+either = pytest.mark.parametrize("gpu", [BY_ID["h200"], BY_ID["mi300x-spx"]], ids=["cuda", "rocm"])
+
+
+def opened(monkeypatch, gpu, index=1, root=None):
+    """(handle, driver): the device of that index among two of the kind; device 0 is current."""
+    driver = fake_torch.install(monkeypatch, gpu.kind, [gpu, gpu])
+    handle = PLUGINS[gpu.kind](root).open(index)
+    driver.calls.clear()
+    return handle, driver
+
+
+def use_all(handle, driver):
+    """Call every method once; returns the names of those that were called."""
+    event, graph = handle.Event(True), handle.Graph()
+    with handle.capture(graph):
+        pass
+    side = handle.Stream(-1)
+    with handle.stream(side):
+        assert handle.current_stream() == side, "the stream's block did not make it current"
+    with handle.annotate("{braces} and schön"):
+        assert driver.ranges == ["{braces} and schön"], "the range has another name"
+    depth = handle.range_push("a")
+    assert (depth, handle.range_pop()) == (0, 0), "ranges do not nest from 0"
+    event.record()
+    handle.activate()
+    handle.synchronize()
+    handle.reset_peak_memory_stats()
+    handle.empty_cache()
+    state = handle.get_rng_state()
+    handle.set_rng_state(state)
+    handle.manual_seed(7)
+    assert handle.initial_seed() == 7, "the seed did not reach the device's generator"
+    assert handle.seed() == handle.initial_seed(), "seed() returns another seed than it set"
+    handle.GradScaler(enabled=False)
+    handle.autocast(torch.bfloat16, enabled=False)
+    values = {
+        "device_count": (handle.device_count(), 2),
+        "current_device": (handle.current_device(), 1),
+        "get_device_name": (handle.get_device_name(), handle.product),
+        "memory_allocated": (handle.memory_allocated(), 2000),
+        "max_memory_allocated": (handle.max_memory_allocated(), 2001),
+        "memory_reserved": (handle.memory_reserved(), 2002),
+        "max_memory_reserved": (handle.max_memory_reserved(), 2003),
+        "mem_get_info": (handle.mem_get_info()[1], handle.get_device_properties().total_memory),
+        "stream_priorities": (handle.stream_priorities(), fake_torch.PRIORITIES[driver.kind]),
+        "generator": (handle.generator(), torch.cuda.default_generators[1]),
+        "random_wave": (handle.random_wave(), launch_wave(handle.sizing)),
+        "is_bf16_supported": (handle.is_bf16_supported(), True),
+    }
+    for name, (found, expected) in values.items():
+        assert found == expected, f"{name}() is {found}, not {expected}"
+    return {
+        *values,
+        *("Event", "Graph", "capture", "Stream", "stream", "current_stream", "annotate"),
+        *("range_push", "range_pop", "activate", "synchronize", "reset_peak_memory_stats"),
+        *("empty_cache", "get_rng_state", "set_rng_state", "manual_seed", "initial_seed", "seed"),
+        *("GradScaler", "autocast", "get_device_properties", "memory_stats"),
+    }
+
+
+@every_gpu
+def test_every_method_runs_on_its_own_device(monkeypatch, gpu):
+    handle, driver = opened(monkeypatch, gpu)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    tensor = torch.ones(2)
+    assert handle.pin(tensor) is tensor, "pin() does not call the tensor's own pin_memory()"
+    methods = {
+        name
+        for name, member in inspect.getmembers(type(handle), callable)
+        if not name.startswith("_")
+    }
+    assert methods - {"pin"} == use_all(handle, driver), "a method has no call in this test"
+    indices = {call[1] for call in driver.calls if len(call) > 1}
+    assert indices == {1}, f"calls for device 1 reached the devices {sorted(indices)}"
+
+
+@every_gpu
+def test_a_device_is_what_it_printed_elsewhere(monkeypatch, gpu):
+    handle, _ = opened(monkeypatch, gpu)
+    known = {**gpu.documented, **gpu.recorded}
+    vendor = {"cuda": "nvidia", "rocm": "amd"}[gpu.kind]
+    assert handle.arch == Arch(vendor, gpu.arch, known["warp_size"]), f"the arch is {handle.arch!r}"
+    assert handle.device == torch.device("cuda", 1), "torch calls both vendors' devices cuda"
+    assert (handle.uuid, handle.pci) == (gpu.uuid, gpu.pci), f"{handle.uuid} at {handle.pci}"
+    assert handle.product == known["name"], f"the product is {handle.product!r}"
+    assert handle.sizing.unit_count == known["multi_processor_count"], "another number of units"
+    assert handle.target is None or handle.target.arch == handle.arch, "a target of another arch"
+    if gpu.target is not None:
+        assert handle.target.id == gpu.target, f"{gpu.id} is taken for {handle.target.id}"
+    if gpu.wave is not None:
+        assert handle.random_wave() == gpu.wave, f"a wave of {handle.random_wave()} elements"
+
+
+@pytest.mark.parametrize("gpu_id", ["a100-mig", "mi300x-cpx"])
+def test_a_part_of_a_gpu_is_not_taken_for_the_whole(monkeypatch, gpu_id):
+    handle, _ = opened(monkeypatch, BY_ID[gpu_id])
+    scope = handle.target.scope if handle.target is not None else None
+    assert scope in (None, Scope.FAMILY), f"{gpu_id} is taken for {handle.target.id}"
+
+
+def test_a_mig_slice_has_its_profile_and_its_own_kind_of_uuid(monkeypatch):
+    handle, _ = opened(monkeypatch, BY_ID["a100-mig"])
+    assert handle.mig_profile == "3g.20gb", f"the profile is {handle.mig_profile!r}"
+    whole, _ = opened(monkeypatch, BY_ID["h200"])
+    assert whole.mig_profile is None, "a whole GPU has a MIG profile"
+    from portagpu_cuda.identity import device_uuid
+
+    text = "91a535d7-4157-249a-65e5-73883afa626e"
+    slice_ = type("P", (), {"name": "NVIDIA H200 MIG 1g.18gb", "uuid": text})
+    assert device_uuid(slice_) == f"MIG-{text}", "NVML would not know that UUID"
+
+
+@pytest.mark.parametrize("text", ["", "00000000-0000-0000-0000-000000000000", "none"])
+def test_an_absent_uuid_is_none(monkeypatch, text):
+    opened(monkeypatch, BY_ID["h200"])
+    for kind in PLUGINS:
+        module = importlib.import_module(f"portagpu_{kind}.identity")
+        found = module.device_uuid(type("P", (), {"name": "x", "uuid": text}))
+        assert found is None, f"{kind}: {text!r} became {found!r}"
+
+
+def test_capability_numbers_of_two_vendors_are_not_one_space(monkeypatch):
+    hopper, _ = opened(monkeypatch, BY_ID["h100"])
+    cdna2, _ = opened(monkeypatch, BY_ID["mi210"])
+    reported = [handle.get_device_properties() for handle in (hopper, cdna2)]
+    pairs = [(properties.major, properties.minor) for properties in reported]
+    assert pairs == [(9, 0), (9, 0)], "the premise: both report 9.0"
+    assert hopper.precision.fp8 is not None, "Hopper's fp8 is gone"
+    assert cdna2.precision.fp8 is None, "gfx90a got Hopper's fp8 through its capability number"
+    assert hopper.arch != cdna2.arch, "two vendors' architectures are equal"
+
+
+@pytest.mark.parametrize(
+    ("gpu_id", "pair"),
+    [
+        ("h200", (torch.float8_e4m3fn, torch.float8_e5m2)),
+        ("mi300x-spx", (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)),
+    ],
+)
+def test_fp8_is_of_the_flavour_that_the_facts_state(monkeypatch, gpu_id, pair):
+    handle, _ = opened(monkeypatch, BY_ID[gpu_id])
+    assert (handle.precision.fp8.e4m3, handle.precision.fp8.e5m2) == pair
+    native = {
+        dtype
+        for dtype, support in handle.precision.table.items()
+        if str(dtype).startswith("torch.float8") and support is Support.NATIVE
+    }
+    assert native == set(pair), f"native are {native}"
+
+
+def test_an_architecture_without_facts_claims_no_native_half_precision(monkeypatch):
+    unknown = fake_torch_gpu("cuda", "NVIDIA Something", major=99, minor=0)
+    handle, _ = opened(monkeypatch, unknown)
+    assert handle.target is None, f"sm_990 is taken for {handle.target}"
+    assert handle.precision.fp8 is None, "an unknown architecture has native fp8"
+    assert not handle.is_bf16_supported(including_emulation=False), "unknown is not native"
+    assert handle.is_bf16_supported(), "torch computes in bfloat16 on every device it opens"
+    block = handle.sizing.launch(1 << 20).block
+    assert block == 4 * 32, f"a block of {block} threads is more than any device is known to run"
+
+
+def fake_torch_gpu(kind, name, **values):
+    """A device of which nothing is recorded, to see what unknown becomes."""
+    from tests.recorded_gpus import RecordedGpu
+
+    base = {"name": name, "warp_size": 32, "total_memory": 1 << 33, "multi_processor_count": 10}
+    return RecordedGpu("made-up", kind, "made up", {}, {**base, **values})
+
+
+def test_rdna_is_wave32_in_the_same_build(monkeypatch):
+    rdna, _ = opened(monkeypatch, BY_ID["rx7900xtx"])
+    cdna, _ = opened(monkeypatch, BY_ID["mi300x-spx"])
+    assert (rdna.arch.warp_size, cdna.arch.warp_size) == (32, 64), "the wave is the vendor's"
+
+
+@either
+def test_the_library_behind_nccl_is_named(monkeypatch, gpu):
+    handle, _ = opened(monkeypatch, gpu)
+    expected = {"cuda": ("NCCL", "2.27.7"), "rocm": ("RCCL", "2.22.3")}[gpu.kind]
+    assert (handle.comm.library, handle.comm.version) == expected
+    assert (handle.comm.c10d_name, handle.comm.init_string) == ("nccl", "cpu:gloo,cuda:nccl")
+    assert handle.comm.device_ids == (1,), "DistributedDataParallel would use another device"
+    assert Capability.COLLECTIVES in handle.capabilities
+
+
+def test_a_torch_without_nccl_claims_no_collectives(monkeypatch):
+    fake_torch.install(monkeypatch, "cuda", CUDA[1:2])
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    monkeypatch.delattr(torch._C, "_nccl_version")
+    handle = PLUGINS["cuda"]().open(0)
+    assert Capability.COLLECTIVES not in handle.capabilities, "claimed without the library"
+    assert handle.comm.version is None, f"the version of no library is {handle.comm.version}"
+
+
+def test_versions_of_cuda(monkeypatch, tmp_path):
+    file = tmp_path / "sys/module/nvidia/version"
+    file.parent.mkdir(parents=True)
+    file.write_text("590.48.01\n")
+    handle, _ = opened(monkeypatch, BY_ID["h200"], root=Tree(tmp_path))
+    found = dict(handle.versions)
+    assert found.pop("cublas", "") != "", "an unknown version is an empty text"
+    assert found == {
+        "torch": torch.__version__,
+        "driver": "590.48.01",
+        "cuda": "12.8",
+        "nccl": "2.27.7",
+        "cudnn": "9.10.2",
+    }
+    assert handle.dnn_library == "cuDNN"
+
+
+def test_versions_and_partitions_of_rocm(monkeypatch, tmp_path):
+    device = tmp_path / "sys/bus/pci/devices/0000:05:00.0"
+    for path, text in (
+        (tmp_path / "sys/module/amdgpu/version", "6.12.12\n"),
+        (device / "current_compute_partition", "CPX\n"),
+        (device / "current_memory_partition", "NPS1\n"),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    handle, _ = opened(monkeypatch, BY_ID["mi300x-cpx"], root=Tree(tmp_path))
+    assert (handle.compute_partition, handle.memory_partition) == ("CPX", "NPS1")
+    assert handle.versions["driver"] == "6.12.12"
+    assert handle.versions["miopen"] == "3.5.1", "MIOpen's number was read as cuDNN's"
+    assert handle.versions["hip"] == "6.4.43482-0f2d60242"
+    assert handle.dnn_library == "MIOpen"
+    assert handle.blas_library.startswith("hipBLAS"), f"the BLAS library is {handle.blas_library}"
+    elsewhere, _ = opened(monkeypatch, BY_ID["mi300x-spx"], root=Tree(tmp_path))
+    assert elsewhere.compute_partition is None, "a device without an address has a partition"
+
+
+@pytest.mark.parametrize(("number", "text"), [(91002, "9.10.2"), (8907, "8.9.7"), (None, None)])
+def test_cudnn_versions(monkeypatch, number, text):
+    opened(monkeypatch, BY_ID["h200"])
+    from portagpu_cuda.identity import cudnn_version
+
+    assert cudnn_version(number) == text
+
+
+@pytest.mark.parametrize(("asked", "cuda", "rocm"), [(0, 0, 0), (-1, -1, -1), (-9, -3, -1)])
+def test_priorities_are_clamped_to_what_the_device_has(monkeypatch, asked, cuda, rocm):
+    for gpu, expected in ((BY_ID["h200"], cuda), (BY_ID["mi300x-spx"], rocm)):
+        handle, _ = opened(monkeypatch, gpu)
+        found = handle.Stream(asked).priority
+        assert found == expected, f"{gpu.kind}: priority {asked} became {found}"
+
+
+@either
+def test_an_event_belongs_to_its_device_and_not_to_the_current_one(monkeypatch, gpu):
+    handle, driver = opened(monkeypatch, gpu)
+    assert driver.current == 0, "the premise: another device is current"
+    event = handle.Event()
+    assert isinstance(event, torch.cuda.Event), "the event is not torch's"
+    event.record()
+    event.wait()
+    assert driver.calls == [("record", 1), ("wait", 1)], f"{driver.calls}"
+    assert driver.current == 0, "recording an event left another device current"
+
+
+@either
+def test_event_times_that_do_not_exist_are_errors(monkeypatch, gpu):
+    handle, _ = opened(monkeypatch, gpu)
+    start, end = handle.Event(True), handle.Event(True)
+    start.record()
+    with pytest.raises(ValueError, match="must be recorded"):
+        start.elapsed_time(end)
+    with pytest.raises(ValueError, match="enable_timing"):
+        start.elapsed_time(handle.Event())
+    end.record()
+    assert start.elapsed_time(end) == 1.0
+
+
+@either
+def test_a_graph_that_captured_nothing_cannot_be_replayed(monkeypatch, gpu):
+    handle, _ = opened(monkeypatch, gpu)
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+        handle.Graph().replay()
+
+
+@pytest.mark.parametrize(("gpu_id", "prefix"), [("h200", "CUDA"), ("mi300x-spx", "HIP")])
+def test_what_may_not_be_captured_raises_and_ends_the_capture(monkeypatch, gpu_id, prefix):
+    handle, driver = opened(monkeypatch, BY_ID[gpu_id])
+    before = handle.current_stream()
+    with (
+        pytest.raises(RuntimeError, match=f"{prefix} error: .* when stream is capturing"),
+        handle.capture(handle.Graph()),
+    ):
+        handle.synchronize()
+    assert not driver.capturing, "the capture did not end"
+    assert handle.current_stream() == before, "the capture's stream is still current"
+    assert driver.current == 0, "another device is current after the capture"
+
+
+@either
+def test_captures_share_one_stream_of_the_device(monkeypatch, gpu):
+    handle, driver = opened(monkeypatch, gpu)
+    for _ in range(2):
+        with handle.capture(handle.Graph()):
+            pass
+    captures = [call for call in driver.calls if call[0] == "capture"]
+    assert len(captures) == 2, f"{driver.calls}"
+    assert captures[0] == captures[1], "two captures ran on two streams: a shared pool needs one"
+    assert captures[0][1] == 1, f"the capture was on device {captures[0][1]}"
+    own = handle.Stream()
+    with handle.capture(handle.Graph(), pool=(0, 1), stream=own):
+        pass
+    assert driver.calls[-1] == ("capture", 1, own.stream_id, (0, 1)), f"{driver.calls[-1]}"
+
+
+@pytest.mark.parametrize("kind", ["cuda", "rocm"])
+def test_a_build_without_a_device_says_so_as_torch_does(monkeypatch, kind):
+    forget(monkeypatch)
+    fake_torch.install(monkeypatch, kind, [])
+    plugin = PLUGINS[kind]()
+    monkeypatch.setattr(plugin, "count", lambda: 1)
+    machine(monkeypatch, kind, ({"cuda": "nvidia", "rocm": "amd"}[kind],))
+    monkeypatch.setattr(plugin, "driver_problem", lambda count: "")
+    use_plugins(monkeypatch, plugin)
+    with pytest.raises(BackendNotFound, match=r"No (CUDA|HIP) GPUs are available") as caught:
+        registry.backend()
+    assert "\n" not in str(caught.value), "more than one line"
+
+
+@either
+def test_an_index_past_the_last_device_is_an_index_error(monkeypatch, gpu):
+    forget(monkeypatch)
+    fake_torch.install(monkeypatch, gpu.kind, [gpu, gpu])
+    plugin = PLUGINS[gpu.kind]()
+    monkeypatch.setattr(plugin, "count_without_opening", lambda: 2)
+    monkeypatch.setattr(plugin, "driver_problem", lambda count: "")
+    machine(monkeypatch, gpu.kind, (plugin.vendor, plugin.vendor))
+    use_plugins(monkeypatch, plugin)
+    assert registry.backend(index=1).index == 1
+    assert registry.backend().name == gpu.kind, "the GPU's backend is not the default"
+    with pytest.raises(IndexError, match="sees 2"):
+        registry.backend(index=2)
+
+
+def test_opening_one_device_opens_no_other(monkeypatch):
+    _, driver = opened(monkeypatch, BY_ID["h200"])
+    assert driver.current == 0, "opening device 1 made it current"
+    assert not driver.calls, f"opening a device called {driver.calls}"
+
+
+def test_two_devices_draw_alike_up_to_the_smaller_wave():
+    # the figures of pytorch PR 176584
+    h200, mi300x = Sizing(32, 132, 1024, 2048, 32), Sizing(64, 304, 1024, 2048, 16)
+    mi308x, w7900 = Sizing(64, 80, 1024, 2048, 16), Sizing(32, 48, 1024, 2048, 16)
+    assert same_numbers_up_to(h200, mi300x) == 270336
+    assert same_numbers_up_to(mi300x, mi308x, h200) == 163840
+    assert same_numbers_up_to(w7900) == 98304
+
+
+def test_a_wave_of_odd_sizes_counts_whole_blocks():
+    # 1536 threads a unit are 6 blocks of 256; 1000 are 3, and 232 threads stay idle
+    assert launch_wave(Sizing(32, 142, 1024, 1536, 24)) == 142 * 6 * 256
+    assert launch_wave(Sizing(32, 2, 1024, 1000, 16)) == 2 * 3 * 256
+
+
+def test_a_cpu_shares_no_random_stream_with_a_gpu():
+    with pytest.raises(ValueError, match="CPU"):
+        same_numbers_up_to(Sizing(32, 132, 1024, 2048, 32), Sizing(1, 8, 1, 1, 1))
+    with pytest.raises(ValueError, match="at least one"):
+        same_numbers_up_to()
+
+
+def test_the_recordings_cover_the_devices_that_the_fakes_stand_for():
+    assert {gpu.id for gpu in CUDA} == {"h100", "h200", "a100-mig", "l40s", "b200"}
+    rocm = {"mi100", "mi210", "mi250x", "mi300x-spx", "mi300x-cpx", "mi355x", "rx7900xtx"}
+    assert {gpu.id for gpu in ROCM} == rocm
+    for gpu in ALL:
+        assert gpu.recorded, f"{gpu.id} has no recorded value"
+        assert not gpu.recorded.keys() & gpu.documented.keys(), f"{gpu.id} has a value twice"

@@ -1,0 +1,583 @@
+"""What the GPU plugins say, count and read without a device and without torch."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import sys
+import textwrap
+import time
+from types import SimpleNamespace
+
+import pytest
+
+import portagpu_torch_gpu.plugin as shared
+from portagpu import registry
+from portagpu.errors import BackendNotFound
+from portagpu.host.tree import Tree
+from portagpu_cuda import CudaPlugin
+from portagpu_rocm import RocmPlugin
+from portagpu_torch_gpu.child import ask
+from portagpu_torch_gpu.plugin import ALL_MASKS, plausible
+from tests.fake_plugins import FakePlugin
+from tests.registry_state import forget, machine, use_plugins
+
+PLUGINS = {"cuda": CudaPlugin, "rocm": RocmPlugin}
+VENDORS = {"cuda": "nvidia", "rocm": "amd"}
+MAKERS = {"cuda": "NVIDIA", "rocm": "AMD"}
+both = pytest.mark.parametrize("kind", ["cuda", "rocm"])
+
+
+@pytest.fixture(autouse=True)
+def _no_masks(monkeypatch):
+    for name in ALL_MASKS:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def driver_here(tmp_path):
+    """A root in which both vendors' drivers have their control files."""
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidiactl", "kfd"):
+        (tmp_path / "dev" / name).touch()
+    return Tree(tmp_path)
+
+
+# --- status
+
+
+@both
+def test_the_right_build_beside_its_gpus_is_chosen(monkeypatch, driver_here, kind):
+    machine(monkeypatch, kind, (VENDORS[kind], VENDORS[kind], "other"))
+    found = PLUGINS[kind](driver_here).status()
+    assert (found.usable, found.automatic) == (True, True), found.reason
+    assert found.reason == f"torch 2.13.0 is a {kind} build for 2 {MAKERS[kind]} GPUs"
+
+
+@both
+@pytest.mark.parametrize("build", ["cpu", "cuda", "rocm", "xpu"])
+def test_the_wrong_build_is_one_line_with_the_remedy(monkeypatch, driver_here, kind, build):
+    if build == kind:
+        return
+    machine(monkeypatch, build, (VENDORS[kind],))
+    found = PLUGINS[kind](driver_here).status()
+    assert not found.usable
+    assert not found.automatic
+    assert found.reason.startswith(
+        f"torch 2.13.0 is a {build} build and cannot use 1 {MAKERS[kind]} GPU: install a "
+    ), found.reason
+    assert "\n" not in found.reason, "more than one line"
+
+
+@both
+def test_a_cpu_build_without_a_gpu_needs_no_remedy(monkeypatch, driver_here, kind):
+    machine(monkeypatch, "cpu")
+    found = PLUGINS[kind](driver_here).status()
+    expected = f"torch 2.13.0 is a cpu build, and this machine shows no {MAKERS[kind]} GPU"
+    assert (found.usable, found.reason) == (False, expected)
+
+
+@both
+def test_the_right_build_without_a_gpu_is_not_usable(monkeypatch, driver_here, kind):
+    machine(monkeypatch, kind, ("other",))
+    found = PLUGINS[kind](driver_here).status()
+    expected = f"this machine shows no {MAKERS[kind]} GPU"
+    assert (found.usable, found.reason) == (False, expected)
+
+
+@both
+def test_without_torch_the_reason_says_what_to_install(monkeypatch, driver_here, kind):
+    machine(monkeypatch, kind, (VENDORS[kind],), installed=False)
+    found = PLUGINS[kind](driver_here).status()
+    assert not found.usable
+    assert found.reason.startswith("torch is not installed: install a "), found.reason
+
+
+@both
+def test_a_broken_torch_is_the_reason(monkeypatch, driver_here, kind):
+    machine(monkeypatch, None, (VENDORS[kind],))
+    assert PLUGINS[kind](driver_here).status().reason == "torch/version.py is broken"
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "remedy"),
+    [("cuda", "/dev/nvidiactl", "load NVIDIA's driver"), ("rocm", "/dev/kfd", "--device=/dev/kfd")],
+)
+def test_a_gpu_without_its_driver_says_which_file_is_missing(
+    monkeypatch, tmp_path, kind, file, remedy
+):
+    machine(monkeypatch, kind, (VENDORS[kind],))
+    found = PLUGINS[kind](Tree(tmp_path)).status()
+    assert not found.usable
+    assert f"no {file}" in found.reason, found.reason
+    assert remedy in found.reason, found.reason
+
+
+def test_a_kfd_that_may_not_be_opened_names_the_groups(monkeypatch, driver_here):
+    machine(monkeypatch, "rocm", ("amd",))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    found = RocmPlugin(driver_here).status()
+    assert not found.usable
+    assert "render and video" in found.reason, found.reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(kind, name) for kind in ("cuda", "rocm") for name in PLUGINS[kind].masks],
+)
+@pytest.mark.parametrize("value", ["", "-1", " -1,0", ",0"])
+def test_a_mask_that_hides_every_gpu_is_the_reason(monkeypatch, driver_here, kind, name, value):
+    machine(monkeypatch, kind, (VENDORS[kind],))
+    monkeypatch.setenv(name, value)
+    found = PLUGINS[kind](driver_here).status()
+    assert not found.usable, f"{name}={value!r} leaves the backend usable with no device"
+    assert found.reason.startswith(f"{name}={value!r} hides every GPU"), found.reason
+
+
+@both
+@pytest.mark.parametrize("value", ["0", "0,-1", "GPU-1,GPU-2", "3"])
+def test_a_mask_that_names_a_device_hides_not_all(monkeypatch, driver_here, kind, value):
+    machine(monkeypatch, kind, (VENDORS[kind],))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert PLUGINS[kind](driver_here).status().usable
+
+
+@both
+def test_two_vendors_in_one_machine_are_decided_by_the_build(monkeypatch, driver_here, kind):
+    forget(monkeypatch)
+    machine(monkeypatch, kind, ("amd", "nvidia", "nvidia"))
+    use_plugins(monkeypatch, CudaPlugin(driver_here), RocmPlugin(driver_here), FakePlugin("cpu"))
+    assert registry.resolve() == kind, f"the {kind} build chose {registry.resolve()}"
+
+
+def test_two_vendors_and_a_torch_for_neither_run_on_the_cpu(monkeypatch, driver_here):
+    forget(monkeypatch)
+    machine(monkeypatch, "cpu", ("amd", "nvidia"))
+    use_plugins(monkeypatch, CudaPlugin(driver_here), RocmPlugin(driver_here), FakePlugin("cpu"))
+    assert registry.resolve() == "cpu"
+    reasons = {name: status.reason for name, status in registry.statuses().items()}
+    assert "cannot use 1 NVIDIA GPU" in reasons["cuda"], reasons
+    assert "cannot use 1 AMD GPU" in reasons["rocm"], reasons
+
+
+def test_the_other_vendors_build_is_an_error_with_both_reasons(monkeypatch, driver_here):
+    forget(monkeypatch)
+    machine(monkeypatch, "cuda", ("amd",))
+    use_plugins(monkeypatch, CudaPlugin(driver_here), RocmPlugin(driver_here), FakePlugin("cpu"))
+    with pytest.raises(BackendNotFound, match=r"1 GPU.s. of amd") as caught:
+        registry.resolve()
+    assert "install a ROCm build of torch" in str(caught.value), str(caught.value)
+    assert "shows no NVIDIA GPU" in caught.value.reasons["cuda"], caught.value.reasons
+
+
+# --- counting
+
+
+def loaded_torch(monkeypatch, *, initialized, count):
+    cuda = SimpleNamespace(is_initialized=lambda: initialized, device_count=lambda: count)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+
+
+@both
+def test_an_initialised_torch_counts_itself(monkeypatch, kind):
+    loaded_torch(monkeypatch, initialized=True, count=8)
+    plugin = PLUGINS[kind]()
+    monkeypatch.setattr(plugin, "count_without_opening", lambda: pytest.fail("asked again"))
+    assert plugin.count() == 8
+
+
+@both
+def test_where_nothing_else_counts_a_child_does_once(monkeypatch, kind):
+    loaded_torch(monkeypatch, initialized=False, count=99)
+    asked = []
+
+    def answer(module, function, arguments=(), *, limit_s):
+        asked.append((module, function, arguments))
+        return [["0000:05:00.0", None]] * 3, ""
+
+    monkeypatch.setattr(shared, "ask", answer)
+    plugin = PLUGINS[kind]()
+    monkeypatch.setattr(plugin, "count_without_opening", lambda: None)
+    assert (plugin.count(), plugin.count()) == (3, 3)
+    expected = ("portagpu_torch_gpu.visible", "addresses", (f"portagpu_{kind}.identity",))
+    assert asked == [expected], f"{len(asked)} children were asked"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    plugin.count()
+    assert len(asked) == 2, "the count under other masks is the former one"
+
+
+def test_cuda_counts_through_torch_where_nvml_answers(monkeypatch):
+    loaded_torch(monkeypatch, initialized=False, count=4)
+    library = SimpleNamespace(nvmlInit_v2=lambda: 0, nvmlShutdown=lambda: 0)
+    monkeypatch.setattr("ctypes.CDLL", lambda name: library)
+    assert CudaPlugin().count_without_opening() == 4
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
+    assert CudaPlugin().count_without_opening() is None, "torch would open the driver for MIG"
+
+
+@pytest.mark.parametrize("nvml", ["missing", "failing", "old"])
+def test_cuda_does_not_let_torch_open_the_driver_where_nvml_does_not_answer(monkeypatch, nvml):
+    loaded_torch(monkeypatch, initialized=False, count=4)
+
+    def load(name):
+        if nvml == "missing":
+            raise OSError(f"{name}: cannot open shared object file")
+        return SimpleNamespace(nvmlInit_v2=lambda: 9) if nvml == "failing" else SimpleNamespace()
+
+    monkeypatch.setattr("ctypes.CDLL", load)
+    assert CudaPlugin().count_without_opening() is None
+
+
+def kfd_machine(root, *, partitions=1):
+    """One AMD GPU in a KFD tree, with the device files of its partitions."""
+    nodes = root / "sys/class/kfd/kfd/topology/nodes"
+    (root / "dev/dri").mkdir(parents=True)
+    for index in range(partitions):
+        folder = nodes / str(index + 1)
+        folder.mkdir(parents=True)
+        fields = {
+            "simd_count": 152,
+            "simd_per_cu": 4,
+            "vendor_id": 0x1002,
+            "location_id": 0x500,
+            "gfx_target_version": 90402,
+            "unique_id": 7,
+            "drm_render_minor": 128 + index,
+        }
+        text = "".join(f"{key} {value}\n" for key, value in fields.items())
+        (folder / "properties").write_text(text)
+        (root / f"dev/dri/renderD{128 + index}").touch()
+
+
+@pytest.mark.parametrize("partitions", [1, 8])
+def test_rocm_counts_the_partitions_that_it_may_open(monkeypatch, tmp_path, partitions):
+    kfd_machine(tmp_path, partitions=partitions)
+    monkeypatch.setattr(os, "access", lambda path, mode: True)
+    assert RocmPlugin(Tree(tmp_path)).count_without_opening() == partitions
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path).endswith("renderD128"))
+    assert RocmPlugin(Tree(tmp_path)).count_without_opening() == 1, "it counts what it may not open"
+
+
+@pytest.mark.parametrize("name", RocmPlugin.masks)
+def test_rocm_leaves_masks_to_the_runtime(monkeypatch, tmp_path, name):
+    kfd_machine(tmp_path)
+    monkeypatch.setenv(name, "0")
+    assert RocmPlugin(Tree(tmp_path)).count_without_opening() is None
+
+
+def test_rocm_without_files_is_unknown_and_not_none(tmp_path):
+    assert RocmPlugin(Tree(tmp_path)).count_without_opening() is None
+
+
+# --- asking in a child
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """Put a module of that source where only this test's children find it first."""
+
+    def write(name, source):
+        folder = tmp_path / "stand-ins"
+        package = folder / name.replace(".", "/")
+        package.parent.mkdir(parents=True, exist_ok=True)
+        package.with_suffix(".py").write_text(textwrap.dedent(source), encoding="utf-8")
+        if str(folder) not in sys.path:
+            monkeypatch.syspath_prepend(str(folder))
+
+    return write
+
+
+def test_a_child_answers_and_what_it_prints_is_no_answer(stand_in):
+    stand_in("talks", "def f(a, b):\n    print('noise')\n    return {'sum': a + b}")
+    assert ask("talks", "f", (1, 2), limit_s=30) == ({"sum": 3}, "")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("def f():\n    raise RuntimeError('driver not loaded')", "driver not loaded"),
+        ("import nowhere_to_be_found", "nowhere_to_be_found"),
+        ("def f():\n    import os; os.abort()", "SIGABRT"),
+        ("def f():\n    import os; os.kill(os.getpid(), 11)", "SIGSEGV"),
+        ("def f():\n    import sys; sys.exit(3)", "failed: without a word"),
+        ("def f():\n    import os; os._exit(0)", "gave no answer"),
+        ("def f():\n    return object()", "not JSON serializable"),
+    ],
+    ids=["raises", "missing", "aborts", "crashes", "exits", "vanishes", "unspeakable"],
+)
+def test_what_ends_a_child_is_a_reason(stand_in, source, reason):
+    stand_in("ends", source)
+    value, problem = ask("ends", "f", limit_s=30)
+    assert value is None
+    assert reason in problem, problem
+    assert "\n" not in problem, "more than one line"
+
+
+def test_a_child_that_hangs_is_ended_with_what_it_started(stand_in, tmp_path):
+    stand_in(
+        "hangs",
+        f"""
+        import subprocess, sys, time
+        def f():
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+            open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
+            time.sleep(600)
+        """,
+    )
+    value, problem = ask("hangs", "f", limit_s=2)
+    assert (value, problem) == (None, "hangs did not answer within 2 s")
+    pid = int((tmp_path / "pid").read_text())
+    for _ in range(100):
+        try:
+            state = (Tree().text(f"proc/{pid}/stat") or "x) Z").rpartition(")")[2].split()[0]
+        except IndexError:
+            state = "Z"
+        if state in "ZX":
+            return
+        time.sleep(0.05)
+    raise AssertionError("the hanging child's own child is still running")
+
+
+# --- readings
+
+
+def test_readings_that_are_no_numbers_of_their_unit_are_absent():
+    found = plausible(
+        {
+            "clock_mhz": 0,
+            "memory_clock_mhz": "N/A",
+            "temperature_c": 45_000,  # the kernel's unit
+            "power_w": 0,
+            "throttle_count": 3,
+        }
+    )
+    assert found == {"throttle_count": 3.0}, f"{found}"
+    assert plausible(None) == {}
+    assert plausible({"power_w": float("nan"), "clock_mhz": True}) == {}
+    assert plausible({"power_w": 77.67, "temperature_c": -5}) == {
+        "power_w": 77.67,
+        "temperature_c": -5.0,
+    }
+
+
+PYNVML = """
+    NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 1, 2
+    class NVMLError(Exception): pass
+    def nvmlInit(): pass
+    def nvmlDeviceGetHandleByPciBusId(pci):
+        if pci != "0000:83:00.0": raise NVMLError("Not Found")
+        return "gpu"
+    def nvmlDeviceGetHandleByUUID(uuid): return "slice" if uuid.startswith("MIG-") else "gpu"
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle):
+        assert handle == "slice"
+        return "gpu"
+    def nvmlDeviceGetHandleByIndex(index): raise AssertionError("asked by index")
+    def nvmlDeviceGetClockInfo(handle, kind):
+        assert handle == "gpu"
+        return {1: 345, 2: 3201}[kind]
+    def nvmlDeviceGetTemperature(handle, sensor): return 28
+    def nvmlDeviceGetPowerUsage(handle): return 77670
+"""
+H200_IDLE = {
+    "clock_mhz": 345.0,
+    "memory_clock_mhz": 3201.0,
+    "temperature_c": 28.0,
+    "power_w": 77.67,  # NVML says milliwatts; the values are an idle H200's (nvidia-smi 590.48.01)
+}
+
+
+@pytest.mark.parametrize(
+    "where", [("0000:83:00.0", None), (None, "GPU-1"), (None, "MIG-1")], ids=["pci", "uuid", "mig"]
+)
+def test_nvml_readings_are_of_the_gpu_at_that_place(stand_in, where):
+    stand_in("pynvml", PYNVML)
+    plugin = CudaPlugin()
+    plugin.remember(3, *where)
+    assert plugin.telemetry(3) == H200_IDLE
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        ("def nvmlDeviceGetPowerUsage(handle): raise NVMLError('Not Supported')", "power_w"),
+        ("del nvmlDeviceGetClockInfo", "clock_mhz memory_clock_mhz"),
+        ("def nvmlDeviceGetTemperature(h, s): raise NVMLError('Not Found')", "temperature_c"),
+    ],
+)
+def test_a_reading_that_nvml_refuses_is_absent_alone(stand_in, change, left):
+    stand_in("pynvml", f"{textwrap.dedent(PYNVML)}\n{change}\n")
+    plugin = CudaPlugin()
+    plugin.remember(0, "0000:83:00.0", None)
+    missing = left.split()
+    assert plugin.telemetry(0) == {k: v for k, v in H200_IDLE.items() if k not in missing}
+
+
+def test_the_newer_call_for_temperature_is_preferred(stand_in):
+    newer = "def nvmlDeviceGetTemperatureV(handle, sensor): return 29"
+    stand_in("pynvml", f"{textwrap.dedent(PYNVML)}\n{newer}\n")
+    plugin = CudaPlugin()
+    plugin.remember(0, "0000:83:00.0", None)
+    assert plugin.telemetry(0)["temperature_c"] == 29.0
+
+
+AMDSMI = """
+    class AmdSmiClkType: GFX, MEM = "gfx", "mem"
+    class AmdSmiTemperatureType: JUNCTION = "junction"
+    class AmdSmiTemperatureMetric: CURRENT = "current"
+    def amdsmi_init(): pass
+    def amdsmi_get_processor_handles(): return ["far", "near"]
+    def amdsmi_get_gpu_device_bdf(handle):
+        return {"far": "0000:C6:00.0", "near": "0000:05:00.0"}[handle]
+    def amdsmi_get_clock_info(handle, kind):
+        assert handle == "near"
+        return {"clk": {"gfx": 132, "mem": 900}[kind], "max_clk": 2100}
+    def amdsmi_get_temp_metric(handle, sensor, metric): return 41
+    def amdsmi_get_power_info(handle):
+        return {"current_socket_power": 137, "average_socket_power": "N/A", "power_limit": 750}
+"""
+NEAR = {"clock_mhz": 132.0, "memory_clock_mhz": 900.0, "temperature_c": 41.0, "power_w": 137.0}
+
+
+def rocm_readings(index=0):
+    plugin = RocmPlugin()
+    plugin.remember(index, "0000:05:00.0", "GPU-e3aa140f9a5f9e31")
+    return plugin.telemetry(index)
+
+
+def test_amdsmi_readings_are_of_the_gpu_at_that_address(stand_in):
+    stand_in("amdsmi", AMDSMI)
+    assert rocm_readings() == NEAR, "not the second of AMD SMI's GPUs, whose address it is"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        # of MI200 and before: the other key; of a second die of MI250: none
+        ("{'current_socket_power': 'N/A', 'average_socket_power': 39}", 39.0),
+        ("{'current_socket_power': 'N/A', 'average_socket_power': 'N/A'}", None),
+        ("{'current_socket_power': 0, 'average_socket_power': 0xFFFF}", None),
+        ("{'average_socket_power': 0xFFFFFFFF}", None),
+        ("{}", None),
+    ],
+)
+def test_not_available_is_absent_and_not_zero(stand_in, change, expected):
+    replaced = f"def amdsmi_get_power_info(handle): return {change}"
+    stand_in("amdsmi", f"{textwrap.dedent(AMDSMI)}\n{replaced}\n")
+    assert rocm_readings().get("power_w") == expected
+
+
+def test_the_clocks_of_older_amdsmi_have_another_key(stand_in):
+    older = "def amdsmi_get_clock_info(handle, kind): return {'cur_clk': 300}"
+    stand_in("amdsmi", f"{textwrap.dedent(AMDSMI)}\n{older}\n")
+    assert rocm_readings()["clock_mhz"] == 300.0
+
+
+PYRSMI = """
+    import sys
+    assert sys.modules["amdsmi"] is None, "pyrsmi would try the broken amdsmi again"
+    def smi_initialize(): pass
+    def smi_get_device_count(): return 2
+    def smi_get_device_pci_id(index): return [0xC600, 0x500][index]
+    def smi_get_device_average_power(index): return [999.0, 137.0][index]
+"""
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "raise KeyError('libamd_smi.so')",  # amdsmi 7.0.2 without its library
+        "raise AttributeError('libamd_smi.so: undefined symbol: amdsmi_get_x')",
+        "def amdsmi_init(): raise RuntimeError('AMDSMI_STATUS_DRIVER_NOT_LOADED')",
+        "raise SystemExit(1)",
+    ],
+    ids=["no library", "another version", "no driver", "exits"],
+)
+def test_pyrsmi_answers_where_amdsmi_does_not(stand_in, broken):
+    stand_in("amdsmi", broken)
+    stand_in("pyrsmi.rocml", PYRSMI)
+    assert rocm_readings() == {"power_w": 137.0}, "not the second of pyrsmi's GPUs"
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("amdsmi", "import os; os.abort()"),
+        ("pynvml", "import os; os.abort()"),
+        ("pynvml", "def nvmlInit(): raise RuntimeError('Driver/library version mismatch')"),
+    ],
+)
+def test_a_library_that_fails_leaves_no_reading_and_no_error(stand_in, module, source):
+    stand_in(module, source)
+    stand_in("pyrsmi.rocml", "raise ImportError('no')")
+    plugin = RocmPlugin() if module == "amdsmi" else CudaPlugin()
+    plugin.remember(0, "0000:05:00.0", None)
+    assert plugin.telemetry(0) == {}
+
+
+@both
+def test_a_library_that_hangs_leaves_no_reading(stand_in, monkeypatch, kind):
+    monkeypatch.setattr(shared, "_READING_LIMIT_S", 2.0)
+    stand_in({"cuda": "pynvml", "rocm": "amdsmi"}[kind], "import time; time.sleep(600)")
+    plugin = PLUGINS[kind]()
+    plugin.remember(0, "0000:05:00.0", None)
+    assert plugin.telemetry(0) == {}
+
+
+@both
+def test_a_device_that_was_not_opened_is_found_by_its_address(monkeypatch, kind):
+    asked = []
+
+    def answer(module, function, arguments=(), *, limit_s):
+        if function == "addresses":
+            return [["0000:c6:00.0", "GPU-a"], ["0000:05:00.0", "GPU-b"]], ""
+        asked.append((module, arguments))
+        return {"power_w": 10}, ""
+
+    monkeypatch.setattr(shared, "ask", answer)
+    plugin = PLUGINS[kind]()
+    assert plugin.telemetry(1) == {"power_w": 10.0}
+    assert asked == [(plugin.reader, ("0000:05:00.0", "GPU-b"))], f"{asked}"
+    assert plugin.telemetry(2) == {}, "a device that is not there has readings"
+
+
+# --- the vendors' real packages on a machine without their hardware
+
+
+@pytest.mark.parametrize(
+    ("module", "reader", "reason"),
+    [
+        ("pynvml", "portagpu_cuda.nvml", "NVMLError_LibraryNotFound"),
+        ("amdsmi", "portagpu_rocm.smi", "amdsmi: "),
+        ("pyrsmi", "portagpu_rocm.smi", "pyrsmi: "),
+    ],
+)
+def test_the_real_package_without_its_library_is_a_reason(module, reader, reason):
+    # looked for and not imported: amdsmi without its library fails to import, which is the test
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+    if any(os.path.exists(f"/dev/{name}") for name in ("nvidiactl", "kfd")):  # noqa: PTH110
+        pytest.skip("this machine has a driver, which may answer")
+    found, problem = ask(reader, "read", ("0000:05:00.0", None), limit_s=60)
+    assert found is None, f"{module} read {found} without hardware"
+    assert reason in problem, problem
+    assert "\n" not in problem, "more than one line"
+
+
+# --- as installed
+
+
+@pytest.mark.torch
+def test_an_installed_wheel_shows_every_reason_and_stays_on_the_cpu(child, portagpu_installed):
+    pytest.importorskip("torch")
+    version = importlib.metadata.version("torch")
+    if "cpu" not in version:
+        pytest.skip(f"torch {version} has a GPU build")
+    shown = child("-m", "portagpu", "info", "--json", "-", path=[portagpu_installed])
+    backends = {entry["name"]: entry for entry in json.loads(shown.ok())["backends"]}
+    for kind in PLUGINS:
+        assert backends[kind]["usable"] is False
+        assert backends[kind]["reason"].startswith(f"torch {version} is a cpu build")
+    code = "import portagpu as pg, sys; print(pg.backend().name)"
+    assert child("-c", code, path=[portagpu_installed]).ok().strip() == "cpu"
