@@ -30,7 +30,9 @@ class DeviceEvent(torch.cuda.Event):
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
     ) -> DeviceEvent:
         """A new event; whoever makes it sets ``index``."""
-        event: DeviceEvent = super().__new__(cls, enable_timing, blocking, interprocess)
+        event: DeviceEvent = super().__new__(  # type: ignore[no-untyped-call]
+            cls, enable_timing, blocking, interprocess
+        )
         return event
 
     def record(self, stream: Any = None) -> None:

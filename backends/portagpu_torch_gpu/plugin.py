@@ -58,6 +58,7 @@ class TorchGpuPlugin(Plugin):
     def __init__(self, root: Tree | None = None) -> None:
         self.root: Final = root or Tree()
         """Where the kernel's files are."""
+        self._count: int | None = None
         self._addresses: dict[int, tuple[str | None, str | None]] = {}
         self._asked: tuple[tuple[str | None, ...], list[list[str | None]]] | None = None
 
@@ -106,9 +107,13 @@ class TorchGpuPlugin(Plugin):
         Before torch has opened a device it is found without the driver's runtime, which would
         leave this process unfit to fork; where that cannot be done, a child process asks torch.
         """
+        if self._count is not None:
+            return self._count
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
-            return int(torch.cuda.device_count())
+            # from here on neither torch nor the driver looks at the masks again
+            self._count = int(torch.cuda.device_count())
+            return self._count
         known = self.count_without_opening()
         return len(self._ask_torch()) if known is None else known
 
