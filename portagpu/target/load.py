@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 from portagpu.arch import base_name
 from portagpu.errors import PortagpuError, TargetError, TargetNotFound
 from portagpu.paths import matrix_dir
-from portagpu.target.read import Catalogue, read_family, read_sources, read_target
+from portagpu.target.folder import Folder, read_folder
+from portagpu.target.read import read_target
 from portagpu.target.table import closest, normalise, one_line, read_text
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from portagpu.target.model import Match, Target
-    from portagpu.target.read import Family
+    from portagpu.target.read import Catalogue, Family
 
 ENTRY_POINTS: Final = "portagpu.targets"
 
@@ -35,60 +36,9 @@ class TargetProblem:
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     targets: Mapping[str, Target]
-    family_targets: Mapping[tuple[str, str], Target]
+    families: Mapping[tuple[str, str], Family]
     catalogue: Catalogue
     problems: tuple[TargetProblem, ...]
-
-
-def read_folder(folder: Path, base: Catalogue | None = None) -> Catalogue:
-    """What ``folder`` adds to ``base``, checked, as a catalogue that holds both.
-
-    A folder has ``<id>.toml`` for each target, ``families/<arch>.toml`` and ``sources.toml``.
-    Raises TargetError at the first thing that is wrong, and leaves ``base`` as it was.
-    """
-    base = base or Catalogue()
-    merged = Catalogue(dict(base.sources), dict(base.families), dict(base.targets))
-    sources = folder / "sources.toml"
-    if sources.is_file():
-        for name, source in read_sources(sources.name, read_text(sources)).items():
-            _once(sources.name, "sources", name, merged.sources)
-            merged.sources[name] = source
-    for path in sorted((folder / "families").glob("*.toml")):
-        family = read_family(path.name, read_text(path), merged, path.stem)
-        _once(path.name, "id", family.id, merged.families)
-        merged.families[family.id] = family
-    for path in sorted(folder.glob("*.toml")):
-        if path.name != sources.name:
-            target = read_target(path.name, read_text(path), merged, path.stem)
-            _once(path.name, "id", target.id, merged.targets)
-            _unambiguous(path.name, target, merged.targets.values())
-            merged.targets[target.id] = target
-    return merged
-
-
-def _once(file: str, key: str, name: str, taken: Iterable[str]) -> None:
-    if name in taken:
-        raise TargetError(f"{file}: {key}: {name!r} is defined already (rule duplicate)")
-
-
-def _unambiguous(file: str, new: Target, others: Iterable[Target]) -> None:
-    """No device may be two products."""
-    for other in others:
-        if new.arch == other.arch and _overlap(new.match, other.match):
-            raise TargetError(
-                f"{file}: match.names: a device can be {new.id} and {other.id}; tell them apart by "
-                "memory_bytes or unit_count (rule ambiguous-match)"
-            )
-
-
-def _overlap(one: Match, two: Match) -> bool:
-    if not (one.names & two.names or (one.any_product and two.any_product)):
-        return False
-    ranges = ((one.memory_bytes, two.memory_bytes), (one.unit_count, two.unit_count))
-    return all(
-        first is None or second is None or (first[0] <= second[1] and second[0] <= first[1])
-        for first, second in ranges
-    )
 
 
 def _folder(entry_point: EntryPoint) -> Path:
@@ -107,8 +57,8 @@ def _folder(entry_point: EntryPoint) -> Path:
     raise TargetError(f"module {entry_point.module} is not a folder on disk")
 
 
-def _load(folder: Path, entry_points: Iterable[EntryPoint]) -> _Loaded:
-    catalogue = read_folder(folder)
+def _load(catalogue: Catalogue, entry_points: Iterable[EntryPoint]) -> _Loaded:
+    """What ``catalogue`` holds and what packages add to it."""
     problems: list[TargetProblem] = []
     for each in sorted(entry_points, key=lambda point: (point.name, point.value)):
         try:
@@ -117,29 +67,40 @@ def _load(folder: Path, entry_points: Iterable[EntryPoint]) -> _Loaded:
             problems.append(TargetProblem(each.name, str(error)))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's package may do anything
             problems.append(TargetProblem(each.name, one_line(f"{type(error).__name__}: {error}")))
+    families = {
+        (family.vendor, name): family
+        for family in catalogue.families.values()
+        for name in (family.id, *family.aliases)
+    }
     return _Loaded(
         MappingProxyType(dict(sorted(catalogue.targets.items()))),
-        MappingProxyType(_by_name(catalogue.families.values())),
+        MappingProxyType(families),
         catalogue,
         tuple(problems),
     )
 
 
-def _by_name(families: Iterable[Family]) -> dict[tuple[str, str], Target]:
-    named: dict[tuple[str, str], Target] = {}
-    for family in families:
-        target = family.target()
-        for name in (family.id, *family.aliases):
-            named[family.vendor, name] = target
-    return named
+@functools.cache
+def _packages() -> tuple[EntryPoint, ...]:
+    # takes longer to import than a family takes to read, and most callers have it already
+    from portagpu.distributions import entry_points
+
+    return tuple(entry_points(ENTRY_POINTS))
+
+
+@functools.cache
+def _matrix() -> Folder:
+    return Folder(matrix_dir() / "targets")
 
 
 @functools.cache
 def _loaded() -> _Loaded:
-    # takes longer to import than the targets take to read, and most callers have it already
-    from portagpu.distributions import entry_points
+    return _load(_matrix().everything(), _packages())
 
-    return _load(matrix_dir() / "targets", entry_points(ENTRY_POINTS))
+
+@functools.cache
+def _family_target(family: Family) -> Target:
+    return family.target()
 
 
 def load_targets() -> Mapping[str, Target]:
@@ -158,6 +119,9 @@ def target_problems() -> tuple[TargetProblem, ...]:
 
 def load_target(target_id: str) -> Target:
     """The target of that id. Raises TargetNotFound that offers the closest ids."""
+    found = None if _packages() else _matrix().target(target_id)
+    if found is not None:
+        return found
     targets = load_targets()
     if target_id in targets:
         return targets[target_id]
@@ -189,17 +153,27 @@ def identify(
 
     A product matches by its name, where its memory and its number of units, when given, are the
     product's too. Any other member of a known architecture gets a target of scope "family", which
-    has no peaks, no memory and no expectations.
+    has no peaks, no memory and no expectations. Only the files of that architecture are read,
+    unless installed packages bring targets.
     """
-    loaded = _loaded()
-    family = loaded.family_targets.get((vendor, base_name(arch)))
+    family, products = _family(vendor, base_name(arch))
     if family is None:
         return None
     name = None if product is None else normalise(product)
-    for target in loaded.targets.values():
-        if target.arch == family.arch and _is(target.match, name, memory_bytes, unit_count):
+    for target in products:
+        if _is(target.match, name, memory_bytes, unit_count):
             return target
-    return family
+    return _family_target(family)
+
+
+def _family(vendor: str, arch: str) -> tuple[Family | None, Iterable[Target]]:
+    """The family of that name or alias, and its products."""
+    if not _packages():
+        family = _matrix().family(vendor, arch)
+        return family, [] if family is None else _matrix().products(family)
+    loaded = _loaded()
+    family = loaded.families.get((vendor, arch))
+    return family, [each for each in loaded.targets.values() if family and each.arch == family.arch]
 
 
 def _is(match: Match, name: str | None, memory_bytes: int | None, unit_count: int | None) -> bool:

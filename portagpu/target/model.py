@@ -181,6 +181,8 @@ class Match:
     any_product: bool = False
     memory_bytes: tuple[int, int] | None = None
     unit_count: tuple[int, int] | None = None
+    source: tuple[str, ...] = ()
+    """Where devices were seen to print one of the names; empty: they are the vendor's spelling."""
 
 
 DTYPE_BITS: Final[Mapping[str, int]] = MappingProxyType(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.arch import Arch
 from portagpu.contract import Capability
 from portagpu.target.expect import read_expectation
-from portagpu.target.facts import Source, read_facts
+from portagpu.target.facts import Source, named_sources, read_facts
 from portagpu.target.model import (
     ExpectedFailure,
     Match,
@@ -43,16 +43,16 @@ _TARGET_KEYS: Final = (
 )
 _FAMILY_KEYS: Final = ("schema", "id", "vendor", "aliases", "claims", "facts")
 _SOURCE_KEYS: Final = ("kind", "where", "version", "retrieved", "note")
-_MATCH_KEYS: Final = ("names", "any_product", "memory_bytes", "unit_count")
+_MATCH_KEYS: Final = ("names", "any_product", "memory_bytes", "unit_count", "source")
 _FAILURE_KEYS: Final = ("case_id_pattern", "reason", "url", "expires")
 _ID: Final = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
 _CAPABILITIES: Final = tuple(str(capability) for capability in Capability)
 _CLAIM: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """What every member of one architecture shares."""
+    """What every member of one architecture shares. Made once, and compared by identity."""
 
     id: str
     vendor: str
@@ -110,7 +110,7 @@ def _claims(top: Table) -> tuple[str, ...]:
     return claims
 
 
-def _match(top: Table) -> Match:
+def _match(top: Table, sources: Mapping[str, Source]) -> Match:
     table = Table(top.file, "match", top.table("match"), _MATCH_KEYS)
     any_product = table.data.get("any_product", False)
     if not isinstance(any_product, bool):
@@ -120,7 +120,13 @@ def _match(top: Table) -> Match:
         table.fail("names", "null", "holds a name without letters or digits")
     if any_product == bool(names):
         table.fail("names", "match", "give either names or any_product = true")
-    return Match(names, any_product, _range(table, "memory_bytes"), _range(table, "unit_count"))
+    return Match(
+        names,
+        any_product,
+        _range(table, "memory_bytes"),
+        _range(table, "unit_count"),
+        named_sources(table, sources),
+    )
 
 
 def _range(table: Table, key: str) -> tuple[int, int] | None:
@@ -211,5 +217,5 @@ def read_target(file: str, text: str, catalogue: Catalogue, stem: str | None = N
             read_expectation(file, f"expectations[{index}]", each, facts, catalogue.sources)
             for index, each in enumerate(top.tables("expectations"))
         ),
-        match=_match(top),
+        match=_match(top, catalogue.sources),
     )

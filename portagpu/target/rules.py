@@ -268,15 +268,22 @@ def _host_link(facts: Facts) -> Iterator[Violation]:
 
 
 def _memory(facts: Facts) -> Iterator[Violation]:
-    """A seller's GB is 1e9 or 2^30 bytes; a device reports less what the driver keeps."""
-    sold, reported = facts.number("memory.size"), facts.number("memory.reported")
-    if sold is None or reported is None:
+    """A seller's GB is 1e9 or 2^30 bytes; a device reports less what the driver keeps.
+
+    A product is sold with one size, or with several and is one product all the same.
+    """
+    one, several = "memory.size", "memory.sizes"
+    if one in facts and several in facts:
+        yield Violation(several, "memory-size", f"leave it out: {one} says that there is one")
+    size, sizes = facts.number(one), facts.items(several)
+    sold = [size] if size is not None else [float(each) for each in sizes or ()]
+    reported = facts.number("memory.reported")
+    if not sold or reported is None:
         return
-    if not 0.85 * sold * 1e9 <= reported <= 1.01 * sold * 2**30:
+    if not any(0.85 * each * 1e9 <= reported <= 1.01 * each * 2**30 for each in sold):
+        stated = " or ".join(f"{each:g}" for each in sold)
         yield Violation(
-            "memory.reported",
-            "memory-size",
-            f"{reported:g} B does not fit a memory.size of {sold:g} GB",
+            "memory.reported", "memory-size", f"{reported:g} B does not fit {stated} GB of memory"
         )
 
 

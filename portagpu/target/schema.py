@@ -114,6 +114,7 @@ def _product() -> Iterator[Key]:
     yield Key("peak.clock.matrix", n, ("MHz",), 200, 5000, product=True)
     yield Key("peak.clock.vector", n, ("MHz",), 200, 5000, product=True)
     yield Key("memory.size", n, ("GB",), 1, 4096, product=True)
+    yield Key("memory.sizes", Kind.INTEGERS, ("GB",), 1, 4096, product=True)
     yield Key("memory.reported", i, ("B",), 2**30, 2**42, product=True)
     yield Key("memory.kind", Kind.TEXT, product=True)
     yield Key("memory.bandwidth", n, rate, 50, 50000, product=True)

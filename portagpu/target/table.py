@@ -28,10 +28,11 @@ def closest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The known words that ``word`` was most likely meant to be, best first."""
     import difflib
 
-    known = sorted(known)
-    near = difflib.get_close_matches(word.lower(), known, n=count, cutoff=0.5)
-    inside = [each for each in known if word and (word.lower() in each or each in word.lower())]
-    return list(dict.fromkeys([*near, *inside]))[:count]
+    known, word = sorted(known), word.lower()
+    longer = [each for each in known if word and word in each]
+    near = difflib.get_close_matches(word, known, n=count, cutoff=0.5)
+    shorter = [each for each in known if each in word]
+    return list(dict.fromkeys([*longer, *near, *shorter]))[:count]
 
 
 class Table:
