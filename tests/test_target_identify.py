@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import datetime
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from portagpu.errors import TargetNotFound
 from portagpu.target import Authority, ExpectedFailure, Scope, identify, load_target
 
+ROOT = Path(__file__).resolve().parents[1]
 GIB = 2**30
 MIB = 2**20
 
 KNOWN = [
-    # what nvidia-smi, torch, rocminfo, rocm-smi and amd-smi print for the same two products
+    # what nvidia-smi, torch, rocminfo, rocm-smi and amd-smi print
     ("nvidia", "sm_90", "NVIDIA H200", 143771 * MIB, 132, "nvidia-h200-sxm"),
     ("nvidia", "sm_90a", "NVIDIA H200", None, None, "nvidia-h200-sxm"),
     ("nvidia", "sm_90", "nvidia h200-sxm5-141gb", None, 132, "nvidia-h200-sxm"),
@@ -22,6 +26,43 @@ KNOWN = [
     ("amd", "gfx942", "AMD Instinct MI300X VF", 205571227648, 304, "amd-mi300x"),
     ("amd", "gfx942", "AMD Instinct(TM) MI300X OAM", None, None, "amd-mi300x"),
     ("amd", "gfx942", "MI300X-O", None, None, "amd-mi300x"),
+    ("nvidia", "sm_70", "Tesla V100-SXM2-16GB", 16160 * MIB, 80, "nvidia-v100-sxm2"),
+    ("nvidia", "sm_70", "Tesla V100-SXM2-32GB", 32510 * MIB, 80, "nvidia-v100-sxm2"),
+    ("nvidia", "sm_75", "Tesla T4", 15360 * MIB, 40, "nvidia-t4"),
+    ("nvidia", "sm_80", "NVIDIA A100-SXM4-40GB", 40960 * MIB, 108, "nvidia-a100-sxm-40gb"),
+    ("nvidia", "sm_80", "NVIDIA A100-SXM4-80GB", 81920 * MIB, 108, "nvidia-a100-sxm-80gb"),
+    ("nvidia", "sm_80", "NVIDIA A100 80GB PCIe", 81920 * MIB, None, "nvidia-a100-pcie-80gb"),
+    ("nvidia", "sm_86", "NVIDIA A10", 23028 * MIB, 72, "nvidia-a10"),
+    ("nvidia", "sm_86", "NVIDIA GeForce RTX 3090", 24575 * MIB, 82, "nvidia-rtx3090"),
+    ("nvidia", "sm_89", "NVIDIA L4", 23034 * MIB, 58, "nvidia-l4"),
+    ("nvidia", "sm_89", "NVIDIA L40S", 46068 * MIB, 142, "nvidia-l40s"),
+    ("nvidia", "sm_89", "NVIDIA GeForce RTX 4090", 24564 * MIB, 128, "nvidia-rtx4090"),
+    ("nvidia", "sm_90", "NVIDIA H100 80GB HBM3", 81559 * MIB, 132, "nvidia-h100-sxm"),
+    ("nvidia", "sm_90", "NVIDIA H100 80GB HBM3", 81082 * MIB, 132, "nvidia-h100-sxm"),
+    ("nvidia", "sm_90", "NVIDIA H100 PCIe", 81008 * MIB, 114, "nvidia-h100-pcie"),
+    ("nvidia", "sm_90", "NVIDIA H100 NVL", 95830 * MIB, 132, "nvidia-h100-nvl"),
+    ("nvidia", "sm_90", "NVIDIA GH200 120GB", 97871 * MIB, 132, "nvidia-gh200"),
+    ("nvidia", "sm_90", "NVIDIA GH200 144G HBM3e", 146831 * MIB, 132, "nvidia-gh200"),
+    ("nvidia", "sm_100", "NVIDIA B200", 183359 * MIB, 148, "nvidia-b200-sxm"),
+    ("nvidia", "sm_100a", "NVIDIA B200", 182642 * MIB, 148, "nvidia-b200-sxm"),
+    ("nvidia", "sm_100", "NVIDIA GB200", 189471 * MIB, None, "nvidia-gb200"),
+    ("nvidia", "sm_103", "NVIDIA B300 SXM6 AC", 275040 * MIB, 148, "nvidia-b300-sxm"),
+    ("nvidia", "sm_120", "NVIDIA GeForce RTX 5090", 32607 * MIB, 170, "nvidia-rtx5090"),
+    ("amd", "gfx906:sramecc+:xnack-", "AMD Instinct MI60 / MI50", 32752 * MIB, 60, "amd-mi50"),
+    ("amd", "gfx908", "AMD Instinct MI100", 32752 * MIB, 120, "amd-mi100"),
+    ("amd", "gfx90a:sramecc+:xnack-", "AMD Instinct MI210", 67092480 * 1024, 104, "amd-mi210"),
+    ("amd", "gfx90a", "AMD Instinct MI250X / MI250", 65520 * MIB, 110, "amd-mi250x"),
+    ("amd", "gfx90a", "AMD Instinct MI250X/MI250", 65520 * MIB, 110, "amd-mi250x"),
+    ("amd", "gfx942", "AMD Instinct MI300A", None, 228, "amd-mi300a"),
+    ("amd", "gfx942", "AMD Instinct MI325X", 256 * GIB, 304, "amd-mi325x"),
+    ("amd", "gfx950:sramecc+:xnack-", "AMD Instinct MI350X", None, 256, "amd-mi350x"),
+    ("amd", "gfx950", "AMD Instinct MI355X", 288 * GIB, 256, "amd-mi355x"),
+    # HIP counts workgroup processors, KFD and rocminfo count compute units
+    ("amd", "gfx1100", "Radeon RX 7900 XTX", 24560 * MIB, 48, "amd-rx7900xtx"),
+    ("amd", "gfx1100", "AMD Radeon RX 7900 XTX", 24560 * MIB, 96, "amd-rx7900xtx"),
+    ("amd", "gfx1100", "AMD Radeon PRO W7900", None, 96, "amd-w7900"),
+    ("amd", "gfx1201", "AMD Radeon RX 9070 XT", 16304 * MIB, 32, "amd-rx9070xt"),
+    ("amd", "gfx1201", "AMD Radeon AI PRO R9700", 32 * GIB, 64, "amd-r9700"),
     ("cpu", "x86-64", "AMD EPYC 9534 64-Core Processor", 128 * GIB, 64, "cpu-x86-64"),
     ("cpu", "x86_64", None, None, None, "cpu-x86-64"),
     ("cpu", "aarch64", "Neoverse-V2", None, 72, "cpu-aarch64"),
@@ -43,11 +84,36 @@ FAMILY_ONLY = [
     ("nvidia", "sm_90", "NVIDIA H200", 143771 * MIB, 16, "a slice that kept the name"),
     ("nvidia", "sm_90", "NVIDIA H200 MIG 1g.18gb", None, None, "a slice with a name of its own"),
     ("nvidia", "sm_90", "NVIDIA H200 NVL", 143771 * MIB, 132, "another product of a similar name"),
-    ("nvidia", "sm_90", "NVIDIA H100 80GB HBM3", 81559 * MIB, 132, "a product without a file"),
+    ("nvidia", "sm_90", "NVIDIA H800", 81559 * MIB, 132, "a product without a file"),
+    ("nvidia", "sm_90", "NVIDIA H100 80GB HBM3", 40448 * MIB, 60, "a slice of an H100"),
+    ("nvidia", "sm_90", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", None, None, "a slice by its name"),
+    (
+        "nvidia",
+        "sm_90",
+        "NVIDIA H100 PCIe",
+        81559 * MIB,
+        132,
+        "the name of one, the units of another",
+    ),
+    ("nvidia", "sm_80", "NVIDIA A100-SXM4-80GB", 40960 * MIB, 108, "the memory of the smaller one"),
+    ("nvidia", "sm_80", "NVIDIA A100-SXM4-40GB", 4864 * MIB, 14, "a slice of an A100"),
+    ("nvidia", "sm_86", "NVIDIA A10G", 22723 * MIB, 80, "a name that starts the same"),
+    ("nvidia", "sm_89", "NVIDIA L40", 46068 * MIB, 142, "the sister of the L40S"),
+    (
+        "amd",
+        "gfx90a",
+        "AMD Instinct MI250X / MI250",
+        65520 * MIB,
+        104,
+        "an MI250, which says the same",
+    ),
+    ("amd", "gfx906", "AMD Instinct MI60 / MI50", 32752 * MIB, 64, "an MI60, which says the same"),
+    ("amd", "gfx906", "AMD Radeon Pro VII", 16 * GIB, 60, "another product of the chip"),
+    ("amd", "gfx950", "AMD Instinct MI355X", 36 * GIB, 32, "one XCD of eight"),
+    ("amd", "gfx1100", "AMD Radeon RX 7900 XT", 20464 * MIB, 42, "the smaller sister"),
     ("nvidia", "sm_90", None, None, None, "a device without a name"),
     ("nvidia", "sm_90", "", None, None, "a device with an empty name"),
     ("amd", "gfx942", "AMD Instinct MI300X", 201310208 * 1024, 38, "one XCD of eight"),
-    ("amd", "gfx942", "AMD Instinct MI325X", 256 * GIB, 304, "the next product of the family"),
     ("amd", "gfx942", "NVIDIA H200", None, None, "a name of another vendor"),
 ]
 
@@ -72,8 +138,10 @@ def test_an_unknown_member_of_a_known_family_gets_the_familys_facts_only(
 @pytest.mark.parametrize(
     ("vendor", "arch"),
     [
-        ("nvidia", "sm_75"),
+        ("nvidia", "sm_61"),
+        ("nvidia", "sm_9"),
         ("nvidia", "gfx942"),
+        ("amd", "x86_64"),
         ("amd", "sm_90"),
         ("amd", "gfx940"),
         ("intel", "xe2"),
@@ -83,6 +151,29 @@ def test_an_unknown_member_of_a_known_family_gets_the_familys_facts_only(
 )
 def test_an_unknown_architecture_is_none(vendor: str, arch: str) -> None:
     assert identify(vendor, arch, "NVIDIA H200", 143771 * MIB, 132) is None
+
+
+def test_a_device_is_the_same_target_whatever_was_read_before() -> None:
+    """Telling one device reads its architecture's files only; the answer is that of all files."""
+    code = (
+        "from portagpu.target import identify, load_target, load_targets\n"
+        "from portagpu.target.load import _matrix\n"
+        "b200 = identify('nvidia', 'sm_100', 'NVIDIA B200')\n"
+        "family = identify('nvidia', 'sm_75', 'something')\n"
+        "arm = identify('cpu', 'arm64', None)\n"
+        "read = set(_matrix()._targets)\n"
+        "every = load_targets()\n"
+        "assert every['nvidia-b200-sxm'] is b200 is load_target('nvidia-b200-sxm')\n"
+        "assert every['cpu-aarch64'] is arm\n"
+        "assert identify('nvidia', 'sm_75', 'something') is family\n"
+        "print(len(read), len(every))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    few, every = map(int, done.stdout.split())
+    assert few <= 6 < every, f"{few} of {every} targets were read to tell three devices"
 
 
 def test_facts_of_a_product_say_which_are_the_familys() -> None:
@@ -102,6 +193,8 @@ def test_facts_of_a_product_say_which_are_the_familys() -> None:
         ("nvidia-h200", "nvidia-h200-sxm"),
         ("AMD-MI300X", "amd-mi300x"),
         ("amd-mi300", "amd-mi300x"),
+        ("nvidia-a100", "nvidia-a100-sxm-40gb"),
+        ("b200", "nvidia-b200-sxm"),
         ("cpu", "cpu-x86-64"),
         ("", "amd-mi300x"),
         ("zzzzzz", "amd-mi300x"),

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from portagpu.paths import matrix_dir
+from portagpu.target.folder import read_folder
 from portagpu.target.load import _load as load
+
+MATRIX = read_folder(matrix_dir() / "targets")
 
 FAMILY = """
 schema = "portagpu.family/1"
@@ -57,7 +60,7 @@ def whole(root: Path, name: str, init: str = "") -> EntryPoint:
 
 
 def test_a_package_brings_a_vendor_of_its_own(root: Path) -> None:
-    loaded = load(matrix_dir() / "targets", [whole(root, "brought_vendor")])
+    loaded = load(MATRIX, [whole(root, "brought_vendor")])
     assert loaded.problems == ()
     assert loaded.targets["intel-example"].arch.warp_size == 32
     assert "nvidia-h200-sxm" in loaded.targets, "the matrix is still there"
@@ -65,14 +68,14 @@ def test_a_package_brings_a_vendor_of_its_own(root: Path) -> None:
 
 def test_a_package_is_read_without_running_it(root: Path) -> None:
     point = whole(root, "brought_but_raises", "raise RuntimeError('ran')")
-    loaded = load(matrix_dir() / "targets", [point])
+    loaded = load(MATRIX, [point])
     assert loaded.problems == ()
     assert "intel-example" in loaded.targets
 
 
 def test_a_package_may_use_a_family_of_the_matrix(root: Path) -> None:
     text = TARGET.replace('"intel"', '"nvidia"').replace('"xe2"', '"sm_90"')
-    loaded = load(matrix_dir() / "targets", [package(root, "brought_sm90", intel_example=text)])
+    loaded = load(MATRIX, [package(root, "brought_sm90", intel_example=text)])
     assert loaded.problems == ()
     assert loaded.targets["intel-example"].value("exec.max_blocks_per_unit") == 32
 
@@ -94,7 +97,7 @@ def test_a_broken_package_is_reported_and_stops_nothing(
     root: Path, name: str, files: dict[str, str], reason: str
 ) -> None:
     points = [package(root, name, **files), whole(root, f"zz_after_{name}")]
-    loaded = load(matrix_dir() / "targets", points)
+    loaded = load(MATRIX, points)
     assert [each.entry_point for each in loaded.problems] == [name]
     assert reason in loaded.problems[0].reason
     assert "\n" not in loaded.problems[0].reason
@@ -104,7 +107,7 @@ def test_a_broken_package_is_reported_and_stops_nothing(
 def test_a_package_with_one_wrong_file_brings_nothing(root: Path) -> None:
     point = whole(root, "half_wrong")
     (root / "half_wrong" / "zz.toml").write_text("id = 1", encoding="utf-8")
-    loaded = load(matrix_dir() / "targets", [point])
+    loaded = load(MATRIX, [point])
     assert loaded.problems and "intel-example" not in loaded.targets
     assert "xe2" not in loaded.catalogue.families, "half a package is not kept"
 
@@ -115,7 +118,7 @@ def test_a_package_with_one_wrong_file_brings_nothing(root: Path) -> None:
 def test_a_module_that_is_no_folder_is_reported(root: Path, value: str) -> None:
     package(root, "raising_parent", "raise SystemExit(0)")
     point = EntryPoint(name="third", value=value, group="portagpu.targets")
-    loaded = load(matrix_dir() / "targets", [point])
+    loaded = load(MATRIX, [point])
     assert [each.entry_point for each in loaded.problems] == ["third"]
     assert loaded.problems[0].reason
     assert "amd-mi300x" in loaded.targets

@@ -13,7 +13,7 @@ from portagpu.errors import PortagpuError, TargetError
 from portagpu.paths import matrix_dir
 from portagpu.target import parse_target
 from portagpu.target import rules as target_rules
-from portagpu.target.load import read_folder
+from portagpu.target.folder import read_folder
 
 MUTATIONS = tomllib.loads(
     Path(__file__).with_name("test_target_mutations.toml").read_text(encoding="utf-8")
