@@ -208,6 +208,19 @@ def test_where_nothing_else_counts_a_child_does_once(monkeypatch, kind):
     assert len(asked) == 2, "the count under other masks is the former one"
 
 
+@pytest.mark.torch
+@both
+def test_what_a_process_prepared_its_ranks_need_not_ask(monkeypatch, kind):
+    torch = pytest.importorskip("torch")
+    plugin, asked = PLUGINS[kind](), []
+    monkeypatch.setattr(plugin, "count_without_opening", lambda: None)
+    monkeypatch.setattr(shared, "ask", lambda *a, **o: asked.append(a) or ([[None, None]] * 2, ""))
+    plugin.prepare()
+    assert f"portagpu_{kind}.backend" in sys.modules, "a rank would import the backend itself"
+    assert not torch.cuda.is_initialized(), "preparing opened a device"
+    assert (plugin.count(), len(asked)) == (2, 1), f"{len(asked)} children were asked"
+
+
 def test_cuda_counts_through_torch_where_nvml_answers(monkeypatch):
     loaded_torch(monkeypatch, initialized=False, count=4)
     library = SimpleNamespace(nvmlInit_v2=lambda: 0, nvmlShutdown=lambda: 0)

@@ -25,6 +25,7 @@ class CudaPlugin(TorchGpuPlugin):
     maker = "NVIDIA"
     remedy = "a CUDA build of torch (https://pytorch.org/get-started/locally)"
     masks = ("CUDA_VISIBLE_DEVICES",)
+    backend = "portagpu_cuda.backend"
     identity = "portagpu_cuda.identity"
     reader = "portagpu_cuda.nvml"
 

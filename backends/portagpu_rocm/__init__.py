@@ -26,6 +26,7 @@ class RocmPlugin(TorchGpuPlugin):
     maker = "AMD"
     remedy = "a ROCm build of torch (https://pytorch.org/get-started/locally)"
     masks = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    backend = "portagpu_rocm.backend"
     identity = "portagpu_rocm.identity"
     reader = "portagpu_rocm.smi"
 

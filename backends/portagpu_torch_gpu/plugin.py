@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from abc import abstractmethod
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from portagpu.contract import Plugin, Status
@@ -50,6 +51,8 @@ class TorchGpuPlugin(Plugin):
     """How to get such a build, after "install"."""
     masks: ClassVar[tuple[str, ...]]
     """The variables whose empty value or leading -1 hides every device."""
+    backend: ClassVar[str]
+    """The module of the opened device, which imports torch."""
     identity: ClassVar[str]
     """The module whose ``device_uuid(properties)`` spells torch's UUID as the vendor does."""
     reader: ClassVar[str]
@@ -116,6 +119,11 @@ class TorchGpuPlugin(Plugin):
             return self._count
         known = self.count_without_opening()
         return len(self._ask_torch()) if known is None else known
+
+    def prepare(self) -> None:
+        """Import the backend, and count once what every rank would count for itself."""
+        import_module(self.backend)
+        self.count()
 
     def remember(self, index: int, pci: str | None, uuid: str | None) -> None:
         """Keep where the device of that index is, as its open handle knows it."""
