@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +23,21 @@ class Support(StrEnum):
     """Tensors can be kept and converted; there is no arithmetic."""
     NONE = "none"
     """Not even tensors of it exist on the device."""
+
+
+EVERYWHERE: Final = (
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+)
+"""Names of the torch dtypes that CPUs and GPUs alike compute in with instructions of their own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from portagpu.collectives.comm import Comm
 from portagpu.contract import Capability, Description
 from portagpu.host.cgroup import read_cgroup
 from portagpu.host.cpu import read_cpu
-from portagpu.precision import Precision, Support
+from portagpu.precision import EVERYWHERE, Precision, Support
 from portagpu.sizing import Sizing
 from portagpu.target import identify
 from portagpu_cpu.memory import ROOT, can_reset_peak, free_and_total
@@ -30,18 +30,7 @@ _CAPABILITIES: Final = frozenset(
 _BF16_UNITS: Final = frozenset({"AVX-512BF16", "AMX-BF16", "BF16", "SVE-BF16", "SME-B16F32"})
 _FP16_UNITS: Final = frozenset({"AVX-512FP16", "AMX-FP16", "NEON-FP16", "SME-F16F32"})
 
-_NATIVE: Final = (
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float32,
-    torch.float64,
-    torch.complex64,
-    torch.complex128,
-)
+_NATIVE: Final = tuple(getattr(torch, name) for name in EVERYWHERE)
 _STORED: Final = (
     torch.float8_e4m3fn,
     torch.float8_e5m2,

@@ -7,25 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from portagpu.precision import Fp8, Precision, Support
+from portagpu.precision import EVERYWHERE, Fp8, Precision, Support
 from portagpu.sizing import Sizing
 
 if TYPE_CHECKING:
     from portagpu.target import Target
 
-# what every device that torch.cuda opens computes in instructions of its own
-_NATIVE: Final = (
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float32,
-    torch.float64,
-    torch.complex64,
-    torch.complex128,
-)
+_NATIVE: Final = tuple(getattr(torch, name) for name in EVERYWHERE)
 _FP8: Final = MappingProxyType(
     {
         "ocp": Fp8(torch.float8_e4m3fn, torch.float8_e5m2),
