@@ -1,0 +1,228 @@
+"""What one source says of a machine's devices: readings, links and events, each with its source.
+
+A source is a kernel tree, a vendor's library, a vendor's tool or the kernel's log. Live detection
+and replay produce these same objects; ``portagpu.inventory.join`` makes one machine of them.
+Unknown is None everywhere: "N/A" is never 0, an empty name is no name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A schedulable part of a GPU: a MIG slice or a compute partition.
+
+    ``profile`` is the vendor's name of its kind ("3g.40gb", "CPX"); ``index`` its number within
+    the GPU.
+    """
+
+    index: int | None = None
+    uuid: str | None = None
+    profile: str | None = None
+    memory_bytes: int | None = None
+    unit_count: int | None = None
+    device_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pcie:
+    """A GPU's PCI Express link. Generations are 1 to 7, widths are lanes.
+
+    ``device_*`` is what the GPU can do, ``max_*`` what GPU and slot can do together, the bare ones
+    what the link does now: an idle GPU may have lowered its generation to save power.
+    """
+
+    generation: int | None = None
+    width: int | None = None
+    max_generation: int | None = None
+    max_width: int | None = None
+    device_generation: int | None = None
+    device_width: int | None = None
+    replays: int | None = None
+    """Packets that were sent again since the counter began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Errors of a GPU's memory; counts are events or pages.
+
+    ``corrected`` and ``uncorrected`` are since the driver was loaded, ``*_total`` over the
+    device's life. ``retired_pages`` and ``remapped_rows`` are by cause.
+    """
+
+    ecc_enabled: bool | None = None
+    corrected: int | None = None
+    uncorrected: int | None = None
+    corrected_total: int | None = None
+    uncorrected_total: int | None = None
+    by_block: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
+    """(corrected, uncorrected) of each block that counts for itself ("UMC", "SRAM", "XGMI")."""
+    retired_pages: Mapping[str, int] = field(default_factory=dict)
+    remapped_rows: Mapping[str, int] = field(default_factory=dict)
+    pending: bool | None = None
+    """A page or row waits for a reset of the GPU to be taken out of use."""
+    remap_failed: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What changes while a machine runs.
+
+    Temperatures are in degrees Celsius by the sensor's name in the vendor's own tool, in lower case
+    ("gpu", "memory", "edge", "junction"); ``limits_c`` by what happens there ("shutdown",
+    "slowdown", "critical", "memory-critical"). ``throttling`` holds the active reasons that slow
+    the clocks, empty where none is active; idle is no such reason.
+    """
+
+    temperatures_c: Mapping[str, float] = field(default_factory=dict)
+    limits_c: Mapping[str, float] = field(default_factory=dict)
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    clock_mhz: float | None = None
+    max_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    max_memory_clock_mhz: float | None = None
+    utilization_percent: float | None = None
+    memory_used_bytes: int | None = None
+    throttling: tuple[str, ...] | None = None
+    processes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one source says of one GPU.
+
+    ``index`` is the source's own order, which differs between sources; ``pci`` is
+    "domain:bus:device.function" in lower case with four digits of domain; ``uuid`` is as the
+    vendor's runtime spells it ("GPU-..."), ``unique_id`` the hardware's number where the vendor has
+    one; ``driver`` is the kernel driver's name; ``hive`` groups GPUs that one fabric joins.
+    ``extra`` holds what only this source has and somebody may want to read.
+    """
+
+    source: str
+    vendor: str
+    index: int | None = None
+    pci: str | None = None
+    uuid: str | None = None
+    unique_id: int | None = None
+    name: str | None = None
+    arch: str | None = None
+    warp_size: int | None = None
+    device_id: int | None = None
+    subsystem_id: int | None = None
+    memory_bytes: int | None = None
+    unit_count: int | None = None
+    numa_node: int | None = None
+    driver: str | None = None
+    device_file: str | None = None
+    firmware: Mapping[str, str] = field(default_factory=dict)
+    compute_partition: str | None = None
+    memory_partition: str | None = None
+    mig_enabled: bool | None = None
+    parts: tuple[Part, ...] = ()
+    hive: str | None = None
+    pcie: Pcie = Pcie()
+    memory: Memory = Memory()
+    state: State = State()
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+class Node(StrEnum):
+    """What a link ends at."""
+
+    GPU = "gpu"
+    CPU = "cpu"
+    """A socket or NUMA node of the host."""
+    SWITCH = "switch"
+    """A switch of PCI Express or of the GPUs' own fabric."""
+    NIC = "nic"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of a link, as the source names it.
+
+    ``name`` is the source's own name ("GPU0", "mlx5_0", "node 2"); a GPU's index in the source or
+    its address joins it to readings.
+    """
+
+    node: Node
+    name: str
+    pci: str | None = None
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A way from one end to the other; sources state both directions as two links.
+
+    ``kind`` is "nvlink", "xgmi", "pcie", "cpu" (between sockets), "c2c" or "infiniband" ("roce").
+    ``path`` is the vendor tool's word for the way ("NV18", "PIX", "NODE", "SYS"); ``count`` the
+    number of parallel links; ``width`` lanes of one; ``speed_gbit_s`` of one lane;
+    ``bandwidth_bytes_s`` what the source states for all of them in one direction; ``weight`` and
+    ``hops`` are the source's costs; ``up`` is None where the source does not state it.
+    """
+
+    source: str
+    a: End
+    b: End
+    kind: str
+    path: str | None = None
+    count: int | None = None
+    width: int | None = None
+    speed_gbit_s: float | None = None
+    bandwidth_bytes_s: float | None = None
+    weight: int | None = None
+    hops: int | None = None
+    up: bool | None = None
+    peer_access: bool | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A line of a log about a device.
+
+    ``code`` is "Xid 79" or the driver's own word; ``meaning`` and ``action`` are the vendor's
+    documentation in a few words, None for a code that it does not list; ``fatal`` where the vendor
+    says that the GPU needs a reset or replacement.
+    """
+
+    source: str
+    vendor: str
+    code: str
+    pci: str | None = None
+    time: str | None = None
+    meaning: str | None = None
+    action: str | None = None
+    fatal: bool | None = None
+    line: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """Everything that one source says, and what of it could not be read.
+
+    ``versions`` is by name ("driver", "cuda", "rocm", "amdgpu"); ``problems`` are sentences for
+    people: a partial answer says what is missing. ``kind`` names the format ("nvidia-smi -q -x").
+    """
+
+    kind: str
+    readings: tuple[Reading, ...] = ()
+    links: tuple[Link, ...] = ()
+    events: tuple[Event, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    taken: str | None = None
+    """When the source was read, as it states it."""
+    problems: tuple[str, ...] = ()
+
+
+class FormatError(ValueError):
+    """The text is not of this format, or nothing in it can be used; one line says why."""

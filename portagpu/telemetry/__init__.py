@@ -1,0 +1,1 @@
+"""What machines and tools say of their devices' state."""

@@ -1,0 +1,53 @@
+"""Readers of the vendors' outputs, one module a format; they import no vendor's package.
+
+Each module has ``KIND`` (the format's name), ``matches(text)`` (whether a text is of it, from its
+beginning) and ``parse(text)``, which returns :class:`portagpu.inventory.Findings` or raises
+:class:`portagpu.inventory.FormatError`. Text that breaks off, or has sections that are not known,
+gives what can be read and a sentence in ``problems``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_ABSENT: Final = frozenset(
+    {"", "n/a", "[n/a]", "none", "null", "unknown", "unknown error", "not supported",
+     "[not supported]", "requested functionality has been deprecated", "insufficient permissions",
+     "err!", "-"}
+)  # fmt: skip
+
+
+def stated(text: str | None) -> str | None:
+    """``text`` without blanks; None where the tool says in any of its ways that it has no value."""
+    if text is None:
+        return None
+    value = text.strip()
+    return None if value.lower() in _ABSENT else value
+
+
+def number(text: str | None) -> float | None:
+    """The number that ``text`` begins with, whatever unit follows ("81559 MiB"); None without."""
+    match = re.match(r"\s*([+-]?\d+(?:\.\d+)?)(?![\d.:x])", stated(text) or "")
+    return float(match.group(1)) if match is not None and len(match.group(1)) < 25 else None
+
+
+def integer(text: str | None) -> int | None:
+    """The whole number, decimal or 0x, that ``text`` begins with; None for anything else."""
+    value = stated(text) or ""
+    match = re.match(r"(0[xX][0-9a-fA-F]{1,16})\b|([+-]?\d{1,24})(?![\d.:x])", value)
+    if match is None:
+        return None
+    return int(match.group(1), 16) if match.group(1) else int(match.group(2))
+
+
+def pci_address(text: str | None) -> str | None:
+    """ "00000000:07:00.0" or "0000:07:00" as "0000:07:00.0"; None for anything else."""
+    match = re.fullmatch(
+        r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?",
+        (stated(text) or "").lower(),
+    )
+    if match is None:
+        return None
+    domain, bus, device, function = match.groups()
+    return f"{int(domain or '0', 16):04x}:{bus}:{device}.{function or 0}"
