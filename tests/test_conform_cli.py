@@ -53,13 +53,11 @@ def gives(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         def fake(
             backend: Any,
             target: Any,
-            only: Any,
-            smoke: Any,
-            timeout_s: Any,
+            selection: Any,
             on_result: Any,
             **callbacks: Any,
         ) -> Sequence[Result]:
-            del backend, target, only, smoke, timeout_s
+            del backend, target, selection
             callbacks["on_machine"](MACHINE)
             for each in results:
                 on_result(each)

@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 
 from portagpu.errors import TargetNotFound, UnknownBackend
 from portagpu.results import Evidence, Result, Verdict
-from portagpu.suite import conform, list_cases
+from portagpu.suite import Selection, conform, list_cases
 from portagpu.suite.child import SuiteError
 from portagpu.suite.select import SelectionError
 from tests.fake_plugins import install
@@ -224,7 +224,7 @@ def test_names_that_do_not_exist_are_refused_before_anything_runs() -> None:
     with pytest.raises(TargetNotFound, match="amd-mi300x"):
         conform("cpu", "amd-mi300")
     with pytest.raises(SelectionError, match="did you mean 'rng'"):
-        conform("cpu", only=["rgn"])
+        conform("cpu", selection=Selection(only=("rgn",)))
 
 
 CALLER = """
@@ -333,11 +333,11 @@ PLUGIN = Broken()
 
 CONFORM_BROKEN = """
 import json
-from portagpu.suite import conform
-only = ["collectives/all-reduce-op[AVG-n2]", "collectives/all-reduce-op[SUM-n2]",
+from portagpu.suite import Selection, conform
+only = ("collectives/all-reduce-op[AVG-n2]", "collectives/all-reduce-op[SUM-n2]",
         "collectives/reduce-scatter[n2]", "collectives/barrier[n2]",
-        "collectives/asynchronous[count1]"]
-results = conform("broken", only=only)
+        "collectives/asynchronous[count1]")
+results = conform("broken", selection=Selection(only=only))
 print(json.dumps({each.id: [str(each.verdict), each.reason] for each in results}))
 """
 
@@ -436,11 +436,12 @@ def test_a_file_that_cannot_be_read_is_told_before_a_name_that_it_may_hold(tmp_p
     write_cases(
         tmp_path, '@case("telemetry/y", spec="Passes.")\ndef test_y(gpu): pass', "test_telemetry.py"
     )
-    (told,) = conform("cpu", only=["rng"], folder=tmp_path)
+    (told,) = conform("cpu", selection=Selection(only=("rng",)), folder=tmp_path)
     assert told.verdict is Verdict.ERROR
     assert told.area == "suite"
+    folder = write_cases(tmp_path / "whole", GOOD)
     with pytest.raises(SelectionError):
-        conform("cpu", only=["rnh"], folder=write_cases(tmp_path / "whole", GOOD))
+        conform("cpu", selection=Selection(only=("rnh",)), folder=folder)
 
 
 GOOD = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from portagpu.results import Result, Run
     from portagpu.suite.machine import Listed, Machine
+    from portagpu.suite.select import Selection
 
 
 LONGEST_S: Final = 86_400.0
@@ -36,6 +38,17 @@ def _limit(context: click.Context, option: click.Parameter, value: float) -> flo
     if not 0.1 <= value <= LONGEST_S:
         raise click.BadParameter(f"{value:g} is not between 0.1 and {LONGEST_S:g} seconds")
     return value
+
+
+def _shard(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    part, slash, parts = value.partition("/")
+    if not slash or not (part.isascii() and part.isdigit() and parts.isascii() and parts.isdigit()):
+        raise click.BadParameter(f"{value!r} is not a part of a whole, such as 1/4")
+    return int(part[:9]), int(parts[:9])
 
 
 @click.command()
@@ -53,6 +66,22 @@ def _limit(context: click.Context, option: click.Parameter, value: float) -> flo
 )
 @click.option("--list", "list_only", is_flag=True, help="List the cases and run none.")
 @click.option("--smoke", is_flag=True, help="Run the short selection.")
+@click.option(
+    "--last-failed",
+    "failed_in",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Run only what failed in the result document FILE, which --json wrote.",
+)
+@click.option(
+    "--shard",
+    callback=_shard,
+    metavar="I/N",
+    help="Run the I-th of N parts; together they are the whole suite.",
+)
+@click.option(
+    "--shuffle", type=int, metavar="SEED", help="Run the cases in a random order of this seed."
+)
 @click.option("--junit", metavar="FILE", help="Also write the results as JUnit XML to FILE.")
 @click.option("--strict", is_flag=True, help="UNVERIFIED results lower PASS to UNVERIFIED.")
 @click.option(
@@ -72,6 +101,9 @@ def conform(
     only: tuple[str, ...],
     list_only: bool,
     smoke: bool,
+    failed_in: Path | None,
+    shard: tuple[int, int] | None,
+    shuffle: int | None,
     junit: str | None,
     strict: bool,
     timeout_s: float,
@@ -81,27 +113,28 @@ def conform(
 
     Exit code 0 for PASS, 1 for FAIL or ERROR, 3 where nothing was judged, 130 when interrupted.
     """
-    from portagpu.suite.select import SelectionError
+    from portagpu.suite.select import Selection, SelectionError
     from portagpu.target import load_target
 
+    selection = Selection(only=only, smoke=smoke, failed_in=failed_in, shard=shard, shuffle=shuffle)
     try:
         if list_only:
-            _list(only, smoke, json_to)
+            _list(selection, json_to)
             return 0
         require_torch("conform")
         if target is not None:
             load_target(target)
         check_outputs(json_to, junit)
         session = _Session(json_to, strict, target)
-        return session.run(backend, target, only, smoke, timeout_s, junit)
+        return session.run(backend, target, selection, timeout_s, junit)
     except SelectionError as error:
         raise click.UsageError(str(error)) from error
 
 
-def _list(only: tuple[str, ...], smoke: bool, json_to: str | None) -> None:
+def _list(selection: Selection, json_to: str | None) -> None:
     from portagpu.suite import list_cases
 
-    cases = list_cases(only, smoke)
+    cases = list_cases(selection)
     document = {"schema": "portagpu.cases/1", "cases": [each.to_json() for each in cases]}
     write_json(document, json_to)
     if json_to != STDOUT:
@@ -139,8 +172,7 @@ class _Session:
         self,
         backend: str | None,
         target: str | None,
-        only: tuple[str, ...],
-        smoke: bool,
+        selection: Selection,
         timeout_s: float,
         junit: str | None,
     ) -> int:
@@ -155,10 +187,9 @@ class _Session:
                 run_suite(
                     backend,
                     target,
-                    only,
-                    smoke,
-                    timeout_s,
-                    self.results.append,
+                    selection,
+                    timeout_s=timeout_s,
+                    on_result=self.results.append,
                     on_start=progress.show,
                     on_machine=self._opened,
                 )

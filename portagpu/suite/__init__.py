@@ -11,16 +11,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from portagpu.suite.cases import AREAS, Case, NotClaimed, NotHere, case, refused
+from portagpu.suite.select import EVERYTHING, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from portagpu.results import Result
     from portagpu.suite.machine import Listed, Machine
     from portagpu.target import Target
 
-__all__ = ["AREAS", "Case", "NotClaimed", "NotHere", "case", "conform", "list_cases", "refused"]
+__all__ = [
+    "AREAS",
+    "Case",
+    "NotClaimed",
+    "NotHere",
+    "Selection",
+    "case",
+    "conform",
+    "list_cases",
+    "refused",
+]
 
 TIMEOUT_S = 60.0
 """How long one case may take, unless it states a time of its own."""
@@ -29,11 +40,10 @@ TIMEOUT_S = 60.0
 def conform(
     backend: str | None = None,
     target: str | Target | None = None,
-    only: Sequence[str] = (),
-    smoke: bool = False,
+    selection: Selection = EVERYTHING,
+    *,
     timeout_s: float = TIMEOUT_S,
     on_result: Callable[[Result], None] | None = None,
-    *,
     on_start: Callable[[str, int, int], None] | None = None,
     on_machine: Callable[[Machine], None] | None = None,
     folder: Path | None = None,
@@ -41,27 +51,29 @@ def conform(
     """Run the cases against ``backend`` (by default the one for this machine), in a child process.
 
     ``target`` is what is judged, by default the target that this machine is. Where the machine is
-    another one, nothing runs and every case is INCONCLUSIVE. ``only`` holds areas, ids and id
-    patterns with ``*`` and ``?``; ``smoke`` takes the short selection. A case that takes longer
+    another one, nothing runs and every case is INCONCLUSIVE. ``selection`` says which cases run and
+    in which order, by default all in theirs. A case that takes longer
     than ``timeout_s`` is ended and FAILs; one that ends its process is an ERROR; the others go on.
 
     ``on_result`` gets every result as it comes, ``on_start(id, number, total)`` every case before
     it runs, ``on_machine`` what was opened. On Ctrl-C the child is ended and KeyboardInterrupt
     raised; ``on_result`` has had all results by then. ``folder`` holds other case files.
 
-    Raises BackendNotFound, TargetNotFound, SelectionError for an ``only`` that names nothing, and
+    Raises BackendNotFound, TargetNotFound, SelectionError for a selection without cases, and
     SuiteError when the child cannot run.
     """
     from portagpu.suite.runner import Callbacks, Request, run
 
-    request = Request(backend, target, tuple(only), smoke, timeout_s, folder)
+    request = Request(backend, target, selection, timeout_s, folder)
     return run(request, Callbacks(on_result, on_start, on_machine))
 
 
 def list_cases(
-    only: Sequence[str] = (), smoke: bool = False, *, folder: Path | None = None
+    selection: Selection = EVERYTHING,
+    *,
+    folder: Path | None = None,
 ) -> list[Listed]:
     """Every case with its parameters, in order; needs no torch. Raises as :func:`conform` does."""
     from portagpu.suite.runner import listing
 
-    return listing(tuple(only), smoke, folder)
+    return listing(selection, folder)

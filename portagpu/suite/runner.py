@@ -10,7 +10,7 @@ from portagpu.paths import matrix_dir
 from portagpu.suite.child import Child, SuiteError
 from portagpu.suite.judge import audit, broken_file, elsewhere, excused, judge
 from portagpu.suite.machine import Judged, Listed, Machine
-from portagpu.suite.select import SelectionError, select
+from portagpu.suite.select import EVERYTHING, Selection, SelectionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +29,7 @@ class Request:
 
     backend: str | None = None
     target: str | Target | None = None
-    only: tuple[str, ...] = ()
-    smoke: bool = False
+    selection: Selection = EVERYTHING
     timeout_s: float = 60.0
     folder: Path | None = None
 
@@ -50,17 +49,17 @@ class _Collected:
     problems: list[Result]
 
 
-def listing(only: tuple[str, ...], smoke: bool, folder: Path | None) -> list[Listed]:
+def listing(selection: Selection, folder: Path | None) -> list[Listed]:
     """The cases that are asked for; raises SuiteError when a file of the suite is broken."""
     with Child(_folder(folder)) as child:
         collected = _collect(child)
     if collected.problems:
         raise SuiteError(collected.problems[0].reason)
-    return select(collected.cases, only, smoke)
+    return selection.of(collected.cases)
 
 
 def run(request: Request, callbacks: Callbacks) -> list[Result]:
-    """Run what is asked for and return every result, in the order of the suite."""
+    """Run what is asked for and return every result, in the order in which the cases ran."""
     from portagpu.registry import resolve
     from portagpu.target import load_target
 
@@ -106,7 +105,7 @@ class _Run:
         elsewhere = self.wanted is not None and self.machine is not None
         here = self.machine.target if self.machine is not None else None
         away = elsewhere and (here is None or self.wanted is None or here.id != self.wanted.id)
-        return bool(self.request.only) or self.request.smoke or away
+        return self.request.selection.partial or away
 
     def _open(self, child: Child, first: bool) -> Machine:
         """Read which cases there are, and have the child open the device."""
@@ -129,7 +128,7 @@ class _Run:
     def _selected(self, collected: _Collected) -> list[Listed]:
         """The cases that are asked for; a file that cannot be read may be why there is none."""
         try:
-            return select(collected.cases, self.request.only, self.request.smoke)
+            return self.request.selection.of(collected.cases)
         except SelectionError:
             if not collected.problems:
                 raise

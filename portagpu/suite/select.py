@@ -1,23 +1,66 @@
-"""Which cases ``--only`` means."""
+"""Which cases run, and in which order."""
 
 from __future__ import annotations
 
 import difflib
+import json
+import random
 import re
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import PortagpuError
 from portagpu.suite.cases import AREAS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from portagpu.suite.machine import Listed
 
 
 class SelectionError(PortagpuError, LookupError):
     """No case has that area or id; the message offers the closest ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What is asked for of the suite; all conditions hold together.
+
+    ``only`` holds areas, ids and id patterns, of which one has to fit; ``smoke`` takes the short
+    selection; ``failed_in`` the cases that are FAIL or ERROR in that result document. ``shard`` is
+    (i, n), the i-th of n parts, which together are the whole and keep the parameters of a case in
+    one part. ``shuffle`` is the seed of a random order.
+    """
+
+    only: tuple[str, ...] = ()
+    smoke: bool = False
+    failed_in: Path | None = None
+    shard: tuple[int, int] | None = None
+    shuffle: int | None = None
+
+    @property
+    def partial(self) -> bool:
+        """Whether cases are left out, so that nothing can be said of the suite as a whole."""
+        return bool(self.only or self.smoke or self.failed_in or self.shard)
+
+    def of(self, cases: Sequence[Listed]) -> list[Listed]:
+        """The chosen cases in the order to run; SelectionError where there is none."""
+        chosen = select(cases, self.only, self.smoke)
+        if self.failed_in is not None:
+            failed = _failed_ids(self.failed_in)
+            chosen = [each for each in chosen if each.id in failed]
+            if not chosen:
+                raise SelectionError(f"no case that is asked for failed in {self.failed_in}")
+        if self.shard is not None:
+            chosen = _shard(chosen, *self.shard)
+        if self.shuffle is not None:
+            random.Random(self.shuffle).shuffle(chosen)  # noqa: S311 - an order, no secret
+        return chosen
+
+
+EVERYTHING: Final = Selection()
 
 
 def base_id(full: str) -> str:
@@ -53,6 +96,30 @@ def select(cases: Sequence[Listed], only: Sequence[str], smoke: bool) -> list[Li
         within = f" in {', '.join(only)}" if only else ""
         raise SelectionError(f"there is no {'smoke ' if smoke else ''}case{within}")
     return chosen
+
+
+def _shard(cases: list[Listed], i: int, n: int) -> list[Listed]:
+    if not 1 <= i <= n:
+        raise SelectionError(f"there is no part {i} of {n}: parts are 1/{n} to {n}/{n}")
+    functions = list(dict.fromkeys(base_id(each.id) for each in cases))
+    mine = set(functions[i - 1 :: n])
+    if not mine:
+        raise SelectionError(f"part {i} of {n} is empty: there are {len(functions)} functions")
+    return [each for each in cases if base_id(each.id) in mine]
+
+
+def _failed_ids(path: Path) -> frozenset[str]:
+    """The ids that failed in a result document, of ``conform`` or of a bring-up's folder."""
+    file = path / "result.json" if path.is_dir() else path
+    try:
+        results = json.loads(file.read_text(encoding="utf-8"))["results"]
+        return frozenset(each["id"] for each in results if each["verdict"] in ("FAIL", "ERROR"))
+    except OSError as error:
+        raise SelectionError(f"{file} cannot be read: {error.strerror}") from None
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise SelectionError(
+            f"{file} is no result document: give the file that --json wrote"
+        ) from None
 
 
 def _unknown(pattern: str, cases: Sequence[Listed]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from portagpu.results import Verdict
-from portagpu.suite import conform
+from portagpu.suite import Selection, conform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,8 @@ def check(context: Context) -> Iterator[Result]:
         context.step(result.id)
 
     try:
-        conform(context.backend, smoke=context.amounts["smoke"], on_result=keep)
+        selection = Selection(smoke=context.amounts["smoke"])
+        conform(context.backend, selection=selection, on_result=keep)
     except KeyboardInterrupt:
         # what was judged before the interrupt stays part of the run
         yield from found

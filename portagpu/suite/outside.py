@@ -1,0 +1,136 @@
+"""The plugin of a user's own pytest: ``pytest --portagpu-backend NAME`` adds the conformance suite.
+
+Every case is an item beside the project's tests, so that ``-k``, ``-x`` and ``--junitxml`` work as
+ever. The cases themselves still run in a child process with a configuration of its own. PASS is a
+passed test, FAIL and ERROR a failed one; every other verdict is a skip with its reason, which
+``--portagpu-strict`` makes a failure where the case is INCONCLUSIVE.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from portagpu.results import Result
+    from portagpu.suite.machine import Listed
+
+_NODE: Final = "portagpu"
+_BACKEND: Final = "--portagpu-backend"
+_STRICT: Final = "--portagpu-strict"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options; without the first one this plugin does nothing."""
+    group = parser.getgroup("portagpu")
+    group.addoption(
+        _BACKEND, metavar="NAME", help="also run PortaGPU's conformance suite on this backend"
+    )
+    group.addoption(
+        _STRICT, action="store_true", help="a conformance case that could not be judged fails"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Add the cases, before anything is deselected."""
+    backend = config.getoption(_BACKEND)
+    if backend is None:
+        return
+    if hasattr(config, "workerinput"):
+        raise pytest.UsageError(f"{_BACKEND} needs one process: run pytest without -n")
+    from portagpu.errors import PortagpuError
+    from portagpu.registry import resolve
+    from portagpu.suite import list_cases
+
+    try:
+        name = resolve(backend)
+        cases = list_cases()
+    except PortagpuError as error:
+        raise pytest.UsageError(str(error)) from None
+    run = _Run(name, len(cases))
+    parent = _Suite.from_parent(session, name=_NODE, nodeid=_NODE)
+    found = [_CaseItem.from_parent(parent, case=each, run=run) for each in cases]
+    items.extend(found)
+    # the terminal counts what it is told of
+    report = pytest.CollectReport(_NODE, "passed", None, list(found))
+    config.hook.pytest_collectreport(report=report)
+
+
+class CaseFailure(Exception):
+    """A case that failed; shown as its sentence, without a traceback of this plugin."""
+
+
+class _Suite(pytest.Collector):
+    def collect(self) -> Sequence[pytest.Item]:
+        return []
+
+
+class _CaseItem(pytest.Item):
+    def __init__(self, *, case: Listed, run: _Run, **given: Any) -> None:
+        super().__init__(name=case.id, nodeid=f"{_NODE}::{case.id}", **given)
+        self.case = case
+        self.run = run
+
+    def runtest(self) -> None:
+        from portagpu.results import Verdict
+
+        chosen = [item.name for item in self.session.items if isinstance(item, _CaseItem)]
+        result = self.run.result(self.name, chosen)
+        if result.verdict in (Verdict.FAIL, Verdict.ERROR):
+            raise CaseFailure(f"{result.reason}\n{self.case.spec}")
+        if result.verdict is Verdict.INCONCLUSIVE and self.config.getoption(_STRICT):
+            raise CaseFailure(f"not judged: {result.reason}\n{self.case.spec}")
+        if result.verdict is not Verdict.PASS:
+            pytest.skip(f"{result.verdict}: {result.reason}")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        if isinstance(excinfo.value, CaseFailure):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[str, None, str]:
+        return _NODE, None, self.name
+
+
+class _Run:
+    """The suite in a thread of its own, whose results are taken in the order of the items."""
+
+    def __init__(self, backend: str, whole: int) -> None:
+        self._backend = backend
+        self._whole = whole
+        self._arriving: queue.Queue[Result | BaseException] = queue.Queue()
+        self._results: dict[str, Result] = {}
+        self._thread: threading.Thread | None = None
+
+    def result(self, name: str, chosen: Sequence[str]) -> Result:
+        """The result of that case; the first call starts the run of all that are chosen."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._conform, args=(chosen,), daemon=True)
+            self._thread.start()
+        while name not in self._results:
+            arrived = self._arriving.get()
+            if isinstance(arrived, BaseException):
+                # every case that is still waited for has the same answer
+                self._arriving.put(arrived)
+                raise CaseFailure(f"the suite cannot run: {arrived}")
+            self._results[arrived.id] = arrived
+        return self._results[name]
+
+    def _conform(self, chosen: Sequence[str]) -> None:
+        from portagpu.suite import Selection, conform
+
+        only = tuple(chosen) if len(chosen) < self._whole else ()
+        try:
+            conform(self._backend, selection=Selection(only=only), on_result=self._arriving.put)
+            error: BaseException = RuntimeError("it ended without a result of this case")
+        except Exception as raised:  # noqa: BLE001 - said by the case that waits for it
+            error = raised
+        self._arriving.put(error)
