@@ -613,13 +613,29 @@ def test_matmul_keeps_infinity(gpu, torch):
     "precision/matmul-keeps-subnormals",
     spec="A float16 product of a subnormal number with the identity keeps the number.",
     traps=("P13",),
-    params={"dtype": ("float16", "bfloat16")},
 )
-def test_matmul_keeps_subnormals(gpu, torch, dtype):
-    tiny = {"float16": 2.0**-20, "bfloat16": 2.0**-130}[dtype]
-    identity = torch.eye(32, device=gpu.device).to(getattr(torch, dtype))
-    found = float(((identity * tiny) @ identity)[3, 3])
-    assert found == tiny, f"{tiny} came out of a {dtype} product as {found}"
+def test_matmul_keeps_subnormals(gpu, torch):
+    tiny = 2.0**-20
+    found = _through_a_product(gpu, torch, tiny, torch.float16)
+    assert found == tiny, f"{tiny} came out of a float16 product as {found}"
+
+
+@case(
+    "precision/matmul-bfloat16-subnormals",
+    spec="What a bfloat16 product makes of a subnormal number is recorded: AVX512_BF16 takes it as "
+    "zero, whatever the processor's mode, and other units keep it.",
+    traps=("P13",),
+    outcome="undefined",
+)
+def test_matmul_bfloat16_subnormals(gpu, torch, record):
+    tiny = 2.0**-130
+    found = _through_a_product(gpu, torch, tiny, torch.bfloat16)
+    record(f"{tiny} comes out of a bfloat16 product as {found}")
+
+
+def _through_a_product(gpu, torch, number, dtype):
+    identity = torch.eye(32, device=gpu.device).to(dtype)
+    return float(((identity * number) @ identity)[3, 3])
 
 
 @case(
