@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from portagpu.contract import Plugin as Plugin
     from portagpu.contract import Status as Status
     from portagpu.errors import BackendNotFound as BackendNotFound
+    from portagpu.errors import CollectiveError as CollectiveError
+    from portagpu.errors import CollectiveMismatch as CollectiveMismatch
     from portagpu.errors import MissingDependency as MissingDependency
     from portagpu.errors import PortagpuError as PortagpuError
+    from portagpu.errors import RankLost as RankLost
     from portagpu.errors import TargetNotFound as TargetNotFound
     from portagpu.errors import Unsupported as Unsupported
     from portagpu.functions import Event as Event
@@ -78,8 +81,11 @@ _HOME: Final[dict[str, tuple[str, ...]]] = {
     "portagpu.contract": ("CONTRACT", "Backend", "Capability", "Description", "Plugin", "Status"),
     "portagpu.errors": (
         "BackendNotFound",
+        "CollectiveError",
+        "CollectiveMismatch",
         "MissingDependency",
         "PortagpuError",
+        "RankLost",
         "TargetNotFound",
         "Unsupported",
     ),

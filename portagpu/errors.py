@@ -53,3 +53,22 @@ class OutputError(PortagpuError, OSError):
 
 class MissingDependency(PortagpuError, RuntimeError):
     """Something that has to be installed is not; the message says what to install."""
+
+
+class CollectiveError(PortagpuError, RuntimeError):
+    """A collective of a checked group failed; the group can no longer be used."""
+
+
+class CollectiveMismatch(CollectiveError):
+    """The ranks of a group called different collectives; the message names both sides."""
+
+
+class RankLost(CollectiveError):
+    """A rank did not call a collective or did not come back from it.
+
+    ``ranks`` are the lost ones; the message names them and the collective.
+    """
+
+    def __init__(self, message: str, ranks: tuple[int, ...]) -> None:
+        self.ranks = ranks
+        super().__init__(message)

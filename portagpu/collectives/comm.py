@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import torch.distributed as dist
+
+    from portagpu.collectives.checked import Checked
+
 
 @dataclass(frozen=True, slots=True)
 class Comm:
@@ -39,3 +43,12 @@ class Comm:
         if self.device_type == "cpu":
             return self.c10d_name
         return f"cpu:gloo,{self.device_type}:{self.c10d_name}"
+
+    def checked(self, group: dist.ProcessGroup | None = None, timeout_s: float = 60.0) -> Checked:
+        """The collectives of ``group`` (default: all ranks), compared between the ranks first.
+
+        Call it on every rank of the group; see :class:`portagpu.collectives.checked.Checked`.
+        """
+        from portagpu.collectives.checked import Checked
+
+        return Checked(group, timeout_s)

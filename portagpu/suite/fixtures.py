@@ -14,7 +14,7 @@ from portagpu.suite.cases import ATTRIBUTE, Case, NotHere
 from portagpu.suite.session import SESSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
     from portagpu.contract import Backend
@@ -77,13 +77,16 @@ def world(
     """``world(n, function, **arguments)``: what ``function(rank, ...)`` returned on each rank.
 
     The function is one of the case's own file. A rank that raises, dies or hangs fails the case
-    with a sentence that names it. Raises NotHere where there are fewer devices than ranks.
+    with a sentence that names it, unless it is among the ``lost``, whose value is None. Raises
+    NotHere where there are fewer devices than ranks.
     """
     case: Case = getattr(request.function, ATTRIBUTE)
     session = request.config.stash[SESSION]
     limit_s = _WORLD_SHARE * (case.timeout_s or session.timeout_s)
 
-    def run(n: int, function: Callable[..., Any], **arguments: Any) -> list[Any]:
+    def run(
+        n: int, function: Callable[..., Any], *, lost: Sequence[int] = (), **arguments: Any
+    ) -> list[Any]:
         if Capability.COLLECTIVES not in gpu.capabilities:
             raise Unsupported(f"the {gpu.name} backend does not claim collectives")
         if n > gpu.device_count() and not gpu.plugin.shared:
@@ -91,14 +94,17 @@ def world(
 
         def fork(place: str, given: dict[str, Any], share: float = 1.0) -> WorldOutcome:
             limit = limit_s * share
-            return ranks.run(place, n, arguments=given, backend=gpu.name, timeout_s=limit)
+            return ranks.run(
+                place, n, arguments=given, backend=gpu.name, lost=lost, timeout_s=limit
+            )
 
         def shared(place: str, given: dict[str, Any]) -> WorldOutcome:
             # what is left of the case's time is for a world of its own, should this one fail
             return fork(place, given, 0.5)
 
         place = f"{function.__code__.co_filename}:{function.__name__}"
-        values, trouble = batches.values(case, place, n, arguments, shared)
+        alone = None, ""
+        values, trouble = alone if lost else batches.values(case, place, n, arguments, shared)
         if values is not None:
             return values
         if trouble:
@@ -106,7 +112,8 @@ def world(
         outcome = fork(place, arguments)
         if not outcome.ok:
             raise AssertionError(outcome.sentence.replace(f" {_RAISED}", ": "))
-        batches.keep(place, n, arguments, outcome.values)
+        if not lost:
+            batches.keep(place, n, arguments, outcome.values)
         return outcome.values
 
     return run

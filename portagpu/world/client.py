@@ -38,6 +38,8 @@ class State(StrEnum):
     HUNG = "hung"
     STOPPED = "stopped"
     """Ended by the server, because another rank had failed."""
+    LOST = "lost"
+    """Raised, died or hung as it was meant to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,15 @@ class WorldOutcome:
 
     @property
     def ok(self) -> bool:
-        """Whether every rank returned a value."""
-        return all(outcome.state is State.DONE for outcome in self.ranks)
+        """Whether every rank returned a value, but for those that were meant to be lost."""
+        return all(outcome.state in (State.DONE, State.LOST) for outcome in self.ranks)
 
     @property
     def values(self) -> list[Any]:
-        """What each rank returned, in order; raises PortagpuError when one did not."""
+        """What each rank returned, in order, None for one that was meant to be lost.
+
+        Raises PortagpuError when another one did not return.
+        """
         if not self.ok:
             raise PortagpuError(self.sentence)
         return [outcome.value for outcome in self.ranks]
@@ -83,7 +88,8 @@ class WorldOutcome:
         """What went wrong, naming the rank; empty when nothing did."""
         if self.ok:
             return ""
-        failed = [outcome for outcome in self.ranks if outcome.state is not State.DONE]
+        fine = (State.DONE, State.LOST)
+        failed = [outcome for outcome in self.ranks if outcome.state not in fine]
         first = next((outcome for outcome in failed if outcome.rank == self.culprit), failed[0])
         after = f" after {first.step}" if first.step else ""
         if self.culprit is None and first.state is State.HUNG:
@@ -149,6 +155,7 @@ class Ranks:
         backend: str | None = None,
         indices: Sequence[int] | None = None,
         group: bool = True,
+        lost: Sequence[int] = (),
         timeout_s: float = 60.0,
         on_step: Callable[[int, str, dict[str, Any]], None] | None = None,
     ) -> WorldOutcome:
@@ -158,6 +165,8 @@ class Ranks:
         :class:`portagpu.world.Rank` and returns something JSON can hold. ``indices`` are
         the device of each rank (default: its rank). With ``group``, torch.distributed is
         initialised on the backend's library. At ``timeout_s`` every rank that is left is killed.
+        ``lost`` are ranks that the function ends or stops on purpose: nobody is stopped for what
+        becomes of them, and they are ended when the others have returned.
         ``on_step(rank, name, data)`` is called for every step a rank announces.
         """
         if world < 1:
@@ -174,6 +183,7 @@ class Ranks:
             "backend": backend,
             "indices": list(indices) if indices is not None else list(range(world)),
             "group": group,
+            "lost": list(lost),
             "timeout_s": timeout_s,
         }
         started = time.monotonic()

@@ -193,6 +193,9 @@ def _work(request: dict[str, Any], post: Post) -> None:
         # a rank that left early would close connections that others still make or use; the server
         # ends those that wait in vain
         store.set(f"portagpu/returned/{post.rank}", "")
-        others = [f"portagpu/returned/{rank}" for rank in range(world)]
+        stay = [rank for rank in range(world) if rank not in request["lost"]]
+        others = [f"portagpu/returned/{rank}" for rank in stay]
         store.wait(others, timedelta(days=1))
-        dist.destroy_process_group()
+        if not request["lost"]:
+            # what a lost rank left unfinished would be waited for
+            dist.destroy_process_group()

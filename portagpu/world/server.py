@@ -78,6 +78,7 @@ class _World:
         self.folder = Path(tempfile.mkdtemp(prefix="portagpu-ranks-"))
         self.children: list[_Child] = []
         self.failures: list[_Child] = []
+        self.lost = frozenset(request["lost"])
         self.client = os.getppid()
         self.abandoned = False
 
@@ -116,7 +117,7 @@ class _World:
             selector.register(self.control, selectors.EVENT_READ, None)
             for child in self.children:
                 selector.register(child.pipe, selectors.EVENT_READ, child)
-            while any(not child.ended for child in self.children):
+            while any(not (child.ended or child.rank in self.lost) for child in self.children):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return
@@ -163,11 +164,17 @@ class _World:
         elif "raised" in message:
             child.state, child.error = "raised", message["raised"]
             child.in_collective = message["in_collective"]
-            self.failures.append(child)
+            self._failed(child)
         elif "value" in message:
             child.returned, child.value = True, message["value"]
         else:
             child.state = "done"
+
+    def _failed(self, child: _Child) -> None:
+        if child.rank in self.lost:
+            child.state = "lost"
+        else:
+            self.failures.append(child)
 
     @staticmethod
     def _close(child: _Child) -> None:
@@ -196,7 +203,7 @@ class _World:
         if child.state:
             return
         child.state = "died"
-        self.failures.append(child)
+        self._failed(child)
         child.where, _ = _where(child.post.trace_file)
         if os.WIFSIGNALED(status):
             child.error = f"died of {signal_name(os.WTERMSIG(status))}"
@@ -213,10 +220,13 @@ class _World:
                 os.kill(child.pid, signal.SIGUSR1)
         if left:
             time.sleep(_TRACE_S)
-        waiting = not all(child.returned for child in self.children)
+        staying = [child for child in self.children if child.rank not in self.lost]
+        waiting = not all(child.returned for child in staying)
         for child in left:
             if not child.state and child.returned and waiting:
                 child.state = "done"
+            if not child.state and child.rank in self.lost:
+                child.state = "lost"
             if not child.state:
                 child.state = "stopped" if self.failures else "hung"
             child.where, child.in_collective = _where(child.post.trace_file)

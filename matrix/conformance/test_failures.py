@@ -1,0 +1,262 @@
+"""Failures for real: ranks that call something else, are killed, hang or leave, and what remains.
+
+Every case runs on the checked collectives of ``gpu.comm.checked()``. A bound on time is the stated
+timeout plus two seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from portagpu.contract import Capability
+from portagpu.suite import case
+
+COLLECTIVES = Capability.COLLECTIVES
+KINDS = ("collective", "shape", "dtype", "root", "reduce-op", "splits", "barrier")
+LIMIT_S = 2.0
+SLACK_S = 2.0
+PATIENCE_S = 20.0
+NAP_S = 300.0
+
+
+def _caught(action):
+    """[type, message, lost ranks, seconds] of a collective's error, or None without one."""
+    from portagpu.errors import CollectiveError
+
+    started = time.monotonic()
+    try:
+        action()
+    except CollectiveError as error:
+        lost = list(getattr(error, "ranks", ()))
+        return [type(error).__name__, str(error), lost, time.monotonic() - started]
+    return None
+
+
+def _differs(rank, kind):
+    """The last rank calls something else than the others; afterwards all call a barrier."""
+    import torch
+    import torch.distributed as dist
+
+    comm = rank.gpu.comm.checked(timeout_s=PATIENCE_S)
+    odd = rank.rank == rank.world - 1
+    ones = torch.ones(4, device=rank.gpu.device)
+    other = {
+        "collective": lambda: comm.broadcast(ones),
+        "shape": lambda: comm.all_reduce(torch.ones(5, device=rank.gpu.device)),
+        "dtype": lambda: comm.all_reduce(ones.int()),
+        "root": lambda: comm.broadcast(ones, src=1),
+        "reduce-op": lambda: comm.all_reduce(ones, dist.ReduceOp.MAX),
+        "splits": lambda: _exchange(rank, comm, 2),
+        "barrier": comm.barrier,
+    }
+    usual = {
+        "root": lambda: comm.broadcast(ones),
+        "splits": lambda: _exchange(rank, comm, 1),
+    }.get(kind, lambda: comm.all_reduce(ones))
+    first = _caught(other[kind] if odd else usual)
+    return {"first": first, "then": _caught(comm.barrier), "ones": ones.cpu().tolist()}
+
+
+def _exchange(rank, comm, rows):
+    import torch
+
+    n, device = rank.world, rank.gpu.device
+    sent, received = torch.ones(n * rows, device=device), torch.zeros(n, device=device)
+    comm.all_to_all_single(received, sent, [1] * n, [rows] * n)
+
+
+@case(
+    "failures/mismatch-is-refused",
+    spec="Where one rank calls another collective, shape, dtype, root, reduce op or split, every "
+    "rank of a checked group raises, naming both sides, and no tensor is changed.",
+    capability=COLLECTIVES,
+    covers=("Comm.checked",),
+    params={"kind": KINDS, "n": (2, 3)},
+)
+def test_mismatch_is_refused(world, kind, n):
+    for me, seen in enumerate(world(n, _differs, kind=kind)):
+        assert seen["first"] is not None, f"rank {me} was told of no error: another {kind}"
+        name, message, _, _ = seen["first"]
+        assert name == "CollectiveMismatch", f"rank {me} got {name} for another {kind}: {message}"
+        assert f"rank {n - 1}" in message, f"rank {me} is not told who differs: {message}"
+        assert "rank 0" in message, f"rank {me} is not told from whom: {message}"
+        assert seen["ones"] == [1.0] * 4, f"rank {me} has {seen['ones']} after a refused {kind}"
+
+
+@case(
+    "failures/group-is-unusable-afterwards",
+    spec="After a mismatch every further call of a checked group raises and repeats the cause.",
+    capability=COLLECTIVES,
+    covers=("Comm.checked",),
+)
+def test_group_is_unusable_afterwards(world):
+    for me, seen in enumerate(world(3, _differs, kind="dtype")):
+        assert seen["then"] is not None, f"rank {me} goes on in a group that is out of step"
+        name, message, _, _ = seen["then"]
+        cause = seen["first"][1]
+        assert name == "CollectiveError", f"rank {me} got {name} from a group that is out of step"
+        assert cause in message, f"rank {me} is not told the cause again: {message}"
+
+
+def _renewed(rank):
+    import torch
+    import torch.distributed as dist
+
+    comm = rank.gpu.comm.checked(timeout_s=PATIENCE_S)
+    first = _caught(lambda: comm.all_reduce(torch.ones(1 + rank.rank, device=rank.gpu.device)))
+    fresh = rank.gpu.comm.checked(dist.new_group(), timeout_s=PATIENCE_S)
+    tensor = torch.ones(1, device=rank.gpu.device)
+    fresh.all_reduce(tensor)
+    return [first is not None, tensor.item()]
+
+
+@case(
+    "failures/new-group-after-mismatch",
+    spec="After a mismatch a new group of the same ranks works.",
+    capability=COLLECTIVES,
+    covers=("Comm.checked",),
+    params={"n": (2, 3)},
+)
+def test_new_group_after_mismatch(world, n):
+    for me, (refused_first, total) in enumerate(world(n, _renewed)):
+        assert refused_first, f"rank {me} was told of no error"
+        assert total == n, f"rank {me} sums {total} over a new group of {n}"
+
+
+def _initialised_again(rank, path):
+    """The default group is destroyed and initialised anew, twice."""
+    import torch
+    import torch.distributed as dist
+
+    sums = []
+    for number in range(2):
+        dist.barrier()
+        dist.destroy_process_group()
+        store = dist.FileStore(f"{path}-{number}", rank.world)
+        options = {} if rank.gpu.device.type == "cpu" else {"device_id": rank.gpu.device}
+        dist.init_process_group(
+            rank.gpu.comm.init_string,
+            store=store,
+            rank=rank.rank,
+            world_size=rank.world,
+            **options,
+        )
+        tensor = torch.ones(1, device=rank.gpu.device)
+        dist.all_reduce(tensor)
+        sums.append(tensor.item())
+    return sums
+
+
+@case(
+    "failures/initialise-again",
+    spec="A process group that was destroyed can be initialised again, and reduces.",
+    capability=COLLECTIVES,
+    params={"n": (2, 3)},
+)
+def test_initialise_again(world, n, tmp_path):
+    for me, sums in enumerate(world(n, _initialised_again, path=str(tmp_path / "store"))):
+        assert sums == [n, n], f"rank {me} sums {sums} over groups of {n} that were made again"
+
+
+def _with_a_victim(rank, victim, how):
+    """One rank is killed or stopped inside a large all-reduce, or never comes to it."""
+    import torch
+
+    comm = rank.gpu.comm.checked(timeout_s=LIMIT_S)
+    comm.all_reduce(torch.ones(1, device=rank.gpu.device))
+    large = torch.ones(1 << 22, device=rank.gpu.device)
+    if rank.rank == victim:
+        if how == "absent":
+            time.sleep(NAP_S)
+        end = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how]
+        # behind the agreement of the ranks and before the library: its peers are inside
+        torch.distributed.all_reduce = lambda *_: os.kill(os.getpid(), end)
+    return {"first": _caught(lambda: comm.all_reduce(large)), "then": _caught(comm.barrier)}
+
+
+@case(
+    "failures/lost-rank-is-named",
+    spec="A rank that is killed or stopped in an all-reduce, or never calls it, is named with the "
+    "collective on every other rank within the timeout and two seconds.",
+    capability=COLLECTIVES,
+    covers=("Comm.checked",),
+    params={"how": ("killed", "stopped", "absent"), "victim": (0, 2)},
+)
+def test_lost_rank_is_named(world, how, victim):
+    told = world(4, _with_a_victim, victim=victim, how=how, lost=[victim])
+    for me, seen in enumerate(told):
+        if me == victim:
+            continue
+        assert seen["first"] is not None, f"rank {me} was told of no error with rank {victim} {how}"
+        name, message, lost, seconds = seen["first"]
+        assert name == "RankLost", f"rank {me} got {name} with rank {victim} {how}: {message}"
+        assert lost == [victim], f"rank {me} is told that {lost} are lost, and it is {victim}"
+        assert "all_reduce(SUM) of float32" in message, f"the collective is not named: {message}"
+        limit = LIMIT_S + SLACK_S
+        assert seconds < limit, f"rank {me} was told after {seconds:.1f} s, the bound is {limit} s"
+        assert seen["then"] is not None, f"rank {me} goes on without rank {victim}"
+
+
+def _plain_with_a_victim(rank, victim):
+    """torch's own all_reduce over a group with a timeout, where one rank is killed."""
+    import datetime
+
+    import torch
+    import torch.distributed as dist
+
+    group = dist.new_group(timeout=datetime.timedelta(seconds=LIMIT_S))
+    tensor = torch.ones(1 << 20, device=rank.gpu.device)
+    dist.all_reduce(tensor, group=group)
+    if rank.rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    started = time.monotonic()
+    try:
+        dist.all_reduce(tensor, group=group)
+        rank.gpu.synchronize()
+    except RuntimeError:
+        return time.monotonic() - started
+    return None
+
+
+@case(
+    "failures/killed-rank-ends-the-collective",
+    spec="Where a rank is killed, the library's own all-reduce raises on every other rank within "
+    "its timeout and two seconds.",
+    capability=COLLECTIVES,
+)
+def test_killed_rank_ends_the_collective(world):
+    for me, seconds in enumerate(world(4, _plain_with_a_victim, victim=1, lost=[1])):
+        if me != 1:
+            limit = LIMIT_S + SLACK_S
+            assert seconds is not None, f"rank {me} finished an all-reduce without rank 1"
+            assert seconds < limit, f"rank {me} waited {seconds:.1f} s, the bound is {limit} s"
+
+
+def _pid(rank, victim):
+    import torch.distributed as dist
+
+    dist.barrier()
+    if rank.rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()
+
+
+@case(
+    "failures/no-process-is-left",
+    spec="After a rank was killed, no process of its world is left.",
+    capability=COLLECTIVES,
+)
+def test_no_process_is_left(world):
+    pids = [pid for pid in world(3, _pid, victim=1, lost=[1]) if pid is not None]
+    left = [pid for pid in pids if _is_alive(pid)]
+    assert not left, f"{len(left)} of {len(pids)} ranks still run after their world ended"
+
+
+def _is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

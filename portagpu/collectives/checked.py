@@ -1,0 +1,416 @@
+"""Collectives that are compared between the ranks before they run.
+
+Libraries do not compare what the ranks call: over Gloo a float32 and an int32 that meet in one
+``all_reduce`` give wrong numbers on every rank and no error, and a rank that calls another
+collective, root or shape hangs or corrupts its peers. A :class:`Checked` group states each call to
+all ranks first, through the store of the group, and raises on every one of them where they differ
+or where one does not come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import torch.distributed as dist
+
+from portagpu.errors import CollectiveError, CollectiveMismatch, RankLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import torch
+
+_GRACE_S: Final = 1.0
+"""How long after its own error a rank waits for those of the others; who has none is lost."""
+_ALARM_S: Final = 0.1
+"""How often a rank that is inside a collective looks whether another one has failed in it."""
+_FIRST_POLL_S: Final = 1e-4
+_POLL_S: Final = 5e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What one rank calls, as far as the ranks have to agree.
+
+    ``dtype``, ``shape`` and ``device`` (its type) are of the tensor that has to be alike on every
+    rank; ``root`` is a global rank; ``sends`` and ``receives`` are the rows of an all-to-all for
+    each rank.
+    """
+
+    name: str
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+    device: str | None = None
+    reduce_op: str | None = None
+    root: int | None = None
+    sends: tuple[int, ...] | None = None
+    receives: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        """ "all_reduce(SUM) of float32[4]", "broadcast from 0 of int64[]"."""
+        text = self.name + (f"({self.reduce_op})" if self.reduce_op else "")
+        if self.root is not None:
+            text += f" with root {self.root}"
+        if self.dtype is not None:
+            text += f" of {self.dtype}{list(self.shape or ())} on {self.device}"
+        if self.sends is not None:
+            text += f" sending {list(self.sends)}"
+        return text
+
+
+class Checked:
+    """The collectives of a process group under ``torch.distributed``'s names, each one compared.
+
+    Create it on every rank of ``group`` (default: all ranks), in the same order. ``timeout_s`` is
+    how long a rank waits for the others to call, and for a collective to end; the default is 60.
+    Tensors, shapes and meanings are torch's. Every method raises, on every rank that still runs,
+
+    - :class:`portagpu.CollectiveMismatch` when the ranks call different collectives, dtypes,
+      shapes, reduce ops, roots or splits; nothing is communicated then;
+    - :class:`portagpu.RankLost` when a rank does not call or does not come back, within
+      ``timeout_s`` plus two seconds, naming the rank and the collective;
+    - :class:`portagpu.CollectiveError` when the library fails although every rank is there, and
+      for every call after a failure: the ranks are no longer in step.
+
+    A call costs a round trip through the store, so this is for finding errors, for first steps and
+    for tests; the fast path of training stays torch's own functions. After RankLost the library may
+    still wait for the lost rank, also in ``destroy_process_group``: end the process.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None, timeout_s: float = 60.0) -> None:
+        if not dist.is_initialized():
+            raise CollectiveError("there is no process group yet: call init_process_group first")
+        group = group if group is not None else dist.group.WORLD
+        rank = dist.get_rank(group)
+        if group is None or rank < 0:
+            raise CollectiveError("this rank is not a member of the group that is to be checked")
+        self.group: Final = group
+        self.timeout_s: Final = timeout_s
+        self.ranks: Final = tuple(dist.get_process_group_ranks(group))
+        """The global ranks of the members."""
+        self._me: Final = self.ranks[rank]
+        self._store: Final = group.get_group_store()
+        base = f"portagpu/checked/{group.group_name}"
+        made = self._store.add(f"{base}/made/{self._me}", 1)
+        self._prefix: Final = f"{base}/{made}"
+        self._number = 0
+        self._failure = ""
+
+    def all_reduce(
+        self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, async_op: bool = False
+    ) -> Pending | None:
+        """As :func:`torch.distributed.all_reduce`; also in the methods below."""
+        call = _call("all_reduce", tensor, op=op)
+        return self._run(call, lambda: dist.all_reduce(tensor, op, self.group, True), async_op)
+
+    def broadcast(
+        self, tensor: torch.Tensor, src: int = 0, async_op: bool = False
+    ) -> Pending | None:
+        call = _call("broadcast", tensor, root=src)
+        return self._run(call, lambda: dist.broadcast(tensor, src, self.group, True), async_op)
+
+    def reduce(
+        self,
+        tensor: torch.Tensor,
+        dst: int = 0,
+        op: Any = dist.ReduceOp.SUM,
+        async_op: bool = False,
+    ) -> Pending | None:
+        call = _call("reduce", tensor, op=op, root=dst)
+        return self._run(call, lambda: dist.reduce(tensor, dst, op, self.group, True), async_op)
+
+    def all_gather(
+        self, tensor_list: list[torch.Tensor], tensor: torch.Tensor, async_op: bool = False
+    ) -> Pending | None:
+        call = _call("all_gather", tensor)
+        return self._run(
+            call, lambda: dist.all_gather(tensor_list, tensor, self.group, True), async_op
+        )
+
+    def all_gather_into_tensor(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        async_op: bool = False,
+    ) -> Pending | None:
+        call = _call("all_gather_into_tensor", input_tensor)
+        return self._run(
+            call,
+            lambda: dist.all_gather_into_tensor(output_tensor, input_tensor, self.group, True),
+            async_op,
+        )
+
+    def reduce_scatter(
+        self,
+        output: torch.Tensor,
+        input_list: list[torch.Tensor],
+        op: Any = dist.ReduceOp.SUM,
+        async_op: bool = False,
+    ) -> Pending | None:
+        call = replace(
+            _call("reduce_scatter", output, op=op),
+            shape=tuple(part.numel() for part in input_list),
+        )
+        return self._run(
+            call, lambda: dist.reduce_scatter(output, input_list, op, self.group, True), async_op
+        )
+
+    def reduce_scatter_tensor(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,  # noqa: A002
+        op: Any = dist.ReduceOp.SUM,
+        async_op: bool = False,
+    ) -> Pending | None:
+        call = _call("reduce_scatter_tensor", input, op=op)
+        return self._run(
+            call,
+            lambda: dist.reduce_scatter_tensor(output, input, op, self.group, True),
+            async_op,
+        )
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,  # noqa: A002
+        output_split_sizes: list[int] | None = None,
+        input_split_sizes: list[int] | None = None,
+        async_op: bool = False,
+    ) -> Pending | None:
+        size = len(self.ranks)
+        call = replace(
+            _call("all_to_all_single", input),
+            # the first dimension is what is split, and may differ between ranks
+            shape=tuple(input.shape[1:]),
+            sends=tuple(input_split_sizes or [len(input) // size] * size),
+            receives=tuple(output_split_sizes or [len(output) // size] * size),
+        )
+        return self._run(
+            call,
+            lambda: dist.all_to_all_single(
+                output, input, output_split_sizes, input_split_sizes, self.group, True
+            ),
+            async_op,
+        )
+
+    def gather(
+        self,
+        tensor: torch.Tensor,
+        gather_list: list[torch.Tensor] | None = None,
+        dst: int = 0,
+        async_op: bool = False,
+    ) -> Pending | None:
+        call = _call("gather", tensor, root=dst)
+        return self._run(
+            call, lambda: dist.gather(tensor, gather_list, dst, self.group, True), async_op
+        )
+
+    def scatter(
+        self,
+        tensor: torch.Tensor,
+        scatter_list: list[torch.Tensor] | None = None,
+        src: int = 0,
+        async_op: bool = False,
+    ) -> Pending | None:
+        call = _call("scatter", tensor, root=src)
+        return self._run(
+            call, lambda: dist.scatter(tensor, scatter_list, src, self.group, True), async_op
+        )
+
+    def barrier(self, async_op: bool = False) -> Pending | None:
+        return self._run(Call(name="barrier"), lambda: dist.barrier(self.group, True), async_op)
+
+    def _run(self, call: Call, start: Callable[[], Any], async_op: bool) -> Pending | None:
+        if self._failure:
+            raise CollectiveError(
+                f"this group can no longer be used, because {self._failure}: destroy it and "
+                "initialise a new one"
+            )
+        number, self._number = self._number, self._number + 1
+        deadline = time.monotonic() + self.timeout_s
+        self._agree(call, number, deadline)
+        try:
+            work = start()
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            self._fail(call, number, error)
+        pending = Pending(self, call, number, deadline, work)
+        if async_op:
+            return pending
+        pending.wait()
+        return None
+
+    def _agree(self, call: Call, number: int, deadline: float) -> None:
+        """State this rank's call, and compare it with those of all others."""
+        with self._reachable(call):
+            self._store.set(self._key(number, "call", self._me), json.dumps(asdict(call)))
+            keys = {rank: self._key(number, "call", rank) for rank in self.ranks}
+            if not self._wait(list(keys.values()), deadline - time.monotonic()):
+                missing = [rank for rank, key in keys.items() if not self._store.check([key])]
+                if missing:
+                    self._lose(call, number, missing, f"did not call it in {self.timeout_s:g} s")
+            calls = {rank: _read(self._store.get(key)) for rank, key in keys.items()}
+            # whoever states this call has read all that was stated two calls ago
+            for kind in ("call", "failed"):
+                self._forget(self._key(number - 2, kind, self._me))
+        problem = disagreement(calls)
+        if problem:
+            self._failure = problem
+            raise CollectiveMismatch(problem)
+
+    def _fail(self, call: Call, number: int, error: BaseException) -> None:
+        """Tell the others, learn who is lost, and raise what happened."""
+        with self._reachable(call):
+            self._store.set(self._key(number, "alarm"), "")
+            self._store.set(self._key(number, "failed", self._me), "")
+            keys = {rank: self._key(number, "failed", rank) for rank in self.ranks}
+            self._wait(list(keys.values()), _GRACE_S)
+            lost = [rank for rank, key in keys.items() if not self._store.check([key])]
+        if lost:
+            self._lose(call, number, lost, "did not come back from it")
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        self._failure = f"{call} (call {number} of this group) failed: {first}"
+        raise CollectiveError(self._failure) from error
+
+    def _lose(self, call: Call, number: int, lost: Sequence[int], how: str) -> None:
+        ranks = f"rank{'s' if len(lost) > 1 else ''} {', '.join(map(str, lost))}"
+        self._failure = f"{ranks} {how}: {call} (call {number} of this group)"
+        raise RankLost(self._failure, ranks=tuple(lost))
+
+    @contextlib.contextmanager
+    def _reachable(self, call: Call) -> Iterator[None]:
+        try:
+            yield
+        except CollectiveError:
+            raise
+        except RuntimeError as error:
+            self._failure = (
+                f"the store of the group cannot be reached in {call}: the process that holds it, "
+                "which is rank 0 unless a launcher holds it, has ended"
+            )
+            raise RankLost(self._failure, ranks=(self.ranks[0],)) from error
+
+    def _alarm(self, number: int) -> bool:
+        return bool(self._store.check([self._key(number, "alarm")]))
+
+    def _wait(self, keys: list[str], seconds: float) -> bool:
+        """Whether the keys are there in that time.
+
+        Not the store's own ``wait``: FileStore counts it in whole seconds, and rounds up.
+        """
+        until, pause = time.monotonic() + seconds, _FIRST_POLL_S
+        while not self._store.check(keys):
+            if time.monotonic() > until:
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, _POLL_S)
+        return True
+
+    def _forget(self, key: str) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._store.delete_key(key)
+
+    def _key(self, number: int, kind: str, rank: int | None = None) -> str:
+        return f"{self._prefix}/{number}/{kind}" + ("" if rank is None else f"/{rank}")
+
+
+class Pending:
+    """A collective that was started with ``async_op``: wait for it before its tensors are used."""
+
+    def __init__(
+        self, checked: Checked, call: Call, number: int, deadline: float, work: Any
+    ) -> None:
+        self._checked = checked
+        self._on_host = call.device in (None, "cpu")
+        self._call = call
+        self._number = number
+        self._deadline = deadline
+        self._work = work
+
+    def is_completed(self) -> bool:
+        """Whether the library is done with it, well or not."""
+        return bool(self._work.is_completed())
+
+    def wait(self) -> None:
+        """Wait until the tensors hold the result; raises what :class:`Checked` says."""
+        error = self._outcome()
+        if error is not None:
+            self._checked._fail(self._call, self._number, error)
+
+    def _outcome(self) -> BaseException | None:
+        """What went wrong, or None. A host that waits is watched from outside: some of Gloo's
+        works know that they are done only in their ``wait``."""
+        done = threading.Event()
+        errors: list[BaseException] = []
+        if self._on_host:
+            arguments = (self._work, done, errors)
+            threading.Thread(target=_wait_for, args=arguments, daemon=True).start()
+        look = time.monotonic() + _ALARM_S
+        while not (done.wait(_ALARM_S) if self._on_host else self._work.is_completed()):
+            now = time.monotonic()
+            if now > self._deadline:
+                return TimeoutError(f"it did not end within {self._checked.timeout_s:g} s")
+            if now > look:
+                with self._checked._reachable(self._call):
+                    if self._checked._alarm(self._number):
+                        return ConnectionError("another rank failed in it")
+                look = now + _ALARM_S
+            if not self._on_host:
+                time.sleep(_POLL_S)
+        if not self._on_host:
+            # orders the stream of this thread behind the collective
+            _wait_for(self._work, done, errors)
+        return errors[0] if errors else None
+
+
+def _wait_for(work: Any, done: threading.Event, errors: list[BaseException]) -> None:
+    try:
+        work.wait()
+    except RuntimeError as error:
+        errors.append(error)
+    done.set()
+
+
+def disagreement(calls: dict[int, Call]) -> str:
+    """One sentence that names both sides where the calls of the ranks differ, else nothing.
+
+    The rank that differs from most is named first.
+    """
+    plain = {rank: replace(call, sends=None, receives=None) for rank, call in calls.items()}
+    usual = max(plain.values(), key=list(plain.values()).count)
+    for rank, call in plain.items():
+        if call != usual:
+            other = next(each for each, theirs in plain.items() if theirs == usual)
+            return f"rank {rank} called {calls[rank]}, and rank {other} called {calls[other]}"
+    for here, (sender, call) in enumerate(calls.items()):
+        for there, (receiver, theirs) in enumerate(calls.items()):
+            if call.sends is None or theirs.receives is None:
+                continue
+            if call.sends[there] != theirs.receives[here]:
+                return (
+                    f"rank {sender} sends {call.sends[there]} rows to rank {receiver} in "
+                    f"{call.name}, and rank {receiver} receives {theirs.receives[here]}"
+                )
+    return ""
+
+
+def _call(name: str, tensor: torch.Tensor, *, op: Any = None, root: int | None = None) -> Call:
+    return Call(
+        name=name,
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        shape=tuple(tensor.shape),
+        device=tensor.device.type,
+        reduce_op=None if op is None else str(op).rpartition(".")[2],
+        root=root,
+    )
+
+
+def _read(data: bytes) -> Call:
+    fields = cast("dict[str, Any]", json.loads(data))
+    lists = {key: value if value is None else tuple(value) for key, value in fields.items()
+             if key in ("shape", "sends", "receives")}  # fmt: skip
+    return Call(**{**fields, **lists})
