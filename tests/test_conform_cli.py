@@ -169,7 +169,6 @@ def test_a_disk_that_fills_while_it_runs_hides_no_verdict(
     ("words", "said"),
     [
         (["--only", "rgn"], "did you mean 'rng'"),
-        (["--only", "attention", "--list"], "has no case yet"),
         (["--backend", "cpi"], "did you mean 'cpu'"),
         (["--target", "cpu-x86-65"], "cpu-x86-64"),
         (["--target", ""], "there is no target ''"),
