@@ -177,7 +177,6 @@ def test_brackets_of_a_pattern_stand_for_themselves() -> None:
     [
         ("rgn", "did you mean 'rng'"),
         ("rng/stat", "did you mean 'rng/state'"),
-        ("attention", "has no case yet"),
         ("rng/seed[a-2]", "did you mean 'rng/seed[a-1]'"),
     ],
 )
