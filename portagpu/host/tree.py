@@ -47,12 +47,17 @@ class Tree:
             return ()
         return tuple(sorted(found, key=_natural))
 
+    def link_parts(self, path: str) -> tuple[str, ...]:
+        """The parts of what a symbolic link points to; empty where there is no link."""
+        try:
+            return (self.root / path).readlink().parts
+        except OSError:
+            return ()
+
     def link_name(self, path: str) -> str | None:
         """The last part of what a symbolic link points to."""
-        try:
-            return (self.root / path).readlink().name or None
-        except OSError:
-            return None
+        parts = self.link_parts(path)
+        return parts[-1] if parts else None
 
     def fields(self, path: str, separator: str | None = ":") -> dict[str, str]:
         """Lines of "key<separator>value" as a mapping; the first of a repeated key counts."""

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from portagpu.pcie import LANE_GB_S
 from portagpu.target.model import DTYPE_BITS, peak_key
 
 if TYPE_CHECKING:
@@ -239,22 +240,10 @@ def _caches(facts: Facts) -> Iterator[Violation]:
         )
 
 
-_PCIE: Final = {
-    # GB/s of one lane in one direction: transfer rate x line code / 8 (PCI Express Base
-    # Specification, generations 1 to 5). From generation 6 on the overhead of the FLIT mode is not
-    # one number, and nothing is checked.
-    1: 2.5 * 8 / 10 / 8,
-    2: 5.0 * 8 / 10 / 8,
-    3: 8.0 * 128 / 130 / 8,
-    4: 16.0 * 128 / 130 / 8,
-    5: 32.0 * 128 / 130 / 8,
-}
-
-
 def _host_link(facts: Facts) -> Iterator[Violation]:
     generation = facts.number("host_link.pcie_generation")
     lanes, rate = facts.number("host_link.pcie_lanes"), facts.number("host_link.per_direction")
-    per_lane = None if generation is None else _PCIE.get(int(generation))
+    per_lane = None if generation is None else LANE_GB_S.get(int(generation))
     if lanes is None or rate is None or per_lane is None:
         return
     computed = per_lane * lanes

@@ -1,0 +1,345 @@
+"""One graph of a machine's GPUs, NUMA nodes, switches and NICs, from whatever the sources say.
+
+Sources name the same thing differently; ends are joined by PCI address, then by a GPU's uuid or
+index. What two sources say of one link is kept beside each other: where they contradict each other
+the first stays, and a sentence in ``problems`` names both.
+
+Of PCI Express the tree of one source is kept, the one that says most: NCCL leaves bridges out,
+lspci may not show any, and a mixture of trees would be none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from portagpu.inventory.model import End, Link, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from portagpu.inventory.model import Findings, Reading
+
+FABRICS: Final = ("nvlink", "xgmi")
+"""Kinds of link between GPUs that are faster than PCI Express, the fastest first."""
+
+_ROUNDING: Final = 0.1
+"""Of bandwidths: sources round and count line codes differently, and a missing link of eighteen
+is more than 5 %, which the counts tell."""
+_MAX_PROBLEMS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A node of the graph; ``key`` is its PCI address, or the name that its source gives it.
+
+    ``readings`` is what every source said of a GPU.
+    """
+
+    key: str
+    node: Node
+    name: str
+    pci: str | None = None
+    index: int | None = None
+    numa_node: int | None = None
+    hive: str | None = None
+    readings: tuple[Reading, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """All that is known of the links of one kind between two devices.
+
+    ``count`` counts the links that are up or whose state is not known, ``down`` those that are
+    down; ``bandwidth_bytes_s`` is of all of them in one direction. ``statements`` has what each
+    source said.
+    """
+
+    a: str
+    b: str
+    kind: str
+    count: int | None = None
+    down: int | None = None
+    width: int | None = None
+    speed_gbit_s: float | None = None
+    bandwidth_bytes_s: float | None = None
+    path: str | None = None
+    weight: int | None = None
+    hops: int | None = None
+    peer_access: bool | None = None
+    statements: tuple[Link, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The graph. ``parents`` leads from a PCI device to what it is plugged into."""
+
+    devices: Mapping[str, Device]
+    joints: tuple[Joint, ...] = ()
+    parents: Mapping[str, str] = field(default_factory=dict)
+    edges: Mapping[str, Link] = field(default_factory=dict)
+    """The PCI Express link from a device to its parent, as the source of the tree states it."""
+    problems: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> tuple[Device, ...]:
+        """The GPUs by PCI address, those without one last."""
+        return self._of(Node.GPU)
+
+    @property
+    def nics(self) -> tuple[Device, ...]:
+        """The NICs by PCI address, those without one last."""
+        return self._of(Node.NIC)
+
+    def _of(self, node: Node) -> tuple[Device, ...]:
+        found = [device for device in self.devices.values() if device.node is node]
+        return tuple(sorted(found, key=lambda d: (d.pci is None, d.pci or "", d.index or 0, d.key)))
+
+
+def build(findings: Iterable[Findings]) -> Topology:
+    """The graph of what all findings say; the order of findings decides between them."""
+    findings = tuple(findings)
+    readings = [reading for each in findings for reading in each.readings]
+    links = [link for each in findings for link in each.links]
+    names = _Names(readings)
+    for link in links:
+        names.add(link.a)
+        names.add(link.b)
+    pairs: dict[tuple[str, str, str], list[tuple[str, Link]]] = {}
+    trees: dict[str, list[tuple[str, str, Link]]] = {}
+    for link in links:
+        a, b = names.key(link.a, link.source), names.key(link.b, link.source)
+        if a == b:
+            names.problems.append(f"{link.source} links {a} to itself")
+        elif _is_branch(link):
+            # whichever way it is stated, the device is plugged into the other end
+            if link.a.node is Node.CPU or link.b.node in (Node.GPU, Node.NIC):
+                a, b = b, a
+            trees.setdefault(link.source, []).append((a, b, link))
+        else:
+            pairs.setdefault((min(a, b), max(a, b), link.kind), []).append((a, link))
+    problems = names.problems
+    joints = tuple(_joint(pair, stated, problems) for pair, stated in pairs.items())
+    parents, edges = _tree(trees)
+    devices = {key: _described(device, problems) for key, device in names.devices.items()}
+    _numa_from_tree(devices, parents, problems)
+    _cut(problems)
+    return Topology(devices, joints, parents, edges, tuple(problems))
+
+
+def _is_branch(link: Link) -> bool:
+    """Whether a link is one of the tree of PCI Express, and not a way through it."""
+    nodes = {link.a.node, link.b.node}
+    return link.kind == "pcie" and link.path is None and bool(nodes & {Node.SWITCH, Node.CPU})
+
+
+class _Names:
+    """Which device an end is; every end makes one where it is not known."""
+
+    def __init__(self, readings: Sequence[Reading]) -> None:
+        self.devices: dict[str, Device] = {}
+        self.problems: list[str] = []
+        self._by_index: dict[tuple[str, int], str] = {}
+        self._any_index: dict[int, set[str]] = {}
+        self._by_name: dict[tuple[Node, str], str] = {}
+        by_uuid = {r.uuid: r.pci for r in readings if r.uuid and r.pci}
+        for reading in readings:
+            pci = reading.pci or by_uuid.get(reading.uuid or "")
+            key = (
+                pci or reading.uuid or (f"GPU{reading.index}" if reading.index is not None else "")
+            )
+            if not key:
+                continue
+            device = self.devices.get(key) or Device(key, Node.GPU, key, pci, reading.index)
+            index = device.index if device.index is not None else reading.index
+            self.devices[key] = replace(device, index=index, readings=(*device.readings, reading))
+            if reading.index is not None:
+                self._by_index.setdefault((reading.source, reading.index), key)
+                self._any_index.setdefault(reading.index, set()).add(key)
+
+    def add(self, end: End) -> None:
+        """Learn what an end with an address says of names and indices."""
+        if end.pci is None:
+            return
+        known = self.devices.get(end.pci)
+        if known is None:
+            self.devices[end.pci] = Device(end.pci, end.node, end.name, end.pci, end.index)
+        elif known.name == known.key != end.name and end.node is known.node:
+            self.devices[end.pci] = replace(known, name=end.name)
+        self._by_name.setdefault((end.node, end.name), end.pci)
+
+    def key(self, end: End, source: str) -> str:
+        if end.pci is not None:
+            return end.pci
+        key = self._by_name.get((end.node, end.name))
+        if key is None and end.node is Node.GPU and end.index is not None:
+            key = self._by_index.get((source, end.index))
+            same = self._any_index.get(end.index, set())
+            if key is None and len(same) == 1:
+                key = next(iter(same))
+            elif key is None and len(same) > 1:
+                key = f"{source}: {end.name}"
+                self.problems.append(
+                    f"{end.name} of {source} is {' or '.join(sorted(same))}, as sources count"
+                )
+        if key is None:
+            key = end.name if end.node is not Node.CPU or end.index is None else f"node {end.index}"
+        self._by_name[end.node, end.name] = key
+        self.devices.setdefault(key, Device(key, end.node, end.name, None, end.index))
+        return key
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """What one source says of one direction, its parallel links added up."""
+
+    source: str
+    count: int | None
+    down: int | None
+    bandwidth: float | None
+    link: Link
+
+
+def _sums(stated: Sequence[tuple[str, Link]]) -> Iterator[_Sum]:
+    groups: dict[tuple[str, str], list[Link]] = {}
+    for start, link in stated:
+        groups.setdefault((link.source, start), []).append(link)
+    for (source, _), links in groups.items():
+        working = [link for link in links if link.up is not False]
+        counts = [link.count if link.count is not None else 1 for link in working]
+        several = len(links) > 1 or links[0].count is not None or links[0].up is False
+        rates = [r for link in working if (r := link.bandwidth_bytes_s) is not None]
+        states = [link.up for link in links if link.up is not None]
+        down = sum(link.count or 1 for link in links if link.up is False)
+        yield _Sum(
+            source,
+            sum(counts) if several else None,
+            down if states else None,
+            sum(rates) if rates else None,
+            (working or links)[0],
+        )
+
+
+def _joint(
+    pair: tuple[str, str, str], stated: Sequence[tuple[str, Link]], problems: list[str]
+) -> Joint:
+    a, b, kind = pair
+    sums = list(_sums(stated))
+    what = f"the {kind} links between {a} and {b}"
+
+    def first(
+        name: str, values: list[tuple[str, float | int | None]], slack: float = 0.0
+    ) -> float | None:
+        known = [(source, value) for source, value in values if value is not None]
+        if not known:
+            return None
+        source, value = known[0]
+        for other, different in known[1:]:
+            if abs(different - value) > slack * max(abs(value), abs(different)):
+                problems.append(
+                    f"{name} of {what}: {value:g} by {source}, {different:g} by {other}"
+                )
+                break
+        return value
+
+    def whole(name: str, values: list[tuple[str, int | None]]) -> int | None:
+        value = first(name, [*values])
+        return None if value is None else int(value)
+
+    access = [s.link.peer_access for s in sums if s.link.peer_access is not None]
+    if len(set(access)) > 1:
+        problems.append(f"peer access of {what}: stated both as possible and as not")
+    return Joint(
+        a,
+        b,
+        kind,
+        count=whole("the number", [(s.source, s.count) for s in sums]),
+        down=max((s.down for s in sums if s.down is not None), default=None),
+        width=whole("the width", [(s.source, s.link.width) for s in sums]),
+        speed_gbit_s=first("the speed", [(s.source, s.link.speed_gbit_s) for s in sums], _ROUNDING),
+        bandwidth_bytes_s=first(
+            "the bandwidth", [(s.source, s.bandwidth) for s in sums], _ROUNDING
+        ),
+        path=next((s.link.path for s in sums if s.link.path is not None), None),
+        weight=next((s.link.weight for s in sums if s.link.weight is not None), None),
+        hops=next((s.link.hops for s in sums if s.link.hops is not None), None),
+        peer_access=access[0] if access and len(set(access)) == 1 else None,
+        statements=tuple(link for _, link in stated),
+    )
+
+
+def _tree(
+    trees: Mapping[str, list[tuple[str, str, Link]]],
+) -> tuple[dict[str, str], dict[str, Link]]:
+    """(parents, links to them): the largest tree, and from the others what it does not have."""
+    parents: dict[str, str] = {}
+    edges: dict[str, Link] = {}
+    for source in sorted(trees, key=lambda source: -len(trees[source])):
+        new = [(a, b, link) for a, b, link in trees[source] if a not in parents]
+        for a, b, link in new:
+            parents.setdefault(a, b)
+            edges.setdefault(a, link)
+    return parents, edges
+
+
+def ancestors(key: str, parents: Mapping[str, str]) -> list[str]:
+    """The device and what it is plugged into, up to a CPU; a loop ends where it closes."""
+    found = [key]
+    seen = {key}
+    while (above := parents.get(found[-1])) is not None and above not in seen:
+        found.append(above)
+        seen.add(above)
+    return found
+
+
+def _described(device: Device, problems: list[str]) -> Device:
+    """A GPU with what its readings agree on; disagreement is a problem, and the first counts."""
+    if not device.readings:
+        return device
+
+    def agreed(name: str, values: list[tuple[str, object]]) -> object:
+        known = [(source, value) for source, value in values if value is not None]
+        different = next((v for v in known if v[1] != known[0][1]), None)
+        if different is not None:
+            problems.append(
+                f"{name} of {device.key}: {known[0][1]} by {known[0][0]}, "
+                f"{different[1]} by {different[0]}"
+            )
+        return known[0][1] if known else None
+
+    sources = device.readings
+    for name in ("width", "max_width", "max_generation"):
+        agreed(f"PCIe {name}", [(r.source, getattr(r.pcie, name)) for r in sources])
+    numa_node = agreed("NUMA node", [(r.source, r.numa_node) for r in sources])
+    hive = next((r.hive for r in sources if r.hive is not None), None)
+    title = next((r.name for r in sources if r.name is not None), None)
+    return replace(
+        device,
+        name=title or device.name,
+        numa_node=numa_node if isinstance(numa_node, int) else None,
+        hive=hive,
+    )
+
+
+def _numa_from_tree(
+    devices: dict[str, Device], parents: Mapping[str, str], problems: list[str]
+) -> None:
+    for key, device in devices.items():
+        if device.node not in (Node.GPU, Node.NIC):
+            continue
+        top = devices.get(ancestors(key, parents)[-1])
+        node = top.index if top is not None and top.node is Node.CPU else None
+        if device.numa_node is None and node is not None:
+            devices[key] = replace(device, numa_node=node)
+        elif node is not None and device.numa_node != node:
+            problems.append(
+                f"NUMA node of {key}: {device.numa_node} by its readings, {node} by the PCI tree"
+            )
+
+
+def _cut(problems: list[str]) -> None:
+    repeated = Counter(problems)
+    problems[:] = list(repeated)
+    if len(problems) > _MAX_PROBLEMS:
+        problems[_MAX_PROBLEMS:] = [f"and {len(problems) - _MAX_PROBLEMS} more"]
