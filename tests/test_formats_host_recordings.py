@@ -58,6 +58,11 @@ def _archs(findings: Findings) -> dict[tuple[str | None, int | None], int]:
     return Counter((r.arch, r.unit_count) for r in findings.readings if r.index is not None)
 
 
+def _cpus(findings: Findings) -> set[tuple[str, str]]:
+    ends = [link.extra for link in findings.links if link.b.node is Node.CPU]
+    return {(extra["cpu arch"], extra["cpu vendor"]) for extra in ends}
+
+
 def _nccl(
     cpus: list[int],
     gpus: int,
@@ -66,6 +71,7 @@ def _nccl(
     xgmi: int,
     net: int,
     pci: int,
+    cpu: str = "AuthenticAMD",
 ) -> dict[str, tuple[Callable[[Findings], object], object]]:
     return {
         "numa": (_numa, cpus),
@@ -75,6 +81,7 @@ def _nccl(
         "xgmi": (lambda f: _kinds(f)["xgmi"], xgmi),
         "net": (_nets, net),
         "pci": (_pci, pci),
+        "arch/vendor": (_cpus, {("x86_64", cpu)}),
     }
 
 
@@ -91,6 +98,8 @@ FACTS: dict[str, dict[str, tuple[Callable[[Findings], object], object]]] = {
         } - _ends(f, Node.GPU))), (16, 12)),
         "NVLinkBandwidth": (lambda f: {link.bandwidth_bytes_s for link in f.links
                                        if link.kind == "nvlink"}, {25e9}),
+        "4 PU": (lambda f: sum(int(cpus, 16).bit_count() for cpus in {
+            link.extra["cpuset"] for link in f.links if "cpuset" in link.extra}), 4),
         "GPUModel 16": (lambda f: Counter(r.name for r in f.readings),
                         {"Tesla V100-SXM3-32GB-H": 16}),
     },
@@ -118,16 +127,19 @@ FACTS: dict[str, dict[str, tuple[Callable[[Findings], object], object]]] = {
                  {"NVIDIA Corporation GA100 [A100 SXM4 80GB]": 8}),
         "NVSwitch bridges": (lambda f: len(_ends(f, Node.SWITCH)), 6),
     },
-    "nccl-topo-xml/aws-p4d-24xl-topo.xml": _nccl([0, 1], 0, {}, 0, 0, 0, 16),
+    "nccl-topo-xml/aws-p4d-24xl-topo.xml": _nccl([0, 1], 0, {}, 0, 0, 0, 16, "GenuineIntel"),
     "nccl-topo-xml/azure-ndv4-topo.xml": _nccl([0, 1, 2, 3], 0, {}, 0, 0, 0, 20),
-    "nccl-topo-xml/azure-ndv5-topo.xml": _nccl([0, 1], 0, {}, 0, 0, 0, 24),
-    "nccl-topo-xml/oci-H100-topology.xml": _nccl([0, 1], 8, {("sm_90", None): 8}, 32, 0, 16, 40),
+    "nccl-topo-xml/azure-ndv5-topo.xml": _nccl([0, 1], 0, {}, 0, 0, 0, 24, "GenuineIntel"),
+    "nccl-topo-xml/oci-H100-topology.xml": _nccl(
+        [0, 1], 8, {("sm_90", None): 8}, 32, 0, 16, 40, "GenuineIntel"),
     "nccl-topo-xml/rccl-topo_16p1h.xml": _nccl(
         [0, 1, 2, 3], 16, {("gfx90a", 104): 16}, 0, 56, 8, 52),
     "nccl-topo-xml/rccl-topo_8p6l_6nic.xml": _nccl([0, 1], 8, {("gfx908", 120): 8}, 0, 48, 6, 22),
     "nccl-topo-xml/rccl-topo_8p_90a.xml": _nccl([0], 8, {("gfx90a", 104): 8}, 0, 24, 1, 10),
-    "nccl-topo-xml/rccl-topo_8p_940.xml": _nccl([0, 1], 8, {("gfx942", 304): 8}, 0, 56, 8, 40),
-    "nccl-topo-xml/rccl-topo_8p_pcie.xml": _nccl([0], 8, {("gfx906", 64): 8}, 0, 0, 1, 19),
+    "nccl-topo-xml/rccl-topo_8p_940.xml": _nccl(
+        [0, 1], 8, {("gfx942", 304): 8}, 0, 56, 8, 40, "GenuineIntel"),
+    "nccl-topo-xml/rccl-topo_8p_pcie.xml": _nccl(
+        [0], 8, {("gfx906", 64): 8}, 0, 0, 1, 19, "GenuineIntel"),
     "nccl-topo-xml/rccl-topo_8p_rome_4nics.xml": _nccl(
         [0, 1, 2, 3], 8, {("gfx908", 120): 8}, 0, 24, 4, 32),
     "nccl-topo-xml/rccl-topo_8p_rome_n4.xml": _nccl(

@@ -43,79 +43,104 @@ def routes(topology: Topology) -> Mapping[tuple[str, str], Route]:
     """The route of every pair of GPUs, each pair once, by keys in the order of ``gpus``."""
     gpus = topology.gpus
     direct: dict[tuple[str, str], list[Joint]] = {}
-    switched: dict[str, dict[str, Joint]] = {gpu.key: {} for gpu in gpus}
     for joint in topology.joints:
         direct.setdefault((joint.a, joint.b), []).append(joint)
-        for gpu, other in ((joint.a, joint.b), (joint.b, joint.a)):
-            device = topology.devices[other]
-            if gpu in switched and device.node is Node.SWITCH and joint.kind in FABRICS:
-                switched[gpu][other] = joint
+    fabrics = [_Switched(topology, kind) for kind in FABRICS]
     tree = _Tree(topology)
-    trunks = _trunks(topology)
-    found = {}
-    for position, a in enumerate(gpus):
-        for b in gpus[position + 1 :]:
-            joints = direct.get((min(a.key, b.key), max(a.key, b.key)), [])
-            found[a.key, b.key] = _route(
-                joints, switched[a.key], switched[b.key], trunks, tree, (a.key, b.key)
-            )
+    # without a link of their own, GPUs in like places have like routes: quick for hundreds of GPUs
+    places: dict[object, int] = {}
+    at = [
+        places.setdefault((tree.place(gpu.key), *(f.place(gpu.key) for f in fabrics)), len(places))
+        for gpu in gpus
+    ]
+    like: dict[tuple[int, int], Route] = {}
+    found: dict[tuple[str, str], Route] = {}
+    for i, a in enumerate(gpus):
+        for j, b in enumerate(gpus[i + 1 :], i + 1):
+            joints = direct.get((a.key, b.key)) or direct.get((b.key, a.key)) or ()
+            route = None if joints else like.get((at[i], at[j]))
+            if route is None:
+                route = _route(joints, fabrics, tree, a.key, b.key)
+                if not joints:
+                    like[at[i], at[j]] = route
+            found[a.key, b.key] = route
     return found
 
 
 def _route(
-    joints: Sequence[Joint],
-    a_switches: Mapping[str, Joint],
-    b_switches: Mapping[str, Joint],
-    trunks: Mapping[str, int],
-    tree: _Tree,
-    pair: tuple[str, str],
+    joints: Sequence[Joint], fabrics: Sequence[_Switched], tree: _Tree, a: str, b: str
 ) -> Route:
     access = next((j.peer_access for j in joints if j.peer_access is not None), None)
-    for kind in FABRICS:
+    for fabric in fabrics:
+        kind = fabric.kind
         joint = next((j for j in joints if j.kind == kind and j.count != 0), None)
         if joint is not None:
             word = joint.path or _word(kind, joint.count)
             return Route(kind, word, joint.count, 0, joint.bandwidth_bytes_s, access)
-        common = [
-            (joint, b_switches[key])
-            for key, joint in a_switches.items()
-            if key in b_switches
-            and joint.kind == kind
-            and 0 not in (joint.count, b_switches[key].count)
-        ]
-        if common:
-            counts = [_smaller(a.count, b.count) for a, b in common]
-            rates = [_smaller(a.bandwidth_bytes_s, b.bandwidth_bytes_s) for a, b in common]
-            count = None if None in counts else sum(c for c in counts if c is not None)
-            rate = None if None in rates else sum(r for r in rates if r is not None)
-            return Route(kind, _word(kind, count), count, len(common), rate, access)
-        ends = [
-            {
-                trunks[key]
-                for key, joint in switches.items()
-                if joint.kind == kind and joint.count != 0
-            }
-            for switches in (a_switches, b_switches)
-        ]
-        if ends[0] & ends[1]:  # how many links the trunks between the switches leave is not said
-            return Route(kind, _word(kind, None), None, 2, None, access)
+        through, count, rate = fabric.between(a, b)
+        if through:
+            return Route(kind, _word(kind, count), count, through, rate, access)
     stated = next((j for j in joints if j.path is not None), joints[0] if joints else None)
-    path, rate = tree.way(*pair)
-    if stated is not None and stated.path is not None:
-        path = stated.path
+    path, rate = tree.way(a, b)
     if stated is None and path is None:
         return Route(peer_access=access)
-    known = stated.bandwidth_bytes_s if stated is not None else None
-    return Route("pcie", path, None, 0, known if known is not None else rate, access)
+    if stated is not None:
+        path = stated.path or path
+        rate = stated.bandwidth_bytes_s or rate
+    return Route("pcie", path, None, 0, rate, access)
 
 
-def _trunks(topology: Topology) -> Mapping[str, int]:
-    """The group of each switch of a fabric: those that links between switches join."""
+class _Switched:
+    """The switches of one fabric: which GPUs they join, and with how many links."""
+
+    def __init__(self, topology: Topology, kind: str) -> None:
+        self.kind = kind
+        self._at: dict[str, dict[str, Joint]] = {}
+        groups = _trunks(topology, kind)
+        for joint in topology.joints:
+            if joint.kind != kind or joint.count == 0:
+                continue
+            for gpu, other in ((joint.a, joint.b), (joint.b, joint.a)):
+                nodes = topology.devices[gpu].node, topology.devices[other].node
+                if nodes == (Node.GPU, Node.SWITCH):
+                    self._at.setdefault(gpu, {})[other] = joint
+        self._groups = {
+            gpu: frozenset(groups[switch] for switch in switches)
+            for gpu, switches in self._at.items()
+        }
+
+    def place(self, gpu: str) -> object:
+        """What its routes through switches depend on: its links to them."""
+        return tuple(
+            (key, joint.count, joint.bandwidth_bytes_s)
+            for key, joint in self._at.get(gpu, {}).items()
+        )
+
+    def between(self, a: str, b: str) -> tuple[int, int | None, float | None]:
+        """(switches on the way, links, bytes a second one way); no switches where none joins them.
+
+        Through links between switches, how many are left for two GPUs is not said.
+        """
+        if not self._groups.get(a, frozenset()) & self._groups.get(b, frozenset()):
+            return 0, None, None
+        from_a, from_b = self._at[a], self._at[b]
+        common = [(joint, from_b[key]) for key, joint in from_a.items() if key in from_b]
+        if not common:
+            return 2, None, None
+        counts = [_smaller(a.count, b.count) for a, b in common]
+        rates = [_smaller(a.bandwidth_bytes_s, b.bandwidth_bytes_s) for a, b in common]
+        count = None if None in counts else sum(c for c in counts if c is not None)
+        rate = None if None in rates else sum(r for r in rates if r is not None)
+        return len(common), count, rate
+
+
+def _trunks(topology: Topology, kind: str) -> Mapping[str, int]:
+    """The group of each switch: those that links of the fabric between switches join."""
     switches = [d.key for d in topology.devices.values() if d.node is Node.SWITCH]
     pairs = [
         (joint.a, joint.b)
         for joint in topology.joints
-        if joint.kind in FABRICS
+        if joint.kind == kind
         and joint.count != 0
         and topology.devices[joint.a].node is topology.devices[joint.b].node is Node.SWITCH
     ]
@@ -140,11 +165,18 @@ class _Tree:
         self._topology = topology
         self._up: dict[str, list[str]] = {}
         self._least: dict[str, list[float | None]] = {}
+        self._depths: dict[str, dict[str, int]] = {}
 
     def up(self, key: str) -> list[str]:
         if key not in self._up:
             self._up[key] = ancestors(key, self._topology.parents)
         return self._up[key]
+
+    def depths(self, key: str) -> dict[str, int]:
+        """How many links lie below each ancestor."""
+        if key not in self._depths:
+            self._depths[key] = {above: depth for depth, above in enumerate(self.up(key))}
+        return self._depths[key]
 
     def _rates(self, key: str) -> list[float | None]:
         """The narrowest link on the way to each ancestor; None where none is known."""
@@ -160,9 +192,9 @@ class _Tree:
         return self._least[key]
 
     def way(self, a: str, b: str) -> tuple[str | None, float | None]:
-        """(the way in words, bytes a second of its narrowest link)."""
+        """(the way in words, bytes a second of its narrowest link) between two leaves."""
         up_a, up_b = self.up(a), self.up(b)
-        depth = {key: position for position, key in enumerate(up_b)}
+        depth = self.depths(b)
         meet = next((p for p, key in enumerate(up_a) if key in depth), None)
         devices = self._topology.devices
         if meet is None:
@@ -183,11 +215,18 @@ class _Tree:
         single = meet <= 2 and depth[top] <= 2
         return ("PIX" if single else "PXB"), rate
 
+    def place(self, key: str) -> object:
+        """What the ways from a leaf depend on: its link, and what that leads to."""
+        device, link = self._topology.devices[key], self._topology.edges.get(key)
+        above = self.up(key)[1:2] or [key]
+        own = (link.bandwidth_bytes_s, link.speed_gbit_s, link.width) if link else ()
+        return (above[0], device.numa_node, own)
+
     def distance(self, a: str, b: str) -> tuple[int, int]:
         """What sorts the nearest first: the way, then the number of links."""
         word, _ = self.way(a, b)
         rank = NEAREST_FIRST.index(word) if word in NEAREST_FIRST else len(NEAREST_FIRST)
-        depth = {key: position for position, key in enumerate(self.up(b))}
+        depth = self.depths(b)
         meet = next((p + depth[key] for p, key in enumerate(self.up(a)) if key in depth), 0)
         return rank, meet
 

@@ -61,16 +61,18 @@ class _Walk:
     """Ends by what matrices call them ("OSDev:802", "PCIDev:449")."""
     peers: dict[str, End] = field(default_factory=dict)
     """GPUs by the name of their device of the operating system."""
+    cpusets: dict[str, str] = field(default_factory=dict)
+    """The processors of each NUMA node, as hwloc writes them ("0x00000003")."""
 
     def visit(self, element: Element, parent: End | None, near: End | None) -> None:
         """An object and what is in it; ``near`` is the NUMA node around, ``parent`` on PCI."""
         kind = element.get("type")
         if kind in ("NUMANode", "Node"):
-            near = _numa_end(element)
+            near = self._numa(element)
         else:
             local = [c for c in element.named("object") if c.get("type") == "NUMANode"]
             if len(local) == 1:
-                near = _numa_end(local[0])
+                near = self._numa(local[0])
             elif len(local) > 1:
                 near = None  # attached to one of several, and nothing says to which
         if kind == "Bridge" and element.get("pci_busid") is None:
@@ -83,7 +85,16 @@ class _Walk:
     def _host_bridge(self, element: Element, near: End | None) -> End:
         end = End(Node.SWITCH, f"root complex {element.get('bridge_pci') or '?'}")
         if near is not None:
-            self.links.append(Link(source=KIND, a=end, b=near, kind="pcie"))
+            cpuset = self.cpusets.get(near.name)
+            about = {"cpuset": cpuset} if cpuset is not None else {}
+            self.links.append(Link(source=KIND, a=end, b=near, kind="pcie", extra=about))
+        return end
+
+    def _numa(self, element: Element) -> End:
+        index = integer(element.get("os_index"))
+        end = End(Node.CPU, f"node {index if index is not None else '?'}", index=index)
+        if (cpuset := stated(element.get("cpuset"))) is not None:
+            self.cpusets[end.name] = cpuset
         return end
 
     def _pci(self, element: Element, parent: End | None, near: End | None) -> End | None:
@@ -199,11 +210,6 @@ class _Walk:
                 f"{element.get('name')} names {len(unknown)} objects that are not there, "
                 f"the first {unknown[0][:40]!r}"
             )
-
-
-def _numa_end(element: Element) -> End:
-    index = integer(element.get("os_index"))
-    return End(Node.CPU, f"node {index if index is not None else '?'}", index=index)
 
 
 def _info(element: Element, name: str) -> str | None:

@@ -45,6 +45,7 @@ def parse(text: str) -> Findings:
     for cpu in root.named("cpu"):
         node = integer(cpu.get("numaid"))
         end = End(Node.CPU, f"node {node if node is not None else '?'}", index=node)
+        walk.cpu = {name: value for name in ("arch", "vendor") if (value := stated(cpu.get(name)))}
         for pci in cpu.named("pci"):
             walk.device(pci, end, node)
     if not walk.links and not walk.readings:
@@ -63,6 +64,8 @@ class _Walk:
     problems: list[str]
     readings: list[Reading] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
+    cpu: dict[str, str] = field(default_factory=dict)
+    """Architecture and vendor of the CPU whose devices are being read."""
 
     def device(self, element: Element, parent: End, numa_node: int | None) -> None:
         """One PCI device and what is below it; the depth is bounded by the reader of XML."""
@@ -79,7 +82,8 @@ class _Walk:
         names = [net.get("name") or "" for nic in nics for net in nic.named("net")]
         index = integer(gpus[0].get("dev")) if gpus else None
         end = End(kind, next(filter(None, names), address), address, index)
-        self.links.append(_pcie_link(element, end, parent))
+        about = {f"cpu {key}": value for key, value in self.cpu.items()}
+        self.links.append(_pcie_link(element, end, parent, about))
         if kind is Node.GPU:
             self._gpu(element, gpus[0] if gpus else None, end, numa_node)
         for nic in nics:
@@ -122,7 +126,7 @@ class _Walk:
             self.links += [_fabric(link, end) for link in gpu.children if link.tag in _FABRICS]
 
 
-def _pcie_link(element: Element, end: End, parent: End) -> Link:
+def _pcie_link(element: Element, end: End, parent: End, about: dict[str, str]) -> Link:
     return Link(
         source=KIND,
         a=end,
@@ -130,7 +134,8 @@ def _pcie_link(element: Element, end: End, parent: End) -> Link:
         kind="pcie",
         width=integer(element.get("link_width")) or None,
         speed_gbit_s=transfer_rate(element.get("link_speed")),
-        extra={"speed": "the most that device and slot can do"},
+        extra={"speed": "the most that device and slot can do"}
+        | (about if parent.node is Node.CPU else {}),
     )
 
 

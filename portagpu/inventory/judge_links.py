@@ -1,0 +1,282 @@
+"""Are the links what the machine and its target can do? Judged from a topology alone.
+
+Each judgement names the device and the link that fell short. What no source states is INCONCLUSIVE,
+never a PASS.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from portagpu.inventory.model import Pcie
+from portagpu.inventory.routes import components, hives
+from portagpu.inventory.topology import FABRICS, ancestors
+from portagpu.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from portagpu.inventory.topology import Device, Joint, Topology
+    from portagpu.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One judgement; ``device`` is the culprit's address or name, None where all are well."""
+
+    name: str
+    verdict: Verdict
+    device: str | None
+    reason: str
+
+
+def judge_links(topology: Topology, target: Target | None = None) -> Iterator[Judged]:
+    """Everything that links can fall short of; a machine without GPUs gives nothing.
+
+    ``target`` states how many links a GPU has and what its slot must do; without one, only what the
+    machine says of itself is judged.
+    """
+    gpus = topology.gpus
+    if not gpus:
+        return
+    fabric = [joint for joint in topology.joints if joint.kind in FABRICS]
+    claimed = target.value("link.kind") if target is not None else None
+    if len(gpus) > 1 and (fabric or claimed is not None):
+        yield from _down(fabric)
+        yield from _counts(topology, fabric, target)
+        yield from _hives(topology, fabric, target)
+    yield from _widths(topology, target)
+    yield from _generations(gpus, target)
+    if len(gpus) > 1:
+        yield from _alike(topology, fabric)
+
+
+def _down(fabric: Sequence[Joint]) -> Iterator[Judged]:
+    known = [joint for joint in fabric if joint.down is not None]
+    broken = [joint for joint in known if joint.down]
+    for joint in broken:
+        of = joint.down + (joint.count or 0) if joint.down is not None else 0
+        yield Judged(
+            "links-up",
+            Verdict.FAIL,
+            joint.a,
+            f"{joint.down} of {of} {joint.kind} links between {joint.a} and {joint.b} are down",
+        )
+    if not broken and known:
+        total = sum(joint.count or 1 for joint in known)
+        yield Judged("links-up", Verdict.PASS, None, f"all {total} links are up")
+    elif not broken:
+        yield Judged(
+            "links-up", Verdict.INCONCLUSIVE, None, "no source states whether links are up"
+        )
+
+
+def _links_of(gpu: str, fabric: Sequence[Joint]) -> int | None:
+    """How many links of the fabric a GPU has; None where a count is missing."""
+    own = [joint for joint in fabric if gpu in (joint.a, joint.b)]
+    counts = [joint.count for joint in own if joint.count is not None]
+    return sum(counts) if own and len(counts) == len(own) else None
+
+
+def _peers_of(gpu: str, fabric: Sequence[Joint]) -> int | None:
+    """How many GPUs have a working link to this one; None without any link."""
+    own = [joint for joint in fabric if gpu in (joint.a, joint.b)]
+    reached = {key for joint in own if joint.count != 0 for key in (joint.a, joint.b)}
+    return len(reached - {gpu}) if own else None
+
+
+def _counts(topology: Topology, fabric: Sequence[Joint], target: Target | None) -> Iterator[Judged]:
+    """The number of links of each GPU behind switches, or of each GPU's peers in a mesh.
+
+    A mesh can be judged where whole groups of it are there: a GPU whose peers are hidden from the
+    machine has fewer, and nothing is wrong.
+    """
+    wanted = target.value("link.count") if target is not None else None
+    if target is None or wanted is None:
+        return
+    mesh = target.value("link.topology") == "mesh"
+    if mesh and len(topology.gpus) % (wanted + 1):
+        what = f"{len(topology.gpus)} GPUs are no whole groups of {wanted + 1}"
+        yield Judged("link-count", Verdict.INCONCLUSIVE, None, what)
+        return
+    short, unknown = [], []
+    for gpu in topology.gpus:
+        count = _peers_of(gpu.key, fabric) if mesh else _links_of(gpu.key, fabric)
+        if count is None:
+            unknown.append(gpu)
+        elif count < wanted:
+            short.append((gpu, count))
+    noun = "peers over links" if mesh else "links"
+    for gpu, count in short:
+        yield Judged(
+            "link-count",
+            Verdict.FAIL,
+            gpu.key,
+            f"{gpu.key} has {count} {noun}, and {target.id} has {wanted}",
+        )
+    if unknown:
+        yield Judged(
+            "link-count",
+            Verdict.INCONCLUSIVE,
+            unknown[0].key,
+            f"no source states the links of {unknown[0].key} and {len(unknown) - 1} more",
+        )
+    elif not short:
+        yield Judged("link-count", Verdict.PASS, None, f"each GPU has {wanted} {noun}")
+
+
+def _hives(topology: Topology, fabric: Sequence[Joint], target: Target | None) -> Iterator[Judged]:
+    """Members of a hive must reach each other; of a mesh, each pair by a link of its own."""
+    groups = [group for group in hives(topology).values() if len(group) > 1]
+    if not groups:
+        return
+    mesh = target is not None and target.value("link.topology") == "mesh"
+    pairs = [(joint.a, joint.b) for joint in fabric if joint.count != 0]
+    direct = {frozenset(pair) for pair in pairs}
+    if not pairs:
+        yield Judged("hive", Verdict.INCONCLUSIVE, None, "no source states the links of the hives")
+        return
+    missing = []
+    for group in groups:
+        if mesh:
+            missing += [
+                (a, b)
+                for position, a in enumerate(group)
+                for b in group[position + 1 :]
+                if frozenset((a, b)) not in direct
+            ]
+        else:
+            parts = components(dict.fromkeys([*group, *(k for p in pairs for k in p)]), pairs)
+            own = [part for part in parts if set(part) & set(group)]
+            missing += [(own[0][0], part[0]) for part in own[1:]]
+    often = Counter(key for pair in missing for key in pair)
+    for a, b in missing:
+        culprit = max((a, b), key=lambda key: often[key])
+        yield Judged("hive", Verdict.FAIL, culprit, f"{a} and {b} are of one hive without a link")
+    if not missing:
+        size = ", ".join(str(len(group)) for group in groups)
+        yield Judged("hive", Verdict.PASS, None, f"hives of {size} GPUs are joined")
+
+
+def _pcie(gpu: Device) -> Pcie:
+    """What the readings say of the GPU's link, the first that has a value."""
+
+    def first(name: str) -> int | None:
+        values = [getattr(reading.pcie, name) for reading in gpu.readings]
+        return next((value for value in values if value is not None), None)
+
+    return Pcie(
+        generation=first("generation"),
+        width=first("width"),
+        max_generation=first("max_generation"),
+        max_width=first("max_width"),
+        device_generation=first("device_generation"),
+        device_width=first("device_width"),
+    )
+
+
+def _widths(topology: Topology, target: Target | None) -> Iterator[Judged]:
+    """Lanes now, against what slot and device can do and what the target has.
+
+    An idle GPU lowers its generation to save power, and never its width: fewer lanes are a fault.
+    """
+    wanted = target.value("host_link.pcie_lanes") if target is not None else None
+    short, unknown = [], []
+    for gpu in topology.gpus:
+        link = _pcie(gpu)
+        able = max((w for w in (link.max_width, wanted) if w is not None), default=None)
+        if link.width is not None and able is not None and link.width < able:
+            by = "slot and GPU can do" if able == link.max_width else "the target has"
+            short.append((gpu.key, f"{gpu.key} runs at x{link.width}, and {by} x{able}"))
+        elif link.width is None or able is None:
+            unknown.append(gpu)
+        short += _narrow_bridges(topology, gpu)
+    for key, reason in dict(short).items():
+        yield Judged("pcie-width", Verdict.FAIL, key, reason)
+    if unknown:
+        what = f"no source states lanes and what they can be of {unknown[0].key}"
+        if len(unknown) > 1:
+            what += f" and {len(unknown) - 1} more"
+        yield Judged("pcie-width", Verdict.INCONCLUSIVE, unknown[0].key, what)
+    elif not short:
+        yield Judged("pcie-width", Verdict.PASS, None, "each GPU has all its lanes")
+
+
+def _narrow_bridges(topology: Topology, gpu: Device) -> Iterator[tuple[str, str]]:
+    """Bridges on a GPU's way to its CPU that run with fewer lanes than both their ends can do."""
+    for key in ancestors(gpu.key, topology.parents)[1:]:
+        link = topology.edges.get(key)
+        able = link.extra.get("max_width", "") if link is not None else ""
+        now = link.width if link is not None and able.isdecimal() else None
+        if now is not None and now < int(able):
+            yield key, f"the bridge {key} above {gpu.key} runs at x{now} of x{able}"
+
+
+def _generations(gpus: Sequence[Device], target: Target | None) -> Iterator[Judged]:
+    """The generation that slot and GPU can reach; the one of now is no fault of an idle GPU."""
+    wanted = target.value("host_link.pcie_generation") if target is not None else None
+    short, unknown, lowered = [], [], 0
+    for gpu in gpus:
+        link = _pcie(gpu)
+        # a newer GPU in the slot that its target states loses nothing that is claimed
+        needed = wanted if wanted is not None else link.device_generation
+        able = link.max_generation
+        if able is None and needed is not None and (link.generation or 0) >= needed:
+            able = link.generation
+        if able is None or needed is None:
+            unknown.append(gpu)
+            continue
+        lowered += link.generation is not None and link.generation < min(able, needed)
+        if able < needed:
+            owner = "the target has" if wanted is not None else "the GPU can do"
+            reason = f"slot and {gpu.key} reach generation {able}, and {owner} {needed}"
+            short.append((gpu.key, reason))
+    for key, reason in short:
+        yield Judged("pcie-generation", Verdict.FAIL, key, reason)
+    if unknown:
+        yield Judged(
+            "pcie-generation",
+            Verdict.INCONCLUSIVE,
+            unknown[0].key,
+            f"no source states the generation that slot and {unknown[0].key} can do",
+        )
+    elif not short:
+        reason = "each GPU reaches its generation"
+        if lowered:
+            reason += f"; {lowered} run lower now, as idle GPUs do to save power"
+        yield Judged("pcie-generation", Verdict.PASS, None, reason)
+
+
+def _alike(topology: Topology, fabric: Sequence[Joint]) -> Iterator[Judged]:
+    """GPUs of one product must have the same links; the odd one out is named."""
+    groups: dict[object, list[Device]] = {}
+    for gpu in topology.gpus:
+        kinds = [r.device_id or r.name or r.arch for r in gpu.readings]
+        groups.setdefault(next((kind for kind in kinds if kind is not None), None), []).append(gpu)
+    odd = 0
+    compared = False
+    for kind, group in groups.items():
+        if kind is None or len(group) < 2:
+            continue
+        for what, values in (
+            ("PCIe lanes", [(gpu, _pcie(gpu).width) for gpu in group]),
+            ("PCIe generation at most", [(gpu, _pcie(gpu).max_generation) for gpu in group]),
+            ("links of the fabric", [(gpu, _links_of(gpu.key, fabric)) for gpu in group]),
+        ):
+            known = [(gpu, value) for gpu, value in values if value is not None]
+            if len(known) < 2:
+                continue
+            compared = True
+            usual = Counter(value for _, value in known).most_common(1)[0][0]
+            for gpu, value in known:
+                if value != usual:
+                    odd += 1
+                    reason = f"{gpu.key}: {what} {value}, its peers {usual}"
+                    yield Judged("peers-alike", Verdict.FAIL, gpu.key, reason)
+    if compared and not odd:
+        yield Judged("peers-alike", Verdict.PASS, None, "GPUs of one product have the same links")
+    elif not compared:
+        reason = "no source states links of two GPUs of one product"
+        yield Judged("peers-alike", Verdict.INCONCLUSIVE, None, reason)

@@ -1,0 +1,76 @@
+"""A topology as JSON: ``portagpu.topology/1``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.inventory.model import Node
+from portagpu.inventory.routes import domains, hives, nearest_nics, routes
+
+if TYPE_CHECKING:
+    from portagpu.inventory.routes import Route
+    from portagpu.inventory.topology import Topology
+
+SCHEMA: Final = "portagpu.topology/1"
+
+
+def as_json(topology: Topology) -> dict[str, Any]:
+    """Plain values. ``matrix[i][j]`` is the position in ``ways`` of the route from GPU i to GPU j.
+
+    Bandwidths are in bytes a second one way, as sources state them; None is unknown.
+    """
+    gpus = topology.gpus
+    near = nearest_nics(topology)
+    position = {gpu.key: number for number, gpu in enumerate(gpus)}
+    ways: dict[Route, int] = {}
+    matrix: list[list[int | None]] = [[None] * len(gpus) for _ in gpus]
+    for (a, b), route in routes(topology).items():
+        way = ways.setdefault(route, len(ways))
+        matrix[position[a]][position[b]] = matrix[position[b]][position[a]] = way
+    return {
+        "schema": SCHEMA,
+        "gpus": [
+            {
+                "key": gpu.key,
+                "name": gpu.name,
+                "pci": gpu.pci,
+                "numa_node": gpu.numa_node,
+                "hive": gpu.hive,
+                "nearest_nics": [nic.key for nic in near.get(gpu.key, ())],
+                "sources": list(dict.fromkeys(reading.source for reading in gpu.readings)),
+            }
+            for gpu in gpus
+        ],
+        "devices": [
+            {
+                "key": device.key,
+                "kind": str(device.node),
+                "name": device.name,
+                "numa_node": device.numa_node,
+                "parent": topology.parents.get(device.key),
+            }
+            for device in topology.devices.values()
+            if device.node is not Node.GPU
+        ],
+        "links": [
+            {
+                "a": joint.a,
+                "b": joint.b,
+                "kind": joint.kind,
+                "count": joint.count,
+                "down": joint.down,
+                "width": joint.width,
+                "speed_gbit_s": joint.speed_gbit_s,
+                "bandwidth_bytes_s": joint.bandwidth_bytes_s,
+                "peer_access": joint.peer_access,
+                "sources": list(dict.fromkeys(link.source for link in joint.statements)),
+            }
+            for joint in topology.joints
+        ],
+        "ways": [asdict(route) for route in ways],
+        "matrix": matrix,
+        "domains": [list(group) for group in domains(topology)],
+        "hives": {hive: list(group) for hive, group in hives(topology).items()},
+        "problems": list(topology.problems),
+    }
