@@ -21,7 +21,7 @@ _DEVICE: Final = re.compile(
     rf"({_ADDRESS}) [^\[\]]{{1,80}}\[([0-9a-f]{{4}})\]: "
     r"(.{0,400}?) ?\[([0-9a-f]{4}):([0-9a-f]{4})\]"
 )
-_WITHOUT_IDS: Final = re.compile(rf"{_ADDRESS} [A-Z][\w ,/-]{{2,60}}: \S")
+_WITHOUT_IDS: Final = re.compile(rf"{_ADDRESS} [A-Z0-9][\w ,/-]{{2,60}}: \S")
 _SUBSYSTEM: Final = re.compile(r"\sSubsystem: .{0,400}?\[[0-9a-f]{4}:([0-9a-f]{4})\]")
 _BUSES: Final = re.compile(r"\sBus: primary=[0-9a-f]{2}, secondary=([0-9a-f]{2}), subordinate=")
 _LINK: Final = re.compile(r"\s(LnkCap|LnkSta):\s.{0,80}?Speed ([^,]{1,24}), Width x(\d{1,2})")
