@@ -13,9 +13,11 @@ from portagpu.bringup.checks import environment, identity, links, versions
 from portagpu.bringup.context import Context, Device
 from portagpu.bringup.device import check_memory
 from portagpu.host.gpus import PciGpu
+from portagpu.inventory.local_topology import read_topology
 from portagpu.results import Verdict, validate
 from portagpu.target import load_target
 from portagpu.world import Ranks
+from tests.host_trees import build as write_tree
 
 pytestmark = pytest.mark.torch
 
@@ -188,6 +190,26 @@ def test_links_that_a_target_claims_and_nobody_read_are_not_passed():
     context = context_of("links", [device(0), device(1)], target=load_target("nvidia-h200-sxm"))
     found = named(links.check(context))
     assert found["devices"].verdict is Verdict.INCONCLUSIVE
+
+
+def test_the_links_of_the_devices_under_test_are_judged(monkeypatch, tmp_path):
+    slot = {"current_link_speed": "32.0 GT/s PCIe", "max_link_speed": "32.0 GT/s PCIe"}
+    files = {}
+    for number, lanes in enumerate(("16", "8", "4")):
+        folder = f"sys/bus/pci/devices/0000:0{number}:00.0"
+        values = {"class": "0x030200", "vendor": "0x10de", "device": "0x2335", "numa_node": "0"}
+        values |= slot | {"current_link_width": lanes, "max_link_width": "16"}
+        files |= {f"{folder}/{name}": text for name, text in values.items()}
+    machine = read_topology(write_tree(tmp_path, files))
+    monkeypatch.setattr(links, "read_topology", lambda: machine)
+    devices = [device(0, pci="00000000:00:00.0"), device(1, pci="0000:01:00.0")]
+    found = named(links.check(context_of("links", devices, target=load_target("nvidia-h200-sxm"))))
+    assert found["pcie-width"].verdict is Verdict.FAIL
+    assert found["pcie-width"].device == "0000:01:00.0"
+    assert found["pcie-width"].reason == "0000:01:00.0 runs at x8, and slot and GPU can do x16"
+    assert found["pcie-generation"].verdict is Verdict.PASS
+    assert found["link-count"].verdict is Verdict.INCONCLUSIVE
+    assert "devices" not in found
 
 
 def test_an_interrupt_keeps_the_cases_that_were_judged(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,7 @@ LSPCI = (
     "\tNUMA node: 0\n"
 )
 
+FM = "[Feb 27 2025 15:10:02] [ERROR] [tid 7] "
 AMD = "amdgpu 0000:c1:00.0: amdgpu: "
 LOG_LINES = [
     # (line, code, address, fatal)
@@ -131,9 +133,9 @@ LOG_LINES = [
      "0000:c1:00.0", False),
     (AMD + "RAS records:300 exceed threshold:256, GPU will not be initialized. Replace this GPU",
      "RAS threshold", "0000:c1:00.0", True),
-    ("[Feb 27 2025 15:10:02] [ERROR] [tid 7] detected NVSwitch fatal error 23001 on fid 0 pci bus id 00000000:86:00.0", "SXid 23001",
-     "0000:86:00.0", True),
-    ("[Feb 27 2025 15:10:02] [ERROR] [tid 7] failed to find the GPU handle 5 in the request",
+    (FM + "detected NVSwitch fatal error 23001 on fid 0 on NVSwitch pci bus id 00000000:86:00.0",
+     "SXid 23001", "0000:86:00.0", True),
+    (FM + "failed to find the GPU handle 5 in the request",
      "fabric manager error", None, None),
 ]  # fmt: skip
 QUIET_LINES = [
@@ -420,3 +422,8 @@ def test_lines_made_to_confuse_are_read_or_refused():
         _survives("log", "kernel: x\n" + f"{line}\n" * 200)
     _survives("lspci", "03:00.0 " + "[" * 200_000)
     _survives("lspci", "03:00.0 x [0302]: " + "[10de:" * 50_000)
+
+
+def test_the_wheel_carries_the_table_of_codes(portagpu_wheel: Path):
+    with zipfile.ZipFile(portagpu_wheel) as archive:
+        assert "portagpu/telemetry/kernel_log.toml" in archive.namelist()

@@ -15,18 +15,39 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@click.option(
+    "--topology",
+    is_flag=True,
+    help="Show how GPUs, NICs and NUMA nodes are joined instead.",
+)
 @json_option
-def info(json_to: str | None) -> None:
+def info(topology: bool, json_to: str | None) -> None:
     """Show hardware, torch, libraries, the matching target and each backend's reason.
 
     Works without torch. What the machine does not show is written as "unknown".
     """
+    if topology:
+        _topology(json_to)
+        return
     from portagpu.info import collect
 
     document = collect()
     write_json(document, json_to)
     if json_to != STDOUT:
         _show(document)
+
+
+def _topology(json_to: str | None) -> None:
+    from rich.console import Console
+
+    from portagpu.cli._topologytext import show_topology
+    from portagpu.inventory.local_topology import read_topology
+    from portagpu.inventory.topology_json import as_json
+
+    found = read_topology()
+    write_json(as_json(found), json_to)
+    if json_to != STDOUT:
+        show_topology(terminal() or Console(highlight=False), found)
 
 
 def _show(document: dict[str, Any]) -> None:

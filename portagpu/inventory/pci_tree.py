@@ -62,19 +62,19 @@ def read_pci(root: Tree | Path | str = "/") -> Findings:
         while at is not None and at not in needed:
             needed[at] = None
             at = parents.get(at)
-    links = [
-        link
+    # devices below one root complex repeat its way to the NUMA node
+    links = {
+        (link.a.name, link.b.name): link
         for address in needed
         if address in devices
         for link in _links(devices[address], parents[address], devices)
-    ]
+    }
     readings = tuple(
         _reading(device, vendor, devices.get(parents[device.address] or ""))
         for device in devices.values()
         if device.node is Node.GPU and (vendor := vendor_name(device.vendor_id)) is not None
     )
-    # functions below one root complex repeat its way to the NUMA node
-    return Findings(kind=KIND, readings=readings, links=tuple(dict.fromkeys(links, None)))
+    return Findings(kind=KIND, readings=readings, links=tuple(links.values()))
 
 
 def _read(tree: Tree, address: str) -> _Device | None:

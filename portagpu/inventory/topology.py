@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.inventory.model import End, Link, Node
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from portagpu.inventory.model import Findings, Reading
 
@@ -126,6 +126,20 @@ def build(findings: Iterable[Findings]) -> Topology:
     _numa_from_tree(devices, parents, problems)
     _cut(problems)
     return Topology(devices, joints, parents, edges, tuple(problems))
+
+
+def only(topology: Topology, gpus: Collection[str]) -> Topology:
+    """The topology without the GPUs that are not among ``gpus``, and without their links."""
+    devices = {
+        key: device
+        for key, device in topology.devices.items()
+        if device.node is not Node.GPU or key in gpus
+    }
+    return replace(
+        topology,
+        devices=devices,
+        joints=tuple(j for j in topology.joints if j.a in devices and j.b in devices),
+    )
 
 
 def _is_branch(link: Link) -> bool:

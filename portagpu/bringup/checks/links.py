@@ -5,18 +5,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from portagpu.host import read_host
+from portagpu.inventory.judge_links import judge_links
+from portagpu.inventory.local_topology import read_topology
+from portagpu.inventory.topology import only
 from portagpu.results import Verdict
+from portagpu.telemetry.formats import pci_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from portagpu.bringup.context import Context
+    from portagpu.inventory.topology import Topology
     from portagpu.results import Result
 
 
 def check(context: Context) -> Iterator[Result]:
-    """The memory nodes of the host; links between devices where the target claims any."""
+    """The memory nodes of the host; the GPUs' links, as far as the kernel's files show them."""
     yield from _memory_nodes(context)
+    yield from _devices(context, read_topology())
+
+
+def _devices(context: Context, topology: Topology) -> Iterator[Result]:
+    """The devices under test alone: a neighbour's bad link is not theirs."""
+    stated = (pci_address(each.facts.get("pci")) for each in context.devices)
+    addresses = {address for address in stated if address is not None}
+    known = [gpu for gpu in topology.gpus if gpu.key in addresses]
+    for judged in judge_links(only(topology, addresses), context.target):
+        yield context.result(judged.name, judged.verdict, judged.reason, device=judged.device)
+    if known:
+        return
     kind = context.target.value("link.kind") if context.target is not None else None
     if kind is None or len(context.devices) < 2:
         what = "one device" if len(context.devices) < 2 else "no target that claims links"
@@ -25,7 +42,7 @@ def check(context: Context) -> Iterator[Result]:
     yield context.result(
         "devices",
         Verdict.INCONCLUSIVE,
-        f"the target claims {kind}, whose state the {context.backend} backend does not read",
+        f"the target claims {kind}, and no file of the kernel shows the devices",
     )
 
 
