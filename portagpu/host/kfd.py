@@ -23,6 +23,9 @@ class KfdNode:
 
     ``unit_count`` counts compute units; ``location_id`` holds bus, device and function in its low
     16 bits, and on partitioned GPUs the partition's number in the function or in bits 28 to 31.
+    ``hive_id`` is the same for GPUs that xGMI joins; ``name`` is the kernel's word for the chip
+    ("vega10"). Old kernels have no ``gfx_target_version``, and no property of theirs states an
+    architecture.
     """
 
     index: int
@@ -35,6 +38,11 @@ class KfdNode:
     location_id: int
     unique_id: int | None
     render_minor: int | None
+    name: str | None = None
+    warp_size: int | None = None
+    simd_count: int | None = None
+    xcc_count: int | None = None
+    hive_id: int | None = None
 
     @property
     def pci(self) -> str:
@@ -72,9 +80,14 @@ def gfx_name(version: int | None) -> str | None:
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
 
 
-def _read_node(tree: Tree, folder: str, index: int) -> KfdNode | None:
+def kfd_properties(tree: Tree, folder: str) -> dict[str, int]:
+    """The numbers in a folder's file ``properties``, empty where it cannot be read."""
     lines = tree.fields(f"{folder}/properties", separator=None)
-    values = {key: number for key, text in lines.items() if (number := to_int(text)) is not None}
+    return {key: number for key, text in lines.items() if (number := to_int(text)) is not None}
+
+
+def _read_node(tree: Tree, folder: str, index: int) -> KfdNode | None:
+    values = kfd_properties(tree, folder)
     simds, vendor_id = values.get("simd_count", 0), values.get("vendor_id")
     if simds <= 0 or vendor_id is None or "location_id" not in values:
         return None
@@ -85,18 +98,24 @@ def _read_node(tree: Tree, folder: str, index: int) -> KfdNode | None:
         device_id=values.get("device_id"),
         arch=gfx_name(values.get("gfx_target_version")),
         unit_count=simds // simds_per_unit if simds_per_unit > 0 else None,
-        memory_bytes=_memory(tree, folder),
+        # old kernels state the size here too, later ones 0
+        memory_bytes=_memory(tree, folder) or values.get("local_mem_size") or None,
         domain=values.get("domain", 0),
         location_id=values["location_id"],
         unique_id=values.get("unique_id") or None,
         render_minor=values.get("drm_render_minor"),
+        name=tree.text(f"{folder}/name") or None,
+        warp_size=values.get("wave_front_size") or None,
+        simd_count=simds,
+        xcc_count=values.get("num_xcc") or None,
+        hive_id=values.get("hive_id") or None,
     )
 
 
 def _memory(tree: Tree, folder: str) -> int | None:
     total = 0
     for bank in tree.names(f"{folder}/mem_banks", r"\d+"):
-        lines = tree.fields(f"{folder}/mem_banks/{bank}/properties", separator=None)
-        if to_int(lines.get("heap_type")) in _DEVICE_HEAPS:
-            total += to_int(lines.get("size_in_bytes")) or 0
+        values = kfd_properties(tree, f"{folder}/mem_banks/{bank}")
+        if values.get("heap_type") in _DEVICE_HEAPS:
+            total += values.get("size_in_bytes", 0)
     return total or None

@@ -163,7 +163,8 @@ class End:
 class Link:
     """A way from one end to the other; sources state both directions as two links.
 
-    ``kind`` is "nvlink", "xgmi", "pcie", "cpu" (between sockets), "c2c" or "infiniband" ("roce").
+    ``kind`` is "nvlink", "xgmi", "pcie", "cpu" (between sockets), "c2c" or "infiniband" ("roce");
+    "unknown" where the source states a way and not its kind, or the source's word for another.
     ``path`` is the vendor tool's word for the way ("NV18", "PIX", "NODE", "SYS"); ``count`` the
     number of parallel links; ``width`` lanes of one; ``speed_gbit_s`` of one lane;
     ``bandwidth_bytes_s`` what the source states for all of them in one direction; ``weight`` and
