@@ -1,0 +1,208 @@
+"""What the readers of AMD's tools share: JSON that may break off, and values with units."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from portagpu.arch import base_name
+from portagpu.host.kfd import gfx_name
+from portagpu.inventory import FormatError
+from portagpu.telemetry.formats import integer, number, stated
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VENDOR: Final = "amd"
+T = TypeVar("T")
+
+# ANSI colours; rocminfo and rocm-smi write them, copies often lose the escape character
+_COLOUR: Final = re.compile(r"\x1b?\[\d{1,2}m")
+_JSON_MARK: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[][{},]', re.DOTALL)
+_CLOSER: Final = {"{": "}", "[": "]"}
+_JSON_VALUE: Final = re.compile(r"[\s,]*[\[{]")
+_MAX_DIGITS: Final = 24
+
+# amdsmi.h and gpu_metrics: the largest number of its type stands for "not supported"
+_NO_COUNT: Final = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
+_NO_MEASURE: Final = _NO_COUNT | {0xFFFF}
+
+# AMD SMI divides bytes by powers of 1024 and writes "MB" (amdsmi_commands.py, mem_usage)
+_SIZES: Final = {"b": 0, "kb": 10, "mb": 20, "gb": 30, "tb": 40}
+
+# PCI Express Base Specification: transfers a second of one lane, by generation
+_GENERATIONS: Final = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
+
+
+def plain(text: str) -> str:
+    """``text`` without colours."""
+    return _COLOUR.sub("", text)
+
+
+def json_start(text: str) -> int | None:
+    """Where the first JSON array or object begins: a prompt or warnings may stand before it."""
+    match = re.search(r"^[ \t]*(?:\[\s*[\[{\]]|\{)", text, re.MULTILINE)
+    return match.start() if match is not None else None
+
+
+def json_documents(text: str) -> tuple[list[object], bool]:
+    """The JSON values that stand in ``text`` one after another, and whether the last breaks off.
+
+    Keys of objects are in lower case: the tools changed the case of many. Of a repeated key the
+    last counts. Raises FormatError where no value can be read.
+    """
+    found: list[object] = []
+    position = json_start(text)
+    if position is None:
+        raise FormatError("this is no JSON")
+    decoder = json.JSONDecoder(
+        object_pairs_hook=_lower_keys,
+        parse_int=_int,
+        parse_float=_float,
+        parse_constant=lambda _: None,
+    )
+    try:
+        while position < len(text) and (match := _JSON_VALUE.match(text, position)) is not None:
+            try:
+                value, position = decoder.raw_decode(text, match.end() - 1)
+            except json.JSONDecodeError:
+                found.append(decoder.raw_decode(_closed(text[match.end() - 1 :]))[0])
+                return found, True
+            found.append(value)
+    except json.JSONDecodeError as error:
+        if found:
+            return found, True
+        raise FormatError(f"this is no JSON: {error.msg} in line {error.lineno}") from None
+    except RecursionError:
+        raise FormatError("this JSON is nested too deeply") from None
+    return found, False
+
+
+def _lower_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    return {key.lower(): value for key, value in pairs}
+
+
+def _int(text: str) -> int | None:
+    return int(text) if len(text) <= _MAX_DIGITS else None
+
+
+def _float(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def _closed(text: str) -> str:
+    """``text`` up to its last whole value, with the brackets closed that are open there."""
+    brackets: list[str] = []
+    end, depth = 0, 0
+    for match in _JSON_MARK.finditer(text):
+        mark = match.group()[0]
+        if mark == '"':
+            continue
+        if mark in _CLOSER:
+            brackets.append(_CLOSER[mark])
+            continue
+        if mark == ",":
+            end = match.start()
+        elif brackets and brackets.pop() == mark:
+            end = match.end()
+        else:
+            break
+        depth = len(brackets)
+    return text[:end] + "".join(reversed(brackets[:depth]))
+
+
+def text_of(value: object) -> str | None:
+    """A scalar, or a {"value", "unit"} object, as the tool prints it; None for "N/A" and others."""
+    if isinstance(value, str):
+        return stated(value)
+    if isinstance(value, dict):
+        inner, unit = value.get("value"), value.get("unit")
+        bare = None if isinstance(inner, dict) else text_of(inner)
+        return f"{bare} {unit}" if bare is not None and isinstance(unit, str) else bare
+    return str(value) if isinstance(value, int | float) else None
+
+
+def measure(value: object) -> float | None:
+    """The number of a measured quantity, whatever its unit; None for the tools' unknowns."""
+    if isinstance(value, dict):
+        value = value.get("value")
+    if isinstance(value, str):
+        value = number(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return None if value in _NO_MEASURE else float(value)
+
+
+def count(value: object) -> int | None:
+    """A number of things or an identifier, decimal or 0x; None for the tools' unknowns."""
+    if isinstance(value, dict):
+        value = value.get("value")
+    if isinstance(value, str):
+        value = integer(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return None if value < 0 or value in _NO_COUNT else value
+
+
+def size(value: object) -> int | None:
+    """Bytes of "16368 MB" or {"value": 16368, "unit": "MB"}; a bare number is in MB."""
+    amount = measure(value)
+    if amount is None or amount < 0:
+        return None
+    words = (text_of(value) or "").lower().split()
+    shift = _SIZES.get(words[1] if len(words) == 2 else "mb")
+    return int(amount * (1 << shift)) if shift is not None else None
+
+
+def generation(speed: object) -> int | None:
+    """The PCI Express generation of a lane's "16.0 GT/s"."""
+    return _GENERATIONS.get(measure(speed) or 0.0)
+
+
+def gfx_arch(text: str | None) -> str | None:
+    """The compiler's name of the architecture in ``text``; None for anything else.
+
+    ROCm SMI and AMD SMI up to ROCm 6.3 print the version's parts as decimals ("gfx9010" for
+    gfx90a, "gfx11000" for gfx1100; rsmi_get_gfx_target_version in rocm_smi_utils.cc multiplies a
+    minor version of 0 by a further ten), which no name of the compiler's looks like.
+    """
+    name = base_name(text or "")
+    if re.fullmatch(r"gfx[0-9a-f]{3,5}", name) is None:
+        return None
+    digits = name.removeprefix("gfx")
+    if digits.isdigit() and len(digits) == (4 if digits[0] == "9" else 5):
+        stepping = int(digits[-3:])
+        return gfx_name(int(digits[:-3]) * 10000 + stepping) if stepping < 100 else None
+    return name if len(digits) <= 4 else None
+
+
+def unique_id_of(text: str | None) -> int | None:
+    """The hardware's number in the runtime's UUID "GPU-b1fb27fd8857c0d3"; None for "GPU-XX"."""
+    match = re.fullmatch(r"gpu-([0-9a-f]{16})", (text or "").strip().lower())
+    return (int(match.group(1), 16) or None) if match is not None else None
+
+
+def runtime_uuid(unique_id: int | None) -> str | None:
+    """``unique_id`` as ROCr's HSA_AMD_AGENT_INFO_UUID spells it."""
+    if unique_id is None or unique_id >= 1 << 64:
+        return None
+    return f"GPU-{unique_id:016x}"
+
+
+def product_name(text: str | None) -> str | None:
+    """A product's name; None for the PCI ids that ROCm SMI prints where it has none."""
+    name = stated(text)
+    return None if name is None or re.fullmatch(r"0x[0-9a-fA-F]+", name) else name
+
+
+def first(*values: T | None) -> T | None:
+    """The first that is stated."""
+    return next((value for value in values if value is not None), None)
+
+
+def stated_only(values: Mapping[str, float | None]) -> dict[str, float]:
+    """``values`` without those that are unknown."""
+    return {key: value for key, value in values.items() if value is not None}
