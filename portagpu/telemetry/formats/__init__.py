@@ -11,11 +11,37 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_ABSENT: Final = frozenset(
-    {"", "n/a", "[n/a]", "none", "null", "unknown", "unknown error", "not supported",
-     "[not supported]", "requested functionality has been deprecated", "insufficient permissions",
-     "err!", "-"}
+FAILED: Final = frozenset(
+    {"unknown error", "err!", "error", "gpu is lost", "gpu requires reset", "gpu reset required"}
+)
+"""What tools write, with or without brackets, where the device should have answered and did not."""
+
+_ABSENT: Final = FAILED | frozenset(
+    {"", "n/a", "none", "null", "unknown", "not supported", "not available", "not found",
+     "function not found", "requested functionality has been deprecated",
+     "insufficient permissions", "-"}
 )  # fmt: skip
+
+
+def text_of(data: bytes) -> str:
+    """A file's bytes as text with "\\n" at line ends and no NUL; never fails.
+
+    UTF-16 is known by its mark or, for ASCII alone, by its NUL bytes; what is not UTF-8 is Latin-1.
+    """
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        text = data.decode("utf-16", "replace")
+    else:
+        data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\0", b"")
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            text = data.decode("latin-1")
+    return text.replace("\0", "").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def failed(text: str | None) -> bool:
+    """Whether ``text`` is an error that stands in a value's place ("[GPU is lost]", "ERR!")."""
+    return text is not None and text.strip().strip("[]").lower() in FAILED
 
 
 def stated(text: str | None) -> str | None:
@@ -23,7 +49,7 @@ def stated(text: str | None) -> str | None:
     if text is None:
         return None
     value = text.strip()
-    return None if value.lower() in _ABSENT else value
+    return None if value.strip("[]").lower() in _ABSENT else value
 
 
 def number(text: str | None) -> float | None:
