@@ -143,6 +143,8 @@ class Node(StrEnum):
     SWITCH = "switch"
     """A switch of PCI Express or of the GPUs' own fabric."""
     NIC = "nic"
+    UNKNOWN = "unknown"
+    """The source states the link and not what is at its other end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +165,9 @@ class End:
 class Link:
     """A way from one end to the other; sources state both directions as two links.
 
-    ``kind`` is "nvlink", "xgmi", "pcie", "cpu" (between sockets), "c2c" or "infiniband" ("roce");
-    "unknown" where the source states a way and not its kind, or the source's word for another.
+    ``kind`` is "nvlink", "xgmi", "pcie", "cpu" (between sockets), "c2c", "infiniband", "roce",
+    "ethernet", "network" (of a link layer that cannot be read) or "p2p" (the access alone is
+    stated); "unknown" where the source states a way and not its kind, or its word for another.
     ``path`` is the vendor tool's word for the way ("NV18", "PIX", "NODE", "SYS"); ``count`` the
     number of parallel links; ``width`` lanes of one; ``speed_gbit_s`` of one lane;
     ``bandwidth_bytes_s`` what the source states for all of them in one direction; ``weight`` and

@@ -1,0 +1,140 @@
+"""``nvidia-smi --query-... --format=csv``: one line of column names, one line an answer."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from portagpu.inventory.model import Findings, FormatError, Memory, Reading, State
+from portagpu.telemetry.formats import pci_address, stated
+from portagpu.telemetry.formats._nvidia import VENDOR, failures, lost, pick, reading, uuid_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Table = tuple[tuple[Reading, ...], list[str]]
+
+KIND: Final = "nvidia-smi --query-gpu"
+PROCESSES: Final = "nvidia-smi --query-compute-apps"
+PAGES: Final = "nvidia-smi --query-retired-pages"
+
+# columns that no other tool has, and those that a query may consist of beside them
+_OWN: Final = re.compile(
+    r"gpu_(?:name|bus_id|serial|uuid)|driver_version|vbios_version|compute_cap|compute_mode|"
+    r"(?:memory|utilization|temperature|clocks|power|pcie?|ecc|fan|mig|remapped_rows|retired_pages|"
+    r"clocks_event_reasons|clocks_throttle_reasons)\.[\w.]{1,60}"
+)
+_PLAIN: Final = frozenset({"timestamp", "name", "index", "count", "uuid", "serial", "pstate"})
+_NAME: Final = re.compile(r"[a-z][\w.]{1,80}")
+_UNIT: Final = re.compile(r" *\[[^\]]{0,12}\]$")
+
+
+def header(text: str) -> tuple[int, list[str]] | None:
+    """(line number, column names) of the first line that names columns of this tool."""
+    lines = text.splitlines()[:40]
+    for at, line in enumerate(lines):
+        names = [_UNIT.sub("", name.strip()).lower() for name in line.split(",")]
+        own = any(map(_OWN.fullmatch, names)) or _PLAIN.issuperset(names)
+        if own and all(map(_NAME.fullmatch, names)):
+            # one name above another is a list of columns and no answer
+            below = lines[at + 1].strip() if at + 1 < len(lines) else ""
+            if len(names) > 1 or _NAME.fullmatch(below) is None:
+                return at, names
+    return None
+
+
+def is_csv(text: str) -> bool:
+    """Whether a line of column names stands at the beginning of ``text``."""
+    return header(text) is not None
+
+
+def parse_csv(text: str) -> Findings:
+    """What the lines say of each GPU; of the last sample where the tool was run in a loop.
+
+    Raises FormatError without the line of column names: "noheader" leaves nothing to go by.
+    """
+    head = header(text)
+    if head is None:
+        raise FormatError(f"{KIND}: no line of column names; record without 'noheader'")
+    at, names = head
+    rows: list[dict[str, str]] = []
+    gone: list[tuple[Reading, str]] = []
+    problems: list[str] = []
+    for line in text.splitlines()[at + 1 :]:
+        if (missing := lost(line)) is not None:
+            gone.append(missing)
+        elif not line.strip() or line.strip().startswith(names[0] + ","):
+            continue
+        elif (cells := [cell.strip() for cell in line.split(",")]) and len(cells) == len(names):
+            rows.append(dict(zip(names, cells, strict=True)))
+        elif not problems:
+            problems.append(f"a line has {len(cells)} values under {len(names)} columns")
+    kind, read = _reader(names)
+    readings, found = read(rows)
+    versions = {"driver": stated(rows[-1].get("driver_version")) if rows else None}
+    return Findings(
+        kind=kind,
+        readings=(*readings, *(one for one, _ in gone)),
+        versions={name: value for name, value in versions.items() if value is not None},
+        taken=stated(rows[-1].get("timestamp")) if rows else None,
+        problems=(*found, *problems, *(problem for _, problem in gone)),
+    )
+
+
+def _reader(names: Sequence[str]) -> tuple[str, Callable[[list[dict[str, str]]], Table]]:
+    if "retired_pages.address" in names:
+        return PAGES, _pages
+    if "pid" in names:
+        # accounted processes have ended: they are not on the GPU
+        return PROCESSES, _processes if "time" not in names else _nothing
+    return KIND, _gpus
+
+
+def _nothing(_rows: list[dict[str, str]]) -> Table:
+    return (), []
+
+
+def _who(row: dict[str, str]) -> tuple[str | None, str | None]:
+    return pci_address(pick(row, "pci")), uuid_of(pick(row, "uuid"))
+
+
+def _gpus(rows: list[dict[str, str]]) -> Table:
+    last: dict[tuple[object, ...], dict[str, str]] = {}
+    for number, row in enumerate(rows):
+        who = (*_who(row), stated(row.get("index")))
+        # lines that name no GPU are one each: nothing says that two are of the same
+        last[who if any(who) else (number,)] = row
+    readings = [reading(row, KIND) for row in last.values()]
+    problems = [failures(row, one) for row, one in zip(last.values(), readings, strict=True)]
+    if len(last) < len(rows):
+        problems.append(f"{len(rows)} lines are of {len(last)} GPUs; the last of each is read")
+    return tuple(readings), [problem for problem in problems if problem is not None]
+
+
+def _processes(rows: list[dict[str, str]]) -> Table:
+    counts: dict[tuple[str | None, str | None], set[str]] = {}
+    for row in rows:
+        counts.setdefault(_who(row), set()).add(row["pid"])
+    return tuple(
+        Reading(
+            source=PROCESSES, vendor=VENDOR, pci=pci, uuid=uuid, state=State(processes=len(pids))
+        )
+        for (pci, uuid), pids in counts.items()
+        if pci or uuid
+    ), []
+
+
+def _pages(rows: list[dict[str, str]]) -> Table:
+    """Pages by cause; a line without an address says that none can be listed."""
+    causes = {"single bit ecc": "single-bit", "double bit ecc": "double-bit"}
+    counts: dict[tuple[str | None, str | None], dict[str, int]] = {}
+    for row in rows:
+        cause = causes.get(row.get("retired_pages.cause", "").lower())
+        if cause is not None and stated(row["retired_pages.address"]) is not None:
+            pages = counts.setdefault(_who(row), {})
+            pages[cause] = pages.get(cause, 0) + 1
+    return tuple(
+        Reading(source=PAGES, vendor=VENDOR, pci=pci, uuid=uuid, memory=Memory(retired_pages=pages))
+        for (pci, uuid), pages in counts.items()
+        if pci or uuid
+    ), []

@@ -1,0 +1,190 @@
+"""The tables of ``nvidia-smi`` without options: GPUs, their MIG devices, processes.
+
+A GPU is two or three lines of three cells; driver 2.x wrote "0." for its number and "SB / DB" for
+its errors, MIG came with 450, and the columns' widths change with every driver.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from portagpu.inventory.model import Findings, Memory, Part, Reading, State
+from portagpu.telemetry.formats import failed, integer, number, pci_address, stated
+from portagpu.telemetry.formats._nvidia import VENDOR, lost, memory_bytes, yes
+
+KIND: Final = "nvidia-smi"
+
+_HEAD: Final = re.compile(
+    r"\| NVIDIA-SMI +(\S+) +Driver Version: +(\S+)(?: +CUDA Version: +(\S+))?"
+)
+_TIME: Final = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} [\d:]{8} \d{4}")
+_FIRST: Final = re.compile(r"(\d{1,4})\.? +(\S.*)")
+_FLAG: Final = re.compile(r"(.*?) +(?:On|Off|N/A|ERR!)")
+_PAIR: Final = re.compile(r"(\S+) +/ +(\S+)")  # not the slash of "N/A"
+_PROCESS: Final = re.compile(r"\| +(\d{1,4})\.? +(?:(?:\S+ +){2})?(\d{1,10}) +\S")
+_CUT: Final = "..."
+
+
+@dataclass(slots=True)
+class _Row:
+    """One GPU's cells, line by line."""
+
+    index: int
+    lines: list[list[str]]
+    parts: list[Part] = field(default_factory=list)
+    processes: int | None = None
+
+
+def is_table(text: str) -> bool:
+    """Whether the table's head line stands in ``text``."""
+    return _HEAD.search(text) is not None
+
+
+def parse_table(text: str) -> Findings:
+    """The GPUs of the last table in ``text``."""
+    head = None
+    time: str | None = None
+    section = "gpus"
+    rows: dict[int, _Row] = {}
+    current: _Row | None = None
+    gone: list[tuple[Reading, str]] = []
+    problems: list[str] = []
+    for line in map(str.strip, text.splitlines()):
+        if (match := _HEAD.match(line)) is not None:
+            if head is not None:
+                problems.append("the text holds several tables; this is the last")
+            head, section, rows, current, gone = match, "gpus", {}, None, []
+        elif (clock := _TIME.match(line)) is not None:
+            time = clock.group()
+        elif (missing := lost(line)) is not None:
+            gone.append(missing)
+        elif line.startswith("| MIG devices"):
+            section = "mig"
+        elif re.match(r"\| (?:Compute p|P)rocesses:", line):
+            section = "processes"
+            for row in rows.values():
+                row.processes = 0
+        elif not line.startswith("|"):
+            current = None if line.startswith("+") else current
+        elif section == "gpus":
+            current = _gpu_line(line, rows, current)
+        elif section == "mig":
+            _mig_line(line, rows)
+        else:
+            _process_line(line, rows)
+    readings = [_reading(row) for row in rows.values()]
+    problems += [sentence for row in rows.values() if (sentence := _failure(row)) is not None]
+    return Findings(
+        kind=KIND,
+        readings=(*readings, *(one for one, _ in gone)),
+        versions=_versions(head),
+        taken=time,
+        problems=(*dict.fromkeys(problems), *(problem for _, problem in gone)),
+    )
+
+
+def _versions(head: re.Match[str] | None) -> dict[str, str]:
+    if head is None:
+        return {}
+    found = {"driver": stated(head.group(2)), "cuda": stated(head.group(3))}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def _gpu_line(line: str, rows: dict[int, _Row], current: _Row | None) -> _Row | None:
+    cells = _cells(line)
+    if len(cells) != 3:
+        return None
+    match = _FIRST.fullmatch(cells[0])
+    # the second line's first cell may begin with a number as well: the fan's "30%" does not
+    if match is not None and (current is None or _is_address(cells[1])):
+        current = _Row(int(match.group(1)), [[match.group(2), *cells[1:]]])
+        rows[current.index] = current
+    elif current is not None and len(current.lines) < 3:
+        current.lines.append(cells)
+    return current
+
+
+def _is_address(cell: str) -> bool:
+    first = cell.split(" ", 1)[0]
+    return pci_address(first) is not None or failed(first)
+
+
+def _mig_line(line: str, rows: dict[int, _Row]) -> None:
+    cells = _cells(line)
+    numbers = cells[0].split()
+    if len(numbers) != 4 or not all(word.isdecimal() for word in numbers) or len(cells) < 3:
+        return
+    row = rows.get(_small(numbers[0]))
+    if row is not None:
+        used = _PAIR.search(cells[1])
+        row.parts.append(
+            Part(
+                index=_small(numbers[3]),
+                memory_bytes=memory_bytes(used.group(2)) if used else None,
+                unit_count=integer(cells[2].split(" ")[0]),
+            )
+        )
+
+
+def _small(digits: str) -> int:
+    return int(digits[:9])
+
+
+def _process_line(line: str, rows: dict[int, _Row]) -> None:
+    match = _PROCESS.match(line)
+    words = line.strip("| ").split()
+    if match is not None and (row := rows.get(int(match.group(1)))) is not None:
+        row.processes = (row.processes or 0) + 1
+    elif "Not Supported" in line and words[0].rstrip(".").isdecimal():
+        unknown = rows.get(_small(words[0].rstrip(".")))
+        if unknown is not None:
+            unknown.processes = None
+
+
+def _reading(row: _Row) -> Reading:
+    first, second, third = (*row.lines, [], [], [])[:3]
+    flagged = _FLAG.fullmatch(first[0])
+    name = stated(flagged.group(1) if flagged else first[0])
+    cut = name is not None and name.endswith(_CUT)
+    errors = first[2].split()
+    draw = _PAIR.search(second[0]) if second else None
+    used = _PAIR.search(second[1]) if second else None
+    temperature = re.search(r"\b(\d{1,3}) ?C\b", second[0]) if second else None
+    busy = re.match(r"(\d{1,3})%", second[2]) if second else None
+    return Reading(
+        source=KIND,
+        vendor=VENDOR,
+        index=row.index,
+        pci=pci_address(first[1].split(" ", 1)[0]),
+        name=None if cut else name,
+        memory_bytes=memory_bytes(used.group(2)) if used else None,
+        mig_enabled=yes(third[2]) if third else None,
+        parts=tuple(row.parts),
+        # one number is uncorrected errors since the driver was loaded, two are "SB / DB"
+        memory=Memory(
+            corrected=integer(errors[0]) if len(errors) == 2 else None,
+            uncorrected=integer(errors[-1]) if errors else None,
+        ),
+        state=State(
+            temperatures_c={"gpu": float(temperature.group(1))} if temperature else {},
+            power_w=number(draw.group(1)) if draw else None,
+            power_limit_w=number(draw.group(2)) if draw else None,
+            utilization_percent=float(busy.group(1)) if busy else None,
+            memory_used_bytes=memory_bytes(used.group(1)) if used else None,
+            processes=row.processes,
+        ),
+        extra={"name begins with": name.removesuffix(_CUT)} if cut and name else {},
+    )
+
+
+def _failure(row: _Row) -> str | None:
+    words = [word for line in row.lines for cell in line for word in cell.split() if failed(word)]
+    if not words:
+        return None
+    return f"GPU number {row.index} answers {words[0]!r} in the place of {len(words)} values"
