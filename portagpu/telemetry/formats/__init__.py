@@ -59,14 +59,16 @@ def stated(text: str | None) -> str | None:
 
 def number(text: str | None) -> float | None:
     """The number that ``text`` begins with, whatever unit follows ("81559 MiB"); None without."""
-    match = re.match(r"\s*([+-]?\d+(?:\.\d+)?)(?![\d.:x])", stated(text) or "")
+    match = re.match(r"([+-]?\d+(?:\.\d+)?)(?![\d.:x]|[eE][+-]?\d)", stated(text) or "", re.ASCII)
     return float(match.group(1)) if match is not None and len(match.group(1)) < 25 else None
 
 
 def integer(text: str | None) -> int | None:
     """The whole number, decimal or 0x, that ``text`` begins with; None for anything else."""
     value = stated(text) or ""
-    match = re.match(r"(0[xX][0-9a-fA-F]{1,16})\b|([+-]?\d{1,24})(?![\d.:x])", value)
+    match = re.match(
+        r"(0[xX][0-9a-fA-F]{1,16})\b|([+-]?\d{1,24})(?![\d.:x]|[eE][+-]?\d)", value, re.ASCII
+    )
     if match is None:
         return None
     return int(match.group(1), 16) if match.group(1) else int(match.group(2))
