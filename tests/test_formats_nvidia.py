@@ -302,6 +302,24 @@ def test_an_answer_that_there_is_nothing_to_list_is_a_problem(text: str) -> None
     assert len(nvidia_smi_text.parse(text).problems) == 1
 
 
+@pytest.mark.parametrize(
+    ("line", "index", "pci"),
+    [
+        ("GPU 0000:05:00.0: GPU is lost.  Reboot ...", None, "0000:05:00.0"),
+        ("GPU0000:25:00.0: Unknown Error", None, "0000:25:00.0"),
+        ("gpu 0000:08:00.0: Unknown Error", None, "0000:08:00.0"),
+        ("GPU3: 0000:5F:00.0: Unknown Error", 3, "0000:5f:00.0"),
+        ("GPU2: Unknown Error", 2, None),
+        ("GPU0", 0, None),
+    ],
+)
+def test_a_gpu_without_a_handle_is_named_as_far_as_it_is(
+    line: str, index: int | None, pci: str | None
+) -> None:
+    (gpu,) = nvidia_smi_text.parse(f"Unable to determine the device handle for {line}\n").readings
+    assert (gpu.index, gpu.pci) == (index, pci)
+
+
 def test_versions_alone() -> None:
     assert found("nvidia_smi_text/version.txt").versions == {
         "nvml": "580.10",

@@ -131,7 +131,8 @@ def lost(line: str) -> tuple[Reading, str] | None:
     if match is None:
         return None
     where = re.search(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]", match.group(1))
-    index = re.match(r"(\d{1,4})\s*(?::|$)", match.group(1))
+    # "GPU3: 0000:5F:00.0: ..." and, of other drivers, "GPU0000:25:00.0: ..." without an index
+    index = re.match(r"(\d{1,3})(?::|$)", match.group(1))
     why = one_line(match.group(1).rsplit(": ", 1)[-1]) or "no reason stated"
     found = Reading(
         source="nvidia-smi",
