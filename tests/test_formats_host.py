@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import portagpu.telemetry
+from portagpu.inventory import infiniband
 from portagpu.inventory.model import Findings, FormatError, Node
-from portagpu.telemetry.formats import hwloc_xml, infiniband, kernel_log, lspci, nccl_topo
+from portagpu.telemetry.formats import hwloc_xml, kernel_log, lspci, nccl_topo
 from portagpu.telemetry.formats._xml import MAX_DEPTH, read_xml, root_tag
 from tests.host_trees import build
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from portagpu.host.tree import as_tree
+from portagpu.inventory.infiniband import read_infiniband
 from portagpu.inventory.pci_tree import read_pci
 from portagpu.inventory.topology import build
-from portagpu.telemetry.formats.infiniband import read_infiniband
 
 if TYPE_CHECKING:
     from pathlib import Path

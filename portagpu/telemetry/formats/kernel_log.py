@@ -30,7 +30,7 @@ _TIMES: Final = re.compile(
     r"|(?P<syslog>[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15}) )"
 )
 _IS_LOG: Final = re.compile(
-    r"NVRM: |nvidia-nvswitch\d|\[drm[:\]]|amdgpu [0-9a-f]{4}:|\bkernel: |\[tid \d+\]"
+    r"NVRM: |nvidia-nvswitch\d|\[drm[:\]]|amdgpu [0-9a-f]{4}:|(?<=\S )kernel: \S|\[tid \d+\]"
     r"|^(?:<\d{1,3}>)?\[ *\d{1,12}\.\d{3,9}\] "
     r"|^\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\]",
     re.MULTILINE,
