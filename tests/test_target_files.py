@@ -166,7 +166,9 @@ def test_loading_imports_neither_torch_nor_click() -> None:
 def test_the_guide_names_every_key() -> None:
     text = DOCS.read_text(encoding="utf-8")
     for key in KEYS:
-        shown = re.sub(r"^(peak\.(?:dense|sparse)\.\w+|\w+\.rate)\..*", r"\1.<dtype>", key)
+        shown = re.sub(
+            r"^(peak\.(?:dense|sparse)\.\w+|\w+\.rate|matrix\.tile)\..*", r"\1.<dtype>", key
+        )
         assert f"`{shown}`" in text, f"docs/targets.md does not list {shown}"
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from portagpu.target.load import (
     TargetProblem,
     identify,
+    load_architecture,
     load_target,
     load_targets,
     parse_target,
@@ -47,6 +48,7 @@ __all__ = [
     "TargetProblem",
     "dtype_name",
     "identify",
+    "load_architecture",
     "load_target",
     "load_targets",
     "parse_target",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from portagpu.target.model import FactValue
     from portagpu.target.schema import Key
 
+_TILE: Final = re.compile(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){2}")
 _FACT_KEYS: Final = ("value", "unit", "source", "confidence", "note", "overrides_family")
 
 
@@ -53,6 +55,10 @@ def _value(table: Table, key: Key) -> FactValue:
     if key.kind in (Kind.TEXT, Kind.CHOICE):
         text = table.text("value")
         return table.choice("value", key.choices) if key.kind is Kind.CHOICE else text
+    if key.kind is Kind.TILE:
+        if not isinstance(value, str) or not _TILE.fullmatch(value):
+            table.fail("value", "type", wrong)
+        return value
     if key.kind in (Kind.INTEGER, Kind.NUMBER):
         return _scalar(table, key, value, wrong)
     if not isinstance(value, list) or not value:

@@ -70,8 +70,13 @@ class Folder:
         """The keys before the first table, as text: enough to rule a file out."""
         return self._text(path).partition("\n[")[0]
 
-    def family(self, vendor: str, arch: str) -> Family | None:
-        """The family of that name or alias, or None."""
+    @property
+    def family_ids(self) -> tuple[str, ...]:
+        """The id of every family here, which no file has to be read for."""
+        return tuple(self._family_paths)
+
+    def family(self, vendor: str | None, arch: str) -> Family | None:
+        """The family of that name or alias, of any vendor where ``vendor`` is None, or None."""
         if not arch:
             return None
         named = self._family_paths.get(arch)
@@ -79,7 +84,7 @@ class Folder:
             [named] if named else [p for p in self._family_paths.values() if arch in self._head(p)]
         )
         for family in map(self._family, paths):
-            if family.vendor == vendor and arch in (family.id, *family.aliases):
+            if vendor in (None, family.vendor) and arch in (family.id, *family.aliases):
                 return family
         return None
 

@@ -13,7 +13,7 @@ from portagpu.errors import PortagpuError, TargetError, TargetNotFound
 from portagpu.paths import matrix_dir
 from portagpu.target.folder import Folder, read_folder
 from portagpu.target.read import read_target
-from portagpu.target.table import closest, normalise, one_line, read_text
+from portagpu.target.table import closest, normalise, one_line, read_text, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -128,6 +128,31 @@ def load_target(target_id: str) -> Target:
     near = closest(target_id, targets)
     offer = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(targets)}"
     raise TargetNotFound(f"there is no target {target_id!r}; {offer}")
+
+
+def load_architecture(name: str) -> Target:
+    """The target, of scope "family", of an architecture: "sm_90", "gfx942" or an alias.
+
+    Suffixes of features are left out ("sm_90a", "gfx942:xnack-"). Raises TargetNotFound that names
+    the architectures there are.
+    """
+    family, known = _architecture(base_name(name))
+    if family is not None:
+        return _family_target(family)
+    near = closest(name, known)
+    offer = f"did you mean {' or '.join(near)}? " if near else ""
+    raise TargetNotFound(
+        f"there is no architecture {shown(name)}; {offer}known are {', '.join(known)}"
+    )
+
+
+def _architecture(name: str) -> tuple[Family | None, tuple[str, ...]]:
+    """The family of that name or alias, and the ids of all."""
+    if not _packages():
+        return _matrix().family(None, name), _matrix().family_ids
+    families = _loaded().families
+    found = next((each for (_, alias), each in families.items() if alias == name), None)
+    return found, tuple(dict.fromkeys(each.id for each in families.values()))
 
 
 def parse_target(source: str | Path, *, file: str = "<text>") -> Target:

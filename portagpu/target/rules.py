@@ -91,6 +91,20 @@ def _registers(facts: Facts) -> Iterator[Violation]:
     yield from _at_most(facts, "register-file", "register.max_per_block", file)
 
 
+def _scalar_registers(facts: Facts) -> Iterator[Violation]:
+    """Each step is one wave more than the next: with none exceeded a SIMD is full."""
+    least, steps = "register.scalar_least_waves", facts.items("register.scalar_steps")
+    lowest, most = facts.number(least), facts.number("exec.max_waves_per_simd")
+    if steps is None or lowest is None or most is None:
+        return
+    if lowest + len(steps) != most:
+        yield Violation(
+            least,
+            "scalar-steps",
+            f"{lowest:g} and {len(steps)} steps must be exec.max_waves_per_simd, which is {most:g}",
+        )
+
+
 def _shared_memory(facts: Facts) -> Iterator[Violation]:
     rule, optin = "shared-memory-order", "shared_memory.per_block_optin"
     unit = "shared_memory.per_unit"
@@ -160,7 +174,7 @@ def _matrix_dtypes(facts: Facts) -> Iterator[Violation]:
             )
     for dtype in DTYPE_BITS:
         key = peak_key(dtype, sparse=False, matrix=True)
-        for each in (key, f"matrix.rate.{dtype}"):
+        for each in (key, f"matrix.rate.{dtype}", f"matrix.tile.{dtype}"):
             if each in facts and dtype.removesuffix("_acc16") not in dtypes:
                 yield Violation(
                     each, "matrix-dtype", f"the matrix unit has no {dtype} (matrix.dtypes)"
@@ -279,6 +293,7 @@ def _memory(facts: Facts) -> Iterator[Violation]:
 RULES: Final[tuple[Callable[[Facts], Iterator[Violation]], ...]] = (
     _threads,
     _registers,
+    _scalar_registers,
     _shared_memory,
     _matrix_dtypes,
     _from_clock,

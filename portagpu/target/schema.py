@@ -25,6 +25,7 @@ class Kind(StrEnum):
     BOOLEAN = "true or false"
     TEXT = "text"
     CHOICE = "one of the allowed words"
+    TILE = "a tile such as 16x8x16"
     INTEGERS = "a list of integers"
     TEXTS = "a list of texts"
     CHOICES = "a list of the allowed words"
@@ -49,6 +50,8 @@ class Key:
 MATRIX_DTYPES: Final = tuple(name for name in DTYPE_BITS if not name.endswith("_acc16"))
 FP8_FLAVOURS: Final = ("ocp", "fnuz")
 TOPOLOGIES: Final = ("switched", "mesh")
+OCCUPANCY_RULES: Final = ("blocks-per-unit", "waves-per-simd")
+ACCUMULATOR_FILES: Final = ("separate", "unified")
 
 
 def _execution() -> Iterator[Key]:
@@ -64,6 +67,13 @@ def _execution() -> Iterator[Key]:
     yield Key("exec.max_threads_per_unit", i, ("threads",), 1, 8192)
     yield Key("exec.max_threads_per_block", i, ("threads",), 1, 4096)
     yield Key("exec.max_blocks_per_unit", i, ("blocks",), 1, 256)
+    yield Key("exec.max_barriers_per_unit", i, ("barriers",), 1, 256)
+    yield Key("exec.compute_units_per_unit", i, (), 2, 8)
+    yield Key("exec.occupancy_rule", Kind.CHOICE, choices=OCCUPANCY_RULES)
+    for dimension in "xyz":
+        yield Key(f"exec.max_grid_{dimension}", i, ("blocks",), 1024, 2**32)
+    yield Key("exec.max_threads_per_dimension", i, ("threads",), 2**16, 2**40)
+    yield Key("exec.max_access", i, ("B",), 1, 128)
     yield Key("exec.unit_count", i, ("SM", "CU", "WGP", "core"), 1, 4096, product=True)
     yield Key("exec.chiplet_count", i, ("XCD", "GCD", "die"), 1, 64, product=True)
 
@@ -77,7 +87,13 @@ def _registers() -> Iterator[Key]:
     yield Key("register.alloc_granularity", i, ("32-bit registers/wave", "VGPRs"), 1, 4096)
     yield Key("register.allocated_per", Kind.TEXT)
     yield Key("register.accumulators", Kind.TEXT)
+    yield Key("register.accumulator_file", Kind.CHOICE, choices=ACCUMULATOR_FILES)
+    yield Key("register.accumulator_alignment", i, ("VGPRs",), 1, 64)
+    yield Key("register.max_accumulators_per_thread", i, registers, 16, 1024)
     yield Key("register.scalar", Kind.TEXT)
+    yield Key("register.scalar_steps", Kind.INTEGERS, ("SGPRs",), 16, 1024)
+    yield Key("register.scalar_least_waves", i, ("waves",), 1, 64)
+    yield Key("register.max_scalar_per_thread", i, ("SGPRs",), 16, 1024)
 
 
 def _shared_memory() -> Iterator[Key]:
@@ -97,6 +113,8 @@ def _matrix() -> Iterator[Key]:
     yield Key("matrix.sparse_dtypes", Kind.CHOICES, choices=MATRIX_DTYPES)
     yield Key("matrix.fp8_flavour", Kind.CHOICE, choices=FP8_FLAVOURS)
     yield Key("matrix.instructions", Kind.TEXTS)
+    for dtype in MATRIX_DTYPES:
+        yield Key(f"matrix.tile.{dtype}", Kind.TILE)
     for unit in ("matrix", "vector"):
         for dtype in DTYPE_BITS:
             per_clock = ("OP/clock/unit",) if dtype.startswith("int") else ("FLOP/clock/unit",)
