@@ -43,6 +43,20 @@ class TargetNotFound(PortagpuError, LookupError):
     """No target has that id; the message offers the closest ones."""
 
 
+class LimitExceeded(PortagpuError, ValueError):
+    """More was asked for than the hardware has; the message names the limit and its source.
+
+    ``limit`` is the fact's key ("exec.max_threads_per_block"), ``most`` its value and ``source``
+    the ids of where it is from.
+    """
+
+    def __init__(self, message: str, *, limit: str, most: int, source: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.limit = limit
+        self.most = most
+        self.source = source
+
+
 class ResultError(PortagpuError, ValueError):
     """A result document does not follow its schema; the message names the key."""
 

@@ -71,8 +71,8 @@ def test_a_large_launch_fills_the_device():
 
 
 def test_a_tiny_launch_is_one_block_of_whole_warps():
-    assert DEVICES["warp 64"].launch(1) == Launch(n=1, block=64, grid=1, work_per_thread=1)
-    assert DEVICES["warp 32"].launch(33) == Launch(n=33, block=64, grid=1, work_per_thread=1)
+    assert DEVICES["warp 64"].launch(1) == Launch(1, 64, 1, 1, warp_size=64)
+    assert DEVICES["warp 32"].launch(33) == Launch(33, 64, 1, 1, warp_size=32)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -317,12 +317,27 @@ class _Halved(Sizing):
 
 class _Unlimited(Sizing):
     def launch(self, n):
-        return Launch(n=n, block=1, grid=n, work_per_thread=1)
+        return Launch(n=n, block=1, grid=n, work_per_thread=1, warp_size=1)
 
 
 class _NegativeToo(Sizing):
     def launch(self, n):
         return super().launch(abs(n))
+
+
+class _Unchecked(Sizing):
+    def check(self, grid, block, *, shared_memory=0):
+        pass
+
+
+class _HalfReduced(Sizing):
+    def reduce(self, n, *, item_bytes=4):
+        return replace(super().reduce(n, item_bytes=item_bytes), final=None)
+
+
+class _WarpsOf32(Sizing):
+    def launch(self, n):
+        return replace(super().launch(n), warp_size=32)
 
 
 LIMITS = (64, 4, 1024, 2048, 16)
@@ -500,6 +515,24 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         {"sizing": _NegativeToo(*LIMITS)},
         "kernels/launch-of-nothing",
         "-1 elements was not refused",
+    ),
+    "checks no launch": (
+        CpuBackend,
+        {"sizing": _Unchecked(*LIMITS)},
+        "kernels/launch-beyond-a-limit",
+        "was not refused",
+    ),
+    "reduces halfway": (
+        CpuBackend,
+        {"sizing": _HalfReduced(*LIMITS)},
+        "kernels/reduce-leaves-one-result[n1000]",
+        "partial results are left",
+    ),
+    "counts other warps": (
+        CpuBackend,
+        {"sizing": _WarpsOf32(*LIMITS)},
+        "kernels/launch-has-whole-warps",
+        "warps",
     ),
     "has no units": (
         CpuBackend,

@@ -67,6 +67,7 @@ def sizing(properties: Any, target: Target | None, warp_size: int) -> Sizing:
         max_threads_per_block=block,
         max_threads_per_unit=per_unit,
         max_blocks_per_unit=blocks or max(1, per_unit // block),
+        target=target,
     )
 
 

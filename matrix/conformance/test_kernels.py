@@ -16,7 +16,8 @@ def test_sizing_limits(gpu):
     limits = gpu.sizing
     for field in dataclasses.fields(limits):
         value = getattr(limits, field.name)
-        assert value >= 1, f"{field.name} is {value}"
+        assert field.name == "target" or value >= 1, f"{field.name} is {value}"
+    assert limits.target in (None, gpu.target), "sizing plans for another target than the device's"
     assert limits.max_threads_per_block >= limits.warp_size, "a block holds less than one warp"
     assert limits.max_threads_per_unit >= limits.max_threads_per_block, "a unit holds no block"
 
@@ -60,6 +61,49 @@ def test_launch_fills_the_device_once(gpu):
     per_unit = gpu.sizing.max_threads_per_unit // plan.block
     most = per_unit * gpu.sizing.unit_count
     assert plan.grid <= most, f"{plan.grid} blocks are more than the {most} that run at once"
+
+
+@case(
+    "kernels/launch-has-whole-warps",
+    spec="num_warps counts the warps of a block, and no block has more than the device's largest.",
+    covers=("Launch.num_warps", "Sizing.max_num_warps"),
+    traps=("K06",),
+)
+def test_launch_has_whole_warps(gpu):
+    plan, limits = gpu.sizing.launch(1 << 20), gpu.sizing
+    assert plan.num_warps * limits.warp_size == plan.block, f"{plan} has {plan.num_warps} warps"
+    assert 1 <= plan.num_warps <= limits.max_num_warps, f"{plan.num_warps} warps do not fit"
+    most = limits.max_num_warps * limits.warp_size
+    assert most <= limits.max_threads_per_block, f"{most} threads are no block"
+
+
+@case(
+    "kernels/launch-beyond-a-limit",
+    spec="A block of more threads than the device has is refused with the limit's name.",
+    covers=("Sizing.check",),
+    traps=("K06", "K10", "K11"),
+)
+def test_launch_beyond_a_limit(gpu):
+    most = gpu.sizing.max_threads_per_block
+    gpu.sizing.check(1, most)
+    refused(lambda: gpu.sizing.check(1, most + 1), ValueError, "exec.max_threads_per_block")
+
+
+@case(
+    "kernels/reduce-leaves-one-result",
+    spec="The second launch of a reduction reaches the partial result of every block of the first.",
+    covers=("Sizing.reduce",),
+    params={"n": (0, 1, 1000, (1 << 31) + 1)},
+    traps=("K05",),
+)
+def test_reduce_leaves_one_result(gpu, n):
+    plan = gpu.sizing.reduce(n)
+    assert plan.partials.threads * plan.partials.work_per_thread >= n, f"{plan} leaves elements out"
+    if plan.partials.grid > 1:
+        assert plan.final is not None, f"{plan.partials.grid} partial results are left"
+        assert plan.final.grid == 1, f"{plan.final.grid} results are left"
+        reached = plan.final.threads * plan.final.work_per_thread
+        assert reached >= plan.partials.grid, f"{reached} of {plan.partials.grid} are reached"
 
 
 @case(

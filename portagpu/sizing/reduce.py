@@ -1,0 +1,55 @@
+"""Reductions: one partial result a block, and a second launch over the partial results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from portagpu.sizing.kernel import round_up, whole
+
+if TYPE_CHECKING:
+    from portagpu.sizing.launch import Launch, Sizing
+
+_LEAST_ACCUMULATOR: Final = 4
+"""Bytes: 8- and 16-bit elements are summed in 32 bits, as torch does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A reduction of ``n`` elements.
+
+    Each block of ``partials`` leaves one result, over which ``final`` (None: there is only one)
+    runs one block. Lanes of a warp exchange values ``shuffle_steps`` times; after that a block
+    keeps one accumulator of each warp, ``shared_memory`` bytes.
+    """
+
+    n: int
+    partials: Launch
+    final: Launch | None
+    shuffle_steps: int
+    accumulator_bytes: int
+
+    @property
+    def shared_memory(self) -> int:
+        """Bytes a block: an accumulator for each of its warps, whose size is the device's."""
+        return self.partials.num_warps * self.accumulator_bytes
+
+    def explain(self) -> tuple[str, ...]:
+        """The plan as lines for people."""
+        from portagpu.sizing.words import reduction_lines
+
+        return reduction_lines(self)
+
+
+def plan(sizing: Sizing, n: int, item_bytes: int) -> Reduction:
+    """The reduction of ``n`` elements of ``item_bytes`` bytes on the device of ``sizing``."""
+    size = max(whole("item_bytes", item_bytes, 1), _LEAST_ACCUMULATOR)
+    partials = sizing.launch(n, item_bytes=item_bytes)
+    final = None
+    if partials.grid > 1:
+        most = sizing.max_num_warps * sizing.warp_size
+        block = min(most, round_up(partials.grid, sizing.warp_size))
+        final = sizing.launch(
+            partials.grid, block=block, work_per_thread=-(-partials.grid // block)
+        )
+    return Reduction(n, partials, final, sizing.warp_size.bit_length() - 1, size)

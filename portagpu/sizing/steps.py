@@ -1,0 +1,87 @@
+"""The next step up: the least change to a kernel with which a unit holds more of its waves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from portagpu.sizing.calculator import changed
+from portagpu.sizing.kernel import number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from portagpu.sizing.calculator import Occupancy
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change that helps. ``threads`` is another block size; the others are upper bounds.
+
+    ``registers`` a thread and ``shared_memory`` in bytes a block are the most with which a unit
+    holds ``waves`` waves in ``blocks`` blocks; None is unchanged.
+    """
+
+    blocks: int
+    waves: int
+    registers: int | None = None
+    shared_memory: int | None = None
+    threads: int | None = None
+
+
+def search(found: Occupancy) -> tuple[Step, ...]:
+    """One step for fewer registers, one for less shared memory, one for another block size.
+
+    Where neither registers nor shared memory help alone, the first step is both together. A block
+    of another size keeps its registers a thread and its shared memory.
+    """
+    steps = [*_less(found, "registers", 1), *_less(found, "shared_memory", 0)]
+    return (*(steps or _less_of_both(found)), *_other_size(found))
+
+
+def _less(found: Occupancy, field: str, least: int) -> Iterator[Step]:
+    most = _most(
+        lambda value: changed(found, **{field: value}).waves > found.waves,
+        least,
+        getattr(found.kernel, field) - 1,
+    )
+    if most is not None:
+        better = changed(found, **{field: most})
+        yield Step(better.blocks, better.waves, **{field: most})
+
+
+def _less_of_both(found: Occupancy) -> Iterator[Step]:
+    empty = changed(found, shared_memory=0)
+    for step in _less(empty, "registers", 1) if empty.waves == found.waves else ():
+        assert step.registers is not None  # noqa: S101 - the field that was searched
+        for both in _less(changed(found, registers=step.registers), "shared_memory", 0):
+            yield Step(both.blocks, both.waves, step.registers, both.shared_memory)
+
+
+def _other_size(found: Occupancy) -> Iterator[Step]:
+    """The block size nearest to this one, in whole waves, with which a unit holds more."""
+    wave, threads = found.kernel.wave_size, found.kernel.threads
+    limit = number(found.target, "exec.max_threads_per_block")
+    sizes = sorted(range(wave, limit + 1, wave), key=lambda size: (abs(size - threads), size))
+    for size in sizes:
+        better = changed(found, threads=size)
+        if better.waves > found.waves:
+            yield Step(better.blocks, better.waves, threads=size)
+            return
+
+
+def _most(helps: Callable[[int], bool], least: int, most: int) -> int | None:
+    """The greatest of ``least`` to ``most`` that ``helps``; where one does, every lesser one does.
+
+    Holding more waves with fewer registers or less memory never becomes fewer again.
+    """
+    if most < least or not helps(least):
+        return None
+    low, high = least, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if helps(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
