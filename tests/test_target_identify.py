@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from portagpu.errors import TargetNotFound
-from portagpu.target import Authority, ExpectedFailure, Scope, identify, load_target
+from portagpu.target import (
+    Authority,
+    ExpectedFailure,
+    Scope,
+    identify,
+    load_architecture,
+    load_target,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 GIB = 2**30
@@ -207,6 +214,29 @@ def test_an_unknown_id_offers_the_closest(asked: str, offered: str) -> None:
     message = str(caught.value)
     assert offered in message, message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("sm_90", "sm_90"),
+        ("sm_90a", "sm_90"),
+        ("gfx942:sramecc+:xnack-", "gfx942"),
+        ("GFX1030", "gfx1030"),
+        ("amd64", "x86-64"),
+    ],
+)
+def test_an_architecture_is_found_by_any_spelling(asked: str, found: str) -> None:
+    target = load_architecture(asked)
+    assert (target.arch.name, target.scope) == (found, Scope.FAMILY)
+    assert target.peak("bf16") is None, "an architecture has no peaks"
+
+
+@pytest.mark.parametrize("asked", ["sm_91", "gfx", "", "sm_90b", "\n"])
+def test_an_unknown_architecture_names_the_known(asked: str) -> None:
+    with pytest.raises(TargetNotFound, match=r"known are .*gfx942.*x86-64") as caught:
+        load_architecture(asked)
+    assert "\n" not in str(caught.value)
 
 
 # dtypes and peaks

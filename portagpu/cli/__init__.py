@@ -29,6 +29,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.bench:bench",
         "Measure matrix products, memory, transfers, launches and collectives.",
     ),
+    "occupancy": (
+        "portagpu.cli.occupancy:occupancy",
+        "Show what of a unit a kernel fills, what limits it, and what one step more needs.",
+    ),
 }
 """Verb -> (module:command, one-line help). The command is a click command, or a group of them."""
 

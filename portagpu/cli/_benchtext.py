@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.cli._tables import plain
 from portagpu.results import bounds
 from portagpu.verdicts import Verdict
 
@@ -76,16 +77,7 @@ def _expected(expected: Mapping[str, Any]) -> str:
 
 def plain_table(run: Run) -> str:
     """The table in columns of plain text."""
-    table = [HEAD, *rows(run)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(HEAD))]
-    lines = []
-    for row in table:
-        cells = [
-            f"{cell:>{width}}" if title in _RIGHT else f"{cell:<{width}}"
-            for title, cell, width in zip(HEAD, row, widths, strict=True)
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    return plain(HEAD, rows(run), _RIGHT)
 
 
 def print_table(console: Console, run: Run) -> None:

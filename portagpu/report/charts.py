@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.report import scale
 from portagpu.report.markup import Markup, join, tag
+from portagpu.report.style import CHART_CSS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,6 +30,12 @@ _MARKERS: Final = (
     "M0 3.8L3.6-2.8h-7.2z",
 )
 _MARKED_POINTS: Final = 40
+_HEADING: Final = 40
+"""Units above a chart that stands alone, for its title and legend."""
+_STANDALONE_CSS: Final = """
+.page { fill: var(--card); } .title { font-weight: 600; }
+text { font-family: system-ui, sans-serif; }
+"""
 _Point = tuple[float, float]
 
 
@@ -89,6 +96,43 @@ def figure(chart: Chart, identifier: str) -> Markup:
     )
 
 
+def standalone(chart: Chart) -> Markup:
+    """The chart as an SVG file of its own: title, legend, light and dark colours, no script."""
+    lines = [line for line in chart.series if line.known]
+    across, up = _scales(chart, lines)
+    names = [
+        tag("g", _mark(line, i), tag("text", line.name, x=28, y=10), transform=_beside(i))
+        for i, line in enumerate(lines)
+    ]
+    return tag(
+        "svg",
+        tag("title", chart.title),
+        tag("desc", _described(chart, lines)),
+        tag("style", Markup(f"{CHART_CSS}{_STANDALONE_CSS}")),
+        tag("rect", class_="page", x=0, y=-_HEADING, width=WIDTH, height=HEIGHT + _HEADING),
+        tag("text", chart.title, x=2, y=14 - _HEADING, class_="axis title"),
+        *names,
+        _axes(chart, across, up),
+        *(_line(chart, line, i, across, up) for i, line in enumerate(lines)),
+        xmlns="http://www.w3.org/2000/svg",
+        class_="chart",
+        viewBox=f"0 {-_HEADING} {WIDTH} {HEIGHT + _HEADING}",
+        role="img",
+    )
+
+
+def _beside(index: int) -> str:
+    return f"translate({2 + 130 * index} {22 - _HEADING})"
+
+
+def _described(chart: Chart, lines: list[Series]) -> str:
+    best = max((y, line.name) for line in lines for _, y in line.known)
+    return (
+        f"{chart.y_label} against {chart.x_label} for {', '.join(line.name for line in lines)}."
+        f" The highest value is {scale.quantity(best[0], chart.y_unit)} ({best[1]})."
+    )
+
+
 def _curves(result: Result) -> list[Mapping[str, Any]]:
     single = [result.extra["curve"]] if "curve" in result.extra else []
     return [*single, *result.extra.get("curves", [])]
@@ -118,15 +162,10 @@ def _scales(chart: Chart, lines: list[Series]) -> tuple[Scale, Scale]:
 
 def _svg(chart: Chart, lines: list[Series], identifier: str) -> Markup:
     across, up = _scales(chart, lines)
-    best = max((y, line.name) for line in lines for _, y in line.known)
-    described = (
-        f"{chart.y_label} against {chart.x_label} for {', '.join(line.name for line in lines)}."
-        f" The highest value is {scale.quantity(best[0], chart.y_unit)} ({best[1]})."
-    )
     return tag(
         "svg",
         tag("title", chart.title, id=f"{identifier}-title"),
-        tag("desc", described, id=f"{identifier}-desc"),
+        tag("desc", _described(chart, lines), id=f"{identifier}-desc"),
         _axes(chart, across, up),
         *(_line(chart, line, i, across, up) for i, line in enumerate(lines)),
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
@@ -194,18 +233,18 @@ def _marked(line: Series) -> bool:
 
 
 def _swatch(line: Series, index: int) -> Markup:
+    return tag("svg", _mark(line, index), viewBox="0 0 24 12", aria_hidden="true")
+
+
+def _mark(line: Series, index: int) -> Markup:
+    """A piece of the line with its marker, 24 units wide and 12 high."""
     shape = _MARKERS[index % len(_MARKERS)]
     marker = tag("path", d=shape, transform="translate(12 6)", class_="point")
     return tag(
-        "svg",
-        tag(
-            "g",
-            tag("path", d="M1 6L23 6", class_="line"),
-            marker if _marked(line) else None,
-            class_=_style(index),
-        ),
-        viewBox="0 0 24 12",
-        aria_hidden="true",
+        "g",
+        tag("path", d="M1 6L23 6", class_="line"),
+        marker if _marked(line) else None,
+        class_=_style(index),
     )
 
 

@@ -1,10 +1,10 @@
-"""The style sheet of the report: system fonts, light and dark, from 360 px wide to print."""
+"""The style sheets: of the report, from 360 px wide to print, and of a chart; light and dark."""
 
 from __future__ import annotations
 
 from typing import Final
 
-CSS: Final = """
+CHART_CSS: Final = """
 :root { color-scheme: light dark;
   --page: #f6f7f9; --card: #fff; --text: #1b1f26; --soft: #59626f; --line: #dde1e7;
   --pass: #14713d; --fail: #b3261e; --error: #8a1c7c; --open: #8a5a00; --skip: #59626f;
@@ -13,6 +13,21 @@ CSS: Final = """
   --page: #12151a; --card: #1b1f26; --text: #e7eaef; --soft: #a2abb8; --line: #343b46;
   --pass: #58c98b; --fail: #ff8a80; --error: #ee97e0; --open: #f0b955; --skip: #a2abb8;
   --s0: #6ea8fe; --s1: #ff9d5c; --s2: #4cc9a4; --s3: #f08bc3; --s4: #b39dfa; --s5: #d6c14f; } }
+.chart text { fill: var(--soft); font-size: 11.5px; }
+.chart text.axis { fill: var(--text); }
+.chart text.x { text-anchor: middle; } .chart text.y { text-anchor: end; }
+.grid { stroke: var(--line); } .base, .mark { stroke: var(--soft); }
+.line { fill: none; stroke: var(--tone); stroke-width: 2; stroke-linejoin: round; }
+.dashed .line { stroke-dasharray: 6 4; }
+.point { fill: var(--tone); stroke: var(--card); stroke-width: .8; }
+.s0 { --tone: var(--s0); } .s1 { --tone: var(--s1); } .s2 { --tone: var(--s2); }
+.s3 { --tone: var(--s3); } .s4 { --tone: var(--s4); } .s5 { --tone: var(--s5); }
+"""
+"""What a chart needs where it stands alone; its text is laid out within 400 units."""
+
+CSS: Final = (
+    CHART_CSS
+    + """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--text); overflow-wrap: anywhere;
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
@@ -60,15 +75,6 @@ td .soft, th .soft { display: block; font-size: 13px; font-weight: 400; }
 .chart { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
   padding: 14px 16px; min-width: 0; }
 .chart > svg { display: block; width: 100%; height: auto; margin: 8px 0 4px; }
-.chart text { fill: var(--soft); font-size: 11.5px; }
-.chart text.axis { fill: var(--text); }
-.chart text.x { text-anchor: middle; } .chart text.y { text-anchor: end; }
-.grid { stroke: var(--line); } .base, .mark { stroke: var(--soft); }
-.line { fill: none; stroke: var(--tone); stroke-width: 2; stroke-linejoin: round; }
-.dashed .line { stroke-dasharray: 6 4; }
-.point { fill: var(--tone); stroke: var(--card); stroke-width: .8; }
-.s0 { --tone: var(--s0); } .s1 { --tone: var(--s1); } .s2 { --tone: var(--s2); }
-.s3 { --tone: var(--s3); } .s4 { --tone: var(--s4); } .s5 { --tone: var(--s5); }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 16px; list-style: none; font-size: 13.5px; }
 .legend svg { width: 24px; height: 12px; margin-right: 6px; }
 details summary { cursor: pointer; }
@@ -111,3 +117,4 @@ footer dt { font-size: inherit; color: var(--text); }
 }
 @media print { body { background: none; } .area, .chart { break-inside: avoid; } }
 """
+)

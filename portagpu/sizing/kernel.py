@@ -103,6 +103,14 @@ def check(target: Target, kernel: Kernel) -> None:
     _check_modes(target, kernel)
 
 
+def largest_registers(target: Target) -> int:
+    """The most registers of a thread: without accumulation registers where they share a file."""
+    most = number(target, "register.max_per_thread")
+    if target.value("register.accumulator_file") == "unified":
+        most -= number(target, "register.max_accumulators_per_thread")
+    return most
+
+
 def _check_registers(target: Target, kernel: Kernel) -> None:
     at_most(target, "register.max_per_thread", kernel.registers, "registers a thread")
     at_most(
@@ -112,18 +120,17 @@ def _check_registers(target: Target, kernel: Kernel) -> None:
     if kernel.accumulators and target.fact(accumulators) is None:
         raise ValueError(f"{target.arch} has no accumulation registers")
     at_most(target, accumulators, kernel.accumulators, "accumulation registers a thread")
-    if target.value("register.accumulator_file") == "unified":
-        own = number(target, "register.max_per_thread") - number(target, accumulators)
-        if kernel.registers > own:
-            fact = target.facts["register.max_per_thread"]
-            raise LimitExceeded(
-                f"{kernel.registers} architectural registers a thread are more than the {own} that "
-                f"{target.arch} has beside its accumulation registers "
-                f"({fact.key}, source {', '.join(fact.source)})",
-                limit=fact.key,
-                most=own,
-                source=fact.source,
-            )
+    own = largest_registers(target)
+    if kernel.registers > own:
+        fact = target.facts["register.max_per_thread"]
+        raise LimitExceeded(
+            f"{kernel.registers} architectural registers a thread are more than the {own} that "
+            f"{target.arch} has beside its accumulation registers "
+            f"({fact.key}, source {', '.join(fact.source)})",
+            limit=fact.key,
+            most=own,
+            source=fact.source,
+        )
     if kernel.scalar_registers and target.fact("register.max_scalar_per_thread") is None:
         raise ValueError(f"{target.arch} does not count scalar registers")
 

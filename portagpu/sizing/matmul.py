@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import Unsupported
 from portagpu.sizing.calculator import occupancy
-from portagpu.sizing.kernel import number, whole
+from portagpu.sizing.kernel import largest_registers, number, whole
 from portagpu.target import dtype_name
 from portagpu.target.model import DTYPE_BITS, fp8_flavour
 
@@ -219,10 +219,7 @@ def _occupancy(
     own = target.value("register.max_accumulators_per_thread")
     held = 0 if own is None else min(own, accumulators)
     rest = registers + accumulators - held
-    largest = number(target, "register.max_per_thread") - (
-        own if own is not None and target.value("register.accumulator_file") == "unified" else 0
-    )
-    if rest > largest:
+    if rest > largest_registers(target):
         return None
     threads = warps * sizing.warp_size
     found = occupancy(target, threads, rest, memory, accumulators=held, wave_size=sizing.warp_size)

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from portagpu.sizing.kernel import Kernel
     from portagpu.target import Target
 
+# unit of the numbers of a limit, what takes them, and the fact that says how many there are
+_WAVES: Final = ("waves", "a block", "exec.max_waves_per_unit")
+_REGISTERS: Final = ("registers", "a block", "register.file_per_unit")
+_VECTOR: Final = ("VGPRs of a SIMD", "a wave", "register.entries_per_simd")
+_SCALAR: Final = ("SGPRs", "a wave", "register.scalar_steps")
+_MEMORY: Final = ("B", "a block", "shared_memory.per_unit")
+_BLOCKS: Final = ("blocks", "a block", "exec.max_blocks_per_unit")
+_BARRIERS: Final = ("barriers", "a block", "exec.max_barriers_per_unit")
+
 
 def blocks_per_unit(target: Target, kernel: Kernel) -> Residency:
     """Blocks a multiprocessor, as cudaOccMaxActiveBlocksPerMultiprocessor counts them.
@@ -28,53 +37,28 @@ def blocks_per_unit(target: Target, kernel: Kernel) -> Residency:
     slots = number(target, "exec.max_waves_per_unit")
     partitions = number(target, "exec.simds_per_unit")
     file = number(target, "register.file_per_unit")
-    per_wave = round_up(
-        kernel.registers * kernel.wave_size, number(target, "register.alloc_granularity")
-    )
+    granularity = number(target, "register.alloc_granularity")
+    per_wave = round_up(kernel.registers * kernel.wave_size, granularity)
     checked = per_wave * round_up(kernel.waves, partitions)
     fits = checked <= number(target, "register.max_per_block")
-    waves = file // partitions // per_wave * partitions
+    by_registers = file // partitions // per_wave * partitions // kernel.waves if fits else 0
     memory = round_up(
         kernel.shared_memory + number(target, "shared_memory.reserved_per_block"),
         number(target, "shared_memory.alloc_granularity"),
     )
-    have = _carved_out(target, kernel, memory)
+    rooms = number(target, "exec.max_blocks_per_unit")
+    taken = per_wave * kernel.waves
     limits = [
-        Limit(
-            Resource.WAVES,
-            slots // kernel.waves,
-            kernel.waves,
-            slots,
-            "waves",
-            "a block",
-            "exec.max_waves_per_unit",
-        ),
-        Limit(
-            Resource.REGISTERS,
-            waves // kernel.waves if fits else 0,
-            per_wave * kernel.waves,
-            file,
-            "registers",
-            "a block",
-            "register.file_per_unit",
-        ),
-        *_memory_limit(memory, have),
-        _block_limit(number(target, "exec.max_blocks_per_unit")),
+        Limit(Resource.WAVES, slots // kernel.waves, kernel.waves, slots, *_WAVES),
+        Limit(Resource.REGISTERS, by_registers, taken, file, *_REGISTERS),
+        *_memory_limit(memory, _carved_out(target, kernel, memory)),
+        Limit(Resource.BLOCKS, rooms, 1, rooms, *_BLOCKS),
     ]
-    barriers = target.value("exec.max_barriers_per_unit")
-    if barriers is not None and kernel.barriers:
-        limits.append(
-            Limit(
-                Resource.BARRIERS,
-                barriers // kernel.barriers,
-                kernel.barriers,
-                barriers,
-                "barriers",
-                "a block",
-                "exec.max_barriers_per_unit",
-            )
-        )
-    return Residency(tuple(limits), slots, per_wave * kernel.waves, memory)
+    have = target.value("exec.max_barriers_per_unit")
+    if have is not None and kernel.barriers:
+        rooms = have // kernel.barriers
+        limits.append(Limit(Resource.BARRIERS, rooms, kernel.barriers, have, *_BARRIERS))
+    return Residency(tuple(limits), slots, taken, memory)
 
 
 def _carved_out(target: Target, kernel: Kernel, allocated: int) -> int:
@@ -99,12 +83,8 @@ def waves_per_simd(target: Target, kernel: Kernel) -> Residency:
     simds = number(target, "exec.simds_per_unit") // halves
     most = number(target, "exec.max_waves_per_simd")
     slots = most * simds
-    narrow = number(target, "exec.wave_size_default")
-    entries = number(target, "register.entries_per_simd") * narrow // kernel.wave_size
-    granularity = number(target, "register.alloc_granularity") * narrow // kernel.wave_size
-    taken = round_up(_vector_registers(target, kernel), granularity)
-    by_registers = min(most, entries // taken)
-    by_scalars = _by_scalar_registers(target, kernel, most)
+    taken, entries = _vector_registers(target, kernel)
+    by_scalars = _by_scalar_registers(target, kernel)
     # a block of one wave needs no barrier, and barriers are what there is one of for each block
     several = number(target, "exec.max_blocks_per_unit") // halves
     rooms = slots if kernel.waves == 1 else several
@@ -115,85 +95,52 @@ def waves_per_simd(target: Target, kernel: Kernel) -> Residency:
         blocks = min(slots // kernel.waves, rooms)
         if bytes_a_block:
             blocks = min(blocks, max(1, have // bytes_a_block))
-        held = min(most, -(-blocks * kernel.waves // simds))
-        return min(by_registers, by_scalars, held)
+        held = -(-blocks * kernel.waves // simds)
+        return min(most, entries // taken, by_scalars or most, held)
 
+    by_registers = entries // taken * simds // kernel.waves
     limits = [
-        Limit(
-            Resource.WAVES,
-            slots // kernel.waves,
-            kernel.waves,
-            slots,
-            "waves",
-            "a block",
-            "exec.max_waves_per_simd",
-        ),
-        Limit(
-            Resource.REGISTERS,
-            by_registers * simds // kernel.waves,
-            taken,
-            entries,
-            "VGPRs of a SIMD",
-            "a wave",
-            "register.entries_per_simd",
-        ),
+        Limit(Resource.WAVES, slots // kernel.waves, kernel.waves, slots, *_WAVES),
+        Limit(Resource.REGISTERS, by_registers, taken, entries, *_VECTOR),
         *_memory_limit(memory, have),
-        _block_limit(rooms),
+        Limit(Resource.BLOCKS, rooms, 1, rooms, *_BLOCKS),
     ]
-    if target.fact("register.scalar_steps") is not None and kernel.scalar_registers:
-        limits.insert(
-            2,
-            Limit(
-                Resource.SCALAR_REGISTERS,
-                by_scalars * simds // kernel.waves,
-                kernel.scalar_registers,
-                None,
-                "SGPRs",
-                "a wave",
-                "register.scalar_steps",
-            ),
-        )
+    if by_scalars is not None:
+        blocks = by_scalars * simds // kernel.waves
+        scalars = kernel.scalar_registers
+        limits.append(Limit(Resource.SCALAR_REGISTERS, blocks, scalars, None, *_SCALAR))
     per_simd = WavesPerSimd(waves(kernel.shared_memory), waves(memory), most)
     return Residency(tuple(limits), slots, taken, memory, per_simd)
 
 
-def _vector_registers(target: Target, kernel: Kernel) -> int:
-    """VGPRs that a wave takes of its SIMD's file."""
-    if not kernel.accumulators:
-        return kernel.registers
-    if target.value("register.accumulator_file") == "separate":
-        return max(kernel.registers, kernel.accumulators)
-    aligned = round_up(kernel.registers, number(target, "register.accumulator_alignment"))
-    return aligned + kernel.accumulators
+def _vector_registers(target: Target, kernel: Kernel) -> tuple[int, int]:
+    """VGPRs that a wave is given of its SIMD's file, and how many the file has."""
+    used = kernel.registers
+    if kernel.accumulators and target.value("register.accumulator_file") == "separate":
+        used = max(used, kernel.accumulators)
+    elif kernel.accumulators:
+        aligned = round_up(used, number(target, "register.accumulator_alignment"))
+        used = aligned + kernel.accumulators
+    narrow = number(target, "exec.wave_size_default")
+    entries = number(target, "register.entries_per_simd") * narrow // kernel.wave_size
+    granularity = number(target, "register.alloc_granularity") * narrow // kernel.wave_size
+    return round_up(used, granularity), entries
 
 
-def _by_scalar_registers(target: Target, kernel: Kernel, most: int) -> int:
-    steps = target.value("register.scalar_steps")
-    if steps is None:
-        return most
-    kept = sum(1 for step in steps if kernel.scalar_registers <= step)
-    return number(target, "register.scalar_least_waves") + kept
+def _by_scalar_registers(target: Target, kernel: Kernel) -> int | None:
+    """Waves of a SIMD by scalar registers; None where they do not limit it."""
+    steps: tuple[int, ...] = target.value("register.scalar_steps") or ()
+    exceeded = sum(1 for step in steps if kernel.scalar_registers > step)
+    if not exceeded:
+        return None
+    return number(target, "register.scalar_least_waves") + len(steps) - exceeded
 
 
 def _memory_limit(allocated: int, have: int) -> tuple[Limit, ...]:
     """The limit by shared memory; none where a block takes nothing."""
     if not allocated:
         return ()
-    return (
-        Limit(
-            Resource.SHARED_MEMORY,
-            have // allocated,
-            allocated,
-            have,
-            "B",
-            "a block",
-            "shared_memory.per_unit",
-        ),
-    )
-
-
-def _block_limit(rooms: int) -> Limit:
-    return Limit(Resource.BLOCKS, rooms, 1, rooms, "blocks", "a block", "exec.max_blocks_per_unit")
+    return (Limit(Resource.SHARED_MEMORY, have // allocated, allocated, have, *_MEMORY),)
 
 
 RULES: Final[Mapping[str, Callable[[Target, Kernel], Residency]]] = MappingProxyType(

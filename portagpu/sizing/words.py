@@ -32,6 +32,17 @@ def unit_name(target: Target) -> str:
 
 def occupancy_lines(found: Occupancy) -> tuple[str, ...]:
     """The lines of :meth:`portagpu.sizing.Occupancy.explain`."""
+    return (*head_lines(found), *map(limit_line, found.limits), *step_lines(found))
+
+
+def step_lines(found: Occupancy) -> tuple[str, ...]:
+    """A line for each of the next steps."""
+    wave = wave_name(found.target)
+    return tuple(step_line(step, wave, found.max_waves) for step in found.next_steps())
+
+
+def head_lines(found: Occupancy) -> tuple[str, ...]:
+    """What was asked and found, without the table of limits."""
     target, kernel = found.target, found.kernel
     wave = wave_name(target)
     lines = [
@@ -54,8 +65,6 @@ def occupancy_lines(found: Occupancy) -> tuple[str, ...]:
             f"{kernel.threads} threads are no whole {wave}s of {kernel.wave_size}: "
             f"{kernel.idle_lanes} lanes of the last are idle"
         )
-    lines += [limit_line(limit) for limit in found.limits]
-    lines += [step_line(step, wave, found.max_waves) for step in found.next_steps()]
     return tuple(lines)
 
 
@@ -108,7 +117,7 @@ def launch_lines(plan: Launch) -> tuple[str, ...]:
     if plan.shared_memory:
         lines.append(f"{plan.shared_memory:,} B of shared memory a block")
     if plan.occupancy is not None:
-        lines += plan.occupancy.explain()[1:3]
+        lines += head_lines(plan.occupancy)[1:3]
     return tuple(lines)
 
 
@@ -150,7 +159,7 @@ def matmul_lines(plan: Matmul) -> tuple[str, ...]:
             f"a thread keeps {count(plan.accumulators, 'accumulator')} and loads "
             f"{count(plan.vector_width, 'element')} at once"
         ),
-        *plan.occupancy.explain()[1:3],
+        *head_lines(plan.occupancy)[1:3],
     )
 
 
