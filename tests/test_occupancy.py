@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
+from pathlib import Path
 
 import pytest
 
 from portagpu.arch import Arch
 from portagpu.errors import LimitExceeded, TargetNotFound, Unsupported
+from portagpu.paths import matrix_dir
 from portagpu.sizing import occupancy
 from portagpu.sizing.calculator import changed
 from portagpu.sizing.curve import curve
@@ -272,3 +275,22 @@ def test_what_no_block_can_have_is_refused_with_limit_and_source(arch, asked, li
 def test_what_cannot_be_is_refused(arch, asked, error, said):
     with pytest.raises(error, match=said):
         occupancy(arch, **{"threads": 256, "registers": 32, **asked})
+
+
+def test_the_examples_of_the_guide_run():
+    pytest.importorskip("torch")
+    guide = (Path(__file__).resolve().parents[1] / "docs" / "sizing.md").read_text("utf-8")
+    examples = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    assert len(examples) >= 3
+    for example in examples:
+        exec(example, {})
+
+
+def test_the_guide_names_every_architecture_that_has_occupancy():
+    guide = (Path(__file__).resolve().parents[1] / "docs" / "sizing.md").read_text("utf-8")
+    row = next(line for line in guide.splitlines() if line.startswith("| `--arch`"))
+    families = (path.stem for path in (matrix_dir() / "targets" / "families").glob("*.toml"))
+    counted = [name for name in families if load_architecture(name).fact("exec.occupancy_rule")]
+    assert sorted(counted) == sorted(NVIDIA + AMD), "and the tests above try every one"
+    for name in counted:
+        assert f"`{name}`" in row or f"`{re.sub('^(sm_|gfx)', '', name)}`" in row, name
