@@ -63,6 +63,7 @@ def test_every_source_is_used() -> None:
         each for target in each_target() for it in target.all_expectations for each in it.source
     }
     used |= {each for target in each_target() for each in target.match.source}
+    used |= {each for target in each_target() for each in target.match.pci_source}
     assert used >= set(catalogue.sources), f"{set(catalogue.sources) - used} are named by nothing"
 
 

@@ -18,7 +18,10 @@ from portagpu.target import (
     identify,
     load_architecture,
     load_target,
+    load_targets,
+    product_of,
 )
+from portagpu.target.table import normalise
 
 ROOT = Path(__file__).resolve().parents[1]
 GIB = 2**30
@@ -331,3 +334,29 @@ def test_the_day_of_expiry_is_the_last_that_excuses() -> None:
     failure = ExpectedFailure("a/*", "known", "https://example.org/1", datetime.date(2027, 1, 31))
     assert not failure.expired(datetime.date(2027, 1, 31))
     assert failure.expired(datetime.date(2027, 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("vendor", "device_id", "revision", "expected"),
+    [
+        ("nvidia", 0x2330, None, "nvidia-h100-sxm"),
+        ("nvidia", 0x2330, 0xA1, "nvidia-h100-sxm"),
+        ("amd", 0x74A1, 0, "amd-mi300x"),
+        ("amd", 0x744C, 0xC8, "amd-rx7900xtx"),
+        ("amd", 0x744C, 0xCC, None),
+        ("amd", 0x744C, None, None),
+        ("nvidia", 0x74A1, None, None),
+        ("amd", 0xFFFF, None, None),
+    ],
+)
+def test_a_pci_id_that_one_product_has_names_it(
+    vendor: str, device_id: int, revision: int | None, expected: str | None
+) -> None:
+    found = product_of(vendor, device_id, revision)
+    assert (found.id if found is not None else None) == expected
+
+
+def test_every_gpu_of_a_pci_id_is_told_by_its_own_name() -> None:
+    for target in load_targets().values():
+        name = target.match.name
+        assert name is None or normalise(name) in target.match.names, target.id

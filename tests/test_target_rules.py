@@ -158,6 +158,14 @@ def test_a_file_is_named_after_its_target(folder: Path) -> None:
         parse_target(folder / "amd-mi301x.toml")
 
 
+@pytest.mark.parametrize(
+    "wrong", ['["74A1"]', '["0x74a1"]', '["744c:c"]', '["74a1"]\npci_source = []']
+)
+def test_a_pci_id_has_one_form_and_a_source(wrong: str) -> None:
+    line = 'pci_ids = ["74a1", "74b5"]\npci_source = ["LIBDRM", "PCI-IDS"]'
+    assert "(rule pci-id)" in refusal(changed(MI300X, line, f"pci_ids = {wrong}"), MI300X)
+
+
 def test_one_device_cannot_be_two_products(folder: Path) -> None:
     twin = (folder / "amd-mi300x.toml").read_text(encoding="utf-8")
     path = folder / "amd-mi300y.toml"
@@ -166,6 +174,9 @@ def test_one_device_cannot_be_two_products(folder: Path) -> None:
         read_folder(folder)
     apart = path.read_text(encoding="utf-8").replace("[304, 304]", "[152, 152]")
     path.write_text(apart, encoding="utf-8")
+    with pytest.raises(TargetError, match=r"match\.pci_ids: 74a1 is of .*ambiguous-match"):
+        read_folder(folder)
+    path.write_text(apart.replace('"74a1", "74b5"', '"ffff"'), encoding="utf-8")
     assert "amd-mi300y" in read_folder(folder).targets, "the number of units tells them apart"
 
 

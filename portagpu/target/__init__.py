@@ -17,6 +17,7 @@ from portagpu.target.load import (
     load_target,
     load_targets,
     parse_target,
+    product_of,
     target_problems,
 )
 from portagpu.target.model import (
@@ -53,5 +54,6 @@ __all__ = [
     "load_targets",
     "parse_target",
     "peak_key",
+    "product_of",
     "target_problems",
 ]

@@ -36,11 +36,13 @@ class Source:
     note: str = ""
 
 
-def named_sources(table: Table, sources: Mapping[str, Source]) -> tuple[str, ...]:
-    named = table.texts("source")
+def named_sources(
+    table: Table, sources: Mapping[str, Source], key: str = "source"
+) -> tuple[str, ...]:
+    named = table.texts(key)
     for each in named:
         if each not in sources:
-            table.fail("source", "source-resolves", unknown(each, tuple(sources)))
+            table.fail(key, "source-resolves", unknown(each, tuple(sources)))
     return named
 
 

@@ -116,6 +116,12 @@ class Folder:
             self._targets.setdefault(target.id, target)
         return self._targets[path.stem]
 
+    def with_pci_id(self, pci_id: str) -> list[Target]:
+        """The targets of any vendor that have this PCI id ("74a1", "744c:c8")."""
+        quoted = f'"{pci_id}"'
+        paths = [path for path in self._target_paths.values() if quoted in self._text(path)]
+        return [each for each in map(self._target, paths) if pci_id in each.match.pci_ids]
+
     def everything(self) -> Catalogue:
         """What this folder adds to its base, as a catalogue that holds both."""
         for path in self._family_paths.values():
@@ -145,6 +151,12 @@ def _unambiguous(file: str, new: Target, others: Iterable[Target]) -> None:
             raise TargetError(
                 f"{file}: match.names: a device can be {new.id} and {other.id}; tell them apart by "
                 "memory_bytes or unit_count (rule ambiguous-match)"
+            )
+        shared = sorted(new.match.pci_ids & other.match.pci_ids)
+        if shared and new.id != other.id and new.vendor == other.vendor:
+            raise TargetError(
+                f"{file}: match.pci_ids: {shared[0]} is of {new.id} and {other.id} "
+                "(rule ambiguous-match)"
             )
 
 

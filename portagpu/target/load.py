@@ -191,6 +191,27 @@ def identify(
     return _family_target(family)
 
 
+def product_of(vendor: str, device_id: int, revision: int | None = None) -> Target | None:
+    """The product that has this PCI id, or None: an id that several products have names none.
+
+    ``revision`` is the PCI revision, which tells some products of one device id apart.
+    """
+    names = [f"{device_id:04x}"]
+    if revision is not None:
+        names.append(f"{device_id:04x}:{revision:02x}")
+    for name in names:
+        for target in _with_pci_id(name):
+            if target.vendor == vendor:
+                return target
+    return None
+
+
+def _with_pci_id(name: str) -> list[Target]:
+    if not _packages():
+        return _matrix().with_pci_id(name)
+    return [each for each in load_targets().values() if name in each.match.pci_ids]
+
+
 def _family(vendor: str, arch: str) -> tuple[Family | None, Iterable[Target]]:
     """The family of that name or alias, and its products."""
     if not _packages():

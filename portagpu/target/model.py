@@ -172,17 +172,22 @@ class ExpectedFailure:
 class Match:
     """How a device is recognised as this product.
 
-    ``names`` are normalised product names, compared for equality. ``memory_bytes`` and
-    ``unit_count`` are inclusive ranges; a device that reports a value outside is something else (a
-    partition, a slice, or another product of the same name).
+    ``names`` are normalised product names, compared for equality; ``name`` is the first of them as
+    it is written. ``memory_bytes`` and ``unit_count`` are inclusive ranges; a device that reports a
+    value outside is something else (a partition, a slice, or another product of the same name).
+    ``pci_ids`` are PCI device ids that no other product has: "74a1", or "744c:c8" with the revision
+    that tells it from others.
     """
 
     names: frozenset[str] = frozenset()
+    name: str | None = None
     any_product: bool = False
     memory_bytes: tuple[int, int] | None = None
     unit_count: tuple[int, int] | None = None
     source: tuple[str, ...] = ()
     """Where devices were seen to print one of the names; empty: they are the vendor's spelling."""
+    pci_ids: frozenset[str] = frozenset()
+    pci_source: tuple[str, ...] = ()
 
 
 DTYPE_BITS: Final[Mapping[str, int]] = MappingProxyType(

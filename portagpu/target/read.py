@@ -43,7 +43,16 @@ _TARGET_KEYS: Final = (
 )
 _FAMILY_KEYS: Final = ("schema", "id", "vendor", "aliases", "claims", "facts")
 _SOURCE_KEYS: Final = ("kind", "where", "version", "retrieved", "note")
-_MATCH_KEYS: Final = ("names", "any_product", "memory_bytes", "unit_count", "source")
+_MATCH_KEYS: Final = (
+    "names",
+    "any_product",
+    "memory_bytes",
+    "unit_count",
+    "source",
+    "pci_ids",
+    "pci_source",
+)
+_PCI_ID: Final = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{2})?")
 _FAILURE_KEYS: Final = ("case_id_pattern", "reason", "url", "expires")
 _ID: Final = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
 _CAPABILITIES: Final = tuple(str(capability) for capability in Capability)
@@ -115,17 +124,28 @@ def _match(top: Table, sources: Mapping[str, Source]) -> Match:
     any_product = table.data.get("any_product", False)
     if not isinstance(any_product, bool):
         table.fail("any_product", "type", f"must be true or false, not {shown(any_product)}")
-    names = frozenset(normalise(name) for name in table.texts("names"))
+    written = table.texts("names")
+    names = frozenset(normalise(name) for name in written)
     if "" in names:
         table.fail("names", "null", "holds a name without letters or digits")
     if any_product == bool(names):
         table.fail("names", "match", "give either names or any_product = true")
+    pci_ids = table.texts("pci_ids")
+    for each in pci_ids:
+        if not _PCI_ID.fullmatch(each):
+            table.fail("pci_ids", "pci-id", f"{each!r} must be like 74a1, or 744c:c8 with revision")
+    pci_source = named_sources(table, sources, "pci_source")
+    if bool(pci_ids) != bool(pci_source):
+        table.fail("pci_source", "pci-id", "pci_ids and their source stand together")
     return Match(
-        names,
-        any_product,
-        _range(table, "memory_bytes"),
-        _range(table, "unit_count"),
-        named_sources(table, sources),
+        names=names,
+        name=written[0] if written else None,
+        any_product=any_product,
+        memory_bytes=_range(table, "memory_bytes"),
+        unit_count=_range(table, "unit_count"),
+        source=named_sources(table, sources),
+        pci_ids=frozenset(pci_ids),
+        pci_source=pci_source,
     )
 
 
