@@ -9,12 +9,14 @@ from __future__ import annotations
 import difflib
 import logging
 import threading
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from portagpu.contract import CONTRACT, Plugin, Status
 from portagpu.distributions import entry_points
 from portagpu.errors import BackendNotFound, UnknownBackend
+from portagpu.inventory.model import Findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,6 +26,8 @@ GROUP: Final = "portagpu.backends"
 
 LOAD_LIMIT_S: Final = 10.0
 """An entry point that takes longer to load or to state its status is reported and passed over."""
+PROBE_LIMIT_S: Final = 40.0
+"""The same for a probe: a driver that is not kept loaded initialises one GPU after the other."""
 _PATIENCE_S: Final = 1.0
 
 _OWN_DISTRIBUTION: Final = "portagpu"
@@ -150,7 +154,13 @@ def bounded(
     call that is still running at the limit is left behind in its daemon thread.
     """
     limit_s = LOAD_LIMIT_S if limit_s is None else limit_s
+    return _begun(call, limit_s)(what)
+
+
+def _begun(call: Callable[[], _T], limit_s: float) -> Callable[[str], tuple[_T | None, str]]:
+    """Start foreign code in a thread of its own; what is returned waits for it as ``bounded``."""
     outcome: dict[str, Any] = {}
+    end = time.monotonic() + limit_s
 
     def work() -> None:
         try:
@@ -161,13 +171,17 @@ def bounded(
 
     thread = threading.Thread(target=work, name="portagpu-plugin", daemon=True)
     thread.start()
-    thread.join(min(_PATIENCE_S, limit_s))
-    if thread.is_alive():
-        _log.warning("waiting for %s", what)
-        thread.join(max(0.0, limit_s - _PATIENCE_S))
-    if thread.is_alive():
-        return None, f"did not answer within {limit_s:g} s"
-    return outcome.get("value"), outcome.get("failure", "")
+
+    def wait(what: str) -> tuple[_T | None, str]:
+        thread.join(min(_PATIENCE_S, limit_s))
+        if thread.is_alive():
+            _log.warning("waiting for %s", what)
+            thread.join(max(0.0, end - time.monotonic()))
+        if thread.is_alive():
+            return None, f"did not answer within {limit_s:g} s"
+        return outcome.get("value"), outcome.get("failure", "")
+
+    return wait
 
 
 def status(name: str) -> Status:
@@ -182,6 +196,29 @@ def status(name: str) -> Status:
     if not isinstance(value, Status):
         return Status(False, f"its status is {value!r} instead of a portagpu Status")
     return replace(value, reason=_one_line(str(value.reason)))
+
+
+def probes() -> dict[str, Findings]:
+    """What every candidate's probe finds, by name; all are asked at the same time.
+
+    One that cannot be loaded finds nothing, and its status says why. A probe that fails or does not
+    answer has that as its problem.
+    """
+    waits: dict[str, Callable[[str], tuple[Findings | None, str]]] = {}
+    for name in candidates():
+        try:
+            waits[name] = _begun(plugin(name).probe, PROBE_LIMIT_S)
+        except BackendNotFound:
+            continue
+    found: dict[str, Findings] = {}
+    for name, wait in waits.items():
+        value, failure = wait(f"the GPUs of the backend {name!r}")
+        if not failure and not isinstance(value, Findings):
+            failure = f"is {value!r} instead of portagpu Findings"
+        if failure:
+            value = Findings(kind=name, problems=(f"the probe of the backend {name!r} {failure}",))
+        found[name] = value or Findings(kind=name)
+    return found
 
 
 def _one_line(text: str) -> str:

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
     from portagpu.arch import Arch
     from portagpu.collectives.comm import Comm
+    from portagpu.inventory import Findings
     from portagpu.precision import Precision
     from portagpu.sizing import Sizing
     from portagpu.target import Target
 
-CONTRACT: Final = (1, 0)
+CONTRACT: Final = (1, 1)
 """(major, minor): a new minor adds optional members; a new major changes what is required."""
 
 
@@ -252,6 +253,17 @@ class Plugin(ABC):
 
         A process that forks ranks calls it once, so that each rank need not.
         """
+
+    def probe(self) -> Findings:
+        """What the vendor's management library says of this machine's GPUs, visible or not.
+
+        Since contract 1.1. Needs no torch, opens no device in this process, and asks nothing where
+        the machine shows none of this vendor's GPUs. A library that is missing, fails or does not
+        answer is a sentence in ``problems``; nothing is raised for it.
+        """
+        from portagpu.inventory import Findings
+
+        return Findings(kind=self.name)
 
     def telemetry(self, index: int) -> Mapping[str, float]:
         """Readings of that device now, by name with the unit as suffix; empty where none is shown.

@@ -19,7 +19,7 @@ class CudaPlugin(TorchGpuPlugin):
     """Usable where torch is a CUDA build and NVIDIA's driver shows a GPU to this process."""
 
     name = "cuda"
-    contract = (1, 0)
+    contract = (1, 1)
     kind = "cuda"
     vendor = "nvidia"
     maker = "NVIDIA"
@@ -27,7 +27,8 @@ class CudaPlugin(TorchGpuPlugin):
     masks = ("CUDA_VISIBLE_DEVICES",)
     backend = "portagpu_cuda.backend"
     identity = "portagpu_cuda.identity"
-    reader = "portagpu_cuda.nvml"
+    prober = "portagpu_cuda.gpus"
+    library = "NVML"
 
     def driver_problem(self, count: int) -> str:
         """The control device is what every CUDA program opens first (WSL has another one)."""
@@ -37,6 +38,10 @@ class CudaPlugin(TorchGpuPlugin):
             f"this machine has {count} NVIDIA GPU(s) and no /dev/nvidiactl: load NVIDIA's driver, "
             "or start the container with its GPUs"
         )
+
+    def may_be_here(self, count: int) -> bool:
+        """Under WSL the kernel's files show no GPU, and NVML does."""
+        return count > 0 or self.root.exists("dev/dxg")
 
     def count_without_opening(self) -> int | None:
         """torch's own count, which asks NVML and honours CUDA_VISIBLE_DEVICES.

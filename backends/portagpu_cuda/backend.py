@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from portagpu_cuda import identity
+from portagpu_cuda.gpus import mig_profile
 from portagpu_torch_gpu.device import TorchGpu
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class CudaBackend(TorchGpu):
     def __init__(self, plugin: TorchGpuPlugin, index: int) -> None:
         description, properties = identity.describe(index, plugin.root)
         super().__init__(plugin, description, properties)
-        self.mig_profile = identity.mig_profile(properties.name)
+        self.mig_profile = mig_profile(properties.name)
         self.dnn_library = "cuDNN"
         self.blas_library = "cuBLAS"
         plugin.remember(index, self.pci, self.uuid)

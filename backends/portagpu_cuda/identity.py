@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from portagpu.arch import Arch
+from portagpu_cuda.gpus import mig_profile
 from portagpu_torch_gpu import describe as shared
 
 if TYPE_CHECKING:
@@ -35,12 +36,6 @@ def describe(index: int, root: Tree) -> tuple[Description, Any]:
         root=root,
     )
     return description, properties
-
-
-def mig_profile(name: str) -> str | None:
-    """The profile of a MIG slice ("3g.40gb") from its product name; None for a whole GPU."""
-    match = re.search(r" MIG (\S+)$", name)
-    return match.group(1) if match else None
 
 
 def device_uuid(properties: Any) -> str | None:

@@ -20,7 +20,7 @@ class RocmPlugin(TorchGpuPlugin):
     """Usable where torch is a ROCm build and the amdgpu driver lets this process compute."""
 
     name = "rocm"
-    contract = (1, 0)
+    contract = (1, 1)
     kind = "rocm"
     vendor = "amd"
     maker = "AMD"
@@ -28,7 +28,8 @@ class RocmPlugin(TorchGpuPlugin):
     masks = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
     backend = "portagpu_rocm.backend"
     identity = "portagpu_rocm.identity"
-    reader = "portagpu_rocm.smi"
+    prober = "portagpu_rocm.gpus"
+    library = "AMD SMI"
 
     def driver_problem(self, count: int) -> str:
         """Every HIP program opens /dev/kfd; the groups ``render`` and ``video`` may."""

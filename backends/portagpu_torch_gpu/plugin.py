@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from abc import abstractmethod
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from portagpu.contract import Plugin, Status
 from portagpu.host.tree import Tree
 from portagpu_torch_gpu.child import ask
+from portagpu_torch_gpu.probe import probe, readings_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from portagpu.inventory import Findings
 
 ALL_MASKS: Final = (
     "CUDA_VISIBLE_DEVICES",
@@ -26,16 +28,6 @@ ALL_MASKS: Final = (
 """What changes which devices there are and in which order."""
 
 _TORCH_LIMIT_S: Final = 60.0
-_READING_LIMIT_S: Final = 10.0
-
-# A reading beyond these is a driver's way to say that there is none, or is in another unit
-# (a powered device draws something; the kernel's own unit for temperatures is 0.001 degree).
-_PLAUSIBLE: Final = {
-    "clock_mhz": (1.0, 1e5),
-    "memory_clock_mhz": (1.0, 1e5),
-    "temperature_c": (-40.0, 150.0),
-    "power_w": (0.001, 1e4),
-}
 
 
 class TorchGpuPlugin(Plugin):
@@ -55,8 +47,10 @@ class TorchGpuPlugin(Plugin):
     """The module of the opened device, which imports torch."""
     identity: ClassVar[str]
     """The module whose ``device_uuid(properties)`` spells torch's UUID as the vendor does."""
-    reader: ClassVar[str]
-    """The module whose ``read(pci, uuid)`` returns readings; it runs in a child process."""
+    prober: ClassVar[str]
+    """The module whose ``probe(only)`` returns findings as JSON; it runs in a child process."""
+    library: ClassVar[str]
+    """The vendor's management library, for people."""
 
     def __init__(self, root: Tree | None = None) -> None:
         self.root: Final = root or Tree()
@@ -68,6 +62,10 @@ class TorchGpuPlugin(Plugin):
     @abstractmethod
     def driver_problem(self, count: int) -> str:
         """Why this process cannot reach the driver of ``count`` devices; empty where it can."""
+
+    def may_be_here(self, count: int) -> bool:
+        """Whether to ask the library, where the kernel's files show ``count`` devices."""
+        return count > 0
 
     @abstractmethod
     def count_without_opening(self) -> int | None:
@@ -143,8 +141,21 @@ class TorchGpuPlugin(Plugin):
             pci, uuid = asked[index]
         else:
             pci, uuid = where
-        found, _ = ask(self.reader, "read", (pci, uuid), limit_s=_READING_LIMIT_S)
-        return plausible(found)
+        found = probe(self.prober, self.library, only=pci).readings
+        return readings_of(found, pci, uuid)
+
+    def probe(self) -> Findings:
+        """What the management library says of every GPU of this vendor, asked in a child process.
+
+        Nothing is asked where there is none; masks hide nothing here.
+        """
+        from portagpu.host import gpus_on_machine
+
+        gpus = [gpu for gpu in gpus_on_machine(self.root) if gpu.vendor == self.vendor]
+        if not self.may_be_here(len(gpus)):
+            return super().probe()
+        addresses = {gpu.pci for gpu in gpus if gpu.pci is not None}
+        return probe(self.prober, self.library, addresses)
 
     def _ask_torch(self) -> list[list[str | None]]:
         """[PCI address, UUID] of every visible device, by a child, once for the same masks."""
@@ -155,15 +166,3 @@ class TorchGpuPlugin(Plugin):
             )
             self._asked = (masks, found or [])
         return self._asked[1]
-
-
-def plausible(found: Any) -> dict[str, float]:
-    """The readings that are numbers in the range of their unit; "N/A" and the like are absent."""
-    kept: dict[str, float] = {}
-    for name, value in (found if isinstance(found, dict) else {}).items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            continue
-        low, high = _PLAUSIBLE.get(name, (-math.inf, math.inf))
-        if math.isfinite(value) and low <= value <= high:
-            kept[name] = float(value)
-    return kept

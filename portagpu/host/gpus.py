@@ -10,10 +10,11 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from portagpu.host.kfd import KfdNode, read_kfd
+from portagpu.host.kfd import KfdNode, read_kfd, rocr_uuid
 from portagpu.host.tree import Tree, as_tree, to_int
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
 # PCI ID database: vendors whose display controllers and accelerators can be scheduled. Anything
@@ -22,7 +23,7 @@ PCI_VENDORS: Final = {0x10DE: "nvidia", 0x1002: "amd"}
 # PCI Code and ID Assignment: VGA, 3D and other display controllers; processing accelerators
 GPU_CLASSES: Final = frozenset({0x0300, 0x0302, 0x0380, 0x1200})
 
-_PCI: Final = "sys/bus/pci/devices"
+PCI_DEVICES: Final = "sys/bus/pci/devices"
 # the vendor whose driver has these files
 _PROC: Final = ("proc/driver/nvidia/gpus", "nvidia")
 _DEVICE_FILE: Final = (r"nvidia\d+", "nvidia")
@@ -64,16 +65,26 @@ class PciGpu:
 def gpus_on_machine(root: Tree | Path | str = "/") -> tuple[PciGpu, ...]:
     """Every GPU below ``root``, in the order of PCI addresses, those without an address last."""
     tree = as_tree(root)
-    gpus = _from_pci(tree)
-    _add_kfd(tree, gpus)
-    _add_proc(tree, gpus)
+    gpus = pci_gpus(tree)
+    for address, nodes in kfd_groups(tree, gpus).items():
+        vendor = PCI_VENDORS[nodes[0].vendor_id]
+        gpus[address] = _merge_nodes(tree, gpus.get(address, PciGpu(vendor, address)), nodes)
+    for address, named in proc_gpus(tree).items():
+        gpus[address] = replace(
+            gpus.get(address, named),
+            name=named.name,
+            uuid=named.uuid,
+            device_file=named.device_file,
+        )
     return (*(gpus[address] for address in sorted(gpus)), *_from_device_files(tree, gpus))
 
 
-def _from_pci(tree: Tree) -> dict[str, PciGpu]:
+def pci_gpus(tree: Tree) -> dict[str, PciGpu]:
+    """The GPUs on PCI by address, with what PCI says of each."""
     found: dict[str, PciGpu] = {}
-    for address in tree.names(_PCI, r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"):
-        folder = f"{_PCI}/{address}"
+    pattern = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
+    for address in tree.names(PCI_DEVICES, pattern):
+        folder = f"{PCI_DEVICES}/{address}"
         code, vendor_id = tree.integer(f"{folder}/class"), tree.integer(f"{folder}/vendor")
         # a virtual function that its own host still sees is a part of the physical one
         if code is None or code >> 8 not in GPU_CLASSES or tree.exists(f"{folder}/physfn"):
@@ -92,54 +103,57 @@ def _from_pci(tree: Tree) -> dict[str, PciGpu]:
     return found
 
 
-def _add_kfd(tree: Tree, gpus: dict[str, PciGpu]) -> None:
+def kfd_groups(tree: Tree, known: Collection[str] = ()) -> dict[str, list[KfdNode]]:
+    """KFD's nodes by the PCI address of their GPU: more than one are its partitions.
+
+    ``known`` are addresses of GPUs, one of which a partition's own address may belong to.
+    """
     groups: dict[str, list[KfdNode]] = {}
     owners: dict[int, str] = {}
     for node in read_kfd(tree):
-        address = next((a for a in (node.pci, node.pci_function_0) if a in gpus), None)
+        if node.vendor_id not in PCI_VENDORS:
+            continue
+        address = next((a for a in (node.pci, node.pci_function_0) if a in known), None)
         if address is None:
             address = owners.get(node.unique_id or 0, node.pci)
         if node.unique_id is not None:
             owners.setdefault(node.unique_id, address)
         groups.setdefault(address, []).append(node)
-    for address, nodes in groups.items():
-        vendor = PCI_VENDORS.get(nodes[0].vendor_id)
-        if vendor is not None:
-            gpus[address] = _merge_nodes(tree, gpus.get(address, PciGpu(vendor, address)), nodes)
+    return groups
 
 
 def _merge_nodes(tree: Tree, gpu: PciGpu, nodes: list[KfdNode]) -> PciGpu:
-    parts = tuple(Partition(n.memory_bytes, n.unit_count, _render_file(tree, n)) for n in nodes)
+    parts = tuple(Partition(n.memory_bytes, n.unit_count, render_file(tree, n)) for n in nodes)
     whole = len(parts) == 1
     return replace(
         gpu,
         device_id=gpu.device_id if gpu.device_id is not None else nodes[0].device_id,
-        uuid=_kfd_uuid(nodes[0]),
+        uuid=rocr_uuid(nodes[0].unique_id),
         arch=nodes[0].arch,
-        unit_count=_total([p.unit_count for p in parts]),
-        memory_bytes=_total([p.memory_bytes for p in parts]),
+        unit_count=total(p.unit_count for p in parts),
+        memory_bytes=total(p.memory_bytes for p in parts),
         device_file=parts[0].device_file if whole else None,
         partitions=() if whole else parts,
     )
 
 
-def _kfd_uuid(node: KfdNode) -> str | None:
-    # ROCr's HSA_AMD_AGENT_INFO_UUID: "GPU-" and the unique id in sixteen hexadecimal digits
-    return f"GPU-{node.unique_id:016x}" if node.unique_id is not None else None
-
-
-def _render_file(tree: Tree, node: KfdNode) -> str | None:
+def render_file(tree: Tree, node: KfdNode) -> str | None:
+    """The file that a process opens for that node, where it is there."""
     path = f"dev/dri/renderD{node.render_minor}"
     return f"/{path}" if node.render_minor is not None and tree.exists(path) else None
 
 
-def _total(values: list[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
+def total(values: Iterable[int | None]) -> int | None:
+    """The sum of ``values``; None where one is unknown, or where there is none."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return sum(known) if known and len(known) == len(found) else None
 
 
-def _add_proc(tree: Tree, gpus: dict[str, PciGpu]) -> None:
+def proc_gpus(tree: Tree) -> dict[str, PciGpu]:
+    """The GPUs that a driver lists in /proc, by address, with the names that it has for them."""
     folder, vendor = _PROC
+    found: dict[str, PciGpu] = {}
     for name in tree.names(folder):
         lines = tree.fields(f"{folder}/{name}/information")
         address = _address(lines.get("Bus Location") or name)
@@ -147,13 +161,15 @@ def _add_proc(tree: Tree, gpus: dict[str, PciGpu]) -> None:
             continue
         uuid, minor = lines.get("GPU UUID"), to_int(lines.get("Device Minor"))
         path = f"dev/nvidia{minor}"
-        gpus[address] = replace(
-            gpus.get(address, PciGpu(vendor, address)),
+        found[address] = PciGpu(
+            vendor,
+            address,
             name=lines.get("Model") or None,
             # the driver writes question marks until the GPU has been initialised once
             uuid=uuid if uuid and "?" not in uuid else None,
             device_file=f"/{path}" if minor is not None and tree.exists(path) else None,
         )
+    return found
 
 
 def _address(text: str) -> str | None:
@@ -164,10 +180,15 @@ def _address(text: str) -> str | None:
     return f"{int(domain, 16):04x}:{bus}:{device}.{function}"
 
 
+def device_files(tree: Tree) -> tuple[str, list[str]]:
+    """(vendor, files) of the device files that there is one of for each of its GPUs."""
+    pattern, vendor = _DEVICE_FILE
+    return vendor, [f"/dev/{name}" for name in tree.names("dev", pattern)]
+
+
 def _from_device_files(tree: Tree, gpus: dict[str, PciGpu]) -> tuple[PciGpu, ...]:
     """GPUs that only a device file shows, as in a container without sysfs."""
-    pattern, vendor = _DEVICE_FILE
-    files = [f"/dev/{name}" for name in tree.names("dev", pattern)]
+    vendor, files = device_files(tree)
     joined = {gpu.device_file for gpu in gpus.values()}
     loose = [file for file in files if file not in joined]
     # an address whose minor is unknown may own one of these files

@@ -80,6 +80,11 @@ def gfx_name(version: int | None) -> str | None:
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
 
 
+def rocr_uuid(unique_id: int | None) -> str | None:
+    """The UUID as ROCr spells it (HSA_AMD_AGENT_INFO_UUID): "GPU-" and sixteen digits."""
+    return f"GPU-{unique_id:016x}" if unique_id is not None else None
+
+
 def kfd_properties(tree: Tree, folder: str) -> dict[str, int]:
     """The numbers in a folder's file ``properties``, empty where it cannot be read."""
     lines = tree.fields(f"{folder}/properties", separator=None)

@@ -47,6 +47,13 @@ class Tree:
             return ()
         return tuple(sorted(found, key=_natural))
 
+    def data(self, path: str) -> bytes | None:
+        """The file's bytes; None where it cannot be read."""
+        try:
+            return (self.root / path).read_bytes()
+        except OSError:
+            return None
+
     def link_parts(self, path: str) -> tuple[str, ...]:
         """The parts of what a symbolic link points to; empty where there is no link."""
         try:

@@ -116,6 +116,7 @@ class Reading:
     arch: str | None = None
     warp_size: int | None = None
     device_id: int | None = None
+    revision_id: int | None = None
     subsystem_id: int | None = None
     memory_bytes: int | None = None
     unit_count: int | None = None

@@ -1,0 +1,93 @@
+"""A vendor's Python module asked call by call: what it refuses, or does not have, is None."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final
+
+# what libraries store where a GPU has no such value: all ones in 16, 32 or 64 bits
+_ABSENT: Final = frozenset({0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
+
+
+class Library:
+    """Calls of ``module`` by name; a version that lacks one, or a GPU that refuses, gives None."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def __call__(self, name: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self.module, name)(*arguments)
+        except Exception:  # noqa: BLE001 - one value that fails stops no other
+            return None
+
+    def number(self, name: str, *arguments: Any) -> Any:
+        return number(self(name, *arguments))
+
+    def whole(self, name: str, *arguments: Any) -> int | None:
+        return whole(self(name, *arguments))
+
+    def text(self, name: str, *arguments: Any) -> str | None:
+        return text(self(name, *arguments))
+
+    def mapping(self, name: str, *arguments: Any) -> dict[str, Any]:
+        found = self(name, *arguments)
+        return found if isinstance(found, dict) else {}
+
+    def member(self, kind: str, name: str) -> Any:
+        """A member of one of the module's enumerations, None where this version lacks it."""
+        return getattr(getattr(self.module, kind, None), name, None)
+
+
+def opened(name: str, initialise: str, remedy: str) -> tuple[Any, str]:
+    """The module of that name after its function ``initialise``, as (module, "").
+
+    Else (None, why not in one line); ``remedy`` is what to do where it is not installed. Whatever
+    a vendor's module raises is a reason: a missing symbol and a missing driver are any error.
+    """
+    try:
+        module = import_module(name)
+        getattr(module, initialise)()
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").split(".")[0] == name.split(".", maxsplit=1)[0]
+        return None, f"is not installed: {remedy}" if missing else f"fails: {one_line(error)}"
+    except (Exception, SystemExit) as error:  # noqa: BLE001
+        return None, f"fails: {one_line(error)}"
+    return module, ""
+
+
+def number(value: Any) -> Any:
+    """``value`` where it is a number and not a way to say that there is none ("N/A", all ones)."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value in _ABSENT:
+        return None
+    return value
+
+
+def whole(value: Any) -> int | None:
+    """``value`` as an integer, also from "0x74a1"; None for anything else."""
+    if isinstance(value, str):
+        try:
+            value = int(value, 0)
+        except ValueError:
+            return None
+    found = number(value)
+    return int(found) if found is not None and found == found // 1 else None
+
+
+def text(value: Any) -> str | None:
+    """``value`` as text without blanks; None for "N/A" and for nothing."""
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    found = value.strip() if isinstance(value, str) else ""
+    return None if found.lower() in ("", "n/a", "unknown") else found
+
+
+def known(values: dict[str, Any]) -> dict[str, Any]:
+    """``values`` without those that are None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def one_line(error: BaseException) -> str:
+    """The error's type and words in one line."""
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__

@@ -1,0 +1,212 @@
+"""From what several sources say to one machine: readings of the same GPU found and put together.
+
+The orders of sources differ (a management library's is not the runtime's, nor the kernel's), so
+that readings are joined by PCI address, UUID, the hardware's own number or the device file. An
+index joins only readings of one tool. Time grows linearly with the number of readings.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from portagpu.inventory.gpu import Gpu, Inventory
+from portagpu.inventory.merge import merged
+from portagpu.inventory.model import Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Sequence
+
+    from portagpu.inventory.model import Findings
+
+# ROCr's UUID is the hardware's number in sixteen digits, which the kernel states as a number
+_NUMBERED_UUID: Final = re.compile(r"gpu-([0-9a-f]{16})")
+
+
+@dataclass(eq=False, slots=True)
+class _Group:
+    """Readings of one GPU, each with the number of its Findings, and the keys that lead to it."""
+
+    vendor: str
+    pci: str | None = None
+    ids: set[Hashable] = field(default_factory=set)
+    keys: list[Hashable] = field(default_factory=list)
+    readings: list[tuple[int, Reading]] = field(default_factory=list)
+
+
+def join(findings: Sequence[Findings]) -> Inventory:
+    """The machine that ``findings`` describe; where they contradict each other the earlier count.
+
+    Nothing is raised for what cannot be joined: it becomes a sentence in ``problems``.
+    """
+    joiner = _Joiner(findings)
+    groups = joiner.groups()
+    versions: dict[str, str] = {}
+    for each in findings:
+        for name, version in each.versions.items():
+            if name != "driver":
+                versions.setdefault(name, version)
+    gpus = [_gpu(group, findings) for group in groups]
+    return Inventory(
+        gpus=tuple(sorted(gpus, key=lambda gpu: (gpu.pci is None, gpu.pci or ""))),
+        links=tuple(link for each in findings for link in each.links),
+        events=tuple(event for each in findings for event in each.events),
+        versions=versions,
+        kinds=tuple(dict.fromkeys(each.kind for each in findings)),
+        problems=tuple(
+            dict.fromkeys([*(p for each in findings for p in each.problems), *joiner.problems])
+        ),
+    )
+
+
+def _gpu(group: _Group, findings: Sequence[Findings]) -> Gpu:
+    drivers = {
+        number: findings[number].versions["driver"]
+        for number, _ in group.readings
+        if "driver" in findings[number].versions
+    }
+    readings: dict[int, list[Reading]] = {}
+    for number, reading in sorted(group.readings, key=lambda pair: pair[0]):
+        readings.setdefault(number, []).append(reading)
+    return merged(group.vendor, group.pci, readings, drivers)
+
+
+class _Joiner:
+    """The groups so far, and the keys under which each can be found."""
+
+    def __init__(self, findings: Sequence[Findings]) -> None:
+        self.problems: list[str] = []
+        self._by_key: dict[Hashable, _Group] = {}
+        self._order: dict[int, _Group] = {}
+        numbered = [(n, r) for n, each in enumerate(findings) for r in each.readings]
+        # a function that PCI itself lists as a GPU is one; any other belongs to function 0
+        self._listed = {r.pci for _, r in numbered if r.source == "pci"}
+        self._addresses = {r.pci for _, r in numbered if r.pci is not None}
+        # an index says something only when its tool has shown where its GPUs are
+        numbered.sort(key=lambda pair: pair[1].pci is None and not _ids(pair[1]))
+        nameless: dict[tuple[int, str], list[Reading]] = {}
+        for number, reading in numbered:
+            if not self._place(number, reading):
+                nameless.setdefault((number, reading.vendor), []).append(reading)
+        for (number, vendor), readings in nameless.items():
+            self._count(number, vendor, readings)
+
+    def groups(self) -> Iterable[_Group]:
+        return self._order.values()
+
+    def _place(self, number: int, reading: Reading) -> bool:
+        """Put the reading with the others of its GPU; False where nothing tells which that is."""
+        pci = self._address(reading)
+        ids = _ids(reading)
+        keys: list[Hashable] = [*ids]
+        if pci is not None:
+            keys.insert(0, ("pci", pci))
+        if reading.device_file is not None:
+            keys.append(("file", reading.device_file))
+        order = ("order", reading.vendor, reading.source.split(" ")[0], reading.index)
+        found = list(dict.fromkeys(self._by_key[key] for key in keys if key in self._by_key))
+        if not found and not ids and pci is None and reading.index is not None:
+            found = [self._by_key[order]] if order in self._by_key else []
+        if not found and not ids and pci is None:
+            return False
+        group = self._unite(found, pci, reading)
+        group.pci = group.pci or pci
+        group.ids.update(ids)
+        group.readings.append((number, reading))
+        for key in (*keys, *([order] if reading.index is not None else [])):
+            if self._by_key.setdefault(key, group) is group:
+                group.keys.append(key)
+        return True
+
+    def _unite(self, found: list[_Group], pci: str | None, reading: Reading) -> _Group:
+        """One group of those that the reading belongs to; two addresses are never one GPU."""
+        fitting = [g for g in found if pci is None or g.pci in (None, pci)]
+        if len(fitting) < len(found):
+            other = next(g for g in found if g not in fitting)
+            self.problems.append(
+                f"{reading.source} gives the GPUs at {other.pci} and {pci} one identity: "
+                "they are kept apart by address"
+            )
+        if not fitting:
+            group = _Group(reading.vendor)
+            self._order[id(group)] = group
+            return group
+        first, *rest = fitting
+        for other in rest:
+            if first.pci is not None and other.pci not in (None, first.pci):
+                self.problems.append(
+                    f"{reading.source} gives one GPU the identities of those at {first.pci} and "
+                    f"{other.pci}: it is taken for the former"
+                )
+                continue
+            first.pci = first.pci or other.pci
+            first.ids |= other.ids
+            first.readings.extend(other.readings)
+            first.keys.extend(other.keys)
+            del self._order[id(other)]
+            self._by_key.update(dict.fromkeys(other.keys, first))
+        return first
+
+    def _address(self, reading: Reading) -> str | None:
+        """The address of the reading's GPU: a partition may have another function of it."""
+        pci = reading.pci
+        if pci is None or pci.endswith(".0") or pci in self._listed:
+            return pci
+        whole = f"{pci[:-1]}0"
+        if whole not in self._addresses:
+            return pci
+        group = self._by_key.get(("pci", whole))
+        ids = _ids(reading)
+        return pci if group is not None and _contradict(group.ids, ids) else whole
+
+    def _count(self, number: int, vendor: str, readings: list[Reading]) -> None:
+        """Readings that nothing joins: they are the GPUs that their source has not shown yet.
+
+        What all of them say alike is said of each of those; what is left over are more GPUs.
+        """
+        unseen = [
+            group
+            for group in self._order.values()
+            if group.vendor == vendor and all(n != number for n, _ in group.readings)
+        ]
+        kinds = [_kind_of(reading) for reading in readings]
+        nothing = Reading(source=kinds[0].source, vendor=vendor)
+        if all(kind == kinds[0] for kind in kinds) and kinds[0] != nothing:
+            for group, kind in zip(unseen, kinds, strict=False):
+                group.readings.append((number, kind))
+        for reading in readings[len(unseen) :]:
+            group = _Group(vendor, readings=[(number, reading)])
+            self._order[id(group)] = group
+
+
+def _kind_of(reading: Reading) -> Reading:
+    """What the reading says of its product, and nothing that is of one device alone."""
+    return Reading(
+        source=reading.source,
+        vendor=reading.vendor,
+        name=reading.name,
+        arch=reading.arch,
+        warp_size=reading.warp_size,
+        memory_bytes=reading.memory_bytes,
+        unit_count=reading.unit_count,
+    )
+
+
+def _ids(reading: Reading) -> set[Hashable]:
+    """What tells the hardware from any other: the vendor's UUID and the hardware's own number."""
+    found: set[Hashable] = set()
+    if reading.unique_id is not None:
+        found.add(("number", reading.vendor, reading.unique_id))
+    if reading.uuid is not None:
+        uuid = reading.uuid.lower()
+        number = _NUMBERED_UUID.fullmatch(uuid)
+        if number is None:
+            found.add(("uuid", uuid))
+        elif int(number.group(1), 16):
+            found.add(("number", reading.vendor, int(number.group(1), 16)))
+    return found
+
+
+def _contradict(one: set[Hashable], two: set[Hashable]) -> bool:
+    return bool(one and two and one.isdisjoint(two))

@@ -1,0 +1,213 @@
+"""What the kernel's files say of the GPUs: one Findings each of a driver's list, KFD, DRM, PCI.
+
+Files: Linux ``Documentation/ABI/testing/sysfs-bus-pci`` and ``Documentation/gpu/amdgpu``, and the
+drivers' own lists in /proc. Nothing is opened but files, and none of them needs privileges.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from portagpu.host.gpus import (
+    PCI_DEVICES,
+    PCI_VENDORS,
+    device_files,
+    kfd_groups,
+    pci_gpus,
+    proc_gpus,
+    render_file,
+    total,
+)
+from portagpu.host.kfd import rocr_uuid
+from portagpu.inventory.model import Findings, Part, Pcie, Reading, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from portagpu.host.gpus import PciGpu
+    from portagpu.host.kfd import KfdNode
+    from portagpu.host.tree import Tree
+
+_DRM: Final = "sys/class/drm"
+_ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+# where a driver that has a version of its own states it
+_DRIVER_VERSIONS: Final = {
+    "nvidia": "sys/module/nvidia/version",
+    "amd": "sys/module/amdgpu/version",
+}
+# PCI Express Base Specification, transfer rates of the generations in GT/s, as sysfs prints them
+_GENERATIONS: Final = {"2.5": 1, "5.0": 2, "5": 2, "8.0": 3, "8": 3, "16.0": 4, "16": 4} | {
+    "32.0": 5,
+    "32": 5,
+    "64.0": 6,
+    "64": 6,
+    "128.0": 7,
+    "128": 7,
+}
+
+
+def kernel_findings(tree: Tree) -> tuple[Findings, ...]:
+    """What each kernel source shows, those that know a GPU best first; silent ones are left out."""
+    gpus = pci_gpus(tree)
+    found = (
+        _proc(tree),
+        _kfd(tree, gpus),
+        _drm(tree),
+        _findings(tree, "pci", (_pci_reading(tree, gpu) for gpu in gpus.values())),
+        _files(tree),
+    )
+    return tuple(each for each in found if each.readings)
+
+
+def pcie_generation(speed: str | None) -> int | None:
+    """The generation of a link of that speed: ``pcie_generation("16.0 GT/s PCIe") == 4``."""
+    return _GENERATIONS.get((speed or "").split(" ")[0])
+
+
+def _findings(tree: Tree, kind: str, readings: Iterable[Reading]) -> Findings:
+    found = tuple(readings)
+    vendors = {reading.vendor for reading in found}
+    versions: dict[str, str] = {}
+    if len(vendors) == 1:
+        version = tree.text(_DRIVER_VERSIONS[vendors.pop()])
+        versions = {"driver": version} if version else {}
+    return Findings(kind=kind, readings=found, versions=versions)
+
+
+def _proc(tree: Tree) -> Findings:
+    return _findings(
+        tree,
+        "proc",
+        (
+            Reading(
+                source="proc",
+                vendor=gpu.vendor,
+                pci=gpu.pci,
+                uuid=gpu.uuid,
+                name=gpu.name,
+                device_file=gpu.device_file,
+            )
+            for gpu in proc_gpus(tree).values()
+        ),
+    )
+
+
+def _kfd(tree: Tree, gpus: dict[str, PciGpu]) -> Findings:
+    groups = kfd_groups(tree, gpus)
+    return _findings(
+        tree, "kfd", (_kfd_reading(tree, address, nodes) for address, nodes in groups.items())
+    )
+
+
+def _kfd_reading(tree: Tree, address: str, nodes: list[KfdNode]) -> Reading:
+    mode = tree.text(f"{PCI_DEVICES}/{address}/current_compute_partition") or None
+    first = nodes[0]
+    # a container may be given one partition alone
+    whole = len(nodes) == 1 and mode in (None, "SPX")
+    parts = tuple(
+        Part(
+            index=index,
+            profile=mode,
+            memory_bytes=node.memory_bytes,
+            unit_count=node.unit_count,
+            device_file=render_file(tree, node),
+        )
+        for index, node in enumerate(nodes)
+    )
+    single = len(nodes) == 1
+    return Reading(
+        source="kfd",
+        vendor=PCI_VENDORS[first.vendor_id],
+        index=first.index,
+        pci=address,
+        uuid=rocr_uuid(first.unique_id),
+        unique_id=first.unique_id,
+        arch=first.arch,
+        device_id=first.device_id,
+        memory_bytes=None if single and not whole else total(p.memory_bytes for p in parts),
+        unit_count=None if single and not whole else total(p.unit_count for p in parts),
+        device_file=parts[0].device_file if whole else None,
+        parts=() if whole else parts,
+    )
+
+
+def _drm(tree: Tree) -> Findings:
+    readings = (
+        _drm_reading(tree, f"{_DRM}/{card}/device", int(card.removeprefix("card")))
+        for card in tree.names(_DRM, r"card\d+")
+    )
+    return _findings(tree, "drm", (reading for reading in readings if reading is not None))
+
+
+def _drm_reading(tree: Tree, folder: str, index: int) -> Reading | None:
+    """A card's reading where its driver says more than PCI does; partitions' cards say nothing."""
+    vendor = PCI_VENDORS.get(tree.integer(f"{folder}/vendor") or 0)
+    name = tree.text(f"{folder}/product_name")
+    memory = tree.integer(f"{folder}/mem_info_vram_total")
+    unique_id = _hexadecimal(tree.text(f"{folder}/unique_id"))
+    if vendor is None or (name is None and memory is None and unique_id is None):
+        return None
+    bios = tree.text(f"{folder}/vbios_version")
+    return Reading(
+        source="drm",
+        vendor=vendor,
+        index=index,
+        pci=_card_address(tree, folder),
+        uuid=rocr_uuid(unique_id),
+        unique_id=unique_id,
+        name=name or None,
+        device_id=tree.integer(f"{folder}/device"),
+        memory_bytes=memory or None,
+        firmware={"vbios": bios} if bios else {},
+        compute_partition=tree.text(f"{folder}/current_compute_partition") or None,
+        memory_partition=tree.text(f"{folder}/current_memory_partition") or None,
+        pcie=Pcie(replays=tree.integer(f"{folder}/pcie_replay_count")),
+        state=State(memory_used_bytes=tree.integer(f"{folder}/mem_info_vram_used")),
+    )
+
+
+def _card_address(tree: Tree, folder: str) -> str | None:
+    linked = (tree.link_name(folder) or "").lower()
+    if _ADDRESS.fullmatch(linked):
+        return linked
+    stated = tree.fields(f"{folder}/uevent", "=").get("PCI_SLOT_NAME", "").lower()
+    return stated if _ADDRESS.fullmatch(stated) else None
+
+
+def _pci_reading(tree: Tree, gpu: PciGpu) -> Reading:
+    folder = f"{PCI_DEVICES}/{gpu.pci}"
+    return Reading(
+        source="pci",
+        vendor=gpu.vendor,
+        pci=gpu.pci,
+        device_id=gpu.device_id,
+        revision_id=tree.integer(f"{folder}/revision"),
+        subsystem_id=tree.integer(f"{folder}/subsystem_device"),
+        numa_node=gpu.numa_node,
+        driver=gpu.driver,
+        pcie=Pcie(
+            generation=pcie_generation(tree.text(f"{folder}/current_link_speed")),
+            width=tree.integer(f"{folder}/current_link_width") or None,
+            device_generation=pcie_generation(tree.text(f"{folder}/max_link_speed")),
+            device_width=_lanes(tree.integer(f"{folder}/max_link_width")),
+        ),
+    )
+
+
+def _lanes(width: int | None) -> int | None:
+    # 255 is what the kernel writes where the device states no width (PCIE_LNK_WIDTH_UNKNOWN)
+    return width if width and width != 255 else None
+
+
+def _files(tree: Tree) -> Findings:
+    vendor, files = device_files(tree)
+    return Findings(
+        kind="dev",
+        readings=tuple(Reading(source="dev", vendor=vendor, device_file=file) for file in files),
+    )
+
+
+def _hexadecimal(text: str | None) -> int | None:
+    """The number in digits without 0x, as amdgpu writes it; 0 says that there is none."""
+    return int(text, 16) or None if text and re.fullmatch(r"[0-9a-fA-F]{1,16}", text) else None

@@ -1,0 +1,217 @@
+"""The readings of one GPU put together: the first known value counts, and who contradicts it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from portagpu.arch import base_name
+from portagpu.errors import TargetError
+from portagpu.host.gpus import total
+from portagpu.inventory.gpu import Gpu
+from portagpu.inventory.model import Part, Reading
+from portagpu.inventory.names import PCI_ID, product_name
+from portagpu.target import identify
+from portagpu.target.table import normalise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+_T = TypeVar("_T")
+
+# Sources state one memory with and without what the driver keeps for itself: by 0.6 % on an H100
+# (81559 MiB by nvidia-smi, 85018279936 B by torch).
+_MEMORY_TOLERANCE: Final = 0.02
+_OF_A_SOURCE: Final = ("source", "vendor", "index", "pci", "extra")
+_WHOLE: Final = (None, "SPX")
+
+
+def merged(
+    vendor: str,
+    pci: str | None,
+    readings: Mapping[int, Sequence[Reading]],
+    drivers: Mapping[int, str],
+) -> Gpu:
+    """The GPU of ``readings``, which are by the number of their Findings, as are ``drivers``.
+
+    Several readings of one Findings are the GPU's parts, unless they repeat one another.
+    """
+    memory = next(
+        (r.memory_bytes for each in readings.values() if len(each) == 1 for r in each), None
+    )
+    by_number = {number: _whole(each, memory) for number, each in readings.items()}
+    each = list(by_number.values())
+    values: dict[str, Any] = {
+        field.name: _first([getattr(reading, field.name) for reading in each])
+        for field in fields(Reading)
+        if field.name not in _OF_A_SOURCE
+    }
+    values["name"] = next((name for r in each if (name := product_name(r.name))), None)
+    values["uuid"] = _spelt([r.uuid for r in each])
+    values["parts"] = _parts([r.parts for r in each])
+    if values["compute_partition"] in _WHOLE and not values["mig_enabled"]:
+        values["parts"] = values["parts"] if len(values["parts"]) > 1 else ()
+    return Gpu(
+        vendor=vendor,
+        pci=pci,
+        **values,
+        driver_version=next(iter(drivers.values()), None),
+        indices={r.source: r.index for r in reversed(each) if r.index is not None},
+        sources=tuple(dict.fromkeys(r.source for r in each)),
+        disagreements=tuple(_disagreements(vendor, by_number, drivers)),
+    )
+
+
+def _whole(readings: Sequence[Reading], memory: int | None) -> Reading:
+    """One reading of the whole GPU; ``memory`` is what another source says that all of it has."""
+    distinct: dict[Any, list[Reading]] = {}
+    for reading in readings:
+        own = (reading.pci, reading.device_file) if reading.index is None else reading.index
+        distinct.setdefault(own, []).append(reading)
+    apart: list[Reading] = [_first(repeated) for repeated in distinct.values()]
+    if len(apart) == 1:
+        return apart[0]
+    parts = tuple(
+        Part(
+            index=index,
+            uuid=reading.uuid if reading.uuid != apart[0].uuid else None,
+            profile=reading.compute_partition,
+            memory_bytes=_unless_whole(reading.memory_bytes, memory),
+            unit_count=reading.unit_count,
+            device_file=reading.device_file,
+        )
+        for index, reading in enumerate(apart)
+    )
+    return replace(
+        apart[0],
+        memory_bytes=total(part.memory_bytes for part in parts),
+        unit_count=total(part.unit_count for part in parts),
+        device_file=None,
+        parts=parts,
+    )
+
+
+def _unless_whole(part: int | None, whole: int | None) -> int | None:
+    """A part's memory; None where its source states the whole GPU's for each of them."""
+    return None if part is not None and whole is not None and _same_size(part, whole) else part
+
+
+def _first(values: Sequence[Any]) -> Any:
+    """The first that is known; mappings and groups of values are put together key by key."""
+    kind: Any = next((value for value in values if value is not None), None)
+    if isinstance(kind, Mapping):
+        joined: dict[Any, Any] = {}
+        for value in values:
+            for key, item in value.items():
+                joined.setdefault(key, item)
+        return joined
+    if not is_dataclass(kind) or isinstance(kind, type) or len(values) == 1:
+        return kind
+    names = [field.name for field in fields(kind)]
+    return replace(kind, **{name: _first([getattr(v, name) for v in values]) for name in names})
+
+
+def _spelt(uuids: Sequence[str | None]) -> str | None:
+    """The UUID as the vendor's runtime spells it, else any."""
+    known = [uuid for uuid in uuids if uuid is not None]
+    return next(
+        (uuid for uuid in known if uuid.lower().startswith("gpu-")), next(iter(known), None)
+    )
+
+
+def _parts(found: Sequence[tuple[Part, ...]]) -> tuple[Part, ...]:
+    """The longest list of parts, completed by others of the same length."""
+    longest = max((len(parts) for parts in found), default=0)
+    alike = [parts for parts in found if len(parts) == longest]
+    return tuple(_first(each) for each in zip(*alike, strict=True))
+
+
+def _same_size(one: int, two: int) -> bool:
+    return abs(one - two) <= _MEMORY_TOLERANCE * max(one, two)
+
+
+def _disagreements(
+    vendor: str, readings: Mapping[int, Reading], drivers: Mapping[int, str]
+) -> Iterable[str]:
+    each = list(readings.values())
+    asked = [r for r in each if r.source != PCI_ID]
+    arch = next((r.arch for r in each if r.arch), None)
+
+    def same_name(one: str, two: str) -> bool:
+        return _same_product(vendor, arch, one, two)
+
+    yield from _contradicting(
+        "name", [(r.source, product_name(r.name)) for r in asked], str, same_name
+    )
+    yield from _contradicting(
+        "architecture",
+        [(r.source, r.arch) for r in each],
+        str,
+        lambda one, two: base_name(one) == base_name(two),
+    )
+    yield from _contradicting(
+        "memory",
+        [(r.source, r.memory_bytes) for r in each],
+        lambda size: f"{size / 2**30:.1f} GiB",
+        _same_size,
+    )
+    driver_versions = [(r.source, drivers.get(number)) for number, r in readings.items()]
+    yield from _contradicting("driver's version", driver_versions, str, _equal)
+    for what, attribute in (
+        ("number of units", "unit_count"),
+        ("PCI device id", "device_id"),
+        ("kernel driver", "driver"),
+        ("compute partitioning", "compute_partition"),
+        ("memory partitioning", "memory_partition"),
+    ):
+        shown: Callable[[Any], str] = hex if attribute == "device_id" else str
+        stated = [(r.source, getattr(r, attribute)) for r in each]
+        yield from _contradicting(what, stated, shown, _equal)
+    counts = [(r.source, len(r.parts) or None) for r in each]
+    yield from _contradicting("number of parts", counts, str, _equal)
+
+
+def _equal(one: Any, two: Any) -> bool:
+    return bool(one == two)
+
+
+def _contradicting(
+    what: str,
+    stated: Iterable[tuple[str, _T | None]],
+    shown: Callable[[_T], str],
+    same: Callable[[_T, _T], bool],
+) -> Iterable[str]:
+    """One sentence where the known values are not all the same as the first."""
+    values: list[tuple[_T, list[str]]] = []
+    for source, value in stated:
+        if value is None:
+            continue
+        for known, sources in values:
+            if same(known, value):
+                sources.append(source)
+                break
+        else:
+            values.append((value, [source]))
+    if len(values) > 1:
+        words = [f"{shown(value)} by {_and(sources)}" for value, sources in values]
+        yield f"its {what} is {_and(words)}"
+
+
+def _and(words: Sequence[str]) -> str:
+    once = list(dict.fromkeys(words))
+    return " and ".join((", ".join(once[:-1]), once[-1])) if len(once) > 1 else once[0]
+
+
+def _same_product(vendor: str, arch: str | None, one: str, two: str) -> bool:
+    """Whether two spellings may be one product: one says less, or both are of one target."""
+    words = [set(normalise(name).split()) - {vendor, "amd", "nvidia"} for name in (one, two)]
+    if words[0] <= words[1] or words[1] <= words[0]:
+        return True
+    if arch is None:
+        return False
+    try:
+        targets = {identify(vendor, arch, name) for name in (one, two)}
+    except TargetError:
+        return True
+    return len(targets) == 1 and all(target and target.product for target in targets)

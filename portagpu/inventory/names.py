@@ -1,0 +1,107 @@
+"""Names of products: which text is one, and what PCI ids say where no source names a GPU."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from portagpu.errors import TargetError
+from portagpu.host.gpus import PCI_VENDORS
+from portagpu.inventory.model import Findings, Reading
+from portagpu.target import product_of
+from portagpu.target.table import normalise
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from portagpu.host.tree import Tree
+
+PCI_ID: Final = "pci-id"
+"""The source of names that were looked up: it is believed where no source that asked has one."""
+
+_VENDOR_IDS: Final = {vendor: number for number, vendor in PCI_VENDORS.items()}
+# The machine's own lists: libdrm's names by chip and revision, the PCI ID database by chip.
+_CHIP_LISTS: Final = {"amd": "usr/share/libdrm/amdgpu.ids"}
+_DATABASES: Final = ("usr/share/hwdata/pci.ids", "usr/share/misc/pci.ids")
+# What drivers and tools print for want of a product's name.
+_NO_PRODUCT: Final = re.compile(
+    r"((amd|ati|nvidia|advanced micro devices( inc)?|corporation|amd ati)\s*)*"
+    r"((radeon )?(graphics|gpu|graphics device)|(3d|vga|display)( compatible)? controller)?"
+    r" ?(device( [0-9a-f]{4})?|0x[0-9a-f]{4})?"
+)
+
+
+def product_name(text: str | None) -> str | None:
+    """``text`` where it names a product: not "AMD Radeon Graphics", "Device 74a1" or nothing."""
+    if text is None:
+        return None
+    name = " ".join(text.split())
+    bare = normalise(name)
+    if bare in ("", "n a", "unknown", "none") or _NO_PRODUCT.fullmatch(bare):
+        return None
+    return name
+
+
+def name_findings(tree: Tree, findings: Iterable[Findings]) -> Findings:
+    """Name and architecture by PCI id of every GPU whose address and device id are known.
+
+    A target's ids come first, then the lists that the machine itself has. A wrong target file names
+    nothing; who loads the targets reports it.
+    """
+    ids: dict[str, list[Reading]] = {}
+    for each in findings:
+        for reading in each.readings:
+            if reading.pci is not None:
+                ids.setdefault(reading.pci, []).append(reading)
+    readings = []
+    texts: dict[str, str] = {}
+    for pci, known in ids.items():
+        device = next((r.device_id for r in known if r.device_id is not None), None)
+        revision = next((r.revision_id for r in known if r.revision_id is not None), None)
+        if device is not None:
+            vendor = known[0].vendor
+            name, arch = _look_up(tree, texts, vendor, device, revision)
+            readings.append(Reading(source=PCI_ID, vendor=vendor, pci=pci, name=name, arch=arch))
+    return Findings(kind=PCI_ID, readings=tuple(r for r in readings if r.name is not None))
+
+
+def _look_up(
+    tree: Tree, texts: dict[str, str], vendor: str, device: int, revision: int | None
+) -> tuple[str | None, str | None]:
+    try:
+        target = product_of(vendor, device, revision)
+    except TargetError:
+        target = None
+    if target is not None:
+        return target.match.name, target.arch.name
+
+    def text(path: str) -> str:
+        if path not in texts:
+            texts[path] = tree.text(path) or ""
+        return texts[path]
+
+    name = None
+    if vendor in _CHIP_LISTS and revision is not None:
+        name = _in_chip_list(text(_CHIP_LISTS[vendor]), device, revision)
+    for path in _DATABASES:
+        name = name or _in_database(text(path), _VENDOR_IDS.get(vendor, 0), device)
+    return name, None
+
+
+def _in_chip_list(text: str, device: int, revision: int) -> str | None:
+    match = re.search(rf"(?mi)^{device:04x},\s*{revision:02x},\s*(\S.*)$", text)
+    return match.group(1).strip() if match else None
+
+
+def _in_database(text: str, vendor: int, device: int) -> str | None:
+    """The device's name in the format of pci.ids: the product in brackets behind the chip's."""
+    start = text.find(f"\n{vendor:04x}  ")
+    if start < 0:
+        return None
+    end = re.compile(r"\n[0-9a-fA-FC]").search(text, start + 1)
+    section = text[start : end.start() if end else len(text)]
+    match = re.search(rf"(?m)^\t{device:04x}  (.+)$", section)
+    if match is None:
+        return None
+    bracket = re.search(r"\[(.+)\]\s*$", match.group(1))
+    return product_name(bracket.group(1) if bracket else match.group(1))

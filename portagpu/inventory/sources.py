@@ -1,0 +1,92 @@
+"""Where an inventory comes from: this machine, a file tree, or a recording, behind one face."""
+
+from __future__ import annotations
+
+import os
+import platform
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from portagpu.host.tree import Tree, as_tree
+from portagpu.inventory.join import join
+from portagpu.inventory.kernel import kernel_findings
+from portagpu.inventory.names import name_findings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from portagpu.contract import Status
+    from portagpu.inventory.gpu import Inventory
+    from portagpu.inventory.model import Findings
+    from portagpu.torchbuild import TorchBuild
+
+
+class Machine(ABC):
+    """What can be known of one machine: its files, its environment, and what sources say of it.
+
+    ``info`` reads a live machine and a recording through these members alone.
+    """
+
+    tree: Tree
+    """The kernel's files: of a live machine, of a recording, or an empty folder."""
+    environment: Mapping[str, str]
+    """The environment of the process that is asked about."""
+
+    @abstractmethod
+    def findings(self) -> tuple[Findings, ...]:
+        """What each source says of the GPUs; where two contradict each other, the first counts."""
+
+    @abstractmethod
+    def torch(self) -> TorchBuild | None:
+        """The torch that is installed there; None where there is none, or none is known."""
+
+    @abstractmethod
+    def libraries(self) -> Mapping[str, str]:
+        """Versions of what is installed there, by name."""
+
+    @abstractmethod
+    def backends(self) -> Mapping[str, Status]:
+        """The status of each backend there, by name."""
+
+    def inventory(self) -> Inventory:
+        """The machine that the findings describe, with names by PCI id where nothing else has."""
+        found = self.findings()
+        return join([*found, name_findings(self.tree, found)])
+
+
+class Live(Machine):
+    """This machine, or the file tree below ``root`` as if it were one.
+
+    Libraries are asked of this machine alone: they would answer for it, whatever the tree shows.
+    """
+
+    def __init__(
+        self, root: Tree | Path | str = "/", environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.tree = as_tree(root)
+        self.environment = os.environ if environment is None else environment
+
+    def findings(self) -> tuple[Findings, ...]:
+        from portagpu.candidates import probes
+
+        asked = tuple(probes().values()) if self.tree.is_live else ()
+        answered = (each for each in asked if each.readings or each.problems)
+        return (*answered, *kernel_findings(self.tree))
+
+    def torch(self) -> TorchBuild | None:
+        from portagpu.torchbuild import torch_build
+
+        return torch_build()
+
+    def libraries(self) -> Mapping[str, str]:
+        from portagpu._version import __version__
+        from portagpu.torchbuild import library_versions
+
+        python = {"python": platform.python_version()}
+        return python | library_versions() | {"portagpu": __version__}
+
+    def backends(self) -> Mapping[str, Status]:
+        from portagpu.registry import statuses
+
+        return statuses()

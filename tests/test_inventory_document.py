@@ -1,0 +1,88 @@
+"""Findings as JSON and back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from portagpu.inventory import (
+    End,
+    Event,
+    Findings,
+    FormatError,
+    Link,
+    Memory,
+    Node,
+    Part,
+    Pcie,
+    Reading,
+    State,
+)
+from portagpu.inventory.document import from_document, to_document
+
+EVERYTHING = Findings(
+    kind="tool",
+    readings=(
+        Reading(
+            source="tool",
+            vendor="amd",
+            index=3,
+            pci="0000:05:00.0",
+            unique_id=2**63 + 1,
+            memory_bytes=206141652992,
+            mig_enabled=False,
+            firmware={"vbios": "1.2"},
+            parts=(Part(index=0, profile="CPX", unit_count=38),),
+            pcie=Pcie(generation=5, width=16),
+            memory=Memory(ecc_enabled=True, by_block={"UMC": (0, None)}),
+            state=State(temperatures_c={"gpu": 41}, power_w=137.5, throttling=()),
+        ),
+        Reading(source="tool", vendor="nvidia"),
+    ),
+    links=(Link(source="tool", a=End(Node.GPU, "GPU0"), b=End(Node.NIC, "mlx5_0"), kind="pcie"),),
+    events=(Event(source="log", vendor="nvidia", code="Xid 79", fatal=True),),
+    versions={"driver": "570.86.15"},
+    problems=("GPU 3 does not answer",),
+)
+
+
+def test_findings_survive_json() -> None:
+    text = json.dumps(to_document(EVERYTHING), allow_nan=False)
+    assert from_document(json.loads(text)) == EVERYTHING
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (None, "findings: must be a table"),
+        ([], "findings: must be a table"),
+        ({}, "kind"),
+        ({"kind": 3}, "findings.kind: must be str, not int"),
+        ({"kind": "a", "later": 1}, "findings: 'later' is not known"),
+        ({"kind": "a", "readings": {}}, "findings.readings: must be a list"),
+        ({"kind": "a", "readings": [{"source": "a"}]}, "vendor"),
+        ({"kind": "a", "readings": [{"source": "a", "vendor": "b", "index": True}]}, "index"),
+        ({"kind": "a", "readings": [{"source": "a", "vendor": "b", "index": "3"}]}, "index"),
+        ({"kind": "a", "versions": {"driver": None}}, "versions.driver: must be str"),
+        ({"kind": "a", "versions": []}, "versions: must be a table"),
+    ],
+)
+def test_what_is_not_findings_says_where(document: Any, words: str) -> None:
+    with pytest.raises(FormatError, match=words):
+        from_document(document)
+
+
+def test_an_end_of_no_known_kind_is_refused() -> None:
+    document = to_document(EVERYTHING)
+    document["links"][0]["a"]["node"] = "fridge"
+    with pytest.raises(FormatError, match="'fridge' is not known"):
+        from_document(document)
+
+
+def test_pairs_have_two_items() -> None:
+    document = to_document(EVERYTHING)
+    document["readings"][0]["memory"]["by_block"]["UMC"] = (1, 2, 3)
+    with pytest.raises(FormatError, match="must have 2 items"):
+        from_document(document)
