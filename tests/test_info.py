@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import portagpu.info
-from portagpu.cli._infotext import sections, size
+from portagpu.cli._infotext import sections
+from portagpu.cli._sizes import size
 from portagpu.errors import TargetError
 from portagpu.host import gpus_on_machine, read_host
 from portagpu.info import collect, devices, remarks

@@ -76,7 +76,7 @@ def terminal(stream: TextIO | None = None) -> Console | None:
 
 def require_torch(verb: str) -> None:
     """Raise MissingDependency, saying what to install, where there is no usable torch."""
-    from portagpu.info import INSTALL_TORCH
+    from portagpu.remarks import INSTALL_TORCH
     from portagpu.torchbuild import torch_build
 
     build = torch_build()

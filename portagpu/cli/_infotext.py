@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Final
+from typing import Any
 
+from portagpu.cli._infogpus import gpu_rows
+from portagpu.cli._sizes import UNKNOWN, count, size
 from portagpu.host.tree import format_cpu_list
 from portagpu.result_schema import printable
 
-UNKNOWN: Final = "unknown"
 _Rows = list[tuple[str, str]]
 
 
@@ -24,11 +25,11 @@ class Section:
 def sections(document: dict[str, Any]) -> tuple[Section, ...]:
     """The document's sections in reading order; Remarks only where there are any."""
     parts: list[tuple[str, _Rows]] = [
-        ("Devices", _devices(document["devices"])),
+        ("Devices", _devices(document)),
         ("Backends", _backends(document["backends"])),
         ("Host", _host(document["host"])),
         ("Torch", _torch(document["torch"])),
-        ("Libraries", [("", _libraries(document["libraries"]))]),
+        ("Libraries", [("", _libraries(document["libraries"] | document["versions"]))]),
         ("Visible devices", _visible(document["visible"])),
         ("Remarks", [("-", text) for text in document["remarks"]]),
     ]
@@ -39,37 +40,14 @@ def sections(document: dict[str, Any]) -> tuple[Section, ...]:
     )
 
 
-def size(count: int | None) -> str:
-    """Bytes in binary units: ``size(25274793984) == "23.5 GiB"``."""
-    if count is None:
-        return UNKNOWN
-    value, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            break
-        value /= 1024
-    digits = 0 if value >= 100 or value == int(value) else 1
-    return f"{value:.{digits}f} {unit}"
-
-
-def count(number: int | None, singular: str, plural: str | None = None) -> str:
-    """``count(2, "core") == "2 cores"``; unknown numbers say so."""
-    if number is None:
-        return f"{UNKNOWN} {plural or singular + 's'}"
-    return f"{number} {singular if number == 1 else plural or singular + 's'}"
-
-
-def _devices(devices: list[dict[str, Any]]) -> _Rows:
+def _devices(document: dict[str, Any]) -> _Rows:
+    if document["gpus"]:
+        return gpu_rows(document["gpus"], document["devices"])
     rows: _Rows = []
-    for number, device in enumerate(devices):
-        name = device["name"] or ("unnamed" if device["kind"] == "cpu" else device["vendor"])
-        facts = [f"{name} ({device['arch'] or 'architecture unknown'})"]
+    for number, device in enumerate(document["devices"]):
+        facts = [f"{device['name'] or 'unnamed'} ({device['arch'] or 'architecture unknown'})"]
         if device["memory_bytes"] is not None:
             facts.append(size(device["memory_bytes"]))
-        if device["parent"] is not None:
-            facts.append(f"partition of {device['parent']}")
-        elif device["pci"] is not None:
-            facts.append(f"PCI {device['pci']}")
         facts.append(f"target {device['target'] or UNKNOWN}")
         rows.append((f"{device['kind']} {number}", ", ".join(facts)))
     return rows
@@ -94,6 +72,7 @@ def _host(host: dict[str, Any]) -> _Rows:
         ("Kernel", f"{host['kernel']['release'] or UNKNOWN} ({host['kernel']['machine']})"),
         ("Container", _container(limits)),
         ("Limits", _limits(limits)),
+        ("Settings", _settings(host["settings"])),
         *_sensors(host["sensors"]),
     ]
 
@@ -167,6 +146,24 @@ def _limits(limits: dict[str, Any]) -> str:
             f"shared memory {size(limits['shm_bytes'])}",
         )
     )
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    acs = settings["acs_redirects"]
+    words = [
+        f"IOMMU {settings['iommu'] or UNKNOWN}",
+        f"NUMA balancing {_switch(settings['numa_balancing'])}",
+        f"huge pages {settings['huge_pages'] or UNKNOWN}",
+    ]
+    if acs is not None:
+        words.append(f"ACS redirects on {count(len(acs), 'bridge')}" if acs else "no ACS redirects")
+    if settings["parameters"]:
+        words.append(f"booted with {' '.join(settings['parameters'])}")
+    return ", ".join(words)
+
+
+def _switch(value: bool | None) -> str:
+    return {True: "on", False: "off", None: UNKNOWN}[value]
 
 
 def _sized(value: int | str, in_bytes: bool) -> bool:

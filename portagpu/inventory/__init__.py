@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from portagpu.inventory.gpu import Gpu, Inventory
 from portagpu.inventory.model import (
     End,
     Event,
@@ -21,6 +22,8 @@ __all__ = [
     "Event",
     "Findings",
     "FormatError",
+    "Gpu",
+    "Inventory",
     "Link",
     "Memory",
     "Node",

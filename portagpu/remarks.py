@@ -1,0 +1,142 @@
+"""What a reader of ``portagpu info`` should act on, one sentence each with what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from portagpu.visible import diagnose, runtimes_on
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from portagpu.host import Host
+    from portagpu.host.settings import Settings
+    from portagpu.inventory import Gpu
+    from portagpu.torchbuild import TorchBuild
+
+INSTALL_TORCH: Final = "pip install 'portagpu[torch]', or your vendor's torch wheel"
+_WHERE: Final = "https://pytorch.org/get-started/locally"
+# the kind of torch's build for each vendor's GPUs
+_BUILDS: Final = {"amd": "rocm", "nvidia": "cuda"}
+
+# Docker's default for --shm-size (docker run reference): too small for data loaders and for
+# collectives that exchange buffers through shared memory
+_SMALL_SHM_BYTES: Final = 64 << 20
+_UNUSABLE_DRIVERS: Final = {
+    None: "has no kernel driver: load its vendor's driver",
+    "vfio-pci": "is bound to vfio-pci, which hands it to virtual machines: bind its own driver",
+    "nouveau": "is bound to nouveau, with which torch does not compute: install its maker's driver",
+}
+_ON_THE_BUS_ALONE: Final = frozenset({"pci", "pci-id", "dev"})
+_VARIABLES: Final = {
+    "HSA_OVERRIDE_GFX_VERSION": "makes the GPUs pose as another architecture: unset it to trust "
+    "what is identified",
+}
+# Products whose maker asks for the settings below, by a word of their names. AMD Instinct system
+# optimization (instinct.docs.amd.com/projects/amdgpu-docs, pages MI300X and "IOMMU").
+_TUNED: Final = "instinct"
+_GUIDE: Final = "AMD Instinct system optimization"
+
+
+def remarks(
+    host: Host,
+    gpus: Sequence[Gpu],
+    build: TorchBuild | None,
+    visible: Mapping[str, str],
+    backends: int,
+    settings: Settings,
+) -> list[str]:
+    """Every remark on the machine, the gravest first; empty where there is nothing to do."""
+    found = [*_on_torch(build, gpus)]
+    if backends == 0:
+        found.append("no backend is declared: install portagpu with pip, which registers them")
+    found.extend(_on_gpus(gpus))
+    shm = host.limits.shm_bytes
+    if shm is not None and shm <= _SMALL_SHM_BYTES:
+        found.append(
+            f"shared memory (/dev/shm) has {shm >> 20} MiB, too little for several processes: "
+            "give the container more (docker run --shm-size, or --ipc=host)"
+        )
+    found.extend(_on_settings(settings, gpus, len(host.cpu.numa_nodes)))
+    found.extend(f"{n}={visible[n]} {text}" for n, text in _VARIABLES.items() if n in visible)
+    kind = build.kind if build is not None else None
+    for runtime in runtimes_on(kind, (gpu.vendor for gpu in gpus)):
+        found.extend(problem.message for problem in diagnose(visible, runtime))
+    return found
+
+
+def _on_torch(build: TorchBuild | None, gpus: Sequence[Gpu]) -> Iterable[str]:
+    """Whether torch is there and was built for the GPUs that are there."""
+    if build is None:
+        yield f"torch is not installed: {INSTALL_TORCH}"
+        return
+    if build.problem is not None:
+        yield build.problem
+        return
+    vendors = sorted({gpu.vendor for gpu in gpus})
+    others = [vendor for vendor in vendors if _BUILDS.get(vendor) != build.kind]
+    if not others:
+        return
+    here = f"{len(gpus)} GPU(s) of {' and '.join(vendors)}"
+    wanted = " or ".join(_BUILDS.get(vendor, vendor) for vendor in others)
+    install = f"install a {wanted} build ({_WHERE}), and keep it with pip's --constraint"
+    if build.kind == "cpu":
+        yield f"torch {build.version} has no GPU build, and this machine has {here}: {install}"
+    elif len(others) == len(vendors):
+        yield (
+            f"torch {build.version} is a {build.kind} build and cannot use the {here}: installing "
+            f"something that needs torch may have replaced yours; {install}"
+        )
+    else:
+        yield (
+            f"torch {build.version} is a {build.kind} build, and this machine has {here}: those of "
+            f"{' and '.join(others)} need a {wanted} build in an environment of their own"
+        )
+
+
+def _on_gpus(gpus: Sequence[Gpu]) -> Iterable[str]:
+    for gpu in gpus:
+        if gpu.driver in _UNUSABLE_DRIVERS and _ON_THE_BUS_ALONE.issuperset(gpu.sources):
+            yield f"the GPU at {gpu.pci} {_UNUSABLE_DRIVERS[gpu.driver]}"
+        if gpu.mig_enabled and not gpu.parts:
+            yield (
+                f"the GPU at {gpu.pci} has MIG enabled and no slice, so that nothing can run on "
+                "it: make slices (nvidia-smi mig -cgi), or disable MIG"
+            )
+    same: dict[str, list[Gpu]] = {}
+    for gpu in gpus:
+        for sentence in gpu.disagreements:
+            same.setdefault(sentence, []).append(gpu)
+    for sentence, those in same.items():
+        more = f" and {len(those) - 1} more" if len(those) > 1 else ""
+        yield (
+            f"sources contradict each other on the GPU at {those[0].pci}{more}: {sentence}; "
+            "versions that do not belong together are the usual cause"
+        )
+
+
+def _on_settings(settings: Settings, gpus: Sequence[Gpu], numa_nodes: int) -> Iterable[str]:
+    if any(_TUNED in (gpu.name or "").lower() for gpu in gpus):
+        if settings.iommu == "translated":
+            yield (
+                "the IOMMU translates the GPUs' addresses, which slows their transfers: boot with "
+                f"iommu=pt, on Intel's CPUs with intel_iommu=on too ({_GUIDE})"
+            )
+        if settings.numa_balancing and numa_nodes > 1:
+            yield (
+                "automatic NUMA balancing is on, which disturbs transfers and collectives: "
+                f"echo 0 > /proc/sys/kernel/numa_balancing ({_GUIDE})"
+            )
+        if {"pci=realloc", "pci=realloc=on"} & set(settings.parameters):
+            yield (
+                "the kernel may move the GPUs' PCI resources, so that it does not find all of "
+                f"them: boot with pci=realloc=off ({_GUIDE})"
+            )
+    bridges = settings.acs_redirects
+    if bridges and len(gpus) > 1:
+        shown = ", ".join(bridges[:3]) + (", ..." if len(bridges) > 3 else "")
+        yield (
+            f"ACS on {len(bridges)} PCI bridge(s) above GPUs ({shown}) sends traffic between peers "
+            "through the CPU, which slows it or makes it hang: disable ACS in the BIOS or with "
+            "setpci (NCCL user guide, troubleshooting: PCI Access Control Services)"
+        )
