@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -79,6 +80,24 @@ def child(tmp_path: Path) -> Callable[..., Child]:
         return Child(ended.returncode, ended.stdout, ended.stderr)
 
     return run
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Put a module of that source where only this test's children find it first."""
+
+    def write(name: str, source: str) -> None:
+        folder = tmp_path / "stand-ins"
+        package = folder / name.replace(".", "/")
+        package.parent.mkdir(parents=True, exist_ok=True)
+        if package.parent != folder:
+            # without it, an installed package of that name would be found instead
+            (package.parent / "__init__.py").touch()
+        package.with_suffix(".py").write_text(textwrap.dedent(source), encoding="utf-8")
+        if str(folder) not in sys.path:
+            monkeypatch.syspath_prepend(str(folder))
+
+    return write
 
 
 def build_wheel(project: Path, into: Path) -> Path:

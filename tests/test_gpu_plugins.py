@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import sys
-import textwrap
 import time
 from types import SimpleNamespace
 
@@ -20,7 +19,7 @@ from portagpu.host.tree import Tree
 from portagpu_cuda import CudaPlugin
 from portagpu_rocm import RocmPlugin
 from portagpu_torch_gpu.child import ask
-from portagpu_torch_gpu.plugin import ALL_MASKS, plausible
+from portagpu_torch_gpu.plugin import ALL_MASKS
 from tests.fake_plugins import FakePlugin
 from tests.registry_state import forget, machine, use_plugins
 
@@ -287,21 +286,6 @@ def test_rocm_without_files_is_unknown_and_not_none(tmp_path):
 # --- asking in a child
 
 
-@pytest.fixture
-def stand_in(tmp_path, monkeypatch):
-    """Put a module of that source where only this test's children find it first."""
-
-    def write(name, source):
-        folder = tmp_path / "stand-ins"
-        package = folder / name.replace(".", "/")
-        package.parent.mkdir(parents=True, exist_ok=True)
-        package.with_suffix(".py").write_text(textwrap.dedent(source), encoding="utf-8")
-        if str(folder) not in sys.path:
-            monkeypatch.syspath_prepend(str(folder))
-
-    return write
-
-
 def test_a_child_answers_and_what_it_prints_is_no_answer(stand_in):
     stand_in("talks", "def f(a, b):\n    print('noise')\n    return {'sum': a + b}")
     assert ask("talks", "f", (1, 2), limit_s=30) == ({"sum": 3}, "")
@@ -351,231 +335,6 @@ def test_a_child_that_hangs_is_ended_with_what_it_started(stand_in, tmp_path):
             return
         time.sleep(0.05)
     raise AssertionError("the hanging child's own child is still running")
-
-
-# --- readings
-
-
-def test_readings_that_are_no_numbers_of_their_unit_are_absent():
-    found = plausible(
-        {
-            "clock_mhz": 0,
-            "memory_clock_mhz": "N/A",
-            "temperature_c": 45_000,  # the kernel's unit
-            "power_w": 0,
-            "throttle_count": 3,
-        }
-    )
-    assert found == {"throttle_count": 3.0}, f"{found}"
-    assert plausible(None) == {}
-    assert plausible({"power_w": float("nan"), "clock_mhz": True}) == {}
-    assert plausible({"power_w": 77.67, "temperature_c": -5}) == {
-        "power_w": 77.67,
-        "temperature_c": -5.0,
-    }
-
-
-PYNVML = """
-    NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 1, 2
-    class NVMLError(Exception): pass
-    def nvmlInit(): pass
-    def nvmlDeviceGetHandleByPciBusId(pci):
-        if pci != "0000:83:00.0": raise NVMLError("Not Found")
-        return "gpu"
-    def nvmlDeviceGetHandleByUUID(uuid): return "slice" if uuid.startswith("MIG-") else "gpu"
-    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle):
-        assert handle == "slice"
-        return "gpu"
-    def nvmlDeviceGetHandleByIndex(index): raise AssertionError("asked by index")
-    def nvmlDeviceGetClockInfo(handle, kind):
-        assert handle == "gpu"
-        return {1: 345, 2: 3201}[kind]
-    def nvmlDeviceGetTemperature(handle, sensor): return 28
-    def nvmlDeviceGetPowerUsage(handle): return 77670
-"""
-H200_IDLE = {
-    "clock_mhz": 345.0,
-    "memory_clock_mhz": 3201.0,
-    "temperature_c": 28.0,
-    "power_w": 77.67,  # NVML says milliwatts; the values are an idle H200's (nvidia-smi 590.48.01)
-}
-
-
-@pytest.mark.parametrize(
-    "where", [("0000:83:00.0", None), (None, "GPU-1"), (None, "MIG-1")], ids=["pci", "uuid", "mig"]
-)
-def test_nvml_readings_are_of_the_gpu_at_that_place(stand_in, where):
-    stand_in("pynvml", PYNVML)
-    plugin = CudaPlugin()
-    plugin.remember(3, *where)
-    assert plugin.telemetry(3) == H200_IDLE
-
-
-@pytest.mark.parametrize(
-    ("change", "left"),
-    [
-        ("def nvmlDeviceGetPowerUsage(handle): raise NVMLError('Not Supported')", "power_w"),
-        ("del nvmlDeviceGetClockInfo", "clock_mhz memory_clock_mhz"),
-        ("def nvmlDeviceGetTemperature(h, s): raise NVMLError('Not Found')", "temperature_c"),
-    ],
-)
-def test_a_reading_that_nvml_refuses_is_absent_alone(stand_in, change, left):
-    stand_in("pynvml", f"{textwrap.dedent(PYNVML)}\n{change}\n")
-    plugin = CudaPlugin()
-    plugin.remember(0, "0000:83:00.0", None)
-    missing = left.split()
-    assert plugin.telemetry(0) == {k: v for k, v in H200_IDLE.items() if k not in missing}
-
-
-def test_the_newer_call_for_temperature_is_preferred(stand_in):
-    newer = "def nvmlDeviceGetTemperatureV(handle, sensor): return 29"
-    stand_in("pynvml", f"{textwrap.dedent(PYNVML)}\n{newer}\n")
-    plugin = CudaPlugin()
-    plugin.remember(0, "0000:83:00.0", None)
-    assert plugin.telemetry(0)["temperature_c"] == 29.0
-
-
-AMDSMI = """
-    class AmdSmiClkType: GFX, MEM = "gfx", "mem"
-    class AmdSmiTemperatureType: JUNCTION = "junction"
-    class AmdSmiTemperatureMetric: CURRENT = "current"
-    def amdsmi_init(): pass
-    def amdsmi_get_processor_handles(): return ["far", "near"]
-    def amdsmi_get_gpu_device_bdf(handle):
-        return {"far": "0000:C6:00.0", "near": "0000:05:00.0"}[handle]
-    def amdsmi_get_clock_info(handle, kind):
-        assert handle == "near"
-        return {"clk": {"gfx": 132, "mem": 900}[kind], "max_clk": 2100}
-    def amdsmi_get_temp_metric(handle, sensor, metric): return 41
-    def amdsmi_get_power_info(handle):
-        return {"current_socket_power": 137, "average_socket_power": "N/A", "power_limit": 750}
-"""
-NEAR = {"clock_mhz": 132.0, "memory_clock_mhz": 900.0, "temperature_c": 41.0, "power_w": 137.0}
-
-
-def rocm_readings(index=0):
-    plugin = RocmPlugin()
-    plugin.remember(index, "0000:05:00.0", "GPU-e3aa140f9a5f9e31")
-    return plugin.telemetry(index)
-
-
-def test_amdsmi_readings_are_of_the_gpu_at_that_address(stand_in):
-    stand_in("amdsmi", AMDSMI)
-    assert rocm_readings() == NEAR, "not the second of AMD SMI's GPUs, whose address it is"
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        # of MI200 and before: the other key; of a second die of MI250: none
-        ("{'current_socket_power': 'N/A', 'average_socket_power': 39}", 39.0),
-        ("{'current_socket_power': 'N/A', 'average_socket_power': 'N/A'}", None),
-        ("{'current_socket_power': 0, 'average_socket_power': 0xFFFF}", None),
-        ("{'average_socket_power': 0xFFFFFFFF}", None),
-        ("{}", None),
-    ],
-)
-def test_not_available_is_absent_and_not_zero(stand_in, change, expected):
-    replaced = f"def amdsmi_get_power_info(handle): return {change}"
-    stand_in("amdsmi", f"{textwrap.dedent(AMDSMI)}\n{replaced}\n")
-    assert rocm_readings().get("power_w") == expected
-
-
-def test_the_clocks_of_older_amdsmi_have_another_key(stand_in):
-    older = "def amdsmi_get_clock_info(handle, kind): return {'cur_clk': 300}"
-    stand_in("amdsmi", f"{textwrap.dedent(AMDSMI)}\n{older}\n")
-    assert rocm_readings()["clock_mhz"] == 300.0
-
-
-PYRSMI = """
-    import sys
-    assert sys.modules["amdsmi"] is None, "pyrsmi would try the broken amdsmi again"
-    def smi_initialize(): pass
-    def smi_get_device_count(): return 2
-    def smi_get_device_pci_id(index): return [0xC600, 0x500][index]
-    def smi_get_device_average_power(index): return [999.0, 137.0][index]
-"""
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        "raise KeyError('libamd_smi.so')",  # amdsmi 7.0.2 without its library
-        "raise AttributeError('libamd_smi.so: undefined symbol: amdsmi_get_x')",
-        "def amdsmi_init(): raise RuntimeError('AMDSMI_STATUS_DRIVER_NOT_LOADED')",
-        "raise SystemExit(1)",
-    ],
-    ids=["no library", "another version", "no driver", "exits"],
-)
-def test_pyrsmi_answers_where_amdsmi_does_not(stand_in, broken):
-    stand_in("amdsmi", broken)
-    stand_in("pyrsmi.rocml", PYRSMI)
-    assert rocm_readings() == {"power_w": 137.0}, "not the second of pyrsmi's GPUs"
-
-
-@pytest.mark.parametrize(
-    ("module", "source"),
-    [
-        ("amdsmi", "import os; os.abort()"),
-        ("pynvml", "import os; os.abort()"),
-        ("pynvml", "def nvmlInit(): raise RuntimeError('Driver/library version mismatch')"),
-    ],
-)
-def test_a_library_that_fails_leaves_no_reading_and_no_error(stand_in, module, source):
-    stand_in(module, source)
-    stand_in("pyrsmi.rocml", "raise ImportError('no')")
-    plugin = RocmPlugin() if module == "amdsmi" else CudaPlugin()
-    plugin.remember(0, "0000:05:00.0", None)
-    assert plugin.telemetry(0) == {}
-
-
-@both
-def test_a_library_that_hangs_leaves_no_reading(stand_in, monkeypatch, kind):
-    monkeypatch.setattr(shared, "_READING_LIMIT_S", 2.0)
-    stand_in({"cuda": "pynvml", "rocm": "amdsmi"}[kind], "import time; time.sleep(600)")
-    plugin = PLUGINS[kind]()
-    plugin.remember(0, "0000:05:00.0", None)
-    assert plugin.telemetry(0) == {}
-
-
-@both
-def test_a_device_that_was_not_opened_is_found_by_its_address(monkeypatch, kind):
-    asked = []
-
-    def answer(module, function, arguments=(), *, limit_s):
-        if function == "addresses":
-            return [["0000:c6:00.0", "GPU-a"], ["0000:05:00.0", "GPU-b"]], ""
-        asked.append((module, arguments))
-        return {"power_w": 10}, ""
-
-    monkeypatch.setattr(shared, "ask", answer)
-    plugin = PLUGINS[kind]()
-    assert plugin.telemetry(1) == {"power_w": 10.0}
-    assert asked == [(plugin.reader, ("0000:05:00.0", "GPU-b"))], f"{asked}"
-    assert plugin.telemetry(2) == {}, "a device that is not there has readings"
-
-
-# --- the vendors' real packages on a machine without their hardware
-
-
-@pytest.mark.parametrize(
-    ("module", "reader", "reason"),
-    [
-        ("pynvml", "portagpu_cuda.nvml", "NVMLError_LibraryNotFound"),
-        ("amdsmi", "portagpu_rocm.smi", "amdsmi: "),
-        ("pyrsmi", "portagpu_rocm.smi", "pyrsmi: "),
-    ],
-)
-def test_the_real_package_without_its_library_is_a_reason(module, reader, reason):
-    # looked for and not imported: amdsmi without its library fails to import, which is the test
-    if importlib.util.find_spec(module) is None:
-        pytest.skip(f"{module} is not installed")
-    if any(os.path.exists(f"/dev/{name}") for name in ("nvidiactl", "kfd")):  # noqa: PTH110
-        pytest.skip("this machine has a driver, which may answer")
-    found, problem = ask(reader, "read", ("0000:05:00.0", None), limit_s=60)
-    assert found is None, f"{module} read {found} without hardware"
-    assert reason in problem, problem
-    assert "\n" not in problem, "more than one line"
 
 
 # --- as installed
