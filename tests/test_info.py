@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -13,10 +14,17 @@ import pytest
 import portagpu.info
 from portagpu.cli._infotext import sections
 from portagpu.cli._sizes import size
+from portagpu.contract import Status
 from portagpu.errors import TargetError
-from portagpu.host import gpus_on_machine, read_host
-from portagpu.info import collect, devices, remarks
+from portagpu.host import read_host
+from portagpu.host.settings import Settings
+from portagpu.host.tree import Tree
+from portagpu.info import collect, devices
+from portagpu.inventory import Findings, Gpu, Part, Reading
+from portagpu.inventory.sources import Live, Machine
+from portagpu.remarks import remarks
 from portagpu.torchbuild import TorchBuild
+from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.host_trees import (
     GIB,
     aarch64,
@@ -36,12 +44,18 @@ CPU_BUILD = TorchBuild("/lib/torch", version="2.9.1+cpu", kind="cpu")
 
 
 def _devices(root: Path) -> tuple[Device, ...]:
-    return devices(read_host(root), gpus_on_machine(root))
+    return devices(read_host(root), Live(root, {}).inventory().gpus)
 
 
 def _remarks(root: Path, **changes: Any) -> list[str]:
-    arguments: dict[str, Any] = {"build": CPU_BUILD, "visible": {}, "backends": 1} | changes
-    return remarks(read_host(root), gpus_on_machine(root), **arguments)
+    arguments: dict[str, Any] = {
+        "gpus": Live(root, {}).inventory().gpus,
+        "build": CPU_BUILD,
+        "visible": {},
+        "backends": 1,
+        "settings": Settings(),
+    }
+    return remarks(read_host(root), **arguments | changes)
 
 
 def test_document_has_the_keys_of_its_schema(tmp_path: Path) -> None:
@@ -49,7 +63,7 @@ def test_document_has_the_keys_of_its_schema(tmp_path: Path) -> None:
 
     assert document["schema"] == "portagpu.info/1"
     assert list(document)[:6] == ["schema", "devices", "backends", "host", "visible", "libraries"]
-    assert list(document["devices"][0]) == [
+    assert list(document["devices"][0])[:9] == [
         "kind",
         "vendor",
         "name",
@@ -245,3 +259,247 @@ def test_a_name_cannot_command_the_terminal(tmp_path: Path) -> None:
     document["backends"] = [{"name": "a\x1b[2J", "usable": False, "reason": "b\nc"}]
     rows = {section.title: section.rows for section in sections(document)}["Backends"]
     assert rows == (("a [2J", "not usable: b c"),)
+
+
+# --- torch and the GPUs
+
+CUDA_BUILD = TorchBuild("/lib/torch", version="2.9.1+cu128", kind="cuda", cuda="12.8")
+ROCM_BUILD = TorchBuild("/lib/torch", version="2.9.1+rocm7.0", kind="rocm", hip="7.0")
+AMD = Gpu(vendor="amd", pci="0000:05:00.0", driver="amdgpu", sources=("kfd", "pci"))
+NVIDIA = Gpu(vendor="nvidia", pci="0000:83:00.0", driver="nvidia", sources=("nvml", "pci"))
+
+
+@pytest.mark.parametrize(
+    ("build_here", "gpus", "words"),
+    [
+        (
+            CPU_BUILD,
+            [AMD, AMD],
+            "has no GPU build, and this machine has 2 GPU(s) of amd: install a",
+        ),
+        (CUDA_BUILD, [AMD], "is a cuda build and cannot use the 1 GPU(s) of amd"),
+        (ROCM_BUILD, [NVIDIA], "is a rocm build and cannot use the 1 GPU(s) of nvidia"),
+        (ROCM_BUILD, [AMD, NVIDIA], "those of nvidia need a cuda build in an environment of their"),
+        (CUDA_BUILD, [AMD, NVIDIA], "those of amd need a rocm build"),
+        (CPU_BUILD, [AMD, NVIDIA], "install a rocm or cuda build"),
+    ],
+)
+def test_a_torch_that_does_not_fit_the_gpus_is_one_line(
+    tmp_path: Path, build_here: TorchBuild, gpus: list[Gpu], words: str
+) -> None:
+    (found,) = _remarks(tmp_path, build=build_here, gpus=gpus)
+    assert words in found, found
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize(("build_here", "gpu"), [(CUDA_BUILD, NVIDIA), (ROCM_BUILD, AMD)])
+def test_a_torch_that_fits_has_no_remark(tmp_path: Path, build_here: TorchBuild, gpu: Gpu) -> None:
+    assert _remarks(tmp_path, build=build_here, gpus=[gpu]) == []
+
+
+# --- GPUs and settings
+
+
+@pytest.mark.parametrize(
+    ("driver", "words"),
+    [(None, "no kernel driver"), ("vfio-pci", "virtual machines"), ("nouveau", "nouveau")],
+)
+def test_a_gpu_that_only_the_bus_shows_says_what_its_driver_is(
+    tmp_path: Path, driver: str | None, words: str
+) -> None:
+    gpu = Gpu(vendor="nvidia", pci="0000:83:00.0", driver=driver, sources=("pci", "pci-id"))
+    (found,) = _remarks(tmp_path, build=CUDA_BUILD, gpus=[gpu])
+    assert words in found
+
+
+def test_a_gpu_whose_library_answers_needs_no_shown_driver(tmp_path: Path) -> None:
+    gpu = Gpu(vendor="nvidia", pci="0000:83:00.0", sources=("nvml", "pci"))
+    assert _remarks(tmp_path, build=CUDA_BUILD, gpus=[gpu]) == []
+
+
+def test_mig_without_a_slice_is_remarked(tmp_path: Path) -> None:
+    gpu = Gpu(vendor="nvidia", pci="0000:83:00.0", mig_enabled=True, sources=("nvml",))
+    (found,) = _remarks(tmp_path, build=CUDA_BUILD, gpus=[gpu])
+    assert "MIG enabled and no slice" in found
+    sliced = dataclasses.replace(gpu, parts=(Part(uuid="MIG-1"),))
+    assert _remarks(tmp_path, build=CUDA_BUILD, gpus=[sliced]) == []
+
+
+def test_the_same_disagreement_of_many_gpus_is_one_line(tmp_path: Path) -> None:
+    said = ("its memory is 80.0 GiB by nvml and 94.0 GiB by drm",)
+    gpus = [
+        dataclasses.replace(NVIDIA, pci=f"0000:8{n}:00.0", disagreements=said) for n in range(8)
+    ]
+    (found,) = _remarks(tmp_path, build=CUDA_BUILD, gpus=gpus)
+    assert found.startswith(
+        "sources contradict each other on the GPU at 0000:80:00.0 and 7 more: its memory is 80.0"
+    )
+
+
+INSTINCT = dataclasses.replace(AMD, name="AMD Instinct MI300X OAM")
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus", "words"),
+    [
+        (Settings(iommu="translated"), [INSTINCT], "iommu=pt"),
+        (Settings(numa_balancing=True), [INSTINCT], "echo 0 > /proc/sys/kernel/numa_balancing"),
+        (Settings(parameters=("pci=realloc",)), [INSTINCT], "pci=realloc=off"),
+        (Settings(acs_redirects=("0000:00:01.0",)), [AMD, AMD], "ACS on 1 PCI bridge(s)"),
+    ],
+)
+def test_a_setting_that_slows_gpus_says_how_to_change_it(
+    tmp_path: Path, settings: Settings, gpus: list[Gpu], words: str
+) -> None:
+    root = build(tmp_path, two_socket_x86())
+    (found,) = _remarks(root, build=ROCM_BUILD, settings=settings, gpus=gpus)
+    assert words in found
+    assert "(" in found, "the remark names no source"
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus"),
+    [
+        (Settings(), [INSTINCT]),
+        (Settings(iommu="passthrough", numa_balancing=False, acs_redirects=()), [INSTINCT] * 8),
+        (Settings(iommu="translated", numa_balancing=True), [AMD]),
+        (Settings(acs_redirects=("0000:00:01.0",)), [INSTINCT]),
+    ],
+    ids=["unknown", "as asked", "other product", "one GPU"],
+)
+def test_a_setting_that_nobody_asks_for_has_no_remark(
+    tmp_path: Path, settings: Settings, gpus: list[Gpu]
+) -> None:
+    root = build(tmp_path, two_socket_x86())
+    assert _remarks(root, build=ROCM_BUILD, settings=settings, gpus=gpus) == []
+
+
+# --- the text
+
+
+def _text(root: Path, *gpus: tuple[dict[str, str], dict[str, str]]) -> list[tuple[str, str]]:
+    files, links = machine(*gpus)
+    document = collect(build(root, two_socket_x86() | files, links), {})
+    return list(sections(document)[0].rows)
+
+
+def test_gpus_of_one_kind_are_said_once_and_each_has_a_line(tmp_path: Path) -> None:
+    rows = _text(tmp_path, *(amd_gpu(index) for index in range(8)))
+    assert rows[0] == (
+        "8 GPUs",
+        "AMD Instinct MI300X OAM (gfx942), 192 GiB each, target amd-mi300x",
+    )
+    assert rows[1][1].startswith("driver amdgpu 6.10.5, SPX/NPS1, PCIe 5 x16, known from kfd, drm")
+    assert rows[2] == ("gpu 0", "0000:00:00.0  GPU-e3aa140f00000000  NUMA node 0")
+    assert len(rows) == 2 + 8
+
+
+def test_a_partitioned_gpu_has_one_line_for_all_of_its_parts(tmp_path: Path) -> None:
+    rows = _text(tmp_path, amd_gpu(0, parts=8), amd_gpu(1, parts=8))
+    assert [label for label, _ in rows] == ["2 GPUs", "", "gpu 0-7", "gpu 8-15"]
+    assert rows[3][1].endswith("8 x CPX of 24 GiB, 38 units")
+
+
+def test_slices_that_have_names_of_their_own_have_lines(tmp_path: Path) -> None:
+    slices = tuple(
+        Part(index=n, uuid=f"MIG-{n}", profile="3g.20gb", memory_bytes=20 * GIB, unit_count=42)
+        for n in range(2)
+    )
+    reading = Reading(
+        source="nvml",
+        vendor="nvidia",
+        pci="0000:04:00.0",
+        uuid="GPU-b",
+        name="NVIDIA A100-SXM4-40GB",
+        arch="sm_80",
+        memory_bytes=40 * GIB,
+        mig_enabled=True,
+        parts=slices,
+    )
+    document = collect(machine=Recorded(tmp_path, Findings(kind="nvml", readings=(reading,))))
+    assert [(d["uuid"], d["profile"], d["parent"]) for d in document["devices"]] == [
+        ("MIG-0", "3g.20gb", "0000:04:00.0"),
+        ("MIG-1", "3g.20gb", "0000:04:00.0"),
+    ]
+    rows = sections(document)[0].rows
+    assert rows[0] == (
+        "1 GPU",
+        "NVIDIA A100-SXM4-40GB (sm_80), 40 GiB, target nvidia-a100-sxm-40gb",
+    )
+    assert rows[1] == ("", "no driver shown, MIG on, known from nvml")
+    assert rows[2:] == (
+        ("", "0000:04:00.0  GPU-b"),
+        ("gpu 0", "3g.20gb  MIG-0  20 GiB, 42 units"),
+        ("gpu 1", "3g.20gb  MIG-1  20 GiB, 42 units"),
+    )
+
+
+def test_two_vendors_and_what_is_unknown_are_said(tmp_path: Path) -> None:
+    rows = _text(tmp_path, nvidia_gpu(0), amd_gpu(1, device="0xffff", name=""))
+    assert rows[0] == ("1 GPU", "NVIDIA H200 (sm_90), target nvidia-h200-sxm")
+    assert rows[3] == ("1 GPU", "unnamed amd (gfx942), 192 GiB, target gfx942 family")
+
+
+def test_settings_have_a_line(tmp_path: Path) -> None:
+    files = {
+        "proc/cmdline": "BOOT_IMAGE=/vmlinuz root=/dev/sda1 iommu=pt pci=realloc=off quiet",
+        "proc/sys/kernel/numa_balancing": "0",
+        "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
+        "sys/class/iommu/dmar0/name": "x",
+    }
+    document = collect(build(tmp_path, files), {})
+    text = dict({section.title: section for section in sections(document)}["Host"].rows)["Settings"]
+    assert text == (
+        "IOMMU passthrough, NUMA balancing off, huge pages madvise, "
+        "booted with iommu=pt pci=realloc=off"
+    )
+
+
+# --- other machines than this one
+
+
+class Recorded(Machine):
+    """A machine that is known from given findings alone."""
+
+    def __init__(self, root: Path, *findings: Findings) -> None:
+        self.tree = Tree(root)
+        self.environment = {"CUDA_VISIBLE_DEVICES": "1"}
+        self._findings = findings
+
+    def findings(self) -> tuple[Findings, ...]:
+        return self._findings
+
+    def torch(self) -> TorchBuild | None:
+        return CUDA_BUILD
+
+    def libraries(self) -> dict[str, str]:
+        return {"python": "3.12.1"}
+
+    def backends(self) -> dict[str, Status]:
+        return {"cuda": Status(True, "recorded")}
+
+
+def test_any_machine_gives_the_document_of_its_own_words(tmp_path: Path) -> None:
+    reading = Reading(source="a", vendor="nvidia", pci="0000:04:00.0", device_id=0x2335)
+    findings = Findings(
+        kind="a", readings=(reading,), versions={"cuda": "13.0"}, problems=("half is missing",)
+    )
+    document = collect(machine=Recorded(tmp_path, findings))
+    (device,) = document["devices"]
+    assert (device["name"], device["arch"]) == ("NVIDIA H200", "sm_90"), "named by its PCI id"
+    assert document["visible"] == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert document["libraries"] == {"python": "3.12.1"}
+    assert document["versions"] == {"cuda": "13.0"}
+    assert document["sources"] == ["a", "pci-id"]
+    assert document["torch"]["version"] == CUDA_BUILD.version
+    assert [each["name"] for each in document["backends"]] == ["cuda"]
+    assert "half is missing" in document["remarks"]
+    assert json.loads(json.dumps(document, allow_nan=False))["gpus"][0]["device_id"] == 0x2335
+
+
+def test_libraries_are_not_asked_of_a_tree_that_is_not_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("portagpu.candidates.probes", lambda: pytest.fail("they were asked"))
+    files, links = machine(nvidia_gpu(0))
+    assert collect(build(tmp_path, files, links), {})["sources"] == ["proc", "pci", "dev", "pci-id"]

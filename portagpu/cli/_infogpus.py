@@ -75,10 +75,10 @@ def _one(gpu: dict[str, Any], number: int) -> Iterable[tuple[str, str]]:
     named = [part["uuid"] for part in parts]
     label = f"gpu {number}" if last == number else f"gpu {number}-{last}"
     if any(named):
-        yield label, _columns(words)
+        yield "", _columns(words)
         for index, part in enumerate(parts, number):
             yield (
-                f"  gpu {index}",
+                f"gpu {index}",
                 _columns([part["profile"] or "part", part["uuid"] or "", _part(part)]),
             )
     else:
