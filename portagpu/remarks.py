@@ -27,7 +27,7 @@ _UNUSABLE_DRIVERS: Final = {
     "vfio-pci": "is bound to vfio-pci, which hands it to virtual machines: bind its own driver",
     "nouveau": "is bound to nouveau, with which torch does not compute: install its maker's driver",
 }
-_ON_THE_BUS_ALONE: Final = frozenset({"pci", "pci-id", "dev"})
+_ON_THE_BUS_ALONE: Final = frozenset({"sysfs pci", "pci-id", "dev"})
 _VARIABLES: Final = {
     "HSA_OVERRIDE_GFX_VERSION": "makes the GPUs pose as another architecture: unset it to trust "
     "what is identified",

@@ -125,13 +125,13 @@ def test_nvml_says_all_that_it_knows_of_a_gpu(stand_in, tmp_path):
     errors = h200.memory
     assert (errors.corrected, errors.corrected_total) == (0, 1)
     assert (errors.uncorrected, errors.uncorrected_total) == (10, 11)
-    assert errors.remapped_rows == {"corrected": 1, "uncorrected": 2}
+    assert errors.remapped_rows == {"correctable": 1, "uncorrectable": 2}
     assert (errors.pending, errors.remap_failed, errors.retired_pages) == (False, False, {})
     state = h200.state
     assert state.temperatures_c == {"gpu": 28, "memory": 38}
     assert state.limits_c == {"shutdown": 92, "slowdown": 89}
     assert (state.power_w, state.power_limit_w, state.max_clock_mhz) == (77.67, 700.0, 1980)
-    assert state.throttling == ("hw thermal slowdown",), "idle is no reason that slows"
+    assert state.throttling == ("hw_thermal_slowdown",), "idle is no reason that slows"
     assert mig.mig_enabled
     assert mig.parts == (
         Part(
@@ -211,7 +211,7 @@ def test_an_older_module_has_other_names_for_what_slows(stand_in, tmp_path):
     older += "del nvmlDeviceGetCurrentClocksEventReasons"
     stand_in("pynvml", nvml_changed(older))
     reading = CudaPlugin(here(tmp_path, "cuda")).probe().readings[0]
-    assert reading.state.throttling == ("sw power cap",)
+    assert reading.state.throttling == ("sw_power_cap",)
 
 
 @pytest.mark.parametrize(
@@ -301,8 +301,8 @@ def test_amdsmi_says_all_that_it_knows_of_a_gpu(stand_in, tmp_path):
     )
     assert (near.memory.ecc_enabled, near.memory.corrected) == (True, 2)
     assert near.memory.retired_pages == {"bad": 0}
-    assert near.state.temperatures_c == {"junction": 41, "memory": 35}, "N/A is absent"
-    assert near.state.limits_c == {"critical": 110, "shutdown": 110, "memory-critical": 110}
+    assert near.state.temperatures_c == {"hotspot": 41, "mem": 35}, "N/A is absent"
+    assert near.state.limits_c == {"slowdown": 110, "shutdown": 110, "memory-slowdown": 110}
     assert (near.state.power_w, near.state.power_limit_w) == (137, 750.0)
 
 

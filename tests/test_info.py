@@ -265,8 +265,8 @@ def test_a_name_cannot_command_the_terminal(tmp_path: Path) -> None:
 
 CUDA_BUILD = TorchBuild("/lib/torch", version="2.9.1+cu128", kind="cuda", cuda="12.8")
 ROCM_BUILD = TorchBuild("/lib/torch", version="2.9.1+rocm7.0", kind="rocm", hip="7.0")
-AMD = Gpu(vendor="amd", pci="0000:05:00.0", driver="amdgpu", sources=("kfd", "pci"))
-NVIDIA = Gpu(vendor="nvidia", pci="0000:83:00.0", driver="nvidia", sources=("nvml", "pci"))
+AMD = Gpu(vendor="amd", pci="0000:05:00.0", driver="amdgpu", sources=("kfd", "sysfs pci"))
+NVIDIA = Gpu(vendor="nvidia", pci="0000:83:00.0", driver="nvidia", sources=("nvml", "sysfs pci"))
 
 
 @pytest.mark.parametrize(
@@ -307,13 +307,13 @@ def test_a_torch_that_fits_has_no_remark(tmp_path: Path, build_here: TorchBuild,
 def test_a_gpu_that_only_the_bus_shows_says_what_its_driver_is(
     tmp_path: Path, driver: str | None, words: str
 ) -> None:
-    gpu = Gpu(vendor="nvidia", pci="0000:83:00.0", driver=driver, sources=("pci", "pci-id"))
+    gpu = Gpu(vendor="nvidia", pci="0000:83:00.0", driver=driver, sources=("sysfs pci", "pci-id"))
     (found,) = _remarks(tmp_path, build=CUDA_BUILD, gpus=[gpu])
     assert words in found
 
 
 def test_a_gpu_whose_library_answers_needs_no_shown_driver(tmp_path: Path) -> None:
-    gpu = Gpu(vendor="nvidia", pci="0000:83:00.0", sources=("nvml", "pci"))
+    gpu = Gpu(vendor="nvidia", pci="0000:83:00.0", sources=("nvml", "sysfs pci"))
     assert _remarks(tmp_path, build=CUDA_BUILD, gpus=[gpu]) == []
 
 
@@ -502,4 +502,9 @@ def test_libraries_are_not_asked_of_a_tree_that_is_not_this_machine(
 ) -> None:
     monkeypatch.setattr("portagpu.candidates.probes", lambda: pytest.fail("they were asked"))
     files, links = machine(nvidia_gpu(0))
-    assert collect(build(tmp_path, files, links), {})["sources"] == ["proc", "pci", "dev", "pci-id"]
+    assert collect(build(tmp_path, files, links), {})["sources"] == [
+        "proc",
+        "sysfs pci",
+        "dev",
+        "pci-id",
+    ]

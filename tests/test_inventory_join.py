@@ -11,6 +11,7 @@ import pytest
 from portagpu.inventory import Findings, Part, Pcie, Reading, State
 from portagpu.inventory.join import join
 from portagpu.inventory.names import PCI_ID, product_name
+from portagpu.inventory.pci_tree import KIND as PCI
 
 GIB = 1 << 30
 A, B = "0000:05:00.0", "0000:c6:00.0"
@@ -88,14 +89,14 @@ def test_two_vendors_share_no_number() -> None:
 def test_device_files_of_known_gpus_are_no_more_gpus() -> None:
     files = says("dev", *({"device_file": f"/dev/nvidia{n}"} for n in range(3)), vendor="nvidia")
     known = says("proc", {"pci": A, "device_file": "/dev/nvidia2"}, vendor="nvidia")
-    bus = says("pci", {"pci": A}, {"pci": B}, vendor="nvidia")
+    bus = says(PCI, {"pci": A}, {"pci": B}, vendor="nvidia")
     assert len(join([known, bus, files]).gpus) == 3, "one file is of no GPU that is known"
     assert len(join([files]).gpus) == 3
 
 
 def test_readings_that_nothing_joins_are_counted_once() -> None:
     eight = says("torch", *({"name": "NVIDIA H200"} for _ in range(8)), vendor="nvidia")
-    bus = says("pci", *({"pci": f"0000:{n:02x}:00.0"} for n in range(8)), vendor="nvidia")
+    bus = says(PCI, *({"pci": f"0000:{n:02x}:00.0"} for n in range(8)), vendor="nvidia")
     found = join([bus, eight, replace(eight, kind="other")])
     assert len(found.gpus) == 8
     assert {gpu.name for gpu in found.gpus} == {"NVIDIA H200"}, "all say the same of each"
@@ -103,7 +104,7 @@ def test_readings_that_nothing_joins_are_counted_once() -> None:
 
 def test_readings_that_differ_are_of_nobody_in_particular() -> None:
     torch = says("torch", {"name": "NVIDIA H200"}, {"name": "NVIDIA L4"}, vendor="nvidia")
-    bus = says("pci", {"pci": A}, {"pci": B}, vendor="nvidia")
+    bus = says(PCI, {"pci": A}, {"pci": B}, vendor="nvidia")
     assert [gpu.name for gpu in join([bus, torch]).gpus] == [None, None]
 
 
@@ -112,13 +113,13 @@ def test_readings_that_differ_are_of_nobody_in_particular() -> None:
 
 def test_partitions_with_functions_of_one_address_are_one_gpu() -> None:
     listed = [{"index": n, "pci": f"0000:05:00.{n}", "memory_bytes": 24 * GIB} for n in range(8)]
-    bus = says("pci", {"pci": A})
+    bus = says(PCI, {"pci": A})
     (gpu,) = join([says("amd-smi list", *listed), bus]).gpus
     assert (gpu.pci, len(gpu.parts), gpu.memory_bytes) == (A, 8, 192 * GIB)
 
 
 def test_functions_that_pci_lists_are_gpus_of_their_own() -> None:
-    bus = says("pci", {"pci": A}, {"pci": "0000:05:00.1"}, vendor="nvidia")
+    bus = says(PCI, {"pci": A}, {"pci": "0000:05:00.1"}, vendor="nvidia")
     tool = says(
         "nvml", {"index": 0, "pci": A}, {"index": 1, "pci": "0000:05:00.1"}, vendor="nvidia"
     )
@@ -333,7 +334,7 @@ def test_random_readings_never_raise_and_lose_no_address() -> None:
                     for _ in range(4)
                 ),
             )
-            for source in ("pci", "nvml", "amd-smi list", "dev")
+            for source in (PCI, "nvml", "amd-smi list", "dev")
         ]
         found = join(findings)
         wanted = {r.pci for each in findings for r in each.readings if r.pci}

@@ -8,7 +8,7 @@ import pytest
 
 from portagpu.host.tree import Tree
 from portagpu.inventory import Findings, Pcie
-from portagpu.inventory.kernel import kernel_findings, pcie_generation
+from portagpu.inventory.kernel import kernel_findings
 from portagpu.inventory.sources import Live
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.host_trees import GIB, PCI, build, gfx942_node, pci_device
@@ -22,7 +22,7 @@ def sources(root: Path) -> dict[str, Findings]:
 
 def test_each_source_says_its_own_of_an_amd_gpu(tmp_path: Path) -> None:
     found = sources(build(tmp_path, *machine(amd_gpu(3))))
-    assert list(found) == ["kfd", "drm", "pci"]
+    assert list(found) == ["kfd", "drm", "sysfs pci"]
     (kfd,), (drm,), (pci,) = (each.readings for each in found.values())
     assert kfd.pci == drm.pci == pci.pci == "0000:03:00.0"
     assert (kfd.arch, kfd.unit_count, kfd.memory_bytes) == ("gfx942", 304, 192 * GIB)
@@ -33,13 +33,20 @@ def test_each_source_says_its_own_of_an_amd_gpu(tmp_path: Path) -> None:
     assert (drm.compute_partition, drm.memory_partition) == ("SPX", "NPS1")
     assert drm.firmware == {"vbios": "113-M3000100-102"}
     assert (pci.device_id, pci.revision_id, pci.numa_node, pci.driver) == (0x74A1, 0, 1, "amdgpu")
-    assert pci.pcie == Pcie(generation=1, width=16, device_generation=5, device_width=16)
+    assert pci.pcie == Pcie(
+        generation=1,
+        width=16,
+        device_generation=5,
+        device_width=16,
+        max_generation=5,
+        max_width=16,
+    )
     assert all(each.versions == {"driver": "6.10.5"} for each in found.values())
 
 
 def test_each_source_says_its_own_of_an_nvidia_gpu(tmp_path: Path) -> None:
     found = sources(build(tmp_path, *machine(nvidia_gpu(0))))
-    assert list(found) == ["proc", "pci", "dev"]
+    assert list(found) == ["proc", "sysfs pci", "dev"]
     (proc,) = found["proc"].readings
     assert (proc.name, proc.device_file) == ("NVIDIA H200", "/dev/nvidia0")
     (gpu,) = Live(tmp_path, {}).inventory().gpus
@@ -111,23 +118,6 @@ def test_damaged_files_are_unknown_and_stop_nothing(tmp_path: Path, damage: dict
 def test_an_empty_tree_has_no_gpu(tmp_path: Path) -> None:
     assert kernel_findings(Tree(tmp_path)) == ()
     assert Live(tmp_path, {}).inventory().gpus == ()
-
-
-@pytest.mark.parametrize(
-    ("text", "generation"),
-    [
-        ("2.5 GT/s PCIe", 1),
-        ("16.0 GT/s PCIe", 4),
-        ("32", 5),
-        ("64.0 GT/s", 6),
-        ("7", None),
-        ("Unknown", None),
-        ("", None),
-        (None, None),
-    ],
-)
-def test_a_links_generation_is_in_its_speed(text: str | None, generation: int | None) -> None:
-    assert pcie_generation(text) == generation
 
 
 # --- names by PCI id

@@ -19,16 +19,16 @@ _GPU_SENSOR: Final = 0  # NVML_TEMPERATURE_GPU
 _MEMORY_TEMPERATURE: Final = 82  # NVML_FI_DEV_MEMORY_TEMP
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
 # NVML_TEMPERATURE_THRESHOLD_*
-_THRESHOLDS: Final = {"shutdown": 0, "slowdown": 1, "memory-max": 2, "max": 3}
+_THRESHOLDS: Final = {"shutdown": 0, "slowdown": 1, "memory-max-operating": 2, "max-operating": 3}
 _CAUSES: Final = {"single-bit": 0, "double-bit": 1}  # NVML_PAGE_RETIREMENT_CAUSE_*
 # nvmlClocksEventReasons that slow the clocks: neither idle nor a setting that somebody chose
 _SLOWING: Final = {
-    "sw power cap": 0x4,
-    "hw slowdown": 0x8,
-    "sync boost": 0x10,
-    "sw thermal slowdown": 0x20,
-    "hw thermal slowdown": 0x40,
-    "hw power brake slowdown": 0x80,
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
 }
 
 
@@ -154,7 +154,7 @@ def _memory(nvml: Library, handle: Any) -> Memory:
         corrected_total=errors(_CORRECTED, _AGGREGATE),
         uncorrected_total=errors(_UNCORRECTED, _AGGREGATE),
         retired_pages={name: len(found) for name, found in known(pages).items()},
-        remapped_rows={"corrected": rows[0], "uncorrected": rows[1]} if rows else {},
+        remapped_rows={"correctable": rows[0], "uncorrectable": rows[1]} if rows else {},
         pending=any(pending.values()) if pending else None,
         remap_failed=bool(rows[3]) if rows else None,
     )

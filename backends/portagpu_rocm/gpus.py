@@ -12,16 +12,16 @@ from typing import Any, Final
 
 from portagpu.inventory import Findings, Memory, Pcie, Reading, State
 from portagpu.inventory.document import to_document
-from portagpu.inventory.kernel import pcie_generation
+from portagpu.pcie import GENERATION
 from portagpu.telemetry.formats import pci_address
 from portagpu_torch_gpu.library import Library, known, number, one_line, opened, text, whole
 
-# sensors, and limits of sensors, in amdsmi's enumerations
-_SENSORS: Final = {"edge": "EDGE", "junction": "JUNCTION", "memory": "VRAM"}
+# names of the tool amd-smi, by sensor and metric in amdsmi's enumerations
+_SENSORS: Final = {"edge": "EDGE", "hotspot": "JUNCTION", "mem": "VRAM"}
 _LIMITS: Final = {
-    "critical": ("JUNCTION", "CRITICAL"),
+    "slowdown": ("JUNCTION", "CRITICAL"),
     "shutdown": ("JUNCTION", "EMERGENCY"),
-    "memory-critical": ("VRAM", "CRITICAL"),
+    "memory-slowdown": ("VRAM", "CRITICAL"),
 }
 
 
@@ -115,7 +115,7 @@ def _pcie(info: dict[str, Any]) -> Pcie:
 
     def generation(mega_transfers: Any) -> int | None:
         speed = number(mega_transfers)
-        return pcie_generation(f"{speed / 1000:g}") if speed is not None else None
+        return GENERATION.get(speed / 1000) if speed is not None else None
 
     return Pcie(
         generation=generation(metric.get("pcie_speed")),

@@ -34,8 +34,8 @@ _PLAUSIBLE: Final = {
 }
 _MEMORY_BYTES: Final = (float(1 << 20), float(1 << 44))
 _CELSIUS: Final = (-40.0, 150.0)
-# of the die, the hottest that the vendor's tool has first
-_TEMPERATURES: Final = ("junction", "gpu", "edge")
+# of the die, the hottest place first
+_TEMPERATURES: Final = ("hotspot", "gpu", "edge")
 
 
 def probe(

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Final
 from portagpu.inventory.gpu import Gpu, Inventory
 from portagpu.inventory.merge import merged
 from portagpu.inventory.model import Reading
+from portagpu.inventory.pci_tree import KIND as PCI
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
     from portagpu.inventory.model import Findings
 
+_LISTS_OF_PCI: Final = frozenset({PCI, "lspci -nn"})
 # ROCr's UUID is the hardware's number in sixteen digits, which the kernel states as a number
 _NUMBERED_UUID: Final = re.compile(r"gpu-([0-9a-f]{16})")
 
@@ -81,7 +83,7 @@ class _Joiner:
         self._order: dict[int, _Group] = {}
         numbered = [(n, r) for n, each in enumerate(findings) for r in each.readings]
         # a function that PCI itself lists as a GPU is one; any other belongs to function 0
-        self._listed = {r.pci for _, r in numbered if r.source == "pci"}
+        self._listed = {r.pci for _, r in numbered if r.source in _LISTS_OF_PCI}
         self._addresses = {r.pci for _, r in numbered if r.pci is not None}
         # an index says something only when its tool has shown where its GPUs are
         numbered.sort(key=lambda pair: pair[1].pci is None and not _ids(pair[1]))

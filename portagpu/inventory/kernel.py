@@ -7,6 +7,7 @@ drivers' own lists in /proc. Nothing is opened but files, and none of them needs
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from portagpu.host.gpus import (
@@ -21,11 +22,12 @@ from portagpu.host.gpus import (
 )
 from portagpu.host.kfd import rocr_uuid
 from portagpu.inventory.model import Findings, Part, Pcie, Reading, State
+from portagpu.inventory.pci_tree import read_pci
+from portagpu.telemetry.formats._pci import hexadecimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from portagpu.host.gpus import PciGpu
     from portagpu.host.kfd import KfdNode
     from portagpu.host.tree import Tree
 
@@ -36,33 +38,18 @@ _DRIVER_VERSIONS: Final = {
     "nvidia": "sys/module/nvidia/version",
     "amd": "sys/module/amdgpu/version",
 }
-# PCI Express Base Specification, transfer rates of the generations in GT/s, as sysfs prints them
-_GENERATIONS: Final = {"2.5": 1, "5.0": 2, "5": 2, "8.0": 3, "8": 3, "16.0": 4, "16": 4} | {
-    "32.0": 5,
-    "32": 5,
-    "64.0": 6,
-    "64": 6,
-    "128.0": 7,
-    "128": 7,
-}
 
 
 def kernel_findings(tree: Tree) -> tuple[Findings, ...]:
     """What each kernel source shows, those that know a GPU best first; silent ones are left out."""
-    gpus = pci_gpus(tree)
     found = (
         _proc(tree),
-        _kfd(tree, gpus),
+        _kfd(tree),
         _drm(tree),
-        _findings(tree, "pci", (_pci_reading(tree, gpu) for gpu in gpus.values())),
+        _pci(tree),
         _files(tree),
     )
     return tuple(each for each in found if each.readings)
-
-
-def pcie_generation(speed: str | None) -> int | None:
-    """The generation of a link of that speed: ``pcie_generation("16.0 GT/s PCIe") == 4``."""
-    return _GENERATIONS.get((speed or "").split(" ")[0])
 
 
 def _findings(tree: Tree, kind: str, readings: Iterable[Reading]) -> Findings:
@@ -93,8 +80,8 @@ def _proc(tree: Tree) -> Findings:
     )
 
 
-def _kfd(tree: Tree, gpus: dict[str, PciGpu]) -> Findings:
-    groups = kfd_groups(tree, gpus)
+def _kfd(tree: Tree) -> Findings:
+    groups = kfd_groups(tree, pci_gpus(tree))
     return _findings(
         tree, "kfd", (_kfd_reading(tree, address, nodes) for address, nodes in groups.items())
     )
@@ -124,11 +111,13 @@ def _kfd_reading(tree: Tree, address: str, nodes: list[KfdNode]) -> Reading:
         uuid=rocr_uuid(first.unique_id),
         unique_id=first.unique_id,
         arch=first.arch,
+        warp_size=first.warp_size,
         device_id=first.device_id,
         memory_bytes=None if single and not whole else total(p.memory_bytes for p in parts),
         unit_count=None if single and not whole else total(p.unit_count for p in parts),
         device_file=parts[0].device_file if whole else None,
         parts=() if whole else parts,
+        hive=str(first.hive_id) if first.hive_id else None,
     )
 
 
@@ -145,7 +134,7 @@ def _drm_reading(tree: Tree, folder: str, index: int) -> Reading | None:
     vendor = PCI_VENDORS.get(tree.integer(f"{folder}/vendor") or 0)
     name = tree.text(f"{folder}/product_name")
     memory = tree.integer(f"{folder}/mem_info_vram_total")
-    unique_id = _hexadecimal(tree.text(f"{folder}/unique_id"))
+    unique_id = hexadecimal(tree.text(f"{folder}/unique_id")) or None
     if vendor is None or (name is None and memory is None and unique_id is None):
         return None
     bios = tree.text(f"{folder}/vbios_version")
@@ -175,29 +164,21 @@ def _card_address(tree: Tree, folder: str) -> str | None:
     return stated if _ADDRESS.fullmatch(stated) else None
 
 
-def _pci_reading(tree: Tree, gpu: PciGpu) -> Reading:
-    folder = f"{PCI_DEVICES}/{gpu.pci}"
-    return Reading(
-        source="pci",
-        vendor=gpu.vendor,
-        pci=gpu.pci,
-        device_id=gpu.device_id,
+def _pci(tree: Tree) -> Findings:
+    """The PCI tree with its links, and what else its files say of each GPU."""
+    found = read_pci(tree)
+    named = _findings(tree, found.kind, (_completed(tree, each) for each in found.readings))
+    return replace(found, readings=named.readings, versions=named.versions)
+
+
+def _completed(tree: Tree, reading: Reading) -> Reading:
+    folder = f"{PCI_DEVICES}/{reading.pci}"
+    return replace(
+        reading,
         revision_id=tree.integer(f"{folder}/revision"),
         subsystem_id=tree.integer(f"{folder}/subsystem_device"),
-        numa_node=gpu.numa_node,
-        driver=gpu.driver,
-        pcie=Pcie(
-            generation=pcie_generation(tree.text(f"{folder}/current_link_speed")),
-            width=tree.integer(f"{folder}/current_link_width") or None,
-            device_generation=pcie_generation(tree.text(f"{folder}/max_link_speed")),
-            device_width=_lanes(tree.integer(f"{folder}/max_link_width")),
-        ),
+        driver=tree.link_name(f"{folder}/driver"),
     )
-
-
-def _lanes(width: int | None) -> int | None:
-    # 255 is what the kernel writes where the device states no width (PCIE_LNK_WIDTH_UNKNOWN)
-    return width if width and width != 255 else None
 
 
 def _files(tree: Tree) -> Findings:
@@ -206,8 +187,3 @@ def _files(tree: Tree) -> Findings:
         kind="dev",
         readings=tuple(Reading(source="dev", vendor=vendor, device_file=file) for file in files),
     )
-
-
-def _hexadecimal(text: str | None) -> int | None:
-    """The number in digits without 0x, as amdgpu writes it; 0 says that there is none."""
-    return int(text, 16) or None if text and re.fullmatch(r"[0-9a-fA-F]{1,16}", text) else None
