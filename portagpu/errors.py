@@ -61,6 +61,10 @@ class ResultError(PortagpuError, ValueError):
     """A result document does not follow its schema; the message names the key."""
 
 
+class BundleError(ResultError):
+    """A run gives no bundle, or a bundle is not valid; the message is one line that says why."""
+
+
 class OutputError(PortagpuError, OSError):
     """A file could not be written; nothing was left half-written."""
 

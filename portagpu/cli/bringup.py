@@ -16,6 +16,7 @@ from portagpu.cli._common import (
     require_torch,
     terminal,
 )
+from portagpu.errors import BundleError
 
 if TYPE_CHECKING:
     from portagpu.cli._bringup_view import Files
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write result.json, junit.xml and report.html there.",
+    help="Write result.json, junit.xml and report.html there; with --full also a bundle.",
 )
 @json_option
 def bringup(
@@ -78,7 +79,19 @@ def bringup(
     check_outputs(*files.json_files)
     run = run_bringup(options, view(terminal(stream), stream, files))
     _finish(run, files, json_to, stream)
+    if effort == "full" and out is not None:
+        click.echo(_bundle(run, effort, out), file=stream)
     return run.exit_code
+
+
+def _bundle(run: Run, effort: str, folder: Path) -> str:
+    """What became of the bundle: a run is what it is without one."""
+    from portagpu.bundle import write_bundle
+
+    try:
+        return f"wrote {write_bundle(run, effort, folder)}"
+    except BundleError as error:
+        return f"no bundle: {error}"
 
 
 def _finish(run: Run, files: Files, json_to: str | None, stream: IO[str]) -> None:

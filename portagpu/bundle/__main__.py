@@ -1,0 +1,43 @@
+"""``python -m portagpu.bundle FILE ...``: validate bundles; ``--table DIR`` prints their badges."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from portagpu.bundle import read_bundle, table
+from portagpu.errors import BundleError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def main(arguments: list[str]) -> int:
+    """Say for each file that it is valid, or in one line what is wrong; 0, 1 or 2 (usage)."""
+    if not arguments or ("--table" in arguments and len(arguments) != 2):
+        print("usage: python -m portagpu.bundle FILE ... | --table DIR", file=sys.stderr)
+        return 2
+    if arguments[0] == "--table":
+        return _say(partial(table, Path(arguments[1])))
+    return max(_say(partial(_valid, name)) for name in arguments)
+
+
+def _valid(name: str) -> str:
+    result = read_bundle(name)["result"]
+    ran = f"{result['run']['target']}, {result['verdict']}, {len(result['results'])} results"
+    return f"{name}: valid, {ran}"
+
+
+def _say(sentence: Callable[[], str]) -> int:
+    try:
+        print(sentence())
+    except BundleError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,100 @@
+"""Which badges committed bundles earn, and the table of them in ``docs/targets.md``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.bundle.check import read_bundle
+from portagpu.bundle.known import suite_and_area
+from portagpu.registry import plugin
+from portagpu.results import Run
+from portagpu.verdicts import FAILING, Evidence, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from portagpu.results import Result
+
+_RAN: Final = frozenset({Verdict.PASS, Verdict.UNVERIFIED}) | FAILING
+_OF_SEVERAL: Final = "collectives"
+"""The area that one device does not execute, whatever ran there over a world of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Badge:
+    """``executed`` for one area of one target: how much ran, with which verdicts.
+
+    A badge says that it ran on that hardware with that software, not that it passed: ``counts``
+    does.
+    """
+
+    target: str
+    suite: str
+    area: str
+    counts: Mapping[Verdict, int]
+
+
+def earned(bundle: Mapping[str, Any]) -> list[Badge]:
+    """The badges of a validated bundle, in the order of its results."""
+    run = Run.from_json(bundle["result"])
+    areas: dict[tuple[str, str], Counter[Verdict]] = {}
+    alone = len(run.info.devices) < 2 and not plugin(run.info.backend or "").shared
+    for result in run.results:
+        suite, area = suite_and_area(result)
+        if _executed(result) and not (alone and area == _OF_SEVERAL):
+            areas.setdefault((suite, area), Counter())[result.verdict] += 1
+    target = run.info.target or ""
+    return [Badge(target, suite, area, dict(counts)) for (suite, area), counts in areas.items()]
+
+
+def _executed(result: Result) -> bool:
+    return Evidence.EXECUTED in result.evidence and result.verdict in _RAN
+
+
+def table(folder: Path) -> str:
+    """The bundles of ``folder`` as a Markdown table, the newest of a target first.
+
+    Raises BundleError for a bundle that is not valid.
+    """
+    bundles = [(path.name, read_bundle(path)) for path in sorted(folder.glob("*.json"))]
+    if not bundles:
+        return "No result of real hardware is committed yet."
+    bundles.sort(key=lambda entry: entry[1]["result"]["run"]["started"], reverse=True)
+    bundles.sort(key=lambda entry: str(entry[1]["result"]["run"]["target"]))
+    head = ["target", "devices", "software", "conformance", "performance", "bring-up", "result"]
+    rows = [head, ["---"] * len(head), *(_row(name, bundle) for name, bundle in bundles)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def _row(name: str, bundle: Mapping[str, Any]) -> list[str]:
+    run = bundle["result"]["run"]
+    badges = earned(bundle)
+    versions = {**run["versions"], "python": bundle["provenance"]["python"]}
+    products = Counter(str(device["name"]) for device in run["devices"])
+    link = f"[{run['started'][:10]}](../matrix/results/{name})"
+    return [
+        f"`{run['target']}`",
+        _cell(f"{count} x {product}" for product, count in products.items()),
+        _cell(f"{key} {value}" for key, value in sorted(versions.items()) if value),
+        *(_cell(map(_area, _of(badges, suite))) for suite in ("conformance", "performance")),
+        _cell(map(_area, _of(badges, "bringup"))),
+        f"{bundle['result']['verdict']}, {link}",
+    ]
+
+
+def _of(badges: Iterable[Badge], suite: str) -> list[Badge]:
+    return [badge for badge in badges if badge.suite == suite]
+
+
+def _area(badge: Badge) -> str:
+    """``precision 181``, and what of it did not pass."""
+    failed = sum(badge.counts.get(verdict, 0) for verdict in FAILING)
+    total = sum(badge.counts.values())
+    return f"{badge.area} {total}" + (f" ({failed} failed)" if failed else "")
+
+
+def _cell(parts: Iterable[str]) -> str:
+    return ", ".join(parts).replace("|", "\\|") or "nothing"

@@ -1,0 +1,182 @@
+"""Validating a bundle: every complaint is one BundleError of one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.bundle.document import EFFORT, KEYS, SCHEMA, digests, file_name, to_text
+from portagpu.bundle.evidence import check_evidence
+from portagpu.bundle.known import check_ids
+from portagpu.bundle.scrub import KINDS, LONGEST_TEXT, remaining
+from portagpu.errors import BundleError, PortagpuError
+from portagpu.result_schema import Rule, each, flag, keys, mapping, name, one_of, or_null, positive
+from portagpu.results import Run
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+LARGEST_BYTES: Final = 16 << 20
+"""A full run of a CPU is 0.3 MB; eight devices have eight times its measures."""
+MOST_RESULTS: Final = 20_000
+DEEPEST: Final = 16
+_LARGEST_NUMBER: Final = 2**64
+_LONGEST_COMPLAINT: Final = 300
+_OF_A_MACHINE: Final = ("provenance", "facts", "result")
+
+_PROVENANCE: Final[Mapping[str, Rule]] = {
+    "portagpu": name,
+    "code_sha256": or_null(name),
+    "python": name,
+    "machine": name,
+}
+_FACT: Final[Mapping[str, Rule]] = {
+    "device": name,
+    "fact": name,
+    "stated": lambda value, path: None,
+    "reported": lambda value, path: None,
+    "agrees": or_null(flag),
+}
+
+
+def read_bundle(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The bundle in a file, validated; raises BundleError that begins with the path."""
+    try:
+        bundle = parse(_read(Path(path)))
+        expected = file_name(bundle)
+        if Path(path).name != expected:
+            raise BundleError(f"the name of this bundle is {expected}")
+    except BundleError as error:
+        raise BundleError(f"{_one_line(str(path))}: {error}") from error
+    return bundle
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """The bundle that ``data`` holds, validated.
+
+    Checked in this order: size and form of the file, what was altered, the schema with the verdict
+    that follows from the results, ids, evidence, and that nothing identifies. Raises BundleError.
+    """
+    try:
+        return _checked(data)
+    except PortagpuError as error:
+        raise BundleError(_short(_one_line(str(error)), _LONGEST_COMPLAINT)) from error
+
+
+def _checked(data: bytes) -> dict[str, Any]:
+    document = _document(data)
+    _check_unaltered(document)
+    if to_text(document).encode() != data:
+        raise BundleError("is not written as bringup writes it; keep the file as it was made")
+    run = _check_schema(document)
+    check_ids(run)
+    check_evidence(run, document["facts"])
+    for where, kind in remaining({key: document[key] for key in _OF_A_MACHINE}):
+        raise BundleError(f"{_short(where)}: holds what may identify ({kind}); it must be scrubbed")
+    return document
+
+
+def _one_line(text: str) -> str:
+    """``text`` with blanks for line breaks and everything else that is not printed."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(LARGEST_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        reason = getattr(error, "strerror", None) or error
+        raise BundleError(f"cannot be read: {reason}") from error
+
+
+def _document(data: bytes) -> dict[str, Any]:
+    """JSON without what JSON does not have, bounded, with the keys that the digests are about."""
+    if len(data) > LARGEST_BYTES:
+        raise BundleError(f"is larger than {LARGEST_BYTES >> 20} MiB")
+    try:
+        document = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise BundleError(f"is not UTF-8 at byte {error.start}") from error
+    except RecursionError:
+        raise BundleError(f"is nested deeper than {DEEPEST}") from None
+    except ValueError as error:
+        raise BundleError(f"is not JSON: {_short(str(error))}") from error
+    if not isinstance(document, dict) or set(document) != set(KEYS):
+        raise BundleError(f"must be an object with the keys {', '.join(KEYS)}")
+    _check_bounds(document)
+    result = document["result"]
+    if not isinstance(result, dict) or not isinstance(result.get("results"), list):
+        raise BundleError("result.results: must be a list")
+    if len(result["results"]) > MOST_RESULTS:
+        raise BundleError(f"result.results: has more than {MOST_RESULTS} entries")
+    for index, entry in enumerate(result["results"]):
+        if not isinstance(entry, dict) or not isinstance(entry.get("area"), str):
+            raise BundleError(f"result.results[{index}].area: must be text")
+    return document
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _check_bounds(document: object) -> None:
+    """Depth, numbers and texts are of sizes that a run has; without recursion."""
+    pending = [(document, 0)]
+    while pending:
+        value, depth = pending.pop()
+        if depth > DEEPEST:
+            raise BundleError(f"is nested deeper than {DEEPEST}")
+        if isinstance(value, dict):
+            pending.extend((item, depth + 1) for pair in value.items() for item in pair)
+        elif isinstance(value, list):
+            pending.extend((item, depth + 1) for item in value)
+        elif isinstance(value, str) and len(value) > LONGEST_TEXT:
+            raise BundleError(f"has a text of {len(value)} characters; {LONGEST_TEXT} are allowed")
+        elif isinstance(value, int) and abs(value) >= _LARGEST_NUMBER:
+            raise BundleError("has a whole number of more than 64 bits")
+        elif isinstance(value, float) and value - value != 0:
+            raise BundleError("has a number that is not finite")
+
+
+def _check_unaltered(document: Mapping[str, Any]) -> None:
+    """One complaint that names every part whose digest is another than the one stated."""
+    stated, actual = document["sha256"], digests(document)
+    if stated == actual:
+        return
+    parts = stated.get("parts") if isinstance(stated, dict) else None
+    if not isinstance(parts, dict):
+        raise BundleError("sha256.parts: must be an object")
+    found = actual["parts"]
+    differing = [part for part in found if parts.get(part) != found[part]]
+    differing += [f"{part}, which is missing" for part in parts if part not in found]
+    what = ", ".join(map(_short, differing)) or "sha256.whole, or the order of the results"
+    raise BundleError(f"was altered after it was written: {_short(what, 200)}")
+
+
+def _check_schema(document: Mapping[str, Any]) -> Run:
+    one_of(SCHEMA)(document["schema"], "schema")
+    one_of(EFFORT)(document["effort"], "effort")
+    keys(document["provenance"], "provenance", _PROVENANCE, frozenset())
+    for kind, count in mapping(document["scrubbed"], "scrubbed").items():
+        if kind not in KINDS:
+            raise BundleError(f"scrubbed: has what is no kind: {', '.join(KINDS)} are")
+        positive(count, f"scrubbed.{kind}")
+    each(_fact)(document["facts"], "facts")
+    try:
+        run = Run.from_json(document["result"])
+    except PortagpuError as error:
+        raise BundleError(f"result.{error}") from error
+    if run.info.interrupted:
+        raise BundleError("result.run.interrupted: a bundle is of a run that ended by itself")
+    return run
+
+
+def _fact(value: object, path: str) -> None:
+    keys(value, path, _FACT, frozenset())
+
+
+def _short(text: str, limit: int = 120) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

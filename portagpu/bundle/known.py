@@ -1,0 +1,57 @@
+"""Which ids a bring-up can report: those of its gates, the conformance cases and the measures."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from portagpu.bench import suite as measures
+from portagpu.bringup.gates import load_gates
+from portagpu.errors import BundleError
+from portagpu.suite import list_cases
+
+if TYPE_CHECKING:
+    from portagpu.results import Result, Run
+
+_BESIDE_CASES: Final = ("suite",)
+"""Areas of results about the conformance suite itself."""
+_BESIDE_METRICS: Final = ("device", "ranks", "sustained")
+"""Areas of results of the performance suite that are no measure of matrix/performance."""
+
+
+def check_ids(run: Run) -> None:
+    """Every gate has a result and every result an id that is known; raises BundleError."""
+    gates = {gate.id for gate in load_gates()}
+    seen: set[str] = set()
+    for index, result in enumerate(run.results):
+        if not _is_known(result, gates):
+            raise BundleError(f"result.results[{index}].id: {result.id} is no id of this package")
+        seen.add(result.area)
+    missing = sorted(gates - seen)
+    if missing:
+        raise BundleError(f"result.results: nothing of the gate {missing[0]}")
+
+
+def suite_and_area(result: Result) -> tuple[str, str]:
+    """Where a result of a bring-up was first made: ("conformance", "rng"), ("bringup", "links")."""
+    suite, area = result.extra.get("suite"), result.extra.get("area")
+    if isinstance(suite, str) and isinstance(area, str):
+        return suite, area
+    return result.suite, result.area
+
+
+def _is_known(result: Result, gates: set[str]) -> bool:
+    suite, area = suite_and_area(result)
+    prefix, slash, name = result.id.partition("/")
+    if not slash or not name or result.suite != "bringup" or result.area not in gates:
+        return False
+    if suite == "conformance":
+        return result.id in _cases() or prefix in _BESIDE_CASES
+    if suite == "performance":
+        return result.id.partition("[")[0] in measures.metrics() or prefix in _BESIDE_METRICS
+    return suite == "bringup" and prefix == area == result.area
+
+
+@cache
+def _cases() -> frozenset[str]:
+    return frozenset(case.id for case in list_cases())

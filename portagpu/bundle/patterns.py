@@ -1,0 +1,178 @@
+"""What in a text identifies a machine, a person or a secret, told by its form alone.
+
+Order matters: an address contains paths, an assignment contains anything. What is found becomes
+``<kind-n>``, which no pattern takes for something else, so that scrubbing twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+from typing import Final
+
+PLACEHOLDER: Final = re.compile(r"<[a-z]+-\d+>")
+_HELD: Final = PLACEHOLDER.pattern
+
+PUBLIC_HOSTS: Final = frozenset(
+    {
+        "docs.amd.com",
+        "docs.nvidia.com",
+        "docs.pytorch.org",
+        "github.com",
+        "pytorch.org",
+        "rocm.docs.amd.com",
+        "www.amd.com",
+        "www.nvidia.com",
+    }
+)
+"""Hosts whose addresses are kept: where facts, expectations and known failures are published."""
+
+_URL: Final = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>]+", re.IGNORECASE)
+_PUBLIC_URL: Final = re.compile(r"https://([a-z0-9.-]+)(?:/[^?@:]*)?", re.IGNORECASE)
+
+_SEGMENT: Final = rf"(?:{_HELD}|[^\s/\"'`<>|;,:()\[\]{{}}])+"
+_ROOTS: Final = (
+    "home|root|Users|mnt|media|tmp|var|data|scratch|work|workspace|projects?|lustre|gpfs|nfs|fsx|"
+    "shared|export|srv|net"
+)
+_PATH: Final = re.compile(
+    rf"(?:~[\w.-]*|(?<=>)|(?<![\w)\]>]))(?:/+{_SEGMENT})+/?"  # absolute, ~/x, or behind a piece
+    rf"|(?<=[)\]])(?:/{_SEGMENT}){{2,}}/?"  # "(n-1)/n" is no path
+    rf"|/(?:{_ROOTS})(?:/+{_SEGMENT})+/?"  # "-I/home/x"
+)
+_SYSTEM_PATH: Final = re.compile(
+    r"/(?:dev/(?:shm|kfd|dri|nvidia)|proc/|sys/|opt/rocm|usr/local/cuda)[\w./:*-]*"
+)
+
+_SENSITIVE: Final = (
+    r"[\w-]*(?:token|secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|credential)[\w-]*"
+)
+_TOKENS: Final = re.compile(
+    r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)"
+    r"|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"  # a JSON web token
+    r"|\b(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|xox[abprs]-|AKIA|ASIA|AIza|nvapi-|pypi-)[\w-]{8,}"
+    rf"|(?i:(?<=bearer ))(?!{_HELD})\S+",
+    re.DOTALL,
+)
+_GIVEN_SECRET: Final = re.compile(
+    rf"(?P<keep>(?:--{_SENSITIVE}[= ]|\b{_SENSITIVE}[\"']?\s*[:=])\s*[\"']?)"
+    rf"(?!{_HELD})(?P<value>[^\s\"']+)",
+    re.IGNORECASE,
+)
+_MIXED_RUN: Final = re.compile(r"(?<![\w+/=-])[A-Za-z0-9+/_=-]{32,}(?![\w+/=-])")
+_UUID: Final = re.compile(
+    r"(?:\b[A-Z]{2,4}-)?(?<![0-9a-f])[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}(?![0-9a-f])"
+    r"|\b(?:GPU|MIG)-[0-9a-f]{8,}(?![0-9a-f])",
+    re.IGNORECASE,
+)
+_SERIAL: Final = re.compile(
+    r"(?P<keep>\b(?:serial|asset)(?:[ _-]*(?:number|num|no|tag))?\.?\s*(?:[:=#]|is\b)?\s*[\"']?)"
+    r"(?P<value>(?=[A-Z-]*\d)[A-Z0-9][A-Z0-9-]{4,})",
+    re.IGNORECASE,
+)
+_MAC: Final = re.compile(
+    r"(?<![\w:-])[0-9a-f]{2}(?P<joint>[:-])(?:[0-9a-f]{2}(?P=joint)){4,18}[0-9a-f]{2}(?![\w:-])"
+    r"|(?<![\w:.])(?:[0-9a-f]{4}:){3}[0-9a-f]{4}(?![\w:])",  # an InfiniBand GUID
+    re.IGNORECASE,
+)
+_IPV4: Final = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w-]|\.\d)")
+_IPV6: Final = re.compile(r"(?<![\w:.])[0-9a-f]*:[0-9a-f:.]*:[0-9a-f.]*(?![\w:])", re.IGNORECASE)
+_MAIL: Final = re.compile(rf"(?:{_HELD}|[\w.+-])+@(?:{_HELD}|[\w.-])+")
+_HOSTS: Final = (
+    re.compile(
+        r"\b[\w-]+(?:\.[\w-]+)*\.(?:local|localdomain|internal|intra|intranet|lan|corp|cluster|home"
+        r"|svc|private)\b",
+        re.IGNORECASE,
+    ),
+    re.compile(r"\bip-\d+-\d+-\d+-\d+\b"),
+    re.compile(r"[\w.-]+(?=:\d+:\d+ \[\w+\])"),  # a line of NCCL's or RCCL's log
+    re.compile(r"(?i:(?<=host ')|(?<=hostname )|(?<=hostname: )|(?<=hostname=))[\w.-]+"),
+)
+_ASSIGNMENT: Final = re.compile(
+    r"(?P<keep>\b[A-Z][A-Z0-9_]{2,}=)(?P<value>'[^']*'|\"[^\"]*\"|[^\s,;)]+)"
+)
+_HARMLESS_VALUE: Final = re.compile(rf"[\"']?(?:[\d., -]|{_HELD})*[\"']?")
+
+Replace = Callable[[str, str], str]
+"""(kind, what was found) -> what stands in its place."""
+
+
+def replace_forms(text: str, replace: Replace) -> str:
+    """``text`` with everything replaced that identifies by its form."""
+    pieces: list[str] = []
+    end = 0
+    for match in _URL.finditer(text):
+        kept = _is_public(match[0])
+        pieces.append(_outside_urls(text[end : match.start()], replace))
+        pieces.append(match[0] if kept else replace("url", match[0]))
+        end = match.end()
+    pieces.append(_outside_urls(text[end:], replace))
+    return "".join(pieces)
+
+
+def _outside_urls(text: str, replace: Replace) -> str:
+    if not text or text.isalpha():
+        return text
+
+    def whole(kind: str) -> Callable[[re.Match[str]], str]:
+        return lambda match: replace(kind, match[0])
+
+    def value(kind: str) -> Callable[[re.Match[str]], str]:
+        return lambda match: match["keep"] + replace(kind, match["value"])
+
+    text = _TOKENS.sub(whole("secret"), text)
+    text = _GIVEN_SECRET.sub(value("secret"), text)
+    text = _UUID.sub(lambda match: replace("uuid", bare_uuid(match[0])), text)
+    text = _SERIAL.sub(value("serial"), text)
+    text = _MAC.sub(whole("address"), text)
+    text = _IPV4.sub(lambda match: _address(match, replace), text)
+    text = _IPV6.sub(lambda match: _address(match, replace), text)
+    text = _MAIL.sub(whole("address"), text)
+    for pattern in _HOSTS:
+        text = pattern.sub(lambda match: _host(match, replace), text)
+    text = _PATH.sub(
+        lambda match: match[0] if _SYSTEM_PATH.fullmatch(match[0]) else replace("path", match[0]),
+        text,
+    )
+    text = _MIXED_RUN.sub(lambda match: _run(match, replace), text)
+    return _ASSIGNMENT.sub(lambda match: _assignment(match, replace), text)
+
+
+def bare_uuid(text: str) -> str:
+    """A UUID as one spelling: vendors' tools write a prefix that torch leaves out."""
+    return re.sub(r"^[a-z]{2,4}-", "", text.lower())
+
+
+def _is_public(url: str) -> bool:
+    match = _PUBLIC_URL.fullmatch(url)
+    return match is not None and match[1].lower() in PUBLIC_HOSTS
+
+
+def _address(match: re.Match[str], replace: Replace) -> str:
+    try:
+        address = ipaddress.ip_address(match[0].rstrip(".:") if "::" not in match[0] else match[0])
+    except ValueError:
+        return match[0]
+    # the loopback and the unspecified address are the same on every machine
+    if address.is_loopback or address.is_unspecified:
+        return match[0]
+    return replace("address", match[0])
+
+
+def _host(match: re.Match[str], replace: Replace) -> str:
+    return match[0] if match[0].lower() == "localhost" else replace("host", match[0])
+
+
+def _run(match: re.Match[str], replace: Replace) -> str:
+    """Long runs that mix cases and digits are keys; ids and digests in hexadecimal do not."""
+    found = match[0]
+    mixed = all(any(test(c) for c in found) for test in (str.islower, str.isupper, str.isdigit))
+    return replace("secret", found) if mixed else found
+
+
+def _assignment(match: re.Match[str], replace: Replace) -> str:
+    """Numbers, such as masks of devices and switches, say nothing of who set them."""
+    if _HARMLESS_VALUE.fullmatch(match["value"]):
+        return match[0]
+    return match["keep"] + replace("environment", match["value"])
