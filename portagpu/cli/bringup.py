@@ -80,11 +80,11 @@ def bringup(
     run = run_bringup(options, view(terminal(stream), stream, files))
     _finish(run, files, json_to, stream)
     if effort == "full" and out is not None:
-        click.echo(_bundle(run, effort, out), file=stream)
+        click.echo(bundle_line(run, effort, out), file=stream)
     return run.exit_code
 
 
-def _bundle(run: Run, effort: str, folder: Path) -> str:
+def bundle_line(run: Run, effort: str, folder: Path) -> str:
     """What became of the bundle: a run is what it is without one."""
     from portagpu.bundle import write_bundle
 
