@@ -157,6 +157,12 @@ def test_several_ranks_share_a_cpu() -> None:
     parse(data(bundle(run)))
 
 
+def test_a_parameter_that_a_case_no_longer_has_is_still_a_result() -> None:
+    run = full_run()
+    run.add(adopted("rng/seed-repeats[rand_like]", "numerics", "conformance"))
+    parse(data(bundle(run)))
+
+
 @pytest.mark.parametrize(
     ("fields", "ranks"),
     [

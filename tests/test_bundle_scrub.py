@@ -44,7 +44,12 @@ BY_FORM: Final = {
         "0A1B2C3D-4E5F-6071-8293-A4B5C6D7E8F9",
         "GPU-3f1d9a7c5b2e4680",
     ],
-    "serial": ["serial number: 1652823054567", "Serial=PCB043123-0178", "asset tag AT-00412"],
+    "serial": [
+        "serial number: 1652823054567",
+        "Serial=PCB043123-0178",
+        "asset tag AT-00412",
+        "ASIC_SERIAL: 0x4F2E00412",
+    ],
     "address": [
         "10.23.4.5",
         "10.23.4.5:29500",
@@ -232,6 +237,15 @@ def test_a_value_under_an_identifying_key_is_found_elsewhere_too() -> None:
         "reason": "<serial-1> bad",
     }
     assert found.counts == {"serial": 2, "uuid": 1}
+
+
+@pytest.mark.parametrize(
+    "key", ["Serial Number", "ASIC_SERIAL", "Unique ID", "gpu-uuid", "hostname"]
+)
+def test_tools_spell_identifying_keys_in_their_own_ways(key: str) -> None:
+    assert scrub({key: "k7"}).document[key] in ("<serial-1>", "<uuid-1>", "<host-1>")
+    assert scrub({key: "N/A"}).document[key] == "N/A", "nothing is not a serial number"
+    assert scrub({key: None}).document[key] is None
 
 
 def test_the_command_keeps_only_what_this_package_defines() -> None:

@@ -1,4 +1,8 @@
-"""Which ids a bring-up can report: those of its gates, the conformance cases and the measures."""
+"""Which ids a bring-up can report: those of its gates, the conformance cases and the measures.
+
+An id stays, and the parameters in its brackets come and go: a committed result must not become
+wrong because a case has another dtype.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from portagpu.bench import suite as measures
 from portagpu.bringup.gates import load_gates
 from portagpu.errors import BundleError
 from portagpu.suite import list_cases
+from portagpu.suite.select import base_id
 
 if TYPE_CHECKING:
     from portagpu.results import Result, Run
@@ -46,12 +51,12 @@ def _is_known(result: Result, gates: set[str]) -> bool:
     if not slash or not name or result.suite != "bringup" or result.area not in gates:
         return False
     if suite == "conformance":
-        return result.id in _cases() or prefix in _BESIDE_CASES
+        return base_id(result.id) in _cases() or prefix in _BESIDE_CASES
     if suite == "performance":
-        return result.id.partition("[")[0] in measures.metrics() or prefix in _BESIDE_METRICS
+        return base_id(result.id) in measures.metrics() or prefix in _BESIDE_METRICS
     return suite == "bringup" and prefix == area == result.area
 
 
 @cache
 def _cases() -> frozenset[str]:
-    return frozenset(case.id for case in list_cases())
+    return frozenset(base_id(case.id) for case in list_cases())

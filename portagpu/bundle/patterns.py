@@ -67,7 +67,8 @@ _UUID: Final = re.compile(
     re.IGNORECASE,
 )
 _SERIAL: Final = re.compile(
-    r"(?P<keep>\b(?:serial|asset)(?:[ _-]*(?:number|num|no|tag))?\.?\s*(?:[:=#]|is\b)?\s*[\"']?)"
+    r"(?P<keep>(?<![a-z])(?:serial|asset|unique[ _-]?id)(?:[ _-]*(?:number|num|no|tag))?\.?[\"']?"
+    r"\s*(?:[:=#]|is\b)?\s*[\"']?)"
     r"(?P<value>(?=[A-Z-]*\d)[A-Z0-9][A-Z0-9-]{4,})",
     re.IGNORECASE,
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bundle.patterns import PLACEHOLDER, bare_uuid, replace_forms
@@ -36,21 +37,16 @@ KINDS: Final = (
 LONGEST_TEXT: Final = 4000
 """Characters that are kept of one text: reasons are sentences, and the end of a dump is a leak."""
 
-_IDENTIFYING: Final[Mapping[str, str]] = {
-    "host": "host",
-    "hostname": "host",
-    "user": "user",
-    "username": "user",
-    "uuid": "uuid",
-    "guid": "uuid",
-    "unique_id": "uuid",
-    "serial": "serial",
-    "serial_number": "serial",
-    "board_serial": "serial",
-    "asset_tag": "serial",
-    "mac": "address",
-}
-"""Key -> the kind of its value, which is replaced whatever it looks like."""
+_IDENTIFYING: Final = (
+    (re.compile(r"(?:.*_)?(?:uuid|guid|unique_id)"), "uuid"),
+    (re.compile(r"(?:.*_)?(?:serial(?:_(?:number|num|no))?|asset_tag)"), "serial"),
+    (re.compile(r"(?:.*_)?host_?(?:name)?"), "host"),
+    (re.compile(r"(?:.*_)?user_?(?:name)?"), "user"),
+    (re.compile(r"(?:.*_)?mac(?:_address)?"), "address"),
+)
+"""Keys, with underscores for blanks, whose values are replaced whatever they look like."""
+_NOTHING: Final = frozenset({"", "0", "n/a", "none", "unknown"})
+"""What tools write where they know no value."""
 _DROPPED: Final[Mapping[str, str]] = {"output": "output", "environment": "environment"}
 """Keys of free text of other programs, and of variables: nobody can tell what is in them."""
 _WORTH_FINDING: Final = 6
@@ -135,7 +131,7 @@ def remaining(document: Any) -> Iterator[tuple[str, str]]:
 
 def _identifying(document: Any) -> Iterator[tuple[str, str]]:
     for _, key, value in _leaves(document, "", ""):
-        kind = _IDENTIFYING.get(key)
+        kind = _kind(key)
         if kind is None or not isinstance(value, str) or len(value) < _WORTH_FINDING:
             continue
         if not PLACEHOLDER.fullmatch(value):
@@ -175,7 +171,7 @@ def _leaf(value: Any, names: _Names, key: str) -> Any:
         return _whole(str(value), names, _DROPPED[key])
     if key == "command" and isinstance(value, list):
         return list(_command(value, names))
-    kind = _IDENTIFYING.get(key)
+    kind = _kind(key)
     if kind is not None and _names_something(value, kind):
         return _whole(bare_uuid(str(value)) if kind == "uuid" else str(value), names, kind)
     if not isinstance(value, str):
@@ -185,10 +181,17 @@ def _leaf(value: Any, names: _Names, key: str) -> Any:
     return names.text(value)
 
 
+@lru_cache(maxsize=1024)
+def _kind(key: str) -> str | None:
+    """What the values of that key identify, or None."""
+    words = re.sub(r"[\s-]+", "_", key.lower())
+    return next((kind for form, kind in _IDENTIFYING if form.fullmatch(words)), None)
+
+
 def _names_something(value: object, kind: str) -> bool:
     """Whether the value of an identifying key is one: a serial number may be a number."""
     if isinstance(value, str):
-        return bool(value)
+        return value.lower() not in _NOTHING
     return kind in ("uuid", "serial") and type(value) in (int, float)
 
 
