@@ -11,7 +11,7 @@ from portagpu.bundle.evidence import check_evidence
 from portagpu.bundle.known import check_ids
 from portagpu.bundle.scrub import KINDS, LONGEST_TEXT, remaining
 from portagpu.errors import BundleError, PortagpuError
-from portagpu.result_schema import Rule, each, flag, keys, mapping, name, one_of, or_null, positive
+from portagpu.result_schema import Rule, keys, mapping, name, one_of, or_null, positive
 from portagpu.results import Run
 
 if TYPE_CHECKING:
@@ -24,20 +24,13 @@ MOST_RESULTS: Final = 20_000
 DEEPEST: Final = 16
 _LARGEST_NUMBER: Final = 2**64
 _LONGEST_COMPLAINT: Final = 300
-_OF_A_MACHINE: Final = ("provenance", "facts", "result")
+_OF_A_MACHINE: Final = ("provenance", "result")
 
 _PROVENANCE: Final[Mapping[str, Rule]] = {
     "portagpu": name,
     "code_sha256": or_null(name),
     "python": name,
     "machine": name,
-}
-_FACT: Final[Mapping[str, Rule]] = {
-    "device": name,
-    "fact": name,
-    "stated": lambda value, path: None,
-    "reported": lambda value, path: None,
-    "agrees": or_null(flag),
 }
 
 
@@ -72,7 +65,7 @@ def _checked(data: bytes) -> dict[str, Any]:
         raise BundleError("is not written as bringup writes it; keep the file as it was made")
     run = _check_schema(document)
     check_ids(run)
-    check_evidence(run, document["facts"])
+    check_evidence(run)
     for where, kind in remaining({key: document[key] for key in _OF_A_MACHINE}):
         raise BundleError(f"{_short(where)}: holds what may identify ({kind}); it must be scrubbed")
     return document
@@ -164,7 +157,6 @@ def _check_schema(document: Mapping[str, Any]) -> Run:
         if kind not in KINDS:
             raise BundleError(f"scrubbed: has what is no kind: {', '.join(KINDS)} are")
         positive(count, f"scrubbed.{kind}")
-    each(_fact)(document["facts"], "facts")
     try:
         run = Run.from_json(document["result"])
     except PortagpuError as error:
@@ -172,10 +164,6 @@ def _check_schema(document: Mapping[str, Any]) -> Run:
     if run.info.interrupted:
         raise BundleError("result.run.interrupted: a bundle is of a run that ended by itself")
     return run
-
-
-def _fact(value: object, path: str) -> None:
-    keys(value, path, _FACT, frozenset())
 
 
 def _short(text: str, limit: int = 120) -> str:

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu._version import __version__
-from portagpu.bundle.facts import compare
 from portagpu.bundle.scrub import scrub
 from portagpu.errors import BundleError, TargetNotFound
-from portagpu.results import Run
 from portagpu.target import load_target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from portagpu.results import Run
+
 SCHEMA: Final = "portagpu.bundle/1"
 EFFORT: Final = "full"
-KEYS: Final = ("schema", "effort", "provenance", "scrubbed", "facts", "sha256", "result")
+KEYS: Final = ("schema", "effort", "provenance", "scrubbed", "sha256", "result")
 _NAMED_DIGITS: Final = 8
 
 
@@ -40,7 +40,7 @@ def make(run: Run, effort: str, known: Sequence[tuple[str, str]]) -> dict[str, A
             "this hardware is no known target; docs/targets.md says how to add it, then run again"
         )
     try:
-        target = load_target(run.info.target)
+        load_target(run.info.target)
     except TargetNotFound as error:
         raise BundleError(str(error)) from error
     scrubbed = scrub(run.to_json(), known)
@@ -49,7 +49,6 @@ def make(run: Run, effort: str, known: Sequence[tuple[str, str]]) -> dict[str, A
         "effort": effort,
         "provenance": provenance(),
         "scrubbed": scrubbed.counts,
-        "facts": compare(target, Run.from_json(scrubbed.document).results),
         "result": scrubbed.document,
     }
     return {**bundle, "sha256": digests(bundle)}

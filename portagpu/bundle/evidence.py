@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from portagpu.arch import base_name
-from portagpu.bundle.facts import agreement, reported
 from portagpu.errors import BundleError, PortagpuError, TargetNotFound
 from portagpu.registry import plugin
 from portagpu.target import load_target
-from portagpu.verdicts import Evidence, Verdict
+from portagpu.verdicts import Evidence
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from portagpu.results import Result, Run
     from portagpu.target import Target
 
 _WORLD: Final = re.compile(r"\[(?:.*-)?n?(\d+)\]")
 """The number of ranks in an id: ``collectives/all_reduce[8]``, ``collectives/sum[float32-n4]``."""
 _RANK: Final = re.compile(r"rank (\d+)")
+_DEVICE: Final = "identity/device"
+"""The id of the results whose ``extra.facts`` holds what a device reported."""
 
 
-def check_evidence(run: Run, facts: Sequence[Mapping[str, Any]]) -> None:
+def check_evidence(run: Run) -> None:
     """Raises BundleError that names the first thing that cannot be."""
     target = _target(run)
     shared = _shared(run, target)
     _check_devices(run, target)
-    _check_facts(run, facts)
     if not shared:
         for result in run.results:
             ranks = needed_ranks(result)
@@ -84,7 +82,11 @@ def _shared(run: Run, target: Target) -> bool:
 def _check_devices(run: Run, target: Target) -> None:
     """The devices of the run are the target's, and each said so itself."""
     expected = {"vendor": target.arch.vendor, "arch": target.arch.name, "target": target.id}
-    seen = list(reported(run.results).values())
+    seen = [
+        result.extra["facts"]
+        for result in run.results
+        if result.id == _DEVICE and isinstance(result.extra.get("facts"), dict)
+    ]
     if not run.info.devices or len(seen) != len(run.info.devices):
         raise BundleError(
             f"result.run.devices: names {len(run.info.devices)} device(s), and {len(seen)} "
@@ -106,24 +108,3 @@ def _check_devices(run: Run, target: Target) -> None:
             raise BundleError(
                 f"{where}: was opened by {facts.get('backend')!r}, not {run.info.backend!r}"
             )
-
-
-def _check_facts(run: Run, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Every row is what the device reported, and a difference is a result, not a remark."""
-    devices = reported(run.results)
-    for index, row in enumerate(rows):
-        where = f"facts[{index}]"
-        facts = devices.get(row["device"])
-        if facts is None or facts.get(row["fact"]) != row["reported"]:
-            raise BundleError(f"{where}: is not what {row['device']} reported")
-        try:
-            agrees = agreement(row["fact"], row["stated"], row["reported"])
-        except (TypeError, ValueError):
-            raise BundleError(f"{where}.stated: cannot be compared with what is reported") from None
-        if agrees is not row["agrees"]:
-            raise BundleError(f"{where}.agrees: is {row['agrees']}, and the values say {agrees}")
-        if agrees is False and run.verdict is Verdict.PASS:
-            raise BundleError(f"{where}: differs, so that the verdict cannot be PASS")
-    missing = devices.keys() - {row["device"] for row in rows}
-    if missing:
-        raise BundleError(f"facts: say nothing of {min(missing)}")
