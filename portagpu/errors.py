@@ -69,6 +69,10 @@ class OutputError(PortagpuError, OSError):
     """A file could not be written; nothing was left half-written."""
 
 
+class RecordingError(PortagpuError, ValueError):
+    """A path that is no recording of a machine, or in which nothing can be read."""
+
+
 class MissingDependency(PortagpuError, RuntimeError):
     """Something that has to be installed is not; the message says what to install."""
 

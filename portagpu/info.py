@@ -13,7 +13,7 @@ from portagpu.errors import TargetError
 from portagpu.host import Host, read_host, visibility
 from portagpu.host.settings import read_settings
 from portagpu.inventory.sources import Live
-from portagpu.remarks import remarks
+from portagpu.remarks import remarks, software_remarks
 from portagpu.target import identify, load_targets, target_problems
 
 if TYPE_CHECKING:
@@ -64,10 +64,12 @@ def collect(
     machine = machine or Live(root, environment)
     inventory, host, build = machine.inventory(), read_host(machine.tree), machine.torch()
     gpus, visible, found = inventory.gpus, visibility(machine.environment), machine.backends()
+    # of a recorded log not even the CPU is known
+    shown = bool(gpus) or machine.software_known or host.cpu.logical_cpus is not None
     settings = read_settings(machine.tree, (gpu.pci for gpu in gpus if gpu.pci is not None))
     return {
         "schema": SCHEMA,
-        "devices": [dataclasses.asdict(device) for device in devices(host, gpus)],
+        "devices": [dataclasses.asdict(each) for each in devices(host, gpus) if shown],
         "backends": [
             {"name": name, "usable": status.usable, "reason": status.reason}
             for name, status in found.items()
@@ -82,10 +84,13 @@ def collect(
         "libraries": dict(machine.libraries()),
         "torch": dataclasses.asdict(build) if build is not None else None,
         "gpus": [dataclasses.asdict(gpu) for gpu in gpus],
+        "events": [dataclasses.asdict(event) for event in inventory.events],
         "versions": dict(inventory.versions),
         "sources": list(inventory.kinds),
+        "software_known": machine.software_known,
         "remarks": [
-            *remarks(host, gpus, build, visible, len(found), settings),
+            *(software_remarks(build, gpus, len(found)) if machine.software_known else ()),
+            *remarks(host, gpus, build, visible, settings),
             *inventory.problems,
             *_remarks_on_targets(),
         ],

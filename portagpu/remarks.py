@@ -43,14 +43,10 @@ def remarks(
     gpus: Sequence[Gpu],
     build: TorchBuild | None,
     visible: Mapping[str, str],
-    backends: int,
     settings: Settings,
 ) -> list[str]:
     """Every remark on the machine, the gravest first; empty where there is nothing to do."""
-    found = [*_on_torch(build, gpus)]
-    if backends == 0:
-        found.append("no backend is declared: install portagpu with pip, which registers them")
-    found.extend(_on_gpus(gpus))
+    found = [*_on_gpus(gpus)]
     shm = host.limits.shm_bytes
     if shm is not None and shm <= _SMALL_SHM_BYTES:
         found.append(
@@ -63,6 +59,13 @@ def remarks(
     for runtime in runtimes_on(kind, (gpu.vendor for gpu in gpus)):
         found.extend(problem.message for problem in diagnose(visible, runtime))
     return found
+
+
+def software_remarks(build: TorchBuild | None, gpus: Sequence[Gpu], backends: int) -> Iterable[str]:
+    """Whether torch is there and fits the GPUs, and whether a backend is declared."""
+    yield from _on_torch(build, gpus)
+    if backends == 0:
+        yield "no backend is declared: install portagpu with pip, which registers them"
 
 
 def _on_torch(build: TorchBuild | None, gpus: Sequence[Gpu]) -> Iterable[str]:

@@ -13,7 +13,7 @@ from portagpu.bringup.checks import environment, identity, links, versions
 from portagpu.bringup.context import Context, Device
 from portagpu.bringup.device import check_memory
 from portagpu.host.gpus import PciGpu
-from portagpu.inventory.local_topology import read_topology
+from portagpu.inventory.sources import Live
 from portagpu.results import Verdict, validate
 from portagpu.target import load_target
 from portagpu.world import Ranks
@@ -192,7 +192,7 @@ def test_links_that_a_target_claims_and_nobody_read_are_not_passed():
     assert found["devices"].verdict is Verdict.INCONCLUSIVE
 
 
-def test_the_links_of_the_devices_under_test_are_judged(monkeypatch, tmp_path):
+def test_the_links_of_the_devices_under_test_are_judged(tmp_path):
     slot = {"current_link_speed": "32.0 GT/s PCIe", "max_link_speed": "32.0 GT/s PCIe"}
     files = {}
     for number, lanes in enumerate(("16", "8", "4")):
@@ -200,10 +200,11 @@ def test_the_links_of_the_devices_under_test_are_judged(monkeypatch, tmp_path):
         values = {"class": "0x030200", "vendor": "0x10de", "device": "0x2335", "numa_node": "0"}
         values |= slot | {"current_link_width": lanes, "max_link_width": "16"}
         files |= {f"{folder}/{name}": text for name, text in values.items()}
-    machine = read_topology(write_tree(tmp_path, files))
-    monkeypatch.setattr(links, "read_topology", lambda: machine)
+    machine = Live(write_tree(tmp_path, files))
     devices = [device(0, pci="00000000:00:00.0"), device(1, pci="0000:01:00.0")]
-    found = named(links.check(context_of("links", devices, target=load_target("nvidia-h200-sxm"))))
+    context = context_of("links", devices, target=load_target("nvidia-h200-sxm"))
+    context.machine = machine
+    found = named(links.check(context))
     assert found["pcie-width"].verdict is Verdict.FAIL
     assert found["pcie-width"].device == "0000:01:00.0"
     assert found["pcie-width"].reason == "0000:01:00.0 runs at x8, and slot and GPU can do x16"

@@ -22,7 +22,7 @@ from portagpu.host.tree import Tree
 from portagpu.info import collect, devices
 from portagpu.inventory import Findings, Gpu, Part, Reading
 from portagpu.inventory.sources import Live, Machine
-from portagpu.remarks import remarks
+from portagpu.remarks import remarks, software_remarks
 from portagpu.torchbuild import TorchBuild
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.host_trees import (
@@ -52,10 +52,12 @@ def _remarks(root: Path, **changes: Any) -> list[str]:
         "gpus": Live(root, {}).inventory().gpus,
         "build": CPU_BUILD,
         "visible": {},
-        "backends": 1,
         "settings": Settings(),
     }
-    return remarks(read_host(root), **arguments | changes)
+    arguments |= changes
+    backends = arguments.pop("backends", 1)
+    software = software_remarks(arguments["build"], arguments["gpus"], backends)
+    return [*software, *remarks(read_host(root), **arguments)]
 
 
 def test_document_has_the_keys_of_its_schema(tmp_path: Path) -> None:

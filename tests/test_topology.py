@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.inventory.local_topology import read_topology
 from portagpu.inventory.model import End, Findings, Link, Node, Pcie, Reading
 from portagpu.inventory.routes import Route, domains, hives, nearest_nics, routes
+from portagpu.inventory.sources import Live
 from portagpu.inventory.topology import Topology, build
 from portagpu.inventory.topology_json import as_json
 from tests.host_trees import PCI
@@ -288,7 +288,7 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_the_kernels_tree_is_read(machine: Path):
-    found = read_topology(machine)
+    found = Live(machine).topology()
     (only,) = found.gpus
     assert only.numa_node == 1
     pcie = only.readings[0].pcie
@@ -301,7 +301,7 @@ def test_the_kernels_tree_is_read(machine: Path):
 
 
 def test_a_machine_without_pci_has_no_devices(tmp_path: Path):
-    assert read_topology(tmp_path) == Topology({})
+    assert Live(tmp_path).topology() == Topology({})
 
 
 def large(gpus: int) -> Topology:
@@ -390,16 +390,13 @@ def test_any_links_give_a_graph():
         assert len(document["matrix"]) == len(found.gpus)
 
 
-def test_the_verb_shows_the_machine_and_writes_the_document(machine: Path, monkeypatch, tmp_path):
+def test_the_verb_shows_the_machine_and_writes_the_document(machine: Path, tmp_path):
     from click.testing import CliRunner
 
     from portagpu.cli.info import info
-    from portagpu.inventory import local_topology
 
-    found = read_topology(machine)
-    monkeypatch.setattr(local_topology, "read_topology", lambda: found)
     out = tmp_path / "topology.json"
-    result = CliRunner().invoke(info, ["--topology", "--json", str(out)])
+    result = CliRunner().invoke(info, ["--replay", str(machine), "--topology", "--json", str(out)])
     assert result.exit_code == 0, result.output
     assert "GPU0  0000:01:00.0  1     0000:01:00.1" in result.output
     document = json.loads(out.read_text(encoding="utf-8"))

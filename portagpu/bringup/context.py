@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from portagpu.inventory.sources import Live, Machine
 from portagpu.results import Evidence, Result, Verdict
 from portagpu.world import State
 
@@ -43,6 +44,8 @@ class Context:
     target: Target | None = None
     wanted: Target | None = None
     expect_devices: int | None = None
+    machine: Machine = field(default_factory=Live)
+    """Whose files and devices are read: this machine, or a recording of another."""
     shared: bool = False
     """Whether all ranks of the machine share one device."""
     devices: list[Device] = field(default_factory=list)

@@ -13,6 +13,7 @@ from portagpu.errors import (
     BackendNotFound,
     MissingDependency,
     PortagpuError,
+    RecordingError,
     TargetNotFound,
     UnknownBackend,
 )
@@ -38,6 +39,7 @@ _EXIT_CODES: Final[tuple[tuple[type[PortagpuError], int], ...]] = (
     (UnknownBackend, USAGE),
     (BackendNotFound, NOT_JUDGED),
     (TargetNotFound, USAGE),
+    (RecordingError, USAGE),
 )
 
 

@@ -83,7 +83,7 @@ def _one(gpu: dict[str, Any], number: int) -> Iterable[tuple[str, str]]:
             )
     else:
         profiles = " and ".join(dict.fromkeys(part["profile"] or "part" for part in parts))
-        sizes = "; ".join(dict.fromkeys(_part(part) for part in parts))
+        sizes = "; ".join(dict.fromkeys(filter(None, map(_part, parts))))
         words.append(f"{len(parts)} x {profiles}" + (f" of {sizes}" if sizes else ""))
         yield label, _columns(words)
 

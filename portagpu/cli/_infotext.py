@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -23,14 +24,18 @@ class Section:
 
 
 def sections(document: dict[str, Any]) -> tuple[Section, ...]:
-    """The document's sections in reading order; Remarks only where there are any."""
+    """The document's sections in reading order, without those of which it knows nothing."""
+    known = document["software_known"]
+    libraries = document["libraries"] | document["versions"]
+    host_shown = known or document["host"]["cpu"]["logical_cpus"] is not None
     parts: list[tuple[str, _Rows]] = [
         ("Devices", _devices(document)),
-        ("Backends", _backends(document["backends"])),
-        ("Host", _host(document["host"])),
-        ("Torch", _torch(document["torch"])),
-        ("Libraries", [("", _libraries(document["libraries"] | document["versions"]))]),
-        ("Visible devices", _visible(document["visible"])),
+        ("Backends", _backends(document["backends"]) if known else []),
+        ("Events", _events(document["events"])),
+        ("Host", _host(document["host"]) if host_shown else []),
+        ("Torch", _torch(document["torch"]) if known else []),
+        ("Libraries", [("", _libraries(libraries))] if libraries else []),
+        ("Visible devices", _visible(document["visible"]) if known else []),
         ("Remarks", [("-", text) for text in document["remarks"]]),
     ]
     return tuple(
@@ -50,6 +55,20 @@ def _devices(document: dict[str, Any]) -> _Rows:
             facts.append(size(device["memory_bytes"]))
         facts.append(f"target {device['target'] or UNKNOWN}")
         rows.append((f"{device['kind']} {number}", ", ".join(facts)))
+    return rows or [("", "none is shown")]
+
+
+def _events(events: list[dict[str, Any]]) -> _Rows:
+    """The logged errors, each kind on each device once, with what its vendor says to do."""
+    counted = Counter((each["pci"], each["code"]) for each in events)
+    kinds = {(each["pci"], each["code"]): each for each in events}
+    rows: _Rows = []
+    for (pci, code), each in kinds.items():
+        words = [code, f"{counted[pci, code]} times" if counted[pci, code] > 1 else ""]
+        said = [each["meaning"] or "not documented", each["action"] or ""]
+        rows.append(
+            (pci or "device unknown", f"{' '.join(words).strip()}: {'; '.join(filter(None, said))}")
+        )
     return rows
 
 

@@ -12,39 +12,56 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from portagpu.cli._infotext import Section
+    from portagpu.inventory.sources import Machine
 
 
 @click.command()
+@click.option(
+    "--replay",
+    multiple=True,
+    metavar="PATH",
+    help="Read a recording instead of this machine; several of one machine are read together.",
+)
 @click.option(
     "--topology",
     is_flag=True,
     help="Show how GPUs, NICs and NUMA nodes are joined instead.",
 )
 @json_option
-def info(topology: bool, json_to: str | None) -> None:
+def info(replay: tuple[str, ...], topology: bool, json_to: str | None) -> None:
     """Show hardware, torch, libraries, the matching target and each backend's reason.
 
     Works without torch. What the machine does not show is written as "unknown".
     """
+    machine = _machine(replay)
     if topology:
-        _topology(json_to)
+        _topology(machine, json_to)
         return
     from portagpu.info import collect
 
-    document = collect()
+    document = collect(machine=machine)
     write_json(document, json_to)
     if json_to != STDOUT:
         _show(document)
 
 
-def _topology(json_to: str | None) -> None:
+def _machine(replay: tuple[str, ...]) -> Machine:
+    if replay:
+        from portagpu.inventory.recording import Recording
+
+        return Recording(*replay)
+    from portagpu.inventory.sources import Live
+
+    return Live()
+
+
+def _topology(machine: Machine, json_to: str | None) -> None:
     from rich.console import Console
 
     from portagpu.cli._topologytext import show_topology
-    from portagpu.inventory.local_topology import read_topology
     from portagpu.inventory.topology_json import as_json
 
-    found = read_topology()
+    found = machine.topology()
     write_json(as_json(found), json_to)
     if json_to != STDOUT:
         show_topology(terminal() or Console(highlight=False), found)

@@ -12,19 +12,31 @@ LIVE: Final = Path("/")
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A file system seen from ``root``; every read answers None where nothing can be read."""
+    """A file system seen from ``root``; every read answers None where nothing can be read.
+
+    ``at`` is the folder whose contents ``root`` holds, for a recording of a part of a machine:
+    nothing outside it can be read.
+    """
 
     root: Path = LIVE
+    at: str = ""
 
     @property
     def is_live(self) -> bool:
         """Whether this is the machine itself: only then may a system call complete the files."""
         return self.root == LIVE
 
+    def _path(self, path: str) -> Path:
+        if not self.at:
+            return self.root / path
+        if path != self.at and not path.startswith(f"{self.at}/"):
+            raise FileNotFoundError(path)
+        return self.root / path[len(self.at) + 1 :]
+
     def text(self, path: str) -> str | None:
         """The file's text without surrounding blanks; None where it cannot be read."""
         try:
-            return (self.root / path).read_text(encoding="utf-8", errors="replace").strip(" \t\n\0")
+            return self._path(path).read_text(encoding="utf-8", errors="replace").strip(" \t\n\0")
         except OSError:
             return None
 
@@ -34,7 +46,7 @@ class Tree:
 
     def exists(self, path: str) -> bool:
         try:
-            return (self.root / path).exists()
+            return self._path(path).exists()
         except OSError:
             return False
 
@@ -42,7 +54,7 @@ class Tree:
         """Entries of the folder that match ``pattern`` in full, numbers in numeric order."""
         matcher = re.compile(pattern)
         try:
-            found = [e.name for e in (self.root / path).iterdir() if matcher.fullmatch(e.name)]
+            found = [e.name for e in self._path(path).iterdir() if matcher.fullmatch(e.name)]
         except OSError:
             return ()
         return tuple(sorted(found, key=_natural))
@@ -50,14 +62,14 @@ class Tree:
     def data(self, path: str) -> bytes | None:
         """The file's bytes; None where it cannot be read."""
         try:
-            return (self.root / path).read_bytes()
+            return self._path(path).read_bytes()
         except OSError:
             return None
 
     def link_parts(self, path: str) -> tuple[str, ...]:
         """The parts of what a symbolic link points to; empty where there is no link."""
         try:
-            return (self.root / path).readlink().parts
+            return self._path(path).readlink().parts
         except OSError:
             return ()
 

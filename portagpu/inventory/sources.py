@@ -8,9 +8,12 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from portagpu.host.tree import Tree, as_tree
+from portagpu.inventory.infiniband import read_infiniband
 from portagpu.inventory.join import join
 from portagpu.inventory.kernel import kernel_findings
+from portagpu.inventory.kfd_links import kfd_links
 from portagpu.inventory.names import name_findings
+from portagpu.inventory.topology import build
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from portagpu.contract import Status
     from portagpu.inventory.gpu import Inventory
     from portagpu.inventory.model import Findings
+    from portagpu.inventory.topology import Topology
     from portagpu.torchbuild import TorchBuild
 
 
@@ -32,6 +36,8 @@ class Machine(ABC):
     """The kernel's files: of a live machine, of a recording, or an empty folder."""
     environment: Mapping[str, str]
     """The environment of the process that is asked about."""
+    software_known: bool = True
+    """Whether torch, libraries and backends are known; of a recording of hardware they are not."""
 
     @abstractmethod
     def findings(self) -> tuple[Findings, ...]:
@@ -53,6 +59,11 @@ class Machine(ABC):
         """The machine that the findings describe, with names by PCI id where nothing else has."""
         found = self.findings()
         return join([*found, name_findings(self.tree, found)])
+
+    def topology(self) -> Topology:
+        """The graph of its devices, from the same findings and what the kernel says of links."""
+        more = (kfd_links(self.tree), read_infiniband(self.tree))
+        return build([*self.findings(), *more])
 
 
 class Live(Machine):

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from portagpu.host import read_host
 from portagpu.inventory.judge_links import judge_links
-from portagpu.inventory.local_topology import read_topology
 from portagpu.inventory.topology import only
 from portagpu.results import Verdict
 from portagpu.telemetry.formats import pci_address
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 def check(context: Context) -> Iterator[Result]:
     """The memory nodes of the host; the GPUs' links, as far as the kernel's files show them."""
     yield from _memory_nodes(context)
-    yield from _devices(context, read_topology())
+    yield from _devices(context, context.machine.topology())
 
 
 def _devices(context: Context, topology: Topology) -> Iterator[Result]:
@@ -48,7 +47,7 @@ def _devices(context: Context, topology: Topology) -> Iterator[Result]:
 
 def _memory_nodes(context: Context) -> Iterator[Result]:
     """A node without memory makes every access from its CPUs a remote one: a missing DIMM."""
-    nodes = read_host().cpu.numa_nodes
+    nodes = read_host(context.machine.tree).cpu.numa_nodes
     with_cpus = [node for node in nodes if node.cpus]
     if len(with_cpus) < 2:
         yield context.result("numa", Verdict.SKIP, "the host has one memory node")
