@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from portagpu.functions import set_rng_state_all as set_rng_state_all
     from portagpu.functions import stream as stream
     from portagpu.functions import synchronize as synchronize
+    from portagpu.oom import is_oom as is_oom
     from portagpu.precision import Fp8 as Fp8
     from portagpu.precision import Precision as Precision
     from portagpu.precision import Support as Support
@@ -127,6 +128,7 @@ _HOME: Final[dict[str, tuple[str, ...]]] = {
         "stream",
         "synchronize",
     ),
+    "portagpu.oom": ("is_oom",),
     "portagpu.precision": ("Fp8", "Precision", "Support"),
     "portagpu.registry": ("available", "backend"),
     "portagpu.sizing": ("Launch", "Sizing"),

@@ -13,8 +13,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from portagpu import oom
 from portagpu.errors import Unsupported
 from portagpu.precision import Support
+from portagpu.precision.float32 import Float32Switch, arithmetic_of, multiply_by
+from portagpu.precision.products import scaled_matmul
+from portagpu.precision.support import dtype_support
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from portagpu.contract import Plugin
-    from portagpu.precision import Precision
+    from portagpu.precision import Arithmetic, DtypeSupport, Precision, Scaled
 
 
 class Ranges(threading.local):
@@ -135,6 +139,49 @@ class Training:
         support = self.precision.support(torch.bfloat16)
         native = support is Support.NATIVE
         return native or (including_emulation and support is Support.EMULATED)
+
+    def dtype_support(self, dtype: torch.dtype, *, probe: bool = False) -> DtypeSupport:
+        """What is stated of ``dtype`` here; with ``probe`` also what it does when it runs.
+
+        Ask its ``disagreement``: a device that does another thing than its facts say.
+        """
+        return dtype_support(self.precision, dtype, self.device, probe=probe)
+
+    def set_float32_precision(self, mode: str) -> Float32Switch:
+        """Run float32 products, convolutions and RNNs of this process in "ieee" or in "tf32".
+
+        "ieee" is float32. "tf32" is the fastest that keeps at least 11 significant bits of the
+        inputs: TF32, XF32 or three products of bfloat16, and float32 on a device that has none of
+        them, which the result's ``arithmetic`` and ``reason`` say. It holds from now on; as a
+        context manager the result restores torch's switches.
+        """
+        return Float32Switch(self.precision, mode)
+
+    def float32_arithmetic(self, operation: str = "matmul") -> Arithmetic:
+        """What a float32 "matmul" or "conv" really runs in now, found out with exact inputs.
+
+        See :func:`portagpu.precision.float32.arithmetic_of`. Waits for the device.
+        """
+        return arithmetic_of(multiply_by(operation), self.device)
+
+    def scaled_matmul(
+        self,
+        left: Scaled,
+        right: Scaled,
+        out_dtype: torch.dtype | None = None,
+        *,
+        native_only: bool = False,
+    ) -> torch.Tensor:
+        """The product of two fp8 matrices with their scales, on every device.
+
+        With the device's fp8 instructions where ``precision.recipes`` has the recipe, else in
+        bfloat16: see :func:`portagpu.precision.products.scaled_matmul`.
+        """
+        return scaled_matmul(self.precision, left, right, out_dtype, native_only=native_only)
+
+    def is_oom(self, error: BaseException) -> bool:
+        """Whether ``error`` says that memory is exhausted: :func:`portagpu.is_oom`."""
+        return oom.is_oom(error)
 
     def range_push(self, msg: str) -> int:
         """Open a range as ``torch.cuda.nvtx.range_push`` does; returns its depth, from 0."""

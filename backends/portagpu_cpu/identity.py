@@ -27,11 +27,13 @@ _CAPABILITIES: Final = frozenset(
 )
 
 # Units with arithmetic of their own in the dtype, by the names of portagpu.host.features.
+# Those of bfloat16 take subnormal numbers for zero (Intel SDM, VDPBF16PS and TDPBF16PS; Arm ARM,
+# BFDOT without FEAT_EBF16).
 _BF16_UNITS: Final = frozenset({"AVX-512BF16", "AMX-BF16", "BF16", "SVE-BF16", "SME-B16F32"})
 _FP16_UNITS: Final = frozenset({"AVX-512FP16", "AMX-FP16", "NEON-FP16", "SME-F16F32"})
 
 _NATIVE: Final = tuple(getattr(torch, name) for name in EVERYWHERE)
-_STORED: Final = (
+_FP8: Final = (
     torch.float8_e4m3fn,
     torch.float8_e5m2,
     torch.float8_e4m3fnuz,
@@ -88,15 +90,20 @@ def usable_cpus() -> int:
 
 
 def precision(cpu: Cpu) -> Precision:
-    """What this CPU does with each dtype; no CPU here has fp8 instructions that torch uses."""
+    """What this CPU does with each dtype; torch uses no fp8 instructions of any CPU.
+
+    Its scaled products of fp8 matrices are computed in float32.
+    """
     units = {*cpu.vector_units, *cpu.matrix_units}
+    has_bf16 = bool(units & _BF16_UNITS)
     table = {
         **dict.fromkeys(_NATIVE, Support.NATIVE),
-        **dict.fromkeys(_STORED, Support.STORAGE),
-        torch.bfloat16: Support.NATIVE if units & _BF16_UNITS else Support.EMULATED,
+        **dict.fromkeys(_FP8, Support.EMULATED),
+        torch.bfloat16: Support.NATIVE if has_bf16 else Support.EMULATED,
         torch.float16: Support.NATIVE if units & _FP16_UNITS else Support.EMULATED,
     }
-    return Precision(MappingProxyType(table), fp8=None)
+    flushes = frozenset({torch.bfloat16}) if has_bf16 else frozenset()
+    return Precision(MappingProxyType(table), flushes=flushes)
 
 
 def describe(index: int) -> tuple[Description, CpuProperties]:

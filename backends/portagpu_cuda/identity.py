@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from portagpu.host.tree import Tree
 
 _CUBLAS: Final = ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu13")
+_DETERMINISTIC: Final = MappingProxyType({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"})
+"""cuBLAS: "Results reproducibility" in its documentation; torch refuses to go on without it."""
 _NO_UUID: Final = "00000000-0000-0000-0000-000000000000"
 
 
@@ -33,6 +36,7 @@ def describe(index: int, root: Tree) -> tuple[Description, Any]:
         uuid=device_uuid(properties),
         library="NCCL",
         versions=versions(root),
+        deterministic_env=_DETERMINISTIC,
         root=root,
     )
     return description, properties

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from portagpu.contract import Description
     from portagpu.host.tree import Tree
 
+_DETERMINISTIC: Final = MappingProxyType({"ROCBLAS_DEFAULT_ATOMICS_MODE": "0"})
+"""rocBLAS: "Atomic operations" in its documentation; they have been off since its version 4.0."""
 _PCI: Final = "sys/bus/pci/devices"
 
 
@@ -33,6 +36,7 @@ def describe(index: int, root: Tree) -> tuple[Description, Any]:
         uuid=device_uuid(properties),
         library="RCCL",
         versions=versions(root),
+        deterministic_env=_DETERMINISTIC,
         root=root,
     )
     return description, properties

@@ -49,6 +49,7 @@ def describe(
     uuid: str | None,
     library: str,
     versions: Mapping[str, str | None],
+    deterministic_env: Mapping[str, str],
     root: Tree,
 ) -> Description:
     """What a backend knows of that device; ``library`` is what answers to "nccl" in this build."""
@@ -68,7 +69,7 @@ def describe(
         vendor=arch.vendor,
         target=target,
         capabilities=_capabilities(),
-        precision=facts.precision(target),
+        precision=facts.precision(target, deterministic_env),
         comm=Comm(
             c10d_name="nccl",
             library=library,

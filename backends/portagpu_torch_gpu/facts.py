@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from portagpu.precision import EVERYWHERE, Fp8, Precision, Support
+from portagpu.precision import EVERYWHERE, Arithmetic, Fp8, Precision, Recipe, Support
 from portagpu.sizing import Sizing
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from portagpu.target import Target
 
 _NATIVE: Final = tuple(getattr(torch, name) for name in EVERYWHERE)
@@ -23,7 +25,9 @@ _FP8: Final = MappingProxyType(
 _HALVES: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def precision(target: Target | None) -> Precision:
+def precision(
+    target: Target | None, deterministic_env: Mapping[str, str] = MappingProxyType({})
+) -> Precision:
     """What the device does with each dtype, as far as its target or architecture states it.
 
     A 16-bit format that no fact states is emulated, and fp8 that no fact states is storage: torch
@@ -40,7 +44,37 @@ def precision(target: Target | None) -> Precision:
     for each in _FP8.values():
         for dtype in (each.e4m3, each.e5m2):
             table[dtype] = Support.NATIVE if dtype in native else Support.STORAGE
-    return Precision(MappingProxyType(table), pair)
+    if target is None:
+        return Precision(MappingProxyType(table), deterministic_env=deterministic_env)
+    return Precision(
+        MappingProxyType(table),
+        pair,
+        recipes=frozenset(Recipe(each) for each in target.value("matrix.scaled_recipes") or ()),
+        tf32=_tf32(target),
+        alignment=_alignment(target, pair),
+        flushes=frozenset(
+            _HALVES[each]
+            for each in target.value("matrix.flushes_subnormals") or ()
+            if each in _HALVES
+        ),
+        deterministic_env=deterministic_env,
+    )
+
+
+def _tf32(target: Target) -> Arithmetic:
+    """What torch's request for TF32 runs in: the matrix unit's own, or its library's emulation."""
+    if {"tf32", "xf32"} & set(target.value("matrix.dtypes") or ()):
+        return Arithmetic.TF32
+    return Arithmetic(target.value("matrix.tf32_emulation") or Arithmetic.IEEE)
+
+
+def _alignment(target: Target, pair: Fp8 | None) -> Mapping[torch.dtype, int]:
+    """The longest side of one matrix instruction, by dtype."""
+    named = _HALVES if pair is None else {**_HALVES, "fp8": pair.e4m3}
+    tiles = {dtype: target.value(f"matrix.tile.{name}") for name, dtype in named.items()}
+    return MappingProxyType(
+        {dtype: max(map(int, tile.split("x"))) for dtype, tile in tiles.items() if tile}
+    )
 
 
 def _states(target: Target, dtype: str) -> bool:

@@ -49,6 +49,8 @@ class Key:
 
 MATRIX_DTYPES: Final = tuple(name for name in DTYPE_BITS if not name.endswith("_acc16"))
 FP8_FLAVOURS: Final = ("ocp", "fnuz")
+SCALED_RECIPES: Final = ("tensor", "row", "mx")
+TF32_EMULATIONS: Final = ("bf16x3",)
 TOPOLOGIES: Final = ("switched", "mesh")
 OCCUPANCY_RULES: Final = ("blocks-per-unit", "waves-per-simd")
 ACCUMULATOR_FILES: Final = ("separate", "unified")
@@ -112,6 +114,9 @@ def _matrix() -> Iterator[Key]:
     yield Key("matrix.dtypes", Kind.CHOICES, choices=MATRIX_DTYPES)
     yield Key("matrix.sparse_dtypes", Kind.CHOICES, choices=MATRIX_DTYPES)
     yield Key("matrix.fp8_flavour", Kind.CHOICE, choices=FP8_FLAVOURS)
+    yield Key("matrix.scaled_recipes", Kind.CHOICES, choices=SCALED_RECIPES)
+    yield Key("matrix.tf32_emulation", Kind.CHOICE, choices=TF32_EMULATIONS)
+    yield Key("matrix.flushes_subnormals", Kind.CHOICES, choices=MATRIX_DTYPES)
     yield Key("matrix.instructions", Kind.TEXTS)
     for dtype in MATRIX_DTYPES:
         yield Key(f"matrix.tile.{dtype}", Kind.TILE)

@@ -1,0 +1,93 @@
+"""What a training loop needs to know of a device's precision."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from portagpu.errors import Unsupported
+from portagpu.precision.levels import Support
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from portagpu.precision.model import Precision
+
+
+@dataclass(frozen=True, slots=True)
+class Deterministic:
+    """What makes the same program on the same device repeat its results bit by bit.
+
+    ``env`` has to be set before the process starts: the vendor's libraries read it once. It is
+    returned and never written: ``{**os.environ, **env}`` is for a child process or a launcher.
+    """
+
+    env: Mapping[str, str]
+
+    def missing(self, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Those of ``env`` that ``environ``, or else this process, has no or another value for."""
+        have = os.environ if environ is None else environ
+        return {name: value for name, value in self.env.items() if have.get(name) != value}
+
+    def enable(self) -> None:
+        """Set torch's own switches in this process; what has no such implementation then raises.
+
+        They are torch's deterministic algorithms, and no search for the fastest convolution.
+        Raises RuntimeError, and sets nothing, where variables are missing.
+        """
+        import torch
+
+        missing = self.missing()
+        if missing:
+            wanted = " ".join(f"{name}={value}" for name, value in missing.items())
+            raise RuntimeError(f"results would not repeat: start the process with {wanted}")
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+
+
+@dataclass(frozen=True, slots=True)
+class MixedPrecision:
+    """The choices of a training loop on one device."""
+
+    autocast: torch.dtype | None
+    """What to give ``autocast``; None where float32 is the right choice and it stays off."""
+    scaler: bool
+    """Whether gradients need a GradScaler: in float16 alone, whose exponent has 5 bits."""
+    reduce_dtype: torch.dtype
+    """What gradients are summed in over ranks: float32, because a sum of n bfloat16 numbers loses
+    log2(n) of its 8 bits, and no library reduces the FNUZ formats."""
+    alignment: int | None
+    """Elements of which the dimensions of weights and batches are multiples so that the matrix
+    unit's tiles are full; None where it is not known."""
+    deterministic: Deterministic
+
+
+def mixed_precision(precision: Precision, dtype: torch.dtype | None = None) -> MixedPrecision:
+    """What a training loop needs on a device with this precision.
+
+    ``dtype`` is bfloat16 or float16 for autocast, or float32 for none. None chooses the first of
+    bfloat16, float16 that the device has instructions for, else float32: emulation is slower.
+    Raises Unsupported for a dtype that the device does not compute in, and ValueError for one
+    that autocast does not take.
+    """
+    import torch
+
+    halves = (torch.bfloat16, torch.float16)
+    if dtype is None:
+        native = (each for each in halves if precision.support(each) is Support.NATIVE)
+        dtype = next(native, torch.float32)
+    if dtype not in (*halves, torch.float32):
+        raise ValueError(f"autocast takes bfloat16 or float16, and float32 for none; not {dtype}")
+    support = precision.support(dtype)
+    if support not in (Support.NATIVE, Support.EMULATED):
+        raise Unsupported(f"this device does not compute in {dtype}: its support is {support}")
+    return MixedPrecision(
+        autocast=None if dtype is torch.float32 else dtype,
+        scaler=dtype is torch.float16,
+        reduce_dtype=torch.float32,
+        alignment=precision.alignment.get(dtype),
+        deterministic=Deterministic(precision.deterministic_env),
+    )

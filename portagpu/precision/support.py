@@ -1,0 +1,90 @@
+"""What a device does with a dtype: by its facts, and by running it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from portagpu.precision.formats import FP8_NAMES
+from portagpu.precision.levels import Support
+
+if TYPE_CHECKING:
+    import torch
+
+    from portagpu.precision.model import Precision
+
+_RUNS: Final = (Support.NATIVE, Support.EMULATED)
+_REFUSED: Final = (RuntimeError, TypeError, NotImplementedError)
+"""What torch raises for a dtype that an operation does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class DtypeSupport:
+    """What is stated of a dtype on a device, and what was found when it ran.
+
+    Running tells whether there are tensors and whether there is arithmetic. It does not tell
+    instructions of its own from emulation: where arithmetic ran as stated, ``found`` is ``stated``.
+    """
+
+    dtype: torch.dtype
+    stated: Support
+    found: Support | None = None
+    """None where it was not run."""
+    reason: str = ""
+    """What torch said where it refused."""
+
+    @property
+    def disagreement(self) -> str:
+        """One sentence where the device did another thing than is stated; empty where it did not.
+
+        A device on which it was not run does not disagree.
+        """
+        if self.found in (None, self.stated):
+            return ""
+        said = f" ({self.reason})" if self.reason else ""
+        return f"{self.dtype} is stated as {self.stated} and ran as {self.found}{said}"
+
+
+def dtype_support(
+    precision: Precision, dtype: torch.dtype, device: torch.device, *, probe: bool = False
+) -> DtypeSupport:
+    """The support of ``dtype`` on ``device``; ``probe`` runs it there and waits for the result."""
+    stated = precision.support(dtype)
+    if not probe:
+        return DtypeSupport(dtype, stated)
+    reason = ""
+    found = Support.NONE
+    try:
+        _store(dtype, device)
+        found = Support.STORAGE
+        _compute(dtype, device)
+        found = stated if stated in _RUNS else Support.EMULATED
+    except _REFUSED as error:
+        reason = str(error).partition("\n")[0]
+    return DtypeSupport(dtype, stated, found, reason)
+
+
+def _store(dtype: torch.dtype, device: torch.device) -> None:
+    """Raises where no tensor of ones comes back from the device as it went."""
+    import torch
+
+    ones = torch.ones(16, 16, device=device).to(dtype)
+    if not bool((ones.to(torch.complex64) == 1).all()):
+        raise RuntimeError("ones came back as something else")
+
+
+def _compute(dtype: torch.dtype, device: torch.device) -> None:
+    """A product of ones: scaled for fp8, of matrices for floats, else element by element."""
+    import torch
+
+    ones = torch.ones(16, 16, device=device).to(dtype)
+    if str(dtype).removeprefix("torch.") in FP8_NAMES:
+        one = torch.ones((), device=device)
+        result = torch._scaled_mm(ones, ones.t(), one, one, out_dtype=torch.bfloat16)
+        expected = 16
+    elif dtype.is_floating_point:
+        result, expected = ones @ ones, 16
+    else:
+        result, expected = ones * ones, 1
+    if not bool((result.to(torch.complex64) == expected).all()):
+        raise RuntimeError(f"a product of ones is not {expected}")
