@@ -330,14 +330,39 @@ def test_empty_cache_keeps_tensors(gpu, torch):
     "memory/too-much-is-an-error",
     spec="A tensor larger than any memory is a RuntimeError, and the device works afterwards.",
     outcome="unsupported",
+    covers=("Backend.is_oom", "portagpu.is_oom"),
     traps=("M03", "M05"),
 )
 def test_too_much_is_an_error(gpu, torch):
     def allocate():
         return torch.empty(1 << 55, dtype=torch.uint8, device=gpu.device)
 
-    refused(allocate, RuntimeError, "a tensor of 32 PiB")
+    error = refused(allocate, RuntimeError, "a tensor of 32 PiB")
+    assert gpu.is_oom(error) is True, f"is_oom() does not know {error!r}"
     assert float(torch.ones(4, device=gpu.device).sum()) == 4.0, "the device does not work any more"
+
+
+@case(
+    "memory/is-oom-reads-every-vendor",
+    spec="is_oom() knows the text of every vendor, and takes no other error for one.",
+    covers=("Backend.is_oom", "portagpu.is_oom"),
+    traps=("M03",),
+    params={"call": ("method", "function")},
+)
+def test_is_oom_reads_every_vendor(gpu, torch, call):
+    ask = (gpu if call == "method" else pg).is_oom
+    for text in (
+        "CUDA out of memory. Tried",
+        "HIP out of memory. Tried",
+        "HIP error: out of memory",
+    ):
+        assert ask(RuntimeError(text)) is True, f"is_oom() does not know {text!r}"
+    assert ask(torch.OutOfMemoryError("")) is True, "is_oom() does not know torch's own error"
+    for error in (
+        RuntimeError("CUDA error: an illegal memory access"),
+        ValueError("out of memory"),
+    ):
+        assert ask(error) is False, f"is_oom() takes {error!r} for one"
 
 
 @case(

@@ -1,0 +1,415 @@
+"""Precision: sums, products of matrices, and the arithmetic that they run in.
+
+``u`` in a bound is the unit roundoff: 2^-53, 2^-24, 2^-11 and 2^-8 for float64, float32, float16
+and bfloat16. Oracles are float64 or values worked out by hand.
+"""
+
+from __future__ import annotations
+
+import math
+
+from portagpu.precision import Arithmetic
+from portagpu.suite import NotClaimed, NotHere, case
+from portagpu.suite.values import FLOATS, UNIT
+
+MODES = ("ieee", "tf32")
+INPUTS = {Arithmetic.IEEE: 2.0**-24, Arithmetic.TF32: 2.0**-10, Arithmetic.BF16X3: 2.0**-15}
+"""How far an input may be off, relatively: a last place where it is cut, as TF32 may be."""
+
+
+@case(
+    "precision/sum-is-accurate",
+    spec="The sum of random numbers is near the sum in float64.",
+    outcome="bounded: n u' sum|x| + u |sum|, u' = 2^-24 for the sum, u of the dtype for the end",
+    params={"dtype": FLOATS},
+)
+def test_sum_is_accurate(gpu, torch, dtype):
+    count = 4096
+    values = torch.randn(count, dtype=torch.float64).to(getattr(torch, dtype))
+    exact = math.fsum(values.double().tolist())
+    total = float(values.to(gpu.device).sum())
+    inner = max(UNIT["float32"] if dtype != "float64" else UNIT["float64"], UNIT["float64"])
+    bound = count * inner * float(values.double().abs().sum()) + UNIT[dtype] * abs(exact) * 1.01
+    assert abs(total - exact) <= bound, f"off by {abs(total - exact)}, at most {bound} is allowed"
+
+
+@case(
+    "precision/mean-of-ones",
+    spec="The mean of 100000 ones is 1 in every format.",
+    params={"dtype": FLOATS},
+)
+def test_mean_of_ones(gpu, torch, dtype):
+    found = float(torch.ones(100_000, device=gpu.device).to(getattr(torch, dtype)).mean())
+    assert found == 1.0, f"the mean of ones in {dtype} is {found}: a narrow sum was kept"
+
+
+@case(
+    "precision/matmul-of-small-integers",
+    spec="A product of matrices of small integers is exact.",
+    params={"dtype": FLOATS, "n": (1, 16, 33, 128)},
+    smoke=True,
+)
+def test_matmul_of_small_integers(gpu, torch, dtype, n):
+    generator = torch.Generator().manual_seed(n)
+    left = torch.randint(-1, 2, (n, n), generator=generator)
+    right = torch.randint(-1, 2, (n, n), generator=generator)
+    exact = left @ right
+    kind = getattr(torch, dtype)
+    found = (left.to(gpu.device).to(kind) @ right.to(gpu.device).to(kind)).cpu().to(torch.int64)
+    wrong = int((found != exact).sum())
+    assert wrong == 0, f"{wrong} of {n * n} entries of a product in {dtype} are wrong"
+
+
+@case(
+    "precision/matmul-is-accurate",
+    spec="A product of random matrices is near the product in float64.",
+    outcome="bounded: |A||B| * (k * u' + 2 u), u' = 2^-24 for the sum, u of the dtype for the end",
+    traps=("P08", "P21"),
+    params={"dtype": FLOATS},
+)
+def test_matmul_is_accurate(gpu, torch, dtype):
+    kind, inner = getattr(torch, dtype), 256
+    left = torch.randn(48, inner, dtype=torch.float64).to(kind)
+    right = torch.randn(inner, 40, dtype=torch.float64).to(kind)
+    exact = left.double() @ right.double()
+    magnitude = left.double().abs() @ right.double().abs()
+    sums = UNIT["float64"] if dtype == "float64" else UNIT["float32"]
+    bound = magnitude * (inner * sums) + 2 * UNIT[dtype] * exact.abs()
+    off = ((left.to(gpu.device) @ right.to(gpu.device)).cpu().double() - exact).abs()
+    worst = float((off / bound.clamp_min(1e-300)).max())
+    assert worst <= 1.0, f"an entry of the product in {dtype} is {worst:.2f} times the bound off"
+
+
+@case(
+    "precision/float32-matmul-is-float32",
+    spec="By default a float32 product keeps 1 + 2^-12 times the identity to the last bit.",
+    traps=("P08", "P09", "P11"),
+    smoke=True,
+)
+def test_float32_matmul_is_float32(gpu, torch):
+    size = 512
+    identity = torch.eye(size, device=gpu.device)
+    for value in (1 + 2.0**-12, 1 + 2.0**-9 + 2.0**-23):
+        found = float(((identity * value) @ identity)[0, 0])
+        assert found == value, f"{value!r} came out of a float32 product as {found!r}"
+
+
+@case(
+    "precision/matmul-keeps-infinity",
+    spec="An infinity in a float32 product stays one, and does not become NaN.",
+    traps=("P10",),
+)
+def test_matmul_keeps_infinity(gpu, torch):
+    left = torch.tensor([[math.inf, 1.0]], device=gpu.device)
+    right = torch.tensor([[1.0], [1.0]], device=gpu.device)
+    found = float(left @ right)
+    assert found == math.inf, f"inf * 1 + 1 * 1 is {found}"
+
+
+@case(
+    "precision/matmul-keeps-subnormals",
+    spec="A float16 product of a subnormal number keeps it, or is zero where that is claimed.",
+    covers=("Precision.flushes",),
+    traps=("P13",),
+)
+def test_matmul_keeps_subnormals(gpu, torch):
+    _multiply_subnormal(gpu, torch, 2.0**-20, torch.float16)
+
+
+@case(
+    "precision/matmul-bfloat16-subnormals",
+    spec="A bfloat16 product of a subnormal number keeps it, or is zero where that is claimed.",
+    covers=("Precision.flushes",),
+    traps=("P13",),
+)
+def test_matmul_bfloat16_subnormals(gpu, torch):
+    _multiply_subnormal(gpu, torch, 2.0**-130, torch.bfloat16)
+
+
+def _multiply_subnormal(gpu, torch, number, dtype):
+    identity = torch.eye(32, device=gpu.device).to(dtype)
+    found = float(((identity * number) @ identity)[3, 3])
+    allowed = {number, 0.0} if dtype in gpu.precision.flushes else {number}
+    assert found in allowed, f"{number} came out of a {dtype} product as {found}"
+
+
+@case(
+    "precision/matmul-repeats",
+    spec="The same product twice is bitwise the same.",
+    traps=("P18", "P19"),
+    params={"dtype": FLOATS},
+)
+def test_matmul_repeats(gpu, torch, dtype):
+    left = torch.randn(128, 128).to(getattr(torch, dtype)).to(gpu.device)
+    first = left @ left
+    again = [torch.equal(left @ left, first) for _ in range(5)]
+    assert all(again), f"{again.count(False)} of five repeated products in {dtype} differ"
+
+
+@case(
+    "precision/matmul-strides",
+    spec="A product of transposed and strided matrices is that of their copies.",
+    params={"dtype": ("float64", "float32", "bfloat16")},
+)
+def test_matmul_strides(gpu, torch, dtype):
+    base = (torch.arange(40 * 40) % 5).reshape(40, 40).to(getattr(torch, dtype)).to(gpu.device)
+    left, right = base.t()[::2], base[:, 1::3]
+    found = (left @ right).double().cpu()
+    exact = left.double().cpu() @ right.double().cpu()
+    assert torch.equal(found, exact), f"a product of strided matrices in {dtype} is wrong"
+
+
+@case(
+    "precision/matmul-of-nothing",
+    spec="A product over no element is zero, and one with no row has no row.",
+)
+def test_matmul_of_nothing(gpu, torch):
+    empty = torch.empty(3, 0, device=gpu.device) @ torch.empty(0, 2, device=gpu.device)
+    assert empty.tolist() == [[0.0, 0.0]] * 3, f"a sum over nothing is {empty.tolist()}"
+    none = torch.empty(0, 4, device=gpu.device) @ torch.ones(4, 2, device=gpu.device)
+    assert tuple(none.shape) == (0, 2), f"a product without rows has the shape {tuple(none.shape)}"
+
+
+@case(
+    "precision/index-add-is-exact",
+    spec="Whole numbers that are added to the same place many times are all counted.",
+    traps=("K17", "K18"),
+)
+def test_index_add_is_exact(gpu, torch):
+    where = torch.arange(10_000, device=gpu.device) % 7
+    total = torch.zeros(7, device=gpu.device).index_add_(0, where, torch.ones_like(where).float())
+    by_hand = [float(len(range(place, 10_000, 7))) for place in range(7)]
+    assert total.cpu().tolist() == by_hand, f"the counts are {total.cpu().tolist()}"
+
+
+@case(
+    "precision/softmax-is-accurate",
+    spec="A softmax in float32 is near that in float64 and adds up to 1.",
+    outcome="bounded: 2^-20 absolute",
+    traps=("P15",),
+)
+def test_softmax_is_accurate(gpu, torch):
+    values = torch.randn(64, 100) * 10
+    found = torch.softmax(values.to(gpu.device), 1).cpu().double()
+    off = float((found - torch.softmax(values.double(), 1)).abs().max())
+    assert off <= 2.0**-20, f"a softmax is {off} off"
+    assert float((found.sum(1) - 1).abs().max()) <= 2.0**-20, "a softmax does not add up to 1"
+
+
+@case(
+    "precision/functions-are-accurate",
+    spec="Elementary functions in float32 are near those in float64.",
+    outcome="bounded: 8 units in the last place",
+    traps=("P15",),
+    params={"name": ("exp", "log", "sin", "cos", "tanh", "sqrt", "erf", "sigmoid")},
+)
+def test_functions_are_accurate(gpu, torch, name):
+    values = torch.rand(1000) * 3 + 0.1
+    call = getattr(torch, name)
+    exact = call(values.double())
+    found = call(values.to(gpu.device)).cpu().double()
+    ulp = float(((found - exact).abs() / (exact.abs() * 2.0**-23).clamp_min(2.0**-40)).max())
+    assert ulp <= 8.0, f"{name} is {ulp:.1f} units in the last place off"
+
+
+@case(
+    "precision/float32-switch",
+    spec="After the switch float32 products and convolutions run in what it says, or in float32.",
+    covers=("Backend.set_float32_precision", "Backend.float32_arithmetic"),
+    traps=("P08", "P09", "P11"),
+    params={"mode": MODES, "operation": ("matmul", "conv")},
+    smoke=True,
+    does_not_show="other shapes and layouts, for which a library may take another way",
+)
+def test_float32_switch(gpu, mode, operation):
+    with gpu.set_float32_precision(mode) as switch:
+        found = gpu.float32_arithmetic(operation)
+    allowed = {Arithmetic.IEEE, switch.arithmetic}
+    assert found in allowed, f"with {mode} a {operation} ran in {found}, not {switch.arithmetic}"
+
+
+@case(
+    "precision/float32-switch-says-what-it-did",
+    spec="A device without TF32 runs in float32 where it is asked for, and says why.",
+    covers=("Backend.set_float32_precision", "Precision.tf32"),
+    traps=("P11",),
+)
+def test_float32_switch_says_what_it_did(gpu):
+    with gpu.set_float32_precision("tf32") as switch:
+        assert switch.arithmetic is gpu.precision.tf32, f"tf32 here is {gpu.precision.tf32}"
+        same = switch.arithmetic is switch.requested
+        assert bool(switch.reason) is not same, f"{switch!r} gives the reason {switch.reason!r}"
+    with gpu.set_float32_precision("ieee") as switch:
+        assert switch.arithmetic is Arithmetic.IEEE, f"{switch!r}"
+        assert not switch.reason, f"ieee has the reason {switch.reason!r}"
+
+
+@case(
+    "precision/tf32-of-target",
+    spec="TF32 is claimed where the target's matrix unit has it or its library emulates it.",
+    covers=("Precision.tf32",),
+    traps=("P09", "P11"),
+)
+def test_tf32_of_target(gpu, target):
+    if target is None:
+        raise NotClaimed("no target states the formats of this device")
+    native = {"tf32", "xf32"} & set(target.value("matrix.dtypes") or ())
+    expected = "tf32" if native else target.value("matrix.tf32_emulation") or "ieee"
+    assert gpu.precision.tf32 == expected, f"{target.id} has {expected}, not {gpu.precision.tf32}"
+
+
+@case(
+    "precision/float32-switch-restores",
+    spec="At the end of its block the switch leaves torch's settings as they were.",
+    covers=("Backend.set_float32_precision",),
+    traps=("P08",),
+    params={"mode": MODES},
+)
+def test_float32_switch_restores(gpu, torch, mode):
+    def settings():
+        library = torch.backends
+        newer = (library.cuda.matmul, library.cudnn.conv, library.cudnn.rnn, library.mkldnn.matmul)
+        return (
+            torch.get_float32_matmul_precision(),
+            library.cudnn.allow_tf32,
+            library.fp32_precision,
+            *(each.fp32_precision for each in newer),
+        )
+
+    before = settings()
+    with gpu.set_float32_precision(mode):
+        settings()  # both interfaces can be read
+    assert settings() == before, f"torch's settings were {before} and are {settings()}"
+
+
+@case(
+    "precision/float32-products-are-accurate",
+    spec="After the switch a product is as accurate as the arithmetic that the probe found.",
+    outcome="bounded: |A||B| (2 v + k 2^-24) + 2^-23 |AB|, "
+    "v = 2^-24 in ieee, 2^-10 in tf32, 2^-15 in bf16x3",
+    covers=("Backend.set_float32_precision", "Backend.float32_arithmetic"),
+    traps=("P09",),
+    params={"mode": MODES},
+)
+def test_float32_products_are_accurate(gpu, torch, mode):
+    left, right = torch.randn(512, 512), torch.randn(512, 512)
+    with gpu.set_float32_precision(mode):
+        arithmetic = gpu.float32_arithmetic()
+        found = (left.to(gpu.device) @ right.to(gpu.device)).cpu().double()
+    assert arithmetic in INPUTS, f"with {mode} products run in {arithmetic}"
+    exact = left.double() @ right.double()
+    magnitude = left.double().abs() @ right.double().abs()
+    bound = magnitude * (2 * INPUTS[arithmetic] + 512 * UNIT["float32"]) + 2.0**-23 * exact.abs()
+    worst = float(((found - exact).abs() / bound).max())
+    assert worst <= 1.0, f"a product in {arithmetic} is {worst:.2f} times the bound off"
+
+
+@case(
+    "precision/float32-infinity-is-seen",
+    spec="After either switch a product with infinite operands is not finite.",
+    covers=("Backend.set_float32_precision",),
+    traps=("P10",),
+    params={"mode": MODES},
+)
+def test_float32_infinity_is_seen(gpu, torch, mode):
+    with gpu.set_float32_precision(mode):
+        endless = torch.full((64, 64), math.inf, device=gpu.device)
+        found = endless @ torch.ones(64, 64, device=gpu.device)
+    assert not bool(torch.isfinite(found).any()), "a product of infinities has finite values"
+
+
+@case(
+    "precision/addmm-keeps-alpha",
+    spec="beta C + alpha A B^T has both factors in every column.",
+    traps=("P12",),
+    params={"mode": MODES, "n": (33, 64, 512)},
+)
+def test_addmm_keeps_alpha(gpu, torch, mode, n):
+    whole = torch.randint(-4, 5, (3, n, n)).float()
+    kept, left, right = whole.to(gpu.device)
+    with gpu.set_float32_precision(mode):
+        found = torch.addmm(kept, left, right.t(), beta=2.0, alpha=0.5).cpu()
+    exact = 2 * whole[0].double() + 0.5 * (whole[1].double() @ whole[2].double().t())
+    wrong = int((found.double() != exact).any(0).sum())
+    assert wrong == 0, f"{wrong} of {n} columns of 2 C + 0.5 A B^T are wrong"
+
+
+@case(
+    "precision/matmul-sums-in-float32",
+    spec="A product of 65536 halves is summed in float32, and does not stop where 16 bits do.",
+    traps=("P21",),
+    params={"dtype": ("float16", "bfloat16")},
+)
+def test_matmul_sums_in_float32(gpu, torch, dtype):
+    kind, length = getattr(torch, dtype), 65536
+    halves = torch.full((16, length), 0.5, device=gpu.device).to(kind)
+    found = (halves @ torch.ones(length, 16, device=gpu.device).to(kind)).double().unique().tolist()
+    assert found == [32768.0], f"65536 times 0.5 in a product of {dtype} is {found}"
+
+
+@case(
+    "precision/matmul-same-forward-and-backward",
+    spec="A float16 number with all its bits, and a subnormal one, pass a product both ways.",
+    covers=("Precision.flushes",),
+    traps=("P13",),
+    params={"value": ("full", "subnormal")},
+)
+def test_matmul_same_forward_and_backward(gpu, torch, value):
+    number = {"full": 1 + 2.0**-10, "subnormal": 2.0**-15}[value]
+    identity = torch.eye(64, device=gpu.device).half()
+    weight = identity.clone().requires_grad_()
+    result = (identity * number) @ weight
+    result.backward(identity)
+    allowed = {number}
+    if value == "subnormal" and torch.float16 in gpu.precision.flushes:
+        allowed.add(0.0)
+    for way, found in (("forward", float(result[5, 5])), ("back", float(weight.grad[5, 5]))):
+        assert found in allowed, f"{number} came {way} out of a float16 product as {found}"
+
+
+@case(
+    "precision/long-matmul-repeats",
+    spec="A product over 65536 elements, which libraries split, is bitwise the same each time.",
+    traps=("P18", "P19"),
+)
+def test_long_matmul_repeats(gpu, torch):
+    left = torch.randn(64, 65536).half().to(gpu.device)
+    right = torch.randn(65536, 64).half().to(gpu.device)
+    first = left @ right
+    again = [torch.equal(left @ right, first) for _ in range(10)]
+    assert all(again), f"{again.count(False)} of ten repeated products differ"
+
+
+@case(
+    "precision/compiled-code-may-fuse",
+    spec="Whether compiled code fuses a product and a sum differs by vendor.",
+    outcome="undefined",
+    traps=("P16",),
+)
+def test_compiled_code_may_fuse(gpu, torch, record):
+    if gpu.device.type == "cpu":
+        raise NotClaimed("on a CPU the compiler of the machine decides")
+    value = torch.full((1024,), 1 + 2.0**-12, device=gpu.device)
+    call = torch.compile(lambda x, square: torch.add(-square, x, alpha=float(1 + 2.0**-12)))
+    found = float(call(value, value * value)[0])
+    record(f"x * x - round(x * x) is {found}: {'fused' if found else 'not fused'}")
+
+
+@case(
+    "precision/sparse-matmul-is-right",
+    spec="A product of a 2:4 sparse float16 matrix is that of the same dense one.",
+    traps=("P22",),
+)
+def test_sparse_matmul_is_right(gpu, torch, target):
+    if target is None or "fp16" not in (target.value("matrix.sparse_dtypes") or ()):
+        raise NotClaimed("no fact gives this device products of 2:4 sparse float16")
+    if not torch.backends.cusparselt.is_available():
+        raise NotHere("this build of torch has no library for 2:4 sparse products")
+    dense = (
+        torch.randint(1, 4, (128, 128)).half() * torch.tensor([1.0, 1.0, 0, 0]).repeat(32).half()
+    )
+    right = torch.randint(-3, 4, (128, 128)).half()
+    sparse = torch.sparse.to_sparse_semi_structured(dense.to(gpu.device))
+    found = (sparse @ right.to(gpu.device)).cpu()
+    wrong = int((found != dense @ right).sum())
+    assert wrong == 0, f"{wrong} entries of a product of a sparse matrix are wrong"

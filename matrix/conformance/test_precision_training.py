@@ -1,0 +1,356 @@
+"""Precision: mixed precision, gradients, and what a training loop is told."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import portagpu as pg
+from portagpu.contract import Capability
+from portagpu.suite import NotClaimed, case, refused
+from portagpu.suite.values import FLOATS, UNIT, claimed, listed, on
+
+AUTOCAST = Capability.AUTOCAST
+CALLS = ("method", "function")
+
+
+@case(
+    "precision/bf16-support",
+    spec="is_bf16_supported() says what the table says, for hardware and with emulation.",
+    covers=("Backend.is_bf16_supported", "portagpu.is_bf16_supported"),
+    traps=("P14",),
+    params={"call": CALLS},
+    smoke=True,
+)
+def test_bf16_support(gpu, call):
+    ask = (gpu if call == "method" else pg).is_bf16_supported
+    level = claimed(gpu, "bfloat16")
+    hardware, any_way = ask(including_emulation=False), ask()
+    assert hardware is (level == "native"), f"bfloat16 is {level}, hardware support {hardware}"
+    assert any_way is (level in ("native", "emulated")), f"bfloat16 is {level}, but {any_way}"
+
+
+@case(
+    "precision/gradients-are-right",
+    spec="The gradient of a sum of squares is twice the value.",
+    params={"dtype": FLOATS},
+    smoke=True,
+)
+def test_gradients_are_right(gpu, dtype):
+    value = on(gpu, [1.0, -2.0, 3.5], dtype).requires_grad_()
+    (value * value).sum().backward()
+    found = listed(value.grad)
+    assert found == [2.0, -4.0, 7.0], f"the gradient of the sum of squares in {dtype} is {found}"
+
+
+@case(
+    "precision/training-follows-float64",
+    spec="Twenty steps of training in float32 follow the same steps in float64 on the host.",
+    outcome="bounded: 1e-4 relative on the loss",
+    smoke=True,
+)
+def test_training_follows_float64(gpu, torch):
+    def losses(dtype, device):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+        ).to(device=device, dtype=dtype)
+        inputs = torch.randn(64, 8, generator=torch.Generator().manual_seed(1)).to(device, dtype)
+        wanted = inputs.sum(1, keepdim=True)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+        found = []
+        for _ in range(20):
+            optimiser.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(inputs), wanted)
+            loss.backward()
+            optimiser.step()
+            found.append(float(loss))
+        return found
+
+    reference, here = losses(torch.float64, "cpu"), losses(torch.float32, gpu.device)
+    assert reference[-1] < reference[0] / 2, "the reference does not learn"
+    worst = max(abs(a - b) / a for a, b in zip(reference, here, strict=True))
+    assert worst <= 1e-4, f"the losses differ by {worst:.2e}: {reference[-1]} and {here[-1]}"
+
+
+@case(
+    "precision/autocast-changes-products",
+    spec="Inside autocast a product of float32 matrices is of autocast's dtype, outside it is not.",
+    capability=AUTOCAST,
+    covers=("Backend.autocast", "portagpu.autocast"),
+    params={"call": CALLS},
+    smoke=True,
+)
+def test_autocast_changes_products(gpu, torch, call):
+    left = torch.ones(8, 8, device=gpu.device)
+    with (gpu if call == "method" else pg).autocast(torch.bfloat16):
+        inside = left @ left
+    assert inside.dtype == torch.bfloat16, f"inside autocast a product is {inside.dtype}"
+    assert (left @ left).dtype == torch.float32, "after autocast a product is not float32"
+    assert inside.cpu().double().unique().tolist() == [8.0], "a product inside autocast is wrong"
+
+
+@case(
+    "precision/autocast-disabled",
+    spec="enabled=False leaves products in float32, also inside another autocast.",
+    capability=AUTOCAST,
+    covers=("Backend.autocast",),
+)
+def test_autocast_disabled(gpu, torch):
+    left = torch.ones(8, 8, device=gpu.device)
+    with gpu.autocast(torch.bfloat16), gpu.autocast(enabled=False):
+        inside = left @ left
+    assert inside.dtype == torch.float32, f"a product with autocast disabled is {inside.dtype}"
+
+
+@case(
+    "precision/autocast-default",
+    spec="Without a dtype autocast uses torch's default for the device's type.",
+    capability=AUTOCAST,
+    covers=("Backend.autocast",),
+)
+def test_autocast_default(gpu, torch):
+    left = torch.ones(8, 8, device=gpu.device)
+    with gpu.autocast():
+        inside = left @ left
+    expected = torch.get_autocast_dtype(gpu.device.type)
+    assert inside.dtype == expected, f"autocast made {inside.dtype}, torch's default is {expected}"
+
+
+@case(
+    "precision/autocast-keeps-weights",
+    spec="Weights and their gradients stay float32 under autocast.",
+    capability=AUTOCAST,
+    covers=("Backend.autocast",),
+)
+def test_autocast_keeps_weights(gpu, torch):
+    layer = torch.nn.Linear(8, 8).to(gpu.device)
+    with gpu.autocast(torch.bfloat16):
+        result = layer(torch.ones(4, 8, device=gpu.device))
+    result.float().sum().backward()
+    assert result.dtype == torch.bfloat16, f"the layer's result is {result.dtype}"
+    assert layer.weight.dtype == torch.float32, f"the weight is {layer.weight.dtype}"
+    assert layer.weight.grad.dtype == torch.float32, f"the gradient is {layer.weight.grad.dtype}"
+
+
+@case(
+    "precision/autocast-is-accurate",
+    spec="A product under autocast in bfloat16 is near the product in float64.",
+    outcome="bounded: |A||B| * (k * 2^-24 + 2 u) + u |AB|, u = 2^-8",
+    capability=AUTOCAST,
+    covers=("Backend.autocast",),
+)
+def test_autocast_is_accurate(gpu, torch):
+    left, right = torch.randn(64, 128), torch.randn(128, 64)
+    with gpu.autocast(torch.bfloat16):
+        found = (left.to(gpu.device) @ right.to(gpu.device)).cpu().double()
+    exact, unit = left.double() @ right.double(), UNIT["bfloat16"]
+    magnitude = left.double().abs() @ right.double().abs()
+    bound = magnitude * (128 * UNIT["float32"] + 2.01 * unit) + 1.01 * unit * exact.abs()
+    worst = float(((found - exact).abs() / bound).max())
+    assert worst <= 1.0, f"a product under autocast is {worst:.2f} times the bound off"
+
+
+@case(
+    "precision/autocast-ends-after-error",
+    spec="An exception inside autocast passes through, and autocast is off again.",
+    capability=AUTOCAST,
+    covers=("Backend.autocast",),
+)
+def test_autocast_ends_after_error(gpu, torch):
+    def body():
+        with gpu.autocast(torch.bfloat16):
+            raise KeyError("on purpose")
+
+    refused(body, KeyError, "an exception inside autocast")
+    left = torch.ones(4, 4, device=gpu.device)
+    assert (left @ left).dtype == torch.float32, "autocast stayed on after an exception"
+
+
+@case(
+    "precision/autocast-of-a-bool-is-refused",
+    spec="autocast(True), which older torch code writes for enabled, is a TypeError.",
+    capability=AUTOCAST,
+    outcome="unsupported",
+    covers=("Backend.autocast",),
+)
+def test_autocast_of_a_bool_is_refused(gpu):
+    gpu.autocast(enabled=False)
+    refused(lambda: gpu.autocast(True), TypeError, "autocast(True)")
+
+
+def _step(gpu, torch, scaler, gradient):
+    """One step of SGD from 1.0 with that gradient: the weight and the scale afterwards."""
+    weight = torch.ones(1, device=gpu.device, requires_grad=True)
+    optimiser = torch.optim.SGD([weight], lr=0.5)
+    scaler.scale((weight * gradient).sum()).backward()
+    scaler.step(optimiser)
+    scaler.update()
+    return float(weight.detach()), scaler.get_scale()
+
+
+@case(
+    "precision/scaler-steps",
+    spec="A step through a GradScaler is the step without one.",
+    capability=AUTOCAST,
+    covers=("Backend.GradScaler", "portagpu.GradScaler"),
+    params={"call": CALLS},
+    smoke=True,
+)
+def test_scaler_steps(gpu, torch, call):
+    scaler = (gpu if call == "method" else pg).GradScaler(init_scale=1024.0)
+    weight, _ = _step(gpu, torch, scaler, 0.25)
+    assert weight == 0.875, f"1 - 0.5 * 0.25 through a GradScaler is {weight}"
+
+
+@case(
+    "precision/scaler-skips-infinity",
+    spec="A step whose gradient is infinite is skipped, and the scale halves.",
+    capability=AUTOCAST,
+    covers=("Backend.GradScaler",),
+)
+def test_scaler_skips_infinity(gpu, torch):
+    scaler = gpu.GradScaler(init_scale=1024.0)
+    weight, scale = _step(gpu, torch, scaler, math.inf)
+    assert weight == 1.0, f"an infinite gradient moved the weight to {weight}"
+    assert scale == 512.0, f"after an infinite gradient the scale is {scale}, not 512"
+
+
+@case(
+    "precision/scaler-grows",
+    spec="After its interval of good steps the scale doubles.",
+    capability=AUTOCAST,
+    covers=("Backend.GradScaler",),
+)
+def test_scaler_grows(gpu, torch):
+    scaler = gpu.GradScaler(init_scale=8.0, growth_interval=2)
+    scales = [_step(gpu, torch, scaler, 0.25)[1] for _ in range(4)]
+    assert scales == [8.0, 16.0, 16.0, 32.0], f"the scale went {scales}"
+
+
+@case(
+    "precision/scaler-disabled",
+    spec="A GradScaler that is disabled scales nothing.",
+    capability=AUTOCAST,
+    covers=("Backend.GradScaler",),
+)
+def test_scaler_disabled(gpu, torch):
+    scaler = gpu.GradScaler(enabled=False)
+    value = torch.tensor(3.0, device=gpu.device)
+    assert float(scaler.scale(value)) == 3.0, "a disabled scaler changed the loss"
+    assert _step(gpu, torch, scaler, 0.25)[0] == 0.875, "a disabled scaler changed the step"
+
+
+@case(
+    "precision/scaler-state",
+    spec="A GradScaler's state restores its scale.",
+    capability=AUTOCAST,
+    covers=("Backend.GradScaler",),
+)
+def test_scaler_state(gpu, torch):
+    source = gpu.GradScaler(init_scale=1024.0)
+    _step(gpu, torch, source, math.inf)
+    other = gpu.GradScaler()
+    other.load_state_dict(source.state_dict())
+    assert other.get_scale() == 512.0, f"the restored scale is {other.get_scale()}, not 512"
+
+
+@case(
+    "precision/training-choice",
+    spec="What a training loop is told to use is native here, and only float16 needs a scaler.",
+    covers=("Precision.training",),
+    traps=("P13", "P14", "C01"),
+    smoke=True,
+)
+def test_training_choice(gpu, torch):
+    choice = gpu.precision.training()
+    halves = [each for each in ("bfloat16", "float16") if claimed(gpu, each) == "native"]
+    expected = getattr(torch, halves[0]) if halves else None
+    assert choice.autocast is expected, f"native are {halves}, autocast is {choice.autocast}"
+    assert choice.scaler is (expected is torch.float16), f"a scaler for {expected}"
+    assert choice.reduce_dtype is torch.float32, f"gradients are reduced in {choice.reduce_dtype}"
+
+
+@case(
+    "precision/training-of-storage-is-refused",
+    spec="Autocast to a dtype that it does not take is a ValueError.",
+    outcome="unsupported",
+    covers=("Precision.training",),
+)
+def test_training_of_storage_is_refused(gpu, torch):
+    refused(lambda: gpu.precision.training(torch.float8_e4m3fn), ValueError, "autocast to fp8")
+    refused(lambda: gpu.precision.training(torch.int8), ValueError, "autocast to int8")
+
+
+@case(
+    "precision/training-learns",
+    spec="Twenty steps of training by what a loop is told at least halve the loss.",
+    capability=AUTOCAST,
+    covers=("Precision.training", "Backend.autocast", "Backend.GradScaler"),
+    params={"dtype": ("float32", "bfloat16", "float16")},
+)
+def test_training_learns(gpu, torch, dtype):
+    if claimed(gpu, dtype) not in ("native", "emulated"):
+        raise NotClaimed(f"{gpu.name} does not compute in {dtype}")
+    choice = gpu.precision.training(getattr(torch, dtype))
+    layer = torch.nn.Linear(16, 16, bias=False).to(gpu.device)
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.2)
+    scaler = gpu.GradScaler(enabled=choice.scaler)
+    inputs = torch.randn(64, 16).to(gpu.device)
+    losses = []
+    for _ in range(20):
+        optimiser.zero_grad()
+        with gpu.autocast(choice.autocast, enabled=choice.autocast is not None):
+            result = layer(inputs)
+        made = choice.autocast or torch.float32
+        assert result.dtype is made, f"a layer under autocast to {made} gave {result.dtype}"
+        loss = (result.float() - inputs).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimiser)
+        scaler.update()
+        losses.append(float(loss))
+    assert losses[-1] < losses[0] / 2, f"the loss went from {losses[0]} to {losses[-1]}"
+
+
+@case(
+    "precision/alignment",
+    spec="The alignment of matrices is a power of two for dtypes that the device computes in.",
+    covers=("Precision.alignment",),
+    traps=("P06",),
+)
+def test_alignment(gpu):
+    if not gpu.precision.alignment:
+        raise NotClaimed(f"no fact states how {gpu.name} wants matrices aligned")
+    for dtype, multiple in gpu.precision.alignment.items():
+        assert multiple.bit_count() == 1, f"{dtype} is aligned to {multiple} elements"
+        level = str(gpu.precision.support(dtype))
+        assert level == "native", f"{dtype} is aligned to {multiple} elements and {level}"
+    choice = gpu.precision.training()
+    assert choice.alignment == gpu.precision.alignment.get(choice.autocast), "another alignment"
+
+
+@case(
+    "precision/deterministic-settings",
+    spec="Variables that determinism needs are returned, and where one is missing it is refused.",
+    covers=("Precision.deterministic_env", "Precision.training"),
+    traps=("P18", "P19"),
+)
+def test_deterministic_settings(gpu, torch):
+    settings = gpu.precision.training().deterministic
+    assert dict(settings.env) == dict(gpu.precision.deterministic_env), "another environment"
+    assert settings.missing({**settings.env}) == {}, "its own environment is not enough"
+    assert settings.missing({}) == dict(settings.env), "an empty environment has something"
+    before = dict(os.environ)
+    was = torch.are_deterministic_algorithms_enabled()
+    benchmark = torch.backends.cudnn.benchmark
+    try:
+        if settings.missing():
+            refused(settings.enable, RuntimeError, "determinism without its variables")
+            assert torch.are_deterministic_algorithms_enabled() is was, "a refusal set a switch"
+        else:
+            settings.enable()
+            assert torch.are_deterministic_algorithms_enabled(), "determinism is not enabled"
+    finally:
+        torch.use_deterministic_algorithms(was)
+        torch.backends.cudnn.benchmark = benchmark
+    assert dict(os.environ) == before, "the environment was written"

@@ -1,0 +1,55 @@
+"""What the cases of several files share: dtypes, their roundoff, and values on and off a device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.suite.cases import NotClaimed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+
+    from portagpu.contract import Backend
+
+FLOATS: Final = ("float64", "float32", "bfloat16", "float16")
+INTEGERS: Final = ("int64", "int32", "int16", "int8", "uint8")
+FP8: Final[Mapping[str, tuple[int, int, int, bool]]] = {
+    "float8_e4m3fn": (4, 3, 7, False),
+    "float8_e5m2": (5, 2, 15, False),
+    "float8_e4m3fnuz": (4, 3, 8, True),
+    "float8_e5m2fnuz": (5, 2, 16, True),
+}
+"""Bits of exponent, bits of mantissa, bias, and whether it is of the FNUZ kind.
+
+OCP 8-bit floating point specification 1.0; FNUZ: openxla/stablehlo RFC 20230321.
+"""
+UNIT: Final = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""The unit roundoff u: half the distance from 1 to the next number."""
+
+
+def on(gpu: Backend, values: Sequence[float], dtype: str) -> torch.Tensor:
+    """``values``, rounded on the host to ``dtype``, on the device."""
+    import torch
+
+    return torch.tensor(values, dtype=torch.float64).to(getattr(torch, dtype)).to(gpu.device)
+
+
+def listed(tensor: torch.Tensor) -> list[Any]:
+    """The values of a tensor in float64."""
+    return tensor.cpu().double().tolist()
+
+
+def claimed(gpu: Backend, dtype: str) -> str:
+    """The support that the backend claims for the dtype of that name."""
+    import torch
+
+    return str(gpu.precision.support(getattr(torch, dtype)))
+
+
+def need_to_hold(gpu: Backend, *dtypes: str) -> None:
+    """Raise NotClaimed where the backend claims not even tensors of one of the dtypes."""
+    for dtype in dtypes:
+        if claimed(gpu, dtype) == "none":
+            raise NotClaimed(f"{gpu.name} claims no tensors of {dtype}")
