@@ -118,18 +118,18 @@ def batch_of(number: int, size: int, seed: int, place: Place) -> tuple[torch.Ten
 
 def train(options: argparse.Namespace, place: Place) -> None:
     """Train, and print the loss as it falls, then what it cost."""
-    dtype = DTYPES[options.precision or default_precision()]
+    # by default bfloat16 or float16 where the device computes it itself, else float32
+    choice = pg.backend().precision.training(DTYPES.get(options.precision))
     torch.manual_seed(options.seed)
     model: nn.Module = Decoder().to(pg.device())
     if place.world > 1:
         model = DistributedDataParallel(model, device_ids=pg.backend().comm.device_ids)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
-    # only float16 has gradients too small for its exponent; elsewhere the scaler does nothing
-    scaler = pg.GradScaler(enabled=dtype is torch.float16)
+    scaler = pg.GradScaler(enabled=choice.scaler)
 
     def loss_of(number: int) -> torch.Tensor:
         digits, answers = batch_of(number, options.batch, options.seed, place)
-        with pg.annotate("forward"), pg.autocast(dtype, enabled=dtype is not torch.float32):
+        with pg.annotate("forward"), pg.autocast(choice.autocast, choice.autocast is not None):
             logits = model(digits)
         return F.cross_entropy(logits.float().flatten(0, 1), answers.flatten())
 
@@ -154,14 +154,14 @@ def train(options: argparse.Namespace, place: Place) -> None:
     with torch.no_grad():
         held_out = mean_over_ranks(loss_of(HELD_OUT), place)
     peak_mib = pg.max_memory_allocated() / 2**20
-    where = f"{place.world} rank(s) of {pg.backend().name}, {str(dtype).removeprefix('torch.')}"
+    where = f"{place.world} rank(s) of {pg.backend().name}, {named(choice.autocast)}"
     report(f"final loss {held_out:.6f} after {options.steps} steps on {where}: ", place, end="")
     report(f"{rate:.0f} tokens/s, peak memory {peak_mib:.0f} MiB a rank", place)
 
 
-def default_precision() -> str:
-    """bfloat16 where the device computes it itself; where it is emulated, float32 is faster."""
-    return "bfloat16" if pg.is_bf16_supported(including_emulation=False) else "float32"
+def named(autocast: torch.dtype | None) -> str:
+    """The dtype that products ran in."""
+    return str(autocast or torch.float32).removeprefix("torch.")
 
 
 def mean_over_ranks(loss: torch.Tensor, place: Place) -> float:
@@ -186,7 +186,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64, help="sequences a step, over all ranks")
     parser.add_argument("--lr", type=float, default=3e-3, help="learning rate [%(default)s]")
     parser.add_argument("--every", type=int, default=20, help="steps between reports")
-    parser.add_argument("--precision", choices=sorted(DTYPES), help="[bfloat16 if in hardware]")
+    parser.add_argument("--precision", choices=sorted(DTYPES), help="[what the hardware has]")
     options = parser.parse_args()
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if min(options.steps, options.every, options.batch) < 1 or options.batch % world:

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from portagpu.precision import cast
-from portagpu.precision.casts import _asked, _torch_saturates
+from portagpu.precision.casts import _torch_saturates
 
 pytestmark = pytest.mark.torch
 
@@ -31,7 +31,7 @@ def test_inside_the_range_a_cast_is_torch_s(dtype, source) -> None:
 
 @pytest.mark.parametrize("dtype", FP8)
 def test_it_saturates_whether_or_not_torch_does(monkeypatch, dtype) -> None:
-    monkeypatch.setattr("portagpu.precision.casts._asked", lambda *_: False)
+    monkeypatch.setattr("portagpu.precision.casts._torch_saturates", lambda *_: False)
     largest = torch.finfo(dtype).max
     found = cast(torch.tensor([1e30, -math.inf, largest * 1.04]), dtype).double().tolist()
     assert found == [largest, -largest, largest], "without torch's own saturation"
@@ -42,7 +42,9 @@ def test_the_shortcut_is_what_torch_was_seen_to_do() -> None:
         cast_by_torch = torch.tensor([1e30, -math.inf]).to(dtype).double().tolist()
         largest = torch.finfo(dtype).max
         expected = cast_by_torch == [largest, -largest]
-        assert _asked(torch.float32, dtype, "cpu") is expected, f"torch casts to {dtype} otherwise"
+        assert _torch_saturates(torch.float32, dtype, "cpu") is expected, (
+            f"torch casts to {dtype} otherwise"
+        )
 
 
 def test_a_fake_tensor_takes_no_shortcut() -> None:
@@ -50,7 +52,6 @@ def test_a_fake_tensor_takes_no_shortcut() -> None:
 
     with FakeTensorMode():
         fake = torch.empty(8, device="cuda")
-        assert not _torch_saturates(fake, torch.float8_e4m3fn)
         assert cast(fake, torch.float8_e4m3fn).dtype is torch.float8_e4m3fn
 
 
@@ -78,6 +79,16 @@ def test_one_fp8_format_is_cast_to_another(dtype) -> None:
     x = torch.tensor([57344.0, -2.0, 0.25]).to(torch.float8_e5m2)
     largest = torch.finfo(dtype).max
     assert cast(x, dtype).double().tolist() == [largest, -2.0, 0.25]
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fnuz, torch.float8_e5m2, torch.int8])
+def test_parts_are_as_the_whole(monkeypatch, dtype) -> None:
+    monkeypatch.setattr("portagpu.precision.casts._PART", 5)
+    x = torch.linspace(-1e3, 1e3, 4002).reshape(3, -1, 1)
+    largest = 127 if dtype is torch.int8 else torch.finfo(dtype).max
+    whole = x.clamp(-largest - (dtype is torch.int8), largest)
+    expected = (whole.round() if dtype is torch.int8 else whole).to(dtype)
+    assert torch.equal(cast(x, dtype, nan="zero").float(), expected.float())
 
 
 def test_empty_and_strided_tensors() -> None:

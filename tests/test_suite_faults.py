@@ -16,7 +16,7 @@ import torch
 
 from portagpu.arch import Arch
 from portagpu.contract import Capability
-from portagpu.precision import Fp8, Precision, Support
+from portagpu.precision import Arithmetic, Fp8, Precision, Recipe, Scaled, Support
 from portagpu.results import Verdict
 from portagpu.sizing import Launch, Sizing
 from portagpu_cpu.backend import CpuBackend
@@ -287,6 +287,47 @@ class AlwaysBfloat16(CpuBackend):
         return True
 
 
+class KnowsNoMemoryError(CpuBackend):
+    def is_oom(self, error):
+        del error
+        return False
+
+
+class TakesAnyErrorForMemory(CpuBackend):
+    def is_oom(self, error):
+        return isinstance(error, Exception)
+
+
+class ProbesNothing(CpuBackend):
+    def dtype_support(self, dtype, *, probe=False):
+        del probe
+        return super().dtype_support(dtype)
+
+
+class ComputesInBfloat16(CpuBackend):
+    def float32_arithmetic(self, operation="matmul"):
+        del operation
+        return Arithmetic.BF16
+
+
+class ForgetsScales(CpuBackend):
+    def scaled_matmul(self, left, right, out_dtype=None, *, native_only=False):
+        left = Scaled(left.data, torch.ones_like(left.scale), left.recipe, left.dim)
+        return super().scaled_matmul(left, right, out_dtype, native_only=native_only)
+
+
+class MixesFlavours(CpuBackend):
+    def scaled_matmul(self, left, right, out_dtype=None, *, native_only=False):
+        if left.flavour != right.flavour:
+            return left.dequantize(out_dtype) @ right.dequantize(out_dtype)
+        return super().scaled_matmul(left, right, out_dtype, native_only=native_only)
+
+
+class AlwaysScales(Precision):
+    def training(self, dtype=None):
+        return replace(super().training(dtype), scaler=True)
+
+
 class MarksNothing(CpuBackend):
     def annotate(self, name):
         del name
@@ -544,7 +585,7 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         CpuBackend,
         {"precision": _precision(float8_e4m3fn=Support.NATIVE)},
         "precision/arithmetic-works[float8_e4m3fn]",
-        "not implemented",
+        "no fp8 instructions",
     ),
     "claims fp8 without a pair": (
         CpuBackend,
@@ -557,6 +598,78 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         {"precision": MIXED_FP8},
         "precision/fp8-flavour-is-one",
         "two flavours",
+    ),
+    "says that float32 is stored": (
+        CpuBackend,
+        {"precision": _precision(float32=Support.STORAGE)},
+        "precision/support-as-it-runs[float32]",
+        "stated as storage and ran as emulated",
+    ),
+    "probes nothing": (
+        ProbesNothing,
+        {},
+        "precision/support-as-it-runs[float64]",
+        "was not run",
+    ),
+    "claims a recipe": (
+        CpuBackend,
+        {"precision": Precision(GOOD_TABLE, recipes=frozenset({Recipe.ROW}))},
+        "precision/recipes-run[row]",
+        "no fp8 instructions",
+    ),
+    "claims recipes without fp8": (
+        CpuBackend,
+        {"precision": Precision(GOOD_TABLE, recipes=frozenset({Recipe.ROW}))},
+        "precision/recipes-of-target",
+        "without fp8 instructions",
+    ),
+    "claims tf32": (
+        CpuBackend,
+        {"precision": Precision(GOOD_TABLE, tf32=Arithmetic.TF32)},
+        "precision/tf32-of-target",
+        "has ieee, not tf32",
+    ),
+    "aligns to twelve": (
+        CpuBackend,
+        {"precision": Precision(GOOD_TABLE, alignment={torch.float32: 12})},
+        "precision/alignment",
+        "aligned to 12 elements",
+    ),
+    "always scales gradients": (
+        CpuBackend,
+        {"precision": AlwaysScales(GOOD_TABLE)},
+        "precision/training-choice",
+        "a scaler for",
+    ),
+    "knows no memory error": (
+        KnowsNoMemoryError,
+        {},
+        "memory/too-much-is-an-error",
+        "does not know",
+    ),
+    "takes any error for memory": (
+        TakesAnyErrorForMemory,
+        {},
+        "memory/is-oom-reads-every-vendor[method]",
+        "for one",
+    ),
+    "computes float32 in bfloat16": (
+        ComputesInBfloat16,
+        {},
+        "precision/float32-switch[ieee-matmul]",
+        "ran in bf16",
+    ),
+    "forgets scales": (
+        ForgetsScales,
+        {},
+        "precision/scaled-matmul-is-exact[row-e4m3-e4m3]",
+        "are wrong",
+    ),
+    "mixes flavours in a product": (
+        MixesFlavours,
+        {},
+        "precision/flavours-do-not-mix",
+        "was not refused",
     ),
     "denies a dtype": (
         CpuBackend,

@@ -28,7 +28,7 @@ def _small_integers(gpu, torch, shape, dtype, recipe, dim):
     data = torch.randint(-1, 2, shape).float()
     powers = {"tensor": (), "row": [1 if each == dim else size for each, size in enumerate(shape)]}
     blocks = [size // 32 if each == dim else size for each, size in enumerate(shape)]
-    scale = torch.ldexp(torch.ones(()), torch.randint(-2, 3, powers.get(recipe, blocks)))
+    scale = torch.randint(-2, 3, powers.get(recipe, blocks)).float().exp2()
     spread = scale.repeat_interleave(32, dim) if recipe == "mx" else scale
     kept = scale.to(torch.float8_e8m0fnu) if recipe == "mx" else scale
     scaled = Scaled(data.to(gpu.device).to(dtype), kept.to(gpu.device), Recipe(recipe), dim)

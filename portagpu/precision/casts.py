@@ -42,6 +42,10 @@ class OnNan(StrEnum):
     """ValueError; it waits for the device."""
 
 
+_PART: Final = 1 << 17
+"""Elements for each thread of a CPU: at most 1 MiB, which is near the second-level cache of one."""
+_CLAMPED_FIRST: Final = (*FP8_NAMES, "int8")
+"""Every wider format has the ends of these, so that clamping does not round them."""
 _WIDE: Final = ("float64", "float32", "bfloat16", "float16")
 
 
@@ -64,36 +68,68 @@ def cast(
     target = _target(dtype)
     on_infinity, on_nan = OnInfinity(infinity), OnNan(nan)
     _check_policy(target, on_infinity, on_nan)
-    x = _without_specials(_wide(x), on_infinity, on_nan)
+    x = _wide(x)
+    _refuse(x, on_infinity, on_nan)
+    if on_infinity is OnInfinity.NAN:
+        x = x.masked_fill(x.isinf(), math.nan)
+    zero_nan = on_nan is OnNan.ZERO
+    keep = on_infinity is OnInfinity.KEEP
+    if target.name in _CLAMPED_FIRST and not keep:
+        return _clamped(x, dtype, target, zero_nan=zero_nan)
+    if zero_nan:
+        x = x.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf)
     if target.name in FP8_NAMES:
-        return _to_fp8(x, dtype, target, keep=on_infinity is OnInfinity.KEEP)
-    if target.kind is Kind.INTEGER:
-        return x.round().clamp(target.min, target.max).to(dtype)
-    # clamped after the cast: 65504, the largest float16, is no bfloat16
-    finite = x.to(dtype).clamp(target.min, target.max)
-    return finite.where(~x.isinf(), x.to(dtype)) if on_infinity is OnInfinity.KEEP else finite
-
-
-def _to_fp8(x: torch.Tensor, dtype: torch.dtype, target: Format, *, keep: bool) -> torch.Tensor:
-    """Clamped before the cast: every wider format has the largest number of each fp8 format."""
-    if keep:
         return x.clamp(target.min, target.max).where(~x.isinf(), x).to(dtype)
-    if _torch_saturates(x, dtype):
-        return x.to(dtype)
-    return x.clamp(target.min, target.max).to(dtype)
+    # clamped after the cast: 65504, the largest float16, is no bfloat16
+    narrow = x.to(dtype)
+    if keep:
+        return narrow.clamp(target.min, target.max).where(~x.isinf(), narrow)
+    ends = (target.min, target.max)
+    return narrow.clamp(*ends) if narrow is x else narrow.clamp_(*ends)
 
 
-def _torch_saturates(x: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether torch's own cast does; a traced or fake tensor has no values to ask with."""
+def _clamped(
+    x: torch.Tensor, dtype: torch.dtype, target: Format, *, zero_nan: bool
+) -> torch.Tensor:
+    """``x`` clamped and then cast; to an integer also rounded."""
     import torch
 
-    if type(x) not in (torch.Tensor, torch.nn.Parameter) or torch.compiler.is_compiling():
-        return False
-    return _asked(x.dtype, dtype, x.device.type)
+    integer = target.kind is Kind.INTEGER
+    plain = type(x) in (torch.Tensor, torch.nn.Parameter) and not torch.compiler.is_compiling()
+    if plain and not (integer or zero_nan) and _torch_saturates(x.dtype, dtype, x.device.type):
+        return x.to(dtype)
+    graph = x.requires_grad and torch.is_grad_enabled()
+    if plain and not graph and x.device.type == "cpu" and x.is_contiguous():
+        return _clamped_in_parts(x.detach(), dtype, target, zero_nan)
+    x = x.clamp(target.min, target.max)
+    x = x.nan_to_num(nan=0.0) if zero_nan else x
+    return (x.round() if integer else x).to(dtype)
+
+
+def _clamped_in_parts(
+    x: torch.Tensor, dtype: torch.dtype, target: Format, zero_nan: bool
+) -> torch.Tensor:
+    """The same in parts that stay in a CPU's cache.
+
+    Memory for a whole clamped tensor, new each time, would cost several times the cast.
+    """
+    import torch
+
+    size = min(_PART * torch.get_num_threads(), max(1, x.numel()))
+    kept = torch.empty(size, dtype=x.dtype)
+    result = torch.empty(x.shape, dtype=dtype)
+    parts = (each.view(-1).split(size) for each in (x, result))
+    for part, into in zip(*parts, strict=True):
+        clamped = torch.clamp(part, target.min, target.max, out=kept[: part.numel()])
+        if zero_nan:
+            clamped.nan_to_num_(nan=0.0)
+        into.copy_(clamped.round_() if target.kind is Kind.INTEGER else clamped)
+    return result
 
 
 @cache
-def _asked(source: torch.dtype, dtype: torch.dtype, device: str) -> bool:
+def _torch_saturates(source: torch.dtype, dtype: torch.dtype, device: str) -> bool:
+    """Whether torch's own cast saturates, infinity included; it is asked once."""
     import torch
 
     largest = torch.finfo(dtype).max
@@ -127,13 +163,8 @@ def _check_policy(target: Format, infinity: OnInfinity, nan: OnNan) -> None:
         raise ValueError(f"{target.name} has no NaN to keep: say nan='zero' or nan='raise'")
 
 
-def _without_specials(x: torch.Tensor, infinity: OnInfinity, nan: OnNan) -> torch.Tensor:
+def _refuse(x: torch.Tensor, infinity: OnInfinity, nan: OnNan) -> None:
     if infinity is OnInfinity.RAISE and bool(x.isinf().any()):
         raise OverflowError(f"{int(x.isinf().sum())} of {x.numel()} values to cast are infinite")
     if nan is OnNan.RAISE and bool(x.isnan().any()):
         raise ValueError(f"{int(x.isnan().sum())} of {x.numel()} values to cast are NaN")
-    if nan is OnNan.ZERO:
-        x = x.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf)
-    if infinity is OnInfinity.NAN:
-        x = x.masked_fill(x.isinf(), math.nan)
-    return x

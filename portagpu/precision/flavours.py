@@ -20,8 +20,8 @@ from portagpu.precision.scaling import Scaled
 if TYPE_CHECKING:
     import torch
 
-_PART: Final = 1 << 22
-"""Bytes that are converted at a time: torch looks up with 4 bytes for an index."""
+_PART: Final = 1 << 20
+"""Elements that are converted at a time."""
 
 
 class OnLoss(StrEnum):
@@ -53,28 +53,37 @@ def convert(scaled: Scaled, flavour: str, *, lossy: OnLoss | str = OnLoss.RAISE)
     target = FLAVOURS[flavour][FLAVOURS[scaled.flavour].index(name)]
     codes, lost = _tables(name, target)
     data = scaled.data.view(torch.uint8)
-    if policy is OnLoss.RAISE and any(lost):
-        count = int(_looked_up(data, lost).sum(dtype=torch.int64))
-        if count:
-            raise OverflowError(
-                f"{count} of {data.numel()} values of {name} do not exist in {target}: "
-                "say lossy='saturate', or quantize again from the original"
-            )
+    found, count = _looked_up(data, codes, lost if policy is OnLoss.RAISE else bytes(256))
+    if count:
+        raise OverflowError(
+            f"{count} of {data.numel()} values of {name} do not exist in {target}: "
+            "say lossy='saturate', or quantize again from the original"
+        )
     factor = 2.0 if flavour == "fnuz" else 0.5
-    converted = _looked_up(data, codes).view(getattr(torch, target))
+    converted = found.view(getattr(torch, target))
     return Scaled(converted, scaled.scale.float() * factor, scaled.recipe, scaled.dim)
 
 
-def _looked_up(data: torch.Tensor, table: bytes) -> torch.Tensor:
-    """``table[data]`` of the shape of ``data``, both uint8."""
+def _looked_up(data: torch.Tensor, table: bytes, counted: bytes) -> tuple[torch.Tensor, int]:
+    """``table[data]`` of the shape of ``data``, both uint8, and the sum of ``counted[data]``.
+
+    In parts, because torch looks up with four bytes for an index.
+    """
     import torch
 
-    values = torch.tensor(list(table), dtype=torch.uint8, device=data.device)
+    values, ones = (
+        torch.tensor(list(each), dtype=torch.uint8, device=data.device) for each in (table, counted)
+    )
     flat = data.reshape(-1)
     found = torch.empty_like(flat)
+    indices = torch.empty(min(_PART, flat.numel()), dtype=torch.int32, device=data.device)
+    sums = []
     for part, into in zip(flat.split(_PART), found.split(_PART), strict=True):
-        torch.index_select(values, 0, part.int(), out=into)
-    return found.view(data.shape)
+        index = indices[: part.numel()].copy_(part)
+        if any(counted):
+            sums.append(torch.index_select(ones, 0, index, out=into).sum(dtype=torch.int64))
+        torch.index_select(values, 0, index, out=into)
+    return found.view(data.shape), int(sum(sums))
 
 
 @cache
