@@ -147,3 +147,14 @@ def test_formats_are_found_by_name_and_by_dtype() -> None:
 def test_a_code_with_too_many_bits_is_refused(code: int) -> None:
     with pytest.raises(ValueError, match="codes of 8 bits"):
         FORMATS["float8_e5m2"].decode(code)
+
+
+def test_formats_and_operations_import_no_torch() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, portagpu.precision; print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "False", "portagpu.precision imports torch"

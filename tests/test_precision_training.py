@@ -26,7 +26,7 @@ BF16, FP16 = torch.bfloat16, torch.float16
 # target: autocast, scaler, alignment, what tf32 becomes, fp8 (e4m3) and recipes; by hand from the
 # vendors' documents
 EXPECTED = {
-    "nvidia-v100-sxm2": (FP16, True, 8, "ieee", None, ""),
+    "nvidia-v100-sxm2": (FP16, True, 16, "ieee", None, ""),
     "nvidia-t4": (FP16, True, 16, "ieee", None, ""),
     "nvidia-a100-sxm-80gb": (BF16, False, 16, "tf32", None, ""),
     "nvidia-l4": (BF16, False, 16, "tf32", "float8_e4m3fn", "row tensor"),
@@ -34,9 +34,9 @@ EXPECTED = {
     "nvidia-b200-sxm": (BF16, False, 16, "tf32", "float8_e4m3fn", "mx row tensor"),
     "nvidia-rtx5090": (BF16, False, 16, "tf32", "float8_e4m3fn", "row tensor"),
     "amd-mi50": (FP16, True, None, "ieee", None, ""),
-    "amd-mi210": (BF16, False, 16, "ieee", None, ""),
-    "amd-mi300x": (BF16, False, 16, "tf32", "float8_e4m3fnuz", "row tensor"),
-    "amd-mi355x": (BF16, False, 16, "bf16x3", "float8_e4m3fn", "row tensor"),
+    "amd-mi210": (BF16, False, 32, "ieee", None, ""),
+    "amd-mi300x": (BF16, False, 32, "tf32", "float8_e4m3fnuz", "row tensor"),
+    "amd-mi355x": (BF16, False, 32, "bf16x3", "float8_e4m3fn", "row tensor"),
     "amd-w7900": (BF16, False, 16, "ieee", None, ""),
     "amd-rx9070xt": (BF16, False, 16, "ieee", "float8_e4m3fn", "tensor"),
 }
