@@ -233,6 +233,11 @@ class Plugin(ABC):
     """The name users give; the entry point has the same."""
     contract: ClassVar[tuple[int, int]] = CONTRACT
     """The version of the contract that the plugin was written for: state it as literal numbers."""
+    commands: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """Command lines whose output says what this vendor's devices are and how they are linked, in
+    formats of ``portagpu.telemetry.formats``. Since contract 1.1; run where such a GPU is."""
+    vendor: ClassVar[str] = ""
+    """Whose GPUs these are, as ``portagpu.inventory`` calls it; empty for a CPU."""
     shared: ClassVar[bool] = False
     """True where all ranks of a machine share one device, so that any index opens it (a CPU)."""
 

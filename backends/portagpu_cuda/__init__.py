@@ -25,6 +25,11 @@ class CudaPlugin(TorchGpuPlugin):
     maker = "NVIDIA"
     remedy = "a CUDA build of torch (https://pytorch.org/get-started/locally)"
     masks = ("CUDA_VISIBLE_DEVICES",)
+    commands = (
+        ("nvidia-smi", "-q", "-x"),
+        ("nvidia-smi", "topo", "-m"),
+        ("nvidia-smi", "nvlink", "-s"),
+    )
     backend = "portagpu_cuda.backend"
     identity = "portagpu_cuda.identity"
     prober = "portagpu_cuda.gpus"

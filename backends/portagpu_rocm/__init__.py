@@ -26,6 +26,13 @@ class RocmPlugin(TorchGpuPlugin):
     maker = "AMD"
     remedy = "a ROCm build of torch (https://pytorch.org/get-started/locally)"
     masks = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    commands = (
+        ("amd-smi", "static", "--json"),
+        ("amd-smi", "metric", "--json"),
+        ("amd-smi", "topology", "--json"),
+        ("rocm-smi", "--showtopo"),
+        ("rocminfo",),
+    )
     backend = "portagpu_rocm.backend"
     identity = "portagpu_rocm.identity"
     prober = "portagpu_rocm.gpus"

@@ -17,6 +17,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.info:info",
         "Show hardware, torch, libraries, the matching target and each backend's reason.",
     ),
+    "record": (
+        "portagpu.cli.record:record",
+        "Save what this machine shows, so that it can be replayed elsewhere.",
+    ),
     "bringup": (
         "portagpu.cli.bringup:bringup",
         "Run the ordered bring-up gates on this machine and give one verdict.",

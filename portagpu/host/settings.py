@@ -29,6 +29,9 @@ _REDIRECTS: Final = 1 << 2 | 1 << 3 | 1 << 5
 _MOST_CAPABILITIES: Final = (4096 - 256) // 8
 
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_PARAMETERS: Final = re.compile(
+    r"(?:amd_|intel_)?iommu(?:\.\w+)?|pci|pcie_acs_override|numa_balancing|transparent_hugepage"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +56,6 @@ def read_settings(tree: Tree, gpus: Iterable[str] = ()) -> Settings:
     """The settings below ``tree``; ``gpus`` are the PCI addresses of the GPUs."""
     addresses = tuple(gpus)
     words = (tree.text("proc/cmdline") or "").split()
-    pattern = r"(amd_|intel_)?iommu(\.\w+)?|pci|pcie_acs_override|numa_balancing|"
-    pattern += r"transparent_hugepage"
     balancing = tree.integer("proc/sys/kernel/numa_balancing")
     modes = re.search(r"\[(\w+)\]", tree.text("sys/kernel/mm/transparent_hugepage/enabled") or "")
     return Settings(
@@ -62,8 +63,13 @@ def read_settings(tree: Tree, gpus: Iterable[str] = ()) -> Settings:
         numa_balancing=balancing > 0 if balancing is not None else None,
         huge_pages=modes.group(1) if modes else None,
         acs_redirects=_acs(tree, addresses),
-        parameters=tuple(word for word in words if re.fullmatch(pattern, word.split("=")[0])),
+        parameters=tuple(word for word in words if is_parameter(word)),
     )
+
+
+def is_parameter(word: str) -> bool:
+    """Whether a word of the kernel's command line is a setting that matters here."""
+    return _PARAMETERS.fullmatch(word.split("=")[0]) is not None
 
 
 def _iommu(tree: Tree, gpus: tuple[str, ...], words: list[str]) -> str | None:

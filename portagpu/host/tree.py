@@ -26,19 +26,25 @@ class Tree:
         """Whether this is the machine itself: only then may a system call complete the files."""
         return self.root == LIVE
 
-    def _path(self, path: str) -> Path:
+    def path(self, path: str) -> Path:
+        """Where that file of the machine lies; raises OSError for what is outside the tree."""
         if not self.at:
             return self.root / path
         if path != self.at and not path.startswith(f"{self.at}/"):
             raise FileNotFoundError(path)
         return self.root / path[len(self.at) + 1 :]
 
+    def _inside(self, path: str) -> Path:
+        """The same; a link in somebody's recording must not lead to the reader's own files."""
+        found = self.path(path)
+        if not self.is_live and not found.resolve().is_relative_to(self.root.resolve()):
+            raise FileNotFoundError(path)
+        return found
+
     def text(self, path: str) -> str | None:
         """The file's text without surrounding blanks; None where it cannot be read."""
-        try:
-            return self._path(path).read_text(encoding="utf-8", errors="replace").strip(" \t\n\0")
-        except OSError:
-            return None
+        data = self.data(path)
+        return None if data is None else data.decode(errors="replace").strip(" \t\n\0")
 
     def integer(self, path: str) -> int | None:
         """The decimal or 0x-prefixed number that the file holds."""
@@ -46,30 +52,30 @@ class Tree:
 
     def exists(self, path: str) -> bool:
         try:
-            return self._path(path).exists()
-        except OSError:
+            return self._inside(path).exists()
+        except (OSError, RuntimeError):
             return False
 
     def names(self, path: str, pattern: str = ".*") -> tuple[str, ...]:
         """Entries of the folder that match ``pattern`` in full, numbers in numeric order."""
         matcher = re.compile(pattern)
         try:
-            found = [e.name for e in self._path(path).iterdir() if matcher.fullmatch(e.name)]
-        except OSError:
+            found = [e.name for e in self._inside(path).iterdir() if matcher.fullmatch(e.name)]
+        except (OSError, RuntimeError):
             return ()
         return tuple(sorted(found, key=_natural))
 
     def data(self, path: str) -> bytes | None:
         """The file's bytes; None where it cannot be read."""
         try:
-            return self._path(path).read_bytes()
-        except OSError:
+            return self._inside(path).read_bytes()
+        except (OSError, RuntimeError):
             return None
 
     def link_parts(self, path: str) -> tuple[str, ...]:
         """The parts of what a symbolic link points to; empty where there is no link."""
         try:
-            return self._path(path).readlink().parts
+            return self.path(path).readlink().parts
         except OSError:
             return ()
 

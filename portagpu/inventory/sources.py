@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from portagpu.errors import BackendNotFound
+from portagpu.host import gpus_on_machine
 from portagpu.host.tree import Tree, as_tree
 from portagpu.inventory.infiniband import read_infiniband
 from portagpu.inventory.join import join
 from portagpu.inventory.kernel import kernel_findings
 from portagpu.inventory.kfd_links import kfd_links
 from portagpu.inventory.names import name_findings
+from portagpu.inventory.tools import tool_findings
 from portagpu.inventory.topology import build
 
 if TYPE_CHECKING:
@@ -79,11 +83,32 @@ class Live(Machine):
         self.environment = os.environ if environment is None else environment
 
     def findings(self) -> tuple[Findings, ...]:
+        return (*self.probed(), *kernel_findings(self.tree))
+
+    def probed(self) -> tuple[Findings, ...]:
+        """What the vendors' libraries say, where they say anything."""
         from portagpu.candidates import probes
 
         asked = tuple(probes().values()) if self.tree.is_live else ()
-        answered = (each for each in asked if each.readings or each.problems)
-        return (*answered, *kernel_findings(self.tree))
+        return tuple(each for each in asked if each.readings or each.problems)
+
+    def topology(self) -> Topology:
+        more = (kfd_links(self.tree), read_infiniband(self.tree))
+        return build([*self.findings(), *tool_findings(self.commands()), *more])
+
+    def commands(self) -> tuple[tuple[str, ...], ...]:
+        """The command lines of the plugins whose GPUs are here, of this machine alone."""
+        from portagpu.candidates import candidates, plugin
+
+        if not self.tree.is_live:
+            return ()
+        vendors = {gpu.vendor for gpu in gpus_on_machine(self.tree)}
+        found: list[tuple[str, ...]] = []
+        for name in candidates() if vendors else ():
+            with contextlib.suppress(BackendNotFound):
+                each = plugin(name)
+                found.extend(each.commands if each.vendor in vendors else ())
+        return tuple(found)
 
     def torch(self) -> TorchBuild | None:
         from portagpu.torchbuild import torch_build

@@ -1,0 +1,38 @@
+"""``portagpu record``: save what a replay of this machine needs, without what names it."""
+
+from __future__ import annotations
+
+import click
+
+from portagpu.cli._common import human_stream, json_option, write_json
+
+
+@click.command()
+@click.argument("folder", metavar="DIR")
+@json_option
+def record(folder: str, json_to: str | None) -> None:
+    """Save what this machine shows of its devices into DIR, which must not exist yet.
+
+    Names of hosts and users, secrets and serial numbers are taken out; UUIDs and PCI addresses of
+    GPUs stay. Look it through before you send it to anybody.
+    """
+    from portagpu.inventory.record import record as save
+
+    saved = save(folder)
+    write_json(
+        {
+            "schema": "portagpu.recorded/1",
+            "folder": str(saved.folder),
+            "files": saved.files,
+            "scrubbed": dict(saved.scrubbed),
+            "problems": list(saved.problems),
+        },
+        json_to,
+    )
+    out = human_stream(json_to)
+    click.echo(f"{saved.folder}: {saved.files} files", file=out)
+    taken = ", ".join(f"{count} {kind}" for kind, count in saved.scrubbed.items())
+    click.echo(f"taken out: {taken or 'nothing was found'}", file=out)
+    for problem in saved.problems:
+        click.echo(f"not in it: {problem}", file=out)
+    click.echo(f"read it with: portagpu info --replay {saved.folder}", file=out)

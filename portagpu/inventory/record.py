@@ -1,0 +1,203 @@
+"""Saving of a machine what :class:`portagpu.inventory.recording.Recording` reads.
+
+What is saved of the kernel's files is what reading the machine has read: nothing can be missing
+from a replay that was looked at live, and nothing else is in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import platform
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.bundle.machine import machine_names
+from portagpu.bundle.scrub import scrub
+from portagpu.errors import OutputError
+from portagpu.host import read_host, visibility
+from portagpu.host.cpu import read_machine
+from portagpu.host.tree import Tree, as_tree
+from portagpu.info import collect
+from portagpu.inventory.anonymous import Anonymous
+from portagpu.inventory.document import to_document
+from portagpu.inventory.model import Findings, FormatError
+from portagpu.inventory.recording import FINDINGS, MANIFEST, OUTPUTS, SCHEMA, TREE
+from portagpu.inventory.sources import Live
+from portagpu.inventory.tools import outputs
+from portagpu.inventory.watched import Watched
+from portagpu.telemetry.formats import kernel_log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from portagpu.inventory.tools import Output
+
+_LOG_COMMAND: Final = ("dmesg",)
+_NAMING: Final = frozenset({"host", "user", "secret"})
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What was written: the number of files, what was taken out by kind, and what is missing."""
+
+    folder: Path
+    files: int
+    scrubbed: Mapping[str, int]
+    problems: tuple[str, ...]
+
+
+def record(
+    folder: Path | str,
+    root: Tree | Path | str = "/",
+    names: Sequence[tuple[str, str]] | None = None,
+) -> Saved:
+    """Save this machine, or the one below ``root``, into ``folder``, which must not exist yet.
+
+    ``names`` are pairs of kind and text that are taken out of every text, by default what this
+    machine, its user and its secrets are called. The folder appears whole or not at all. Raises
+    OutputError where it cannot be written.
+    """
+    target = Path(folder)
+    if target.exists():
+        raise OutputError(f"{target}: it exists already; name a folder that does not")
+    known = machine_names() if names is None else names
+    cleaner = Anonymous([pair for pair in known if pair[0] in _NAMING])
+    tree = Watched(as_tree(root).root, as_tree(root).at)
+    machine = _Asked(tree)
+    collect(machine=machine)
+    machine.topology()
+    _complete(tree)
+    printed = list(outputs([*machine.commands(), *([_LOG_COMMAND] if tree.is_live else [])]))
+    problems = [each.problem for each in printed if each.problem and each.command != _LOG_COMMAND]
+    try:
+        with tempfile.TemporaryDirectory(dir=target.resolve().parent, prefix=".recording-") as made:
+            here = Path(made) / "whole"
+            here.mkdir()
+            _save_tree(tree, here / TREE, cleaner)
+            _save_findings(machine.asked, here / FINDINGS, cleaner)
+            _save_outputs(printed, here / OUTPUTS, cleaner)
+            _save_manifest(machine, here, cleaner, known, problems)
+            files = sum(1 for each in here.rglob("*") if each.is_file() and not each.is_symlink())
+            here.rename(target)
+    except OSError as error:
+        raise OutputError(f"{target}: it cannot be written: {error.strerror}") from error
+    taken = {kind: count for kind, count in sorted(cleaner.counts.items()) if count}
+    return Saved(target, files, taken, tuple(problems))
+
+
+class _Asked(Live):
+    """The machine, whose libraries are asked once."""
+
+    def __init__(self, tree: Watched) -> None:
+        super().__init__(tree)
+        from portagpu.candidates import probes
+
+        answers = tuple(probes().values()) if tree.is_live else ()
+        self.asked = tuple(each for each in answers if each.readings or each.problems)
+
+    def probed(self) -> tuple[Findings, ...]:
+        return self.asked
+
+
+def _complete(tree: Watched) -> None:
+    """Put into files what system calls say of a live machine."""
+    if not tree.is_live:
+        return
+    machine, shm = read_machine(tree), read_host(tree).limits.shm_bytes
+    if machine is not None:
+        tree.files.setdefault("proc/sys/kernel/arch", machine.encode())
+    if shm is not None:
+        mounts = tree.files.get("proc/self/mountinfo", b"").decode(errors="replace").splitlines()
+        kept = [line for line in mounts if line.split()[4:5] != ["/dev/shm"]]  # noqa: S108
+        line = f"0 0 0:0 / /dev/shm rw - tmpfs shm rw,size={shm >> 10}k"
+        tree.files["proc/self/mountinfo"] = "\n".join([*kept, line]).encode()
+
+
+def _save_tree(tree: Watched, folder: Path, cleaner: Anonymous) -> None:
+    clean = Watched(
+        tree.root,
+        files={cleaner.path(path): cleaner.file(path, data) for path, data in tree.files.items()},
+        links={cleaner.path(path): cleaner.path(link) for path, link in tree.links.items()},
+        folders={cleaner.path(path) for path in tree.folders},
+    )
+    base = folder / tree.at
+    base.mkdir(parents=True)
+    clean.save(folder)
+
+
+def _save_findings(found: Iterable[Findings], folder: Path, cleaner: Anonymous) -> None:
+    for each in found:
+        document = json.dumps(to_document(each), default=_plain, indent=1)
+        _write(folder / f"{_file_name(each.kind)}.json", cleaner.text(document))
+
+
+def _save_outputs(printed: Iterable[Output], folder: Path, cleaner: Anonymous) -> None:
+    for each in printed:
+        text = _of_log(each.text) if each.command == _LOG_COMMAND else each.text
+        if text:
+            _write(folder / f"{_file_name(' '.join(each.command))}.txt", cleaner.text(text))
+
+
+def _of_log(text: str) -> str:
+    """The lines about devices: a kernel's log holds much that is nobody's business."""
+    try:
+        return "\n".join(event.line for event in kernel_log.parse(text).events)
+    except FormatError:
+        return ""
+
+
+def _save_manifest(
+    machine: Live,
+    folder: Path,
+    cleaner: Anonymous,
+    known: Sequence[tuple[str, str]],
+    problems: Sequence[str],
+) -> None:
+    build = machine.torch()
+    software: Any = {
+        "torch": None if build is None else {**dataclasses.asdict(build), "location": ""},
+        "libraries": dict(machine.libraries()),
+        "backends": {
+            name: {"usable": status.usable, "reason": status.reason}
+            for name, status in machine.backends().items()
+        },
+        "problems": list(problems),
+    }
+    clean = scrub(software, known)
+    cleaner.counts.update(clean.counts)
+    files = sorted(each for each in folder.rglob("*") if each.is_file() and not each.is_symlink())
+    manifest = {
+        "schema": SCHEMA,
+        "taken": datetime.now(UTC).isoformat(timespec="seconds"),
+        "portagpu": machine.libraries()["portagpu"],
+        "python": platform.python_version(),
+        "environment": {k: cleaner.text(v) for k, v in visibility(machine.environment).items()},
+        **clean.document,
+        "scrubbed": {kind: count for kind, count in sorted(cleaner.counts.items()) if count},
+        "files": {
+            str(each.relative_to(folder)): hashlib.sha256(each.read_bytes()).hexdigest()
+            for each in files
+        },
+    }
+    _write(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(text.encode(errors="surrogateescape"))
+
+
+def _file_name(words: str) -> str:
+    return "-".join(filter(None, (w.strip("-/") for w in words.split()))).replace("/", "-")
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is no value of findings")

@@ -1,0 +1,76 @@
+"""What the vendors' tools print on this machine: asked one after the other, never waited for long.
+
+The command lines are the plugins' (``Plugin.commands``); nothing goes through a shell.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from portagpu.inventory.model import Findings, FormatError
+from portagpu.telemetry.formats import one_line, text_of
+from portagpu.telemetry.reader import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+LIMIT_S: Final = 30.0
+"""nvidia-smi without persistence mode initialises every GPU first, which takes seconds each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a command printed; ``problem`` says in one sentence why it printed nothing usable."""
+
+    command: tuple[str, ...]
+    text: str = ""
+    problem: str = ""
+
+
+def outputs(commands: Iterable[Sequence[str]], limit_s: float = LIMIT_S) -> Iterator[Output]:
+    """What each command prints; a tool that is not installed is left out without a word."""
+    for command in commands:
+        found = _run(tuple(command), limit_s)
+        if found is not None:
+            yield found
+
+
+def tool_findings(commands: Iterable[Sequence[str]]) -> Iterator[Findings]:
+    """What each command says of the machine."""
+    for output in outputs(commands):
+        kind = " ".join(output.command)
+        if output.problem:
+            yield Findings(kind=kind, problems=(output.problem,))
+            continue
+        try:
+            yield read_text(output.text)
+        except FormatError as error:
+            yield Findings(kind=kind, problems=(f"{kind}: {error}",))
+
+
+def _run(command: tuple[str, ...], limit_s: float) -> Output | None:
+    name = " ".join(command)
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=limit_s,
+            check=False,
+            # words and numbers as the readers know them
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except FileNotFoundError:
+        return None
+    except subprocess.TimeoutExpired:
+        return Output(command, problem=f"{name} did not answer within {limit_s:g} s")
+    except OSError as error:
+        return Output(command, problem=f"{name} cannot be started: {error.strerror}")
+    text = text_of(done.stdout)
+    if done.returncode or not text.strip():
+        said = one_line(text_of(done.stderr) or text) or "nothing"
+        return Output(command, text, f"{name} ended with status {done.returncode}: {said}")
+    return Output(command, text)

@@ -1,0 +1,89 @@
+"""A file system that remembers what was read of it, so that a copy of just that can be saved."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from portagpu.host.tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Watched(Tree):
+    """A tree whose readings are kept: files with their bytes, links, and what merely exists."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    folders: set[str] = field(default_factory=set)
+
+    def data(self, path: str) -> bytes | None:
+        found = Tree.data(self, path)
+        if found is not None:
+            self.files[path] = found
+        return found
+
+    def exists(self, path: str) -> bool:
+        found = Tree.exists(self, path)
+        if found:
+            self._note(path)
+        return found
+
+    def names(self, path: str, pattern: str = ".*") -> tuple[str, ...]:
+        found = Tree.names(self, path, pattern)
+        if found:
+            self.folders.add(path)
+        for name in found:
+            self._note(f"{path}/{name}")
+        return found
+
+    def link_parts(self, path: str) -> tuple[str, ...]:
+        found = Tree.link_parts(self, path)
+        if found:
+            self._note(path)
+        return found
+
+    def _note(self, path: str) -> None:
+        """Keep that there is something, and what kind of thing."""
+        place = self.path(path)
+        try:
+            if place.is_symlink():
+                self.links[path] = str(place.readlink())
+            elif place.is_dir():
+                self.folders.add(path)
+            else:
+                self.files.setdefault(path, b"")
+        except OSError:
+            return
+
+    def save(self, folder: Path) -> None:
+        """Write what was read below ``folder``, which has to exist; links stay inside it."""
+        root = folder.resolve()
+        # a link before what is reached through it
+        for path in sorted(self.links, key=lambda path: path.count("/")):
+            place = _parent(root, path) / Path(path).name
+            target = Path(os.path.normpath(place.parent.resolve() / self.links[path]))
+            if target.is_relative_to(root) and not place.exists():
+                place.symlink_to(self.links[path])
+        for path in sorted(self.folders):
+            _folder(root, path)
+        for path, data in sorted(self.files.items()):
+            place = _parent(root, path) / Path(path).name
+            if not place.is_dir():
+                place.write_bytes(data)
+
+
+def _parent(root: Path, path: str) -> Path:
+    return _folder(root, str(Path(path).parent))
+
+
+def _folder(root: Path, path: str) -> Path:
+    """That folder below ``root``, made where it is missing, through the links that are there."""
+    here = root
+    for part in Path(path).parts:
+        here = Path(os.path.normpath((here / part).resolve()))
+        if not here.is_relative_to(root):
+            # a link that leads out of the tree was not saved, so that this cannot be one
+            raise ValueError(f"{path} leads out of the recording")
+        here.mkdir(parents=True, exist_ok=True)
+    return here
