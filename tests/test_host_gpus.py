@@ -8,6 +8,7 @@ import pytest
 
 from portagpu.host import Partition, PciGpu, gpus_on_machine
 from portagpu.host.kfd import gfx_name
+from portagpu.host.tree import Tree
 from tests.host_trees import GIB, PCI, build, gfx942_node, kfd_node, pci_device
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "shared" / "recordings" / "kfd"
@@ -171,10 +172,9 @@ def test_gfx_name(version: int | None, name: str | None) -> None:
     ],
 )
 def test_recorded_machines_are_read(
-    tmp_path: Path, recording: str, gpus: int, arch: str, units: set[int], partitions: list[int]
+    recording: str, gpus: int, arch: str, units: set[int], partitions: list[int]
 ) -> None:
-    root = build(tmp_path, {}, {"sys/class/kfd/kfd/topology": str(RECORDINGS / recording)})
-    found = gpus_on_machine(root)
+    found = gpus_on_machine(Tree(RECORDINGS / recording, "sys/class/kfd/kfd/topology"))
     assert len(found) == gpus
     assert {gpu.arch for gpu in found} == {arch}
     assert {gpu.unit_count for gpu in found} == units

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from portagpu.suite import NotClaimed, case
+from portagpu.suite import NotClaimed, NotHere, case
 
 
 def _readings(gpu):
@@ -39,3 +39,25 @@ def test_telemetry_is_plausible(gpu):
     for name in ("clock_mhz", "memory_clock_mhz"):
         assert readings.get(name, 1.0) >= 1.0, f"{name} is {readings[name]}: not shown is absent"
     assert -40 <= readings.get("temperature_c", 20) <= 150, f"{readings['temperature_c']} degrees"
+
+
+@case(
+    "telemetry/probe-knows-the-device",
+    spec="What the management library says of the machine holds this device, or says in a sentence "
+    "why it does not; a field without a value is None and never 0.",
+    covers=("Plugin.probe",),
+    traps=("T02", "T04", "E07"),
+)
+def test_probe_knows_the_device(gpu):
+    found = gpu.plugin.probe()
+    if not found.readings and not found.problems:
+        raise NotClaimed("no library manages this device")
+    if not found.readings:
+        assert all(problem.strip() for problem in found.problems), "a problem has no words"
+        raise NotHere(found.problems[0])
+    addresses = [reading.pci for reading in found.readings]
+    assert gpu.pci is None or gpu.pci in addresses, f"{gpu.pci} is not among {addresses}"
+    for reading in found.readings:
+        for name in ("memory_bytes", "unit_count", "device_id"):
+            assert getattr(reading, name) != 0, f"{name} of {reading.pci} is 0: unknown is None"
+        assert reading.name != "", f"the name of {reading.pci} is empty: unknown is None"

@@ -71,6 +71,6 @@ def _run(command: tuple[str, ...], limit_s: float) -> Output | None:
         return Output(command, problem=f"{name} cannot be started: {error.strerror}")
     text = text_of(done.stdout)
     if done.returncode or not text.strip():
-        said = one_line(text_of(done.stderr) or text) or "nothing"
+        said = one_line(" ".join((text_of(done.stderr) or text).split())) or "nothing"
         return Output(command, text, f"{name} ended with status {done.returncode}: {said}")
     return Output(command, text)

@@ -49,8 +49,10 @@ _SUPPORT: Final = {
         torch.complex64,
         torch.complex128,
     ),
-    Support.EMULATED: (torch.float16, torch.bfloat16),
-    Support.STORAGE: (
+    Support.EMULATED: (
+        torch.float16,
+        torch.bfloat16,
+        # in scaled products, which torch computes in float32
         torch.float8_e4m3fn,
         torch.float8_e5m2,
         torch.float8_e4m3fnuz,
