@@ -26,13 +26,15 @@ _OWN: Final = re.compile(
 )
 _PLAIN: Final = frozenset({"timestamp", "name", "index", "count", "uuid", "serial", "pstate"})
 _NAME: Final = re.compile(r"[a-z][\w.]{1,80}")
+_HEAD_LINES: Final = 40
+"""Lines in which column names are looked for: notes may stand above them."""
 _UNIT: Final = re.compile(r" *\[[^\]]{0,12}\]$")
 
 
 def header(text: str) -> tuple[int, list[str]] | None:
     """(line number, column names) of the first line that names columns of this tool."""
-    lines = text.splitlines()[:40]
-    for at, line in enumerate(lines):
+    lines = text.splitlines()[: _HEAD_LINES + 1]
+    for at, line in enumerate(lines[:_HEAD_LINES]):
         names = [_UNIT.sub("", name.strip()).lower() for name in line.split(",")]
         own = any(map(_OWN.fullmatch, names)) or _PLAIN.issuperset(names)
         if own and all(map(_NAME.fullmatch, names)):
