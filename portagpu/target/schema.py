@@ -52,6 +52,8 @@ FP8_FLAVOURS: Final = ("ocp", "fnuz")
 SCALED_RECIPES: Final = ("tensor", "row", "mx")
 TF32_EMULATIONS: Final = ("bf16x3",)
 TOPOLOGIES: Final = ("switched", "mesh")
+ECC: Final = ("on", "off")
+"""Whether a product that has ECC is delivered with it turned on."""
 OCCUPANCY_RULES: Final = ("blocks-per-unit", "waves-per-simd")
 ACCUMULATOR_FILES: Final = ("separate", "unified")
 
@@ -140,6 +142,7 @@ def _product() -> Iterator[Key]:
     yield Key("memory.sizes", Kind.INTEGERS, ("GB",), 1, 4096, product=True)
     yield Key("memory.reported", i, ("B",), 2**30, 2**42, product=True)
     yield Key("memory.kind", Kind.TEXT, product=True)
+    yield Key("memory.ecc", Kind.CHOICE, choices=ECC, product=True)
     yield Key("memory.bandwidth", n, rate, 50, 50000, product=True)
     yield Key("cache.l1_per_unit", n, ("KiB",), 4, 1024)
     yield Key("cache.l1_and_shared_memory_per_unit", n, ("KiB",), 4, 1024)
