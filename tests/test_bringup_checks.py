@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from portagpu.bringup import Gate, Options, bringup
-from portagpu.bringup.checks import environment, identity, links, versions
+from portagpu.bringup.checks import environment, health, identity, links, versions
 from portagpu.bringup.context import Context, Device
 from portagpu.bringup.device import check_memory
 from portagpu.host.gpus import PciGpu
+from portagpu.inventory import Event, Findings, Memory, Reading
 from portagpu.inventory.sources import Live
 from portagpu.results import Verdict, validate
 from portagpu.target import load_target
@@ -211,6 +213,56 @@ def test_the_links_of_the_devices_under_test_are_judged(tmp_path):
     assert found["pcie-generation"].verdict is Verdict.PASS
     assert found["link-count"].verdict is Verdict.INCONCLUSIVE
     assert "devices" not in found
+
+
+class Recorded(Live):
+    """A machine below a folder whose sources say of each GPU that it has uncorrected errors."""
+
+    def __init__(self, root, counts):
+        super().__init__(root, {})
+        self.counts = counts
+
+    def findings(self):
+        readings = tuple(
+            Reading(
+                source="one",
+                vendor="nvidia",
+                pci=f"0000:0{number}:00.0",
+                name="Example 9000",
+                memory=Memory(uncorrected=count),
+            )
+            for number, count in enumerate(self.counts)
+        )
+        events = tuple(
+            Event(source="log", vendor="nvidia", code=f"Xid {n}", pci=each.pci, fatal=True)
+            for n, each in enumerate(readings)
+            if n == 2
+        )
+        return (Findings(kind="kernel log", readings=readings, events=events),)
+
+
+def test_the_health_of_the_devices_under_test_is_judged(tmp_path):
+    devices = [device(0, pci="0000:00:00.0"), device(1, pci="00000000:01:00.0")]
+    context = context_of("health", devices)
+    found = named(health.check(replace(context, machine=Recorded(tmp_path, [0, 4, 9]))))
+    errors = found["uncorrected-errors"]
+    assert (errors.verdict, errors.device, errors.value) == (Verdict.FAIL, "0000:01:00.0", 4)
+    assert found["events"].verdict is Verdict.PASS, "the neighbour's Xid is not theirs"
+    assert found["host-memory-errors"].verdict is Verdict.SKIP
+    healthy = list(health.check(replace(context, machine=Recorded(tmp_path, [0, 0, 9]))))
+    assert not any(result.failed for result in healthy)
+
+
+def test_the_health_of_devices_that_no_source_knows_is_not_passed(tmp_path):
+    for devices in ([device(0, pci="0000:09:00.0")], [device(0)]):
+        found = named(health.check(context_of("health", devices, machine=Recorded(tmp_path, [0]))))
+        assert found["answers"].verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_run_on_the_cpu_judges_the_host_alone(tmp_path):
+    context = context_of("health", [device(0)], shared=True)
+    found = named(health.check(replace(context, machine=Recorded(tmp_path, [7]))))
+    assert set(found) == {"host-memory-errors", "host-temperature", "host-throttling"}
 
 
 def test_an_interrupt_keeps_the_cases_that_were_judged(monkeypatch):

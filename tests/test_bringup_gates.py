@@ -25,11 +25,13 @@ def test_the_checklist_has_the_gates_of_a_bring_up_in_order():
         "identity",
         "versions",
         "links",
+        "health",
         "memory",
         "numerics",
         "transfers",
         "collectives",
         "sustained",
+        "health-after",
     ]
 
 

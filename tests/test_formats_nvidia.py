@@ -113,8 +113,8 @@ def test_the_newest_xml_and_gpus_that_no_longer_answer() -> None:
     assert first.hive == "c0ffee00-0000-4000-8000-000000000000.3"
     assert (first.state.power_w, first.state.power_limit_w) == (140.5, 1000.0)
     assert first.state.limits_c == {}, "a margin below the limit is no limit"
-    assert first.extra["temperature margin"] == "54 C"
-    assert first.extra["recovery action"] == "Reset"
+    assert first.state.margin_c == 54.0
+    assert (first.state.recovery, first.state.error) == ("Reset", None)
     assert first.memory.by_block == {"DRAM": (0, 4), "SRAM": (0, 3)}, "parity and SEC-DED"
     assert first.memory.uncorrected == 7
     assert first.state.throttling == ()
@@ -125,7 +125,8 @@ def test_the_newest_xml_and_gpus_that_no_longer_answer() -> None:
     assert second.state.temperatures_c == {}
     assert second.state.processes is None
     assert (gone.index, gone.pci, gone.name) == (2, "0000:4b:00.0", None)
-    assert gone.extra["error"].startswith("GPU is lost")
+    assert gone.state.error is not None
+    assert gone.state.error.startswith("GPU is lost")
     assert [word in " ".join(log.problems) for word in ("attached", "3a:00.0", "4b:00.0")] == [
         True
     ] * 3
@@ -234,8 +235,8 @@ def test_the_outline_of_driver_590() -> None:
     assert (gpu.memory.pending, gpu.memory.remap_failed) == (False, True)
     assert gpu.memory.retired_pages == {}
     assert (gpu.pcie.device_generation, gpu.pcie.replays) == (5, 3)
-    assert "recovery action" not in gpu.extra
-    assert (gone.pci, gone.extra) == ("0000:2a:00.0", {"error": "Unknown Error"})
+    assert gpu.state.recovery is None
+    assert (gone.pci, gone.state.error) == ("0000:2a:00.0", "Unknown Error")
 
 
 def test_the_list_with_mig_of_both_spellings() -> None:
@@ -505,3 +506,13 @@ def test_what_is_not_of_the_format_is_refused_in_one_line(reader, text: str) -> 
     with pytest.raises(FormatError) as refused:
         reader.parse(text)
     assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("above", [0, 1, 37, 38, 39, 40])
+def test_a_list_of_column_names_is_no_answer_wherever_it_is_cut(above: int) -> None:
+    names = [f"inforom.part{n}" for n in range(above)] + [
+        "vbios_version",
+        "gom.current",
+        "gom.mode",
+    ]
+    assert not nvidia_smi_text.matches("\n".join(names))

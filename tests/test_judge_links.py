@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from portagpu.inventory.judge_links import Judged, judge_links
+from portagpu.inventory.judge_links import judge_links
 from portagpu.inventory.model import End, Findings, Link, Node, Pcie, Reading
 from portagpu.inventory.topology import Topology, build
 from portagpu.target import Target, load_target
 from portagpu.verdicts import Verdict, fold
+
+if TYPE_CHECKING:
+    from portagpu.inventory.judged import Judged
 
 FULL = Pcie(
     generation=5,

@@ -7,9 +7,9 @@ never a PASS.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from portagpu.inventory.judged import Judged
 from portagpu.inventory.model import Pcie
 from portagpu.inventory.routes import components, hives
 from portagpu.inventory.topology import FABRICS, ancestors
@@ -20,16 +20,6 @@ if TYPE_CHECKING:
 
     from portagpu.inventory.topology import Device, Joint, Topology
     from portagpu.target import Target
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One judgement; ``device`` is the culprit's address or name, None where all are well."""
-
-    name: str
-    verdict: Verdict
-    device: str | None
-    reason: str
 
 
 def judge_links(topology: Topology, target: Target | None = None) -> Iterator[Judged]:

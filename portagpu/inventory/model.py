@@ -67,8 +67,12 @@ class Memory:
     retired_pages: Mapping[str, int] = field(default_factory=dict)
     remapped_rows: Mapping[str, int] = field(default_factory=dict)
     pending: bool | None = None
-    """A page or row waits for a reset of the GPU to be taken out of use."""
+    """A page, a row or a channel waits for a reset of the GPU to be taken out of use."""
     remap_failed: bool | None = None
+    exhausted_banks: int | None = None
+    """Banks that have no spare row left: the next row that goes bad cannot be remapped."""
+    beyond_repair: bool | None = None
+    """The GPU states that it has more bad memory than it can repair, or than its vendor allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +97,12 @@ class State:
     memory_used_bytes: int | None = None
     throttling: tuple[str, ...] | None = None
     processes: int | None = None
+    margin_c: float | None = None
+    """Degrees until the GPU slows its clocks, of GPUs that state no limit; below 0 it has."""
+    recovery: str | None = None
+    """What the GPU itself asks for ("Reset", "Reboot"); None where nothing, or nothing stated."""
+    error: str | None = None
+    """Why the GPU did not answer, in the tool's words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,9 @@ _REASON_BITS: Final = (
     "display_clocks_setting",
 )  # fmt: skip
 _NO_SLOWDOWN: Final = "gpu_idle"
+# what stands in the place of values when the whole GPU is gone, and not one value
+_LOST: Final = frozenset({"gpu is lost", "gpu requires reset", "gpu reset required"})
+_PENDING: Final = ("retirement_pending", "rows_pending", "channel_pending", "tpc_pending")
 
 
 def slug(label: str) -> str:
@@ -139,7 +142,7 @@ def lost(line: str) -> tuple[Reading, str] | None:
         vendor=VENDOR,
         index=int(index.group(1)) if index else None,
         pci=pci_address(where.group()) if where else None,
-        extra={"error": why},
+        state=State(error=why),
     )
     name = found.pci or (f"number {found.index}" if index else "without an address")
     return found, f"GPU {name} has no handle: {why}"
@@ -204,7 +207,6 @@ def _pcie(values: Values) -> Pcie:
 
 
 def _memory(values: Values) -> Memory:
-    pending = [yes(pick(values, name)) for name in ("retirement_pending", "rows_pending")]
     corrected, uncorrected, blocks = _errors(values, "volatile")
     corrected_total, uncorrected_total, _ = _errors(values, "aggregate")
     rows = {"correctable": "rows_correctable", "uncorrectable": "rows_uncorrectable"}
@@ -218,9 +220,17 @@ def _memory(values: Values) -> Memory:
         by_block=blocks,
         retired_pages=_integers(values, pages),
         remapped_rows=_integers(values, rows),
-        pending=True if True in pending else False if False in pending else None,
+        pending=_any(values, _PENDING),
         remap_failed=yes(pick(values, "rows_failed")),
+        exhausted_banks=integer(pick(values, "exhausted_banks")),
+        beyond_repair=_any(values, ("sram_exceeded", "unrepairable")),
     )
+
+
+def _any(values: Values, fields: Iterable[str]) -> bool | None:
+    """Whether one of the fields says yes; None where none of them says anything."""
+    answers = [yes(pick(values, field)) for field in fields]
+    return True if True in answers else False if False in answers else None
 
 
 def _errors(
@@ -283,7 +293,15 @@ def _state(values: Values, processes: int | None) -> State:
         memory_used_bytes=memory_bytes(pick(values, "memory_used")),
         throttling=_throttling(values),
         processes=processes,
+        margin_c=number(pick(values, "margin")),
+        recovery=pick(values, "recovery")
+        or ("Reset" if yes(pick(values, "reset_required")) else None),
+        error=next((text.strip().strip("[]") for text in values.values() if _lost(text)), None),
     )
+
+
+def _lost(text: str) -> bool:
+    return text.strip().strip("[]").lower() in _LOST
 
 
 def _throttling(values: Values) -> tuple[str, ...] | None:

@@ -78,6 +78,19 @@ NAMES: Final[dict[str, tuple[str, ...]]] = {
     "rows_pending": (f"{_ROWS}/remapped_row_pending", f"{_ROWS}/pending", "remapped_rows.pending"),
     "rows_failed": (f"{_ROWS}/remapped_row_failure", f"{_ROWS}/remapping_failure_occurred",
                     "remapped_rows.failure"),
+    "exhausted_banks": (f"{_ROWS}/row_remapper_histogram/row_remapper_histogram_none",
+                        f"{_ROWS}/bank_remap_availability_histogram/none",
+                        "remapped_rows.histogram.none"),
+    "channel_pending": ("ecc_errors/channel_repair_pending",),
+    "tpc_pending": ("ecc_errors/tpc_repair_pending",),
+    "sram_exceeded": ("ecc_errors/aggregate/sram_threshold_exceeded",
+                      "ecc.errors.uncorrected.aggregate.sram.thresholdexceeded"),
+    "unrepairable": ("ecc_errors/unrepairable_memory",),
+    # T.Limit values are margins, not temperatures: they may be negative and are no limit
+    "margin": (
+        "temperature/gpu_temp_tlimit", "temperature/gpu_t_limit_temp", "temperature.gpu.tlimit"),
+    "recovery": ("gpu_recovery_action",),
+    "reset_required": ("gpu_reset_status/reset_required",),
     "fabric_uuid": ("fabric/clusteruuid", "fabric.clusteruuid"),
     "fabric_clique": ("fabric/cliqueid", "fabric.cliqueid"),
 }  # fmt: skip
@@ -102,7 +115,6 @@ FIRMWARE: Final[dict[str, tuple[str, ...]]] = {
     "inforom": ("inforom_version/img_version", "inforom_version/image_version", "inforom.img"),
 }
 
-# T.Limit values are margins, not temperatures: they may be negative and are no limit in limits_c
 EXTRA: Final[dict[str, tuple[str, ...]]] = {
     "architecture": ("product_architecture",),
     "brand": ("product_brand",),
@@ -114,12 +126,6 @@ EXTRA: Final[dict[str, tuple[str, ...]]] = {
         "gpu_virtualization_mode/virtualization_mode",
         "gpu_virtualization_mode",
     ),
-    "recovery action": ("gpu_recovery_action",),
-    "reset required": ("gpu_reset_status/reset_required",),
-    "channel repair pending": ("ecc_errors/channel_repair_pending",),
-    "tpc repair pending": ("ecc_errors/tpc_repair_pending",),
-    "temperature margin": (
-        "temperature/gpu_temp_tlimit", "temperature/gpu_t_limit_temp", "temperature.gpu.tlimit"),
     "module power": ("module_power_readings/power_draw",
                      "module_power_readings/average_power_draw", "module.power.draw.average"),
     "fabric state": ("fabric/state", "fabric.state"),

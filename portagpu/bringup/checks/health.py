@@ -1,0 +1,58 @@
+"""Are the devices and the host healthy, as far as they say so themselves?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from portagpu.host.edac import read_memory_controllers
+from portagpu.host.sensors import read_sensors
+from portagpu.inventory.judge_health import judge_health
+from portagpu.inventory.judge_host import judge_host
+from portagpu.inventory.judged import Judged
+from portagpu.results import Verdict
+from portagpu.telemetry.formats import pci_address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from portagpu.bringup.context import Context
+    from portagpu.results import Result
+
+
+def check(context: Context) -> Iterator[Result]:
+    """The host and the devices under test, by the rules of docs/health.md."""
+    for each in _judged(context):
+        yield context.result(
+            each.name,
+            each.verdict,
+            each.reason,
+            device=each.device,
+            value=each.value,
+            unit=each.unit,
+        )
+
+
+def _judged(context: Context) -> Iterator[Judged]:
+    tree = context.machine.tree
+    yield from judge_host(read_memory_controllers(tree), read_sensors(tree))
+    # ranks that share a device run on the host itself
+    if not context.shared:
+        yield from _gpus(context)
+
+
+def _gpus(context: Context) -> Iterator[Judged]:
+    """The devices under test alone: a neighbour's fault is not theirs."""
+    inventory = context.machine.inventory()
+    stated = (pci_address(device.facts.get("pci")) for device in context.devices)
+    addresses = {address for address in stated if address is not None}
+    own = replace(
+        inventory,
+        gpus=tuple(gpu for gpu in inventory.gpus if gpu.pci in addresses),
+        events=tuple(e for e in inventory.events if e.pci is None or e.pci in addresses),
+    )
+    missing = addresses - {gpu.pci for gpu in own.gpus}
+    if missing or not addresses:
+        who = min(missing, default="the devices under test, which have no address")
+        yield Judged("answers", Verdict.INCONCLUSIVE, None, f"no source knows {who}")
+    yield from judge_health(own, context.target)
