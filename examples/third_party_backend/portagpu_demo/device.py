@@ -198,7 +198,9 @@ def _describe(index: int, cores: int, product: str) -> Description:
         precision=Precision(
             MappingProxyType(
                 {dtype: support for support, dtypes in _SUPPORT.items() for dtype in dtypes}
-            )
+            ),
+            # the bfloat16 units of some CPUs take subnormal numbers for zero
+            flushes=frozenset({torch.bfloat16}),
         ),
         comm=Comm(
             c10d_name="gloo",
