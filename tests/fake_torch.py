@@ -33,7 +33,6 @@ PRIORITIES = {"cuda": (0, -3), "rocm": (0, -1)}
 BACKEND_MODULES = (
     "portagpu_torch_gpu.device",
     "portagpu_torch_gpu.describe",
-    "portagpu_torch_gpu.facts",
     "portagpu_cuda.backend",
     "portagpu_cuda.identity",
     "portagpu_rocm.backend",

@@ -14,11 +14,11 @@ import pytest
 
 import portagpu_torch_gpu.plugin as shared
 from portagpu import registry
+from portagpu.asking import ask
 from portagpu.errors import BackendNotFound
 from portagpu.host.tree import Tree
 from portagpu_cuda import CudaPlugin
 from portagpu_rocm import RocmPlugin
-from portagpu_torch_gpu.child import ask
 from portagpu_torch_gpu.plugin import ALL_MASKS
 from tests.fake_plugins import FakePlugin
 from tests.registry_state import forget, machine, use_plugins

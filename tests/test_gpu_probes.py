@@ -11,11 +11,11 @@ import pytest
 import portagpu_torch_gpu.plugin as shared
 from portagpu.host.tree import Tree
 from portagpu.inventory import Findings, Part, Pcie, Reading
+from portagpu.inventory import asked as asking
 from portagpu.inventory.document import to_document
 from portagpu_cuda import CudaPlugin
 from portagpu_cuda.gpus import mig_profile
 from portagpu_rocm import RocmPlugin
-from portagpu_torch_gpu import probe as asking
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.host_trees import build
 

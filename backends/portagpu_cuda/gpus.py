@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from portagpu.inventory import Findings, Memory, Part, Pcie, Reading, State
 from portagpu.inventory.document import to_document
+from portagpu.inventory.library import Library, known, number, one_line, opened, text, whole
 from portagpu.telemetry.formats import pci_address
-from portagpu_torch_gpu.library import Library, known, number, one_line, opened, text, whole
 
 _CORRECTED, _UNCORRECTED = 0, 1  # NVML_MEMORY_ERROR_TYPE_*
 _VOLATILE, _AGGREGATE = 0, 1  # NVML_VOLATILE_ECC, NVML_AGGREGATE_ECC

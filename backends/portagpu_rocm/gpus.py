@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from portagpu.inventory import Findings, Memory, Pcie, Reading, State
 from portagpu.inventory.document import to_document
+from portagpu.inventory.library import Library, known, number, one_line, opened, text, whole
 from portagpu.pcie import GENERATION
 from portagpu.telemetry.formats import pci_address
-from portagpu_torch_gpu.library import Library, known, number, one_line, opened, text, whole
 
 # names of the tool amd-smi, by sensor and metric in amdsmi's enumerations
 _SENSORS: Final = {"edge": "EDGE", "hotspot": "JUNCTION", "mem": "VRAM"}

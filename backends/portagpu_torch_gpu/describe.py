@@ -10,8 +10,9 @@ import torch
 from portagpu.collectives.comm import Comm
 from portagpu.contract import Capability, Description
 from portagpu.host import gpus_on_machine
+from portagpu.precision.facts import from_facts
+from portagpu.sizing.device import of_device
 from portagpu.target import identify
-from portagpu_torch_gpu import facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +70,7 @@ def describe(
         vendor=arch.vendor,
         target=target,
         capabilities=_capabilities(),
-        precision=facts.precision(target, deterministic_env),
+        precision=from_facts(target, deterministic_env),
         comm=Comm(
             c10d_name="nccl",
             library=library,
@@ -79,7 +80,7 @@ def describe(
             local_env=MappingProxyType({"NCCL_SOCKET_IFNAME": "lo"}),
             device_ids=(index,),
         ),
-        sizing=facts.sizing(properties, target, arch.warp_size),
+        sizing=of_device(properties, target, arch.warp_size),
         uuid=uuid,
         pci=pci_address(properties) or _pci_of_uuid(uuid, root),
         versions={"torch": torch.__version__, **versions},

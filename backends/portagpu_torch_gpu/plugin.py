@@ -8,10 +8,10 @@ from abc import abstractmethod
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from portagpu.asking import ask
 from portagpu.contract import Plugin, Status
 from portagpu.host.tree import Tree
-from portagpu_torch_gpu.child import ask
-from portagpu_torch_gpu.probe import probe, readings_of
+from portagpu.inventory.asked import probe, readings_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.errors import MissingDependency, PortagpuError
-from portagpu.world.processes import end_session
+from portagpu.processes import end_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

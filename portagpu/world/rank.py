@@ -16,7 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.world.processes import die_with_parent
+from portagpu.processes import die_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,14 +24,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from portagpu.registry import plugin, resolve
-from portagpu.world.processes import (
+from portagpu.processes import (
     adopt_orphans,
     end_strays,
     has_ended,
     kill_group,
     signal_name,
 )
+from portagpu.registry import plugin, resolve
 from portagpu.world.rank import C10D, Post, live, send
 
 _GRACE_S: Final = 2.0

@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.asking import ask
 from portagpu.inventory import Findings, FormatError
 from portagpu.inventory.document import from_document
-from portagpu_torch_gpu.child import ask
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

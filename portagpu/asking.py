@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.processes import kill_group, signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ def ask(
         _end(process)
         raise
     if process.returncode < 0:
-        return None, f"{module} ended its process with {_signal_name(-process.returncode)}"
+        return None, f"{module} ended its process with {signal_name(-process.returncode)}"
     if process.returncode:
         lines = err.decode(errors="replace").strip().splitlines()
         return None, f"{module} failed: {lines[-1] if lines else 'without a word'}"
@@ -70,17 +70,9 @@ def ask(
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Kill the child and what it started; one that the kernel holds in a driver is left behind."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    kill_group(process.pid)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_LEAVING_S)
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             stream.close()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
