@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import portagpu.host
 import portagpu.torchbuild
 from portagpu import candidates, registry
+from portagpu.host import PciGpu
 
 if TYPE_CHECKING:
     import pytest
@@ -47,6 +48,6 @@ def machine(
     build = SimpleNamespace(
         kind=kind, version="2.13.0", problem=None if kind else "torch/version.py is broken"
     )
-    found = tuple(SimpleNamespace(vendor=vendor) for vendor in gpus)
+    found = tuple(PciGpu(vendor) for vendor in gpus)
     monkeypatch.setattr(portagpu.torchbuild, "torch_build", lambda: build if installed else None)
     monkeypatch.setattr(portagpu.host, "gpus_on_machine", lambda root="/": found)

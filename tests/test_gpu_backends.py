@@ -375,7 +375,7 @@ def test_an_index_past_the_last_device_is_an_index_error(monkeypatch, gpu):
     plugin = PLUGINS[gpu.kind]()
     monkeypatch.setattr(plugin, "count_without_opening", lambda: 2)
     monkeypatch.setattr(plugin, "driver_problem", lambda count: "")
-    machine(monkeypatch, gpu.kind, (plugin.vendor, plugin.vendor))
+    machine(monkeypatch, gpu.kind, (plugin.need.vendor, plugin.need.vendor))
     use_plugins(monkeypatch, plugin)
     assert registry.backend(index=1).index == 1
     assert registry.backend().name == gpu.kind, "the GPU's backend is not the default"

@@ -16,10 +16,11 @@ import portagpu_torch_gpu.plugin as shared
 from portagpu import registry
 from portagpu.asking import ask
 from portagpu.errors import BackendNotFound
+from portagpu.host import VISIBILITY_VARIABLES
 from portagpu.host.tree import Tree
+from portagpu.visible import RUNTIMES
 from portagpu_cuda import CudaPlugin
 from portagpu_rocm import RocmPlugin
-from portagpu_torch_gpu.plugin import ALL_MASKS
 from tests.fake_plugins import FakePlugin
 from tests.registry_state import forget, machine, use_plugins
 
@@ -31,7 +32,7 @@ both = pytest.mark.parametrize("kind", ["cuda", "rocm"])
 
 @pytest.fixture(autouse=True)
 def _no_masks(monkeypatch):
-    for name in ALL_MASKS:
+    for name in VISIBILITY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -124,7 +125,12 @@ def test_a_kfd_that_may_not_be_opened_names_the_groups(monkeypatch, driver_here)
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(kind, name) for kind in ("cuda", "rocm") for name in PLUGINS[kind].masks],
+    [
+        (kind, layer_name)
+        for kind in ("cuda", "rocm")
+        for layer in RUNTIMES[kind].layers
+        for layer_name in layer.variables
+    ],
 )
 @pytest.mark.parametrize("value", ["", "-1", " -1,0", ",0"])
 def test_a_mask_that_hides_every_gpu_is_the_reason(monkeypatch, driver_here, kind, name, value):
@@ -200,7 +206,7 @@ def test_where_nothing_else_counts_a_child_does_once(monkeypatch, kind):
     plugin = PLUGINS[kind]()
     monkeypatch.setattr(plugin, "count_without_opening", lambda: None)
     assert (plugin.count(), plugin.count()) == (3, 3)
-    expected = ("portagpu_torch_gpu.visible", "addresses", (f"portagpu_{kind}.identity",))
+    expected = ("portagpu_torch_gpu.describe", "addresses", (f"portagpu_{kind}.identity",))
     assert asked == [expected], f"{len(asked)} children were asked"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     plugin.count()

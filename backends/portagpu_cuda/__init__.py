@@ -9,6 +9,7 @@ import ctypes
 import os
 from typing import TYPE_CHECKING, Final
 
+from portagpu.availability import Need
 from portagpu_torch_gpu.plugin import TorchGpuPlugin
 
 if TYPE_CHECKING:
@@ -20,11 +21,12 @@ class CudaPlugin(TorchGpuPlugin):
 
     name = "cuda"
     contract = (1, 1)
-    kind = "cuda"
-    vendor = "nvidia"
-    maker = "NVIDIA"
-    remedy = "a CUDA build of torch (https://pytorch.org/get-started/locally)"
-    masks = ("CUDA_VISIBLE_DEVICES",)
+    need = Need(
+        kind="cuda",
+        vendor="nvidia",
+        maker="NVIDIA",
+        remedy="a CUDA build of torch (https://pytorch.org/get-started/locally)",
+    )
     commands = (
         ("nvidia-smi", "-q", "-x"),
         ("nvidia-smi", "topo", "-m"),

@@ -6,9 +6,12 @@ This module imports neither torch nor a vendor's package.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from itertools import compress
 from typing import TYPE_CHECKING, Final
 
-from portagpu_torch_gpu.plugin import ALL_MASKS, TorchGpuPlugin
+from portagpu.availability import Need, visible
+from portagpu_torch_gpu.plugin import TorchGpuPlugin
 
 if TYPE_CHECKING:
     from portagpu.contract import Backend
@@ -21,11 +24,12 @@ class RocmPlugin(TorchGpuPlugin):
 
     name = "rocm"
     contract = (1, 1)
-    kind = "rocm"
-    vendor = "amd"
-    maker = "AMD"
-    remedy = "a ROCm build of torch (https://pytorch.org/get-started/locally)"
-    masks = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    need = Need(
+        kind="rocm",
+        vendor="amd",
+        maker="AMD",
+        remedy="a ROCm build of torch (https://pytorch.org/get-started/locally)",
+    )
     commands = (
         ("amd-smi", "static", "--json"),
         ("amd-smi", "metric", "--json"),
@@ -50,24 +54,26 @@ class RocmPlugin(TorchGpuPlugin):
         return ""
 
     def count_without_opening(self) -> int | None:
-        """The GPUs and partitions whose device files may be opened, where no variable hides any.
+        """What the masks leave of the GPUs and partitions whose device files may be opened.
 
-        torch counts through HIP, which opens the driver.
+        torch counts through HIP, which opens the driver. None where the masks are wrong or name
+        what the kernel's files do not show: then torch has to be asked.
         """
-        if any(name in os.environ for name in ALL_MASKS):
-            return None
         from portagpu.host import gpus_on_machine
 
-        parts = [
-            part
-            for gpu in gpus_on_machine(self.root)
-            if gpu.vendor == self.vendor
-            for part in (gpu.partitions or (gpu,))
-        ]
-        files = [part.device_file for part in parts]
-        if not files or any(file is None for file in files):
-            return None
-        return sum(os.access(file, os.R_OK | os.W_OK) for file in files if file) or None
+        reachable = []
+        for gpu in gpus_on_machine(self.root):
+            if gpu.vendor != self.need.vendor:
+                continue
+            files = [part.device_file for part in (gpu.partitions or (gpu,))]
+            if None in files:
+                return None
+            open_to_us = [os.access(file, os.R_OK | os.W_OK) for file in files if file]
+            kept = tuple(compress(gpu.partitions, open_to_us))
+            if any(open_to_us):
+                reachable.append(replace(gpu, partitions=kept))
+        seen = visible(os.environ, reachable, self.need.kind)
+        return None if seen is None or seen.harmful else len(seen.devices) or None
 
     def open(self, index: int) -> Backend:
         """Open the device of that index among the visible ones."""

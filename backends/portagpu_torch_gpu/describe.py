@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,7 +10,7 @@ import torch
 
 from portagpu.collectives.comm import Comm
 from portagpu.contract import Capability, Description
-from portagpu.host import gpus_on_machine
+from portagpu.host import pci_of
 from portagpu.precision.facts import from_facts
 from portagpu.sizing.device import of_device
 from portagpu.target import identify
@@ -82,7 +83,7 @@ def describe(
         ),
         sizing=of_device(properties, target, arch.warp_size),
         uuid=uuid,
-        pci=pci_address(properties) or _pci_of_uuid(uuid, root),
+        pci=pci_address(properties) or pci_of(uuid, root),
         versions={"torch": torch.__version__, **versions},
     )
 
@@ -108,10 +109,14 @@ def pci_address(properties: Any) -> str | None:
     return "{:04x}:{:02x}:{:02x}.0".format(*numbers)
 
 
-def _pci_of_uuid(uuid: str | None, root: Tree) -> str | None:
-    """The PCI address under which the kernel's files show that UUID, if they show it once."""
-    found = [gpu.pci for gpu in gpus_on_machine(root) if uuid is not None and gpu.uuid == uuid]
-    return found[0] if len(found) == 1 else None
+def addresses(identity: str) -> list[list[str | None]]:
+    """[PCI address, UUID] of every visible device; ``identity`` names the vendor's module.
+
+    It opens the driver's runtime: run it in a child process.
+    """
+    device_uuid = import_module(identity).device_uuid
+    properties = [properties_of(index) for index in range(torch.cuda.device_count())]
+    return [[pci_address(each), device_uuid(each)] for each in properties]
 
 
 def nccl_version() -> str | None:

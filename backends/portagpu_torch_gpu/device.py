@@ -26,15 +26,6 @@ class DeviceEvent(torch.cuda.Event):
 
     index: int | None = None
 
-    def __new__(
-        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
-    ) -> DeviceEvent:
-        """A new event; whoever makes it sets ``index``."""
-        event: DeviceEvent = super().__new__(  # type: ignore[no-untyped-call]
-            cls, enable_timing, blocking, interprocess
-        )
-        return event
-
     def record(self, stream: Any = None) -> None:
         """Record the event in ``stream``, by default its device's current one."""
         super().record(torch.cuda.current_stream(self.index) if stream is None else stream)
@@ -42,21 +33,6 @@ class DeviceEvent(torch.cuda.Event):
     def wait(self, stream: Any = None) -> None:
         """Order later work on ``stream``, by default its device's current one, after the event."""
         super().wait(torch.cuda.current_stream(self.index) if stream is None else stream)
-
-
-class Range:
-    """A block that the vendor's profiler shows; torch's ``nvtx.range`` would format braces."""
-
-    __slots__ = ("_name",)
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        torch.cuda.nvtx.range_push(self._name)
-
-    def __exit__(self, *error: object) -> None:
-        torch.cuda.nvtx.range_pop()
 
 
 class TorchGpu(Backend):
@@ -134,13 +110,21 @@ class TorchGpu(Backend):
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
     ) -> DeviceEvent:
         """A ``torch.cuda.Event`` of this device."""
-        event = DeviceEvent(enable_timing, blocking, interprocess)
+        event = DeviceEvent(enable_timing, blocking, interprocess)  # type: ignore[no-untyped-call]
         event.index = self.index
         return event
 
-    def annotate(self, name: str) -> AbstractContextManager[Any]:
-        """A range for the vendor's profiler: ``torch.cuda.nvtx``, whichever library is behind."""
-        return Range(name)
+    @contextmanager
+    def annotate(self, name: str) -> Iterator[None]:
+        """A range for the vendor's profiler: ``torch.cuda.nvtx``, whichever library is behind.
+
+        torch's own ``nvtx.range`` would format braces.
+        """
+        torch.cuda.nvtx.range_push(name)
+        try:
+            yield
+        finally:
+            torch.cuda.nvtx.range_pop()
 
     def Graph(self) -> torch.cuda.CUDAGraph:  # noqa: N802 - one name for every vendor's graph
         """An empty graph for :meth:`capture` or ``torch.cuda.graph``."""

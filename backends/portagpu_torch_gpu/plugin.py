@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from abc import abstractmethod
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from portagpu.asking import ask
+from portagpu.availability import Need, availability
 from portagpu.contract import Plugin, Status
 from portagpu.host.tree import Tree
 from portagpu.inventory.asked import probe, readings_of
@@ -18,31 +18,14 @@ if TYPE_CHECKING:
 
     from portagpu.inventory import Findings
 
-ALL_MASKS: Final = (
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "GPU_DEVICE_ORDINAL",
-)
-"""What changes which devices there are and in which order."""
-
 _TORCH_LIMIT_S: Final = 60.0
 
 
 class TorchGpuPlugin(Plugin):
     """A plugin for one vendor's devices in the build of torch that is made for them."""
 
-    kind: ClassVar[str]
-    """The kind of build of torch that it needs (``TorchBuild.kind``)."""
-    vendor: ClassVar[str]
-    """The vendor in ``portagpu.host.gpus_on_machine``."""
-    maker: ClassVar[str]
-    """The vendor's name for people."""
-    remedy: ClassVar[str]
-    """How to get such a build, after "install"."""
-    masks: ClassVar[tuple[str, ...]]
-    """The variables whose empty value or leading -1 hides every device."""
+    need: ClassVar[Need]
+    """The build of torch and the vendor's GPUs that it is for."""
     backend: ClassVar[str]
     """The module of the opened device, which imports torch."""
     identity: ClassVar[str]
@@ -57,7 +40,7 @@ class TorchGpuPlugin(Plugin):
         """Where the kernel's files are."""
         self._count: int | None = None
         self._addresses: dict[int, tuple[str | None, str | None]] = {}
-        self._asked: tuple[tuple[str | None, ...], list[list[str | None]]] | None = None
+        self._asked: tuple[Mapping[str, str], list[list[str | None]]] | None = None
 
     @abstractmethod
     def driver_problem(self, count: int) -> str:
@@ -73,34 +56,7 @@ class TorchGpuPlugin(Plugin):
 
     def status(self) -> Status:
         """Usable where torch is this vendor's build and such a device can be reached."""
-        from portagpu.host import gpus_on_machine
-        from portagpu.torchbuild import torch_build
-
-        build = torch_build()
-        count = sum(gpu.vendor == self.vendor for gpu in gpus_on_machine(self.root))
-        devices = f"{count} {self.maker} GPU{'s' if count > 1 else ''}"
-        if build is None:
-            return Status(False, f"torch is not installed: install {self.remedy}")
-        if build.kind is None:
-            return Status(False, build.problem or "the installed torch cannot be read")
-        if build.kind != self.kind:
-            stated = f"torch {build.version} is a {build.kind} build"
-            if count == 0:
-                return Status(False, f"{stated}, and this machine shows no {self.maker} GPU")
-            return Status(False, f"{stated} and cannot use {devices}: install {self.remedy}")
-        if count == 0:
-            return Status(False, f"this machine shows no {self.maker} GPU")
-        problem = self.driver_problem(count) or self._hidden()
-        if problem:
-            return Status(False, problem)
-        return Status(True, f"torch {build.version} is a {self.kind} build for {devices}", True)
-
-    def _hidden(self) -> str:
-        for name in self.masks:
-            value = os.environ.get(name)
-            if value is not None and value.split(",")[0].strip() in ("", "-1"):
-                return f"{name}={value!r} hides every GPU: unset it or name devices in it"
-        return ""
+        return availability(self.need, self.root, self.driver_problem)
 
     def count(self) -> int:
         """The number of visible devices, as torch counts them.
@@ -151,7 +107,7 @@ class TorchGpuPlugin(Plugin):
         """
         from portagpu.host import gpus_on_machine
 
-        gpus = [gpu for gpu in gpus_on_machine(self.root) if gpu.vendor == self.vendor]
+        gpus = [gpu for gpu in gpus_on_machine(self.root) if gpu.vendor == self.need.vendor]
         if not self.may_be_here(len(gpus)):
             return super().probe()
         addresses = {gpu.pci for gpu in gpus if gpu.pci is not None}
@@ -159,10 +115,12 @@ class TorchGpuPlugin(Plugin):
 
     def _ask_torch(self) -> list[list[str | None]]:
         """[PCI address, UUID] of every visible device, by a child, once for the same masks."""
-        masks = tuple(os.environ.get(name) for name in ALL_MASKS)
+        from portagpu.host import visibility
+
+        masks = visibility()
         if self._asked is None or self._asked[0] != masks:
             found, _ = ask(
-                "portagpu_torch_gpu.visible", "addresses", (self.identity,), limit_s=_TORCH_LIMIT_S
+                "portagpu_torch_gpu.describe", "addresses", (self.identity,), limit_s=_TORCH_LIMIT_S
             )
             self._asked = (masks, found or [])
         return self._asked[1]

@@ -79,6 +79,12 @@ def gpus_on_machine(root: Tree | Path | str = "/") -> tuple[PciGpu, ...]:
     return (*(gpus[address] for address in sorted(gpus)), *_from_device_files(tree, gpus))
 
 
+def pci_of(uuid: str | None, root: Tree | Path | str = "/") -> str | None:
+    """The PCI address under which the kernel's files show that UUID, if they show it once."""
+    found = [gpu.pci for gpu in gpus_on_machine(root) if uuid is not None and gpu.uuid == uuid]
+    return found[0] if len(found) == 1 else None
+
+
 def pci_gpus(tree: Tree) -> dict[str, PciGpu]:
     """The GPUs on PCI by address, with what PCI says of each."""
     found: dict[str, PciGpu] = {}

@@ -17,6 +17,7 @@ from portagpu.visible.model import (
     ProblemId,
     Uuid,
     VisibilityError,
+    shown,
 )
 from portagpu.visible.resolution import Visible, resolve
 from portagpu.visible.tables import RULES, RUNTIMES, runtimes_on
@@ -41,4 +42,5 @@ __all__ = [
     "parse",
     "resolve",
     "runtimes_on",
+    "shown",
 ]

@@ -1,0 +1,114 @@
+"""Whether the installed torch can use a vendor's GPUs on this machine, and why not, in one line.
+
+Decided from files and the environment: nothing is opened, and neither torch nor a vendor's package
+is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from portagpu.contract import Status
+from portagpu.visible import RUNTIMES, DeviceId, Visible, resolve, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from portagpu.host import PciGpu
+    from portagpu.host.tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a backend needs: a build of torch of that kind, and a GPU of that vendor.
+
+    ``kind`` is one of ``TorchBuild.kind`` and names the runtime in ``portagpu.visible.RUNTIMES``;
+    ``vendor`` is spelled as in ``portagpu.host.gpus_on_machine`` and ``maker`` for people;
+    ``remedy`` is how to get such a build, after "install".
+    """
+
+    kind: str
+    vendor: str
+    maker: str
+    remedy: str
+
+
+def availability(need: Need, root: Tree, driver_problem: Callable[[int], str]) -> Status:
+    """The status of a backend with that need on the machine below ``root``.
+
+    ``driver_problem(count)`` says why this process cannot reach the driver of that many GPUs, and
+    is empty where it can.
+    """
+    from portagpu.host import gpus_on_machine
+    from portagpu.torchbuild import torch_build
+
+    build = torch_build()
+    gpus = [gpu for gpu in gpus_on_machine(root) if gpu.vendor == need.vendor]
+    devices = f"{len(gpus)} {need.maker} GPU{'s' if len(gpus) > 1 else ''}"
+    if build is None:
+        return Status(False, f"torch is not installed: install {need.remedy}")
+    if build.kind is None:
+        return Status(False, build.problem or "the installed torch cannot be read")
+    if build.kind != need.kind:
+        stated = f"torch {build.version} is a {build.kind} build"
+        if not gpus:
+            return Status(False, f"{stated}, and this machine shows no {need.maker} GPU")
+        return Status(False, f"{stated} and cannot use {devices}: install {need.remedy}")
+    if not gpus:
+        return Status(False, f"this machine shows no {need.maker} GPU")
+    seen = visible(os.environ, gpus, need.kind)
+    hidden = _hidden(os.environ, gpus, need.kind) if seen is not None and not seen.devices else ""
+    problem = driver_problem(len(gpus)) or hidden
+    if problem:
+        return Status(False, problem)
+    reason = f"torch {build.version} is a {need.kind} build for {devices}"
+    harmful = seen.harmful if seen is not None else ()
+    return Status(True, f"{reason}; {harmful[0].message}" if harmful else reason, True)
+
+
+def visible(environment: Mapping[str, str], gpus: Iterable[PciGpu], runtime: str) -> Visible | None:
+    """What the masks leave of ``gpus``, each partition a device of its own.
+
+    None where a mask names a UUID and the kernel's files do not show every device's, as before the
+    driver's first start, in some containers, and for MIG slices: only the runtime knows then.
+    """
+    parts = [(gpu, part) for gpu in gpus for part in (gpu.partitions or (None,))]
+    named = any(
+        "GPU-" in text or "MIG-" in text
+        for name in RUNTIMES[runtime].variables
+        if (text := environment.get(name)) is not None
+    )
+    if named and (any(gpu.uuid is None for gpu, _ in parts) or _names_slice(environment, runtime)):
+        return None
+    return resolve(
+        environment,
+        [DeviceId(index, gpu.uuid) for index, (gpu, _) in enumerate(parts)],
+        runtime,
+    )
+
+
+def _names_slice(environment: Mapping[str, str], runtime: str) -> bool:
+    prefixes = [layer.slice_prefix for layer in RUNTIMES[runtime].layers if layer.slice_prefix]
+    return any(
+        prefix in environment.get(name, "")
+        for prefix in prefixes
+        for name in RUNTIMES[runtime].variables
+    )
+
+
+def _hidden(environment: Mapping[str, str], gpus: Sequence[PciGpu], runtime: str) -> str:
+    """Which masks hide every device: one alone where it does, else all of them together."""
+    masks = {name: environment[name] for name in RUNTIMES[runtime].variables if name in environment}
+    alone = [{name: text} for name, text in masks.items()]
+    for culprit in (*alone, masks):
+        seen = visible(culprit, gpus, runtime)
+        if seen is None or seen.devices:
+            continue
+        listed = " and ".join(f"{name}={shown(text)}" for name, text in culprit.items())
+        verb = "hides" if len(culprit) == 1 else "together hide"
+        what = "unset it or name devices in it" if len(culprit) == 1 else "leave one of them"
+        why = f" ({seen.harmful[0].message})" if seen.harmful else ""
+        return f"{listed} {verb} every GPU: {what}{why}"
+    return ""
