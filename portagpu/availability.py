@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from portagpu.contract import Status
-from portagpu.visible import RUNTIMES, DeviceId, Visible, resolve, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from portagpu.host import PciGpu
     from portagpu.host.tree import Tree
+    from portagpu.visible import Visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,17 @@ def visible(environment: Mapping[str, str], gpus: Iterable[PciGpu], runtime: str
     None where a mask names a UUID and the kernel's files do not show every device's, as before the
     driver's first start, in some containers, and for MIG slices: only the runtime knows then.
     """
+    from portagpu.visible import RUNTIMES, DeviceId, resolve
+
+    variables = RUNTIMES[runtime].variables
+    masks = [environment[name] for name in variables if name in environment]
     parts = [(gpu, part) for gpu in gpus for part in (gpu.partitions or (None,))]
-    named = any(
-        "GPU-" in text or "MIG-" in text
-        for name in RUNTIMES[runtime].variables
-        if (text := environment.get(name)) is not None
-    )
-    if named and (any(gpu.uuid is None for gpu, _ in parts) or _names_slice(environment, runtime)):
+    slices = [layer.slice_prefix for layer in RUNTIMES[runtime].layers if layer.slice_prefix]
+    if any(prefix in text for prefix in slices for text in masks):
+        return None
+    uuids = [prefix for layer in RUNTIMES[runtime].layers for prefix in layer.uuid_prefixes]
+    named = any(prefix.lower() in text.lower() for prefix in uuids for text in masks)
+    if named and any(gpu.uuid is None for gpu, _ in parts):
         return None
     return resolve(
         environment,
@@ -89,17 +93,10 @@ def visible(environment: Mapping[str, str], gpus: Iterable[PciGpu], runtime: str
     )
 
 
-def _names_slice(environment: Mapping[str, str], runtime: str) -> bool:
-    prefixes = [layer.slice_prefix for layer in RUNTIMES[runtime].layers if layer.slice_prefix]
-    return any(
-        prefix in environment.get(name, "")
-        for prefix in prefixes
-        for name in RUNTIMES[runtime].variables
-    )
-
-
 def _hidden(environment: Mapping[str, str], gpus: Sequence[PciGpu], runtime: str) -> str:
     """Which masks hide every device: one alone where it does, else all of them together."""
+    from portagpu.visible import RUNTIMES, shown
+
     masks = {name: environment[name] for name in RUNTIMES[runtime].variables if name in environment}
     alone = [{name: text} for name, text in masks.items()]
     for culprit in (*alone, masks):

@@ -71,6 +71,18 @@ class Status:
     automatic: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of a GPU that is a device of its own: a slice or a partition."""
+
+    name: str
+    """As the vendor calls it: "3g.40gb", "CPX NPS1"."""
+    product: str | None
+    """The name of the whole GPU's product, where the device states it."""
+    of: int | None = None
+    """Into how many equal parts the GPU is divided; None where they may differ."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
     """What a backend knows about its device when it opens it. Unknown is None."""
@@ -81,7 +93,7 @@ class Description:
     device: torch.device
     arch: Arch
     product: str | None
-    """The product's name as the device reports it."""
+    """The product's name as the device reports it, else the one of its target."""
     vendor: str | None = None
     """The maker of the silicon ("nvidia", "amd", "intel"), for people; decide by ``arch``."""
     target: Target | None
@@ -92,6 +104,8 @@ class Description:
     uuid: str | None = None
     pci: str | None = None
     """The PCI address, ``domain:bus:device.function`` in hexadecimal."""
+    part: Part | None = None
+    """Which part of a GPU the device is; None for a whole one, and where it is not known."""
     versions: Mapping[str, str | None] = field(default_factory=dict)
     """Driver, runtime and libraries by name."""
 
@@ -116,6 +130,7 @@ class Backend(Training, ABC):
         "device",
         "index",
         "name",
+        "part",
         "pci",
         "plugin",
         "precision",
@@ -142,6 +157,7 @@ class Backend(Training, ABC):
         self.sizing = description.sizing
         self.uuid = description.uuid
         self.pci = description.pci
+        self.part = description.part
         self.versions = description.versions
         self._ranges = Ranges()
 

@@ -155,7 +155,7 @@ def get_device_properties(device: DeviceLike = None) -> Any:
 
 
 def get_device_name(device: DeviceLike = None) -> str:
-    """The product's name as the device reports it."""
+    """The product's name as the device reports it, never empty (``Backend.get_device_name``)."""
     return (backend() if device is None else at(device)).get_device_name()
 
 

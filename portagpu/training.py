@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from portagpu.arch import Arch
     from portagpu.contract import Plugin
     from portagpu.precision import Arithmetic, DtypeSupport, Precision, Scaled
 
@@ -46,6 +47,8 @@ class Training:
         name: str
         index: int
         device: torch.device
+        arch: Arch
+        product: str | None
         plugin: Plugin
         precision: Precision
         _ranges: Ranges
@@ -64,9 +67,13 @@ class Training:
         return self.index
 
     def get_device_name(self) -> str:
-        """The product's name as the device reports it."""
+        """The product's name as the device reports it, never empty.
+
+        A driver may report none: then it is the name of the product that the device's architecture,
+        memory and units are, and of its vendor and architecture where no product is known.
+        """
         name: str = self.get_device_properties().name
-        return name
+        return name or self.product or f"{self.arch.vendor} {self.arch.name}"
 
     def memory_allocated(self) -> int:
         """Memory that tensors of this process hold on the device now."""

@@ -16,17 +16,20 @@ import portagpu_torch_gpu.plugin as shared
 from portagpu import registry
 from portagpu.asking import ask
 from portagpu.errors import BackendNotFound
-from portagpu.host import VISIBILITY_VARIABLES
+from portagpu.host import VISIBILITY_VARIABLES, PciGpu
 from portagpu.host.tree import Tree
 from portagpu.visible import RUNTIMES
 from portagpu_cuda import CudaPlugin
 from portagpu_rocm import RocmPlugin
 from tests.fake_plugins import FakePlugin
 from tests.registry_state import forget, machine, use_plugins
+from tests.visibility_rows import DEVICES, ROCM_ROWS, ROWS
 
 PLUGINS = {"cuda": CudaPlugin, "rocm": RocmPlugin}
 VENDORS = {"cuda": "nvidia", "rocm": "amd"}
 MAKERS = {"cuda": "NVIDIA", "rocm": "AMD"}
+# what a status leaves to advice elsewhere: other devices than asked for are not shown because of it
+ADVICE = {"empty-mask", "leaving-variable", "two-masks", "uuid-support"}
 both = pytest.mark.parametrize("kind", ["cuda", "rocm"])
 
 
@@ -132,7 +135,7 @@ def test_a_kfd_that_may_not_be_opened_names_the_groups(monkeypatch, driver_here)
         for layer_name in layer.variables
     ],
 )
-@pytest.mark.parametrize("value", ["", "-1", " -1,0", ",0"])
+@pytest.mark.parametrize("value", ["", "-1", " -1,0", ",0", "3"])
 def test_a_mask_that_hides_every_gpu_is_the_reason(monkeypatch, driver_here, kind, name, value):
     machine(monkeypatch, kind, (VENDORS[kind],))
     monkeypatch.setenv(name, value)
@@ -142,7 +145,7 @@ def test_a_mask_that_hides_every_gpu_is_the_reason(monkeypatch, driver_here, kin
 
 
 @both
-@pytest.mark.parametrize("value", ["0", "0,-1", "GPU-1,GPU-2", "3"])
+@pytest.mark.parametrize("value", ["0", "0,-1", "GPU-1,GPU-2", "0,3"])
 def test_a_mask_that_names_a_device_hides_not_all(monkeypatch, driver_here, kind, value):
     machine(monkeypatch, kind, (VENDORS[kind],))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
@@ -278,11 +281,93 @@ def test_rocm_counts_the_partitions_that_it_may_open(monkeypatch, tmp_path, part
     assert RocmPlugin(Tree(tmp_path)).count_without_opening() == 1, "it counts what it may not open"
 
 
-@pytest.mark.parametrize("name", RocmPlugin.masks)
-def test_rocm_leaves_masks_to_the_runtime(monkeypatch, tmp_path, name):
-    kfd_machine(tmp_path)
-    monkeypatch.setenv(name, "0")
-    assert RocmPlugin(Tree(tmp_path)).count_without_opening() is None
+def eight_gpus(vendor):
+    """The machine of the truth table."""
+    return tuple(
+        PciGpu(vendor, uuid=each.uuid, device_file=f"/dev/dri/renderD{128 + each.index}")
+        for each in DEVICES
+    )
+
+
+@pytest.mark.parametrize("row", ROCM_ROWS, ids=lambda row: row.name)
+def test_what_rocm_counts_alone_is_what_the_truth_table_has(monkeypatch, row):
+    monkeypatch.setattr("portagpu.host.gpus_on_machine", lambda root="/": eight_gpus("amd"))
+    monkeypatch.setattr(os, "access", lambda path, mode: True)
+    for name, value in row.environment.items():
+        monkeypatch.setenv(name, value)
+    found = RocmPlugin().count_without_opening()
+    agreed = len(row.shows) == row.torch and row.shows
+    assert found in (None, len(row.shows)), f"{found} are counted"
+    if not row.problems and agreed:
+        assert found == row.torch, "a mask without a problem is left to a child process"
+    if not agreed:
+        assert found is None, "the runtime and torch disagree, and neither was asked"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_the_status_is_usable_exactly_where_the_runtime_shows_a_device(
+    monkeypatch, driver_here, row
+):
+    machine(monkeypatch, row.runtime)
+    gpus = eight_gpus(VENDORS[row.runtime])
+    monkeypatch.setattr("portagpu.host.gpus_on_machine", lambda root="/": gpus)
+    for name, value in row.environment.items():
+        monkeypatch.setenv(name, value)
+    found = PLUGINS[row.runtime](driver_here).status()
+    assert found.usable == bool(row.shows), found.reason
+    plain = f"torch 2.13.0 is a {row.runtime} build for 8 {MAKERS[row.runtime]} GPUs"
+    if not row.shows:
+        assert "every GPU" in found.reason, found.reason
+        assert any(name in found.reason for name in row.environment), "no variable is named"
+    elif found.reason != plain:
+        assert found.reason.startswith(f"{plain}; "), found.reason
+        assert row.problems - ADVICE, f"nothing is wrong, and it says: {found.reason}"
+    else:
+        assert not row.problems - ADVICE, f"{row.problems} are not said"
+    assert "\n" not in found.reason, "more than one line"
+
+
+@both
+def test_a_uuid_that_the_kernels_files_do_not_show_hides_nothing(monkeypatch, driver_here, kind):
+    machine(monkeypatch, kind, (VENDORS[kind],))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-c333")
+    assert PLUGINS[kind](driver_here).status().usable, "only the runtime knows that UUID"
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"ROCR_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "0"}, "ROCR_VISIBLE_DEVICES=''"),
+        ({"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "-1"}, "HIP_VISIBLE_DEVICES='-1'"),
+        (
+            {"ROCR_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "2,3"},
+            "ROCR_VISIBLE_DEVICES='2,3' and CUDA_VISIBLE_DEVICES='2,3' together hide every GPU",
+        ),
+    ],
+)
+def test_the_masks_that_hide_every_device_are_named(
+    monkeypatch, driver_here, environment, expected
+):
+    machine(monkeypatch, "rocm", ("amd",) * 4)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    found = RocmPlugin(driver_here).status()
+    assert not found.usable
+    assert found.reason.startswith(expected), found.reason
+
+
+@both
+def test_a_torch_that_cannot_count_says_why(monkeypatch, driver_here, kind):
+    forget(monkeypatch)
+    machine(monkeypatch, kind, (VENDORS[kind],))
+    plugin = PLUGINS[kind](driver_here)
+    monkeypatch.setattr(plugin, "count_without_opening", lambda: None)
+    monkeypatch.setattr(shared, "ask", lambda *a, **o: (None, "torch failed: no such mask"))
+    use_plugins(monkeypatch, plugin)
+    with pytest.raises(BackendNotFound, match="no such mask") as caught:
+        registry.backend()
+    assert "\n" not in str(caught.value), "more than one line"
+    plugin.prepare()
 
 
 def test_rocm_without_files_is_unknown_and_not_none(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from portagpu_cuda import identity
-from portagpu_cuda.gpus import mig_profile
 from portagpu_torch_gpu.device import TorchGpu
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ class CudaBackend(TorchGpu):
     def __init__(self, plugin: TorchGpuPlugin, index: int) -> None:
         description, properties = identity.describe(index, plugin.root)
         super().__init__(plugin, description, properties)
-        self.mig_profile = mig_profile(properties.name)
+        self.mig_profile = self.part.name if self.part is not None else None
         self.dnn_library = "cuDNN"
         self.blas_library = "cuBLAS"
         plugin.remember(index, self.pci, self.uuid)

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from portagpu.arch import Arch
+from portagpu.collectives.comm import nccl_version
+from portagpu.contract import Part
+from portagpu.host import pci_of
 from portagpu_cuda.gpus import mig_profile
 from portagpu_torch_gpu import describe as shared
 
@@ -28,18 +31,29 @@ _NO_UUID: Final = "00000000-0000-0000-0000-000000000000"
 def describe(index: int, root: Tree) -> tuple[Description, Any]:
     """The description of that visible device, and torch's properties of it."""
     properties = shared.properties_of(index)
+    uuid = device_uuid(properties)
     description = shared.describe(
         index,
         properties,
         name="cuda",
         arch=Arch("nvidia", f"sm_{properties.major}{properties.minor}", properties.warp_size),
-        uuid=device_uuid(properties),
+        uuid=uuid,
+        pci=shared.pci_address(properties) or pci_of(uuid, root),
+        part=part(properties.name),
         library="NCCL",
         versions=versions(root),
         deterministic_env=_DETERMINISTIC,
-        root=root,
     )
     return description, properties
+
+
+def part(name: str) -> Part | None:
+    """The MIG slice that a product name tells ("... MIG 3g.40gb"); None for a whole GPU.
+
+    Slices of one GPU may differ, and may leave some of it to nobody.
+    """
+    profile = mig_profile(name)
+    return Part(profile, name.removesuffix(f" MIG {profile}")) if profile is not None else None
 
 
 def device_uuid(properties: Any) -> str | None:
@@ -47,7 +61,7 @@ def device_uuid(properties: Any) -> str | None:
     text = str(getattr(properties, "uuid", "") or "").lower()
     if not re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", text) or text == _NO_UUID:
         return None
-    return f"{'MIG' if mig_profile(properties.name) else 'GPU'}-{text}"
+    return f"{'MIG' if part(properties.name) else 'GPU'}-{text}"
 
 
 def versions(root: Tree) -> Mapping[str, str | None]:
@@ -55,7 +69,7 @@ def versions(root: Tree) -> Mapping[str, str | None]:
     return {
         "driver": root.text("sys/module/nvidia/version") or None,
         "cuda": torch.version.cuda,
-        "nccl": shared.nccl_version(),
+        "nccl": nccl_version(),
         "cudnn": cudnn_version(shared.dnn_version_number()),
         "cublas": _cublas_version(),
     }

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import compress
 from typing import TYPE_CHECKING, Final
 
-from portagpu.availability import Need, visible
+from portagpu.availability import Need
 from portagpu_torch_gpu.plugin import TorchGpuPlugin
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class RocmPlugin(TorchGpuPlugin):
         torch counts through HIP, which opens the driver. None where the masks are wrong or name
         what the kernel's files do not show: then torch has to be asked.
         """
+        from portagpu.availability import visible
         from portagpu.host import gpus_on_machine
 
         reachable = []

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from portagpu.arch import Arch, base_name
+from portagpu.collectives.comm import nccl_version
+from portagpu.contract import Part
+from portagpu.host import gpus_on_machine, pci_of
 from portagpu_torch_gpu import describe as shared
 
 if TYPE_CHECKING:
@@ -28,16 +32,19 @@ def describe(index: int, root: Tree) -> tuple[Description, Any]:
     RCCL's version is the release of NCCL that it says it is compatible with: it has no other.
     """
     properties = shared.properties_of(index)
+    uuid = device_uuid(properties)
+    pci = shared.pci_address(properties) or pci_of(uuid, root)
     description = shared.describe(
         index,
         properties,
         name="rocm",
         arch=Arch("amd", base_name(properties.gcnArchName), properties.warp_size),
-        uuid=device_uuid(properties),
+        uuid=uuid,
+        pci=pci,
+        part=part(root, pci, properties.name or None),
         library="RCCL",
         versions=versions(root),
         deterministic_env=_DETERMINISTIC,
-        root=root,
     )
     return description, properties
 
@@ -65,12 +72,21 @@ def versions(root: Tree) -> Mapping[str, str | None]:
     return {
         "driver": root.text("sys/module/amdgpu/version") or None,
         "hip": torch.version.hip,
-        "rocm": getattr(torch.version, "rocm", None),
-        "rccl (NCCL-compatible)": shared.nccl_version(),
+        "rocm": rocm_version(getattr(torch.version, "rocm", None), torch.version.hip),
+        "rccl": nccl_version(),
         "miopen": miopen_version(shared.dnn_version_number()),
         "hipblas": None,
         "hipblaslt": None,
     }
+
+
+def rocm_version(stated: str | None, hip: str | None) -> str | None:
+    """What torch states, as 2.11 does, else the first two numbers of HIP's version.
+
+    HIP's are those of the ROCm release that it is of ("6.4.43482-..." of ROCm 6.4.0).
+    """
+    match = re.match(r"\d+\.\d+", hip or "")
+    return stated or (match[0] if match else None)
 
 
 def miopen_version(number: int | None) -> str | None:
@@ -88,6 +104,19 @@ def partition(root: Tree, pci: str | None, kind: str) -> str | None:
     if pci is None:
         return None
     return root.text(f"{_PCI}/{pci}/current_{kind}_partition") or None
+
+
+def part(root: Tree, pci: str | None, product: str | None) -> Part | None:
+    """The compute partition that the device is; None where the GPU has one (SPX) or shows none.
+
+    Partitions are equal: as many compute units each, and an equal part of the memory, whatever the
+    memory's partitioning (Linux, ``amdgpu_amdkfd_xcp_memory_size`` of amdgpu_amdkfd.c).
+    """
+    modes = [partition(root, pci, kind) for kind in ("compute", "memory")]
+    if modes[0] in (None, "SPX"):
+        return None
+    count = sum(len(gpu.partitions) for gpu in gpus_on_machine(root) if gpu.pci == pci)
+    return Part(" ".join(mode for mode in modes if mode), product, count or None)
 
 
 def blas_library() -> str:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from portagpu.collectives.comm import Comm
+from portagpu.collectives.comm import Comm, nccl_version
 from portagpu.contract import Capability, Description
-from portagpu.host import pci_of
 from portagpu.precision.facts import from_facts
 from portagpu.sizing.device import of_device
 from portagpu.target import identify
@@ -19,20 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from portagpu.arch import Arch
-    from portagpu.host.tree import Tree
+    from portagpu.contract import Part
 
 _REDUCE_OPS: Final = frozenset({"SUM", "AVG", "PRODUCT", "MIN", "MAX"})
 """For floating-point tensors, as ProcessGroupNCCL has them (torch 2.13, ProcessGroupNCCL.cpp)."""
 
 _ALWAYS: Final = frozenset(
-    {
-        Capability.STREAMS,
-        Capability.EVENTS,
-        Capability.GRAPHS,
-        Capability.PEAK_MEMORY,
-        Capability.PINNED_MEMORY,
-        Capability.AUTOCAST,
-    }
+    Capability(name)
+    for name in ("streams", "events", "graphs", "peak-memory", "pinned-memory", "autocast")
 )
 
 
@@ -49,10 +42,11 @@ def describe(
     name: str,
     arch: Arch,
     uuid: str | None,
+    pci: str | None,
+    part: Part | None,
     library: str,
     versions: Mapping[str, str | None],
     deterministic_env: Mapping[str, str],
-    root: Tree,
 ) -> Description:
     """What a backend knows of that device; ``library`` is what answers to "nccl" in this build."""
     target = identify(
@@ -67,7 +61,7 @@ def describe(
         index=index,
         device=torch.device("cuda", index),
         arch=arch,
-        product=properties.name or None,
+        product=properties.name or (target.product if target is not None else None),
         vendor=arch.vendor,
         target=target,
         capabilities=_capabilities(),
@@ -83,7 +77,8 @@ def describe(
         ),
         sizing=of_device(properties, target, arch.warp_size),
         uuid=uuid,
-        pci=pci_address(properties) or pci_of(uuid, root),
+        pci=pci,
+        part=part,
         versions={"torch": torch.__version__, **versions},
     )
 
@@ -98,10 +93,7 @@ def _capabilities() -> frozenset[Capability]:
 
 
 def pci_address(properties: Any) -> str | None:
-    """``domain:bus:device.0`` from torch's properties; None where this torch has no such fields.
-
-    torch does not report the function.
-    """
+    """``domain:bus:device.0``, without the function, which torch leaves out; None where unknown."""
     parts = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     numbers = [int(part) for part in parts if part is not None]
     if len(numbers) != len(parts):
@@ -117,14 +109,6 @@ def addresses(identity: str) -> list[list[str | None]]:
     device_uuid = import_module(identity).device_uuid
     properties = [properties_of(index) for index in range(torch.cuda.device_count())]
     return [[pci_address(each), device_uuid(each)] for each in properties]
-
-
-def nccl_version() -> str | None:
-    """What the library behind "nccl" states: "2.27.7"; None where torch was built without it."""
-    try:
-        return ".".join(str(part).lstrip(".-") for part in torch.cuda.nccl.version())
-    except (AttributeError, RuntimeError):
-        return None
 
 
 def dnn_version_number() -> int | None:

@@ -38,6 +38,8 @@ class DeviceEvent(torch.cuda.Event):
 class TorchGpu(Backend):
     """The primitives of the contract over ``torch.cuda``; objects are torch's own.
 
+    A method without a word here does what the contract's docstring says.
+
     - ``empty_cache`` frees the caches of every device of the process: torch has no other.
     - ``Stream`` clamps the priority to :meth:`stream_priorities`, as torch does.
     - ``Event`` is a ``torch.cuda.Event``. Two events with nothing between them may be 0 ms apart,
@@ -57,15 +59,12 @@ class TorchGpu(Backend):
         """Whether the GPU shares its memory with a CPU in one package; None where it says not."""
 
     def activate(self) -> None:
-        """Make this device torch's current one."""
         torch.cuda.set_device(self.index)
 
     def get_device_properties(self) -> Any:
-        """torch's properties object of the device."""
         return self._properties
 
     def synchronize(self) -> None:
-        """Wait for all work on this device, from every stream."""
         torch.cuda.synchronize(self.index)
 
     def mem_get_info(self) -> tuple[int, int]:
@@ -73,11 +72,9 @@ class TorchGpu(Backend):
         return torch.cuda.mem_get_info(self.index)
 
     def memory_stats(self) -> Mapping[str, int]:
-        """The statistics of torch's caching allocator for this device."""
         return torch.cuda.memory_stats(self.index)
 
     def reset_peak_memory_stats(self) -> None:
-        """Start the allocator's peaks again."""
         torch.cuda.reset_peak_memory_stats(self.index)
 
     def empty_cache(self) -> None:
@@ -85,7 +82,6 @@ class TorchGpu(Backend):
         torch.cuda.empty_cache()
 
     def generator(self) -> torch.Generator:
-        """torch's default generator of this device."""
         return torch.cuda.default_generators[self.index]
 
     def stream_priorities(self) -> tuple[int, int]:
@@ -99,7 +95,6 @@ class TorchGpu(Backend):
         return torch.cuda.Stream(self.index, priority)
 
     def current_stream(self) -> torch.cuda.Stream:
-        """The calling thread's current stream of this device."""
         return torch.cuda.current_stream(self.index)
 
     def stream(self, stream: Any) -> AbstractContextManager[Any]:
@@ -127,7 +122,6 @@ class TorchGpu(Backend):
             torch.cuda.nvtx.range_pop()
 
     def Graph(self) -> torch.cuda.CUDAGraph:  # noqa: N802 - one name for every vendor's graph
-        """An empty graph for :meth:`capture` or ``torch.cuda.graph``."""
         return torch.cuda.CUDAGraph()
 
     @contextmanager
@@ -146,9 +140,7 @@ class TorchGpu(Backend):
         collectives before: a watchdog's query of their events ends a capture.
         """
         if stream is None:
-            stream = self._capture_stream
-            if stream is None:
-                stream = self._capture_stream = self.Stream()
+            stream = self._capture_stream = self._capture_stream or self.Stream()
         with (
             torch.cuda.device(self.index),
             torch.cuda.graph(graph, pool, stream, capture_error_mode),

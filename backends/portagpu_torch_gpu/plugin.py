@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from portagpu.asking import ask
 from portagpu.availability import Need, availability
 from portagpu.contract import Plugin, Status
+from portagpu.errors import BackendNotFound
 from portagpu.host.tree import Tree
 from portagpu.inventory.asked import probe, readings_of
 
@@ -40,7 +42,7 @@ class TorchGpuPlugin(Plugin):
         """Where the kernel's files are."""
         self._count: int | None = None
         self._addresses: dict[int, tuple[str | None, str | None]] = {}
-        self._asked: tuple[Mapping[str, str], list[list[str | None]]] | None = None
+        self._asked: tuple[Mapping[str, str], tuple[list[list[str | None]], str]] | None = None
 
     @abstractmethod
     def driver_problem(self, count: int) -> str:
@@ -63,6 +65,7 @@ class TorchGpuPlugin(Plugin):
 
         Before torch has opened a device it is found without the driver's runtime, which would
         leave this process unfit to fork; where that cannot be done, a child process asks torch.
+        Raises BackendNotFound with what torch said where it cannot count either.
         """
         if self._count is not None:
             return self._count
@@ -72,12 +75,18 @@ class TorchGpuPlugin(Plugin):
             self._count = int(torch.cuda.device_count())
             return self._count
         known = self.count_without_opening()
-        return len(self._ask_torch()) if known is None else known
+        if known is not None:
+            return known
+        found, problem = self._ask_torch()
+        if problem:
+            raise BackendNotFound("torch cannot count its devices", {self.name: problem})
+        return len(found)
 
     def prepare(self) -> None:
         """Import the backend, and count once what every rank would count for itself."""
         import_module(self.backend)
-        self.count()
+        with suppress(BackendNotFound):
+            self.count()
 
     def remember(self, index: int, pci: str | None, uuid: str | None) -> None:
         """Keep where the device of that index is, as its open handle knows it."""
@@ -91,7 +100,7 @@ class TorchGpuPlugin(Plugin):
         """
         where = self._addresses.get(index)
         if where is None:
-            asked = self._ask_torch()
+            asked, _ = self._ask_torch()
             if index >= len(asked):
                 return {}
             pci, uuid = asked[index]
@@ -113,14 +122,17 @@ class TorchGpuPlugin(Plugin):
         addresses = {gpu.pci for gpu in gpus if gpu.pci is not None}
         return probe(self.prober, self.library, addresses)
 
-    def _ask_torch(self) -> list[list[str | None]]:
-        """[PCI address, UUID] of every visible device, by a child, once for the same masks."""
+    def _ask_torch(self) -> tuple[list[list[str | None]], str]:
+        """[PCI address, UUID] of every visible device, by a child, once for the same masks.
+
+        The second value is what went wrong, empty where nothing did.
+        """
         from portagpu.host import visibility
 
         masks = visibility()
         if self._asked is None or self._asked[0] != masks:
-            found, _ = ask(
+            found, problem = ask(
                 "portagpu_torch_gpu.describe", "addresses", (self.identity,), limit_s=_TORCH_LIMIT_S
             )
-            self._asked = (masks, found or [])
+            self._asked = (masks, (found or [], problem))
         return self._asked[1]

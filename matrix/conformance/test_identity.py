@@ -214,7 +214,7 @@ def test_activate(gpu, torch):
 
 @case(
     "identity/name-is-not-empty",
-    spec="The device has a name of one line, the same from method, function and properties.",
+    spec="The device has a name of one line from method and function, the driver's if it has one.",
     covers=("Backend.get_device_name", "portagpu.get_device_name"),
     smoke=True,
 )
@@ -223,7 +223,9 @@ def test_name_is_not_empty(gpu):
     assert isinstance(name, str), f"the name is a {type(name).__name__}"
     assert name.strip(), "the name is empty"
     assert name.isprintable(), f"the name {name!r} is not one printable line"
-    assert pg.get_device_name() == name == gpu.get_device_properties().name, "the names differ"
+    assert pg.get_device_name() == name, "method and function name two devices"
+    reported = gpu.get_device_properties().name
+    assert reported in ("", name), f"the driver calls the device {reported!r}, not {name!r}"
 
 
 @case(

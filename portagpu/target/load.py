@@ -177,17 +177,23 @@ def identify(
     """The target of a device as it reports itself, or None when its architecture is not known.
 
     A product matches by its name, where its memory and its number of units, when given, are the
-    product's too. Any other member of a known architecture gets a target of scope "family", which
-    has no peaks, no memory and no expectations. Only the files of that architecture are read,
-    unless installed packages bring targets.
+    product's too. A device that reports no name is the one product that has its memory and its
+    units, where both are given and only one has both. Any other member of a known architecture gets
+    a target of scope "family", which has no peaks, no memory and no expectations. Only the files of
+    that architecture are read, unless installed packages bring targets.
     """
     family, products = _family(vendor, base_name(arch))
     if family is None:
         return None
-    name = None if product is None else normalise(product)
-    for target in products:
+    name = normalise(product) if product else None
+    candidates = tuple(products)
+    for target in candidates:
         if _is(target.match, name, memory_bytes, unit_count):
             return target
+    if name is None and memory_bytes is not None and unit_count is not None:
+        alike = [each for each in candidates if _has(each.match, memory_bytes, unit_count)]
+        if len(alike) == 1:
+            return alike[0]
     return _family_target(family)
 
 
@@ -225,6 +231,16 @@ def _family(vendor: str, arch: str) -> tuple[Family | None, Iterable[Target]]:
 def _is(match: Match, name: str | None, memory_bytes: int | None, unit_count: int | None) -> bool:
     if not match.any_product and (name is None or name not in match.names):
         return False
+    return _fits(match, memory_bytes, unit_count)
+
+
+def _has(match: Match, memory_bytes: int, unit_count: int) -> bool:
+    """Whether the product states both, and the device has both."""
+    stated = match.memory_bytes is not None and match.unit_count is not None
+    return stated and _fits(match, memory_bytes, unit_count)
+
+
+def _fits(match: Match, memory_bytes: int | None, unit_count: int | None) -> bool:
     for value, allowed in ((memory_bytes, match.memory_bytes), (unit_count, match.unit_count)):
         if value is not None and allowed is not None and not allowed[0] <= value <= allowed[1]:
             return False
