@@ -37,6 +37,9 @@ FACTS = {
     "warp_size": 32,
     "unit_count": 132,
     "memory_bytes": 80 * 2**30,
+    "reported": {"multi_processor_count": 132},
+    "part": None,
+    "capabilities": [],
     "target": None,
     "target_scope": None,
     "versions": {"driver": "590.48.01"},
@@ -173,12 +176,13 @@ def test_the_odd_device_out_is_the_culprit():
 def test_a_fact_that_differs_from_the_target_is_a_result_of_its_own():
     h200 = load_target("nvidia-h200-sxm")
     context = context_of("identity", target=h200)
-    good = named(identity._facts(context, device(0)))
-    assert {result.verdict for result in good.values()} == {Verdict.PASS}
-    bad = named(identity._facts(context, device(1, unit_count=114)))
+    good = named(identity._facts(context, device(0, capabilities=list(h200.claims)), h200))
+    assert {result.verdict for result in good.values()} == {Verdict.PASS, Verdict.SKIP}
+    bad = named(identity._facts(context, device(1, reported={"multi_processor_count": 114}), h200))
+    assert bad["capabilities"].verdict is Verdict.INCONCLUSIVE
     assert bad["unit-count"].verdict is Verdict.FAIL
     assert bad["unit-count"].device == "cuda:1"
-    assert bad["unit-count"].reason == "nvidia-h200-sxm states 132, the device reports 114"
+    assert bad["unit-count"].reason == "nvidia-h200-sxm states 132 SM, the device reports 114"
 
 
 def test_devices_with_different_drivers_fail():

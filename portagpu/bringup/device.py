@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.bringup.reported import FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +37,9 @@ def describe(rank: Rank) -> dict[str, Any]:
         "arch": gpu.arch.name,
         "warp_size": gpu.arch.warp_size,
         "unit_count": properties.multi_processor_count,
+        "reported": _reported(properties),
+        "part": dataclasses.asdict(gpu.part) if gpu.part is not None else None,
+        "integrated": getattr(gpu, "integrated", None),
         "memory_bytes": total,
         "free_bytes": free,
         "uuid": gpu.uuid,
@@ -47,6 +54,18 @@ def describe(rank: Rank) -> dict[str, Any]:
         "torch": str(torch.__version__),
         "contract": list(gpu.plugin.contract),
     }
+
+
+def _reported(properties: Any) -> dict[str, float]:
+    """The fields that torch reports of those that a target can be held against.
+
+    torch asks the runtime for some of them when they are read, which may raise.
+    """
+    found = {}
+    for name in FIELDS:
+        with contextlib.suppress(AttributeError, RuntimeError):
+            found[name] = getattr(properties, name)
+    return found
 
 
 def pattern_test(rank: Rank, nbytes: int, seed: int) -> dict[str, Any]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from portagpu.bringup.context import Device
+from portagpu.bringup.reported import Subject, compare
 from portagpu.results import Verdict
-from portagpu.target import load_targets
+from portagpu.target import identify, load_targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from portagpu.bringup.context import Context
     from portagpu.results import Result
+    from portagpu.target import Target
 
 _DESCRIBE = "portagpu.bringup.device:describe"
 
@@ -76,16 +78,20 @@ def _count(context: Context, count: int) -> Result:
 
 
 def _target(context: Context) -> Iterator[Result]:
-    found = context.devices[0].facts["target"]
+    device = context.devices[0]
+    found = device.facts["target"]
+    part = device.facts["part"]
     wanted = context.wanted
-    if wanted is not None:
+    if part is not None:
+        yield _part(context, device)
+    elif wanted is not None:
         is_wanted = found == wanted.id
         seen = f"this machine is {found or 'no known target'}"
         reason = seen if is_wanted else f"{seen}, not {wanted.id}"
-        culprit = None if is_wanted else context.devices[0].name
+        culprit = None if is_wanted else device.name
         yield context.judge("target", is_wanted, reason, device=culprit)
     elif found is None:
-        product = context.devices[0].facts["product"] or "this device"
+        product = device.facts["product"] or "this device"
         yield context.result(
             "target",
             Verdict.UNVERIFIED,
@@ -94,29 +100,63 @@ def _target(context: Context) -> Iterator[Result]:
         )
     else:
         context.target = load_targets().get(found)
-        scope = context.devices[0].facts["target_scope"]
+        scope = device.facts["target_scope"]
         note = " (facts of the family only)" if scope == "family" else ""
         yield context.judge("target", True, f"this machine is {found}{note}")
-    if context.target is not None:
-        for device in context.devices:
-            yield from _facts(context, device)
+    for each in context.devices:
+        whole = _whole(each)
+        target = (whole or context.target) if part is not None else (context.target or whole)
+        if target is not None:
+            yield from _facts(context, each, target)
 
 
-def _facts(context: Context, device: Device) -> Iterator[Result]:
+def _whole(device: Device) -> Target | None:
+    """The target of the GPU that the device is, or is a part of."""
+    facts, part = device.facts, device.facts["part"]
+    product, share = facts["product"], 1
+    if part is not None:
+        product, share = part["product"], part["of"]
+    sizes = (facts["memory_bytes"] * share, facts["unit_count"] * share) if share else (None, None)
+    return identify(facts["arch_vendor"], facts["arch"], product, *sizes)
+
+
+def _part(context: Context, device: Device) -> Result:
+    """A part of a GPU is a part of the wanted product, or no product of its own."""
+    whole, wanted, name = _whole(device), context.wanted, device.facts["part"]["name"]
+    product = whole.id if whole is not None else "a GPU that is no known target"
+    reason = f"{device.name} is the part {name} of {product}"
+    if wanted is None:
+        return context.result(
+            "target", Verdict.UNVERIFIED, f"{reason}: what is expected of a GPU is not of its parts"
+        )
+    if whole is not wanted:
+        return context.judge("target", False, f"{reason}, not of {wanted.id}", device=device.name)
+    return context.judge("target", True, reason)
+
+
+def _facts(context: Context, device: Device, target: Target) -> Iterator[Result]:
     """What the device reports against what its target states."""
-    target = context.target
-    if target is None:
-        return
-    stated: list[tuple[str, Any, Any]] = [
-        ("arch", device.facts["arch"], target.arch.name),
-        ("warp-size", device.facts["warp_size"], target.arch.warp_size),
-    ]
-    units = target.value("exec.unit_count")
-    if units is not None:
-        stated.append(("unit-count", device.facts["unit_count"], units))
-    for name, reported, expected in stated:
-        reason = f"{target.id} states {expected}, the device reports {reported}"
-        yield context.judge(name, reported == expected, reason, device=device.name)
+    facts, part = device.facts, device.facts["part"]
+    for name, reported, stated in (
+        ("arch", facts["arch"], target.arch.name),
+        ("warp-size", facts["warp_size"], target.arch.warp_size),
+    ):
+        reason = f"{target.id} states {stated}, the device reports {reported}"
+        yield context.judge(name, reported == stated, reason, device=device.name)
+    missing = sorted(set(target.claims) - set(facts["capabilities"]))
+    reason = f"{target.id} claims {', '.join(target.claims) or 'no capability'}"
+    if missing:
+        reason = f"{reason}; the backend does not claim {' and '.join(missing)}"
+    verdict = Verdict.INCONCLUSIVE if missing else Verdict.PASS
+    yield context.result("capabilities", verdict, reason, device=device.name)
+    subject = Subject(
+        facts["reported"],
+        target,
+        part["name"] if part is not None else None,
+        part["of"] if part is not None else 1,
+    )
+    for finding in compare(subject):
+        yield context.result(finding.name, finding.verdict, finding.reason, device=device.name)
 
 
 def _alike(context: Context) -> Result:

@@ -1,0 +1,307 @@
+"""What a device reports of itself, held against what its target states: one table, one rule a row.
+
+A row is compared where torch reports its fields and a fact that is not "unverified" states it. The
+names are those of torch's device properties: 2.11 and 2.13 have the same in their CUDA builds, and
+ROCm builds leave some out.
+
+A part of a GPU (a slice, a partition) has what every unit has, and a share of units and memory:
+where the GPU is divided equally that is known, and what is not known is UNVERIFIED.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.target import Confidence
+from portagpu.target.rules import fits_sold
+from portagpu.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from portagpu.target import Fact, Target
+
+KEPT_BY_DRIVER: Final = 0.03
+"""The most of the memory that a driver keeps from programs. 1.5 % is the most seen: torch reports
+42297524224 B of an A100's 40960 MiB; 1.0 % of an L40S, 0.4 % of an H200, nothing of an MI300X."""
+
+_BANDWIDTH_TOLERANCE: Final = 0.03
+"""Products state rounded bandwidths: an H200's 6144 bit at 3201 MHz are 4917 GB/s, sold as 4800."""
+
+_TRANSFERS_A_CLOCK: Final = (2, 4, 8, 16)
+"""By memory: of HBM CUDA's clock carries 2 transfers and HIP's 4, of GDDR6 HIP's carries 16."""
+
+_MIB: Final = 2**20
+_GIB: Final = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One row compared; ``name`` completes the id of its result."""
+
+    name: str
+    verdict: Verdict
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A device beside its target: the whole GPU's, where the device is a part of it.
+
+    ``reported`` has torch's fields. ``part`` names the part, None for a whole GPU, of which there
+    are ``parts`` equal ones, None where they may differ.
+    """
+
+    reported: Mapping[str, float]
+    target: Target
+    part: str | None = None
+    parts: int | None = 1
+
+    @property
+    def counts_pairs(self) -> bool:
+        """Whether the unit is a workgroup processor, of which some fields state one half.
+
+        Source: HIP-WGP in matrix/targets/sources.toml.
+        """
+        fact = self.target.fact("exec.unit_count")
+        return fact is not None and fact.unit == "WGP"
+
+
+class Share(Enum):
+    """What a part of a GPU has of a figure of the whole one."""
+
+    ALL = "the same: it is of one unit"
+    EQUAL = "an equal share"
+    UNKNOWN = "what no fact states"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """``judge(subject, fact)`` is whether both agree, and both in words.
+
+    The first of ``keys`` that is stated counts. A difference in a ``firm`` row is a FAIL where more
+    than a third party states the fact; in the others the driver decides what exactly it reports,
+    and a difference is UNVERIFIED. ``match`` is the range of the target's ``Match`` whose outside
+    is always a FAIL: a device there is another one.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    keys: tuple[str, ...]
+    judge: Callable[[Subject, Fact], tuple[bool, str]]
+    share: Share = Share.ALL
+    firm: bool = True
+    match: str | None = None
+
+    def known_of(self, subject: Subject) -> bool:
+        """Whether facts say what the device has of it."""
+        known = subject.parts is not None if self.share is Share.EQUAL else subject.part is None
+        return self.share is Share.ALL or known
+
+
+def compare(subject: Subject) -> Iterator[Finding]:
+    """A finding for each row that can be compared, and one that lists those that cannot."""
+    silent, unstated = [], []
+    for row in ROWS:
+        fact = _fact(subject.target, row.keys)
+        if any(field not in subject.reported for field in row.fields):
+            silent.append(row.name)
+        elif fact is None:
+            unstated.append(row.name)
+        elif not row.known_of(subject):
+            reason = (
+                f"the device is the part {subject.part} of a GPU, and no fact of "
+                f"{subject.target.id} states that part"
+            )
+            yield Finding(row.name, Verdict.UNVERIFIED, reason)
+        else:
+            yield _finding(row, subject, fact)
+    left = [
+        f"{why}: {', '.join(names)}"
+        for why, names in (
+            ("not reported by this torch", silent),
+            (f"not stated by {subject.target.id}", unstated),
+        )
+        if names
+    ]
+    if left:
+        yield Finding("not-compared", Verdict.SKIP, "; ".join(left))
+
+
+def _fact(target: Target, keys: tuple[str, ...]) -> Fact | None:
+    facts = [fact for key in keys if (fact := target.fact(key)) is not None]
+    known = [fact for fact in facts if fact.confidence is not Confidence.UNVERIFIED]
+    return known[0] if known else None
+
+
+def _finding(row: Row, subject: Subject, fact: Fact) -> Finding:
+    agrees, words = row.judge(subject, fact)
+    reason = f"{subject.target.id} states {words}"
+    if row.share is Share.EQUAL and subject.parts != 1:
+        reason = f"{reason}, one of {subject.parts} equal parts"
+    range_ = getattr(subject.target.match, row.match) if row.match is not None else None
+    whole = subject.reported[row.fields[0]] * (subject.parts or 1)
+    outside = range_ is not None and not range_[0] <= whole <= range_[1]
+    if agrees and not outside:
+        return Finding(row.name, Verdict.PASS, reason)
+    if outside or (row.firm and fact.confidence is not Confidence.SECONDARY):
+        return Finding(row.name, Verdict.FAIL, reason)
+    why = "only a third party states it" if row.firm else "the driver decides what it counts"
+    return Finding(row.name, Verdict.UNVERIFIED, f"{reason}; {why}")
+
+
+def _each(field: str, unit: str) -> Callable[[Subject, Fact], tuple[bool, str]]:
+    """Equal; where the unit is a pair of compute units, the figure of one of them agrees too."""
+
+    def judge(subject: Subject, fact: Fact) -> tuple[bool, str]:
+        found, stated = subject.reported[field], _number(fact)
+        words = f"{stated:g} {unit}, the device reports {found:g}"
+        if subject.counts_pairs and 2 * found == stated:
+            return True, f"{words}, of one compute unit of two"
+        return found == stated, words
+
+    return judge
+
+
+def _same(field: str, unit: str) -> Callable[[Subject, Fact], tuple[bool, str]]:
+    def judge(subject: Subject, fact: Fact) -> tuple[bool, str]:
+        found, stated = subject.reported[field], _number(fact)
+        return found == stated, f"{stated:g} {unit}, the device reports {found:g}"
+
+    return judge
+
+
+def _units(subject: Subject, fact: Fact) -> tuple[bool, str]:
+    """Equal; HIP counts compute units instead of pairs with GPU_ENABLE_WGP_MODE=0."""
+    found = subject.reported["multi_processor_count"]
+    stated = _number(fact) / (subject.parts or 1)
+    words = f"{stated:g} {fact.unit}, the device reports {found:g}"
+    if subject.counts_pairs and found == 2 * stated:
+        return True, f"{words}, counted as compute units"
+    return found == stated, words
+
+
+def _memory(subject: Subject, fact: Fact) -> tuple[bool, str]:
+    """What devices report less what a driver keeps; else what fits the size that is sold."""
+    parts, found = subject.parts or 1, subject.reported["total_memory"]
+    says = f"the device reports {found / _GIB:.1f} GiB"
+    if fact.key == "memory.reported":
+        most = _number(fact) / parts
+        words = f"{most / _GIB:.1f} GiB, of which a driver keeps up to {KEPT_BY_DRIVER:.0%}, {says}"
+        return (1 - KEPT_BY_DRIVER) * most <= found <= most, words
+    sold = fact.value if isinstance(fact.value, tuple) else (fact.value,)
+    agrees = any(fits_sold(found * parts, float(each)) for each in sold)
+    return agrees, f"{' or '.join(f'{each} GB' for each in sold)}, {says}"
+
+
+def _l2(subject: Subject, fact: Fact) -> tuple[bool, str]:
+    """The cache of a chiplet where the GPU has several, as HIP reports it, else all of it."""
+    found = subject.reported["L2_cache_size"] / _MIB
+    return found == _number(fact), f"{fact.value} MiB, the device reports {found:g}"
+
+
+def _bandwidth(subject: Subject, fact: Fact) -> tuple[bool, str]:
+    """Bus width times clock times transfers, which are the driver's to choose."""
+    stated, width = _number(fact), subject.reported["memory_bus_width"]
+    mhz = subject.reported["memory_clock_rate"] / 1000
+    rates = [width / 8 * mhz * each / 1000 for each in _TRANSFERS_A_CLOCK]
+    agrees = any(abs(rate - stated) <= _BANDWIDTH_TOLERANCE * stated for rate in rates)
+    return agrees, f"{stated:g} GB/s, the device reports a bus of {width:g} bit at {mhz:g} MHz"
+
+
+def _clock(subject: Subject, fact: Fact) -> tuple[bool, str]:
+    """The highest clock is at least the one of the peaks."""
+    found = subject.reported["clock_rate"] / 1000
+    return found >= _number(fact), f"peaks at {fact.value} MHz, the device reports {found:g} MHz"
+
+
+def _number(fact: Fact) -> float:
+    value: Any = fact.value
+    return float(value)
+
+
+ROWS: Final = (
+    Row(
+        "unit-count",
+        ("multi_processor_count",),
+        ("exec.unit_count",),
+        _units,
+        Share.EQUAL,
+        match="unit_count",
+    ),
+    Row(
+        "memory-size",
+        ("total_memory",),
+        ("memory.reported", "memory.size", "memory.sizes"),
+        _memory,
+        Share.EQUAL,
+        firm=False,
+        match="memory_bytes",
+    ),
+    Row(
+        "threads-per-block",
+        ("max_threads_per_block",),
+        ("exec.max_threads_per_block",),
+        _same("max_threads_per_block", "threads"),
+    ),
+    Row(
+        "threads-per-unit",
+        ("max_threads_per_multi_processor",),
+        ("exec.max_threads_per_unit",),
+        _each("max_threads_per_multi_processor", "threads"),
+    ),
+    Row(
+        "shared-memory-per-block",
+        ("shared_memory_per_block",),
+        ("shared_memory.per_block_default",),
+        _same("shared_memory_per_block", "B"),
+    ),
+    Row(
+        "shared-memory-optin",
+        ("shared_memory_per_block_optin",),
+        ("shared_memory.per_block_optin",),
+        _same("shared_memory_per_block_optin", "B"),
+    ),
+    Row(
+        "shared-memory-per-unit",
+        ("shared_memory_per_multiprocessor",),
+        ("shared_memory.per_unit",),
+        _each("shared_memory_per_multiprocessor", "B"),
+    ),
+    Row(
+        "registers-per-unit",
+        ("regs_per_multiprocessor",),
+        ("register.file_per_unit",),
+        _each("regs_per_multiprocessor", "registers"),
+        firm=False,
+    ),
+    Row(
+        "l2-cache",
+        ("L2_cache_size",),
+        ("cache.l2_per_chiplet", "cache.l2_total"),
+        _l2,
+        Share.UNKNOWN,
+        firm=False,
+    ),
+    Row(
+        "memory-bus",
+        ("memory_bus_width", "memory_clock_rate"),
+        ("memory.bandwidth",),
+        _bandwidth,
+        Share.UNKNOWN,
+        firm=False,
+    ),
+    Row(
+        "clock",
+        ("clock_rate",),
+        ("peak.clock.vector", "peak.clock.matrix"),
+        _clock,
+        firm=False,
+    ),
+)
+"""In the order of the results. Sizes are bytes, clocks kHz, the bus bits, as torch has them."""
+
+FIELDS: Final = tuple(dict.fromkeys(field for row in ROWS for field in row.fields))
+"""Every field of torch's properties that a row compares."""
