@@ -18,8 +18,22 @@ _CAPTURES: Final = "nvidia-smi, utkuozdemir/nvidia_gpu_exporter e656cd81 interna
 _ACHATBOT: Final = "torch's repr, ai-bot-pro/achatbot 859e2161 deploy/modal, skywork_r1v.py"
 
 # CUDA C++ Programming Guide, table of compute capabilities; HIP: warpSize of gfx9 and gfx11
-_NVIDIA: Final = {"warp_size": 32, "max_threads_per_block": 1024}
-_WAVE64: Final = {"warp_size": 64, "max_threads_per_block": 1024}
+_NVIDIA: Final = {"warp_size": 32, "max_threads_per_block": 1024, "is_integrated": 0}
+_WAVE64: Final = {"warp_size": 64, "max_threads_per_block": 1024, "is_integrated": 0}
+
+NOT_IN_STUB: Final = frozenset(
+    {
+        "max_threads_per_block",
+        "pci_bus_id",
+        "pci_device_id",
+        "pci_domain_id",
+        "regs_per_multiprocessor",
+        "shared_memory_per_block_optin",
+    }
+)
+"""Properties that torch's type stub leaves out: the names are in libtorch_python.so of the wheels
+2.11.0+cu130 and 2.13.0+cu130, which have the same ones. ROCm builds have no
+``shared_memory_per_block_optin`` (pytorch PR 198198 would add it)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +251,29 @@ ROCM: Final = (
         "gfx942",
         "amd-mi300x",
         "GPU-f330dc4d00dee22b",
+        None,
+        622592,
+    ),
+    RecordedGpu(
+        "mi300x-nameless",
+        "rocm",
+        "torch.profiler deviceProperties of a vLLM trace: eight devices whose name is empty",
+        {
+            "name": "",
+            "total_memory": 206141652992,
+            "major": 9,
+            "minor": 4,
+            "multi_processor_count": 304,
+            "warp_size": 64,
+            "max_threads_per_block": 1024,
+            "max_threads_per_multi_processor": 2048,
+            "shared_memory_per_block": 65536,
+            "shared_memory_per_multiprocessor": 65536,
+        },
+        {"gcnArchName": "gfx942:sramecc+:xnack-", "is_integrated": 0},
+        "gfx942",
+        "amd-mi300x",
+        None,
         None,
         622592,
     ),

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,15 +19,21 @@ torch = pytest.importorskip("torch")
 
 from portagpu import registry
 from portagpu.arch import Arch
-from portagpu.contract import Capability
+from portagpu.bringup.checks import identity
+from portagpu.bringup.context import Context, Device
+from portagpu.bringup.device import describe
+from portagpu.bringup.gates import load_gates
+from portagpu.bringup.reported import FIELDS
+from portagpu.contract import Capability, Part
 from portagpu.errors import BackendNotFound
 from portagpu.host.tree import Tree
 from portagpu.precision import Support, quantize
+from portagpu.results import Verdict
 from portagpu.rng import launch_wave, same_numbers_up_to
 from portagpu.sizing import Sizing
-from portagpu.target import Scope
-from tests import fake_torch
-from tests.recorded_gpus import ALL, CUDA, ROCM
+from portagpu.target import Scope, load_target
+from tests import fake_torch, host_trees
+from tests.recorded_gpus import ALL, CUDA, NOT_IN_STUB, ROCM
 from tests.registry_state import forget, machine, use_plugins
 
 PLUGINS = {
@@ -75,7 +85,10 @@ def use_all(handle, driver):
     values = {
         "device_count": (handle.device_count(), 2),
         "current_device": (handle.current_device(), 1),
-        "get_device_name": (handle.get_device_name(), handle.product),
+        "get_device_name": (
+            handle.get_device_name(),
+            handle.get_device_properties().name or handle.product,
+        ),
         "memory_allocated": (handle.memory_allocated(), 2000),
         "max_memory_allocated": (handle.max_memory_allocated(), 2001),
         "memory_reserved": (handle.memory_reserved(), 2002),
@@ -114,9 +127,12 @@ def test_every_method_runs_on_its_own_device(monkeypatch, gpu):
         for name, member in inspect.getmembers(type(handle), callable)
         if not name.startswith("_")
     }
-    # float32_arithmetic runs kernels, which the stand-in has none of
-    methods -= {"pin", "float32_arithmetic"}
-    assert methods == use_all(handle, driver), "a method has no call in this test"
+    run = {"pin", *use_all(handle, driver)}
+    print(f"{gpu.kind:<5} {gpu.id:<16} {len(run & methods):>3} of {len(methods)} methods run")
+    # it runs kernels, which the stand-in has none of
+    missing = methods - run - {"float32_arithmetic"}
+    assert not missing, f"never called: {sorted(missing)}"
+    assert run <= methods, f"gone: {sorted(run - methods)}"
     indices = {call[1] for call in driver.calls if len(call) > 1}
     assert indices == {1}, f"calls for device 1 reached the devices {sorted(indices)}"
 
@@ -129,13 +145,84 @@ def test_a_device_is_what_it_printed_elsewhere(monkeypatch, gpu):
     assert handle.arch == Arch(vendor, gpu.arch, known["warp_size"]), f"the arch is {handle.arch!r}"
     assert handle.device == torch.device("cuda", 1), "torch calls both vendors' devices cuda"
     assert (handle.uuid, handle.pci) == (gpu.uuid, gpu.pci), f"{handle.uuid} at {handle.pci}"
-    assert handle.product == known["name"], f"the product is {handle.product!r}"
+    named = known["name"] or "Instinct MI300X"
+    assert handle.product == named, f"the product is {handle.product!r}"
+    assert handle.get_device_properties().name == known["name"], "the driver's own name is lost"
     assert handle.sizing.unit_count == known["multi_processor_count"], "another number of units"
     assert handle.target is None or handle.target.arch == handle.arch, "a target of another arch"
     if gpu.target is not None:
         assert handle.target.id == gpu.target, f"{gpu.id} is taken for {handle.target.id}"
     if gpu.wave is not None:
         assert handle.random_wave() == gpu.wave, f"a wave of {handle.random_wave()} elements"
+
+
+def test_a_device_that_nobody_names_has_the_name_of_its_architecture(monkeypatch):
+    gpu = fake_torch_gpu("rocm", "", gcnArchName="gfx9999", major=9, minor=9)
+    handle, _ = opened(monkeypatch, gpu)
+    assert handle.product is None, f"an unknown product is {handle.product!r}"
+    assert handle.get_device_name() == "amd gfx9999", f"its name is {handle.get_device_name()!r}"
+
+
+@pytest.mark.parametrize(
+    ("integrated", "expected"), [(0, False), (1, True), (None, None)], ids=["card", "APU", "silent"]
+)
+def test_an_apu_says_that_it_is_one(monkeypatch, integrated, expected):
+    stated = {} if integrated is None else {"is_integrated": integrated}
+    gpu = fake_torch_gpu("rocm", "AMD Instinct MI300A", gcnArchName="gfx942", **stated)
+    handle, _ = opened(monkeypatch, gpu)
+    assert handle.integrated is expected, f"is_integrated={integrated} became {handle.integrated}"
+
+
+@every_gpu
+def test_the_fakes_have_no_property_that_torch_does_not_have(gpu):
+    stub = (Path(torch.__file__).parent / "_C/__init__.pyi").read_text(encoding="utf-8")
+    body = stub.partition("class _CudaDeviceProperties:\n")[2].partition("\n\n")[0]
+    real = set(re.findall(r"^    (\w+): ", body, re.MULTILINE)) | NOT_IN_STUB
+    assert {"name", "is_integrated", "clock_rate"} <= real, "the stub is written in another way"
+    assert {*gpu.recorded, *gpu.documented} <= real, f"{gpu.id} has a property of nobody"
+    assert set(FIELDS) <= real, "bring-up compares a property that torch does not have"
+
+
+@every_gpu
+def test_bringup_takes_each_device_for_what_it_is(monkeypatch, tmp_path, gpu):
+    if gpu.id == "mi300x-cpx":
+        partitioned_mi300x(tmp_path)
+    handle, _ = opened(monkeypatch, gpu, 1, Tree(tmp_path))
+    facts = json.loads(json.dumps(describe(SimpleNamespace(gpu=handle))))
+    context = Context(gpu.kind, "quick", None, load_gates()[1])
+    context.devices.append(Device(1, "cuda:1", facts))
+    results = {each.id.partition("/")[2]: each for each in identity._target(context)}
+    failed = [each.reason for each in results.values() if each.failed]
+    assert not failed, f"{gpu.id}: {failed}"
+    expected = Verdict.UNVERIFIED if handle.part is not None else Verdict.PASS
+    assert results["target"].verdict is expected, results["target"].reason
+    assert results["threads-per-block"].verdict is Verdict.PASS, "nothing of a unit is compared"
+
+
+def test_bringup_accepts_a_partition_of_the_wanted_product_alone(monkeypatch, tmp_path):
+    partitioned_mi300x(tmp_path)
+    handle, _ = opened(monkeypatch, BY_ID["mi300x-cpx"], 1, Tree(tmp_path))
+    assert (handle.part.name, handle.part.of) == ("CPX NPS1", 8), f"the part is {handle.part}"
+    facts = describe(SimpleNamespace(gpu=handle))
+    for wanted, verdict in (("amd-mi300x", Verdict.PASS), ("amd-mi325x", Verdict.FAIL)):
+        context = Context("rocm", "quick", None, load_gates()[1], wanted=load_target(wanted))
+        context.devices.append(Device(1, "cuda:1", facts))
+        results = {each.id.partition("/")[2]: each for each in identity._target(context)}
+        assert results["target"].verdict is verdict, results["target"].reason
+        assert "the part CPX NPS1 of amd-mi300x" in results["target"].reason
+        assert results["unit-count"].verdict is Verdict.PASS, results["unit-count"].reason
+        assert "one of 8 equal parts" in results["unit-count"].reason
+
+
+def partitioned_mi300x(root):
+    """The kernel's files of one MI300X in CPX mode: eight nodes that share a unique id."""
+    device = "sys/bus/pci/devices/0000:05:00.0"
+    files = {f"{device}/current_compute_partition": "CPX"}
+    files[f"{device}/current_memory_partition"] = "NPS1"
+    for index in range(1, 9):
+        properties = {"simd_count": 152, "unique_id": 0xE3AA140F9A5F9E31}
+        files |= host_trees.gfx942_node(index, 0x500, **properties)
+    host_trees.build(root, files)
 
 
 @pytest.mark.parametrize("gpu_id", ["a100-mig", "mi300x-cpx"])
@@ -148,6 +235,7 @@ def test_a_part_of_a_gpu_is_not_taken_for_the_whole(monkeypatch, gpu_id):
 def test_a_mig_slice_has_its_profile_and_its_own_kind_of_uuid(monkeypatch):
     handle, _ = opened(monkeypatch, BY_ID["a100-mig"])
     assert handle.mig_profile == "3g.20gb", f"the profile is {handle.mig_profile!r}"
+    assert handle.part == Part("3g.20gb", "NVIDIA A100-SXM4-40GB"), f"the part is {handle.part}"
     whole, _ = opened(monkeypatch, BY_ID["h200"])
     assert whole.mig_profile is None, "a whole GPU has a MIG profile"
     from portagpu_cuda.identity import device_uuid
@@ -270,6 +358,8 @@ def test_versions_and_partitions_of_rocm(monkeypatch, tmp_path):
     assert handle.versions["driver"] == "6.12.12"
     assert handle.versions["miopen"] == "3.5.1", "MIOpen's number was read as cuDNN's"
     assert handle.versions["hip"] == "6.4.43482-0f2d60242"
+    assert handle.versions["rocm"] == "6.4", "HIP's version has the release's first two numbers"
+    assert handle.versions["rccl"] == "2.22.3"
     assert handle.dnn_library == "MIOpen"
     assert handle.blas_library.startswith("hipBLAS"), f"the BLAS library is {handle.blas_library}"
     elsewhere, _ = opened(monkeypatch, BY_ID["mi300x-spx"], root=Tree(tmp_path))
@@ -413,8 +503,9 @@ def test_a_cpu_shares_no_random_stream_with_a_gpu():
 
 def test_the_recordings_cover_the_devices_that_the_fakes_stand_for():
     assert {gpu.id for gpu in CUDA} == {"h100", "h200", "a100-mig", "l40s", "b200"}
-    rocm = {"mi100", "mi210", "mi250x", "mi300x-spx", "mi300x-cpx", "mi355x", "rx7900xtx"}
-    assert {gpu.id for gpu in ROCM} == rocm
+    mi300x = {"mi300x-spx", "mi300x-nameless", "mi300x-cpx"}
+    rocm = {"mi100", "mi210", "mi250x", "mi355x", "rx7900xtx"}
+    assert {gpu.id for gpu in ROCM} == mi300x | rocm
     for gpu in ALL:
         assert gpu.recorded, f"{gpu.id} has no recorded value"
         assert not gpu.recorded.keys() & gpu.documented.keys(), f"{gpu.id} has a value twice"

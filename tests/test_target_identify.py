@@ -73,6 +73,10 @@ KNOWN = [
     ("amd", "gfx1100", "AMD Radeon PRO W7900", None, 96, "amd-w7900"),
     ("amd", "gfx1201", "AMD Radeon RX 9070 XT", 16304 * MIB, 32, "amd-rx9070xt"),
     ("amd", "gfx1201", "AMD Radeon AI PRO R9700", 32 * GIB, 64, "amd-r9700"),
+    # without a name: memory and units are those of one product
+    ("amd", "gfx942:sramecc+:xnack-", "", 206141652992, 304, "amd-mi300x"),
+    ("amd", "gfx942", None, 256 * GIB, 304, "amd-mi325x"),
+    ("amd", "gfx1100", None, 24560 * MIB, 96, "amd-rx7900xtx"),
     ("cpu", "x86-64", "AMD EPYC 9534 64-Core Processor", 128 * GIB, 64, "cpu-x86-64"),
     ("cpu", "x86_64", None, None, None, "cpu-x86-64"),
     ("cpu", "aarch64", "Neoverse-V2", None, 72, "cpu-aarch64"),
@@ -123,6 +127,9 @@ FAMILY_ONLY = [
     ("amd", "gfx1100", "AMD Radeon RX 7900 XT", 20464 * MIB, 42, "the smaller sister"),
     ("nvidia", "sm_90", None, None, None, "a device without a name"),
     ("nvidia", "sm_90", "", None, None, "a device with an empty name"),
+    ("amd", "gfx942", "", 206141652992, None, "a device without a name, of which half is known"),
+    ("amd", "gfx942", "", 206141652992 // 8, 38, "a partition without a name"),
+    ("amd", "gfx950", "", 288 * GIB, 256, "one of two products with this memory and these units"),
     ("amd", "gfx942", "AMD Instinct MI300X", 201310208 * 1024, 38, "one XCD of eight"),
     ("amd", "gfx942", "NVIDIA H200", None, None, "a name of another vendor"),
 ]
