@@ -43,6 +43,7 @@ def availability(need: Need, root: Tree, driver_problem: Callable[[int], str]) -
     """
     from portagpu.host import gpus_on_machine
     from portagpu.torchbuild import torch_build
+    from portagpu.visible import diagnose
 
     build = torch_build()
     gpus = [gpu for gpu in gpus_on_machine(root) if gpu.vendor == need.vendor]
@@ -64,8 +65,9 @@ def availability(need: Need, root: Tree, driver_problem: Callable[[int], str]) -
     if problem:
         return Status(False, problem)
     reason = f"torch {build.version} is a {need.kind} build for {devices}"
-    harmful = seen.harmful if seen is not None else ()
-    return Status(True, f"{reason}; {harmful[0].message}" if harmful else reason, True)
+    problems = diagnose(os.environ, need.kind) if seen is None else seen.problems
+    harmful = [problem.message for problem in problems if problem.harmful]
+    return Status(True, f"{reason}; {harmful[0]}" if harmful else reason, True)
 
 
 def visible(environment: Mapping[str, str], gpus: Iterable[PciGpu], runtime: str) -> Visible | None:
@@ -105,7 +107,6 @@ def _hidden(environment: Mapping[str, str], gpus: Sequence[PciGpu], runtime: str
             continue
         listed = " and ".join(f"{name}={shown(text)}" for name, text in culprit.items())
         verb = "hides" if len(culprit) == 1 else "together hide"
-        what = "unset it or name devices in it" if len(culprit) == 1 else "leave one of them"
-        why = f" ({seen.harmful[0].message})" if seen.harmful else ""
-        return f"{listed} {verb} every GPU: {what}{why}"
+        why = seen.harmful[0].message if seen.harmful else "unset it or name devices in it"
+        return f"{listed} {verb} every GPU: {why.removeprefix(f'{listed}: ')}"
     return ""

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from portagpu.cli._infogpus import gpu_rows
 from portagpu.cli._sizes import UNKNOWN, count, size
 from portagpu.host.tree import format_cpu_list
 from portagpu.result_schema import printable
+from portagpu.visible import shown
 
+_EMPTY: Final = "set and empty"
+_MASK_CHARACTERS: Final = 120
+"""Of a longer mask the beginning is shown; the document has all of it."""
 _Rows = list[tuple[str, str]]
 
 
@@ -222,5 +226,8 @@ def _libraries(libraries: dict[str, str]) -> str:
 
 
 def _visible(visible: dict[str, str]) -> _Rows:
-    rows = [(name, value or "set and empty") for name, value in visible.items()]
+    rows = [
+        (name, value if 0 < len(value) <= _MASK_CHARACTERS else shown(value) if value else _EMPTY)
+        for name, value in visible.items()
+    ]
     return rows or [("", "not restricted: none of the variables is set")]

@@ -9,7 +9,7 @@ from portagpu.host import gpus_on_machine, read_host, visibility
 from portagpu.registry import statuses
 from portagpu.results import Verdict
 from portagpu.torchbuild import torch_build
-from portagpu.visible import diagnose, runtimes_on
+from portagpu.visible import diagnose, runtimes_on, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,7 +99,7 @@ def _visible(context: Context) -> Result:
     harmful = [problem.message for problem in problems if problem.harmful]
     if harmful:
         return context.result("visible", Verdict.FAIL, "; ".join(harmful))
-    listed = ", ".join(f"{name}={value!r}" for name, value in masks.items())
+    listed = ", ".join(f"{name}={shown(value)}" for name, value in masks.items())
     advice = "".join(f"; {problem.message}" for problem in problems)
     reason = f"devices may be hidden by {listed}{advice}"
     return context.result("visible", Verdict.UNVERIFIED, reason)
