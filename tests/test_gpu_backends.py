@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 
 from portagpu import registry
 from portagpu.arch import Arch
+from portagpu.bench.session import _versions
 from portagpu.bringup.checks import identity
 from portagpu.bringup.context import Context, Device
 from portagpu.bringup.device import describe
@@ -31,7 +32,7 @@ from portagpu.precision import Support, quantize
 from portagpu.results import Verdict
 from portagpu.rng import launch_wave, same_numbers_up_to
 from portagpu.sizing import Sizing
-from portagpu.target import Scope, load_target
+from portagpu.target import Scope, load_target, load_targets
 from tests import fake_torch, host_trees
 from tests.recorded_gpus import ALL, CUDA, NOT_IN_STUB, ROCM
 from tests.registry_state import forget, machine, use_plugins
@@ -364,6 +365,21 @@ def test_versions_and_partitions_of_rocm(monkeypatch, tmp_path):
     assert handle.blas_library.startswith("hipBLAS"), f"the BLAS library is {handle.blas_library}"
     elsewhere, _ = opened(monkeypatch, BY_ID["mi300x-spx"], root=Tree(tmp_path))
     assert elsewhere.compute_partition is None, "a device without an address has a partition"
+
+
+@either
+def test_the_software_of_every_expectation_is_a_version_that_the_backend_states(monkeypatch, gpu):
+    handle, _ = opened(monkeypatch, gpu)
+    named = {
+        name
+        for target in load_targets().values()
+        for expectation in target.all_expectations
+        for name, _ in expectation.software
+        if target.vendor == handle.vendor
+    }
+    assert named, "no expectation names software: the comparison is of nothing"
+    versions = _versions(SimpleNamespace(versions=handle.versions, comm=handle.comm.library))
+    assert named <= versions.keys(), f"nothing could be judged: {sorted(named - versions.keys())}"
 
 
 @pytest.mark.parametrize(("number", "text"), [(91002, "9.10.2"), (8907, "8.9.7"), (None, None)])

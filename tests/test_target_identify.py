@@ -334,7 +334,7 @@ def test_a_floor_has_no_upper_end_and_includes_its_value() -> None:
 
 
 def test_a_metric_without_expectation_has_none() -> None:
-    assert load_target("amd-mi300x").expectations("gemm/fp64") == ()
+    assert load_target("amd-mi300x").expectations("gemm/int4") == ()
 
 
 def test_the_day_of_expiry_is_the_last_that_excuses() -> None:
