@@ -314,6 +314,20 @@ def test_unknown_is_none(gpu):
 
 
 @case(
+    "identity/part-of-a-gpu",
+    spec="A device that is a part of a GPU says which, and has no target of the whole product.",
+    covers=("Backend.part",),
+)
+def test_part_of_a_gpu(gpu, target):
+    part = gpu.part
+    if part is None:
+        raise NotClaimed("this device is no part of a GPU")
+    assert part.name.strip(), "the part has no name"
+    assert part.of is None or part.of > 1, f"one of {part.of} parts is a whole GPU"
+    assert target is None or target.product is None, f"a part of a GPU is taken for {target.id}"
+
+
+@case(
     "identity/versions",
     spec="The versions name torch's, and every other one is a text or None.",
     covers=("Backend.versions",),
