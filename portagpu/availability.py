@@ -7,7 +7,8 @@ is imported.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from portagpu.contract import Status
@@ -68,6 +69,28 @@ def availability(need: Need, root: Tree, driver_problem: Callable[[int], str]) -
     problems = diagnose(os.environ, need.kind) if seen is None else seen.problems
     harmful = [problem.message for problem in problems if problem.harmful]
     return Status(True, f"{reason}; {harmful[0]}" if harmful else reason, True)
+
+
+def count_reachable(need: Need, root: Tree) -> int | None:
+    """What the masks leave of the GPUs and partitions whose device files may be opened.
+
+    None where a device's file is not known, and where the masks are wrong or name what the kernel's
+    files do not show: then the runtime has to be asked.
+    """
+    from portagpu.host import gpus_on_machine
+
+    reachable = []
+    for gpu in gpus_on_machine(root):
+        if gpu.vendor != need.vendor:
+            continue
+        files = [part.device_file for part in (gpu.partitions or (gpu,))]
+        if None in files:
+            return None
+        ours = [os.access(file, os.R_OK | os.W_OK) for file in files if file]
+        if any(ours):
+            reachable.append(replace(gpu, partitions=tuple(compress(gpu.partitions, ours))))
+    seen = visible(os.environ, reachable, need.kind)
+    return None if seen is None or seen.harmful else len(seen.devices) or None
 
 
 def visible(environment: Mapping[str, str], gpus: Iterable[PciGpu], runtime: str) -> Visible | None:

@@ -439,7 +439,7 @@ def test_slices_that_have_names_of_their_own_have_lines(tmp_path: Path) -> None:
 def test_two_vendors_and_what_is_unknown_are_said(tmp_path: Path) -> None:
     rows = _text(tmp_path, nvidia_gpu(0), amd_gpu(1, device="0xffff", name=""))
     assert rows[0] == ("1 GPU", "NVIDIA H200 (sm_90), target nvidia-h200-sxm")
-    assert rows[3] == ("1 GPU", "unnamed amd (gfx942), 192 GiB, target gfx942 family")
+    assert rows[3] == ("1 GPU", "unnamed amd (gfx942), 192 GiB, target amd-mi300x")
 
 
 def test_settings_have_a_line(tmp_path: Path) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from portagpu.arch import Arch
-from portagpu.collectives.comm import nccl_version
 from portagpu.contract import Part
 from portagpu.host import pci_of
+from portagpu.torchlibs import dnn_version_number, nccl_version
 from portagpu_cuda.gpus import mig_profile
 from portagpu_torch_gpu import describe as shared
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from portagpu.host.tree import Tree
 
 _CUBLAS: Final = ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu13")
-_DETERMINISTIC: Final = MappingProxyType({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"})
-"""cuBLAS: "Results reproducibility" in its documentation; torch refuses to go on without it."""
 _NO_UUID: Final = "00000000-0000-0000-0000-000000000000"
 
 
@@ -42,7 +39,8 @@ def describe(index: int, root: Tree) -> tuple[Description, Any]:
         part=part(properties.name),
         library="NCCL",
         versions=versions(root),
-        deterministic_env=_DETERMINISTIC,
+        # cuBLAS's documentation, "Results reproducibility"; torch refuses to go on without it
+        deterministic_env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
     )
     return description, properties
 
@@ -70,7 +68,7 @@ def versions(root: Tree) -> Mapping[str, str | None]:
         "driver": root.text("sys/module/nvidia/version") or None,
         "cuda": torch.version.cuda,
         "nccl": nccl_version(),
-        "cudnn": cudnn_version(shared.dnn_version_number()),
+        "cudnn": cudnn_version(dnn_version_number()),
         "cublas": _cublas_version(),
     }
 

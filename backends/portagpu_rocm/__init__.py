@@ -6,11 +6,9 @@ This module imports neither torch nor a vendor's package.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
-from itertools import compress
 from typing import TYPE_CHECKING, Final
 
-from portagpu.availability import Need
+from portagpu.availability import Need, count_reachable
 from portagpu_torch_gpu.plugin import TorchGpuPlugin
 
 if TYPE_CHECKING:
@@ -54,27 +52,8 @@ class RocmPlugin(TorchGpuPlugin):
         return ""
 
     def count_without_opening(self) -> int | None:
-        """What the masks leave of the GPUs and partitions whose device files may be opened.
-
-        torch counts through HIP, which opens the driver. None where the masks are wrong or name
-        what the kernel's files do not show: then torch has to be asked.
-        """
-        from portagpu.availability import visible
-        from portagpu.host import gpus_on_machine
-
-        reachable = []
-        for gpu in gpus_on_machine(self.root):
-            if gpu.vendor != self.need.vendor:
-                continue
-            files = [part.device_file for part in (gpu.partitions or (gpu,))]
-            if None in files:
-                return None
-            open_to_us = [os.access(file, os.R_OK | os.W_OK) for file in files if file]
-            kept = tuple(compress(gpu.partitions, open_to_us))
-            if any(open_to_us):
-                reachable.append(replace(gpu, partitions=kept))
-        seen = visible(os.environ, reachable, self.need.kind)
-        return None if seen is None or seen.harmful else len(seen.devices) or None
+        """What the masks leave of the device files: torch counts through HIP, which opens them."""
+        return count_reachable(self.need, self.root)
 
     def open(self, index: int) -> Backend:
         """Open the device of that index among the visible ones."""

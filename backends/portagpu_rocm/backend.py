@@ -25,8 +25,7 @@ class RocmBackend(TorchGpu):
     def __init__(self, plugin: TorchGpuPlugin, index: int) -> None:
         description, properties = identity.describe(index, plugin.root)
         super().__init__(plugin, description, properties)
-        self.compute_partition = identity.partition(plugin.root, self.pci, "compute")
-        self.memory_partition = identity.partition(plugin.root, self.pci, "memory")
+        self.compute_partition, self.memory_partition = identity.modes(plugin.root, self.pci)
         self.dnn_library = "MIOpen"
         self.blas_library = identity.blas_library()
         plugin.remember(index, self.pci, self.uuid)

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import re
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from portagpu.arch import Arch, base_name
-from portagpu.collectives.comm import nccl_version
 from portagpu.contract import Part
-from portagpu.host import gpus_on_machine, pci_of
+from portagpu.host import Tree, gpus_on_machine, pci_of
+from portagpu.host.gpus import PCI_DEVICES
+from portagpu.torchlibs import dnn_version_number, nccl_version, rocm_version
 from portagpu_torch_gpu import describe as shared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from portagpu.contract import Description
-    from portagpu.host.tree import Tree
-
-_DETERMINISTIC: Final = MappingProxyType({"ROCBLAS_DEFAULT_ATOMICS_MODE": "0"})
-"""rocBLAS: "Atomic operations" in its documentation; they have been off since its version 4.0."""
-_PCI: Final = "sys/bus/pci/devices"
 
 
 def describe(index: int, root: Tree) -> tuple[Description, Any]:
     """The description of that visible device, and torch's properties of it.
 
     The capability numbers of this build are the gfx numbers and mean nothing to another vendor's.
-    RCCL's version is the release of NCCL that it says it is compatible with: it has no other.
     """
     properties = shared.properties_of(index)
     uuid = device_uuid(properties)
@@ -44,7 +37,8 @@ def describe(index: int, root: Tree) -> tuple[Description, Any]:
         part=part(root, pci, properties.name or None),
         library="RCCL",
         versions=versions(root),
-        deterministic_env=_DETERMINISTIC,
+        # rocBLAS's documentation, "Atomic operations": they have been off since its version 4.0
+        deterministic_env={"ROCBLAS_DEFAULT_ATOMICS_MODE": "0"},
     )
     return description, properties
 
@@ -72,21 +66,12 @@ def versions(root: Tree) -> Mapping[str, str | None]:
     return {
         "driver": root.text("sys/module/amdgpu/version") or None,
         "hip": torch.version.hip,
-        "rocm": rocm_version(getattr(torch.version, "rocm", None), torch.version.hip),
+        "rocm": rocm_version(),
         "rccl": nccl_version(),
-        "miopen": miopen_version(shared.dnn_version_number()),
+        "miopen": miopen_version(dnn_version_number()),
         "hipblas": None,
         "hipblaslt": None,
     }
-
-
-def rocm_version(stated: str | None, hip: str | None) -> str | None:
-    """What torch states, as 2.11 does, else the first two numbers of HIP's version.
-
-    HIP's are those of the ROCm release that it is of ("6.4.43482-..." of ROCm 6.4.0).
-    """
-    match = re.match(r"\d+\.\d+", hip or "")
-    return stated or (match[0] if match else None)
 
 
 def miopen_version(number: int | None) -> str | None:
@@ -99,11 +84,13 @@ def miopen_version(number: int | None) -> str | None:
     return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
 
 
-def partition(root: Tree, pci: str | None, kind: str) -> str | None:
-    """The GPU's "compute" ("SPX", "CPX") or "memory" ("NPS1") partitioning, from amdgpu's sysfs."""
+def modes(root: Tree, pci: str | None) -> tuple[str | None, str | None]:
+    """The GPU's compute ("SPX", "CPX") and memory ("NPS1") partitioning, from amdgpu's sysfs."""
     if pci is None:
-        return None
-    return root.text(f"{_PCI}/{pci}/current_{kind}_partition") or None
+        return None, None
+    current = f"{PCI_DEVICES}/{pci}/current"
+    compute, memory = (root.text(f"{current}_{kind}_partition") for kind in ("compute", "memory"))
+    return compute or None, memory or None
 
 
 def part(root: Tree, pci: str | None, product: str | None) -> Part | None:
@@ -112,11 +99,11 @@ def part(root: Tree, pci: str | None, product: str | None) -> Part | None:
     Partitions are equal: as many compute units each, and an equal part of the memory, whatever the
     memory's partitioning (Linux, ``amdgpu_amdkfd_xcp_memory_size`` of amdgpu_amdkfd.c).
     """
-    modes = [partition(root, pci, kind) for kind in ("compute", "memory")]
-    if modes[0] in (None, "SPX"):
+    compute, memory = modes(root, pci)
+    if compute in (None, "SPX"):
         return None
     count = sum(len(gpu.partitions) for gpu in gpus_on_machine(root) if gpu.pci == pci)
-    return Part(" ".join(mode for mode in modes if mode), product, count or None)
+    return Part(f"{compute} {memory}" if memory else f"{compute}", product, count or None)
 
 
 def blas_library() -> str:

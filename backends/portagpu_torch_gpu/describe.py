@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from portagpu.collectives.comm import Comm, nccl_version
+from portagpu.collectives.comm import Comm
 from portagpu.contract import Capability, Description
 from portagpu.precision.facts import from_facts
 from portagpu.sizing.device import of_device
 from portagpu.target import identify
+from portagpu.torchlibs import nccl_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,13 +50,8 @@ def describe(
     deterministic_env: Mapping[str, str],
 ) -> Description:
     """What a backend knows of that device; ``library`` is what answers to "nccl" in this build."""
-    target = identify(
-        arch.vendor,
-        arch.name,
-        properties.name,
-        properties.total_memory,
-        properties.multi_processor_count,
-    )
+    reported = properties.name, properties.total_memory, properties.multi_processor_count
+    target = identify(arch.vendor, arch.name, *reported)
     return Description(
         name=name,
         index=index,
@@ -94,11 +90,9 @@ def _capabilities() -> frozenset[Capability]:
 
 def pci_address(properties: Any) -> str | None:
     """``domain:bus:device.0``, without the function, which torch leaves out; None where unknown."""
-    parts = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-    numbers = [int(part) for part in parts if part is not None]
-    if len(numbers) != len(parts):
-        return None
-    return "{:04x}:{:02x}:{:02x}.0".format(*numbers)
+    names = ("domain", "bus", "device")
+    parts: list[Any] = [getattr(properties, f"pci_{name}_id", None) for name in names]
+    return None if None in parts else "{:04x}:{:02x}:{:02x}.0".format(*parts)
 
 
 def addresses(identity: str) -> list[list[str | None]]:
@@ -109,12 +103,3 @@ def addresses(identity: str) -> list[list[str | None]]:
     device_uuid = import_module(identity).device_uuid
     properties = [properties_of(index) for index in range(torch.cuda.device_count())]
     return [[pci_address(each), device_uuid(each)] for each in properties]
-
-
-def dnn_version_number() -> int | None:
-    """The number of ``torch.backends.cudnn.version()``; None where there is no such library."""
-    try:
-        number: int | None = torch.backends.cudnn.version()
-    except (AttributeError, RuntimeError):
-        return None
-    return number

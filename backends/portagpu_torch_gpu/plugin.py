@@ -12,13 +12,16 @@ from portagpu.asking import ask
 from portagpu.availability import Need, availability
 from portagpu.contract import Plugin, Status
 from portagpu.errors import BackendNotFound
-from portagpu.host.tree import Tree
+from portagpu.host import Tree, visibility
 from portagpu.inventory.asked import probe, readings_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from portagpu.inventory import Findings
+
+Place = tuple[str | None, str | None]
+"""(PCI address, UUID) of a device."""
 
 _TORCH_LIMIT_S: Final = 60.0
 
@@ -41,8 +44,8 @@ class TorchGpuPlugin(Plugin):
         self.root: Final = root or Tree()
         """Where the kernel's files are."""
         self._count: int | None = None
-        self._addresses: dict[int, tuple[str | None, str | None]] = {}
-        self._asked: tuple[Mapping[str, str], tuple[list[list[str | None]], str]] | None = None
+        self._addresses: dict[int, Place] = {}
+        self._asked: tuple[Mapping[str, str], tuple[list[Place], str]] | None = None
 
     @abstractmethod
     def driver_problem(self, count: int) -> str:
@@ -98,16 +101,11 @@ class TorchGpuPlugin(Plugin):
         The device is found there by its PCI address or UUID, never by its index: the orders differ.
         Empty where the library is missing, is of another version, or does not answer.
         """
-        where = self._addresses.get(index)
+        where = self._addresses.get(index) or dict(enumerate(self._ask_torch()[0])).get(index)
         if where is None:
-            asked, _ = self._ask_torch()
-            if index >= len(asked):
-                return {}
-            pci, uuid = asked[index]
-        else:
-            pci, uuid = where
-        found = probe(self.prober, self.library, only=pci).readings
-        return readings_of(found, pci, uuid)
+            return {}
+        found = probe(self.prober, self.library, only=where[0]).readings
+        return readings_of(found, *where)
 
     def probe(self) -> Findings:
         """What the management library says of every GPU of this vendor, asked in a child process.
@@ -122,17 +120,15 @@ class TorchGpuPlugin(Plugin):
         addresses = {gpu.pci for gpu in gpus if gpu.pci is not None}
         return probe(self.prober, self.library, addresses)
 
-    def _ask_torch(self) -> tuple[list[list[str | None]], str]:
-        """[PCI address, UUID] of every visible device, by a child, once for the same masks.
+    def _ask_torch(self) -> tuple[list[Place], str]:
+        """The place of every visible device, by a child, once for the same masks.
 
         The second value is what went wrong, empty where nothing did.
         """
-        from portagpu.host import visibility
-
         masks = visibility()
         if self._asked is None or self._asked[0] != masks:
             found, problem = ask(
                 "portagpu_torch_gpu.describe", "addresses", (self.identity,), limit_s=_TORCH_LIMIT_S
             )
-            self._asked = (masks, (found or [], problem))
+            self._asked = (masks, ([(pci, uuid) for pci, uuid in found or ()], problem))
         return self._asked[1]

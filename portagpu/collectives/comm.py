@@ -52,16 +52,3 @@ class Comm:
         from portagpu.collectives.checked import Checked
 
         return Checked(group, timeout_s)
-
-
-def nccl_version() -> str | None:
-    """What the library behind torch's "nccl" states: "2.27.7"; None where torch has none.
-
-    Imports torch and opens no device. RCCL states the release of NCCL that it is compatible with.
-    """
-    import torch
-
-    try:
-        return ".".join(str(part).lstrip(".-") for part in torch.cuda.nccl.version())
-    except (AttributeError, RuntimeError):
-        return None

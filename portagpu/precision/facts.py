@@ -26,6 +26,7 @@ def from_facts(
     """
     import torch
 
+    deterministic_env = MappingProxyType(dict(deterministic_env))
     pairs = {
         "ocp": Fp8(torch.float8_e4m3fn, torch.float8_e5m2),
         "fnuz": Fp8(torch.float8_e4m3fnuz, torch.float8_e5m2fnuz),
