@@ -26,7 +26,8 @@ from pathlib import Path
 root = Path(sys.argv.pop(1))
 import portagpu.host.gpus, portagpu.host.tree
 portagpu.host.gpus.gpus_on_machine.__defaults__ = (root,)
-portagpu.host.tree.Tree.__init__.__defaults__ = (root,)
+init = portagpu.host.tree.Tree.__init__
+init.__defaults__ = (root, *init.__defaults__[1:])
 {body}
 """
 CLI = "from portagpu.cli import main\nsys.exit(main())"

@@ -75,10 +75,7 @@ def versions(root: Tree) -> Mapping[str, str | None]:
 
 
 def miopen_version(number: int | None) -> str | None:
-    """ "3.5.1" from 3005001, what ``torch.backends.cudnn.version()`` is in this build.
-
-    Source: pytorch, torch/csrc/cuda/shared/cudnn.cpp, ``getVersionInt``.
-    """
+    """ "3.5.1" from 3005001 (pytorch, torch/csrc/cuda/shared/cudnn.cpp, ``getVersionInt``)."""
     if not number:
         return None
     return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"

@@ -111,10 +111,7 @@ class TorchGpu(Backend):
 
     @contextmanager
     def annotate(self, name: str) -> Iterator[None]:
-        """A range for the vendor's profiler: ``torch.cuda.nvtx``, whichever library is behind.
-
-        torch's own ``nvtx.range`` would format braces.
-        """
+        """A range for the vendor's profiler; torch's own ``nvtx.range`` would format braces."""
         torch.cuda.nvtx.range_push(name)
         try:
             yield
