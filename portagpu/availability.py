@@ -25,15 +25,20 @@ if TYPE_CHECKING:
 class Need:
     """What a backend needs: a build of torch of that kind, and a GPU of that vendor.
 
-    ``kind`` is one of ``TorchBuild.kind`` and names the runtime in ``portagpu.visible.RUNTIMES``;
-    ``vendor`` is spelled as in ``portagpu.host.gpus_on_machine`` and ``maker`` for people;
-    ``remedy`` is how to get such a build, after "install".
+    ``kind`` is one of ``TorchBuild.kind`` and names the runtime in ``portagpu.visible.RUNTIMES``,
+    ``build`` is its name for people; so are ``vendor``, spelled as in ``gpus_on_machine``, and
+    ``maker``.
     """
 
     kind: str
+    build: str
     vendor: str
     maker: str
-    remedy: str
+
+    @property
+    def remedy(self) -> str:
+        """What to install."""
+        return f"a {self.build} build of torch (https://pytorch.org/get-started/locally)"
 
 
 def availability(need: Need, root: Tree, driver_problem: Callable[[int], str]) -> Status:

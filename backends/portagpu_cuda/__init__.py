@@ -21,12 +21,7 @@ class CudaPlugin(TorchGpuPlugin):
 
     name = "cuda"
     contract = (1, 1)
-    need = Need(
-        kind="cuda",
-        vendor="nvidia",
-        maker="NVIDIA",
-        remedy="a CUDA build of torch (https://pytorch.org/get-started/locally)",
-    )
+    need = Need(kind="cuda", build="CUDA", vendor="nvidia", maker="NVIDIA")
     commands = (
         ("nvidia-smi", "-q", "-x"),
         ("nvidia-smi", "topo", "-m"),

@@ -22,12 +22,7 @@ class RocmPlugin(TorchGpuPlugin):
 
     name = "rocm"
     contract = (1, 1)
-    need = Need(
-        kind="rocm",
-        vendor="amd",
-        maker="AMD",
-        remedy="a ROCm build of torch (https://pytorch.org/get-started/locally)",
-    )
+    need = Need(kind="rocm", build="ROCm", vendor="amd", maker="AMD")
     commands = (
         ("amd-smi", "static", "--json"),
         ("amd-smi", "metric", "--json"),

@@ -93,8 +93,7 @@ def modes(root: Tree, pci: str | None) -> tuple[str | None, str | None]:
 def part(root: Tree, pci: str | None, product: str | None) -> Part | None:
     """The compute partition that the device is; None where the GPU has one (SPX) or shows none.
 
-    Partitions are equal: as many compute units each, and an equal part of the memory, whatever the
-    memory's partitioning (Linux, ``amdgpu_amdkfd_xcp_memory_size`` of amdgpu_amdkfd.c).
+    All have as many units and as much memory (Linux, ``amdgpu_amdkfd_xcp_memory_size``).
     """
     compute, memory = modes(root, pci)
     if compute in (None, "SPX"):
