@@ -170,10 +170,10 @@ def test_a_damaged_list_names_nothing(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_recorded_machines_have_eight_named_gpus(
-    tmp_path: Path, recording: str, name: str, parts: list[int]
+    recording: str, name: str, parts: list[int]
 ) -> None:
-    root = build(tmp_path, {}, {"sys/class/kfd/kfd/topology": str(RECORDINGS / recording)})
-    gpus = Live(root, {}).inventory().gpus
+    tree = Tree(RECORDINGS / recording, "sys/class/kfd/kfd/topology")
+    gpus = Live(tree, {}).inventory().gpus
     assert {gpu.name for gpu in gpus} == {name}
     assert sorted(len(gpu.parts) for gpu in gpus) == parts
     assert len({gpu.uuid for gpu in gpus}) == 8

@@ -22,6 +22,7 @@ class CudaPlugin(TorchGpuPlugin):
     name = "cuda"
     contract = (1, 1)
     need = Need(kind="cuda", build="CUDA", vendor="nvidia", maker="NVIDIA")
+    vendor = "nvidia"
     commands = (
         ("nvidia-smi", "-q", "-x"),
         ("nvidia-smi", "topo", "-m"),

@@ -23,12 +23,10 @@ class RocmPlugin(TorchGpuPlugin):
     name = "rocm"
     contract = (1, 1)
     need = Need(kind="rocm", build="ROCm", vendor="amd", maker="AMD")
+    vendor = "amd"
     commands = (
-        ("amd-smi", "static", "--json"),
-        ("amd-smi", "metric", "--json"),
-        ("amd-smi", "topology", "--json"),
-        ("rocm-smi", "--showtopo"),
-        ("rocminfo",),
+        *(("amd-smi", what, "--json") for what in ("static", "metric", "topology")),
+        *(("rocm-smi", "--showtopo"), ("rocminfo",)),
     )
     backend = "portagpu_rocm.backend"
     identity = "portagpu_rocm.identity"

@@ -249,12 +249,12 @@ def _child(gpu, devices, runtime):
 
 
 def _runtime(gpu):
-    runtime = getattr(gpu.plugin, "kind", None)
-    if runtime not in MASK_OF:
+    runtimes = [each for each in visible.runtimes_on(None, [gpu.arch.vendor]) if each in MASK_OF]
+    if not runtimes:
         raise NotClaimed(f"the {gpu.name} backend has no masks: its device cannot be hidden")
     if any(os.environ.get(name) for name in NAMES.values()):
         raise NotHere("masks are set here, so that indices of the whole machine are not known")
-    return runtime
+    return runtimes[0]
 
 
 @case(
