@@ -1,0 +1,31 @@
+"""Portable kernels in Triton: one source each, for every GPU that Triton builds for.
+
+Public functions take and return torch tensors. Where Triton cannot run they raise
+:class:`portagpu.Unsupported` with one line; :mod:`portagpu.kernels.reference` has the same in
+torch. Importing this package imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+from portagpu.kernels.ops import (
+    copy,
+    matmul,
+    quantize_fp8,
+    rms_norm,
+    softmax,
+    sum,  # noqa: A004 - torch's name
+    triad,
+)
+from portagpu.kernels.plan import Config, Limits
+
+__all__ = [
+    "Config",
+    "Limits",
+    "copy",
+    "matmul",
+    "quantize_fp8",
+    "rms_norm",
+    "softmax",
+    "sum",
+    "triad",
+]

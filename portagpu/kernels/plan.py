@@ -1,0 +1,140 @@
+"""How each kernel is cut into blocks: candidates, and which of them fit a device.
+
+Candidates are in threads, not in warps, so that one list serves warps of 32 and waves of 64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from portagpu.contract import Backend
+    from portagpu.target import Target
+
+OPTIN: Final = "shared_memory.per_block_optin"
+"""The fact that holds the most shared memory that one block can have, B."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a block has to fit; ``shared_bytes`` is None where it is not known."""
+
+    warp_size: int
+    max_threads: int
+    shared_bytes: int | None
+
+    @classmethod
+    def of_target(cls, target: Target) -> Limits:
+        """The limits that a target's facts state."""
+        shared = target.value(OPTIN)
+        return cls(
+            target.arch.warp_size,
+            int(target.value("exec.max_threads_per_block") or target.arch.warp_size),
+            shared if isinstance(shared, int) else None,
+        )
+
+    @classmethod
+    def of_device(cls, gpu: Backend) -> Limits:
+        """The limits of an open device; shared memory is its target's."""
+        shared = None if gpu.target is None else gpu.target.value(OPTIN)
+        return cls(
+            gpu.arch.warp_size,
+            gpu.sizing.max_threads_per_block,
+            shared if isinstance(shared, int) else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One way to run a kernel: its block constants, ``threads`` a block, pipeline ``stages``."""
+
+    blocks: tuple[tuple[str, int], ...]
+    threads: int
+    stages: int = 2
+
+    def warps(self, warp_size: int) -> int:
+        """Triton's ``num_warps``."""
+        return max(1, self.threads // warp_size)
+
+    def block(self, name: str) -> int:
+        """The block constant of that name."""
+        return dict(self.blocks)[name]
+
+
+def _flat(*sizes: tuple[int, int]) -> tuple[Config, ...]:
+    return tuple(Config((("BLOCK", block),), threads) for block, threads in sizes)
+
+
+def _tiles(*sizes: tuple[int, int, int, int, int]) -> tuple[Config, ...]:
+    return tuple(
+        Config((("BLOCK_M", m), ("BLOCK_N", n), ("DEPTH_BYTES", depth), ("GROUP_M", 8)), *rest)
+        for m, n, depth, *rest in sizes
+    )
+
+
+# The first of each list that fits is the default; the others are for tuning. The last fits
+# everywhere: it is taken where a device's shared memory is not known.
+_CANDIDATES: Final[Mapping[str, tuple[Config, ...]]] = {
+    "stream": _flat((1024, 256), (4096, 512), (4096, 1024), (2048, 256), (512, 128)),
+    "sum": _flat((2048, 256), (4096, 512), (1024, 128)),
+    "row": _flat((2048, 256), (4096, 512), (4096, 1024), (1024, 256), (1024, 128)),
+    "matmul": _tiles(
+        (128, 128, 64, 256, 2),
+        (128, 256, 128, 256, 3),
+        (128, 128, 128, 256, 3),
+        (128, 128, 128, 128, 2),
+        (128, 64, 64, 128, 3),
+        (64, 128, 64, 128, 2),
+        (32, 64, 128, 128, 2),
+        (64, 64, 64, 128, 2),
+    ),
+}
+
+_WIDEST_OUTPUT: Final = 4
+"""Bytes of the widest output of a matrix product (fp32, int32)."""
+
+
+def shared_estimate(config: Config) -> int:
+    """Shared memory that a config is likely to take, B: an estimate, made before compiling.
+
+    A product keeps ``stages`` blocks of each operand; where that is smaller, the output takes their
+    place on its way to memory. Rows and streams need a few words a warp.
+    """
+    sizes = dict(config.blocks)
+    if "BLOCK_M" not in sizes:
+        return config.threads * _WIDEST_OUTPUT
+    m, n, depth = sizes["BLOCK_M"], sizes["BLOCK_N"], sizes["DEPTH_BYTES"]
+    return max(config.stages * depth * (m + n), m * n * _WIDEST_OUTPUT)
+
+
+def candidates(kind: str, limits: Limits) -> tuple[Config, ...]:
+    """The configs of ``kind`` ("stream", "sum", "row", "matmul") that fit, the default first.
+
+    Left out are those of more threads than a block may have (32 warps of 64 are 2048), and those
+    whose shared memory is estimated above the device's. Where that is not known, only the last is
+    taken, which is the smallest.
+    """
+    listed = _CANDIDATES[kind]
+    if limits.shared_bytes is None and kind == "matmul":
+        listed = listed[-1:]
+    return tuple(
+        config
+        for config in listed
+        if config.warps(limits.warp_size) * limits.warp_size <= limits.max_threads
+        and (limits.shared_bytes is None or shared_estimate(config) <= limits.shared_bytes)
+    )
+
+
+def constants(config: Config, element_bytes: int) -> dict[str, int]:
+    """The block constants as the kernel takes them, for inputs of ``element_bytes``.
+
+    The depth of a product is kept in bytes, because what a matrix unit eats at once is: 16 numbers
+    of 16 bits, or 32 of 8.
+    """
+    sizes = dict(config.blocks)
+    if "DEPTH_BYTES" in sizes:
+        sizes["BLOCK_K"] = sizes.pop("DEPTH_BYTES") // element_bytes
+    return sizes

@@ -1,0 +1,193 @@
+"""The portable kernels: their numbers in Triton's interpreter, their limits, what they refuse."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from portagpu.errors import Unsupported
+from portagpu.kernels.plan import Config, Limits, candidates, constants, shared_estimate
+from portagpu.target import load_targets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Child
+
+NUMERICS: Final = Path(__file__).with_name("kernel_numerics.py")
+LIMIT_S: Final = 240
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None,
+    reason="triton is not installed: pip install 'portagpu[compile]'",
+)
+
+
+@pytest.fixture(scope="module")
+def numerics() -> dict[str, str]:
+    """What every case of kernel_numerics.py found, by case."""
+    pytest.importorskip("torch")
+    import os
+
+    ended = subprocess.run(
+        [sys.executable, str(NUMERICS)],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    lines = [json.loads(line) for line in ended.stdout.splitlines()]
+    return {line["case"]: line["problem"] for line in lines}
+
+
+@needs_triton
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("check", "least"),
+    [
+        ("copy", 100),
+        ("triad", 30),
+        ("sum", 70),
+        ("softmax", 60),
+        ("rms_norm", 30),
+        ("not-finite", 7),
+        ("quantize_fp8", 120),
+        ("quantize_fp8-fp32", 4),
+        ("matmul", 80),
+    ],
+)
+def test_kernel_agrees_with_float64(numerics: dict[str, str], check: str, least: int) -> None:
+    mine = {case: what for case, what in numerics.items() if case.startswith(f"{check}[")}
+    assert len(mine) >= least, "cases are missing"
+    wrong = {case: what for case, what in mine.items() if what}
+    assert not wrong, wrong
+
+
+@pytest.mark.torch
+def test_cpu_is_refused_in_one_line() -> None:
+    torch = pytest.importorskip("torch")
+    from portagpu import kernels
+
+    x = torch.ones(2, 2)
+    for call in (
+        lambda: kernels.copy(x),
+        lambda: kernels.triad(x, x, 1.0),
+        lambda: kernels.sum(x),
+        lambda: kernels.softmax(x),
+        lambda: kernels.rms_norm(x, x[0]),
+        lambda: kernels.matmul(x.half(), x.half()),
+        lambda: kernels.quantize_fp8(x),
+    ):
+        with pytest.raises(Unsupported, match=r"Triton has no CPU|need triton") as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.torch
+def test_missing_triton_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    from portagpu import kernels
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "triton" else found(name)
+    )
+    with pytest.raises(Unsupported, match=r"pip install 'portagpu\[compile\]'"):
+        kernels.softmax(torch.ones(2, 2))
+
+
+@needs_triton
+@pytest.mark.torch
+def test_wrong_arguments_are_named(child: Callable[..., Child]) -> None:
+    pytest.importorskip("torch")
+    code = """
+import torch
+from portagpu import kernels as k
+from portagpu.errors import Unsupported
+x = torch.ones(4, 4)
+h = x.half()
+for call in (
+    lambda: k.copy(x.T), lambda: k.triad(x, x[0], 1.0), lambda: k.triad(x.double(), x, 1.0),
+    lambda: k.sum(x.to(torch.complex64)), lambda: k.softmax(torch.tensor(1.0)),
+    lambda: k.softmax(x.int()), lambda: k.rms_norm(x, x), lambda: k.matmul(x, x),
+    lambda: k.matmul(h, h[:3]), lambda: k.matmul(h, h.bfloat16()),
+    lambda: k.quantize_fp8(x, torch.float16), lambda: k.copy(x.to('meta').T),
+):
+    try:
+        call()
+    except ValueError as error:
+        assert str(error) and chr(10) not in str(error), error
+    else:
+        raise SystemExit('not refused')
+for call in (lambda: k.softmax(x.requires_grad_()), lambda: k.quantize_fp8(x.detach())):
+    try:
+        call()
+    except Unsupported as error:
+        print(error)
+"""
+    said = child("-c", code, environment={"TRITON_INTERPRET": "1"}).ok()
+    assert "no gradient" in said
+    assert "name a dtype" in said
+
+
+def test_importing_kernels_imports_neither_torch_nor_triton(child: Callable[..., Child]) -> None:
+    code = "import sys, portagpu.kernels; print({'torch', 'triton', 'numpy'} & {*sys.modules})"
+    assert child("-c", code).ok().strip() == "set()"
+
+
+@pytest.mark.parametrize("kind", ["stream", "sum", "row", "matmul"])
+@pytest.mark.parametrize(
+    "target", [t for t in load_targets().values() if t.vendor != "cpu"], ids=lambda t: t.id
+)
+def test_configs_fit_every_target(kind: str, target: object) -> None:
+    limits = Limits.of_target(target)  # type: ignore[arg-type]
+    found = candidates(kind, limits)
+    assert found, "there is nothing to run"
+    for config in found:
+        warps = config.warps(limits.warp_size)
+        assert warps & (warps - 1) == 0
+        assert warps * limits.warp_size <= limits.max_threads == 1024
+        assert limits.shared_bytes is not None
+        assert shared_estimate(config) <= limits.shared_bytes
+
+
+def test_threads_not_warps_are_limited() -> None:
+    """1024 threads are 16 waves of 64 and 32 warps of 32; what exceeds the limit is left out."""
+    wave = candidates("stream", Limits(64, 1024, 65536))
+    warp = candidates("stream", Limits(32, 1024, 65536))
+    assert max(config.warps(64) for config in wave) == 16
+    assert max(config.warps(32) for config in warp) == 32
+    assert max(config.threads for config in candidates("stream", Limits(64, 512, 65536))) == 512
+
+
+def test_small_shared_memory_leaves_out_deep_pipelines() -> None:
+    """64 KiB hold 2 stages of (128 + 128) rows of 128 B and no third: 98304 B."""
+    deep = Config(
+        (("BLOCK_M", 128), ("BLOCK_N", 128), ("DEPTH_BYTES", 128), ("GROUP_M", 8)), 256, 3
+    )
+    assert shared_estimate(deep) == 98304
+    assert deep in candidates("matmul", Limits(32, 1024, 101376))
+    assert deep not in candidates("matmul", Limits(64, 1024, 65536))
+
+
+def test_unknown_shared_memory_takes_the_smallest_product() -> None:
+    (only,) = candidates("matmul", Limits(64, 1024, None))
+    assert shared_estimate(only) == 16384
+
+
+@pytest.mark.parametrize(("element_bytes", "depth"), [(1, 64), (2, 32)])
+def test_depth_of_a_product_is_in_bytes(element_bytes: int, depth: int) -> None:
+    config = candidates("matmul", Limits(32, 1024, 65536))[0]
+    assert constants(config, element_bytes)["BLOCK_K"] == depth
+    for each in candidates("matmul", Limits(32, 1024, 232448)):
+        sizes = constants(each, element_bytes)
+        # below 16 one compiler refuses and the other leaves the matrix unit
+        assert min(sizes["BLOCK_M"], sizes["BLOCK_N"], sizes["BLOCK_K"]) >= 16
