@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from portagpu.arch import Arch
     from portagpu.collectives.comm import Comm
+    from portagpu.compile.toolchain import Toolchain
     from portagpu.inventory import Findings
     from portagpu.precision import Precision
     from portagpu.sizing import Sizing
@@ -285,6 +286,13 @@ class Plugin(ABC):
         from portagpu.inventory import Findings
 
         return Findings(kind=self.name)
+
+    def toolchain(self) -> Toolchain | None:
+        """How Triton's code for this vendor is named and read, without torch; None without any.
+
+        Since contract 1.1.
+        """
+        return None
 
     def telemetry(self, index: int) -> Mapping[str, float]:
         """Readings of that device now, by name with the unit as suffix; empty where none is shown.

@@ -13,6 +13,7 @@ from portagpu.availability import Need
 from portagpu_torch_gpu.plugin import TorchGpuPlugin
 
 if TYPE_CHECKING:
+    from portagpu.compile.toolchain import Toolchain
     from portagpu.contract import Backend
 
 
@@ -63,6 +64,12 @@ class CudaPlugin(TorchGpuPlugin):
         import torch
 
         return torch.cuda.device_count()
+
+    def toolchain(self) -> Toolchain:
+        """How Triton's code for this vendor is named and read."""
+        from portagpu_cuda.machine_code import TOOLCHAIN
+
+        return TOOLCHAIN
 
     def open(self, index: int) -> Backend:
         """Open the device of that index among the visible ones."""

@@ -12,6 +12,7 @@ from portagpu.availability import Need, count_reachable
 from portagpu_torch_gpu.plugin import TorchGpuPlugin
 
 if TYPE_CHECKING:
+    from portagpu.compile.toolchain import Toolchain
     from portagpu.contract import Backend
 
 _KFD: Final = "dev/kfd"
@@ -47,6 +48,12 @@ class RocmPlugin(TorchGpuPlugin):
     def count_without_opening(self) -> int | None:
         """What the masks leave of the device files: torch counts through HIP, which opens them."""
         return count_reachable(self.need, self.root)
+
+    def toolchain(self) -> Toolchain:
+        """How Triton's code for this vendor is named and read."""
+        from portagpu_rocm.machine_code import TOOLCHAIN
+
+        return TOOLCHAIN
 
     def open(self, index: int) -> Backend:
         """Open the device of that index among the visible ones."""

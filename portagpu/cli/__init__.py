@@ -37,6 +37,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.occupancy:occupancy",
         "Show what of a unit a kernel fills, what limits it, and what one step more needs.",
     ),
+    "compile": (
+        "portagpu.cli.compile:compile_kernels",
+        "Build the portable kernels for any architecture and read their machine code.",
+    ),
 }
 """Verb -> (module:command, one-line help). The command is a click command, or a group of them."""
 

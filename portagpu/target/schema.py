@@ -56,6 +56,7 @@ ECC: Final = ("on", "off")
 """Whether a product that has ECC is delivered with it turned on."""
 OCCUPANCY_RULES: Final = ("blocks-per-unit", "waves-per-simd")
 ACCUMULATOR_FILES: Final = ("separate", "unified")
+COMPILE_ROUTES: Final = ("triton",)
 
 
 def _execution() -> Iterator[Key]:
@@ -129,6 +130,13 @@ def _matrix() -> Iterator[Key]:
             yield Key(name, Kind.INTEGER, per_clock, 2, 2**20)
 
 
+def _compile() -> Iterator[Key]:
+    yield Key("compile.route", Kind.CHOICE, choices=COMPILE_ROUTES)
+    yield Key("compile.without", Kind.TEXT)
+    for dtype in MATRIX_DTYPES:
+        yield Key(f"compile.matrix.{dtype}", Kind.TEXT)
+
+
 def _product() -> Iterator[Key]:
     n, i, rate = Kind.NUMBER, Kind.INTEGER, ("GB/s",)
     for sparsity in ("dense", "sparse"):
@@ -172,7 +180,7 @@ def _cpu() -> Iterator[Key]:
 KEYS: Final[Mapping[str, Key]] = MappingProxyType(
     {
         key.name: key
-        for group in (_execution, _registers, _shared_memory, _matrix, _product, _cpu)
+        for group in (_execution, _registers, _shared_memory, _matrix, _compile, _product, _cpu)
         for key in group()
     }
 )

@@ -1,0 +1,104 @@
+"""Reading cubins that Triton built, with the tools in Triton's own wheel.
+
+``cuobjdump -res-usage`` prints ``REG:170 STACK:0 SHARED:0 LOCAL:0 ...``; ``nvdisasm -c`` prints
+SASS, whose matrix instructions are HMMA, IMMA and QMMA (a warp's), HGMMA, IGMMA and QGMMA (a warp
+group's) and UTCHMMA, UTCIMMA and UTCQMMA (the fifth generation's).
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from portagpu.compile.toolchain import CodeError, MachineCode, Toolchain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TOOL_LIMIT_S: Final = 60
+_MATRIX: Final = re.compile(r"\b((?:UTC)?[A-Z]G?MMA(?:\.[A-Z0-9x]+)*)(?=\s)")
+_USAGE: Final = re.compile(r"\b(REG|STACK|LOCAL):(\d+)")
+_THREADS: Final = re.compile(r"\.reqntid\s+(\d+)")
+
+
+class CudaToolchain(Toolchain):
+    """Triton's backend for NVIDIA: ``cuda`` and the compute capability as a number."""
+
+    vendor = "nvidia"
+
+    def triton_target(self, arch: str) -> tuple[str, int | str]:
+        """``("cuda", 90)`` for "sm_90"; raises ValueError for what is not of that form."""
+        return "cuda", int(arch.removeprefix("sm_"))
+
+    def inspect(
+        self, code: Mapping[str, str | bytes], threads: int, warps: int, *, matrix: bool
+    ) -> MachineCode:
+        """Registers and stack of the cubin, and its matrix instructions from SASS.
+
+        No kernel here has arrays of its own, so that any stack is what registers did not hold.
+        """
+        cubin, ptx = code.get("cubin"), code.get("ptx")
+        if not isinstance(cubin, bytes) or not isinstance(ptx, str):
+            raise CodeError("Triton made no cubin")
+        tools = _tools()
+        with tempfile.TemporaryDirectory(prefix="portagpu-") as folder:
+            file = Path(folder) / "kernel.cubin"
+            file.write_bytes(cubin)
+            usage = read_usage(_run(tools / "cuobjdump", "-res-usage", str(file)))
+            sass = _run(tools / "nvdisasm", "-c", str(file)) if matrix else ""
+        block = _THREADS.search(ptx)
+        if block is None or int(block.group(1)) != threads or threads % warps:
+            raise CodeError(f"the code was not made for blocks of {threads} threads")
+        return MachineCode(
+            wave_size=threads // warps,
+            registers=usage["REG"],
+            spill_bytes=usage["STACK"] + usage["LOCAL"],
+            scalar_spills=None,
+            matrix=read_matrix(sass),
+        )
+
+
+def read_usage(text: str) -> dict[str, int]:
+    """REG, STACK and LOCAL of the one function that ``cuobjdump -res-usage`` lists."""
+    functions = [line for line in text.splitlines() if "REG:" in line]
+    if len(functions) != 1:
+        raise CodeError(f"cuobjdump lists {len(functions)} functions instead of one")
+    found = {key: int(value) for key, value in _USAGE.findall(functions[0])}
+    missing = {"REG", "STACK", "LOCAL"} - found.keys()
+    if missing:
+        raise CodeError(f"cuobjdump states no {', '.join(sorted(missing))}")
+    return found
+
+
+def read_matrix(sass: str) -> dict[str, int]:
+    """How often each matrix instruction occurs in SASS."""
+    return dict(Counter(_MATRIX.findall(sass)))
+
+
+def _tools() -> Path:
+    from importlib.util import find_spec
+
+    spec = find_spec("triton")
+    if spec is None or spec.origin is None:
+        raise CodeError("triton is not installed")
+    return Path(spec.origin).parent / "backends" / "nvidia" / "bin"
+
+
+def _run(tool: Path, *words: str) -> str:
+    try:
+        ended = subprocess.run(
+            [str(tool), *words], capture_output=True, text=True, timeout=_TOOL_LIMIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CodeError(f"{tool.name} of Triton's wheel did not run: {error}") from error
+    if ended.returncode:
+        said = (ended.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise CodeError(f"{tool.name} ended with {ended.returncode}: {said}")
+    return ended.stdout
+
+
+TOOLCHAIN: Final = CudaToolchain()

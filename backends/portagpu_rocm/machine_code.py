@@ -1,0 +1,83 @@
+"""Reading the assembly that Triton makes its code objects from.
+
+The assembly ends with ``.amdgpu_metadata``, YAML in which each kernel has ``.vgpr_count``,
+``.agpr_count`` and so on (LLVM, User Guide for AMDGPU Backend, code object V5 metadata). Matrix
+instructions are ``v_mfma_*``, ``v_smfmac_*``, ``v_wmma_*`` and ``v_swmmac_*``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from portagpu.compile.toolchain import CodeError, MachineCode, Toolchain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MATRIX: Final = re.compile(r"^\s+(v_(?:s?mfmac?|s?wmmac?)_\w+)", re.MULTILINE)
+_METADATA: Final = re.compile(
+    r"^\s*\.amdgpu_metadata$(.*?)^\s*\.end_amdgpu_metadata$", re.MULTILINE | re.DOTALL
+)
+_COUNT: Final = re.compile(r"^\s+(?:- )?\.(\w+):\s+(\d+)$", re.MULTILINE)
+_NEEDED: Final = (
+    "vgpr_count",
+    "vgpr_spill_count",
+    "sgpr_spill_count",
+    "private_segment_fixed_size",
+    "wavefront_size",
+)
+
+
+class RocmToolchain(Toolchain):
+    """Triton's backend for AMD: ``hip`` and the name of the architecture."""
+
+    vendor = "amd"
+
+    def triton_target(self, arch: str) -> tuple[str, int | str]:
+        """``("hip", "gfx942")``."""
+        return "hip", arch
+
+    def inspect(
+        self, code: Mapping[str, str | bytes], threads: int, warps: int, *, matrix: bool
+    ) -> MachineCode:
+        """Counts of the metadata, and matrix instructions of the text.
+
+        ``private_segment_fixed_size`` is scratch memory a lane, which is where registers spill.
+        """
+        del threads, warps, matrix
+        text = code.get("amdgcn")
+        if not isinstance(text, str) or not isinstance(code.get("hsaco"), bytes):
+            raise CodeError("Triton made no code object")
+        counts = read_metadata(text)
+        return MachineCode(
+            wave_size=counts["wavefront_size"],
+            registers=counts["vgpr_count"],
+            # a spilled register takes 4 B of a lane's scratch; the scratch says so too
+            spill_bytes=max(counts["private_segment_fixed_size"], 4 * counts["vgpr_spill_count"]),
+            scalar_spills=counts["sgpr_spill_count"],
+            matrix=read_matrix(text),
+        )
+
+
+def read_metadata(text: str) -> dict[str, int]:
+    """The numbers of the one kernel in ``.amdgpu_metadata``."""
+    found = _METADATA.search(text)
+    if found is None:
+        raise CodeError("the assembly has no .amdgpu_metadata")
+    counts = {key: int(value) for key, value in _COUNT.findall(found.group(1))}
+    if found.group(1).count(".wavefront_size:") != 1:
+        raise CodeError("the assembly does not hold one kernel")
+    missing = [key for key in _NEEDED if key not in counts]
+    if missing:
+        raise CodeError(f".amdgpu_metadata states no {', '.join(missing)}")
+    return counts
+
+
+def read_matrix(text: str) -> dict[str, int]:
+    """How often each matrix instruction occurs in assembly."""
+    return dict(Counter(_MATRIX.findall(text)))
+
+
+TOOLCHAIN: Final = RocmToolchain()

@@ -1,0 +1,152 @@
+"""The tables of ``portagpu compile``: a row for each kernel, or for each of several architectures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TextIO
+
+import click
+
+from portagpu.verdicts import Verdict, fold
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from portagpu.results import Result, Run
+
+_KERNEL_HEAD: Final = (
+    "kernel",
+    "registers",
+    "spill B",
+    "shared B",
+    "wave",
+    "matrix instructions",
+    "verdict",
+)
+_ARCH_HEAD: Final = (
+    "architecture",
+    "kernels",
+    "skipped",
+    "registers",
+    "spill B",
+    "shared B",
+    "wave",
+    "matrix instructions",
+    "verdict",
+)
+_RIGHT: Final = frozenset({"kernels", "skipped", "registers", "spill B", "shared B", "wave"})
+_COLOURS: Final = {
+    Verdict.PASS: "green",
+    Verdict.FAIL: "bold red",
+    Verdict.ERROR: "bold red",
+    Verdict.UNVERIFIED: "yellow",
+    Verdict.INCONCLUSIVE: "yellow",
+    Verdict.SKIP: "dim",
+}
+_COLUMNS: Final = ("spill", "shared memory", "wave size")
+
+
+def rows(run: Run) -> list[tuple[str, ...]]:
+    """The head and a row each; numbers of an architecture are the greatest of its kernels."""
+    by_arch: dict[str | None, list[Result]] = {}
+    for result in run.results:
+        by_arch.setdefault(result.device, []).append(result)
+    if len(by_arch) == 1:
+        return [_KERNEL_HEAD, *(_kernel(result) for result in run.results)]
+    return [_ARCH_HEAD, *(_arch(str(name), results) for name, results in by_arch.items())]
+
+
+def _kernel(result: Result) -> tuple[str, ...]:
+    numbers = _numbers([result])
+    name = result.id.removeprefix("kernels/")
+    return (name, *numbers, _instructions([result]), str(result.verdict))
+
+
+def _arch(name: str, results: list[Result]) -> tuple[str, ...]:
+    skipped = sum(result.verdict is Verdict.SKIP for result in results)
+    built = sum("measures" in result.extra for result in results)
+    verdict = Verdict.SKIP if skipped == len(results) else fold(r.verdict for r in results)
+    return (
+        name,
+        str(built),
+        str(skipped),
+        *_numbers(results),
+        _instructions(results),
+        str(verdict),
+    )
+
+
+def _numbers(results: list[Result]) -> tuple[str, ...]:
+    registers = [result.value for result in results if result.value is not None]
+    others = [[_measure(result, name) for result in results] for name in _COLUMNS]
+    return (_greatest(registers), *(_greatest(values) for values in others))
+
+
+def _greatest(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{max(known):g}" if known else "-"
+
+
+def _measure(result: Result, name: str) -> int | None:
+    listed = result.extra.get("measures", ())
+    return next((each["value"] for each in listed if each["name"] == name), None)
+
+
+def _instructions(results: list[Result]) -> str:
+    """Names without shapes and types where there are several kernels: "HMMA, IMMA"."""
+    names = sorted({name for result in results for name in result.extra.get("matrix", ())})
+    if len(results) > 1:
+        names = sorted({_family(name) for name in names})
+    return ", ".join(names) or "-"
+
+
+def _family(name: str) -> str:
+    parts = name.split("_")
+    return "_".join(parts[:2]) if parts[0] == "v" else name.split(".", 1)[0]
+
+
+def show_table(run: Run, console: Console | None, stream: TextIO) -> None:
+    """The table on a terminal, or in columns of plain text."""
+    head, *body = rows(run)
+    if console is None:
+        widths = [max(len(row[at]) for row in (head, *body)) for at in range(len(head))]
+        for row in (head, *body):
+            cells = [
+                f"{cell:>{width}}" if title in _RIGHT else f"{cell:<{width}}"
+                for title, cell, width in zip(head, row, widths, strict=True)
+            ]
+            click.echo("  ".join(cells).rstrip(), file=stream)
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in head:
+        right = title in _RIGHT
+        table.add_column(title, justify="right" if right else "left", overflow="fold")
+    for row in body:
+        *cells, verdict = row
+        table.add_row(*map(Text, cells), Text(verdict, style=_COLOURS[Verdict(verdict)]))
+    console.print(table)
+
+
+def notes(run: Run) -> list[str]:
+    """Reasons, the worst first; results that share one are named together."""
+    lines = []
+    for verdict in (
+        Verdict.ERROR,
+        Verdict.FAIL,
+        Verdict.INCONCLUSIVE,
+        Verdict.UNVERIFIED,
+        Verdict.SKIP,
+    ):
+        by_reason: dict[str, list[str]] = {}
+        for result in run.results:
+            if result.verdict is verdict and result.reason:
+                name = f"{result.device} {result.id.removeprefix('kernels/')}"
+                by_reason.setdefault(result.reason, []).append(name)
+        for reason, names in by_reason.items():
+            more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+            lines.append(f"{verdict}: {', '.join(names[:2])}{more}: {reason}")
+    return lines

@@ -1,0 +1,92 @@
+"""``portagpu compile``: machine code of the portable kernels, for any architecture."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from portagpu.cli._common import STDOUT, check_outputs, human_stream, json_option, terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from portagpu.compile.cache import Cache
+    from portagpu.results import Result, Run
+
+
+@click.command("compile")
+@click.option("--target", metavar="ID", help="Build for the architecture of this target.")
+@click.option(
+    "--arch", "archs", multiple=True, metavar="NAME", help="Build for it (sm_90); may be repeated."
+)
+@click.option("--all", "everything", is_flag=True, help="Build for every architecture there is.")
+@click.option("--no-cache", is_flag=True, help="Build again what was built before.")
+@click.option("--strict", is_flag=True, help="UNVERIFIED results lower PASS to UNVERIFIED.")
+@json_option
+def compile_kernels(
+    target: str | None,
+    archs: tuple[str, ...],
+    everything: bool,
+    no_cache: bool,
+    strict: bool,
+    json_to: str | None,
+) -> int:
+    """Build the portable kernels with Triton and read their machine code; no GPU is needed.
+
+    A kernel FAILs that does not compile, spills registers, does not fit, or leaves the matrix unit.
+    Exit code 0 for PASS, 1 for FAIL or ERROR, 3 where something was not judged, 130 when
+    interrupted.
+    """
+    from portagpu.cli._compiletext import notes, show_table
+    from portagpu.compile import plan_for
+    from portagpu.compile.cache import Cache, cache_folder
+    from portagpu.results import new_run
+
+    if (target is not None) + bool(archs) + everything != 1:
+        raise click.UsageError("name one of --target ID, --arch NAME and --all")
+    plan = plan_for(target, archs)
+    check_outputs(json_to)
+    cache = Cache(None if no_cache else cache_folder())
+    run = new_run(["portagpu", *sys.argv[1:]], target=target, strict=strict)
+    _build(run, plan.targets, cache, json_to)
+    stream = human_stream(json_to)
+    show_table(run, terminal(stream), stream)
+    lines = ["", *notes(run)]
+    if cache.problem and not no_cache:
+        lines.append(f"nothing was kept for the next time: {cache.problem}")
+    lines += [f"{len(run.results)} results in {run.info.duration_s:.1f} s", run.summary_line()]
+    click.echo("\n".join(lines), file=stream)
+    if json_to == STDOUT:
+        run.dump(sys.stdout)
+    elif json_to is not None:
+        run.write_json(json_to)
+    return run.exit_code
+
+
+def _build(run: Run, targets: Sequence[object], cache: Cache, json_to: str | None) -> None:
+    """Fill ``run``; what was built before Ctrl-C stays."""
+    from portagpu.cli._running import Progress
+    from portagpu.compile import Plan, compile_all
+
+    def add(results: Sequence[Result]) -> None:
+        run.extend(results)
+        named = next((r.extra["compiler"] for r in results if "compiler" in r.extra), None)
+        if named is not None:
+            name, version = named.split(" ", 1)
+            run.info = replace(run.info, versions={**run.info.versions, name.lower(): version})
+
+    interrupted = False
+    with Progress(terminal(human_stream(json_to))) as progress:
+        try:
+            compile_all(
+                Plan(tuple(targets)),  # type: ignore[arg-type]
+                cache=cache,
+                on_start=progress.show,
+                on_results=add,
+            )
+        except KeyboardInterrupt:
+            interrupted = True
+    run.finish(interrupted=interrupted)

@@ -1,0 +1,12 @@
+"""Machine code of every portable kernel for every architecture, built and inspected: no GPU needed.
+
+What it shows is the badge ``compiled``: the compiler accepts the source, uses the matrix unit that
+the architecture has, keeps its values in registers and fits shared memory. It shows nothing of
+results or of speed.
+"""
+
+from __future__ import annotations
+
+from portagpu.compile.run import Plan, compile_all, plan_for
+
+__all__ = ["Plan", "compile_all", "plan_for"]

@@ -1,0 +1,62 @@
+"""What machine code said of itself, kept by what it was made from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from portagpu.errors import OutputError
+from portagpu.files import write_atomic
+
+
+def cache_folder() -> Path | None:
+    """``$XDG_CACHE_HOME/portagpu/compile``, else in ``~/.cache``; None where there is no home.
+
+    The XDG Base Directory Specification has a relative path ignored.
+    """
+    stated = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if stated.is_absolute():
+        return stated / "portagpu" / "compile"
+    try:
+        return Path.home() / ".cache" / "portagpu" / "compile"
+    except RuntimeError:
+        return None
+
+
+def key_of(*parts: object) -> str:
+    """A name for what was made from ``parts``, which JSON can hold."""
+    text = json.dumps(parts, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Cache:
+    """JSON objects by key. A file that cannot be read is as good as none.
+
+    ``problem`` says why nothing is kept any more, once something could not be written.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.problem = "" if folder is not None else "there is no home folder to keep results in"
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """The object of that key, or None."""
+        if self.folder is None:
+            return None
+        try:
+            found = json.loads((self.folder / f"{key}.json").read_text("utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def put(self, key: str, value: dict[str, Any]) -> None:
+        """Keep an object; the first that cannot be written is the last that is tried."""
+        if self.folder is None or self.problem:
+            return
+        try:
+            write_atomic(self.folder / f"{key}.json", json.dumps(value) + "\n")
+        except OutputError as error:
+            self.problem = str(error)

@@ -1,0 +1,57 @@
+"""The Triton that is installed, found without importing it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from portagpu.errors import MissingDependency
+
+MAJOR: Final = 3
+"""The major version of Triton that the kernels and the readers of machine code are written for."""
+INSTALL: Final = "pip install 'portagpu[compile]'"
+_VERSION: Final = re.compile(r"^__version__ = ['\"]([^'\"]+)['\"]", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """``stamp`` changes with the installed files, where the version does not."""
+
+    version: str
+    stamp: str
+
+
+def find_compiler() -> Compiler:
+    """The installed Triton; raises MissingDependency that says what to install."""
+    try:
+        spec = importlib.util.find_spec("triton")
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or spec.origin is None:
+        raise MissingDependency(f"Triton is not installed: {INSTALL}")
+    file = Path(spec.origin)
+    try:
+        found = _VERSION.search(file.read_text("utf-8", "replace"))
+    except OSError as error:
+        raise MissingDependency(f"cannot read {file}: {error.strerror}; {INSTALL}") from error
+    if found is None:
+        raise MissingDependency(f"{file} states no version; reinstall triton: {INSTALL}")
+    version = found.group(1)
+    if version.split(".", 1)[0] != str(MAJOR):
+        raise MissingDependency(
+            f"Triton {version} is installed, the kernels are written for Triton {MAJOR}: {INSTALL}"
+        )
+    return Compiler(version, _stamp(file.parent))
+
+
+def _stamp(folder: Path) -> str:
+    """Names, sizes and times of the compiler's libraries."""
+    stated = []
+    for file in sorted(folder.glob("_C/*.so")):
+        about = file.stat()
+        stated.append(f"{file.name} {about.st_size} {about.st_mtime_ns}")
+    return hashlib.sha256("\n".join(stated).encode()).hexdigest()

@@ -1,0 +1,165 @@
+"""From what machine code says of itself to a verdict, by the facts of its architecture."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.kernels.plan import OPTIN
+from portagpu.results import Evidence, Result, Verdict, bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from portagpu.compile.toolchain import MachineCode
+    from portagpu.kernels.catalogue import Variant
+    from portagpu.target import Target
+
+SUITE: Final = "compile"
+AREA: Final = "kernels"
+DOES_NOT_SHOW: Final = "whether its results are right, or how fast it is: nothing was executed"
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One number of a kernel's machine code, with what is expected of it (docs/results.md)."""
+
+    name: str
+    value: int
+    unit: str
+    expected: Mapping[str, Any] | None
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with it, or nothing."""
+        if self.expected is None:
+            return ""
+        low, high = bounds(self.expected)
+        if (low is None or self.value >= low) and (high is None or self.value <= high):
+            return ""
+        wanted = f"{low:g}" if low == high else f"{_or_any(low)} to {_or_any(high)}"
+        return (
+            f"{self.name} {self.value} {self.unit}, expected {wanted} ({self.expected['source']})"
+        )
+
+
+def _or_any(bound: float | None) -> str:
+    return "any" if bound is None else f"{bound:g}"
+
+
+def measures(
+    variant: Variant, target: Target, code: MachineCode, shared_bytes: int
+) -> list[Measure]:
+    """The numbers of ``code``, each with its expectation where the facts give one."""
+    listed = [
+        _limited("registers", code.registers, "registers", target, "register.max_per_thread"),
+        Measure("spill", code.spill_bytes, "B", _exactly(0, "B", "values stay in registers")),
+        _limited("shared memory", shared_bytes, "B", target, OPTIN),
+        Measure(
+            "wave size",
+            code.wave_size,
+            "threads",
+            _exactly(target.arch.warp_size, "threads", "exec.wave_size_default"),
+        ),
+    ]
+    if code.scalar_spills is not None:
+        kept = _exactly(0, "registers", "scalar values stay in scalar registers")
+        listed.append(Measure("scalar spill", code.scalar_spills, "registers", kept))
+    if variant.matrix is not None:
+        listed += _matrix(variant.matrix, target, code.matrix)
+    return listed
+
+
+def _exactly(value: int, unit: str, source: str) -> dict[str, Any]:
+    return {"reference": value, "lower": 0, "upper": 0, "unit": unit, "source": source}
+
+
+def _limited(name: str, value: int, unit: str, target: Target, key: str) -> Measure:
+    """At most what a fact states."""
+    limit = target.value(key)
+    if not isinstance(limit, int):
+        return Measure(name, value, unit, None)
+    expected = {"reference": limit, "lower": -1, "upper": 0, "unit": unit, "source": key}
+    return Measure(name, value, unit, expected)
+
+
+def _matrix(dtype: str, target: Target, found: Mapping[str, int]) -> list[Measure]:
+    """At least one instruction of the pattern that the facts state, and none of another."""
+    key, unit = f"compile.matrix.{dtype}", "instructions"
+    pattern = target.value(key)
+    if not isinstance(pattern, str):
+        return [Measure("matrix", sum(found.values()), unit, None)]
+    right = sum(count for name, count in found.items() if re.fullmatch(pattern, name))
+    source = f"{key}: {pattern}"
+    least = {"reference": 1, "lower": 0, "upper": None, "unit": unit, "source": source}
+    return [
+        Measure("matrix", right, unit, least),
+        Measure("other matrix", sum(found.values()) - right, unit, _exactly(0, unit, source)),
+    ]
+
+
+def judged(
+    variant: Variant,
+    target: Target,
+    code: MachineCode,
+    shared_bytes: int,
+    *,
+    compiler: str,
+    duration_s: float,
+    extra: Mapping[str, Any],
+) -> Result:
+    """PASS where all measures are as expected, FAIL where one is not, with what it is.
+
+    UNVERIFIED where the facts state no expectation for one of them.
+    """
+    listed = measures(variant, target, code, shared_bytes)
+    problems = [each.problem for each in listed if each.problem]
+    if code.matrix and any(each.problem for each in listed if each.name.endswith("matrix")):
+        problems.append(f"the code has {', '.join(sorted(code.matrix))}")
+    unknown = [each.name for each in listed if each.expected is None]
+    verdict, reason = Verdict.PASS, ""
+    if problems:
+        verdict, reason = Verdict.FAIL, "; ".join(problems)
+    elif unknown:
+        verdict = Verdict.UNVERIFIED
+        reason = f"{target.arch} states nothing to judge {', '.join(unknown)} by"
+    registers = listed[0]
+    return Result(
+        id=f"{AREA}/{variant.id}",
+        suite=SUITE,
+        area=AREA,
+        device=target.arch.name,
+        verdict=verdict,
+        reason=reason,
+        evidence=(Evidence.COMPILED,),
+        value=registers.value,
+        unit=registers.unit,
+        expected=registers.expected,
+        does_not_show=DOES_NOT_SHOW,
+        duration_s=duration_s,
+        extra={
+            **extra,
+            "compiler": compiler,
+            "matrix": dict(code.matrix),
+            "measures": [
+                {"name": m.name, "value": m.value, "unit": m.unit, "expected": m.expected}
+                for m in listed
+            ],
+        },
+    )
+
+
+def unjudged(
+    name: str, target: Target, verdict: Verdict, reason: str, *, duration_s: float = 0.0
+) -> Result:
+    """A result without machine code: skipped, not built, or not compiled."""
+    return Result(
+        id=f"{AREA}/{name}",
+        suite=SUITE,
+        area=AREA,
+        device=target.arch.name,
+        verdict=verdict,
+        reason=reason,
+        duration_s=duration_s,
+    )

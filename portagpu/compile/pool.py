@@ -1,0 +1,186 @@
+"""Worker processes that may hang or die without harm: each job has a time limit and an answer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+WORKERS: Final = 2
+LIMIT_S: Final = 120.0
+"""A kernel takes 0.3 to 3 s on one core; one that takes this long hangs."""
+_MODULE: Final = "portagpu.compile.worker"
+
+
+class Worker:
+    """One process, started for its first job and again after one that it did not survive."""
+
+    def __init__(self, module: str = _MODULE) -> None:
+        self._module = module
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder = tempfile.mkdtemp(prefix="portagpu-compile-")
+        self._said = Path(self._folder) / "stderr"
+        self._closed = False
+
+    def ask(self, job: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """The answer to a job, or ``{"problem": ..., "unread": True}`` where there is none."""
+        process = self._running()
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101 - pipes
+        try:
+            process.stdin.write(json.dumps(job).encode() + b"\n")
+            process.stdin.flush()
+            line = _read_line(process.stdout.fileno(), time.monotonic() + limit_s)
+        except BrokenPipeError:
+            line = b""
+        except TimeoutError:
+            self._end()
+            return {"problem": f"the compiler was ended after {limit_s:g} s", "unread": True}
+        if not line.endswith(b"\n"):
+            return {"problem": self._why_dead(), "unread": True}
+        answer = json.loads(line)
+        assert isinstance(answer, dict)  # noqa: S101 - our own worker wrote it
+        return answer
+
+    def close(self) -> None:
+        """End the process and remove its folder."""
+        self._closed = True
+        self._end()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            with self._said.open("wb") as said:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", self._module],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=said,
+                    env=_environment(self._folder),
+                    # a group of its own: its end is that of the assemblers it started
+                    start_new_session=True,
+                )
+        return self._process
+
+    def _why_dead(self) -> str:
+        process = self._process
+        assert process is not None  # noqa: S101 - it was asked
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+        code = process.returncode
+        self._end()
+        ended = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        lines = self._said.read_text("utf-8", "replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+        return f"the compiler's process ended with {ended}: {last[:200]}"
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+
+def _read_line(descriptor: int, deadline: float) -> bytes:
+    """Bytes up to a line's end, or up to the end of the stream; raises TimeoutError."""
+    read = b""
+    while not read.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+            raise TimeoutError
+        chunk = os.read(descriptor, 65536)
+        if not chunk:
+            break
+        read += chunk
+    return read
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """This process's environment without what changes the code, and with a cache of its own."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("TRITON_", "MLIR_", "LLVM_", "AMDGCN_", "DISABLE_LLVM_OPT"))
+    }
+    return {
+        **kept,
+        "TRITON_CACHE_DIR": str(Path(folder) / "triton"),
+        "TRITON_DEFAULT_FP_FUSION": "1",
+        "PYTHONSAFEPATH": "1",
+        "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+    }
+
+
+def ask_all(
+    jobs: Sequence[Mapping[str, Any]],
+    on_answer: Callable[[int, dict[str, Any]], None],
+    *,
+    on_start: Callable[[int], None] | None = None,
+    workers: int = WORKERS,
+    limit_s: float = LIMIT_S,
+    module: str = _MODULE,
+) -> None:
+    """Have ``workers`` processes answer the jobs; ``on_answer(index, answer)`` in this thread.
+
+    An interruption, or an error of ``on_answer``, ends every process before it is raised.
+    """
+    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    answered: queue.SimpleQueue[tuple[int, dict[str, Any] | BaseException | None]] = (
+        queue.SimpleQueue()
+    )
+    for index in range(len(jobs)):
+        waiting.put(index)
+    pool = [Worker(module) for _ in range(min(workers, len(jobs)))]
+    stopped = threading.Event()
+
+    def work(worker: Worker) -> None:
+        try:
+            while not stopped.is_set():
+                index = waiting.get_nowait()
+                answered.put((index, None))
+                answered.put((index, worker.ask(jobs[index], limit_s)))
+        except queue.Empty:
+            return
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+            answered.put((-1, error))
+
+    threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in pool]
+    try:
+        for thread in threads:
+            thread.start()
+        left = len(jobs)
+        while left:
+            index, answer = answered.get()
+            if isinstance(answer, BaseException):
+                raise answer
+            if answer is None:
+                if on_start is not None:
+                    on_start(index)
+                continue
+            on_answer(index, answer)
+            left -= 1
+    finally:
+        stopped.set()
+        for worker in pool:
+            worker.close()
+        for thread in threads:
+            thread.join(5)
