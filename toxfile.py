@@ -1,4 +1,4 @@
-"""The hardware matrix as tox environments: ``<target>-{conformance,performance,bringup}``.
+"""The hardware matrix as tox environments: ``<target>-{conformance,performance,bringup,compile}``.
 
 They install nothing. Each runs portagpu in the Python that has the vendor's torch:
 ``$PORTAGPU_PYTHON``, else tox's own interpreter if it has torch, else the ``cpu`` environment's.
@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parent
 VARIABLE: Final = "PORTAGPU_PYTHON"
-SUITES: Final = {"conformance": "conform", "performance": "bench", "bringup": "bringup"}
+SUITES: Final = {
+    "conformance": "conform",
+    "performance": "bench",
+    "bringup": "bringup",
+    "compile": "compile",
+}
 """Suite -> the verb that runs it."""
 _NEEDED: Final = ("torch", "portagpu")
 _PROBE: Final = (

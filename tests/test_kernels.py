@@ -138,6 +138,71 @@ for call in (lambda: k.softmax(x.requires_grad_()), lambda: k.quantize_fp8(x.det
     assert "name a dtype" in said
 
 
+TUNE: Final = """
+import itertools, sys, torch
+from pathlib import Path
+from portagpu import kernels
+from portagpu.kernels import Config, NoConfig, tune
+from portagpu.kernels.cache import Cache
+tuning = sys.modules["portagpu.kernels.tuning"]
+cache = Cache(Path("kept"))
+a, b = torch.randn(40, 48).half(), torch.randn(48, 33).half()
+clock = itertools.count(9, -1)
+timed = []
+def measure(call):
+    call()
+    timed.append(next(clock))
+    return timed[-1]
+limits = tuning.candidates("matmul", tuning.ops.place_of(a).limits)
+broken = limits[-1]
+run = tuning.ops.matmul
+def wrong(a, b, *, config=None):
+    return run(a, b, config=config) * (1.01 if config == broken else 1)
+import dataclasses
+table = dict(tuning.TUNABLE)
+table["matmul"] = dataclasses.replace(table["matmul"], run=wrong)
+tuning.TUNABLE = table
+# each is measured faster than the one before: the last that is right wins
+assert tune("matmul", a, b, cache=cache, measure=measure) == limits[-2]
+assert len(timed) == len(limits) - 1, "a wrong config was timed"
+def never(call):
+    raise SystemExit("timed again")
+assert tune("matmul", a, b, cache=cache, measure=never) == limits[-2]
+tuning._checked.clear()
+assert tune("matmul", a, b, cache=cache, measure=never) == limits[-2], "taken from the cache"
+# what the cache names is not believed: it became wrong
+tuning._checked.clear()
+broken = limits[-2]
+timed.clear()
+assert tune("matmul", a, b, cache=cache, measure=measure) == limits[-1]
+# another shape is another key
+timed.clear()
+tune("matmul", a[:, :16].contiguous(), b[:16], cache=cache, measure=measure)
+assert timed
+table["matmul"] = dataclasses.replace(table["matmul"], run=lambda a, b, config=None: run(a, b) + 1)
+tuning._checked.clear()
+for call, error in (
+    (lambda: tune("matmul", a, b, cache=cache, measure=never), NoConfig),
+    (lambda: tune("copy", a), ValueError),
+):
+    try:
+        call()
+    except error as problem:
+        assert chr(10) not in str(problem)
+    else:
+        raise SystemExit("no error")
+print("tuned")
+"""
+
+
+@needs_triton
+@pytest.mark.torch
+@pytest.mark.slow
+def test_only_a_right_config_is_tuned_and_kept(child: Callable[..., Child]) -> None:
+    pytest.importorskip("torch")
+    assert child("-c", TUNE, environment={"TRITON_INTERPRET": "1"}).ok().strip() == "tuned"
+
+
 def test_importing_kernels_imports_neither_torch_nor_triton(child: Callable[..., Child]) -> None:
     code = "import sys, portagpu.kernels; print({'torch', 'triton', 'numpy'} & {*sys.modules})"
     assert child("-c", code).ok().strip() == "set()"

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 pytest.importorskip("tox")
 
-SUITES: Final = {"conformance": "conform", "performance": "bench", "bringup": "bringup"}
+SUITES: Final = {
+    "conformance": "conform",
+    "performance": "bench",
+    "bringup": "bringup",
+    "compile": "compile",
+}
 TARGETS: Final = sorted(
     {path.stem for path in (ROOT / "matrix" / "targets").glob("*.toml")} - {"sources"}
 )

@@ -1,4 +1,4 @@
-"""The tables of ``portagpu compile``: a row for each kernel, or for each of several architectures."""
+"""The tables of ``portagpu compile``: a row for each kernel, or architecture."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from portagpu.cli._common import STDOUT, check_outputs, human_stream, json_optio
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.compile.cache import Cache
+    from portagpu.kernels.cache import Cache
     from portagpu.results import Result, Run
 
 
@@ -42,14 +42,14 @@ def compile_kernels(
     """
     from portagpu.cli._compiletext import notes, show_table
     from portagpu.compile import plan_for
-    from portagpu.compile.cache import Cache, cache_folder
+    from portagpu.kernels.cache import Cache, cache_folder
     from portagpu.results import new_run
 
     if (target is not None) + bool(archs) + everything != 1:
         raise click.UsageError("name one of --target ID, --arch NAME and --all")
     plan = plan_for(target, archs)
     check_outputs(json_to)
-    cache = Cache(None if no_cache else cache_folder())
+    cache = Cache(None if no_cache else cache_folder("compile"))
     run = new_run(["portagpu", *sys.argv[1:]], target=target, strict=strict)
     _build(run, plan.targets, cache, json_to)
     stream = human_stream(json_to)

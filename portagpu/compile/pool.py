@@ -62,6 +62,8 @@ class Worker:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _running(self) -> subprocess.Popen[bytes]:
+        if self._closed:
+            raise ChildProcessError("the worker was closed")
         if self._process is None:
             with self._said.open("wb") as said:
                 self._process = subprocess.Popen(
@@ -77,7 +79,8 @@ class Worker:
 
     def _why_dead(self) -> str:
         process = self._process
-        assert process is not None  # noqa: S101 - it was asked
+        if process is None:
+            return "the compiler's process was ended"
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(5)
         code = process.returncode

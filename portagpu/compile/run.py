@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.compile.cache import Cache, key_of
-from portagpu.compile.compiler import Compiler, find_compiler
 from portagpu.compile.judge import judged, unjudged
 from portagpu.compile.pool import LIMIT_S, WORKERS, ask_all
 from portagpu.compile.toolchain import MachineCode
 from portagpu.errors import BackendNotFound, MissingDependency, TargetNotFound
+from portagpu.kernels.cache import Cache, key_of
 from portagpu.kernels.catalogue import VARIANTS, Variant
+from portagpu.kernels.compiler import Compiler, find_compiler
 from portagpu.kernels.plan import Config, Limits, candidates
 from portagpu.target import identify, load_target, load_targets
 from portagpu.target.table import closest

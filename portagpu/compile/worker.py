@@ -50,6 +50,9 @@ def _answer(job: Mapping[str, Any]) -> dict[str, Any]:
         )
     except CodeError as error:
         return {"problem": str(error), "unread": True}
+    except (OSError, MemoryError) as error:
+        # a full disk or memory, or a program that is not there: no fault of the kernel's
+        return {"problem": _one_line(error), "unread": True}
     except Exception as error:  # noqa: BLE001 - whatever a compiler raises is its answer
         return {"problem": _one_line(error), "unread": False}
     return {

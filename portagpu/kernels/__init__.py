@@ -17,10 +17,12 @@ from portagpu.kernels.ops import (
     triad,
 )
 from portagpu.kernels.plan import Config, Limits
+from portagpu.kernels.tuning import NoConfig, tune
 
 __all__ = [
     "Config",
     "Limits",
+    "NoConfig",
     "copy",
     "matmul",
     "quantize_fp8",
@@ -28,4 +30,5 @@ __all__ = [
     "softmax",
     "sum",
     "triad",
+    "tune",
 ]

@@ -31,7 +31,7 @@ def copy(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
     """
     import torch
 
-    place = _place(x)
+    place = place_of(x)
     _contiguous(x)
     result = torch.empty_like(x)
     # bits are copied: a dtype that Triton lacks has an integer of its width
@@ -51,7 +51,7 @@ def triad(
     """
     import torch
 
-    place = _place(b, c)
+    place = place_of(b, c)
     _one_of(b, dtypes.FLOATS)
     _same(b, c)
     _contiguous(b, c)
@@ -69,7 +69,7 @@ def sum(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:  # no
     """
     import torch
 
-    place = _place(x)
+    place = place_of(x)
     _one_of(x, dtypes.SUMMED)
     _contiguous(x)
     dtype = getattr(torch, dtypes.sum_name(dtypes.name_of(x.dtype)))
@@ -96,7 +96,7 @@ def softmax(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
     """
     import torch
 
-    place = _place(x)
+    place = place_of(x)
     _one_of(x, dtypes.FLOATS)
     rows = _rows(x)
     result = torch.empty_like(x)
@@ -117,7 +117,7 @@ def rms_norm(
     """
     import torch
 
-    place = _place(x, weight)
+    place = place_of(x, weight)
     _one_of(x, dtypes.FLOATS)
     _one_of(weight, dtypes.FLOATS)
     rows = _rows(x)
@@ -146,7 +146,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, config: Config | None = None) ->
     """
     import torch
 
-    place = _place(a, b)
+    place = place_of(a, b)
     name = _one_of(a, dtypes.MATMUL)
     if b.dtype is not a.dtype:
         raise ValueError(f"a is {name} and b {dtypes.name_of(b.dtype)}; a product takes one dtype")
@@ -182,7 +182,7 @@ def quantize_fp8(
     """
     import torch
 
-    place = _place(x)
+    place = place_of(x)
     _one_of(x, dtypes.FLOATS)
     dtype = place.default_fp8() if dtype is None else dtype
     if dtypes.name_of(dtype) not in dtypes.FP8:
@@ -246,7 +246,12 @@ class Place:
         return "Triton's interpreter" if self.gpu is None else f"{self.gpu.arch} ({self.device})"
 
 
-def _place(*tensors: torch.Tensor) -> Place:
+def place_of(*tensors: torch.Tensor) -> Place:
+    """Where a call with these tensors runs.
+
+    Raises ValueError for tensors on several devices, and Unsupported where a gradient is wanted or
+    Triton cannot run.
+    """
     import torch
 
     first = tensors[0]

@@ -8,6 +8,7 @@ says nothing where a fact that it needs is missing.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -181,6 +182,25 @@ def _matrix_dtypes(facts: Facts) -> Iterator[Violation]:
                 )
 
 
+def _compile(facts: Facts) -> Iterator[Violation]:
+    """Either a route to machine code or why there is none; patterns of dtypes that are there."""
+    route, without = "compile.route", "compile.without"
+    if route in facts and without in facts:
+        yield Violation(without, "compile-route", f"leave it out: {route} is stated")
+    dtypes = facts.items("matrix.dtypes") or ()
+    for dtype in DTYPE_BITS:
+        key = f"compile.matrix.{dtype}"
+        pattern = facts.text(key)
+        if pattern is None:
+            continue
+        if dtype not in dtypes:
+            yield Violation(key, "compile-dtype", f"the matrix unit has no {dtype} (matrix.dtypes)")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            yield Violation(key, "compile-pattern", f"is no regular expression: {error}")
+
+
 def _narrower(facts: Facts) -> Iterator[Violation]:
     """A narrower float is never slower on one unit. Integers are left out: some parts drop int8."""
     floats = [dtype for dtype in DTYPE_BITS if not dtype.startswith("int") and "_acc" not in dtype]
@@ -302,6 +322,7 @@ RULES: Final[tuple[Callable[[Facts], Iterator[Violation]], ...]] = (
     _scalar_registers,
     _shared_memory,
     _matrix_dtypes,
+    _compile,
     _from_clock,
     _sparsity,
     _narrower,

@@ -1,4 +1,4 @@
-"""What machine code said of itself, kept by what it was made from."""
+"""What took long to find out, kept by what it was made from."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from portagpu.errors import OutputError
 from portagpu.files import write_atomic
 
 
-def cache_folder() -> Path | None:
-    """``$XDG_CACHE_HOME/portagpu/compile``, else in ``~/.cache``; None where there is no home.
+def cache_folder(name: str) -> Path | None:
+    """``$XDG_CACHE_HOME/portagpu/NAME``, else in ``~/.cache``; None where there is no home.
 
     The XDG Base Directory Specification has a relative path ignored.
     """
     stated = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if stated.is_absolute():
-        return stated / "portagpu" / "compile"
+        return stated / "portagpu" / name
     try:
-        return Path.home() / ".cache" / "portagpu" / "compile"
+        return Path.home() / ".cache" / "portagpu" / name
     except RuntimeError:
         return None
 

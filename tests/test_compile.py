@@ -1,0 +1,565 @@
+"""``portagpu compile``: readers of machine code, verdicts, the cache, compilers that misbehave."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+import portagpu
+from portagpu import results
+from portagpu.cli import main
+from portagpu.compile.judge import judged
+from portagpu.compile.pool import ask_all
+from portagpu.compile.run import compile_all, plan_for
+from portagpu.compile.toolchain import CodeError, MachineCode
+from portagpu.errors import MissingDependency, TargetNotFound
+from portagpu.kernels import cache as caches
+from portagpu.kernels import compiler as compilers
+from portagpu.kernels.catalogue import VARIANTS, by_id
+from portagpu.results import Result, Verdict, read_json
+from portagpu.target import identify
+from portagpu_cuda import machine_code as cuda
+from portagpu_rocm import machine_code as rocm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from portagpu.target import Target
+    from tests.conftest import Child
+
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None,
+    reason="triton is not installed: pip install 'portagpu[compile]'",
+)
+VENDORS: Final = {"sm": "nvidia", "gf": "amd"}
+
+USAGE: Final = """
+Fatbin elf code:
+ Resource usage:
+ Common:
+  GLOBAL:0
+ Function my_kernel:
+  REG:168 STACK:24 SHARED:0 LOCAL:8 CONSTANT[0]:592 TEXTURE:0 SURFACE:0 SAMPLER:0
+"""
+SASS: Final = """
+.text.my_kernel:
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+        /*0010*/                   HMMA.16816.F32.BF16 R4, R8, R12, R4 ;
+        /*0020*/              @!P0 HMMA.16816.F32.BF16 R4, R8, R12, R4 ;
+        /*0030*/                   HGMMA.64x128x16.F32 R24, gdesc[UR4], R24, !UPT ;
+        /*0040*/                   UTCQMMA gdesc[UR4], gdesc[UR6], tmem[UR8] ;
+        /*0050*/                   IMMA.16832.S8.S8.SAT R4, R8.ROW, R12.COL, R4 ;
+        /*0060*/                   FFMA R4, R5, R6, R7 ;
+"""
+ASSEMBLY: Final = """
+my_kernel:
+	v_mfma_f32_32x32x8_f16 v[0:15], v[16:17], v[18:19], v[0:15]
+	v_mfma_f32_32x32x8_f16 v[0:15], v[16:17], v[18:19], v[0:15]
+	v_wmma_f32_16x16x16_f16 v[0:7], v[8:15], v[16:23], v[0:7]
+	v_fma_f32 v0, v1, v2, v3
+	; v_mfma_f32_4x4x4_f16 in a comment
+	.amdgpu_metadata
+---
+amdhsa.kernels:
+  - .agpr_count:     0
+    .args:
+      - .address_space:  global
+        .offset:         0
+        .size:           8
+    .private_segment_fixed_size: 132
+    .sgpr_count:     42
+    .sgpr_spill_count: 3
+    .vgpr_count:     214
+    .vgpr_spill_count: 34
+    .wavefront_size: 64
+...
+	.end_amdgpu_metadata
+"""
+
+
+def target_of(arch: str) -> Target:
+    found = identify(VENDORS[arch[:2]], arch, None)
+    assert found is not None
+    return found
+
+
+def code(**changes: Any) -> MachineCode:
+    """The code of a good fp16 product for sm_90, changed."""
+    good = MachineCode(32, 108, 0, None, {"HGMMA.64x128x16.F32": 2})
+    return dataclasses.replace(good, **changes)
+
+
+def judge(
+    given: MachineCode, arch: str = "sm_90", variant: str = "matmul[float16]", shared: int = 32768
+) -> Result:
+    return judged(
+        by_id()[variant],
+        target_of(arch),
+        given,
+        shared,
+        compiler="Triton 3.9.0",
+        duration_s=0.5,
+        extra={},
+    )
+
+
+# readers
+
+
+def test_cubin_usage_is_registers_and_stack() -> None:
+    assert cuda.read_usage(USAGE) == {"REG": 168, "STACK": 24, "LOCAL": 8}
+
+
+@pytest.mark.parametrize("text", ["", USAGE + USAGE, USAGE.replace("STACK:24", "")])
+def test_unclear_usage_is_refused(text: str) -> None:
+    with pytest.raises(CodeError):
+        cuda.read_usage(text)
+
+
+def test_matrix_instructions_of_sass_are_counted_with_their_types() -> None:
+    assert cuda.read_matrix(SASS) == {
+        "HMMA.16816.F32.BF16": 2,
+        "HGMMA.64x128x16.F32": 1,
+        "UTCQMMA": 1,
+        "IMMA.16832.S8.S8.SAT": 1,
+    }
+
+
+def test_amd_metadata_and_instructions() -> None:
+    counts = rocm.read_metadata(ASSEMBLY)
+    assert (counts["vgpr_count"], counts["wavefront_size"]) == (214, 64)
+    found = rocm.read_matrix(ASSEMBLY)
+    assert found == {"v_mfma_f32_32x32x8_f16": 2, "v_wmma_f32_16x16x16_f16": 1}
+    built = rocm.TOOLCHAIN.inspect({"amdgcn": ASSEMBLY, "hsaco": b"x"}, 256, 4, matrix=True)
+    # 34 registers of 4 B are more than the 132 B of scratch
+    assert (built.spill_bytes, built.scalar_spills) == (136, 3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ASSEMBLY.replace(".end_amdgpu_metadata", ""),
+        ASSEMBLY.replace(".wavefront_size: 64", ""),
+        ASSEMBLY.replace(".vgpr_spill_count: 34", ".vgpr_spill_count: many"),
+        ASSEMBLY.replace("...\n", "  - .wavefront_size: 64\n...\n"),
+    ],
+)
+def test_damaged_metadata_is_refused(text: str) -> None:
+    with pytest.raises(CodeError):
+        rocm.read_metadata(text)
+
+
+@pytest.mark.parametrize("toolchain", [cuda.TOOLCHAIN, rocm.TOOLCHAIN])
+def test_code_without_a_binary_is_refused(toolchain: Any) -> None:
+    with pytest.raises(CodeError):
+        toolchain.inspect({"ptx": "", "amdgcn": ASSEMBLY}, 256, 4, matrix=True)
+
+
+def test_names_for_triton() -> None:
+    assert cuda.TOOLCHAIN.triton_target("sm_90") == ("cuda", 90)
+    assert rocm.TOOLCHAIN.triton_target("gfx942") == ("hip", "gfx942")
+
+
+# verdicts
+
+
+def test_good_code_passes_and_says_what_it_does_not_show() -> None:
+    result = judge(code())
+    assert result.verdict is Verdict.PASS
+    assert [str(badge) for badge in result.evidence] == ["compiled"]
+    assert (result.value, result.unit, result.device) == (108, "registers", "sm_90")
+    assert "nothing was executed" in result.does_not_show
+    assert result.extra["compiler"] == "Triton 3.9.0"
+
+
+@pytest.mark.parametrize(
+    ("changes", "shared", "said"),
+    [
+        ({"spill_bytes": 8}, 0, "spill 8 B, expected 0"),
+        ({"scalar_spills": 1}, 0, "scalar spill 1 registers"),
+        ({"registers": 256}, 0, "registers 256 registers, expected 0 to 255"),
+        ({"wave_size": 64}, 0, "wave size 64 threads, expected 32 (exec.wave_size_default)"),
+        ({}, 232449, "shared memory 232449 B, expected 0 to 232448"),
+        ({"matrix": {}}, 0, "matrix 0 instructions, expected 1 to any"),
+        ({"matrix": {"HMMA.16816.F32": 8}}, 0, "the code has HMMA.16816.F32"),
+        ({"matrix": {"HGMMA.64x128x16.F32": 1, "HMMA.16816.F32": 1}}, 0, "other matrix 1"),
+        ({"matrix": {"HGMMA.64x128x16.F32.BF16": 2}}, 0, "matrix 0 instructions"),
+    ],
+)
+def test_what_is_wrong_fails_with_its_number(
+    changes: dict[str, Any], shared: int, said: str
+) -> None:
+    result = judge(code(**changes), shared=shared)
+    assert result.verdict is Verdict.FAIL
+    assert said in result.reason
+
+
+def test_what_no_fact_judges_is_unverified() -> None:
+    bare = dataclasses.replace(
+        target_of("sm_90"),
+        facts={k: v for k, v in target_of("sm_90").facts.items() if not k.startswith("compile.")},
+    )
+    result = judged(
+        by_id()["matmul[float16]"], bare, code(), 0, compiler="Triton 3.9.0", duration_s=0, extra={}
+    )
+    assert result.verdict is Verdict.UNVERIFIED
+    assert "matrix" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("arch", "dtype", "said"),
+    [
+        ("sm_80", "float8_e4m3fn", "matrix.dtypes has fp64, tf32, fp16, bf16, int8"),
+        ("gfx90a", "float8_e4m3fnuz", "gfx90a has no fp8 matrix unit"),
+        ("gfx1100", "float8_e5m2", "gfx1100 has no fp8 matrix unit"),
+        ("gfx942", "float8_e4m3fn", "matrix.fp8_flavour is fnuz, not ocp"),
+        ("gfx950", "float8_e4m3fnuz", "matrix.fp8_flavour is ocp, not fnuz"),
+        ("gfx942", "float8_e4m3fnuz", ""),
+        ("sm_89", "float8_e4m3fn", ""),
+        ("sm_80", "int8", ""),
+    ],
+)
+def test_a_dtype_that_an_architecture_lacks_is_named_by_its_fact(
+    arch: str, dtype: str, said: str
+) -> None:
+    why = by_id()[f"matmul[{dtype}]"].why_not(target_of(arch))
+    assert said in why
+    assert bool(why) == bool(said)
+
+
+def test_every_route_has_a_pattern_for_each_product() -> None:
+    for target in plan_for().targets:
+        if target.value("compile.route"):
+            for variant in VARIANTS:
+                if variant.matrix and not variant.why_not(target):
+                    assert target.value(f"compile.matrix.{variant.matrix}"), (target.id, variant.id)
+
+
+def test_a_gpu_without_route_says_which_one_works() -> None:
+    for target in plan_for().targets:
+        if target.vendor != "cpu":
+            assert bool(target.value("compile.route")) != bool(target.value("compile.without"))
+
+
+def test_architectures_are_in_a_stable_order() -> None:
+    names = [target.arch.name for target in plan_for().targets]
+    assert names.index("sm_90") < names.index("sm_100") < names.index("sm_120")
+    assert names.index("gfx942") < names.index("gfx950") < names.index("gfx1100")
+
+
+def test_unknown_architecture_offers_the_closest() -> None:
+    with pytest.raises(TargetNotFound, match=r"did you mean .*gfx942"):
+        plan_for(archs=["gfx943"])
+
+
+# the cache
+
+
+def test_cache_gives_back_what_it_was_given(tmp_path: Path) -> None:
+    cache = caches.Cache(tmp_path / "new")
+    assert cache.get("a") is None
+    cache.put("a", {"registers": 3})
+    assert cache.get("a") == {"registers": 3}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null", '{"a": 1', "\xff"])
+def test_damaged_cache_file_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text, "latin-1")
+    assert caches.Cache(tmp_path).get("a") is None
+
+
+def test_cache_that_cannot_be_written_says_so_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    cache = caches.Cache(tmp_path / "file" / "below")
+    cache.put("a", {})
+    assert "cannot write" in cache.problem
+    assert cache.get("a") is None
+
+
+@pytest.mark.parametrize("stated", ["", "relative"])
+def test_relative_cache_folder_is_ignored(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stated: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", stated)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert caches.cache_folder("compile") == tmp_path / ".cache" / "portagpu" / "compile"
+
+
+# compilers
+
+
+def fake_triton(folder: Path, text: str | None) -> None:
+    (folder / "triton").mkdir()
+    if text is not None:
+        (folder / "triton" / "__init__.py").write_text(text, "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("__version__ = '4.0.1'\n", r"Triton 4\.0\.1 is installed, .* written for Triton 3"),
+        ("__version__ = '2.1.0'\n", r"Triton 2\.1\.0 is installed"),
+        ("", "states no version"),
+        (None, "Triton is not installed"),
+    ],
+)
+def test_a_compiler_that_does_not_fit_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, said: str
+) -> None:
+    fake_triton(tmp_path, text)
+    # a folder without __init__.py is only found where no real one is
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    monkeypatch.delitem(__import__("sys").modules, "triton", raising=False)
+    with pytest.raises(MissingDependency, match=said) as caught:
+        compilers.find_compiler()
+    assert "pip install 'portagpu[compile]'" in str(caught.value)
+
+
+def missing() -> compilers.Compiler:
+    raise MissingDependency("Triton is not installed: pip install 'portagpu[compile]'")
+
+
+def test_missing_compiler_is_not_judged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("portagpu.compile.run.find_compiler", missing)
+    file = tmp_path / "result.json"
+    assert main(["compile", "--arch", "sm_90", "--arch", "gfx942", "--json", str(file)]) == 3
+    assert "pip install 'portagpu[compile]'" in capsys.readouterr().out
+    run = read_json(file)
+    assert [r.verdict for r in run.results] == [Verdict.INCONCLUSIVE] * 2
+
+
+def test_a_cpu_claims_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("portagpu.compile.run.find_compiler", missing)
+    file = tmp_path / "result.json"
+    assert main(["compile", "--target", "cpu-x86-64", "--json", str(file)]) == 3
+    assert [r.verdict for r in read_json(file).results] == [Verdict.SKIP]
+    capsys.readouterr()
+
+
+WORKER: Final = """
+import json, os, sys, time
+for line in sys.stdin:
+    job = json.loads(line)
+    if job == "hang":
+        time.sleep(600)
+    if job == "abort":
+        print("LLVM ERROR: cannot select", file=sys.stderr, flush=True)
+        os.abort()
+    if job == "leave":
+        sys.exit(7)
+    if job == "half":
+        sys.stdout.write('{"half')
+        sys.stdout.flush()
+        os._exit(0)
+    print(json.dumps({"did": job}), flush=True)
+"""
+
+
+def test_a_compiler_that_dies_or_hangs_harms_no_other_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "fake_worker.py").write_text(WORKER, "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    jobs: list[Any] = ["a", "abort", "b", "hang", "c", "leave", "half", "d"]
+    answers: dict[int, dict[str, Any]] = {}
+    started: list[int] = []
+    ask_all(
+        jobs,
+        answers.__setitem__,
+        on_start=started.append,
+        module="fake_worker",
+        limit_s=3,
+    )
+    assert sorted(started) == list(range(len(jobs)))
+    said = {job: answers[at] for at, job in enumerate(jobs)}
+    assert [said[job] for job in "abcd"] == [{"did": job} for job in "abcd"]
+    assert "signal 6: LLVM ERROR: cannot select" in said["abort"]["problem"]
+    assert "ended after 3 s" in said["hang"]["problem"]
+    assert "exit code 7" in said["leave"]["problem"]
+    assert "exit code 0" in said["half"]["problem"]
+    assert all(said[job]["unread"] for job in ("abort", "hang", "leave", "half"))
+
+
+def test_an_interruption_ends_every_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "fake_worker.py").write_text(WORKER, "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def interrupt(index: int, answer: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask_all(["a", "hang"], interrupt, module="fake_worker", limit_s=60)
+
+
+# the verb
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "name one of --target ID, --arch NAME and --all"),
+        (["--all", "--arch", "sm_90"], "name one of"),
+        (["--arch", "sm_91"], "did you mean"),
+        (["--target", "nvidia-h100"], "did you mean"),
+        (["--arch", "sm_90", "--json", "/dev/null/x"], "cannot write"),
+    ],
+)
+def test_wrong_usage_is_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compile", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@needs_triton
+@pytest.mark.slow
+def test_targets_build_pass_and_are_kept(child: Callable[..., Child], tmp_path: Path) -> None:
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TRITON_INTERPRET": "1"}
+    archs = ("sm_80", "sm_90", "gfx942", "gfx1100")
+    words = [word for arch in archs for word in ("--arch", arch)]
+    for cached in (False, True):
+        file = tmp_path / f"{cached}.json"
+        ended = child(
+            "-m", "portagpu", "compile", *words, "--json", str(file), environment=environment
+        )
+        assert "PASS" in ended.ok()
+        run = read_json(file)
+        results.validate(json.loads(file.read_text("utf-8")))
+        assert run.info.versions["triton"]
+        built = [r for r in run.results if r.verdict is Verdict.PASS]
+        assert {r.device for r in built} == set(archs)
+        assert all(r.extra["cached"] is cached for r in built)
+        assert len(run.results) == len(archs) * len(VARIANTS)
+        matrix = {(r.device, r.id): r.extra["matrix"] for r in built}
+        assert any("HGMMA" in each for each in matrix["sm_90", "kernels/matmul[float16]"])
+        fp8 = matrix["gfx942", "kernels/matmul[float8_e4m3fnuz]"]
+        assert any("fp8_fp8" in each for each in fp8)
+        assert not matrix["gfx1100", "kernels/copy[int32]"]
+
+
+@needs_triton
+@pytest.mark.slow
+def test_real_code_that_is_bad_fails(child: Callable[..., Child]) -> None:
+    """A block too large for gfx1100's registers, and an fp8 that gfx942 only emulates."""
+    script = """
+from portagpu.compile.judge import judged
+from portagpu.compile.run import toolchain_of
+from portagpu.compile.worker import build
+from portagpu.kernels.catalogue import by_id
+from portagpu.kernels.plan import Config
+from portagpu.target import identify
+def verdict(arch, variant, *blocks):
+    target = identify("amd", arch, None)
+    names = ("BLOCK_M", "BLOCK_N", "DEPTH_BYTES", "GROUP_M")
+    config = Config(tuple(zip(names, blocks)), 256, 2)
+    _, reader = toolchain_of("amd")
+    code, shared = build(by_id()[variant], config, reader, arch, target.arch.warp_size)
+    result = judged(by_id()[variant], target, code, shared, compiler="x 1", duration_s=0, extra={})
+    print(arch, result.verdict, result.reason)
+verdict("gfx1100", "matmul[float16]", 128, 128, 128, 8)
+verdict("gfx942", "matmul[float8_e4m3fn]", 128, 128, 64, 8)
+verdict("gfx942", "matmul[float8_e4m3fnuz]", 128, 128, 64, 8)
+"""
+    said = child("-c", script, environment={"TRITON_DEFAULT_FP_FUSION": "1"}).ok().splitlines()
+    spilled, emulated, right = said
+    assert spilled.startswith("gfx1100 FAIL spill ")
+    assert emulated.startswith("gfx942 FAIL matrix 0 instructions")
+    assert "the code has v_mfma_f32_32x32x8_f16" in emulated
+    assert right.strip() == "gfx942 PASS"
+
+
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "old", "new", "verdict", "said"),
+    [
+        ("streams.py", "def copy_kernel(", "def copy_kernel((", "FAIL", "SyntaxError"),
+        ("streams.py", "tl.load(source + at", "tl.lode(source + at", "FAIL", "lode"),
+        ("streams.py", "import triton\n", "import os\nos.abort()\n", "ERROR", "signal 6"),
+    ],
+    ids=["syntax", "unknown", "abort"],
+)
+def test_a_broken_kernel_is_named_and_the_others_are_built(
+    child: Callable[..., Child],
+    tmp_path: Path,
+    file: str,
+    old: str,
+    new: str,
+    verdict: str,
+    said: str,
+) -> None:
+    package = tmp_path / "copy" / "portagpu"
+    shutil.copytree(Path(portagpu.__file__).parent, package)
+    if not (package / "_matrix").exists():
+        root = Path(portagpu.__file__).parents[1]
+        shutil.copytree(root / "matrix", package / "_matrix", ignore=shutil.ignore_patterns("res*"))
+    source = package / "kernels" / "source" / file
+    text = source.read_text("utf-8")
+    assert old in text
+    source.write_text(text.replace(old, new, 1), "utf-8")
+    out = tmp_path / "result.json"
+    ended = child(
+        "-m",
+        "portagpu",
+        "compile",
+        *("--arch", "gfx942", "--no-cache", "--json", str(out)),
+        path=[tmp_path / "copy"],
+    )
+    assert ended.code == 1
+    found = {r.id: r for r in read_json(out).results}
+    assert str(found["kernels/copy[int32]"].verdict) == verdict
+    assert said in found["kernels/copy[int32]"].reason
+    assert found["kernels/softmax[bfloat16]"].verdict is Verdict.PASS
+
+
+@needs_triton
+def test_damaged_and_foreign_cache_entries_are_built_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    good = {
+        "wave_size": 64,
+        "registers": 8,
+        "spill_bytes": 0,
+        "scalar_spills": 0,
+        "matrix": {},
+        "shared_bytes": 0,
+        "seconds": 1.0,
+    }
+    asked: list[int] = []
+
+    def answer_all(jobs: Any, on_answer: Any, **options: Any) -> None:
+        for index in range(len(jobs)):
+            asked.append(index)
+            on_answer(index, good)
+
+    monkeypatch.setattr("portagpu.compile.run.ask_all", answer_all)
+    plan = plan_for(archs=["gfx942"])
+    results_of: list[Any] = []
+
+    def run() -> int:
+        asked.clear()
+        compile_all(plan, cache=caches.Cache(tmp_path), on_results=results_of.append)
+        return len(asked)
+
+    first = run()
+    assert first == 12
+    assert run() == 0
+    one, two, *_ = sorted(tmp_path.iterdir())
+    one.write_text(json.dumps({**good, "registers": "8"}), "utf-8")
+    two.write_text("{", "utf-8")
+    assert run() == 2
