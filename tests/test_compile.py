@@ -254,6 +254,12 @@ def test_architectures_are_in_a_stable_order() -> None:
     assert names.index("gfx942") < names.index("gfx950") < names.index("gfx1100")
 
 
+def test_architectures_are_known_without_a_product_and_by_other_spellings() -> None:
+    assert "gfx1030" in [target.arch.name for target in plan_for().targets]
+    (target,) = plan_for(archs=["sm_90a", "sm_90"]).targets
+    assert target.arch.name == "sm_90"
+
+
 def test_unknown_architecture_offers_the_closest() -> None:
     with pytest.raises(TargetNotFound, match=r"did you mean .*gfx942"):
         plan_for(archs=["gfx943"])

@@ -168,7 +168,9 @@ def test_the_guide_names_every_key() -> None:
     text = DOCS.read_text(encoding="utf-8")
     for key in KEYS:
         shown = re.sub(
-            r"^(peak\.(?:dense|sparse)\.\w+|\w+\.rate|(?:matrix\.tile|compile\.matrix))\..*", r"\1.<dtype>", key
+            r"^(peak\.(?:dense|sparse)\.\w+|\w+\.rate|(?:matrix\.tile|compile\.matrix))\..*",
+            r"\1.<dtype>",
+            key,
         )
         assert f"`{shown}`" in text, f"docs/targets.md does not list {shown}"
 

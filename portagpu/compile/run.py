@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.compile.judge import judged, unjudged
 from portagpu.compile.pool import LIMIT_S, WORKERS, ask_all
 from portagpu.compile.toolchain import MachineCode
-from portagpu.errors import BackendNotFound, MissingDependency, TargetNotFound
+from portagpu.errors import BackendNotFound, MissingDependency
 from portagpu.kernels.cache import Cache, key_of
 from portagpu.kernels.catalogue import VARIANTS, Variant
 from portagpu.kernels.compiler import Compiler, find_compiler
 from portagpu.kernels.plan import Config, Limits, candidates
-from portagpu.target import identify, load_target, load_targets
-from portagpu.target.table import closest
+from portagpu.target import architecture_names, load_architecture, load_target
 from portagpu.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -79,14 +78,7 @@ def plan_for(target: str | None = None, archs: Sequence[str] = ()) -> Plan:
     """
     if target is not None:
         return Plan((load_target(target),))
-    known = {each.arch.name: each for each in load_targets().values()}
-    for name in archs:
-        if name not in known:
-            near = closest(name, known)
-            offer = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(known)}"
-            raise TargetNotFound(f"there is no architecture {name!r}; {offer}")
-    chosen = [known[name] for name in dict.fromkeys(archs)] if archs else list(known.values())
-    found = [identify(each.vendor, each.arch.name, None) or each for each in chosen]
+    found = dict.fromkeys(load_architecture(name) for name in archs or architecture_names())
     return Plan(tuple(sorted(found, key=lambda each: (each.vendor, _order(each.arch.name)))))
 
 

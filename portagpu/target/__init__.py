@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from portagpu.target.load import (
     TargetProblem,
+    architecture_names,
     identify,
     load_architecture,
     load_target,
@@ -47,6 +48,7 @@ __all__ = [
     "Scope",
     "Target",
     "TargetProblem",
+    "architecture_names",
     "dtype_name",
     "identify",
     "load_architecture",

@@ -146,6 +146,11 @@ def load_architecture(name: str) -> Target:
     )
 
 
+def architecture_names() -> tuple[str, ...]:
+    """The name of every architecture, of products or not."""
+    return _architecture("")[1]
+
+
 def _architecture(name: str) -> tuple[Family | None, tuple[str, ...]]:
     """The family of that name or alias, and the ids of all."""
     if not _packages():
