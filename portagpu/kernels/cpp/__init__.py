@@ -1,0 +1,25 @@
+"""Portable kernels in CUDA and HIP C++: one file each, over the words of ``portagpu.h``.
+
+Importing this package imports neither torch nor cupy.
+"""
+
+from __future__ import annotations
+
+from portagpu.kernels.cpp.compile import compile_kernel, compile_source
+from portagpu.kernels.cpp.compiled import CompiledKernel, CompileError
+from portagpu.kernels.cpp.run import histogram, rank_rows, scan_rows, sum_all, sum_rows
+from portagpu.kernels.cpp.sources import KERNELS, read_source
+
+__all__ = [
+    "KERNELS",
+    "CompileError",
+    "CompiledKernel",
+    "compile_kernel",
+    "compile_source",
+    "histogram",
+    "rank_rows",
+    "read_source",
+    "scan_rows",
+    "sum_all",
+    "sum_rows",
+]

@@ -1,0 +1,1 @@
+"""What compilers leave behind: readers of code objects and of assemblers' reports."""
