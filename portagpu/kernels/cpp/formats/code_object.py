@@ -39,8 +39,8 @@ def _rows(document: Any) -> list[dict[str, Any]]:
 
 
 def _arch(document: dict[str, Any]) -> str:
-    """ "gfx942" of "amdgcn-amd-amdhsa--gfx942:xnack-": the last part, whatever the triple is."""
-    return str(document.get("amdhsa.target", "")).rpartition("-")[2].split(":")[0]
+    """ "gfx942" of "amdgcn-amd-amdhsa--gfx942:xnack-": the triple is not looked at."""
+    return str(document.get("amdhsa.target", "")).split(":")[0].rpartition("-")[2]
 
 
 def _kernel(

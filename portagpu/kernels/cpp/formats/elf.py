@@ -57,6 +57,8 @@ def _read(data: bytes) -> Elf:
     size, count, names = header[11], header[12], header[13]
     if count and size != _SECTION.size:
         raise ValueError(f"this ELF file has section headers of {size} bytes")
+    if offset + count * size > len(data):
+        raise ValueError("this ELF file is cut off")
     rows = [_SECTION.unpack_from(data, offset + index * size) for index in range(count)]
     if names >= len(rows):
         raise ValueError("this ELF file has no names of sections")

@@ -1,0 +1,254 @@
+"""The C++ kernels as machine code of every architecture, where a compiler for it is installed."""
+
+from __future__ import annotations
+
+import functools
+import stat
+from pathlib import Path
+
+import pytest
+
+from portagpu.errors import MissingDependency, TargetNotFound, Unsupported
+from portagpu.kernels.cpp import KERNELS, CompileError, compile_kernel, compile_source, read_source
+from portagpu.kernels.cpp.formats.elf import read_elf
+from portagpu.sizing import Sizing
+from portagpu.target import load_architecture, load_targets
+from portagpu_cuda import nvrtc
+from portagpu_rocm import clang
+
+NVIDIA = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
+AMD = ("gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201")
+ARCHES = NVIDIA + AMD
+
+# keeps a hundred values alive, so that a bound on registers has something to bound
+HUNGRY = """
+#include "portagpu.h"
+extern "C" __global__ PORTAGPU_LAUNCH_BOUNDS(256, BLOCKS) void hungry(float* x, int n) {
+    float v[100];
+    for (int i = 0; i < 100; ++i) v[i] = x[i * 256 + pg::thread_index()];
+    pg::barrier();
+    for (int round = 0; round < n; ++round)
+        for (int i = 0; i < 100; ++i) v[i] = v[i] * v[(i + 37) % 100] + v[(i + 61) % 100];
+    pg::barrier();
+    for (int i = 0; i < 100; ++i) x[i * 256 + pg::thread_index()] = v[i];
+}
+"""
+FACTS = """
+#include "portagpu.h"
+static_assert(pg::warp_size == {warp_size}, "warp size");
+static_assert(pg::max_block_size == {max_block}, "threads a block");
+extern "C" __global__ void facts(unsigned long long* out) {{
+    *out = pg::all_lanes() + pg::any(true) + pg::all(true) + pg::shuffle_down(1.0, 1);
+}}
+"""
+
+
+def built(source, arch):
+    """The kernels, or a skipped test where nothing that is installed builds for it."""
+    try:
+        return compile_source(source, arch)
+    except MissingDependency as error:
+        pytest.skip(str(error))
+
+
+@functools.cache
+def kernels_of(name, arch):
+    return built(read_source(name), arch)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_is_built_for_every_architecture(name, arch):
+    target = load_architecture(arch)
+    kernels = kernels_of(name, arch)
+    assert {kernel.name for kernel in kernels} == set(KERNELS[name])
+    for kernel in kernels:
+        assert kernel.arch == arch
+        assert kernel.wave_size == target.arch.warp_size
+        assert (kernel.spills, kernel.scalar_spills, kernel.stack) == (0, 0, 0), kernel
+        assert 0 < kernel.registers <= target.value("register.max_per_thread")
+        assert read_elf(kernel.code).machine in (190, 224)
+        assert kernel.compiler.startswith(("NVRTC 1", "clang "))
+        assert kernel.occupancy(256).blocks >= 4  # what the launch bounds ask for
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_shared_memory_follows_the_number_of_warps(arch):
+    warps = 1024 // load_architecture(arch).arch.warp_size
+    taken = {kernel.name: kernel.shared_memory for kernel in kernels_of("block_reduce", arch)}
+    assert taken["partial_sum_f32"] == 4 * warps
+    assert taken["partial_sum_f64"] == taken["partial_sum_i32"] == 8 * warps
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_header_says_what_the_facts_say(arch):
+    target = load_architecture(arch)
+    source = FACTS.format(
+        warp_size=target.arch.warp_size, max_block=target.value("exec.max_threads_per_block")
+    )
+    (kernel,) = built(source, arch)
+    assert kernel.name == "facts"
+
+
+def test_a_wrong_warp_size_in_a_source_does_not_compile():
+    for arch, wrong in (("sm_90", 64), ("gfx942", 32), ("gfx1100", 64)):
+        with pytest.raises(CompileError, match="warp size"):
+            built(FACTS.format(warp_size=wrong, max_block=1024), arch)
+
+
+@pytest.mark.parametrize("blocks", [1, 4, 6])
+@pytest.mark.parametrize("arch", ARCHES)
+def test_launch_bounds_leave_room_for_the_blocks_that_they_name(arch, blocks):
+    target = load_architecture(arch)
+    if blocks * 256 > target.value("exec.max_threads_per_unit"):
+        pytest.skip(f"a unit of {arch} never holds {blocks} blocks of 256 threads")
+    (kernel,) = built(HUNGRY.replace("BLOCKS", str(blocks)), arch)
+    assert kernel.occupancy(256).blocks >= blocks
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "gfx942", "gfx1100"])
+def test_a_narrower_bound_costs_registers_or_spills(arch):
+    (wide,) = built(HUNGRY.replace("BLOCKS", "1"), arch)
+    (narrow,) = built(HUNGRY.replace("BLOCKS", "8"), arch)
+    assert wide.spills == 0
+    assert narrow.registers < wide.registers
+    assert narrow.spills > 0
+    assert narrow.stack > 0
+
+
+def test_half_precision_atomics_do_not_compile():
+    half = (
+        '#include "portagpu.h"\nextern "C" __global__ void k(short* p) { pg::atomic_add(p, p[1]); }'
+    )
+    for arch in ("sm_90", "gfx942"):
+        with pytest.raises(CompileError, match="delete"):
+            built(half, arch)
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
+def test_a_wrong_source_is_refused_with_the_place(arch):
+    source = '#include "portagpu.h"\n\nextern "C" __global__ void k() { nonsense(); }\n'
+    with pytest.raises(CompileError, match=r"kernel\.cpp[:(]3") as caught:
+        built(source, arch)
+    assert "nonsense" in str(caught.value)
+
+
+def test_what_no_compiler_is_asked_for():
+    with pytest.raises(LookupError, match="there is no kernel 'sum'; there are warp_reduce"):
+        compile_kernel("sum", "sm_90")
+    with pytest.raises(TargetNotFound):
+        compile_kernel("histogram", "gfx942x")
+    with pytest.raises(Unsupported, match="no CUDA or HIP"):
+        compile_kernel("histogram", "x86-64")
+
+
+def test_blocks_of_every_target_fit_the_launch_bounds():
+    checked = 0
+    for target in load_targets().values():
+        values = [
+            target.value(key)
+            for key in (
+                "exec.max_threads_per_block",
+                "exec.max_threads_per_unit",
+                "exec.max_blocks_per_unit",
+            )
+        ]
+        if None in values:
+            continue
+        sizing = Sizing(target.arch.warp_size, 100, *values, target)
+        assert sizing.launch(10**7).block <= 256, target.id
+        assert sizing.launch(10**7, shared_memory=8192).block <= 256, target.id
+        assert sizing.reduce(10**7).final.block <= 1024, target.id
+        checked += 1
+    assert checked > 30
+
+
+def script(folder: Path, text: str) -> None:
+    """A clang that knows gfx942, has a linker, and does ``text`` when it is to compile."""
+    path = folder / "clang-99"
+    path.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in\n'
+        "*--print-supported-cpus*) echo gfx942 ;;\n"
+        "*-print-prog-name*) echo /bin/ld.lld ;;\n"
+        "*--version*) echo clang version 99.1.2 ;;\n"
+        f"*) {text} ;;\n"
+        "esac\n"
+    )
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.fixture
+def only(tmp_path, monkeypatch):
+    """A path with one folder, for a clang that stands in."""
+    if Path("/opt/rocm").exists():
+        pytest.skip("ROCm is installed, whose clang comes first")
+    for name in ("ROCM_PATH", "ROCM_HOME", "HIP_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def test_no_clang_says_what_to_install(only):
+    with pytest.raises(MissingDependency, match=r"no clang is installed: .*apt-get install clang"):
+        clang.compile("", "gfx942")
+    script(only, "true")
+    with pytest.raises(MissingDependency, match="clang-99 cannot build for gfx1201: install"):
+        clang.compile("", "gfx1201")
+
+
+def test_a_clang_without_linker_says_what_to_install(only):
+    script(only, "true")
+    path = only / "clang-99"
+    path.write_text(path.read_text().replace("/bin/ld.lld", "ld.lld"))
+    with pytest.raises(MissingDependency, match=r"has no linker ld\.lld: .*lld"):
+        clang.compile("", "gfx942")
+
+
+def test_a_compiler_that_hangs_is_ended(only, monkeypatch):
+    script(only, "exec /bin/sleep 600")
+    monkeypatch.setattr(clang, "LIMIT_S", 3.0)
+    with pytest.raises(CompileError, match="did not answer within 3 s"):
+        clang.compile("", "gfx942")
+
+
+def test_a_compiler_that_dies_is_reported(only):
+    script(only, "kill -9 $$")
+    with pytest.raises(CompileError, match=r"clang 99\.1\.2 refuses .* exit code -9"):
+        clang.compile("", "gfx942")
+
+
+def test_nvrtc_that_is_missing_or_too_new_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(nvrtc, "libraries", lambda _: iter(["libnvrtc-none.so.1"]))
+    found = nvrtc.build("", "sm_90")
+    assert found["missing"].startswith("NVRTC is not installed: pip install nvidia-cuda-nvrtc")
+    monkeypatch.setattr(nvrtc, "ask", lambda *_, **__: (found, ""))
+    with pytest.raises(MissingDependency, match="pip install nvidia-cuda-nvrtc"):
+        nvrtc.compile("", "sm_90")
+
+
+def test_nvrtc_that_aborts_is_reported(monkeypatch):
+    monkeypatch.setattr(nvrtc, "ask", lambda *_, **__: (None, "it ended with SIGABRT"))
+    with pytest.raises(CompileError, match="NVRTC did not build for sm_90: it ended with SIGABRT"):
+        nvrtc.compile("", "sm_90")
+
+
+def test_nvrtc_is_looked_for_in_wheels_then_toolkits_then_by_name(tmp_path, monkeypatch):
+    wheel, toolkit = tmp_path / "site", tmp_path / "cuda"
+    for path in (
+        wheel / "nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
+        wheel / "nvidia/cu13/lib/libnvrtc.so.13",
+        toolkit / "lib64/libnvrtc.so.12.4.127",
+    ):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    monkeypatch.setenv("CUDA_HOME", str(toolkit))
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    found = [Path(path).name for path in nvrtc.libraries([str(wheel), str(wheel)])]
+    assert found == [
+        "libnvrtc.so.13",
+        "libnvrtc.so.12",
+        "libnvrtc.so.12.4.127",
+        "libnvrtc.so.13",
+        "libnvrtc.so.12",
+    ]
