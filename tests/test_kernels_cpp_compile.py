@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import re
+import shutil
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -78,6 +81,30 @@ def test_shared_memory_follows_the_number_of_warps(arch):
     taken = {kernel.name: kernel.shared_memory for kernel in kernels_of("block_reduce", arch)}
     assert taken["partial_sum_f32"] == 4 * warps
     assert taken["partial_sum_f64"] == taken["partial_sum_i32"] == 8 * warps
+
+
+@pytest.mark.parametrize("arch", ["gfx908", "gfx942", "gfx1201"])
+def test_llvm_reads_the_same_of_a_code_object(arch, tmp_path):
+    readelf = shutil.which("llvm-readelf-22") or shutil.which("llvm-readelf")
+    if readelf is None:
+        pytest.skip("llvm-readelf is not installed")
+    (kernel,) = built(HUNGRY.replace("BLOCKS", "4"), arch)
+    path = tmp_path / "kernel.co"
+    path.write_bytes(kernel.code)
+    said = subprocess.run(
+        [readelf, "--notes", str(path)], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    told = {key: int(value) for key, value in re.findall(r"\.(\w+): +(\d+)$", said, re.MULTILINE)}
+    assert (kernel.registers, kernel.accumulators) == (
+        told["vgpr_count"],
+        told.get("agpr_count", 0),
+    )
+    assert kernel.scalar_registers == told["sgpr_count"]
+    assert kernel.spills == told["vgpr_spill_count"]
+    assert kernel.scalar_spills == told["sgpr_spill_count"]
+    assert kernel.stack == told["private_segment_fixed_size"]
+    assert kernel.shared_memory == told["group_segment_fixed_size"]
+    assert kernel.wave_size == told["wavefront_size"]
 
 
 @pytest.mark.parametrize("arch", ARCHES)
