@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.arch import base_name
+from portagpu.asking import ask
 from portagpu.errors import MissingDependency
 from portagpu.kernels.cpp.compiled import CompiledKernel, CompileError
 from portagpu.kernels.cpp.formats.cubin import kernels_in
 from portagpu.kernels.cpp.formats.ptxas import read_usage
 from portagpu.target import load_architecture
-from portagpu_torch_gpu.child import ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.arch import base_name
+from portagpu.asking import ask
 from portagpu.errors import MissingDependency
 from portagpu.kernels.cpp.compiled import CompiledKernel, CompileError
 from portagpu.kernels.cpp.formats.code_object import read_code_object
 from portagpu.target import load_architecture
-from portagpu_torch_gpu.child import ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
