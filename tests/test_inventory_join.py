@@ -146,6 +146,12 @@ def test_a_reading_that_is_repeated_is_no_partition() -> None:
     assert (gpu.parts, gpu.name, gpu.driver) == ((), "NVIDIA H200", "n")
 
 
+def test_a_reading_without_a_number_is_no_partition_of_the_numbered_gpu() -> None:
+    processes = {"pci": A, "state": State(processes=2)}
+    (gpu,) = join([says("smi", {"index": 0, "pci": A}, processes, vendor="nvidia")]).gpus
+    assert (gpu.parts, gpu.state.processes) == ((), 2)
+
+
 def test_parts_are_completed_by_others_of_the_same_number() -> None:
     a = says("a", {"pci": A, "parts": (Part(index=0, uuid="MIG-1"), Part(index=1, uuid="MIG-2"))})
     b = says("b", {"pci": A, "parts": (Part(profile="1g"), Part(profile="2g"))})

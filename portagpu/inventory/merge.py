@@ -66,8 +66,14 @@ def merged(
 def _whole(readings: Sequence[Reading], memory: int | None) -> Reading:
     """One reading of the whole GPU; ``memory`` is what another source says that all of it has."""
     distinct: dict[Any, list[Reading]] = {}
+    numbered = {reading.pci: reading.index for reading in readings if reading.index is not None}
     for reading in readings:
-        own = (reading.pci, reading.device_file) if reading.index is None else reading.index
+        own: Any = reading.index
+        if own is None and reading.device_file is None and reading.pci in numbered:
+            # a list of processes or pages names the GPU by its address alone
+            own = numbered[reading.pci]
+        elif own is None:
+            own = (reading.pci, reading.device_file)
         distinct.setdefault(own, []).append(reading)
     apart: list[Reading] = [_first(repeated) for repeated in distinct.values()]
     if len(apart) == 1:
