@@ -252,6 +252,17 @@ def durations(value: object, path: str) -> None:
         not_negative(seconds, f"{path}.{key}")
 
 
+RECORDING_RULES: Final[Mapping[str, Rule]] = {
+    "name": name,
+    "sha256": or_null(name),
+    "source": or_null(name),
+}
+
+
+def recording(value: object, path: str) -> None:
+    keys(value, path, RECORDING_RULES, frozenset())
+
+
 RUN_RULES: Final[Mapping[str, Rule]] = {
     "id": name,
     "started": instant,
@@ -265,7 +276,10 @@ RUN_RULES: Final[Mapping[str, Rule]] = {
     "devices": each(device),
     "strict": flag,
     "interrupted": flag,
+    "replay": each(recording),
 }
+RUN_OPTIONAL: Final = frozenset({"replay"})
+"""Keys of a run that older documents lack."""
 
 RESULT_RULES: Final[Mapping[str, Rule]] = {
     "id": name,
@@ -296,7 +310,7 @@ DOCUMENT_RULES: Final[Mapping[str, Rule]] = {
     ),
     "first_failed": or_null(name),
     "culprit": or_null(name),
-    "run": lambda value, path: keys(value, path, RUN_RULES, frozenset()),
+    "run": lambda value, path: keys(value, path, RUN_RULES, RUN_OPTIONAL),
     "results": lambda value, path: each(check_result)(value, path),  # noqa: PLW0108 - defined below
 }
 

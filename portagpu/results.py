@@ -128,7 +128,8 @@ class RunInfo:
     long each gate of a bring-up took, which is more than its results lasted. ``versions`` maps a
     component to its version, or to None where it has none here. ``devices`` are objects of
     ``info --json``, each with at least a ``name``. ``strict`` and ``interrupted`` are part of the
-    record because the verdict depends on them.
+    record because the verdict depends on them. ``replay`` has an object with "name", "sha256" and
+    "source" for each recording that was judged in the place of a machine.
     """
 
     id: str
@@ -143,6 +144,7 @@ class RunInfo:
     devices: Sequence[Mapping[str, Any]] = ()
     strict: bool = False
     interrupted: bool = False
+    replay: Sequence[Mapping[str, str | None]] = ()
 
     def __post_init__(self) -> None:
         document = mapping(plain({f.name: getattr(self, f.name) for f in fields(self)}, "run"), "")
@@ -153,7 +155,8 @@ class RunInfo:
     def to_json(self) -> dict[str, Any]:
         """The object ``run`` of the schema."""
         document = {key: getattr(self, key) for key in RUN_RULES}
-        return {**document, "command": list(self.command), "devices": list(self.devices)}
+        lists = {key: list(document[key]) for key in ("command", "devices", "replay")}
+        return {**document, **lists}
 
 
 @dataclass(slots=True)
@@ -319,6 +322,7 @@ def new_run(
     devices: Sequence[Mapping[str, Any]] = (),
     host: str | None = None,
     strict: bool = False,
+    replay: Sequence[Mapping[str, str | None]] = (),
 ) -> Run:
     """A run that starts now, with an id of its own and no results.
 
@@ -335,6 +339,7 @@ def new_run(
         versions={"portagpu": __version__, **(versions or {})},
         devices=devices,
         strict=strict,
+        replay=replay,
     )
     return Run(info)
 

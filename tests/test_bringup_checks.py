@@ -158,7 +158,6 @@ def test_variables_that_hide_devices_are_reported(monkeypatch):
 def test_masks_that_show_other_devices_than_were_meant_fail(
     backend, masks, verdict, words, monkeypatch
 ):
-    monkeypatch.setattr(environment, "visibility", lambda: masks)
     context = context_of("environment")
     context.backend = backend
     result = environment._visible(context)

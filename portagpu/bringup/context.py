@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.inventory.sources import Live, Machine
 from portagpu.results import Evidence, Result, Verdict
 from portagpu.world import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from portagpu.bringup.gates import Gate
+    from portagpu.inventory.origin import Origin
     from portagpu.target import Target
     from portagpu.world import Ranks, WorldOutcome
+
+_UNJUDGED: Final = frozenset({Verdict.SKIP, Verdict.INCONCLUSIVE})
 
 
 @dataclass(slots=True)
@@ -37,7 +40,8 @@ class Context:
     the one that was asked for, else the one that was found.
     """
 
-    backend: str
+    backend: str | None
+    """None in a replay: nothing is asked of a device."""
     effort: str
     ranks: Ranks
     gate: Gate
@@ -46,6 +50,8 @@ class Context:
     expect_devices: int | None = None
     machine: Machine = field(default_factory=Live)
     """Whose files and devices are read: this machine, or a recording of another."""
+    origins: Sequence[Origin] = ()
+    """The recordings that are replayed; empty where the machine itself is judged."""
     shared: bool = False
     """Whether all ranks of the machine share one device."""
     devices: list[Device] = field(default_factory=list)
@@ -74,8 +80,18 @@ class Context:
         device: str | None = None,
         **fields: Any,
     ) -> Result:
-        """A result of this gate; ``name`` is completed to the id "gate/name"."""
-        fields.setdefault("evidence", (Evidence.EXECUTED,))
+        """A result of this gate; ``name`` is completed to the id "gate/name".
+
+        What was judged or measured has the evidence "executed", or "recorded" with the recordings
+        in ``extra``; what was not has none.
+        """
+        if verdict not in _UNJUDGED:
+            fields.setdefault(
+                "evidence", (Evidence.RECORDED if self.origins else Evidence.EXECUTED,)
+            )
+            if self.origins:
+                of = [each.to_json() for each in self.origins]
+                fields["extra"] = {**fields.get("extra", {}), "recordings": of}
         return Result(
             id=f"{self.gate.id}/{name}",
             suite="bringup",

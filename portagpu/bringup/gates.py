@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "portagpu.gates/1"
 EFFORTS: Final = ("quick", "full")
+_OPTIONAL: Final = ("replay",)
 _KEYS: Final = {"id": str, "title": str, "spec": str, "check": str, "needs": list}
 
 
@@ -30,6 +31,7 @@ class Gate:
     ``check`` names a generator function "module:name" that takes a Context and yields Results;
     ``needs`` are the ids of gates without whose success this one is not run. ``amounts`` holds,
     for each effort, ``limit_s`` (the gate's time limit in seconds) and what its check reads.
+    ``replay`` names the function that judges a recording, None where only a machine can be judged.
     """
 
     id: str
@@ -38,10 +40,14 @@ class Gate:
     check: str
     needs: tuple[str, ...]
     amounts: Mapping[str, Mapping[str, Any]]
+    replay: str | None = None
 
-    def load(self) -> Callable[[Context], Iterator[Result]]:
-        """The gate's check."""
-        module, _, name = self.check.partition(":")
+    def load(self, *, replay: bool = False) -> Callable[[Context], Iterator[Result]] | None:
+        """The gate's check, or with ``replay`` what it has for recordings."""
+        named = self.replay if replay else self.check
+        if named is None:
+            return None
+        module, _, name = named.partition(":")
         check: Callable[[Context], Iterator[Result]] = getattr(import_module(module), name)
         return check
 
@@ -70,13 +76,15 @@ def _gate(entry: Mapping[str, Any], where: str, earlier: list[str]) -> Gate:
     for key, kind in _KEYS.items():
         if not isinstance(entry.get(key), kind):
             raise PortagpuError(f"{where}.{key} must be a {kind.__name__}")
-    unknown = sorted(set(entry) - set(_KEYS) - set(EFFORTS))
+    unknown = sorted(set(entry) - set(_KEYS) - set(_OPTIONAL) - set(EFFORTS))
     if unknown:
         raise PortagpuError(f"{where}.{unknown[0]} is not a key of a gate")
     if not re.fullmatch(r"[a-z][a-z0-9-]*", entry["id"]) or entry["id"] in earlier:
         raise PortagpuError(f"{where}.id {entry['id']!r} must be new, in lower case and hyphens")
-    if not re.fullmatch(r"[\w.]+:\w+", entry["check"]):
-        raise PortagpuError(f"{where}.check must be 'module:function', not {entry['check']!r}")
+    for key in ("check", *_OPTIONAL):
+        named = entry.get(key, entry["check"])
+        if not isinstance(named, str) or not re.fullmatch(r"[\w.]+:\w+", named):
+            raise PortagpuError(f"{where}.{key} must be 'module:function', not {named!r}")
     for need in entry["needs"]:
         if need not in earlier:
             raise PortagpuError(f"{where}.needs {need!r}, which is no earlier gate")
@@ -91,4 +99,5 @@ def _gate(entry: Mapping[str, Any], where: str, earlier: list[str]) -> Gate:
         check=entry["check"],
         needs=tuple(entry["needs"]),
         amounts={effort: dict(entry[effort]) for effort in EFFORTS},
+        replay=entry.get("replay"),
     )

@@ -101,8 +101,11 @@ class Row:
         return self.share is Share.ALL or known
 
 
-def compare(subject: Subject) -> Iterator[Finding]:
-    """A finding for each row that can be compared, and one that lists those that cannot."""
+def compare(subject: Subject, source: str = "this torch") -> Iterator[Finding]:
+    """A finding for each row that can be compared, and one that lists those that cannot.
+
+    ``source`` is in words who reported the fields.
+    """
     silent, unstated = [], []
     for row in ROWS:
         fact = _fact(subject.target, row.keys)
@@ -121,7 +124,7 @@ def compare(subject: Subject) -> Iterator[Finding]:
     left = [
         f"{why}: {', '.join(names)}"
         for why, names in (
-            ("not reported by this torch", silent),
+            (f"not reported by {source}", silent),
             (f"not stated by {subject.target.id}", unstated),
         )
         if names

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.bringup.context import Context
 from portagpu.bringup.gates import Gate, load_gates
+from portagpu.inventory.sources import Live
 from portagpu.registry import plugin, resolve
 from portagpu.results import Result, Run, Verdict, fold, new_run
 from portagpu.target import load_target
@@ -17,6 +18,7 @@ from portagpu.world import Ranks
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from portagpu.inventory.recording import Recording
     from portagpu.target import Target
 
 _FAILED: Final = frozenset({Verdict.FAIL, Verdict.ERROR})
@@ -28,7 +30,9 @@ class Options:
 
     ``effort`` is "quick" or "full"; ``target`` the id that the machine has to be; ``backend`` a
     backend's name, by default the one that ``portagpu.backend()`` chooses; ``expect_devices`` the
-    number of devices that have to be there.
+    number of devices that have to be there. With ``replay`` a recording is judged in the place of
+    this machine, by the gates that can judge one, and nothing runs: no backend and no torch is
+    needed.
     """
 
     effort: str = "quick"
@@ -37,6 +41,7 @@ class Options:
     expect_devices: int | None = None
     strict: bool = False
     command: Sequence[str] = ()
+    replay: Recording | None = None
 
 
 class Progress:
@@ -72,7 +77,7 @@ def verdict_of(results: Sequence[Result]) -> Verdict:
 def bringup(
     options: Options, progress: Progress | None = None, gates: Sequence[Gate] | None = None
 ) -> Run:
-    """Run every gate on this machine and return the run, finished.
+    """Run every gate on this machine, or over the recording, and return the run, finished.
 
     On Ctrl-C the run that is returned is marked as interrupted: it holds every result so far, and
     INCONCLUSIVE ones for the gates that did not finish. Raises TargetNotFound, BackendNotFound or
@@ -81,10 +86,20 @@ def bringup(
     progress = progress or Progress()
     gates = load_gates() if gates is None else gates
     wanted = load_target(options.target) if options.target is not None else None
-    name = resolve(options.backend)
-    run = new_run(options.command, target=options.target, backend=name, strict=options.strict)
+    machine = options.replay or Live()
+    origins = machine.origins()
+    name = None if origins else resolve(options.backend)
+    run = new_run(
+        options.command,
+        target=options.target,
+        backend=name,
+        strict=options.strict,
+        replay=[origin.to_json() for origin in origins],
+        host="" if origins else None,
+    )
     with Ranks() as ranks:
-        ranks.start()
+        if name is not None:
+            ranks.start()
         context = Context(
             backend=name,
             effort=options.effort,
@@ -93,7 +108,9 @@ def bringup(
             target=wanted,
             wanted=wanted,
             expect_devices=options.expect_devices,
-            shared=plugin(name).shared,
+            machine=machine,
+            origins=origins,
+            shared=name is not None and plugin(name).shared,
         )
         interrupted = False
         pending = list(gates)
@@ -117,7 +134,8 @@ def _run_gates(pending: list[Gate], context: Context, run: Run, progress: Progre
         context.started_s = time.monotonic()
         context.step = partial(progress.step, gate)
         progress.gate_begins(gate)
-        blocker = next((need for need in gate.needs if need in unusable), None)
+        needs = () if context.origins else gate.needs
+        blocker = next((need for need in needs if need in unusable), None)
         source = _blocked(context, unusable[blocker], run) if blocker else _checked(context)
         found = [run.add(result) for result in source]
         if blocker is not None:
@@ -136,7 +154,11 @@ def _checked(context: Context) -> Iterator[Result]:
     """The results of the gate's check; one that breaks, or finds nothing, is a result too."""
     count = 0
     try:
-        for result in context.gate.load()(context):
+        check = context.gate.load(replay=bool(context.origins))
+        if check is None:
+            yield context.result("replay", Verdict.INCONCLUSIVE, "a recording cannot run this")
+            return
+        for result in check(context):
             count += 1
             yield result
     except Exception as error:  # noqa: BLE001 - a check that breaks must not end the checklist
@@ -159,7 +181,6 @@ def _blocked(context: Context, failed_gate: str, run: Run) -> Iterator[Result]:
         Verdict.INCONCLUSIVE,
         f"not run, because the gate {failed_gate} failed",
         blocked_by=cause.id if cause is not None else failed_gate,
-        evidence=(),
     )
 
 
@@ -167,7 +188,7 @@ def _close_interrupted(pending: Sequence[Gate], context: Context, run: Run) -> N
     for number, gate in enumerate(pending):
         context.gate = gate
         reason = "interrupted before it finished" if number == 0 else "interrupted before it began"
-        run.add(context.result("interrupted", Verdict.INCONCLUSIVE, reason, evidence=()))
+        run.add(context.result("interrupted", Verdict.INCONCLUSIVE, reason))
 
 
 def _describe(run: Run, context: Context) -> None:
@@ -182,7 +203,7 @@ def _describe(run: Run, context: Context) -> None:
             "pci": device.facts["pci"],
             "memory_bytes": device.facts["memory_bytes"],
             "target": device.facts["target"],
-            "parent": None,
+            "parent": device.facts.get("parent"),
         }
         for device in context.devices
     ]

@@ -90,11 +90,14 @@ def _kfd(tree: Tree) -> Findings:
 def _kfd_reading(tree: Tree, address: str, nodes: list[KfdNode]) -> Reading:
     mode = tree.text(f"{PCI_DEVICES}/{address}/current_compute_partition") or None
     first = nodes[0]
+    # amdkfd writes a partition's number into the function of its location (kfd_topology.c)
+    numbers = [node.location_id & 7 for node in nodes]
+    distinct = len(set(numbers)) == len(nodes)
     # a container may be given one partition alone
     whole = len(nodes) == 1 and mode in (None, "SPX")
     parts = tuple(
         Part(
-            index=index,
+            index=numbers[index] if distinct else index,
             profile=mode,
             memory_bytes=node.memory_bytes,
             unit_count=node.unit_count,

@@ -19,6 +19,7 @@ from portagpu.host.tree import Tree
 from portagpu.inventory.document import from_document
 from portagpu.inventory.kernel import kernel_findings
 from portagpu.inventory.model import Findings, FormatError
+from portagpu.inventory.origin import origin_of
 from portagpu.inventory.sources import Machine
 from portagpu.telemetry.formats import one_line, text_of
 from portagpu.telemetry.reader import read_text
@@ -26,6 +27,8 @@ from portagpu.torchbuild import TorchBuild
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from portagpu.inventory.origin import Origin
 
 MANIFEST: Final = "recording.json"
 SCHEMA: Final = "portagpu.recording/1"
@@ -61,8 +64,10 @@ class Recording(Machine):
         found: list[Findings] = []
         trees: list[Tree] = []
         self._manifest: dict[str, Any] = {}
+        self._sources: list[tuple[Path, str | None]] = []
         for path in map(Path, paths):
             findings, tree, manifest = _opened(path)
+            self._sources.append((path, _texts(manifest).get("source")))
             found.extend(findings)
             trees.extend([tree] if tree is not None else [])
             self._manifest = self._manifest or manifest
@@ -73,6 +78,12 @@ class Recording(Machine):
 
     def findings(self) -> tuple[Findings, ...]:
         return self._findings
+
+    def origins(self) -> tuple[Origin, ...]:
+        try:
+            return tuple(origin_of(path, source) for path, source in self._sources)
+        except OSError as error:
+            raise RecordingError(f"{error.filename}: {error.strerror}") from None
 
     def torch(self) -> TorchBuild | None:
         stated = self._manifest.get("torch")

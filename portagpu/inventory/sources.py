@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from portagpu.contract import Status
     from portagpu.inventory.gpu import Inventory
     from portagpu.inventory.model import Findings
+    from portagpu.inventory.origin import Origin
     from portagpu.inventory.topology import Topology
     from portagpu.torchbuild import TorchBuild
 
@@ -58,6 +59,10 @@ class Machine(ABC):
     @abstractmethod
     def backends(self) -> Mapping[str, Status]:
         """The status of each backend there, by name."""
+
+    def origins(self) -> tuple[Origin, ...]:
+        """The recordings that are read; empty for a machine that is asked itself."""
+        return ()
 
     def inventory(self) -> Inventory:
         """The machine that the findings describe, with names by PCI id where nothing else has."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
+import re
 from typing import TYPE_CHECKING, Final
 
 from portagpu.host import gpus_on_machine, read_host, visibility
-from portagpu.registry import statuses
 from portagpu.results import Verdict
-from portagpu.torchbuild import torch_build
 from portagpu.visible import diagnose, runtimes_on, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from portagpu.bringup.context import Context
+    from portagpu.host import Host
     from portagpu.results import Result
 
 _PYTHONS: Final = ((3, 11), (3, 13))
@@ -24,23 +23,45 @@ _SHM_BYTES: Final = 1 << 30
 
 
 def check(context: Context) -> Iterator[Result]:
-    """Python, torch's build, the backend, CPUs, memory, shared memory and visibility variables."""
-    yield _python(context)
-    build = torch_build()
-    if build is None or build.problem is not None:
-        problem = "torch is not installed" if build is None else build.problem
-        yield context.result("torch", Verdict.FAIL, f"{problem}: pip install 'portagpu[torch]'")
-        return
-    yield context.judge("torch", True, f"torch {build.version}, a {build.kind} build")
-    yield from _backend(context)
+    """Python, torch's build, the backend, CPUs, memory, shared memory and visibility variables.
+
+    A recording of hardware alone says nothing of software, and a tool's output nothing of the host.
+    """
+    if context.origins:
+        yield _recording(context)
+    if context.machine.software_known:
+        yield _python(context)
+        torch = _torch(context)
+        yield torch
+        if torch.failed and not context.origins:
+            return
+        yield from _backend(context)
+    else:
+        yield context.result("software", Verdict.INCONCLUSIVE, "no software was recorded")
     yield from _host(context)
-    yield _untested_gpus(context)
+    if not context.origins:
+        yield _untested_gpus(context)
+
+
+def _recording(context: Context) -> Result:
+    """Which sources a recording has, and what in it could not be read."""
+    inventory = context.machine.inventory()
+    extra = {"sources": list(inventory.kinds), "problems": list(inventory.problems)}
+    if inventory.problems:
+        more = f" (and {len(inventory.problems) - 1} more)" if len(inventory.problems) > 1 else ""
+        reason = f"{inventory.problems[0]}{more}"
+        return context.result("recording", Verdict.INCONCLUSIVE, reason, extra=extra)
+    listed = ", ".join(inventory.kinds) or "nothing of GPUs"
+    return context.result("recording", Verdict.PASS, f"recorded: {listed}", extra=extra)
 
 
 def _python(context: Context) -> Result:
-    version = ".".join(map(str, sys.version_info[:3]))
+    version = context.machine.libraries().get("python")
+    if version is None:
+        return context.result("python", Verdict.INCONCLUSIVE, "no Python was recorded")
     first, last = (".".join(map(str, bound)) for bound in _PYTHONS)
-    if _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1]:
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers and _PYTHONS[0] <= (int(numbers[1]), int(numbers[2])) <= _PYTHONS[1]:
         return context.judge("python", True, f"Python {version}")
     return context.result(
         "python",
@@ -49,53 +70,79 @@ def _python(context: Context) -> Result:
     )
 
 
+def _torch(context: Context) -> Result:
+    build = context.machine.torch()
+    if build is None or build.problem is not None:
+        problem = "torch is not installed" if build is None else build.problem
+        return context.result("torch", Verdict.FAIL, f"{problem}: pip install 'portagpu[torch]'")
+    return context.judge("torch", True, f"torch {build.version}, a {build.kind} build")
+
+
 def _backend(context: Context) -> Iterator[Result]:
-    for name, status in statuses().items():
-        if name == context.backend:
-            yield context.judge("backend", status.usable, f"{name}: {status.reason}")
+    """The backend that is tested; of a recording all of them, one of which has to be usable."""
+    found = context.machine.backends()
+    if not context.origins:
+        for name, status in found.items():
+            if name == context.backend:
+                yield context.judge("backend", status.usable, f"{name}: {status.reason}")
+        return
+    usable = [name for name, status in found.items() if status.usable]
+    reasons = "; ".join(f"{name}: {status.reason}" for name, status in found.items())
+    if not found:
+        yield context.result("backend", Verdict.INCONCLUSIVE, "no backend was recorded")
+    else:
+        yield context.judge("backend", bool(usable), reasons)
 
 
 def _host(context: Context) -> Iterator[Result]:
-    host = read_host()
+    host = read_host(context.machine.tree)
+    if context.origins and host.cpu.logical_cpus is None and host.memory.total_bytes is None:
+        yield context.result("host", Verdict.INCONCLUSIVE, "no file of the host was recorded")
+        return
     cpus = host.usable_cpus
     allowed = f"this process may use {cpus} of {host.cpu.logical_cpus} CPUs"
     yield context.judge("cpus", bool(cpus), allowed, value=cpus, unit="1")
-    free = host.memory.available_bytes
-    if free is None:
-        yield context.result(
-            "memory", Verdict.INCONCLUSIVE, "the kernel does not state free memory"
-        )
-    else:
-        total = host.usable_memory_bytes or 0
-        reason = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free"
-        yield context.result("memory", Verdict.UNVERIFIED, reason, value=free, unit="B")
-    shm = host.limits.shm_bytes
-    if shm is None:
-        yield context.result(
-            "shm", Verdict.INCONCLUSIVE, "the size of shared memory cannot be read"
-        )
-    else:
-        verdict = Verdict.PASS if shm >= _SHM_BYTES else Verdict.UNVERIFIED
-        hint = (
-            "" if verdict is Verdict.PASS else "; under 1 GiB NCCL may fail: docker --shm-size=1g"
-        )
-        reason = f"shared memory has {shm / 2**30:.2f} GiB{hint}"
-        yield context.result("shm", verdict, reason, value=shm, unit="B")
-    yield _visible(context)
+    yield _memory(context, host)
+    yield _shared_memory(context, host)
+    if context.machine.software_known:
+        yield _visible(context)
     load = host.sensors.load_average
     if load is not None and cpus and load[0] > cpus:
         reason = f"load average {load[0]:.1f} on {cpus} CPUs: other work disturbs the measures"
         yield context.result("load", Verdict.UNVERIFIED, reason, value=load[0], unit="1")
 
 
+def _memory(context: Context, host: Host) -> Result:
+    free = host.memory.available_bytes
+    if free is None:
+        return context.result(
+            "memory", Verdict.INCONCLUSIVE, "the kernel does not state free memory"
+        )
+    total = host.usable_memory_bytes or 0
+    reason = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free"
+    return context.result("memory", Verdict.UNVERIFIED, reason, value=free, unit="B")
+
+
+def _shared_memory(context: Context, host: Host) -> Result:
+    shm = host.limits.shm_bytes
+    if shm is None:
+        return context.result(
+            "shm", Verdict.INCONCLUSIVE, "the size of shared memory cannot be read"
+        )
+    verdict = Verdict.PASS if shm >= _SHM_BYTES else Verdict.UNVERIFIED
+    hint = "" if verdict is Verdict.PASS else "; under 1 GiB NCCL may fail: docker --shm-size=1g"
+    reason = f"shared memory has {shm / 2**30:.2f} GiB{hint}"
+    return context.result("shm", verdict, reason, value=shm, unit="B")
+
+
 def _visible(context: Context) -> Result:
     """Masks that the runtime and torch read otherwise than they were meant to be."""
-    masks = visibility()
+    masks = visibility(context.machine.environment)
     if not masks:
         return context.judge("visible", True, "no variable hides devices")
-    problems = [
-        problem for name in runtimes_on(context.backend, ()) for problem in diagnose(masks, name)
-    ]
+    build = context.machine.torch() if context.origins else None
+    runtime = context.backend if build is None else build.kind
+    problems = [problem for name in runtimes_on(runtime, ()) for problem in diagnose(masks, name)]
     harmful = [problem.message for problem in problems if problem.harmful]
     if harmful:
         return context.result("visible", Verdict.FAIL, "; ".join(harmful))

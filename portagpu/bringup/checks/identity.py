@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
+from portagpu.arch import base_name
 from portagpu.bringup.context import Device
+from portagpu.bringup.recorded import equal_parts, names, recorded_devices, whole_target
 from portagpu.bringup.reported import Subject, compare
+from portagpu.host.gpus import PCI_DEVICES
+from portagpu.host.kfd import NODES
 from portagpu.results import Verdict
 from portagpu.target import identify, load_targets
+from portagpu.telemetry.formats.kernel_log import KIND as KERNEL_LOG
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from portagpu.bringup.context import Context
+    from portagpu.inventory.gpu import Gpu, Inventory
     from portagpu.results import Result
     from portagpu.target import Target
 
@@ -48,13 +55,40 @@ def check(context: Context) -> Iterator[Result]:
         yield _alike(context)
 
 
+def replay(context: Context) -> Iterator[Result]:
+    """The devices of a recording: what sources agree on, their parts, and the same comparisons."""
+    inventory = context.machine.inventory()
+    context.devices.extend(recorded_devices(context.machine, inventory))
+    for device in context.devices:
+        yield _device(context, device)
+    yield _recorded_count(context, inventory)
+    for name, gpu in zip(names(inventory.gpus), inventory.gpus, strict=True):
+        if gpu.disagreements:
+            reason = f"sources contradict each other: {'; '.join(gpu.disagreements)}"
+            yield context.result("sources", Verdict.INCONCLUSIVE, reason, device=name)
+        if gpu.parts:
+            yield _parts(context, name, gpu)
+    if context.devices:
+        yield from _target(context)
+    if len(context.devices) > 1:
+        yield _alike(context)
+
+
 def _device(context: Context, device: Device) -> Result:
     facts = device.facts
     known = facts["product"] is not None
-    size = f"{facts['memory_bytes'] / 2**30:.1f} GiB"
-    text = f"{facts['product'] or 'unknown product'} ({facts['arch']}), {size}"
     verdict = Verdict.PASS if known else Verdict.UNVERIFIED
+    text = _kind(facts)
     return context.result("device", verdict, text, device=device.name, extra={"facts": facts})
+
+
+def _kind(facts: Mapping[str, Any]) -> str:
+    """A device in words: "NVIDIA H200 (sm_90), 139.8 GiB"."""
+    arch = f" ({facts['arch']})" if facts["arch"] is not None else ""
+    memory = facts["memory_bytes"]
+    size = "unknown memory" if memory is None else f"{memory / 2**30:.1f} GiB"
+    part = f", part {facts['part']['name']}" if facts["part"] is not None else ""
+    return f"{facts['product'] or 'unknown product'}{arch}, {size}{part}"
 
 
 def _count(context: Context, count: int) -> Result:
@@ -75,6 +109,42 @@ def _count(context: Context, count: int) -> Result:
         value=found,
         unit="1",
     )
+
+
+def _recorded_count(context: Context, inventory: Inventory) -> Result:
+    """How many devices are recorded; a log names those that had something to say, and no others."""
+    found, expected = len(context.devices), context.expect_devices
+    words = f"{found} devices recorded"
+    if context.devices and context.devices[0].facts["part"] is not None:
+        words = f"{words}, parts of {len(inventory.gpus)} GPUs"
+    if all(set(gpu.sources) <= {KERNEL_LOG} for gpu in inventory.gpus):
+        listed = any(context.machine.tree.exists(path) for path in (PCI_DEVICES, NODES))
+        if not listed:
+            return context.result(
+                "count", Verdict.INCONCLUSIVE, f"no list of devices is in the recording: {words}"
+            )
+    if expected is None:
+        reason = f"{words}; --expect-devices says how many there should be"
+        return context.result("count", Verdict.UNVERIFIED, reason, value=found, unit="1")
+    reason = f"{words}, {expected} expected"
+    return context.judge("count", found == expected, reason, value=found, unit="1")
+
+
+def _parts(context: Context, name: str, gpu: Gpu) -> Result:
+    """Equal partitions have to be all there; into which slices a GPU should be cut is open."""
+    target = whole_target(gpu)
+    of, found = equal_parts(gpu, target), len(gpu.parts)
+    kinds = Counter(part.profile or "part" for part in gpu.parts)
+    listed = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+    if of is None or target is None:
+        reason = f"{found} parts ({listed}), and no fact says how many there should be"
+        return context.result("parts", Verdict.UNVERIFIED, reason, device=name)
+    numbers = {part.index for part in gpu.parts}
+    missing = [str(number) for number in range(of) if number not in numbers]
+    reason = f"{found} of {of} parts of {target.value('exec.unit_count') // of} units"
+    if found < of and len(missing) == of - found:
+        reason = f"{reason}: {' and '.join(f'{name} part {each}' for each in missing)} is missing"
+    return context.judge("parts", found == of, reason, device=name)
 
 
 def _target(context: Context) -> Iterator[Result]:
@@ -116,7 +186,12 @@ def _whole(device: Device) -> Target | None:
     product, share = facts["product"], 1
     if part is not None:
         product, share = part["product"], part["of"]
-    sizes = (facts["memory_bytes"] * share, facts["unit_count"] * share) if share else (None, None)
+    if facts["arch"] is None:
+        return None
+    sizes = (
+        facts[each] * share if share and facts[each] is not None else None
+        for each in ("memory_bytes", "unit_count")
+    )
     return identify(facts["arch_vendor"], facts["arch"], product, *sizes)
 
 
@@ -138,36 +213,54 @@ def _facts(context: Context, device: Device, target: Target) -> Iterator[Result]
     """What the device reports against what its target states."""
     facts, part = device.facts, device.facts["part"]
     for name, reported, stated in (
-        ("arch", facts["arch"], target.arch.name),
+        ("arch", base_name(facts["arch"] or "") or None, target.arch.name),
         ("warp-size", facts["warp_size"], target.arch.warp_size),
     ):
-        reason = f"{target.id} states {stated}, the device reports {reported}"
-        yield context.judge(name, reported == stated, reason, device=device.name)
-    missing = sorted(set(target.claims) - set(facts["capabilities"]))
-    reason = f"{target.id} claims {', '.join(target.claims) or 'no capability'}"
-    if missing:
-        reason = f"{reason}; the backend does not claim {' and '.join(missing)}"
-    verdict = Verdict.INCONCLUSIVE if missing else Verdict.PASS
-    yield context.result("capabilities", verdict, reason, device=device.name)
+        if reported is not None:
+            reason = f"{target.id} states {stated}, the device reports {reported}"
+            yield context.judge(name, reported == stated, reason, device=device.name)
+    if facts["capabilities"] is not None:
+        yield _capabilities(context, device, target)
     subject = Subject(
         facts["reported"],
         target,
         part["name"] if part is not None else None,
         part["of"] if part is not None else 1,
     )
-    for finding in compare(subject):
+    for finding in compare(subject, "the recording" if context.origins else "this torch"):
         yield context.result(finding.name, finding.verdict, finding.reason, device=device.name)
 
 
+def _capabilities(context: Context, device: Device, target: Target) -> Result:
+    missing = sorted(set(target.claims) - set(device.facts["capabilities"]))
+    reason = f"{target.id} claims {', '.join(target.claims) or 'no capability'}"
+    if missing:
+        reason = f"{reason}; the backend does not claim {' and '.join(missing)}"
+    verdict = Verdict.INCONCLUSIVE if missing else Verdict.PASS
+    return context.result("capabilities", verdict, reason, device=device.name)
+
+
 def _alike(context: Context) -> Result:
-    """Devices of one node are the same product; the odd one out is the culprit."""
+    """Devices of one node are the same product; the odd one out is the culprit.
+
+    Only what is known of both is compared.
+    """
     kinds = [
         (d.facts["product"], d.facts["arch"], d.facts["memory_bytes"]) for d in context.devices
     ]
     usual = max(set(kinds), key=kinds.count)
-    odd = [d for d, kind in zip(context.devices, kinds, strict=True) if kind != usual]
-    if not odd:
-        return context.judge("alike", True, f"{len(kinds)} devices of one kind")
-    seen = f"{odd[0].facts['product']} with {odd[0].facts['memory_bytes'] / 2**30:.1f} GiB"
-    reason = f"{odd[0].name} is {seen}, unlike its {len(kinds) - len(odd)} peers"
-    return context.judge("alike", False, reason, device=odd[0].name)
+    pairs = [
+        (device, [(own, theirs) for own, theirs in zip(kind, usual, strict=True) if own != theirs])
+        for device, kind in zip(context.devices, kinds, strict=True)
+    ]
+    odd = [device for device, differ in pairs if any(None not in pair for pair in differ)]
+    if odd:
+        others = len(kinds) - len(odd)
+        reason = f"{odd[0].name} is {_kind(odd[0].facts)}, unlike its {others} peers"
+        return context.judge("alike", False, reason, device=odd[0].name)
+    silent = [device.name for device, differ in pairs if differ]
+    if silent or set(usual) == {None}:
+        who = silent[0] if silent else "any of them"
+        reason = f"{len(kinds)} devices, and it is not known what {who} is"
+        return context.result("alike", Verdict.INCONCLUSIVE, reason)
+    return context.judge("alike", True, f"{len(kinds)} devices of one kind")

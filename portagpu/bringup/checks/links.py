@@ -25,11 +25,16 @@ def check(context: Context) -> Iterator[Result]:
 
 
 def _devices(context: Context, topology: Topology) -> Iterator[Result]:
-    """The devices under test alone: a neighbour's bad link is not theirs."""
+    """The devices under test alone: a neighbour's bad link is not theirs.
+
+    Of a recording every GPU is under test, and not all of its tools state addresses.
+    """
     stated = (pci_address(each.facts.get("pci")) for each in context.devices)
     addresses = {address for address in stated if address is not None}
-    known = [gpu for gpu in topology.gpus if gpu.key in addresses]
-    for judged in judge_links(only(topology, addresses), context.target):
+    if not context.origins:
+        topology = only(topology, addresses)
+    known = [gpu for gpu in topology.gpus if context.origins or gpu.key in addresses]
+    for judged in judge_links(topology, context.target):
         yield context.result(judged.name, judged.verdict, judged.reason, device=judged.device)
     if known:
         return
@@ -41,13 +46,16 @@ def _devices(context: Context, topology: Topology) -> Iterator[Result]:
     yield context.result(
         "devices",
         Verdict.INCONCLUSIVE,
-        f"the target claims {kind}, and no file of the kernel shows the devices",
+        f"the target claims {kind}, and no source shows the devices",
     )
 
 
 def _memory_nodes(context: Context) -> Iterator[Result]:
     """A node without memory makes every access from its CPUs a remote one: a missing DIMM."""
     nodes = read_host(context.machine.tree).cpu.numa_nodes
+    if context.origins and not nodes:
+        yield context.result("numa", Verdict.INCONCLUSIVE, "no memory node was recorded")
+        return
     with_cpus = [node for node in nodes if node.cpus]
     if len(with_cpus) < 2:
         yield context.result("numa", Verdict.SKIP, "the host has one memory node")

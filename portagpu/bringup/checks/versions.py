@@ -48,6 +48,23 @@ def check(context: Context) -> Iterator[Result]:
     yield from _drivers(context)
 
 
+def replay(context: Context) -> Iterator[Result]:
+    """The versions that a recording states; the drivers of its devices have to be one."""
+    machine = context.machine
+    stated = {**machine.inventory().versions, **machine.libraries()}
+    build = machine.torch()
+    if build is not None and build.version is not None:
+        stated["torch"] = build.version
+    context.versions.update({name: text for name, text in stated.items() if name != "portagpu"})
+    if stated:
+        listed = ", ".join(f"{name} {text}" for name, text in sorted(stated.items()))
+        yield context.result("stated", Verdict.UNVERIFIED, listed)
+    else:
+        yield context.result("stated", Verdict.INCONCLUSIVE, "no version of software was recorded")
+    if context.devices and context.devices[0].facts["arch_vendor"] != "cpu":
+        yield from _drivers(context)
+
+
 def _package(context: Context) -> Result:
     """The files that run against the metadata that pip shows."""
     try:
@@ -66,12 +83,16 @@ def _drivers(context: Context) -> Iterator[Result]:
     """Every device answers through one driver."""
     drivers = {device.name: device.facts["versions"].get("driver") for device in context.devices}
     kinds = set(drivers.values())
-    if kinds == {None}:
+    if kinds == {None} and context.origins:
+        yield context.result("driver", Verdict.INCONCLUSIVE, "no driver's version was recorded")
+    elif kinds == {None}:
         yield context.result(
             "driver", Verdict.SKIP, f"the {context.backend} backend has no driver of its own"
         )
     elif len(kinds) == 1:
-        yield context.judge("driver", True, f"driver {kinds.pop()}")
+        (driver,) = kinds
+        context.versions.setdefault("driver", driver)
+        yield context.judge("driver", True, f"driver {driver}")
     else:
         listed = ", ".join(f"{name}: {version}" for name, version in drivers.items())
         yield context.judge("driver", False, f"devices answer through different drivers ({listed})")

@@ -1,0 +1,139 @@
+"""The devices of a recording, described with the keys that a live device describes itself with.
+
+A device is what a process can be given: a GPU, each of its slices or partitions, or the CPU where
+the recording shows a host and no GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from portagpu.bringup.context import Device
+from portagpu.host import read_host
+from portagpu.target import identify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from portagpu.inventory.gpu import Gpu, Inventory
+    from portagpu.inventory.model import Part
+    from portagpu.inventory.sources import Machine
+    from portagpu.target import Target
+
+
+def recorded_devices(machine: Machine, inventory: Inventory) -> list[Device]:
+    """Every device that the recording shows, each with a name of its own."""
+    described = list(_gpus(inventory.gpus)) or list(_cpu(machine))
+    return [Device(index, facts["device"], facts) for index, facts in enumerate(described)]
+
+
+def names(gpus: Iterable[Gpu]) -> list[str]:
+    """What results call each GPU: its address, its UUID, its number in a source, or its place."""
+    found: list[str] = []
+    for place, gpu in enumerate(gpus):
+        index = next(iter(gpu.indices.values()), place)
+        name = gpu.pci or gpu.uuid or f"GPU{index}"
+        found.append(name if name not in found else f"{name} ({place})")
+    return found
+
+
+def whole_target(gpu: Gpu) -> Target | None:
+    """The target of the whole GPU; partitions that are missing make it no other product."""
+    if gpu.arch is None:
+        return None
+    memory, units = (None, None) if gpu.parts else (gpu.memory_bytes, gpu.unit_count)
+    return identify(gpu.vendor, gpu.arch, gpu.name, memory, units)
+
+
+def equal_parts(gpu: Gpu, target: Target | None) -> int | None:
+    """Into how many equal parts the GPU is divided, by the units of each; None where unknown."""
+    units = {part.unit_count for part in gpu.parts}
+    all_units = target.value("exec.unit_count") if target is not None else None
+    each = units.pop() if len(units) == 1 else None
+    return all_units // each if each and all_units and all_units % each == 0 else None
+
+
+def _gpus(gpus: tuple[Gpu, ...]) -> Iterator[dict[str, Any]]:
+    for name, gpu in zip(names(gpus), gpus, strict=True):
+        target = whole_target(gpu)
+        if not gpu.parts:
+            yield _facts(gpu, name, target)
+        of = equal_parts(gpu, target)
+        for place, part in enumerate(gpu.parts):
+            number = place if part.index is None else part.index
+            yield _facts(gpu, f"{name} part {number}", None) | _of_part(gpu, part, of)
+
+
+def _facts(gpu: Gpu, name: str, target: Target | None) -> dict[str, Any]:
+    return {
+        "device": name,
+        "vendor": gpu.vendor,
+        "product": gpu.name,
+        "arch_vendor": gpu.vendor,
+        "arch": gpu.arch,
+        "warp_size": gpu.warp_size,
+        "unit_count": gpu.unit_count,
+        "reported": _reported(gpu.unit_count, gpu.memory_bytes, gpu.state.max_clock_mhz),
+        "part": None,
+        "memory_bytes": gpu.memory_bytes,
+        "uuid": gpu.uuid,
+        "pci": gpu.pci,
+        "parent": None,
+        "target": target.id if target is not None else None,
+        "target_scope": str(target.scope) if target is not None else None,
+        "capabilities": None,
+        "versions": {"driver": gpu.driver_version},
+    }
+
+
+def _of_part(gpu: Gpu, part: Part, of: int | None) -> dict[str, Any]:
+    """What a part has of its own; the product's name and all else are the whole GPU's."""
+    profile = part.profile or gpu.compute_partition
+    return {
+        "part": {"name": profile or "without a name", "product": gpu.name, "of": of},
+        "uuid": part.uuid,
+        "parent": gpu.pci,
+        "memory_bytes": part.memory_bytes,
+        "unit_count": part.unit_count,
+        "reported": _reported(part.unit_count, part.memory_bytes, None),
+    }
+
+
+def _reported(
+    units: int | None, memory_bytes: int | None, clock_mhz: float | None
+) -> dict[str, float]:
+    """The same in the fields and units that torch reports; what is not known is left out."""
+    stated = {
+        "multi_processor_count": units,
+        "total_memory": memory_bytes,
+        "clock_rate": None if clock_mhz is None else 1000 * clock_mhz,
+    }
+    return {field: value for field, value in stated.items() if value is not None}
+
+
+def _cpu(machine: Machine) -> Iterator[dict[str, Any]]:
+    """The CPU, of a machine whose files show one."""
+    host = read_host(machine.tree)
+    cpu = host.cpu
+    if cpu.logical_cpus is None or cpu.arch is None:
+        return
+    target = identify("cpu", cpu.arch, cpu.model_name, host.memory.total_bytes, cpu.physical_cores)
+    yield {
+        "device": "cpu",
+        "vendor": "cpu",
+        "product": cpu.model_name,
+        "arch_vendor": "cpu",
+        "arch": cpu.arch,
+        "warp_size": None,
+        "unit_count": cpu.physical_cores,
+        "reported": {},
+        "part": None,
+        "memory_bytes": host.usable_memory_bytes,
+        "uuid": None,
+        "pci": None,
+        "parent": None,
+        "target": target.id if target is not None else None,
+        "target_scope": str(target.scope) if target is not None else None,
+        "capabilities": None,
+        "versions": {},
+    }
