@@ -155,10 +155,8 @@ def test_variables_that_hide_devices_are_reported(monkeypatch):
         ("rocm", {}, Verdict.PASS, "no variable"),
     ],
 )
-def test_masks_that_show_other_devices_than_were_meant_fail(
-    backend, masks, verdict, words, monkeypatch
-):
-    context = context_of("environment")
+def test_masks_that_show_other_devices_than_were_meant_fail(backend, masks, verdict, words):
+    context = context_of("environment", machine=Live("/", masks))
     context.backend = backend
     result = environment._visible(context)
     assert (result.verdict, words in result.reason) == (verdict, True), result.reason

@@ -171,7 +171,8 @@ def test_a_gates_line_tells_the_worst_first():
 
     passed, failed = result("PASS"), result("FAIL", "is broken", "cuda:3")
     unjudged = result("INCONCLUSIVE", "was not read")
-    assert headline([passed, unjudged, failed]) == "cuda:3: is broken"
-    assert headline([passed, unjudged]) == "was not read"
+    assert headline([passed, unjudged, failed]) == "cuda:3: is broken (1 not judged, 1 passed)"
+    assert headline([passed, unjudged]) == "was not read (1 passed)"
+    assert headline([failed, failed]) == "cuda:3: is broken (1 more failed)"
     assert headline([passed, result("SKIP", "x")]) == "1 passed, 1 skipped"
     assert headline([result("UNVERIFIED", "3 GB/s")]) == "3 GB/s"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu.bringup.context import Device
 from portagpu.host import read_host
-from portagpu.target import identify
+from portagpu.target import identify, load_targets
+from portagpu.target.table import normalise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,10 +40,16 @@ def names(gpus: Iterable[Gpu]) -> list[str]:
 
 def whole_target(gpu: Gpu) -> Target | None:
     """The target of the whole GPU; partitions that are missing make it no other product."""
-    if gpu.arch is None:
-        return None
     memory, units = (None, None) if gpu.parts else (gpu.memory_bytes, gpu.unit_count)
-    return identify(gpu.vendor, gpu.arch, gpu.name, memory, units)
+    if gpu.arch is not None:
+        return identify(gpu.vendor, gpu.arch, gpu.name, memory, units)
+    # many tools print a product's name and not its architecture
+    name = normalise(gpu.name) if gpu.name else None
+    called = [
+        t for t in load_targets().values() if t.vendor == gpu.vendor and name in t.match.names
+    ]
+    found = {identify(t.vendor, t.arch.name, gpu.name, memory, units) for t in called}
+    return found.pop() if found <= set(called) and len(found) == 1 else None
 
 
 def equal_parts(gpu: Gpu, target: Target | None) -> int | None:
@@ -61,7 +68,7 @@ def _gpus(gpus: tuple[Gpu, ...]) -> Iterator[dict[str, Any]]:
         of = equal_parts(gpu, target)
         for place, part in enumerate(gpu.parts):
             number = place if part.index is None else part.index
-            yield _facts(gpu, f"{name} part {number}", None) | _of_part(gpu, part, of)
+            yield _facts(gpu, f"{name} part {number}", None) | _of_part(gpu, part, number, of)
 
 
 def _facts(gpu: Gpu, name: str, target: Target | None) -> dict[str, Any]:
@@ -86,11 +93,11 @@ def _facts(gpu: Gpu, name: str, target: Target | None) -> dict[str, Any]:
     }
 
 
-def _of_part(gpu: Gpu, part: Part, of: int | None) -> dict[str, Any]:
+def _of_part(gpu: Gpu, part: Part, number: int, of: int | None) -> dict[str, Any]:
     """What a part has of its own; the product's name and all else are the whole GPU's."""
-    profile = part.profile or gpu.compute_partition
+    profile = part.profile or gpu.compute_partition or str(number)
     return {
-        "part": {"name": profile or "without a name", "product": gpu.name, "of": of},
+        "part": {"name": profile, "product": gpu.name, "of": of},
         "uuid": part.uuid,
         "parent": gpu.pci,
         "memory_bytes": part.memory_bytes,

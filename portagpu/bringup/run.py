@@ -136,8 +136,8 @@ def _run_gates(pending: list[Gate], context: Context, run: Run, progress: Progre
         progress.gate_begins(gate)
         needs = () if context.origins else gate.needs
         blocker = next((need for need in needs if need in unusable), None)
-        source = _blocked(context, unusable[blocker], run) if blocker else _checked(context)
-        found = [run.add(result) for result in source]
+        source = _blocked(context, unusable[blocker], run) if blocker else _checked(context, run)
+        found = list(source)
         if blocker is not None:
             unusable[gate.id] = unusable[blocker]
         elif verdict_of(found) in _FAILED:
@@ -150,37 +150,40 @@ def _run_gates(pending: list[Gate], context: Context, run: Run, progress: Progre
         progress.gate_ends(gate, found, duration_s)
 
 
-def _checked(context: Context) -> Iterator[Result]:
-    """The results of the gate's check; one that breaks, or finds nothing, is a result too."""
+def _checked(context: Context, run: Run) -> Iterator[Result]:
+    """Add the results of the gate's check; one that breaks, or finds nothing, is a result too."""
     count = 0
     try:
         check = context.gate.load(replay=bool(context.origins))
         if check is None:
-            yield context.result("replay", Verdict.INCONCLUSIVE, "a recording cannot run this")
+            reason = "a recording cannot run this"
+            yield run.add(context.result("replay", Verdict.INCONCLUSIVE, reason))
             return
         for result in check(context):
             count += 1
-            yield result
+            yield run.add(result)
     except Exception as error:  # noqa: BLE001 - a check that breaks must not end the checklist
         text = " ".join(str(error).split())
-        yield context.result(
-            "check", Verdict.ERROR, f"the check broke: {type(error).__name__}: {text}"
-        )
+        reason = f"the check broke: {type(error).__name__}: {text}"
+        yield run.add(context.result("check", Verdict.ERROR, reason))
         return
     if not count:
-        yield context.result("check", Verdict.INCONCLUSIVE, "the check found nothing to judge")
+        reason = "the check found nothing to judge"
+        yield run.add(context.result("check", Verdict.INCONCLUSIVE, reason))
 
 
 def _blocked(context: Context, failed_gate: str, run: Run) -> Iterator[Result]:
-    """The one result of a gate that is not run, naming the result that failed."""
+    """Add the one result of a gate that is not run, naming the result that failed."""
     cause = next(
         (entry for entry in run.results if entry.area == failed_gate and entry.failed), None
     )
-    yield context.result(
-        "blocked",
-        Verdict.INCONCLUSIVE,
-        f"not run, because the gate {failed_gate} failed",
-        blocked_by=cause.id if cause is not None else failed_gate,
+    yield run.add(
+        context.result(
+            "blocked",
+            Verdict.INCONCLUSIVE,
+            f"not run, because the gate {failed_gate} failed",
+            blocked_by=cause.id if cause is not None else failed_gate,
+        )
     )
 
 

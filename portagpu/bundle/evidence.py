@@ -25,6 +25,8 @@ _DEVICE: Final = "identity/device"
 
 def check_evidence(run: Run) -> None:
     """Raises BundleError that names the first thing that cannot be."""
+    if run.info.replay:
+        raise BundleError("result.run.replay: a recording was judged, and nothing executed")
     target = _target(run)
     shared = _shared(run, target)
     _check_devices(run, target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from typing import IO, TYPE_CHECKING, Any
 
 from portagpu.bringup import Progress
@@ -86,21 +87,47 @@ def view(console: Console | None, stream: IO[str], files: Files) -> Progress:
     return Plain(stream, files) if console is None else Live(console, files)
 
 
+_WORDS = {
+    Verdict.ERROR: "broke",
+    Verdict.FAIL: "failed",
+    Verdict.INCONCLUSIVE: "not judged",
+    Verdict.PASS: "passed",
+    Verdict.UNVERIFIED: "unverified",
+    Verdict.SKIP: "skipped",
+}
+
+
 def headline(results: Sequence[Result]) -> str:
-    """One line for a gate: its first failure, what was not judged, or how much was."""
-    worst = [Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE]
-    for verdict in worst:
-        for result in results:
-            if result.verdict is verdict:
-                where = f"{result.device}: " if result.device else ""
-                return f"{where}{result.reason}"
+    """One line for a gate: its first failure or what was not judged, and how much was."""
     if len(results) == 1:
-        return results[0].reason
-    passed = sum(result.verdict is Verdict.PASS for result in results)
-    measured = sum(result.verdict is Verdict.UNVERIFIED for result in results)
-    skipped = sum(result.verdict is Verdict.SKIP for result in results)
-    parts = [(passed, "passed"), (measured, "unverified"), (skipped, "skipped")]
-    return ", ".join(f"{count} {word}" for count, word in parts if count)
+        return _said(results[0])
+    shown = None
+    for verdict in (Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE):
+        shown = shown or next((each for each in results if each.verdict is verdict), None)
+    counts = Counter(result.verdict for result in results)
+    if shown is not None:
+        counts[shown.verdict] -= 1
+    listed = ", ".join(
+        f"{count} {'more ' if shown and verdict is shown.verdict else ''}{word}"
+        for verdict, word in _WORDS.items()
+        if (count := counts[verdict])
+    )
+    return listed if shown is None else f"{_said(shown)} ({listed})"
+
+
+def _said(result: Result) -> str:
+    """The reason, behind the device's name where it does not begin with it."""
+    named = result.device is None or result.reason.startswith(result.device)
+    return result.reason if named else f"{result.device}: {result.reason}"
+
+
+def replayed(run: Run) -> list[str]:
+    """A line for each recording that is judged in the place of this machine."""
+    return [
+        f"recording {each['name']}, "
+        + (f"sha256 {each['sha256']}" if each["sha256"] else "not hashed")
+        for each in run.info.replay
+    ]
 
 
 class Plain(Progress):
@@ -114,6 +141,8 @@ class Plain(Progress):
         self._run = run
         self._width = max(len(gate.title) for gate in gates)
         self._files.begin(run)
+        for line in replayed(run):
+            print(line, file=self._stream, flush=True)
 
     def gate_ends(self, gate: Gate, results: Sequence[Result], duration_s: float) -> None:
         verdict = verdict_of(results)
@@ -136,6 +165,8 @@ class Live(Progress):
     def begin(self, run: Run, gates: Sequence[Gate]) -> None:
         self._run = run
         self._files.begin(run)
+        for line in replayed(run):
+            self._console.print(line)
         self._rows = {gate.id: {"title": gate.title, "text": ""} for gate in gates}
         self._screen.start()
 

@@ -1,4 +1,4 @@
-"""``portagpu bringup``: the hardware bring-up checklist, live, with one verdict."""
+"""``portagpu bringup``: the hardware bring-up checklist, live or replayed, with one verdict."""
 
 from __future__ import annotations
 
@@ -36,12 +36,19 @@ if TYPE_CHECKING:
     metavar="N",
     help="Fail unless exactly N devices are there.",
 )
+@click.option(
+    "--replay",
+    multiple=True,
+    metavar="PATH",
+    help="Judge a recording instead of this machine; several of one machine are read together.",
+)
 @click.option("--strict", is_flag=True, help="Measures with nothing to judge by lower the verdict.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write result.json, junit.xml and report.html there; with --full also a bundle.",
+    help="Write result.json, junit.xml and report.html there; with --full on a machine also a "
+    "bundle.",
 )
 @json_option
 def bringup(
@@ -49,6 +56,7 @@ def bringup(
     backend: str | None,
     target: str | None,
     expect_devices: int | None,
+    replay: tuple[str, ...],
     strict: bool,
     out: Path | None,
     json_to: str | None,
@@ -57,11 +65,18 @@ def bringup(
 
     The exit code is 0 for PASS, 1 for FAIL or ERROR, 3 when something was not judged, 130 when
     interrupted. With --out, a valid result.json is there from the start and grows gate by gate.
+
+    With --replay nothing runs and no torch is needed: the gates that can judge a recording do, and
+    the others are INCONCLUSIVE, so that the exit code is 1 or 3.
     """
-    require_torch("bringup")
+    if replay and backend is not None:
+        raise click.UsageError("--backend tests a machine; a recording has none to run")
+    if not replay:
+        require_torch("bringup")
     from portagpu.bringup import Options
     from portagpu.bringup import bringup as run_bringup
     from portagpu.cli._bringup_view import Files, view
+    from portagpu.inventory.recording import Recording
     from portagpu.target import load_target
 
     options = Options(
@@ -71,6 +86,7 @@ def bringup(
         expect_devices=expect_devices,
         strict=strict,
         command=["portagpu", *sys.argv[1:]],
+        replay=Recording(*replay) if replay else None,
     )
     stream = human_stream(json_to)
     files = Files(out, None if json_to in (None, STDOUT) else Path(json_to))
@@ -79,7 +95,7 @@ def bringup(
     check_outputs(*files.json_files)
     run = run_bringup(options, view(terminal(stream), stream, files))
     _finish(run, files, json_to, stream)
-    if effort == "full" and out is not None:
+    if effort == "full" and out is not None and not replay:
         click.echo(bundle_line(run, effort, out), file=stream)
     return run.exit_code
 

@@ -107,12 +107,9 @@ def _counts(topology: Topology, fabric: Sequence[Joint], target: Target | None) 
             f"{gpu.key} has {count} {noun}, and {target.id} has {wanted}",
         )
     if unknown:
-        yield Judged(
-            "link-count",
-            Verdict.INCONCLUSIVE,
-            unknown[0].key,
-            f"no source states the links of {unknown[0].key} and {len(unknown) - 1} more",
-        )
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        what = f"no source states the links of {unknown[0].key}{more}"
+        yield Judged("link-count", Verdict.INCONCLUSIVE, unknown[0].key, what)
     elif not short:
         yield Judged("link-count", Verdict.PASS, None, f"each GPU has {wanted} {noun}")
 

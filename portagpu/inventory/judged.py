@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from portagpu.verdicts import Verdict, fold
+
 if TYPE_CHECKING:
-    from portagpu.verdicts import Verdict
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +24,24 @@ class Judged:
     reason: str
     value: float | None = None
     unit: str | None = None
+
+
+def combined(judgements: Iterable[Judged]) -> list[Judged]:
+    """One judgement of each name and device: the worst verdict, and every reason for it.
+
+    Two links of one GPU may be down, and a log holds several kinds of errors.
+    """
+    groups: dict[tuple[str, str | None], list[Judged]] = {}
+    for each in judgements:
+        groups.setdefault((each.name, each.device), []).append(each)
+    return [_worst(group) if len(group) > 1 else group[0] for group in groups.values()]
+
+
+def _worst(group: list[Judged]) -> Judged:
+    verdicts = [each.verdict for each in group]
+    if set(verdicts) <= {Verdict.SKIP, Verdict.UNVERIFIED}:
+        worst = max(verdicts, key=[Verdict.SKIP, Verdict.UNVERIFIED].index)
+    else:
+        worst = fold(verdicts)
+    reasons = dict.fromkeys(each.reason for each in group if each.verdict is worst)
+    return replace(group[0], verdict=worst, reason="; ".join(reasons), value=None, unit=None)

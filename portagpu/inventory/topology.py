@@ -158,8 +158,13 @@ class _Names:
         self._any_index: dict[int, set[str]] = {}
         self._by_name: dict[tuple[Node, str], str] = {}
         by_uuid = {r.uuid: r.pci for r in readings if r.uuid and r.pci}
+        # one tool numbers alike in all of its outputs
+        of_tool = {(r.source.split(" ")[0], r.index): r.pci for r in readings if r.pci}
         for reading in readings:
+            numbered = of_tool.get((reading.source.split(" ")[0], reading.index))
             pci = reading.pci or by_uuid.get(reading.uuid or "")
+            if pci is None and reading.index is not None:
+                pci = numbered
             key = (
                 pci or reading.uuid or (f"GPU{reading.index}" if reading.index is not None else "")
             )

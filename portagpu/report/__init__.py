@@ -25,8 +25,8 @@ __all__ = ["render", "write_report"]
 def render(run: Run, *, title: str | None = None) -> str:
     """``run`` as an HTML document: verdict and why, the run, gates, curves, numbers, checks.
 
-    ``title`` is by default the verb, the target and the host. Whatever comes from the run is
-    escaped.
+    ``title`` is by default the verb, the target and the host or the recording. Whatever comes from
+    the run is escaped.
     """
     title = title or _title(run)
     head = tag(
@@ -63,4 +63,7 @@ def _title(run: Run) -> str:
     suites = dict.fromkeys(result.suite for result in run.results)
     what = "bringup" if "bringup" in suites else ", ".join(suites) or "no results"
     on = run.info.target or run.info.backend or "unknown hardware"
+    if run.info.replay:
+        names = " and ".join(str(each["name"]) for each in run.info.replay)
+        return f"portagpu {what} of {on}, from the recording {names}"
     return f"portagpu {what} of {on}" + (f" on {run.info.host}" if run.info.host else "")

@@ -84,7 +84,10 @@ def run_card(run: Run) -> Markup:
         ("Took", scale.duration(info.duration_s)),
         ("Run", info.id),
     ]
+    if info.replay:
+        facts.insert(0, ("Judged", "a recording: nothing ran on this hardware"))
     wide: list[tuple[str, Child]] = [
+        *([("Recordings", _recordings(info.replay))] if info.replay else []),
         ("Devices", _devices(info.devices)),
         ("Versions", versions),
         ("Command", tag("code", shlex.join(info.command)) if info.command else "not recorded"),
@@ -322,6 +325,17 @@ def _source(expected: Mapping[str, Any]) -> Markup:
 
 def _evidence(result: Result) -> list[Child]:
     return [tag("span", str(badge_), class_="evidence") for badge_ in result.evidence]
+
+
+def _recordings(replay: Sequence[Mapping[str, str | None]]) -> Child:
+    parts: list[Child] = []
+    for each in replay:
+        known = each["sha256"]
+        parts.append("; " if parts else None)
+        parts.append(f"{each['name']}, " + ("sha256 " if known else "too large to be hashed"))
+        parts.append(tag("code", known) if known else None)
+        parts.append(f", published at {each['source']}" if each["source"] else None)
+    return join(*parts)
 
 
 def _devices(devices: Sequence[Mapping[str, Any]]) -> Child:

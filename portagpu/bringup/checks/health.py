@@ -9,7 +9,7 @@ from portagpu.host.edac import read_memory_controllers
 from portagpu.host.sensors import read_sensors
 from portagpu.inventory.judge_health import judge_health
 from portagpu.inventory.judge_host import judge_host
-from portagpu.inventory.judged import Judged
+from portagpu.inventory.judged import Judged, combined
 from portagpu.results import Verdict
 from portagpu.telemetry.formats import pci_address
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def check(context: Context) -> Iterator[Result]:
     """The host and the devices under test, by the rules of docs/health.md."""
-    for each in _judged(context):
+    for each in combined(_judged(context)):
         yield context.result(
             each.name,
             each.verdict,
@@ -35,15 +35,23 @@ def check(context: Context) -> Iterator[Result]:
 
 def _judged(context: Context) -> Iterator[Judged]:
     tree = context.machine.tree
-    yield from judge_host(read_memory_controllers(tree), read_sensors(tree))
+    host = judge_host(read_memory_controllers(tree), read_sensors(tree))
+    # what was not recorded is not what this kernel cannot do
+    yield from (each for each in host if not context.origins or each.verdict is not Verdict.SKIP)
     # ranks that share a device run on the host itself
     if not context.shared:
         yield from _gpus(context)
 
 
 def _gpus(context: Context) -> Iterator[Judged]:
-    """The devices under test alone: a neighbour's fault is not theirs."""
+    """The devices under test alone: a neighbour's fault is not theirs.
+
+    Of a recording that is every GPU, and what a log says of others.
+    """
     inventory = context.machine.inventory()
+    if context.origins:
+        yield from judge_health(inventory, context.target)
+        return
     stated = (pci_address(device.facts.get("pci")) for device in context.devices)
     addresses = {address for address in stated if address is not None}
     own = replace(

@@ -114,9 +114,9 @@ def _count(context: Context, count: int) -> Result:
 def _recorded_count(context: Context, inventory: Inventory) -> Result:
     """How many devices are recorded; a log names those that had something to say, and no others."""
     found, expected = len(context.devices), context.expect_devices
-    words = f"{found} devices recorded"
-    if context.devices and context.devices[0].facts["part"] is not None:
-        words = f"{words}, parts of {len(inventory.gpus)} GPUs"
+    words = f"{found} device(s) recorded"
+    if any(device.facts["part"] is not None for device in context.devices):
+        words = f"{words}, some of them parts of {len(inventory.gpus)} GPU(s)"
     if all(set(gpu.sources) <= {KERNEL_LOG} for gpu in inventory.gpus):
         listed = any(context.machine.tree.exists(path) for path in (PCI_DEVICES, NODES))
         if not listed:
@@ -134,10 +134,10 @@ def _parts(context: Context, name: str, gpu: Gpu) -> Result:
     """Equal partitions have to be all there; into which slices a GPU should be cut is open."""
     target = whole_target(gpu)
     of, found = equal_parts(gpu, target), len(gpu.parts)
-    kinds = Counter(part.profile or "part" for part in gpu.parts)
-    listed = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
     if of is None or target is None:
-        reason = f"{found} parts ({listed}), and no fact says how many there should be"
+        kinds = Counter(part.profile for part in gpu.parts if part.profile is not None)
+        listed = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+        reason = f"{found} parts{f' ({listed})' if listed else ''}: no fact says how many to expect"
         return context.result("parts", Verdict.UNVERIFIED, reason, device=name)
     numbers = {part.index for part in gpu.parts}
     missing = [str(number) for number in range(of) if number not in numbers]
@@ -245,9 +245,7 @@ def _alike(context: Context) -> Result:
 
     Only what is known of both is compared.
     """
-    kinds = [
-        (d.facts["product"], d.facts["arch"], d.facts["memory_bytes"]) for d in context.devices
-    ]
+    kinds = [_traits(device.facts) for device in context.devices]
     usual = max(set(kinds), key=kinds.count)
     pairs = [
         (device, [(own, theirs) for own, theirs in zip(kind, usual, strict=True) if own != theirs])
@@ -259,8 +257,15 @@ def _alike(context: Context) -> Result:
         reason = f"{odd[0].name} is {_kind(odd[0].facts)}, unlike its {others} peers"
         return context.judge("alike", False, reason, device=odd[0].name)
     silent = [device.name for device, differ in pairs if differ]
-    if silent or set(usual) == {None}:
+    if silent or not any(usual):
         who = silent[0] if silent else "any of them"
         reason = f"{len(kinds)} devices, and it is not known what {who} is"
         return context.result("alike", Verdict.INCONCLUSIVE, reason)
     return context.judge("alike", True, f"{len(kinds)} devices of one kind")
+
+
+def _traits(facts: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What devices of one kind have alike; slices of a GPU may be cut to different sizes."""
+    part = facts["part"]
+    sliced = part is not None and part["of"] is None
+    return facts["product"], facts["arch"], None if sliced else facts["memory_bytes"]

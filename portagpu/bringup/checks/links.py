@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from portagpu.host import read_host
 from portagpu.inventory.judge_links import judge_links
+from portagpu.inventory.judged import combined
 from portagpu.inventory.topology import only
 from portagpu.results import Verdict
 from portagpu.telemetry.formats import pci_address
@@ -34,7 +35,7 @@ def _devices(context: Context, topology: Topology) -> Iterator[Result]:
     if not context.origins:
         topology = only(topology, addresses)
     known = [gpu for gpu in topology.gpus if context.origins or gpu.key in addresses]
-    for judged in judge_links(topology, context.target):
+    for judged in combined(judge_links(topology, context.target)):
         yield context.result(judged.name, judged.verdict, judged.reason, device=judged.device)
     if known:
         return
