@@ -53,7 +53,7 @@ def remarks(
             f"shared memory (/dev/shm) has {shm >> 20} MiB, too little for several processes: "
             "give the container more (docker run --shm-size, or --ipc=host)"
         )
-    found.extend(_on_settings(settings, gpus, len(host.cpu.numa_nodes)))
+    found.extend(settings_remarks(settings, gpus, len(host.cpu.numa_nodes)))
     found.extend(f"{n}={visible[n]} {text}" for n, text in _VARIABLES.items() if n in visible)
     kind = build.kind if build is not None else None
     for runtime in runtimes_on(kind, (gpu.vendor for gpu in gpus)):
@@ -118,7 +118,8 @@ def _on_gpus(gpus: Sequence[Gpu]) -> Iterable[str]:
         )
 
 
-def _on_settings(settings: Settings, gpus: Sequence[Gpu], numa_nodes: int) -> Iterable[str]:
+def settings_remarks(settings: Settings, gpus: Sequence[Gpu], numa_nodes: int) -> Iterable[str]:
+    """Which settings of the kernel the GPUs' maker, or what joins them, asks to be otherwise."""
     if any(_TUNED in (gpu.name or "").lower() for gpu in gpus):
         if settings.iommu == "translated":
             yield (

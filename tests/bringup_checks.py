@@ -26,6 +26,11 @@ def bad(context: Context) -> Iterator[Result]:
     yield context.judge("wrong", False, "device 3 is <b>cracked</b>", device="cuda:3")
 
 
+def twice(context: Context) -> Iterator[Result]:
+    yield context.judge("fine", True, "all is well")
+    yield context.judge("fine", True, "all is well")
+
+
 def broken(context: Context) -> Iterator[Result]:
     yield context.judge("fine", True, "all is well")
     raise RuntimeError("the check\nhas a fault")

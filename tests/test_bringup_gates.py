@@ -38,6 +38,7 @@ def test_the_checklist_has_the_gates_of_a_bring_up_in_order():
 def test_every_gate_names_a_check_that_exists_and_one_sentence():
     for gate in load_gates():
         assert callable(gate.load()), gate.id
+        assert gate.replay is None or callable(gate.load(replay=True)), gate.id
         assert gate.spec.endswith("."), gate.id
 
 
@@ -60,6 +61,8 @@ def test_the_limits_of_a_quick_run_are_stated_for_every_gate():
         ),
         (("full = { limit_s = 5 }", "full = { limit_s = 0 }"), "gate[0].full.limit_s must be"),
         (('check = "tests.bringup_checks:good"', 'check = "no colon"'), "gate[0].check must be"),
+        (("needs = []", 'needs = []\nreplay = "no colon"'), "gate[0].replay must be"),
+        (("needs = []", "needs = []\nreplay = 1"), "gate[0].replay must be"),
         (("needs = []", "needs = []\ncolour = 1"), "gate[0].colour is not a key of a gate"),
         (("[[gate]]", "[[gate"), "cannot be read as TOML"),
     ],

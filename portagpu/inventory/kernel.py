@@ -90,8 +90,9 @@ def _kfd(tree: Tree) -> Findings:
 def _kfd_reading(tree: Tree, address: str, nodes: list[KfdNode]) -> Reading:
     mode = tree.text(f"{PCI_DEVICES}/{address}/current_compute_partition") or None
     first = nodes[0]
-    # amdkfd writes a partition's number into the function of its location (kfd_topology.c)
-    numbers = [node.location_id & 7 for node in nodes]
+    # a partition's number is in bits 31 to 28 of its location, of older kernels in bits 2 to 0
+    # (rocm_smi.h, rsmi_dev_pci_id_get)
+    numbers = [node.location_id >> 28 & 0xF or node.location_id & 7 for node in nodes]
     distinct = len(set(numbers)) == len(nodes)
     # a container may be given one partition alone
     whole = len(nodes) == 1 and mode in (None, "SPX")

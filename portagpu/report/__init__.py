@@ -65,5 +65,7 @@ def _title(run: Run) -> str:
     on = run.info.target or run.info.backend or "unknown hardware"
     if run.info.replay:
         names = " and ".join(str(each["name"]) for each in run.info.replay)
+        if run.info.target is None and run.info.devices:
+            on = run.info.devices[0]["name"]
         return f"portagpu {what} of {on}, from the recording {names}"
     return f"portagpu {what} of {on}" + (f" on {run.info.host}" if run.info.host else "")

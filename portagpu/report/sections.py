@@ -78,14 +78,14 @@ def run_card(run: Run) -> Markup:
     versions = ", ".join(f"{key} {value or 'none'}" for key, value in info.versions.items())
     facts: list[tuple[str, Child]] = [
         ("Target", info.target or "none: this hardware matches no target"),
-        ("Backend", info.backend or "none"),
-        ("Host", info.host or "not named"),
         ("Started", info.started),
         ("Took", scale.duration(info.duration_s)),
         ("Run", info.id),
     ]
     if info.replay:
-        facts.insert(0, ("Judged", "a recording: nothing ran on this hardware"))
+        facts.insert(1, ("Judged", "a recording: nothing ran on this hardware"))
+    else:
+        facts[1:1] = [("Backend", info.backend or "none"), ("Host", info.host or "not named")]
     wide: list[tuple[str, Child]] = [
         *([("Recordings", _recordings(info.replay))] if info.replay else []),
         ("Devices", _devices(info.devices)),
@@ -148,7 +148,7 @@ def numbers(run: Run) -> Markup | None:
 
 
 def checks(run: Run) -> Markup | None:
-    """Every result by suite and area, the areas that failed open; None for a run without any."""
+    """Every result by suite and area, what failed first, its areas open; None for an empty run."""
     areas = []
     for (suite, area), results in _grouped(run.results).items():
         rows = [
@@ -160,7 +160,7 @@ def checks(run: Run) -> Markup | None:
                 tag("td", *_evidence(result)),
                 tag("td", scale.duration(result.duration_s), class_="n", data_label="Took"),
             )
-            for result in results
+            for result in sorted(results, key=lambda result: not result.failed)
         ]
         summary = tag(
             "summary",

@@ -6,6 +6,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from portagpu.host import gpus_on_machine, read_host, visibility
+from portagpu.host.settings import read_settings
+from portagpu.remarks import settings_remarks
 from portagpu.results import Verdict
 from portagpu.visible import diagnose, runtimes_on, shown
 
@@ -106,6 +108,8 @@ def _host(context: Context) -> Iterator[Result]:
     yield _shared_memory(context, host)
     if context.machine.software_known:
         yield _visible(context)
+    if not context.shared:
+        yield from _settings(context, host)
     load = host.sensors.load_average
     if load is not None and cpus and load[0] > cpus:
         reason = f"load average {load[0]:.1f} on {cpus} CPUs: other work disturbs the measures"
@@ -133,6 +137,29 @@ def _shared_memory(context: Context, host: Host) -> Result:
     hint = "" if verdict is Verdict.PASS else "; under 1 GiB NCCL may fail: docker --shm-size=1g"
     reason = f"shared memory has {shm / 2**30:.2f} GiB{hint}"
     return context.result("shm", verdict, reason, value=shm, unit="B")
+
+
+def _settings(context: Context, host: Host) -> Iterator[Result]:
+    """What the kernel's settings cost the GPUs, of a machine that has some."""
+    gpus = context.machine.inventory().gpus
+    if not gpus:
+        return
+    addresses = (gpu.pci for gpu in gpus if gpu.pci is not None)
+    settings = read_settings(context.machine.tree, addresses)
+    advice = list(settings_remarks(settings, gpus, len(host.cpu.numa_nodes)))
+    known = {
+        "the IOMMU": settings.iommu,
+        "automatic NUMA balancing": settings.numa_balancing,
+        "ACS above the GPUs": settings.acs_redirects,
+    }
+    unread = [name for name, value in known.items() if value is None]
+    if advice:
+        yield context.result("settings", Verdict.UNVERIFIED, "; ".join(advice))
+    elif unread:
+        reason = f"it cannot be read how {' and '.join(unread)} is set"
+        yield context.result("settings", Verdict.UNVERIFIED, reason)
+    else:
+        yield context.judge("settings", True, f"{', '.join(known)}: nothing slows the GPUs")
 
 
 def _visible(context: Context) -> Result:
