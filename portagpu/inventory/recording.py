@@ -28,6 +28,7 @@ from portagpu.torchbuild import TorchBuild
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from portagpu.inventory.gpu import Inventory
     from portagpu.inventory.origin import Origin
 
 MANIFEST: Final = "recording.json"
@@ -75,9 +76,14 @@ class Recording(Machine):
         self.software_known = bool(self._manifest)
         self.environment = _texts(self._manifest.get("environment"))
         self._findings = tuple(found)
+        self._joined: Inventory | None = None
 
     def findings(self) -> tuple[Findings, ...]:
         return self._findings
+
+    def inventory(self) -> Inventory:
+        self._joined = self._joined or super().inventory()
+        return self._joined
 
     def origins(self) -> tuple[Origin, ...]:
         try:

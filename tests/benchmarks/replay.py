@@ -95,7 +95,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     rows = measure(options.repeats)
-    print(f"{'recording':<22}{'devices':>9}{'results':>9}{'info':>11}{'bringup':>11}{'command':>11}")
+    print(
+        f"{'recording':<22}{'devices':>9}{'results':>9}{'info':>11}{'bringup':>11}{'command':>11}"
+    )
     for row in rows:
         print(
             f"{row['recording']:<22}{row['devices']:>9}{row['results']:>9}{row['info_ms']:>8.0f} ms"
