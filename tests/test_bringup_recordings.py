@@ -102,6 +102,7 @@ def test_two_hives_of_mi210_are_joined_and_what_is_not_stated_is_not_judged() ->
     assert run.verdict is Verdict.INCONCLUSIVE
     assert verdicts(run, "links/hive") == {None: Verdict.PASS}
     assert verdicts(run, "links/link-count") == {None: Verdict.PASS}
+    assert verdicts(run, "links/link-speed") == {None: Verdict.PASS}
     assert verdicts(run, "links/links-up") == {None: Verdict.INCONCLUSIVE}
     assert set(verdicts(run, "identity/unit-count").values()) == {Verdict.PASS}
 

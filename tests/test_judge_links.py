@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -186,3 +187,47 @@ def test_what_nobody_states_is_inconclusive(target: str | None):
 
 def test_a_machine_without_gpus_is_not_judged():
     assert list(judge_links(Topology({}), load_target("amd-mi300x"))) == []
+
+
+def test_a_slow_link_is_named_with_both_ends() -> None:
+    fabric = mesh(((2, 5),))
+    fast = [replace(link, bandwidth_bytes_s=64e9) for link in fabric]
+    slow = links((gpu(2), gpu(5)), "xgmi", count=1, bandwidth_bytes_s=32e9)
+    mi300x = load_target("amd-mi300x")
+    found = {j.name: j for j in judge_links(machine([*fast, slow]), mi300x)}
+    assert found["link-speed"].verdict is Verdict.FAIL
+    assert found["link-speed"].device == gpu(2).pci
+    assert found["link-speed"].reason == (
+        f"the xgmi link between {gpu(2).pci} and {gpu(5).pci} runs at 32 GB/s, "
+        "and amd-mi300x has 64"
+    )
+    well = replace(slow, bandwidth_bytes_s=60e9)
+    found = {j.name: j for j in judge_links(machine([*fast, well]), mi300x)}
+    assert found["link-speed"].verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "target"),
+    [(None, "amd-mi300x"), (32e9, None), (32e9, "nvidia-t4")],
+)
+def test_a_speed_that_nobody_states_is_not_judged(
+    bandwidth: float | None, target: str | None
+) -> None:
+    fabric = [replace(link, bandwidth_bytes_s=bandwidth) for link in mesh()]
+    of = load_target(target) if target is not None else None
+    assert "link-speed" not in {j.name for j in judge_links(machine(fabric), of)}
+
+
+def test_links_that_are_stated_together_are_judged_one_by_one() -> None:
+    fabric = End(Node.SWITCH, "fabric")
+    several = [
+        links((gpu(n), fabric), "nvlink", count=18, up=True, bandwidth_bytes_s=18 * 26.562e9)
+        for n in range(8)
+    ]
+    several[3] = replace(several[3], bandwidth_bytes_s=18 * 13.281e9)
+    found = [
+        j
+        for j in judge_links(machine(several), load_target("nvidia-h200-sxm"))
+        if j.name == "link-speed"
+    ]
+    assert [(j.verdict, "13.281 GB/s" in j.reason) for j in found] == [(Verdict.FAIL, True)]

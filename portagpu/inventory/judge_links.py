@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from portagpu.inventory.judge_speeds import judge_speeds
 from portagpu.inventory.judged import Judged
 from portagpu.inventory.model import Pcie
 from portagpu.inventory.routes import components, hives
@@ -36,6 +37,7 @@ def judge_links(topology: Topology, target: Target | None = None) -> Iterator[Ju
     if len(gpus) > 1 and (fabric or claimed is not None):
         yield from _down(fabric)
         yield from _counts(topology, fabric, target)
+        yield from judge_speeds(fabric, target)
         yield from _hives(topology, fabric, target)
     yield from _widths(topology, target)
     yield from _generations(gpus, target)
