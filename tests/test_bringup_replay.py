@@ -344,6 +344,18 @@ def test_a_log_is_no_list_of_devices(tmp_path: Path) -> None:
     assert one(run, "identity/count").verdict is Verdict.INCONCLUSIVE
 
 
+def test_a_gpu_that_only_a_log_names_does_not_make_up_for_a_missing_one(tmp_path: Path) -> None:
+    uuid = "GPU-11111111-2222-3333-4444-555555555555"
+    log = written(tmp_path / "dmesg", f"[  99.5] NVRM: GPU at PCI:0000:47:00: {uuid}\n{XIDS}")
+    for count in (7, 8):
+        root = mi300x(tmp_path / str(count), count)
+        result = one(replay(root, log, expect_devices=8), "identity/count")
+        assert result.verdict is Verdict.INCONCLUSIVE
+        assert result.reason == (
+            f"a log names 0000:47:00.0, which no list of devices has: {count} device(s) recorded"
+        )
+
+
 def test_two_kinds_of_error_of_one_gpu_are_one_failure_that_says_both(tmp_path: Path) -> None:
     result = one(replay(written(tmp_path / "dmesg", XIDS)), "health/events")
     assert (result.verdict, result.device) == (Verdict.FAIL, "0000:07:00.0")

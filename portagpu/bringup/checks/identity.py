@@ -113,16 +113,22 @@ def _count(context: Context, count: int) -> Result:
 
 def _recorded_count(context: Context, inventory: Inventory) -> Result:
     """How many devices are recorded; a log names those that had something to say, and no others."""
-    found, expected = len(context.devices), context.expect_devices
+    logged = [
+        name
+        for name, gpu in zip(names(inventory.gpus), inventory.gpus, strict=True)
+        if set(gpu.sources) <= {KERNEL_LOG}
+    ]
+    gpus, expected = len(inventory.gpus) - len(logged), context.expect_devices
+    found = sum(device.name not in logged for device in context.devices)
     words = f"{found} device(s) recorded"
     if any(device.facts["part"] is not None for device in context.devices):
-        words = f"{words}, some of them parts of {len(inventory.gpus)} GPU(s)"
-    if all(set(gpu.sources) <= {KERNEL_LOG} for gpu in inventory.gpus):
-        listed = any(context.machine.tree.exists(path) for path in (PCI_DEVICES, NODES))
-        if not listed:
-            return context.result(
-                "count", Verdict.INCONCLUSIVE, f"no list of devices is in the recording: {words}"
-            )
+        words = f"{words}, some of them parts of {gpus} GPU(s)"
+    listed = gpus or any(context.machine.tree.exists(path) for path in (PCI_DEVICES, NODES))
+    if logged or not listed:
+        why = "no list of devices is in the recording"
+        if listed:
+            why = f"a log names {logged[0]}, which no list of devices has"
+        return context.result("count", Verdict.INCONCLUSIVE, f"{why}: {words}")
     if expected is None:
         reason = f"{words}; --expect-devices says how many there should be"
         return context.result("count", Verdict.UNVERIFIED, reason, value=found, unit="1")
