@@ -48,6 +48,12 @@ def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+def without(document: dict[str, Any], gate: str) -> None:
+    """Take the results of a gate out."""
+    results = document["result"]["results"]
+    results[:] = [each for each in results if each["area"] != gate]
+
+
 @pytest.mark.parametrize(
     ("target", "backend", "count"),
     [("cpu-x86-64", "cpu", 1), ("amd-mi300x", "rocm", 8), ("nvidia-h200-sxm", "cuda", 1)],
@@ -221,7 +227,7 @@ def as_gpu(document: dict[str, Any]) -> None:
         (put("result", "results", -1, "value", value=10**19 * 2), "more than 64 bits"),
         (put("result", "results", -1, "reason", value="x" * 5000), "a text of 5000 characters"),
         (
-            lambda document: document["result"]["results"].pop(9),
+            lambda document: without(document, "sustained"),
             "result.results: nothing of the gate sustained",
         ),
     ],
@@ -235,6 +241,21 @@ def test_what_cannot_be_is_refused_with_digests_that_fit(
         document["result"]["counts"]["PASS"] -= before - len(document["result"]["results"])
 
     assert what in refusal(altered(recounted, valid))
+
+
+def test_gates_that_came_since_another_code_measured_are_not_missed(
+    valid: dict[str, Any],
+) -> None:
+    def older(document: dict[str, Any], gate: str) -> None:
+        document["provenance"]["code_sha256"] = "ab" * 32
+        before = len(document["result"]["results"])
+        without(document, gate)
+        document["result"]["counts"]["PASS"] -= before - len(document["result"]["results"])
+
+    assert parse(altered(lambda document: older(document, "sustained"), valid))
+    # one that it timed has to have results
+    missing = refusal(altered(lambda document: older(document, "numerics"), valid))
+    assert "nothing of the gate numerics" in missing
 
 
 @pytest.mark.parametrize(
@@ -349,7 +370,7 @@ def test_the_command_line_says_one_line_for_each_file(
     good = tmp_path / file_name(valid)
     good.write_bytes(data(valid))
     assert main([str(good)]) == 0
-    assert capsys.readouterr().out == f"{good}: valid, cpu-x86-64, PASS, 12 results\n"
+    assert capsys.readouterr().out == f"{good}: valid, cpu-x86-64, PASS, 14 results\n"
     wrong = tmp_path / "cpu.json"
     wrong.write_bytes(data(valid))
     broken = tmp_path / "broken.json"

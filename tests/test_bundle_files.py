@@ -104,4 +104,4 @@ def test_the_validator_needs_no_torch(child: Callable[..., Child], tmp_path: Pat
         "import sys; sys.modules['torch'] = None; from portagpu.bundle.__main__ import main; "
         "sys.exit(main(sys.argv[1:]))"
     )
-    assert child("-c", code, str(path)).ok() == f"{path}: valid, cpu-x86-64, PASS, 12 results\n"
+    assert child("-c", code, str(path)).ok() == f"{path}: valid, cpu-x86-64, PASS, 14 results\n"

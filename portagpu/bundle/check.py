@@ -6,7 +6,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bundle.document import EFFORT, KEYS, SCHEMA, digests, file_name, to_text
+from portagpu.bundle.document import (
+    EFFORT,
+    KEYS,
+    SCHEMA,
+    code_sha256,
+    digests,
+    file_name,
+    to_text,
+)
 from portagpu.bundle.evidence import check_evidence
 from portagpu.bundle.known import check_ids
 from portagpu.bundle.scrub import KINDS, LONGEST_TEXT, remaining
@@ -64,7 +72,7 @@ def _checked(data: bytes) -> dict[str, Any]:
     if to_text(document).encode() != data:
         raise BundleError("is not written as bringup writes it; keep the file as it was made")
     run = _check_schema(document)
-    check_ids(run)
+    check_ids(run, same_code=document["provenance"]["code_sha256"] in (None, code_sha256()))
     check_evidence(run)
     for where, kind in remaining({key: document[key] for key in _OF_A_MACHINE}):
         raise BundleError(f"{_short(where)}: holds what may identify ({kind}); it must be scrubbed")

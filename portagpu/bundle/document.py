@@ -62,13 +62,14 @@ def provenance() -> dict[str, str | None]:
     """
     return {
         "portagpu": __version__,
-        "code_sha256": _code_sha256(),
+        "code_sha256": code_sha256(),
         "python": platform.python_version(),
         "machine": platform.machine(),
     }
 
 
-def _code_sha256() -> str | None:
+def code_sha256() -> str | None:
+    """The digest of the installed files; None for an editable install."""
     try:
         files = importlib.metadata.distribution("portagpu").files or []
     except importlib.metadata.PackageNotFoundError:
