@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from portagpu.suite import case, refused
+from portagpu.compile.toolchain import CodeError
+from portagpu.suite import NotClaimed, case, refused
 
 
 @case(
@@ -115,3 +116,22 @@ def test_launch_of_nothing(gpu):
     plan = gpu.sizing.launch(0)
     assert (plan.grid, plan.threads) == (0, 0), f"a launch over nothing is {plan}"
     refused(lambda: gpu.sizing.launch(-1), ValueError, "a launch over -1 elements")
+
+
+@case(
+    "kernels/toolchain-names-the-architecture",
+    spec="What a backend brings to compile with names its device's architecture and vendor, and "
+    "refuses code that is none with its own error.",
+    covers=("Plugin.toolchain",),
+)
+def test_toolchain_names_the_architecture(gpu):
+    toolchain = gpu.plugin.toolchain()
+    if toolchain is None:
+        raise NotClaimed(f"the {gpu.name} backend compiles nothing")
+    theirs = toolchain.vendor
+    assert theirs == gpu.arch.vendor, f"the tools of {theirs} are those of a {gpu.arch.vendor} GPU"
+    backend, chip = toolchain.triton_target(gpu.arch.name)
+    assert backend, "Triton's backend has no name"
+    digits = "".join(sign for sign in gpu.arch.name if sign.isdigit())
+    assert digits in str(chip), f"{gpu.arch.name} is called {chip!r}"
+    refused(lambda: toolchain.inspect({}, 128, 4, matrix=True), CodeError, "code that is none")
