@@ -1,0 +1,310 @@
+"""Collectives: messages from one rank to another.
+
+Functions whose name begins with an underscore run on every rank; the oracles are worked out here.
+"""
+
+from __future__ import annotations
+
+from portagpu.contract import Capability
+from portagpu.suite import case
+from portagpu.suite.ranks import (
+    SEVERAL,
+    each_has,
+    or_refused,
+    payload,
+    refused_by_all,
+    tensor_of,
+    total,
+    values_of,
+)
+
+COLLECTIVES = Capability.COLLECTIVES
+
+
+def _send(rank):
+    import torch
+    import torch.distributed as dist
+
+    value = tensor_of(rank, payload(rank.rank))
+    got = torch.zeros_like(value)
+    if rank.rank == 0:
+        dist.send(value, 1)
+        dist.recv(got, 1)
+    else:
+        dist.recv(got, 0)
+        dist.send(value, 0)
+    return values_of(got)
+
+
+@case(
+    "collectives/send-and-receive",
+    spec="What one rank sends another receives.",
+    capability=COLLECTIVES,
+)
+def test_send_and_receive(world):
+    each_has(world(2, _send), [payload(1), payload(0)], "sent values")
+
+
+def _ring(rank, rounds=1):
+    import torch
+    import torch.distributed as dist
+
+    value = tensor_of(rank, payload(rank.rank))
+    for _ in range(rounds):
+        got = torch.zeros_like(value)
+        work = dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, value, (rank.rank + 1) % rank.world),
+                dist.P2POp(dist.irecv, got, (rank.rank - 1) % rank.world),
+            ]
+        )
+        for each in work:
+            each.wait()
+        value = got
+    return values_of(value)
+
+
+@case(
+    "collectives/ring",
+    spec="In a ring of batched sends and receives every rank gets its neighbour's tensor.",
+    capability=COLLECTIVES,
+    params={"n": SEVERAL},
+)
+def test_ring(world, n):
+    each_has(world(n, _ring), [payload((rank - 1) % n) for rank in range(n)], "the neighbour's")
+
+
+@case(
+    "collectives/ring-many-rounds",
+    spec="After as many rounds as ranks, a hundred times over, everyone has his own tensor again.",
+    capability=COLLECTIVES,
+)
+def test_ring_many_rounds(world):
+    each_has(world(2, _ring, rounds=200), [payload(0), payload(1)], "after 200 rounds")
+
+
+def _interleaved(rank):
+    import torch
+    import torch.distributed as dist
+
+    other = 1 - rank.rank
+    sent = [tensor_of(rank, [100.0 * rank.rank + each]) for each in range(20)]
+    got = [torch.zeros(1, device=rank.gpu.device) for _ in range(20)]
+    ops = []
+    for mine, theirs in zip(sent, got, strict=True):
+        ops.append(dist.P2POp(dist.isend, mine, other))
+        ops.append(dist.P2POp(dist.irecv, theirs, other))
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    return values_of(torch.cat(got))
+
+
+@case(
+    "collectives/messages-keep-order",
+    spec="Twenty messages in both directions at once arrive in the order they were sent.",
+    capability=COLLECTIVES,
+)
+def test_messages_keep_order(world):
+    expected = [[100.0 * (1 - rank) + each for each in range(20)] for rank in range(2)]
+    each_has(world(2, _interleaved), expected, "twenty messages")
+
+
+def _to_itself(rank):
+    import torch
+    import torch.distributed as dist
+
+    def call():
+        dist.send(torch.zeros(1, device=rank.gpu.device), rank.rank)
+        return "accepted"
+
+    return or_refused(call)
+
+
+@case(
+    "collectives/send-to-itself",
+    spec="Sending to one's own rank is refused with an error.",
+    capability=COLLECTIVES,
+    outcome="unsupported",
+)
+def test_send_to_itself(world):
+    refused_by_all(world(2, _to_itself), "a message to itself")
+
+
+def _from_anyone(rank):
+    import torch
+    import torch.distributed as dist
+
+    value = tensor_of(rank, [float(rank.rank)])
+    if rank.rank:
+        return or_refused(lambda: dist.send(value, 0)) or "sent"
+    found = []
+    for _ in range(rank.world - 1):
+        got = torch.zeros(1, device=rank.gpu.device)
+        source = or_refused(lambda got=got: dist.recv(got))
+        if isinstance(source, str):
+            for other in range(1, rank.world):
+                dist.recv(got, other)
+            return source
+        found.append([source, float(got)])
+    return sorted(found)
+
+
+@case(
+    "collectives/receive-from-anyone",
+    spec="A receive without a source names the rank that sent what it got, or is refused.",
+    capability=COLLECTIVES,
+)
+def test_receive_from_anyone(world):
+    found = world(3, _from_anyone)[0]
+    if not isinstance(found, str):
+        assert found == [[1, 1.0], [2, 2.0]], f"rank 0 got {found} as source and value"
+
+
+def _thousand(rank):
+    """500 messages to the right and as many from the left, in one batch."""
+    import torch
+    import torch.distributed as dist
+
+    right, left = (rank.rank + 1) % rank.world, (rank.rank - 1) % rank.world
+    sent = [tensor_of(rank, [1000.0 * rank.rank + each]) for each in range(500)]
+    got = [torch.zeros(1, device=rank.gpu.device) for _ in range(500)]
+    sends = [dist.P2POp(dist.isend, value, right) for value in sent]
+    receives = [dist.P2POp(dist.irecv, value, left) for value in got]
+    for work in dist.batch_isend_irecv(sends + receives):
+        work.wait()
+    return values_of(torch.cat(got))
+
+
+@case(
+    "collectives/thousand-messages",
+    spec="A batch of a thousand sends and receives delivers each of them, in order.",
+    capability=COLLECTIVES,
+    params={"n": (2, 3)},
+)
+def test_thousand_messages(world, n):
+    expected = [[1000.0 * ((rank - 1) % n) + each for each in range(500)] for rank in range(n)]
+    each_has(world(n, _thousand), expected, "500 messages from the left")
+
+
+def _asymmetric(rank):
+    """Rank r sends r messages to each lower rank, and none to the others."""
+    import torch
+    import torch.distributed as dist
+
+    me, n = rank.rank, rank.world
+    ops, got = [], []
+    for other in range(n):
+        for number in range(max(me, other)):
+            if me > other:
+                ops.append(dist.P2POp(dist.isend, tensor_of(rank, [10.0 * me + number]), other))
+            elif me < other:
+                got.append(torch.zeros(1, device=rank.gpu.device))
+                ops.append(dist.P2POp(dist.irecv, got[-1], other))
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    return [float(value) for value in got]
+
+
+@case(
+    "collectives/asymmetric-messages",
+    spec="Ranks whose batches have other numbers of sends and receives get what was sent to them.",
+    capability=COLLECTIVES,
+    params={"n": (2, 3, 4)},
+)
+def test_asymmetric_messages(world, n):
+    expected = [
+        [10.0 * other + number for other in range(me + 1, n) for number in range(other)]
+        for me in range(n)
+    ]
+    each_has(world(n, _asymmetric), expected, "messages from higher ranks")
+
+
+def _tagged(rank):
+    import torch
+    import torch.distributed as dist
+
+    if rank.rank == 0:
+        work = [dist.isend(tensor_of(rank, [float(tag)]), 1, tag=tag) for tag in (1, 2)]
+        for each in work:
+            each.wait()
+        return None
+    got = {tag: torch.zeros(1, device=rank.gpu.device) for tag in (2, 1)}
+    for tag, value in got.items():
+        dist.irecv(value, 0, tag=tag).wait()
+    return [float(got[1]), float(got[2])]
+
+
+@case(
+    "collectives/tags",
+    spec="Whether a receive waits for the message of its tag depends on the library.",
+    capability=COLLECTIVES,
+    outcome="undefined",
+)
+def test_tags(world, record):
+    found = world(2, _tagged)[1]
+    record(f"messages of tags 1 and 2, received in reverse, arrived as {found}")
+
+
+def _pending(rank):
+    import torch
+    import torch.distributed as dist
+
+    other = dist.new_group()
+    got = torch.zeros(4, device=rank.gpu.device)
+    receive = dist.irecv(got, 1) if rank.rank == 0 else None
+    value = tensor_of(rank, payload(rank.rank))
+    dist.all_reduce(value, group=other)
+    summed = values_of(value)
+    if receive is None:
+        dist.send(tensor_of(rank, [5.0] * 4), 0)
+    else:
+        receive.wait()
+    return [summed, values_of(got)]
+
+
+@case(
+    "collectives/pending-receive",
+    spec="A receive whose message is not sent yet keeps no sum of another group waiting.",
+    capability=COLLECTIVES,
+    traps=("C09",),
+)
+def test_pending_receive(world):
+    expected = [[total(2), [5.0] * 4], [total(2), [0.0] * 4]]
+    each_has(world(2, _pending), expected, "a sum beside a pending receive, and what it received")
+
+
+def _shared(rank):
+    """Rank 1 writes into memory of rank 0, which it opened by the handle that rank 0 sent."""
+    from multiprocessing.reduction import ForkingPickler
+
+    import torch
+    import torch.distributed as dist
+    import torch.multiprocessing as processes
+
+    def call():
+        processes.set_sharing_strategy("file_system")
+        handle = [None]
+        if rank.rank == 0:
+            mine = torch.zeros(16, device=rank.gpu.device)
+            handle = [bytes(ForkingPickler.dumps(mine))]
+        dist.broadcast_object_list(handle, 0)
+        if rank.rank == 1:
+            mine = ForkingPickler.loads(handle[0])
+            mine.fill_(7.0)
+            rank.gpu.synchronize()
+        dist.barrier()
+        seen = values_of(mine)
+        dist.barrier()
+        return seen
+
+    return or_refused(call)
+
+
+@case(
+    "collectives/memory-of-another-rank",
+    spec="What one rank writes into memory that another shared with it is seen by both.",
+    capability=COLLECTIVES,
+    traps=("C11",),
+)
+def test_memory_of_another_rank(world):
+    each_has(world(2, _shared), [[7.0] * 16] * 2, "memory shared between two ranks")
