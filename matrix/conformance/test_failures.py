@@ -260,3 +260,102 @@ def _is_alive(pid):
     except ProcessLookupError:
         return False
     return True
+
+
+def _crossed(rank):
+    """Both ranks send what no one receives; [how it ended, seconds]."""
+    import datetime
+
+    import torch
+    import torch.distributed as dist
+
+    group = dist.new_group(timeout=datetime.timedelta(seconds=LIMIT_S))
+    dist.barrier(group=group)
+    large = torch.ones(1 << 24, device=rank.gpu.device)
+    started = time.monotonic()
+    try:
+        dist.send(large, 1 - rank.rank, group=group)
+        rank.gpu.synchronize()
+    except RuntimeError as error:
+        return [type(error).__name__, time.monotonic() - started]
+    return ["", time.monotonic() - started]
+
+
+@case(
+    "failures/crossed-sends-time-out",
+    spec="Two ranks that send to each other and never receive raise within the group's timeout "
+    "and two seconds.",
+    capability=COLLECTIVES,
+)
+def test_crossed_sends_time_out(world):
+    for me, (kind, seconds) in enumerate(world(2, _crossed)):
+        limit = LIMIT_S + SLACK_S
+        assert kind, f"rank {me} sent 64 MiB that nobody received, in {seconds:.1f} s"
+        assert seconds < limit, f"rank {me} waited {seconds:.1f} s, the bound is {limit} s"
+
+
+def _one_is_late(rank, late):
+    """What rank 0 is told by a barrier over the host to which one rank does not come."""
+    import datetime
+
+    import torch.distributed as dist
+
+    group = dist.new_group(backend="gloo")
+    dist.barrier(group=group)
+    if rank.rank == late:
+        return None
+    try:
+        dist.monitored_barrier(group, timeout=datetime.timedelta(seconds=LIMIT_S))
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+@case(
+    "failures/monitored-barrier-names-the-rank",
+    spec="A monitored barrier to which a rank does not come raises on every other rank, and names "
+    "it on rank 0.",
+    capability=COLLECTIVES,
+    params={"late": (1, 2)},
+)
+def test_monitored_barrier_names_the_rank(world, late):
+    told = world(3, _one_is_late, late=late)
+    for me, message in enumerate(told):
+        assert me == late or message, f"rank {me} passed a barrier that rank {late} did not reach"
+    assert f"ank {late}" in told[0], f"rank 0 is not told of rank {late}: {told[0]}"
+
+
+def _given_up(rank):
+    """Seconds to give a group up in which a sum still waits for rank 1, and a sum over a new one.
+
+    Giving up stops at once where the library can abort.
+    """
+    import torch
+    import torch.distributed as dist
+
+    group = dist.new_group()
+    dist.barrier(group=group)
+    pending = None
+    if rank.rank == 0:
+        pending = dist.all_reduce(
+            torch.ones(1024, device=rank.gpu.device), group=group, async_op=True
+        )
+    started = time.monotonic()
+    if pending is not None:
+        group.abort()
+    seconds = time.monotonic() - started
+    fresh = torch.ones(1, device=rank.gpu.device)
+    dist.all_reduce(fresh)
+    return [seconds, float(fresh)]
+
+
+@case(
+    "failures/abort-in-flight",
+    spec="A group is aborted at once while a sum of it waits for another rank, and other groups "
+    "go on.",
+    capability=COLLECTIVES,
+)
+def test_abort_in_flight(world):
+    for me, (seconds, summed) in enumerate(world(2, _given_up)):
+        assert seconds < SLACK_S, f"rank {me} needed {seconds:.1f} s to give a group up"
+        assert summed == 2.0, f"rank {me} sums {summed} over the group that was not aborted"
