@@ -71,3 +71,76 @@ def test_replays_accumulate(gpu, torch):
         graph.replay()
     gpu.synchronize()
     assert set(total.cpu().tolist()) == {5.0}, f"five replays added {total.cpu().tolist()[0]}"
+
+
+@case(
+    "graphs/capture-over-streams",
+    spec="Work that forks to a second stream and joins again is captured whole.",
+    capability=(GRAPHS, Capability.STREAMS),
+    covers=("Backend.Graph", "Backend.Stream", "Backend.current_stream"),
+    traps=("G03",),
+)
+def test_capture_over_streams(gpu, torch):
+    graph, side = gpu.Graph(), gpu.Stream()
+    source = torch.zeros(256, device=gpu.device)
+    with torch.cuda.graph(graph):
+        side.wait_stream(gpu.current_stream())
+        with gpu.stream(side):
+            there = source + 1
+        here = source * 2
+        gpu.current_stream().wait_stream(side)
+        result = here + there
+    for value in (1.0, 4.0):
+        source.fill_(value)
+        graph.replay()
+        gpu.synchronize()
+        found = set(result.cpu().tolist())
+        assert found == {3 * value + 1}, f"both branches over {value} add up to {sorted(found)[:3]}"
+
+
+def _captured_beside(rank, within):
+    """A captured doubling, with a sum of all ranks finished before it or captured in it."""
+    import torch
+    import torch.distributed as dist
+
+    gpu = rank.gpu
+    warm = torch.ones(1024, device=gpu.device)
+    dist.all_reduce(warm, async_op=True).wait()
+    gpu.synchronize()
+    graph = gpu.Graph()
+    source = torch.zeros(1024, device=gpu.device)
+    with torch.cuda.graph(graph):
+        result = source * 2
+        if within:
+            dist.all_reduce(result)
+    source.fill_(rank.rank + 1.0)
+    graph.replay()
+    gpu.synchronize()
+    return [float(result.min()), float(result.max())]
+
+
+@case(
+    "graphs/capture-beside-collectives",
+    spec="A capture succeeds after collectives that were waited for, whatever watches over them.",
+    capability=(GRAPHS, Capability.COLLECTIVES),
+    covers=("Backend.Graph",),
+    traps=("C07",),
+)
+def test_capture_beside_collectives(gpu, world):
+    gpu.Graph()
+    for rank, found in enumerate(world(2, _captured_beside, within=False)):
+        expected = [2.0 * (rank + 1)] * 2
+        assert found == expected, f"rank {rank}: the graph gives {found}, not {expected}"
+
+
+@case(
+    "graphs/collective-in-a-graph",
+    spec="A sum of all ranks that was captured sums what the ranks hold at each replay.",
+    capability=(GRAPHS, Capability.COLLECTIVES),
+    covers=("Backend.Graph",),
+    traps=("C07", "G03"),
+)
+def test_collective_in_a_graph(gpu, world):
+    gpu.Graph()
+    for rank, found in enumerate(world(2, _captured_beside, within=True)):
+        assert found == [6.0, 6.0], f"rank {rank}: the captured sum of 2 and 4 is {found}"
