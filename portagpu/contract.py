@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from portagpu.training import Ranges, Training
+from portagpu.variables import Variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -257,6 +258,8 @@ class Plugin(ABC):
     """Whose GPUs these are, as ``portagpu.inventory`` calls it; empty for a CPU."""
     shared: ClassVar[bool] = False
     """True where all ranks of a machine share one device, so that any index opens it (a CPU)."""
+    variables: ClassVar[Variables] = Variables()
+    """The vendor's names of variables for what every stack can do; since contract 1.1."""
 
     @abstractmethod
     def status(self) -> Status:

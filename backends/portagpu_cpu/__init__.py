@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from portagpu.contract import Plugin, Status
+from portagpu.variables import Variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +22,7 @@ class CpuPlugin(Plugin):
     name = "cpu"
     contract = (1, 0)
     shared = True
+    variables = Variables(caches={"TORCHINDUCTOR_CACHE_DIR": "inductor"})
 
     def status(self) -> Status:
         """Usable where torch is installed; never automatic, because any torch runs on a CPU."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import time
 
 import portagpu as pg
@@ -389,3 +390,19 @@ def test_views_share(gpu, torch):
     base = torch.zeros(10, device=gpu.device)
     base[2:5].fill_(7)
     assert base.cpu().tolist() == [0, 0, 7, 7, 7, 0, 0, 0, 0, 0], "a view wrote somewhere else"
+
+
+@case(
+    "memory/host-memory-from-the-device",
+    spec="Whether the device may compute on memory of the host, moving pages as it touches them, "
+    "depends on hardware, driver and settings.",
+    outcome="undefined",
+    traps=("M04",),
+)
+def test_host_memory_from_the_device(gpu, record):
+    properties = gpu.get_device_properties()
+    features = str(getattr(properties, "gcnArchName", "")).partition(":")[2] or "none stated"
+    record(f"features of the architecture: {features}")
+    record(f"HSA_XNACK is {os.environ.get('HSA_XNACK', 'not set')}")
+    integrated = getattr(properties, "is_integrated", None)
+    record(f"the device shares the host's memory: {'yes' if gpu.plugin.shared else integrated}")

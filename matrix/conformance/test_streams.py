@@ -478,3 +478,31 @@ def test_events_across_threads(gpu):
     thread.join()
     event.synchronize()
     assert event.query() is True, "an event of another thread has not happened"
+
+
+@case(
+    "streams/streams-overlap",
+    spec="How many streams run at the same time is the device's affair: several may share a queue.",
+    capability=(STREAMS, EVENTS),
+    outcome="undefined",
+    covers=("Backend.Stream", "Backend.stream", "Backend.Event"),
+    traps=("G01",),
+)
+def test_streams_overlap(gpu, torch, record):
+    streams = [gpu.Stream() for _ in range(8)]
+    # one block's worth of work each, which leaves room for the others
+    values = [torch.ones(64, device=gpu.device) for _ in streams]
+
+    def all_of(chosen):
+        gpu.synchronize()
+        started = time.perf_counter()
+        for stream, value in zip(chosen, values, strict=True):
+            with gpu.stream(stream):
+                for _ in range(200):
+                    value.mul_(1.0001)
+        gpu.synchronize()
+        return time.perf_counter() - started
+
+    all_of(streams)
+    apart, together = all_of(streams), all_of(streams[:1] * len(streams))
+    record(f"eight streams take {apart / together:.2f} of the time of one with all the work")

@@ -1,0 +1,229 @@
+"""Kernels: work that a warp of 64 lanes, its masks and its indices get wrong if written for 32."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import time
+
+from portagpu.suite import NotClaimed, case
+
+LANES = (1, 31, 32, 33, 63, 64, 65, 127, 1000, 4097)
+"""Numbers of elements below, at and above one warp of 32 and of 64, and more than a block."""
+CHILD_LIMIT_S = 45.0
+
+
+@case(
+    "kernels/every-lane-is-counted",
+    spec="Selecting, compacting and counting by a mask find the elements of every lane.",
+    traps=("K02", "K03"),
+    params={"n": LANES},
+)
+def test_every_lane_is_counted(gpu, torch, n):
+    every_third = [place for place in range(n) if place % 3 != 1]
+    mask = torch.tensor([place % 3 != 1 for place in range(n)], device=gpu.device)
+    values = torch.arange(n, device=gpu.device)
+    found = {
+        "nonzero": mask.nonzero().flatten().tolist(),
+        "masked_select": values.masked_select(mask).tolist(),
+        "boolean index": values[mask].tolist(),
+    }
+    for name, places in found.items():
+        lost = sorted(set(every_third) - set(places))
+        assert places == every_third, f"{name} of {n} elements loses {lost[:4]} or their order"
+    count = int(mask.sum())
+    assert count == len(every_third), f"{count} of {len(every_third)} set elements are counted"
+
+
+@case(
+    "kernels/prefix-sums",
+    spec="A prefix sum and a bucket search over more than one warp have no two elements share a "
+    "place.",
+    traps=("K02", "K05"),
+    params={"n": LANES},
+)
+def test_prefix_sums(gpu, torch, n):
+    ones = torch.ones(n, dtype=torch.int64, device=gpu.device)
+    offsets = ones.cumsum(0).tolist()
+    assert offsets == list(range(1, n + 1)), f"prefix sums of {n} ones are not 1 to {n}"
+    edges = torch.arange(0, 2 * n, 2, device=gpu.device)
+    buckets = torch.bucketize(torch.arange(1, 2 * n, 2, device=gpu.device), edges).tolist()
+    assert buckets == list(range(1, n + 1)), f"{n} values are put into buckets {buckets[:4]}..."
+
+
+@case(
+    "kernels/one-among-many",
+    spec="A reduction finds the one element that differs, on whichever lane it is.",
+    traps=("K03", "K05"),
+    params={"n": (64, 127, 1024)},
+)
+def test_one_among_many(gpu, torch, n):
+    # row r has its one in column r
+    values = torch.eye(n, device=gpu.device)
+    places = values.argmax(1).tolist()
+    wrong = [row for row, place in enumerate(places) if place != row]
+    assert not wrong, f"of {n} columns the greatest in row {wrong[0]} is said to be another"
+    sums = set(values.sum(1).tolist()) | set(values.amax(1).tolist())
+    assert sums == {1.0}, f"sums and maxima of rows with a single one are {sorted(sums)[:3]}"
+    assert bool(values.any(1).all()), "a row with a single one is said to have none"
+
+
+@case(
+    "kernels/lane-past-the-block",
+    spec="A reduction over rows of any length takes in all of it and nothing behind it.",
+    traps=("K05",),
+    params={"n": (33, 64, 65, 1023, 1025, 5000)},
+)
+def test_lane_past_the_block(gpu, torch, n):
+    # whole numbers: exact in any order; the poison is what a block must not read
+    base = torch.full((8, n + 64), math.inf, device=gpu.device)
+    base[:, :n] = torch.arange(n, device=gpu.device) % 7
+    expected = float(sum(place % 7 for place in range(n)))
+    sums = base[:, :n].sum(1).tolist()
+    assert sums == [expected] * 8, f"rows of {n} elements sum to {sums[0]}, not {expected}"
+
+
+INDEX = """
+import sys
+import portagpu as pg
+import torch
+import torch.nn.functional as F
+gpu = pg.backend(sys.argv[1])
+table = torch.ones(8, 4, device=gpu.device)
+try:
+    found = F.embedding(torch.tensor([8], device=gpu.device), table)
+    gpu.synchronize()
+    print("gave", found.cpu().flatten().tolist())
+except (IndexError, RuntimeError) as error:
+    print("raised", type(error).__name__)
+"""
+
+
+@case(
+    "kernels/index-out-of-range",
+    spec="Whether an index behind the last row raises, or reads what is there, is not said of a "
+    "device: check indices on the host.",
+    outcome="undefined",
+    traps=("K20",),
+)
+def test_index_out_of_range(gpu, record):
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", INDEX, gpu.name],
+            capture_output=True,
+            text=True,
+            timeout=CHILD_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        record(f"an index behind the last row did not return within {CHILD_LIMIT_S:.0f} s")
+        return
+    said = done.stdout.strip() or f"ended the process with status {done.returncode}"
+    record(f"an index behind the last row {said}")
+
+
+@case(
+    "kernels/first-call-of-a-shape",
+    spec="How much longer the first convolution of a shape takes than the twentieth is the "
+    "library's affair; it belongs to no measurement.",
+    outcome="undefined",
+    traps=("E09",),
+)
+def test_first_call_of_a_shape(gpu, torch, record):
+    layer = torch.nn.Conv1d(8, 8, 3).to(gpu.device)
+    ratios = []
+    for length in (101, 211, 307):
+        signal = torch.ones(1, 8, length, device=gpu.device)
+        seconds = []
+        for _ in range(20):
+            gpu.synchronize()
+            started = time.perf_counter()
+            layer(signal)
+            gpu.synchronize()
+            seconds.append(time.perf_counter() - started)
+        ratios.append(seconds[0] / seconds[-1])
+    record(f"the first call took up to {max(ratios):.0f} times as long as the twentieth")
+
+
+SOURCE = """
+#include <mma.h>
+#if CUDA_VERSION >= 12000
+#endif
+__global__ void __launch_bounds__(256, 4) kernel(int *out) {
+  __shared__ int s[32];
+  int lane = threadIdx.x & 31;
+  unsigned mask = __ballot_sync(0xffffffff, lane < 7);
+  s[threadIdx.x >> 5] = __popc(mask);
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  out[threadIdx.x] = s[0] + warpSize;
+}
+"""
+KEPT = {
+    "a mask of 32 lanes": "0xffffffff",
+    "a count of 32 bits": "__popc(",
+    "a lane of 32": "& 31",
+    "a slot for each 32 threads": ">> 5",
+    "two launch bounds": "__launch_bounds__(256, 4)",
+    "PTX": "%%laneid",
+    "CUDA's matrix header": "<mma.h>",
+}
+
+TRANSLATE = """
+import json, sys
+from torch.utils.hipify import hipify_python
+folder = sys.argv[1]
+result = hipify_python.hipify(
+    project_directory=folder, output_directory=folder, is_pytorch_extension=True,
+    extra_files=[folder + "/kernel.cu"], show_detailed=False)
+paths = [each.hipified_path for each in result.values() if each.hipified_path]
+print(json.dumps(open(paths[0]).read() if paths else ""))
+"""
+
+
+@case(
+    "kernels/translated-sources",
+    spec="What torch's translation of CUDA sources leaves as it was written for 32 lanes.",
+    outcome="undefined",
+    traps=("K03", "K04", "K09", "K12", "K21", "K22"),
+)
+def test_translated_sources(tmp_path, record):
+    (tmp_path / "kernel.cu").write_text(SOURCE, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", TRANSLATE, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=CHILD_LIMIT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise NotClaimed(f"torch translates nothing here: {done.stderr.strip().splitlines()[-1]}")
+    text = json.loads(done.stdout.splitlines()[-1])
+    kept = [what for what, pattern in KEPT.items() if pattern in text]
+    record(f"of {len(KEPT)} constructs it keeps {', '.join(kept) or 'none'}")
+
+
+@case(
+    "kernels/calibrated-spin",
+    spec="A spin of 20 ms that was calibrated by events lasts 20 ms, whatever the device counts.",
+    outcome="bounded: within 20 % of 20 ms",
+    traps=("K19", "G05"),
+)
+def test_calibrated_spin(gpu, torch):
+    if gpu.device.type == "cpu":
+        raise NotClaimed("a CPU computes when it is called: there is nothing to spin on it")
+
+    def spin_ms(cycles):
+        start, end = gpu.Event(enable_timing=True), gpu.Event(enable_timing=True)
+        start.record()
+        torch.cuda._sleep(cycles)
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end)
+
+    spin_ms(1000)
+    per_cycle = spin_ms(1_000_000) / 1e6
+    asked = 20.0
+    found = spin_ms(int(asked / per_cycle))
+    assert abs(found - asked) <= 0.2 * asked, f"a spin of {asked} ms took {found:.1f} ms"

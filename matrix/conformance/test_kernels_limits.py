@@ -1,0 +1,105 @@
+"""Kernels: the limits of launches that differ between architectures, from the targets' facts."""
+
+from __future__ import annotations
+
+from portagpu.errors import LimitExceeded
+from portagpu.sizing import Sizing
+from portagpu.suite import case, refused
+from portagpu.target import load_target
+
+
+def _sizing(product):
+    """What a backend plans with on that product."""
+    target = load_target(product)
+    limits = ("unit_count", "max_threads_per_block", "max_threads_per_unit", "max_blocks_per_unit")
+    return Sizing(target.arch.warp_size, *(target.value(f"exec.{name}") for name in limits), target)
+
+
+@case(
+    "kernels/threads-of-a-launch",
+    spec="One launch has less than 2^32 threads a dimension on AMD, where more are lost silently; "
+    "NVIDIA limits the blocks alone.",
+    covers=("Sizing.check",),
+    traps=("K10",),
+)
+def test_threads_of_a_launch():
+    blocks = (1 << 32) // 256
+    amd, nvidia = _sizing("amd-mi300x"), _sizing("nvidia-h100-sxm")
+    amd.check(blocks - 1, 256)
+    refused(lambda: amd.check(blocks, 256), LimitExceeded, "2^32 threads on amd-mi300x")
+    nvidia.check(blocks, 256)
+    nvidia.check((1 << 31) - 1, 1024)
+    refused(lambda: nvidia.check(1 << 31, 1), LimitExceeded, "2^31 blocks on nvidia-h100-sxm")
+
+
+@case(
+    "kernels/large-plans-stay-inside",
+    spec="A plan for more elements than a launch has threads strides over them.",
+    covers=("Sizing.launch",),
+    traps=("K10", "M08"),
+    params={"product": ("amd-mi300x", "amd-rx9070xt", "nvidia-h100-sxm", "nvidia-rtx4090")},
+)
+def test_large_plans_stay_inside(product):
+    n = (1 << 32) + 1024
+    plan = _sizing(product).launch(n)
+    assert plan.threads < 1 << 32, f"{product}: a plan of {plan.threads} threads"
+    reached = plan.threads * plan.work_per_thread
+    assert reached >= n, f"{product}: the plan reaches {reached} of {n} elements"
+    short = plan.threads * (plan.work_per_thread - 1)
+    assert short < n, f"{product}: every thread strides once more than it needs to"
+
+
+GRID = {"nvidia-h100-sxm": 65535, "amd-rx9070xt": 65536, "amd-mi300x": 65536}
+"""Blocks along y: CUDA C++ Programming Guide, table of compute capabilities; HIP's own runtime."""
+
+
+@case(
+    "kernels/grid-along-y",
+    spec="A grid that is too tall is refused with the limit's name: the long dimension is x.",
+    covers=("Sizing.check",),
+    traps=("K11",),
+    params={"product": tuple(GRID)},
+)
+def test_grid_along_y(product):
+    sizing, most = _sizing(product), GRID[product]
+    sizing.check((1, most), 64)
+    error = refused(lambda: sizing.check((1, most + 1), 64), LimitExceeded, f"{most + 1} blocks")
+    assert "exec.max_grid_y" in str(error), f"the limit is not named: {error}"
+    sizing.check(8 * most, 64)
+
+
+@case(
+    "kernels/warps-of-a-block",
+    spec="A block has at most 32 warps of 32 threads or 16 of 64, and 32 of 64 are refused.",
+    covers=("Sizing.check", "Sizing.max_num_warps"),
+    traps=("K01", "K06"),
+    params={"product": ("amd-mi300x", "amd-mi250x", "nvidia-h100-sxm", "amd-rx9070xt")},
+)
+def test_warps_of_a_block(product):
+    sizing = _sizing(product)
+    most = 16 if product.startswith("amd-mi") else 32
+    assert sizing.max_num_warps == most, f"{product} has {sizing.max_num_warps} warps a block"
+    sizing.check(1, most * sizing.warp_size)
+    beyond = 32 * 64 if most == 16 else 33 * 32
+    refused(lambda: sizing.check(1, beyond), LimitExceeded, f"a block of {beyond} threads")
+
+
+@case(
+    "kernels/units-are-the-products",
+    spec="A persistent grid has one wave of blocks of this product, not of 132 or 108 units.",
+    covers=("Sizing.launch",),
+    traps=("M08",),
+    params={"product": ("amd-mi300x", "amd-mi250x", "nvidia-h100-sxm", "nvidia-a100-sxm-80gb")},
+)
+def test_units_are_the_products(product):
+    # vendors' data sheets; a target of MI250X is one of its two dies
+    units = {
+        "amd-mi300x": 304,
+        "amd-mi250x": 110,
+        "nvidia-h100-sxm": 132,
+        "nvidia-a100-sxm-80gb": 108,
+    }[product]
+    sizing = _sizing(product)
+    assert sizing.unit_count == units, f"{product} has {sizing.unit_count} units, not {units}"
+    grid = sizing.launch(1 << 40).grid
+    assert grid % units == 0, f"{product}: {grid} blocks leave some of {units} units without work"
