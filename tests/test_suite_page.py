@@ -1,0 +1,76 @@
+"""The pages about the suite are current, and what they promise holds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from portagpu.suite import list_cases
+from portagpu.suite.machine import Listed
+from portagpu.suite.page import Trap, page, traps
+from portagpu.suite.select import base_id
+
+DOCS = Path(__file__).parent.parent / "docs"
+RAN_HERE = {"cpu", "nvidia", "amd"}
+WITHOUT_A_CASE = {"K07", "K14", "K15", "K16", "P06", "P07", "P12", "P16", "P22"}
+"""Traps that no case looks for yet: kernels that are compiled, and products in other formats."""
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[Listed]:
+    return list_cases()
+
+
+def test_the_page_of_cases_is_current(cases: list[Listed]) -> None:
+    written = (DOCS / "cases.md").read_text(encoding="utf-8")
+    due = "docs/cases.md is not current: python -m portagpu.suite.page > docs/cases.md"
+    assert written == page(cases, traps()), due
+
+
+def test_there_are_300_cases_before_their_parameters(cases: list[Listed]) -> None:
+    assert len({base_id(each.id) for each in cases}) >= 300
+
+
+def test_every_trap_of_a_case_is_a_known_one(cases: list[Listed]) -> None:
+    known = {trap.id for trap in traps()}
+    assert len(known) == 96
+    strange = {name for each in cases for name in each.traps} - known
+    assert not strange, f"cases name {', '.join(sorted(strange))}, which traps.toml has not"
+
+
+def test_every_trap_that_runs_anywhere_has_a_case(cases: list[Listed]) -> None:
+    named = {name for each in cases for name in each.traps}
+    missing = {trap.id for trap in traps() if RAN_HERE & set(trap.on)} - named
+    assert missing <= WITHOUT_A_CASE, f"no case for {', '.join(sorted(missing - WITHOUT_A_CASE))}"
+
+
+def test_the_questions_about_collectives_name_cases_that_exist(cases: list[Listed]) -> None:
+    text = (DOCS / "collective-cases.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| .+ \| (.+) \|$", text, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, 40))
+    known = {base_id(each.id) for each in cases}
+    for number, names in rows:
+        ids = re.findall(r"`([^`]+)`", names)
+        assert ids, f"question {number} has no case"
+        assert set(ids) <= known, f"question {number} names {set(ids) - known}"
+
+
+def test_collectives_run_on_every_world(cases: list[Listed]) -> None:
+    labels = {each.id.partition("[")[2] for each in cases if each.area == "collectives"}
+    for n in (1, 2, 3, 4, 8):
+        assert any(re.search(rf"\bn{n}\b", each) for each in labels), f"no case on {n} ranks"
+
+
+def test_a_page_escapes_and_counts() -> None:
+    forms = [
+        Listed(id=f"rng/x[{n}]", area="rng", spec="a | b_c.", traps=("T01",), capability=("a", "b"))
+        for n in (1, 2)
+    ]
+    text = page(forms, [Trap("T01", "1 * 2", ("cpu",)), Trap("T02", "none", ("source",))])
+    assert "| `x` | 2 | a \\| b\\_c. | a, b | exact | T01 |" in text
+    assert "| rng | 1 | 2 |" in text
+    assert "| T01 | 1 \\* 2 | cpu | `rng/x` |" in text
+    assert "| T02 | none | source |  |" in text
+    assert "## memory" not in text
