@@ -11,7 +11,6 @@ import math
 from portagpu.contract import Capability
 from portagpu.suite import case
 from portagpu.suite.ranks import (
-    FLOATS,
     SEVERAL,
     columns,
     each_has,
@@ -24,13 +23,13 @@ from portagpu.suite.ranks import (
     total,
     values_of,
 )
+from portagpu.suite.values import FLOATS, UNIT
 
 COLLECTIVES = Capability.COLLECTIVES
 SIGNED = ("int64", "int32", "int16", "int8")
 UNSIGNED = {"uint8": 8, "uint16": 16, "uint32": 32}
 FP8 = ("float8_e4m3fn", "float8_e4m3fnuz")
 EVERY = (*FLOATS, *SIGNED, *UNSIGNED, "complex64", *FP8)
-UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
 def _all_reduce(rank, dtype, op="SUM", values=None):

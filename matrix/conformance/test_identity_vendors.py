@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import math
 import operator
 import os
 
 from portagpu.arch import Arch
 from portagpu.host import visibility
-from portagpu.inventory.model import Findings
 from portagpu.suite import NotClaimed, case, refused
 from portagpu.target import identify, load_target
 from portagpu.torchbuild import read_build, torch_build
@@ -230,21 +228,3 @@ def test_packages_of_one_vendor(record):
         chosen = os.environ.get("FLASH_ATTENTION_TRITON_AMD_ENABLE", "not set")
         version = importlib.metadata.version("flash-attn")
         record(f"flash-attn {version}, FLASH_ATTENTION_TRITON_AMD_ENABLE is {chosen}")
-
-
-@case(
-    "identity/probe-answers",
-    spec="What the vendor's library says of the machine's GPUs is this vendor's, and what it "
-    "cannot say is a sentence, not an error.",
-    covers=("Plugin.probe",),
-    traps=("T04",),
-)
-def test_probe_answers(gpu):
-    found = gpu.plugin.probe()
-    assert isinstance(found, Findings), f"the probe gave a {type(found).__name__}"
-    alien = [each.vendor for each in found.readings if each.vendor != gpu.arch.vendor]
-    assert not alien, f"the probe of the {gpu.name} backend speaks of {', '.join(alien)}"
-    broken = [text for text in found.problems if not text.strip() or "\n" in text]
-    assert not broken, f"a problem is told as {broken[0]!r}"
-    for each in found.readings:
-        assert each.state.power_w is None or math.isfinite(each.state.power_w), "power is no number"

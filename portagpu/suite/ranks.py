@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 WORLDS: Final = (1, 2, 3, 4, 8)
 SEVERAL: Final = WORLDS[1:]
-FLOATS: Final = ("float64", "float32", "bfloat16", "float16")
 REFUSED: Final = "refused: "
 
 
