@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -49,6 +50,30 @@ class Child:
         return self.out
 
 
+def run_child(
+    folder: Path,
+    *words: str,
+    path: Sequence[Path] = (),
+    environment: Mapping[str, str] | None = None,
+    limit_s: float = CHILD_LIMIT_S,
+) -> Child:
+    """Run this Python in ``folder``, which is not on its path, with ``path`` before all others."""
+    passed = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    inherited = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    passed["PYTHONPATH"] = os.pathsep.join([*map(str, path), *inherited])
+    passed["PYTHONSAFEPATH"] = "1"
+    ended = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env={**passed, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+    return Child(ended.returncode, ended.stdout, ended.stderr)
+
+
 @pytest.fixture
 def child(tmp_path: Path) -> Callable[..., Child]:
     """Run this Python in an empty folder: ``child("-c", code, path=[folders before all others])``.
@@ -57,29 +82,7 @@ def child(tmp_path: Path) -> Callable[..., Child]:
     """
     folder = tmp_path / "child"
     folder.mkdir()
-
-    def run(
-        *words: str,
-        path: Sequence[Path] = (),
-        environment: Mapping[str, str] | None = None,
-        limit_s: float = CHILD_LIMIT_S,
-    ) -> Child:
-        passed = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        inherited = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-        passed["PYTHONPATH"] = os.pathsep.join([*map(str, path), *inherited])
-        passed["PYTHONSAFEPATH"] = "1"
-        ended = subprocess.run(
-            [sys.executable, *words],
-            cwd=folder,
-            env={**passed, **(environment or {})},
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            check=False,
-        )
-        return Child(ended.returncode, ended.stdout, ended.stderr)
-
-    return run
+    return partial(run_child, folder)
 
 
 @pytest.fixture

@@ -24,13 +24,17 @@ from portagpu.suite.machine import Listed, Machine
 from portagpu.suite.session import what_happened
 from portagpu_cpu import CpuPlugin
 from portagpu_cpu.backend import CpuBackend
+from portagpu_cuda import PLUGIN as CUDA
+from portagpu_rocm import PLUGIN as ROCM
 from tests import registry_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     import pytest
 
+    from portagpu.contract import Backend
     from portagpu.results import Result
 
 
@@ -104,18 +108,19 @@ def open_device(
             return handle
 
     registry_state.forget(monkeypatch)
-    registry_state.use_plugins(monkeypatch, Opener())
+    registry_state.use_plugins(monkeypatch, Opener(), CUDA, ROCM)
     monkeypatch.setenv("PORTAGPU_BACKEND", "cpu")
     handle = pg.backend()
     assert isinstance(handle, CpuBackend)
     return handle
 
 
-def run(gpu: CpuBackend, name: str) -> Result:
+def run(gpu: Backend, name: str, tmp_path: Path | None = None) -> Result:
     """The result of that case on ``gpu``, judged as the suite judges it."""
     case = everything()[name]
     observed: list[str] = []
     given = {"gpu": gpu, "torch": torch, "target": gpu.target, "record": observed.append}
+    given["tmp_path"] = tmp_path
     wanted = inspect.signature(case.function).parameters
     torch.manual_seed(0)
     kind, reason = "passed", ""

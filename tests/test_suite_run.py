@@ -20,7 +20,6 @@ from portagpu.results import Evidence, Result, Verdict
 from portagpu.suite import Selection, conform, list_cases
 from portagpu.suite.child import SuiteError
 from portagpu.suite.select import SelectionError
-from tests.fake_plugins import install
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -282,87 +281,6 @@ def test_nothing_in_the_users_folder_changes_a_verdict(
     assert found["rng/passes"] == ["PASS", ""]
     assert found["rng/fails"][0] == "FAIL", f"a failing case is {found['rng/fails']}"
     assert found["collectives/asserts"] == ["FAIL", "rank 1: rank 1 checks"], "ranks do not assert"
-
-
-BROKEN = """
-from portagpu_cpu import CpuPlugin
-
-class Broken(CpuPlugin):
-    name = "broken"
-    contract = (1, 0)
-
-    def open(self, index):
-        from portagpu_cpu.backend import CpuBackend
-        import torch.distributed as dist
-
-        class Faulty(CpuBackend):
-            __slots__ = ()
-
-            def activate(self):
-                super().activate()
-                average = dist.all_reduce
-                barrier = dist.barrier
-                scatter = dist.reduce_scatter_tensor
-
-                def sums(tensor, op=dist.ReduceOp.SUM, group=None, async_op=False):
-                    op = dist.ReduceOp.SUM if op == dist.ReduceOp.AVG else op
-                    work = average(tensor, op, group, async_op)
-                    return Early() if async_op else work
-
-                def next_rank(output, whole, **options):
-                    size = output.numel()
-                    return scatter(output, whole.roll(-size), **options)
-
-                class Early:
-                    def wait(self):
-                        return True
-
-                    def is_completed(self):
-                        return False
-
-                dist.all_reduce = sums
-                dist.barrier = lambda *arguments, **options: None
-                dist.reduce_scatter_tensor = next_rank
-
-        handle = Faulty(self, index)
-        handle.name = "broken"
-        return handle
-
-PLUGIN = Broken()
-"""
-
-CONFORM_BROKEN = """
-import json
-from portagpu.suite import Selection, conform
-only = ("collectives/all-reduce-op[AVG-n2]", "collectives/all-reduce-op[SUM-n2]",
-        "collectives/reduce-scatter[n2]", "collectives/barrier[n2]",
-        "collectives/asynchronous[count1]")
-results = conform("broken", selection=Selection(only=only))
-print(json.dumps({each.id: [str(each.verdict), each.reason] for each in results}))
-"""
-
-
-def test_third_party_backend_with_broken_collectives_is_caught(
-    child: Callable[..., Child], tmp_path: Path
-) -> None:
-    (tmp_path / "site").mkdir()
-    install(
-        tmp_path / "site",
-        "portagpu-broken",
-        {"broken": "portagpu_broken:PLUGIN"},
-        {"portagpu_broken": BROKEN},
-    )
-    found = json.loads(child("-c", CONFORM_BROKEN, path=[tmp_path / "site"]).ok())
-    expected = {
-        "collectives/all-reduce-op[AVG-n2]": "all_reduce AVG: rank 0 got",
-        "collectives/reduce-scatter[n2]": "reduce_scatter_tensor: rank 0 got",
-        "collectives/barrier[n2]": "left the barrier",
-        "collectives/asynchronous[count1]": "asynchronous sums: rank 0 got",
-    }
-    for name, sentence in expected.items():
-        assert found[name][0] == "FAIL", f"{name} is {found[name]}"
-        assert sentence in found[name][1], f"{name} says {found[name][1]!r}"
-    assert found["collectives/all-reduce-op[SUM-n2]"] == ["PASS", ""], "a good op does not pass"
 
 
 INTERRUPTED = """

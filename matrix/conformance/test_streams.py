@@ -63,6 +63,7 @@ def test_program_order(gpu, torch):
 )
 def test_current_is_steady(gpu):
     first = gpu.current_stream()
+    assert first is not None, "there is no current stream"
     assert gpu.current_stream() == first, "two calls of current_stream() give two streams"
     assert pg.current_stream() == first, "function and method give two streams"
 
@@ -81,6 +82,7 @@ def test_block_changes_current(gpu, call):
     side = source.Stream()
     with source.stream(side):
         inside = source.current_stream()
+        assert inside is not None, "inside the block there is no current stream"
         assert inside == side, f"inside the block the current stream is {inside!r}"
     assert source.current_stream() == before, "after the block the former stream is not current"
 
@@ -125,6 +127,7 @@ def test_block_restores_after_error(gpu):
 )
 def test_none_changes_nothing(gpu, call):
     before = gpu.current_stream()
+    assert before is not None, "there is no current stream"
     with (gpu if call == "method" else pg).stream(None):
         assert gpu.current_stream() == before, "the stream None changed the current stream"
     assert gpu.current_stream() == before, "after a block of None another stream is current"

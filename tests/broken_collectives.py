@@ -1,0 +1,170 @@
+"""A backend whose collectives are broken, as a module that a test installs.
+
+Each fault is in one call of ``torch.distributed``, or in one dtype or op of it, so that the good
+ones beside it still pass. ``FAULTS`` names them with the case that catches each and a part of its
+sentence.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from portagpu_cpu import CpuPlugin
+
+FAULTS = {
+    "sums instead of averaging": (
+        "collectives/all-reduce-op[AVG-n2]",
+        "all_reduce AVG: rank 0 got",
+    ),
+    "returns early from what is asynchronous": (
+        "collectives/asynchronous[count1]",
+        "asynchronous sums: rank 0 got",
+    ),
+    "is off by one rank in reduce_scatter": (
+        "collectives/reduce-scatter[n2]",
+        "reduce_scatter_tensor: rank 0 got",
+    ),
+    "has a barrier that holds nobody": ("collectives/barrier[n2]", "left the barrier"),
+    "multiplies nothing": (
+        "collectives/all-reduce-op[PRODUCT-n2]",
+        "all_reduce PRODUCT: rank 0 got",
+    ),
+    "saturates integers": ("collectives/integers-wrap", "in int8: rank 0 got [127"),
+    "rounds sums of bfloat16 to eight bits": (
+        "collectives/random-sum-is-bounded[bfloat16-n2]",
+        "times the bound off",
+    ),
+    "flushes subnormal numbers": ("collectives/special-values", "subnormal numbers add up to 0.0"),
+    "sums a copy of strided tensors": (
+        "collectives/strided-all-reduce",
+        "a sum of transposed tensors: rank 0 got",
+    ),
+    "does nothing where it must refuse": (
+        "collectives/bitwise-ops-on-floats[BAND]",
+        "did not refuse BAND of floats",
+    ),
+    "broadcasts from rank 0, whoever is asked": (
+        "collectives/broadcast[root1]",
+        "a broadcast from 1: rank 0 got",
+    ),
+    "gathers in reverse": ("collectives/all-gather[n2]", "all_gather: rank 0 got"),
+    "scatters to the next rank": ("collectives/scatter[root0]", "a scatter from 0: rank 0 got"),
+    "gathers another order at the root": ("collectives/gather[root0]", "a gather at 0: rank 0 got"),
+    "reduces nothing": ("collectives/reduce[root0]", "rank 0 got"),
+    "exchanges nothing": ("collectives/all-to-all[single-n2]", "all_to_all: rank 0 got"),
+    "delivers messages in reverse": (
+        "collectives/messages-keep-order",
+        "twenty messages: rank 0 got",
+    ),
+    "passes a monitored barrier": (
+        "failures/monitored-barrier-names-the-rank[late1]",
+        "passed a barrier",
+    ),
+}
+GOOD = ("collectives/all-reduce-op[SUM-n2]", "collectives/all-reduce-op[MAX-n2]")
+"""Cases that this backend passes."""
+
+
+class Early:
+    """Work that says it was waited for, and was not."""
+
+    def wait(self) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return False
+
+
+def break_collectives(dist: Any) -> None:
+    """Break ``torch.distributed`` in this process."""
+    import torch
+
+    op_of = dist.ReduceOp
+    good = {
+        name: getattr(dist, name)
+        for name in (
+            *(
+                "all_reduce",
+                "reduce_scatter_tensor",
+                "broadcast",
+                "all_gather",
+                "scatter",
+                "gather",
+            ),
+            *("batch_isend_irecv",),
+        )
+    }
+
+    def all_reduce(
+        tensor: Any, op: Any = op_of.SUM, group: Any = None, async_op: bool = False
+    ) -> Any:
+        if op == op_of.PRODUCT or (op == op_of.BAND and tensor.is_floating_point()):
+            return None
+        whole = tensor
+        if tensor.dtype == torch.int8:
+            whole = tensor.int()
+        elif not tensor.is_contiguous():
+            whole = tensor.contiguous()
+        work = good["all_reduce"](whole, op_of.SUM if op == op_of.AVG else op, group, async_op)
+        if tensor.dtype == torch.int8:
+            tensor.copy_(whole.clamp(-128, 127))
+        elif tensor.dtype == torch.bfloat16:
+            tensor.copy_(tensor.to(torch.float8_e5m2))
+        elif tensor.dtype == torch.float32 and tensor.is_contiguous() and not async_op:
+            tensor[tensor.abs() < 2.0**-126] *= 0.0
+        return Early() if async_op else work
+
+    def reduce_scatter_tensor(output: Any, whole: Any, **options: Any) -> Any:
+        return good["reduce_scatter_tensor"](output, whole.roll(-output.numel()), **options)
+
+    def all_gather(parts: list[Any], tensor: Any, **options: Any) -> Any:
+        return good["all_gather"](parts[::-1], tensor, **options)
+
+    def broadcast(tensor: Any, src: int = 0, **options: Any) -> Any:
+        return good["broadcast"](tensor, 0 * src, **options)
+
+    def scatter(tensor: Any, parts: list[Any] | None = None, src: int = 0) -> Any:
+        return good["scatter"](tensor, parts and parts[1:] + parts[:1], src=src)
+
+    def gather(tensor: Any, parts: list[Any] | None = None, dst: int = 0) -> Any:
+        return good["gather"](tensor, parts and parts[::-1], dst=dst)
+
+    def batch_isend_irecv(ops: list[Any]) -> Any:
+        receives = iter([each for each in ops if each.op == dist.irecv][::-1])
+        turned = [next(receives) if each.op == dist.irecv else each for each in ops]
+        return good["batch_isend_irecv"](turned)
+
+    broken = (
+        *(all_reduce, reduce_scatter_tensor, all_gather, broadcast, scatter, gather),
+        *(batch_isend_irecv,),
+    )
+    for function in broken:
+        setattr(dist, function.__name__, function)
+    dist.barrier = dist.monitored_barrier = dist.reduce = lambda *arguments, **options: None
+    dist.all_to_all_single = lambda output, whole, *splits, **options: output.copy_(whole)
+
+
+class Broken(CpuPlugin):
+    """The CPU with broken collectives in every rank."""
+
+    name = "broken"
+    contract = (1, 0)
+
+    def open(self, index: int) -> Any:
+        import torch.distributed as dist
+
+        from portagpu_cpu.backend import CpuBackend
+
+        class Faulty(CpuBackend):
+            __slots__ = ()
+
+            def activate(self) -> None:
+                super().activate()
+                break_collectives(dist)
+
+        handle = Faulty(self, index)
+        handle.name = "broken"
+        return handle
+
+
+PLUGIN = Broken()
