@@ -5,6 +5,7 @@ That shows the cases and the backends to be made for each other, and nothing abo
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -63,6 +64,18 @@ def test_what_no_fact_states_is_skipped(monkeypatch: pytest.MonkeyPatch, gpu: Re
     for name in SKIPPED_WITHOUT_FACTS:
         result = suite_harness.run(handle, name)
         assert result.verdict is expected, f"{name} on {gpu.id}: {result.reason}"
+
+
+@pytest.mark.parametrize("gpu_id", ["h200", "mi300x-spx"])
+def test_live_visibility_cases_know_the_runtime(
+    monkeypatch: pytest.MonkeyPatch, gpu_id: str
+) -> None:
+    handle, _ = opened(monkeypatch, BY_ID[gpu_id])
+    case = suite_harness.everything()["visibility/child-sees-the-device-by-index"]
+    module = sys.modules[case.function.__module__]
+    for name in module.NAMES.values():
+        monkeypatch.delenv(name, raising=False)
+    assert module._runtime(handle) == BY_ID[gpu_id].kind, "its masks are said not to exist"
 
 
 def _swapped(handle: Any) -> None:
