@@ -127,5 +127,16 @@ def test_example_passes_the_conformance_suite(child: Callable[..., Child], demo:
     assert judged["memory/peak-does-not-fall"]["verdict"] == "SKIP", "it does not claim PEAK_MEMORY"
 
 
+@pytest.mark.slow
+def test_example_passes_among_the_tests_of_its_own_project(
+    child: Callable[..., Child], demo: Path
+) -> None:
+    chosen = "identity or rng or streams or kernels or collectives"
+    words = ("-m", "pytest", "-p", "no:cacheprovider", "-q", "-k", chosen)
+    ended = child(*words, "--portagpu-backend", "demo", path=[demo], limit_s=600)
+    assert " passed" in ended.ok()
+    assert "failed" not in ended.out
+
+
 def _bad(result: dict[str, str]) -> bool:
     return result["verdict"] not in {"PASS", "SKIP"}

@@ -174,7 +174,8 @@ def _side_streams(rank):
     covers=("Backend.Stream", "Backend.stream"),
     traps=("C08", "G01"),
 )
-def test_side_streams(world):
+def test_side_streams(gpu, world):
+    gpu.Stream()
     each_has(world(2, _side_streams), [[120.0, 120.0]] * 2, "twice the sum of 20 and 40")
 
 
