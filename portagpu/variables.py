@@ -1,8 +1,8 @@
 """The environment variables with which a vendor's stack is told what every stack can do.
 
 The names differ and so do the values; what one vendor's libraries read another's ignore without a
-word. The names of a vendor are data of its plugin (``gpu.plugin.variables``); the functions here
-return environments for a process that is started later and write none.
+word. A plugin has its vendor's (``gpu.plugin.variables``); the functions here return environments
+for a process that is started later and write none.
 
 >>> from portagpu.variables import Variables
 >>> Variables(caches={"EXAMPLE_CACHE_DIR": "example"}).for_job("/scratch/job-7")
@@ -14,12 +14,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 EXPANDABLE: Final = "expandable_segments"
 """The allocator's setting that not every build of torch has (torch, "CUDA semantics")."""
@@ -33,7 +34,7 @@ class Variables:
     made it. ``caches`` maps a variable to a name inside a job's folder. ``faults`` says what a
     fault leaves behind: no image of the GPU's memory. ``allocator`` are all names that versions of
     torch read settings of the caching allocator from. ``arch_list`` is what extensions are built
-    for, as ``spell_arch`` writes each architecture.
+    for; ``arch_form`` is the form of an architecture's name, and how the list spells it.
     ``expandable_from`` are the first releases of torch and of the vendor's toolkit whose allocator
     has expandable segments; None where every release that this package supports has them.
     """
@@ -44,7 +45,7 @@ class Variables:
     allocator: tuple[str, ...] = ()
     expandable_from: tuple[tuple[int, int], tuple[int, int]] | None = None
     arch_list: str | None = None
-    spell_arch: Callable[[str], str] = str
+    arch_form: tuple[str, str] = (r"(.+)", r"\1")
 
     def for_debugging(self) -> dict[str, str]:
         """The environment in which launches run one by one: slow, and errors where they belong."""
@@ -91,11 +92,62 @@ class Variables:
             raise Unsupported("extensions for this device are not built for architectures")
         if not archs:
             raise ValueError("name the architectures to build for: there is none")
-        spelt = dict.fromkeys(self.spell_arch(arch) for arch in archs)
+        spelt = dict.fromkeys(self._spelt(arch) for arch in archs)
         return {self.arch_list: ";".join(spelt)}
+
+    def _spelt(self, arch: str) -> str:
+        match = re.fullmatch(self.arch_form[0], arch)
+        if match is None:
+            raise ValueError(f"{arch!r} is no architecture that {self.arch_list} can name")
+        return match.expand(self.arch_form[1])
 
 
 def _release(version: str | None) -> tuple[int, int] | None:
     """(6, 4) of "6.4.43482-0f2d60242"; None where there is none."""
     match = re.match(r"(\d+)\.(\d+)", version or "")
     return (int(match[1]), int(match[2])) if match else None
+
+
+BY_RUNTIME: Final[Mapping[str, Variables]] = MappingProxyType(
+    {
+        "cuda": Variables(
+            # CUDA C++ Programming Guide, environment variables
+            one_by_one={"CUDA_LAUNCH_BLOCKING": "1"},
+            caches={
+                "CUDA_CACHE_PATH": "cuda",
+                "TRITON_CACHE_DIR": "triton",
+                "TORCHINDUCTOR_CACHE_DIR": "inductor",
+            },
+            # CUDA-GDB documentation, "GPU core dump support"
+            faults={"CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "0"},
+            # torch, c10/cuda/CUDAAllocatorConfig.h: the first of these that is set
+            allocator=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+            # torch.utils.cpp_extension, _get_cuda_arch_flags
+            arch_list="TORCH_CUDA_ARCH_LIST",
+            arch_form=(r"sm_(\d+)(\d)([af]?)", r"\1.\2\3"),
+        ),
+        "rocm": Variables(
+            # HIP documentation, "Debugging with HIP"; hipify maps CUDA_LAUNCH_BLOCKING to it
+            one_by_one={"AMD_SERIALIZE_KERNEL": "3", "AMD_SERIALIZE_COPY": "3"},
+            caches={
+                # MIOpen documentation, "Environment variables", find database and kernel cache
+                "MIOPEN_USER_DB_PATH": "miopen",
+                "MIOPEN_CUSTOM_CACHE_DIR": "miopen-kernels",
+                # torch.cuda.tunable: %d is the device; results are of one architecture and toolkit
+                "PYTORCH_TUNABLEOP_FILENAME": "tunableop%d.csv",
+                "TRITON_CACHE_DIR": "triton",
+                "TORCHINDUCTOR_CACHE_DIR": "inductor",
+            },
+            # ROCr-Runtime: dumps are on by default since ROCm 7, as large as the GPU's memory
+            faults={"HSA_DISABLE_COREDUMP_ON_EXCEPTION": "1"},
+            # torch, c10/cuda/CUDAAllocatorConfig.h: the first of these that is set
+            allocator=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+            # pytorch PR 177974, in torch 2.11; PR 179930: ROCm 7.0
+            expandable_from=((2, 11), (7, 0)),
+            # torch.utils.cpp_extension, _get_rocm_arch_flags
+            arch_list="PYTORCH_ROCM_ARCH",
+            arch_form=(r"(gfx\w+)", r"\1"),
+        ),
+    }
+)
+"""What the stacks of CUDA and ROCm read."""

@@ -7,42 +7,15 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 from typing import TYPE_CHECKING, Final
 
 from portagpu.availability import Need
-from portagpu.variables import Variables
+from portagpu.variables import BY_RUNTIME
 from portagpu_torch_gpu.plugin import TorchGpuPlugin
 
 if TYPE_CHECKING:
     from portagpu.compile.toolchain import Toolchain
     from portagpu.contract import Backend
-
-
-def _capability(arch: str) -> str:
-    """ "9.0a" from "sm_90a", as ``TORCH_CUDA_ARCH_LIST`` has it."""
-    match = re.fullmatch(r"sm_(\d+)(\d)([af]?)", arch)
-    if match is None:
-        raise ValueError(f"{arch!r} is no architecture of NVIDIA's: write sm_90")
-    return f"{match[1]}.{match[2]}{match[3]}"
-
-
-VARIABLES: Final = Variables(
-    # CUDA C++ Programming Guide, environment variables
-    one_by_one={"CUDA_LAUNCH_BLOCKING": "1"},
-    caches={
-        "CUDA_CACHE_PATH": "cuda",
-        "TRITON_CACHE_DIR": "triton",
-        "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    },
-    # CUDA-GDB documentation, "GPU core dump support"
-    faults={"CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "0"},
-    # torch, c10/cuda/CUDAAllocatorConfig.h: the first of these that is set
-    allocator=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
-    # torch.utils.cpp_extension, _get_cuda_arch_flags
-    arch_list="TORCH_CUDA_ARCH_LIST",
-    spell_arch=_capability,
-)
 
 
 class CudaPlugin(TorchGpuPlugin):
@@ -52,7 +25,7 @@ class CudaPlugin(TorchGpuPlugin):
     contract = (1, 1)
     need = Need(kind="cuda", build="CUDA", vendor="nvidia", maker="NVIDIA")
     vendor = "nvidia"
-    variables = VARIABLES
+    variables = BY_RUNTIME["cuda"]
     commands = (
         ("nvidia-smi", "-q", "-x"),
         ("nvidia-smi", "topo", "-m"),
