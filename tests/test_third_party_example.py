@@ -121,8 +121,11 @@ def test_example_passes_the_conformance_suite(child: Callable[..., Child], demo:
     assert ended.out.startswith("{"), f"conform wrote no result: {ended.err}"
     run = json.loads(ended.out)
     judged = {result["id"]: result for result in run["results"]}
+    # a machine whose memory is in use cannot judge this one
+    huge = judged.pop("collectives/huge-buffer")
     failed = [f"{name}: {result['reason']}" for name, result in judged.items() if _bad(result)]
-    assert ended.code == 0, "\n".join(failed) or ended.err
+    assert not failed, "\n".join(failed)
+    assert ended.code == (3 if huge["verdict"] == "INCONCLUSIVE" else 0), ended.err
     assert run["run"]["backend"] == "demo"
     assert judged["memory/peak-does-not-fall"]["verdict"] == "SKIP", "it does not claim PEAK_MEMORY"
 
