@@ -1,4 +1,7 @@
-"""Files are written whole or not at all: a temporary file beside the target, then a rename."""
+"""Files are written whole or not at all, and read with a bound.
+
+Writing makes a temporary file beside the target and renames it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,21 @@ import stat
 from pathlib import Path
 
 from portagpu.errors import OutputError
+
+
+def read_bounded(path: str | os.PathLike[str], most: int) -> bytes:
+    """The first ``most`` bytes of a regular file; it never waits.
+
+    Raises OSError for what cannot be read, and for a pipe, device or folder.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:  # a null character or a lone surrogate
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from error
+    with open(descriptor, "rb") as stream:  # noqa: PTH123 - a descriptor has no path
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is no regular file")
+        return stream.read(most)
 
 
 def write_atomic(path: str | os.PathLike[str], text: str) -> Path:

@@ -13,6 +13,7 @@ from portagpu.errors import TargetError
 from portagpu.host import Host, read_host, visibility
 from portagpu.host.settings import read_settings
 from portagpu.inventory.sources import Live
+from portagpu.registry import VARIABLE
 from portagpu.remarks import remarks, software_remarks
 from portagpu.target import identify, load_targets, target_problems
 
@@ -64,6 +65,7 @@ def collect(
     machine = machine or Live(root, environment)
     inventory, host, build = machine.inventory(), read_host(machine.tree), machine.torch()
     gpus, visible, found = inventory.gpus, visibility(machine.environment), machine.backends()
+    wanted = machine.environment.get(VARIABLE)
     # of a recorded log not even the CPU is known
     shown = bool(gpus) or machine.software_known or host.cpu.logical_cpus is not None
     settings = read_settings(machine.tree, (gpu.pci for gpu in gpus if gpu.pci is not None))
@@ -89,7 +91,11 @@ def collect(
         "sources": list(inventory.kinds),
         "software_known": machine.software_known,
         "remarks": [
-            *(software_remarks(build, gpus, len(found)) if machine.software_known else ()),
+            *(
+                software_remarks(build, gpus, tuple(found), wanted)
+                if machine.software_known
+                else ()
+            ),
             *remarks(host, gpus, build, visible, settings),
             *inventory.problems,
             *_remarks_on_targets(),

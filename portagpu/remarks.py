@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from portagpu.visible import diagnose, runtimes_on
+from portagpu.visible.model import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -61,10 +62,20 @@ def remarks(
     return found
 
 
-def software_remarks(build: TorchBuild | None, gpus: Sequence[Gpu], backends: int) -> Iterable[str]:
-    """Whether torch is there and fits the GPUs, and whether a backend is declared."""
+def software_remarks(
+    build: TorchBuild | None, gpus: Sequence[Gpu], backends: Sequence[str], wanted: str | None
+) -> Iterable[str]:
+    """Whether torch is there and fits the GPUs, and whether there are backends.
+
+    ``wanted`` is the backend that the environment asks for.
+    """
     yield from _on_torch(build, gpus)
-    if backends == 0:
+    if wanted and wanted not in backends:
+        yield (
+            f"PORTAGPU_BACKEND={shown(wanted)} names no backend that is declared: unset it, or "
+            f"give one of {', '.join(backends)}"
+        )
+    if not backends:
         yield "no backend is declared: install portagpu with pip, which registers them"
 
 

@@ -55,8 +55,8 @@ def _remarks(root: Path, **changes: Any) -> list[str]:
         "settings": Settings(),
     }
     arguments |= changes
-    backends = arguments.pop("backends", 1)
-    software = software_remarks(arguments["build"], arguments["gpus"], backends)
+    backends = ["cpu"][: arguments.pop("backends", 1)]
+    software = software_remarks(arguments["build"], arguments["gpus"], backends, None)
     return [*software, *remarks(read_host(root), **arguments)]
 
 

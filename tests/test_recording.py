@@ -262,3 +262,76 @@ def test_what_tools_print_becomes_findings(tool: str) -> None:
     good, failed = tool_findings([(tool, "topo"), (tool, "fail")])
     assert "NV18" in {link.path for link in good.links}
     assert failed.problems == (f"{tool} fail ended with status 1: no device more",)
+
+
+def test_a_pipe_in_a_recording_is_not_waited_for(tmp_path: Path) -> None:
+    kfd = "sys/class/kfd/kfd/topology/nodes"
+    root = build(tmp_path / "machine", gfx942_node(1, 0x8300))
+    (root / kfd / "2").mkdir()
+    os.mkfifo(root / kfd / "2/properties")
+    os.mkfifo(root / "dmesg")
+    (gpu,) = Recording(root).inventory().gpus
+    assert gpu.pci == "0000:83:00.0"
+    with pytest.raises(RecordingError, match="is no regular file"):
+        Recording(root / "dmesg")
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("sys/devices/system/cpu/online", "0-99999999999"),
+        ("sys/devices/system/cpu/present", f"0-{'9' * 5000}"),
+        ("sys/devices/system/node/node0/cpulist", "0-999999999"),
+        ("proc/meminfo", f"MemTotal: {'9' * 5000} kB"),
+        ("sys/devices/system/cpu/cpu0/cache/index0/size", f"{'9' * 5000}K"),
+    ],
+)
+def test_numbers_beyond_any_machine_are_unknown(tmp_path: Path, path: str, text: str) -> None:
+    root = build(tmp_path, two_socket_x86() | {path: text})
+    assert described(Recording(root))["schema"] == "portagpu.info/1"
+
+
+def test_a_kernel_file_beyond_any_size_is_unknown(tmp_path: Path) -> None:
+    root = build(tmp_path, gfx942_node(1, 0x8300))
+    file = root / "sys/class/kfd/kfd/topology/nodes/1/properties"
+    os.truncate(file, 1 << 30)
+    assert Recording(root).inventory().gpus == ()
+
+
+def test_paths_that_cannot_be_are_one_short_line(tmp_path: Path) -> None:
+    for bad in ("a" * 5000, "a\0b"):
+        with pytest.raises(RecordingError) as caught:
+            Recording(tmp_path / bad)
+        assert len(str(caught.value)) < 300
+        with pytest.raises(OutputError, match="cannot be written"):
+            record(tmp_path / bad, tmp_path, names=())
+
+
+@pytest.mark.parametrize(
+    "torch", [{"location": 5}, {"problem": True}, {"version": ["a", {"b": 1}]}]
+)
+def test_odd_words_on_torch_are_unknown(tmp_path: Path, torch: dict[str, Any]) -> None:
+    (tmp_path / MANIFEST).write_text(json.dumps({"schema": "portagpu.recording/1", "torch": torch}))
+    done = CliRunner().invoke(info, ["--replay", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+
+
+def test_findings_that_no_terminal_can_show_are_refused(tmp_path: Path) -> None:
+    record(tmp_path / "saved", eight(tmp_path / "machine"), names=())
+    file = tmp_path / "saved" / "findings" / "odd.json"
+    file.parent.mkdir()
+    reading = '{"source": "x", "vendor": "amd", "pci": "\\ud800"}'
+    file.write_text(f'{{"kind": "x", "readings": [{reading}]}}')
+    problems = Recording(tmp_path / "saved").inventory().problems
+    assert any("is no text of one line" in each for each in problems)
+
+
+def test_a_secret_in_a_mask_is_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = "sk-" + "abcdef1234567890" * 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"{planted},0")
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "GPU-4344e78b718814cd,1")
+    saved = record(tmp_path / "saved", eight(tmp_path / "machine"), names=())
+    environment = Recording(tmp_path / "saved").environment
+    assert planted not in environment["CUDA_VISIBLE_DEVICES"]
+    assert environment["HIP_VISIBLE_DEVICES"] == "GPU-4344e78b718814cd,1"
+    assert saved.scrubbed["secret"] == 1

@@ -218,7 +218,8 @@ def _torch(build: dict[str, Any] | None) -> _Rows:
         return [("", f"broken: {build['problem']}")]
     toolkits = [f"{key} {build[key]}" for key in ("cuda", "hip", "xpu") if build[key]]
     built = f"{build['kind']} build{' (' + ', '.join(toolkits) + ')' if toolkits else ''}"
-    return [("Build", f"{build['version']}, {built}"), ("Location", build["location"])]
+    location = build["location"] or UNKNOWN
+    return [("Build", f"{build['version']}, {built}"), ("Location", location)]
 
 
 def _libraries(libraries: dict[str, str]) -> str:

@@ -46,7 +46,8 @@ def _shard(
     if value is None:
         return None
     part, slash, parts = value.partition("/")
-    if not slash or not (part.isascii() and part.isdigit() and parts.isascii() and parts.isdigit()):
+    numbers = all(each.isascii() and each.isdigit() and int(each[:9]) for each in (part, parts))
+    if not slash or not numbers:
         raise click.BadParameter(f"{value!r} is not a part of a whole, such as 1/4")
     return int(part[:9]), int(parts[:9])
 

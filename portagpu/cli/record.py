@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from portagpu.cli._common import human_stream, json_option, write_json
+from portagpu.cli._common import STDOUT, human_stream, json_option, write_json
 
 
 @click.command()
@@ -18,6 +20,8 @@ def record(folder: str, json_to: str | None) -> None:
     """
     from portagpu.inventory.record import record as save
 
+    if json_to not in (None, STDOUT) and Path(folder).resolve() in Path(json_to).resolve().parents:
+        raise click.UsageError(f"--json {json_to} lies in {folder}, whose files are hashed")
     saved = save(folder)
     write_json(
         {

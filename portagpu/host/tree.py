@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from portagpu.files import read_bounded
+
 LIVE: Final = Path("/")
+LARGEST_FILE: Final = 16 << 20
+"""Bytes: /proc/cpuinfo of a thousand CPUs has 2 MiB."""
+MOST_CPUS: Final = 1 << 16
+"""Linux is built for at most 8192 (NR_CPUS)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,7 @@ class Tree:
     def exists(self, path: str) -> bool:
         try:
             return self._inside(path).exists()
-        except (OSError, RuntimeError):
+        except (OSError, RuntimeError, ValueError):
             return False
 
     def names(self, path: str, pattern: str = ".*") -> tuple[str, ...]:
@@ -61,22 +67,23 @@ class Tree:
         matcher = re.compile(pattern)
         try:
             found = [e.name for e in self._inside(path).iterdir() if matcher.fullmatch(e.name)]
-        except (OSError, RuntimeError):
+        except (OSError, RuntimeError, ValueError):
             return ()
         return tuple(sorted(found, key=_natural))
 
     def data(self, path: str) -> bytes | None:
-        """The file's bytes; None where it cannot be read."""
+        """The file's bytes; None where it cannot be read, or is larger than any of the kernel's."""
         try:
-            return self._inside(path).read_bytes()
-        except (OSError, RuntimeError):
+            found = read_bounded(self._inside(path), LARGEST_FILE + 1)
+        except (OSError, RuntimeError, ValueError):
             return None
+        return found if len(found) <= LARGEST_FILE else None
 
     def link_parts(self, path: str) -> tuple[str, ...]:
         """The parts of what a symbolic link points to; empty where there is no link."""
         try:
             return self.path(path).readlink().parts
-        except OSError:
+        except (OSError, ValueError):
             return ()
 
     def link_name(self, path: str) -> str | None:
@@ -123,7 +130,7 @@ def to_float(text: str | None) -> float | None:
 
 def size_bytes(text: str | None) -> int | None:
     """The kernel's sizes ("32K", "1536 kB", "65536k", "2G") in bytes (binary multiples)."""
-    match = re.fullmatch(r"(\d+)\s*([kKmMgGtT]?)(i?[bB])?", (text or "").strip())
+    match = re.fullmatch(r"(\d{1,20})\s*([kKmMgGtT]?)(i?[bB])?", (text or "").strip())
     if match is None:
         return None
     return (
@@ -137,11 +144,14 @@ def cpu_list(text: str | None) -> tuple[int, ...] | None:
         return None
     found: set[int] = set()
     for part in filter(None, text.split(",")):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip())
         if match is None:
             return None
         first = int(match.group(1))
-        found.update(range(first, int(match.group(2) or first) + 1))
+        last = int(match.group(2) or first)
+        if last >= MOST_CPUS:
+            return None
+        found.update(range(first, last + 1))
     return tuple(sorted(found))
 
 

@@ -66,6 +66,8 @@ def _value(value: object, kind: Any, where: str) -> Any:
     fits = isinstance(value, int | float if kind is float else kind)
     if not fits or (isinstance(value, bool) and kind is not bool):
         raise FormatError(f"{where}: must be {kind.__name__}, not {type(value).__name__}")
+    if isinstance(value, str) and not value.isprintable():
+        raise FormatError(f"{where}: is no text of one line")
     return value
 
 

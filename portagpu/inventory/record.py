@@ -31,7 +31,7 @@ from portagpu.inventory.recording import FINDINGS, MANIFEST, OUTPUTS, SCHEMA, TR
 from portagpu.inventory.sources import Live
 from portagpu.inventory.tools import outputs
 from portagpu.inventory.watched import Watched
-from portagpu.telemetry.formats import kernel_log
+from portagpu.telemetry.formats import kernel_log, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from portagpu.inventory.tools import Output
 
 _LOG_COMMAND: Final = ("dmesg",)
-_NAMING: Final = frozenset({"host", "user", "secret"})
+_NOT_NAMING: Final = frozenset({"kernel", "path"})
+"""A kernel's release is a version, and the paths of this process are in none of the files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,15 @@ def record(
     OutputError where it cannot be written.
     """
     target = Path(folder)
-    if target.exists():
+    try:
+        there = target.resolve().exists()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OutputError(f"{one_line(str(target))}: it cannot be written: {reason}") from None
+    if there:
         raise OutputError(f"{target}: it exists already; name a folder that does not")
     known = machine_names() if names is None else names
-    cleaner = Anonymous([pair for pair in known if pair[0] in _NAMING])
+    cleaner = Anonymous([pair for pair in known if pair[0] not in _NOT_NAMING])
     tree = Watched(as_tree(root).root, as_tree(root).at)
     machine = _Asked(tree)
     collect(machine=machine)
@@ -177,7 +183,10 @@ def _save_manifest(
         "taken": datetime.now(UTC).isoformat(timespec="seconds"),
         "portagpu": machine.libraries()["portagpu"],
         "python": platform.python_version(),
-        "environment": {k: cleaner.text(v) for k, v in visibility(machine.environment).items()},
+        "environment": {
+            name: _without_secrets(cleaner, value)
+            for name, value in visibility(machine.environment).items()
+        },
         **clean.document,
         "scrubbed": {kind: count for kind, count in sorted(cleaner.counts.items()) if count},
         "files": {
@@ -186,6 +195,16 @@ def _save_manifest(
         },
     }
     _write(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+
+
+def _without_secrets(cleaner: Anonymous, value: str) -> str:
+    """A mask as it is, with its UUIDs; where something in it has the form of a secret, scrubbed."""
+    value = cleaner.text(value)
+    clean = scrub({"mask": value})
+    if not clean.counts.get("secret"):
+        return value
+    cleaner.counts["secret"] += clean.counts["secret"]
+    return str(clean.document["mask"])
 
 
 def _write(path: Path, text: str) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.contract import Status
 from portagpu.errors import RecordingError
+from portagpu.files import read_bounded
 from portagpu.host.tree import Tree
 from portagpu.inventory.document import from_document
 from portagpu.inventory.kernel import kernel_findings
@@ -37,9 +38,12 @@ TREE: Final = "tree"
 FINDINGS: Final = "findings"
 OUTPUTS: Final = "outputs"
 
-LONGEST_FILE: Final = 64 << 20
+LONGEST_FILE: Final = 32 << 20
 """Bytes that are read of one file: a 500-GPU matrix is 3 MiB, a kernel's log 16."""
+MOST_BYTES: Final = 128 << 20
+"""Bytes that are read of all files together."""
 MOST_FILES: Final = 4000
+MOST_FOLDERS: Final = 4000
 _KERNEL_FOLDERS: Final = ("sys", "proc", "dev")
 # what a folder holds that is recorded by itself: a mark in it, and where the kernel has it
 _PARTS: Final = (
@@ -95,8 +99,14 @@ class Recording(Machine):
         stated = self._manifest.get("torch")
         if not isinstance(stated, dict):
             return None
-        known = {field.name for field in fields(TorchBuild)}
-        return TorchBuild(**{"location": "", **{k: v for k, v in stated.items() if k in known}})
+        texts = {
+            field.name: each
+            for field in fields(TorchBuild)
+            if isinstance(each := stated.get(field.name), str)
+        }
+        debug = stated.get("debug")
+        known: dict[str, Any] = {"location": "", **texts}
+        return TorchBuild(**known | {"debug": debug if isinstance(debug, bool) else None})
 
     def libraries(self) -> Mapping[str, str]:
         return _texts(self._manifest.get("libraries"))
@@ -113,8 +123,15 @@ class Recording(Machine):
 
 
 def _opened(path: Path) -> tuple[list[Findings], Tree | None, dict[str, Any]]:
-    if not path.exists():
-        raise RecordingError(f"{path}: there is no such file or folder")
+    try:
+        path.stat()
+        if path.is_dir():
+            next(path.iterdir(), None)
+    except (OSError, ValueError) as error:
+        reason = "there is no such file or folder"
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            reason = error.strerror or reason
+        raise RecordingError(f"{one_line(str(path))}: {reason}") from None
     manifest, tree = _manifest_of(path), _tree_of(path)
     found = list(_of_files(path))
     if tree is not None:
@@ -153,7 +170,7 @@ def _manifest_of(path: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
+        manifest = json.loads(read_bounded(file, LONGEST_FILE))
     except (OSError, ValueError, RecursionError) as error:
         raise RecordingError(f"{file}: it cannot be read: {one_line(str(error))}") from None
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
@@ -163,21 +180,26 @@ def _manifest_of(path: Path) -> dict[str, Any]:
 
 def _of_files(path: Path) -> Iterator[Findings]:
     """What each file says; those of the kernel's tree are read as a tree."""
+    left = MOST_BYTES
     for number, file in enumerate(_files(path)):
         name = str(file.relative_to(path)) if file != path else file.name
         if number == MOST_FILES:
             yield Findings(kind="files", problems=(f"only {MOST_FILES} files were read",))
             return
+        if left <= 0:
+            many = f"only the first {MOST_BYTES >> 20} MiB of its files were read"
+            yield Findings(kind="files", problems=(many,))
+            return
         try:
-            yield _read(file, name)
+            data = read_bounded(file, LONGEST_FILE + 1)
+            left -= len(data)
+            yield _read(file, name, data)
         except (FormatError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             yield Findings(kind=name, problems=(f"{name}: {one_line(reason or 'unreadable')}",))
 
 
-def _read(file: Path, name: str) -> Findings:
-    with file.open("rb") as stream:
-        data = stream.read(LONGEST_FILE + 1)
+def _read(file: Path, name: str, data: bytes) -> Findings:
     text = text_of(data[:LONGEST_FILE])
     if file.suffix == ".json" and file.parent.name == FINDINGS:
         return _saved(text)
@@ -197,11 +219,13 @@ def _saved(text: str) -> Findings:
 
 def _files(path: Path) -> Iterator[Path]:
     """The files of a recording that are not the kernel's, in order; links are not followed."""
-    if path.is_file():
+    if not path.is_dir():
         yield path
         return
     marked = {mark.split("/")[0] for mark, _ in _PARTS if next(path.glob(mark), None) is not None}
-    for folder, folders, names in os.walk(path):
+    for number, (folder, folders, names) in enumerate(os.walk(path)):
+        if number == MOST_FOLDERS:
+            return
         here = Path(folder)
         top = here == path
         left_out = {*_KERNEL_FOLDERS, TREE} if top or here.name == TREE else set()

@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import PortagpuError
+from portagpu.files import read_bounded
 from portagpu.suite.cases import AREAS
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class Selection:
 
 
 EVERYTHING: Final = Selection()
+_LARGEST_RESULT: Final = 64 << 20
+"""Bytes: a full bring-up of a CPU has 0.4 MiB."""
 
 
 def base_id(full: str) -> str:
@@ -112,7 +115,7 @@ def _failed_ids(path: Path) -> frozenset[str]:
     """The ids that failed in a result document, of ``conform`` or of a bring-up's folder."""
     file = path / "result.json" if path.is_dir() else path
     try:
-        results = json.loads(file.read_text(encoding="utf-8"))["results"]
+        results = json.loads(read_bounded(file, _LARGEST_RESULT))["results"]
         return frozenset(each["id"] for each in results if each["verdict"] in ("FAIL", "ERROR"))
     except OSError as error:
         raise SelectionError(f"{file} cannot be read: {error.strerror}") from None
