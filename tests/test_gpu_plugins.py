@@ -356,6 +356,7 @@ def test_the_masks_that_hide_every_device_are_named(
     assert found.reason.startswith(expected), found.reason
 
 
+@pytest.mark.torch
 @both
 def test_a_torch_that_cannot_count_says_why(monkeypatch, driver_here, kind):
     forget(monkeypatch)

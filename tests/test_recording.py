@@ -176,6 +176,16 @@ def test_recordings_that_contradict_each_other_are_told(tmp_path: Path) -> None:
     assert any("NVIDIA H100 80GB HBM3" in each for each in gpu.disagreements)
 
 
+def test_two_identities_at_one_address_are_told(tmp_path: Path) -> None:
+    for name, number in (("one", 0x4344E78B718814CD), ("two", 0x805BCE698DE95724)):
+        build(tmp_path / name, gfx942_node(1, 0x8300, unique_id=number))
+    (gpu,) = Recording(tmp_path / "one", tmp_path / "two").inventory().gpus
+    assert gpu.uuid == "GPU-4344e78b718814cd"
+    (told,) = gpu.disagreements
+    assert "UUID" in told
+    assert "gpu-805bce698de95724" in told
+
+
 @pytest.mark.parametrize(
     ("files", "said"),
     [

@@ -150,6 +150,12 @@ def _disagreements(
     yield from _contradicting(
         "name", [(r.source, product_name(r.name)) for r in asked], str, same_name
     )
+    # spelt as the runtime does; a tool's own number for a GPU is another thing
+    uuids = [(r.source, r.uuid.lower() if r.uuid else None) for r in each]
+    spelt = [(source, uuid) for source, uuid in uuids if uuid and uuid.startswith("gpu-")]
+    yield from _contradicting(
+        "UUID", spelt, str, lambda one, two: one == two or len(one) != len(two)
+    )
     yield from _contradicting(
         "architecture",
         [(r.source, r.arch) for r in each],
