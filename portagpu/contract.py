@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from portagpu.training import Ranges, Training
@@ -254,6 +255,8 @@ class Plugin(ABC):
     commands: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """Command lines whose output says what this vendor's devices are and how they are linked, in
     formats of ``portagpu.telemetry.formats``. Since contract 1.1; run where such a GPU is."""
+    toolchain_module: ClassVar[str] = ""
+    """The module with ``TOOLCHAIN``, which :meth:`toolchain` imports. Since contract 1.1."""
     vendor: ClassVar[str] = ""
     """Whose GPUs these are, as ``portagpu.inventory`` calls it; empty for a CPU."""
     shared: ClassVar[bool] = False
@@ -295,7 +298,10 @@ class Plugin(ABC):
 
         Since contract 1.1.
         """
-        return None
+        if not self.toolchain_module:
+            return None
+        found: Toolchain = import_module(self.toolchain_module).TOOLCHAIN
+        return found
 
     def telemetry(self, index: int) -> Mapping[str, float]:
         """Readings of that device now, by name with the unit as suffix; empty where none is shown.

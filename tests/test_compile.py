@@ -24,8 +24,8 @@ from portagpu.kernels import compiler as compilers
 from portagpu.kernels.catalogue import VARIANTS, by_id
 from portagpu.results import Result, Verdict, read_json
 from portagpu.target import identify
-from portagpu_cuda import machine_code as cuda
-from portagpu_rocm import machine_code as rocm
+from portagpu_cuda_build import machine_code as cuda
+from portagpu_rocm_build import machine_code as rocm
 
 if TYPE_CHECKING:
     from collections.abc import Callable

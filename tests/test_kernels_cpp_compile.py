@@ -16,8 +16,8 @@ from portagpu.kernels.cpp import KERNELS, CompileError, compile_kernel, compile_
 from portagpu.kernels.cpp.formats.elf import read_elf
 from portagpu.sizing import Sizing
 from portagpu.target import load_architecture, load_targets
-from portagpu_cuda import nvrtc
-from portagpu_rocm import clang
+from portagpu_cuda_build import nvrtc
+from portagpu_rocm_build import clang
 
 NVIDIA = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
 AMD = ("gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201")

@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 
     from tests.conftest import Child
 
-BACKENDS: Final = ("portagpu_cpu", "portagpu_cuda", "portagpu_rocm", "portagpu_torch_gpu")
+BACKENDS: Final = (
+    "portagpu_cpu",
+    "portagpu_cuda",
+    "portagpu_cuda_build",
+    "portagpu_rocm",
+    "portagpu_rocm_build",
+    "portagpu_torch_gpu",
+)
 TOP: Final = {"portagpu", *BACKENDS, f"portagpu-{portagpu.__version__}.dist-info"}
 
 

@@ -14,7 +14,6 @@ from portagpu.variables import BY_RUNTIME
 from portagpu_torch_gpu.plugin import TorchGpuPlugin
 
 if TYPE_CHECKING:
-    from portagpu.compile.toolchain import Toolchain
     from portagpu.contract import Backend
 
 
@@ -26,11 +25,8 @@ class CudaPlugin(TorchGpuPlugin):
     need = Need(kind="cuda", build="CUDA", vendor="nvidia", maker="NVIDIA")
     vendor = "nvidia"
     variables = BY_RUNTIME["cuda"]
-    commands = (
-        ("nvidia-smi", "-q", "-x"),
-        ("nvidia-smi", "topo", "-m"),
-        ("nvidia-smi", "nvlink", "-s"),
-    )
+    commands = tuple(("nvidia-smi", *what.split()) for what in ("-q -x", "topo -m", "nvlink -s"))
+    toolchain_module = "portagpu_cuda_build.machine_code"
     backend = "portagpu_cuda.backend"
     identity = "portagpu_cuda.identity"
     prober = "portagpu_cuda.gpus"
@@ -66,12 +62,6 @@ class CudaPlugin(TorchGpuPlugin):
         import torch
 
         return torch.cuda.device_count()
-
-    def toolchain(self) -> Toolchain:
-        """How Triton's code for this vendor is named and read."""
-        from portagpu_cuda.machine_code import TOOLCHAIN
-
-        return TOOLCHAIN
 
     def open(self, index: int) -> Backend:
         """Open the device of that index among the visible ones."""

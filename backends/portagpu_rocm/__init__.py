@@ -13,7 +13,6 @@ from portagpu.variables import BY_RUNTIME
 from portagpu_torch_gpu.plugin import TorchGpuPlugin
 
 if TYPE_CHECKING:
-    from portagpu.compile.toolchain import Toolchain
     from portagpu.contract import Backend
 
 _KFD: Final = "dev/kfd"
@@ -31,6 +30,7 @@ class RocmPlugin(TorchGpuPlugin):
         *(("amd-smi", what, "--json") for what in ("static", "metric", "topology")),
         *(("rocm-smi", "--showtopo"), ("rocminfo",)),
     )
+    toolchain_module = "portagpu_rocm_build.machine_code"
     backend = "portagpu_rocm.backend"
     identity = "portagpu_rocm.identity"
     prober = "portagpu_rocm.gpus"
@@ -50,12 +50,6 @@ class RocmPlugin(TorchGpuPlugin):
     def count_without_opening(self) -> int | None:
         """What the masks leave of the device files: torch counts through HIP, which opens them."""
         return count_reachable(self.need, self.root)
-
-    def toolchain(self) -> Toolchain:
-        """How Triton's code for this vendor is named and read."""
-        from portagpu_rocm.machine_code import TOOLCHAIN
-
-        return TOOLCHAIN
 
     def open(self, index: int) -> Backend:
         """Open the device of that index among the visible ones."""

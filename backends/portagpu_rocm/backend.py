@@ -15,9 +15,8 @@ class RocmBackend(TorchGpu):
     """One AMD GPU, or one compute partition of it.
 
     torch calls the device ``cuda``, MIOpen ``cudnn`` and RCCL ``nccl``; ranges are ROCTx's.
-    ``integrated`` is True on an APU, whose allocations may spill into the host's memory instead of
-    raising. ``warp_size`` is the device's: 64 on CDNA, 32 on RDNA. ``multi_processor_count`` is
-    HIP's, which counts RDNA's workgroup processors of two compute units each.
+    ``integrated`` is True on an APU, whose allocations may spill into the host's memory.
+    ``multi_processor_count`` is HIP's, which counts RDNA's workgroup processors of two units each.
     """
 
     __slots__ = ("blas_library", "compute_partition", "dnn_library", "memory_partition")

@@ -12,7 +12,7 @@ from portagpu.target import load_architecture
 if TYPE_CHECKING:
     from portagpu.kernels.cpp.compiled import CompiledKernel
 
-COMPILERS: Final = {"nvidia": "portagpu_cuda.nvrtc", "amd": "portagpu_rocm.clang"}
+COMPILERS: Final = {"nvidia": "portagpu_cuda_build.nvrtc", "amd": "portagpu_rocm_build.clang"}
 """The module of each vendor's compiler: ``compile(source, arch)``."""
 
 
