@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import time
+from types import SimpleNamespace
 from typing import Any
 
-from portagpu.bench import load_ranks, matmul
+from portagpu.bench import load_ranks, matmul, timing
 from portagpu.bench.suite import load_area
 
 
@@ -147,15 +148,22 @@ def sustain_with_a_flipped_bit(rank: Any, **arguments: Any) -> Any:
     return load_ranks.sustain(rank, **arguments)
 
 
+def sustain_by_a_clock_of_steps(rank: Any, **arguments: Any) -> Any:
+    """A clock that moves on by 20 ms whenever it is read: a busy machine changes no count."""
+    readings = iter(range(1_000_000))
+    load_ranks.time = SimpleNamespace(monotonic=lambda: next(readings) * 0.02)
+    return load_ranks.sustain(rank, **arguments)
+
+
 def turns_where_rank_2_is_slow(rank: Any, **arguments: Any) -> Any:
-    right = matmul.multiply
+    """By a clock that only products move on: what else runs here does not matter."""
 
-    def multiply(work: matmul.Product) -> None:
-        right(work)
-        # long enough that what else runs here does not matter
-        time.sleep(0.06 if rank.rank == 2 else 0.01)
+    class Scripted(timing.Stopwatch):
+        def time(self, call: Any, repeats: int) -> float:
+            super().time(call, repeats)
+            return repeats * (0.06 if rank.rank == 2 else 0.01)
 
-    matmul.multiply = multiply
+    load_ranks.Stopwatch = Scripted
     return load_ranks.take_turns(rank, **arguments)
 
 
