@@ -11,6 +11,7 @@ a newer minor one than this package has, is refused with both numbers.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -241,6 +242,33 @@ class Backend(Training, ABC):
         """Mark the block as ``name`` for the vendor's profiler (NVTX, ROCTx or record_function)."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """What conformance cases come to on one backend, where that is not what they say themselves.
+
+    ``pattern`` is a case's id, with or without its parameters, and may have ``*`` and ``?``; an
+    area by itself is none. ``outcome`` is "unsupported" (such a case has to raise Unsupported) or
+    "undefined" (it is recorded and never judged). ``reason`` is a clause, and ``url`` is where the
+    vendor says so. No override makes a case pass. Raises ValueError for a part that is missing or
+    of another form.
+    """
+
+    pattern: str
+    outcome: str
+    reason: str
+    url: str
+
+    def __post_init__(self) -> None:
+        if self.outcome not in ("unsupported", "undefined"):
+            raise ValueError(f"an override's outcome is unsupported or undefined: {self.outcome!r}")
+        if "/" not in self.pattern:
+            raise ValueError(f"an override is for cases, area/name: {self.pattern!r} is none")
+        if not self.reason.strip() or "\n" in self.reason:
+            raise ValueError(f"the override of {self.pattern} needs a reason of one line")
+        if not re.fullmatch(r"https://\S+", self.url):
+            raise ValueError(f"an override's url must be an https address, not {self.url!r}")
+
+
 class Plugin(ABC):
     """What an entry point of the group ``portagpu.backends`` names: an instance of a subclass.
 
@@ -263,6 +291,9 @@ class Plugin(ABC):
     """True where all ranks of a machine share one device, so that any index opens it (a CPU)."""
     variables: ClassVar[Variables] = Variables()
     """The vendor's names of variables for what every stack can do; since contract 1.1."""
+    overrides: ClassVar[tuple[Override, ...]] = ()
+    """Conformance cases with another outcome on this backend; the first that fits counts. Since
+    contract 1.1."""
 
     @abstractmethod
     def status(self) -> Status:

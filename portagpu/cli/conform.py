@@ -24,6 +24,7 @@ from portagpu.suite import TIMEOUT_S
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from portagpu.contract import Override
     from portagpu.results import Result, Run
     from portagpu.suite.machine import Listed, Machine
     from portagpu.suite.select import Selection
@@ -120,7 +121,7 @@ def conform(
     selection = Selection(only=only, smoke=smoke, failed_in=failed_in, shard=shard, shuffle=shuffle)
     try:
         if list_only:
-            _list(selection, json_to)
+            _list(selection, backend, json_to)
             return 0
         require_torch("conform")
         if target is not None:
@@ -132,17 +133,20 @@ def conform(
         raise click.UsageError(str(error)) from error
 
 
-def _list(selection: Selection, json_to: str | None) -> None:
+def _list(selection: Selection, backend: str | None, json_to: str | None) -> None:
+    from portagpu.candidates import plugin
     from portagpu.suite import list_cases
 
+    overrides = () if backend is None else plugin(backend).overrides
     cases = list_cases(selection)
-    document = {"schema": "portagpu.cases/1", "cases": [each.to_json() for each in cases]}
+    entries = [each.to_json(overrides) for each in cases]
+    document = {"schema": "portagpu.cases/1", "cases": entries}
     write_json(document, json_to)
     if json_to != STDOUT:
-        click.echo(_listing(cases))
+        click.echo(_listing(cases, overrides))
 
 
-def _listing(cases: Sequence[Listed]) -> str:
+def _listing(cases: Sequence[Listed], overrides: Sequence[Override]) -> str:
     from portagpu.suite.select import base_id
 
     by_function: dict[str, list[Listed]] = {}
@@ -156,6 +160,8 @@ def _listing(cases: Sequence[Listed]) -> str:
             lines.append(f"{area}:" if not lines else f"\n{area}:")
         times = f" ({len(members)} cases)" if len(members) > 1 else ""
         lines.append(f"  {name}{times}\n      {members[0].spec}")
+        found = dict.fromkeys(each.override_of(overrides) for each in members)
+        lines += [f"      {one.outcome} ({one.pattern}): {one.reason}" for one in found if one]
     return "\n".join([*lines, "", f"{len(cases)} cases in {len(by_function)} functions"])
 
 

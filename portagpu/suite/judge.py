@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import date
 
+    from portagpu.contract import Override
     from portagpu.suite.machine import Excuse, Judged, Listed, Machine
 
 SUITE: Final = "conformance"
@@ -28,7 +29,11 @@ _DOES_NOT_SHOW: Final[Mapping[str, str]] = {
 
 def judge(case: Listed, outcome: Mapping[str, Any], machine: Machine) -> Result:
     """The result of a case that ran on the machine that is judged."""
-    verdict, reason = _verdict(case, outcome, machine)
+    override = case.override_of(machine.overrides)
+    if override is None:
+        verdict, reason = _verdict(case, outcome, machine)
+    else:
+        verdict, reason = _overridden(override, outcome, machine.backend)
     verdict, reason = _held_to_target(case, verdict, reason, machine)
     observed = list(outcome.get("observed", ()))
     return _result(
@@ -60,6 +65,29 @@ def _verdict(case: Listed, outcome: Mapping[str, Any], machine: Machine) -> tupl
     if kind == "failed":
         return Verdict.FAIL, reason
     return Verdict.PASS, ""
+
+
+def _overridden(
+    override: Override, outcome: Mapping[str, Any], backend: str
+) -> tuple[Verdict, str]:
+    kind, reason = outcome["kind"], outcome["reason"]
+    if kind == "error":
+        return Verdict.ERROR, reason
+    if kind == "not-here":
+        return Verdict.INCONCLUSIVE, reason
+    declares = f"{backend} declares it {override.outcome} ({override.reason}, {override.url})"
+    if kind == "not-claimed":
+        return Verdict.SKIP, reason
+    if override.outcome == "undefined":
+        seen = "; ".join(outcome.get("observed", ())) or reason or "it passed"
+        return Verdict.SKIP, f"{declares}, recorded and not judged: {seen}"
+    if kind == "unsupported":
+        return Verdict.SKIP, f"{declares}; it raised Unsupported, as it must"
+    return Verdict.FAIL, f"{declares}, so it must raise Unsupported; instead it {_did(outcome)}"
+
+
+def _did(outcome: Mapping[str, Any]) -> str:
+    return f"failed: {outcome['reason']}" if outcome["kind"] == "failed" else "passed"
 
 
 def _unclaimed(lacks: str, kind: str, reason: str) -> tuple[Verdict, str]:
@@ -144,6 +172,20 @@ def audit(
         if problem:
             result = broken_file(f"expected-failure-{number}", "")
             reason = f"the expected failure {excuse.pattern!r} ({excuse.url}) {problem}"
+            found.append(_replace(result, Verdict.ERROR, reason))
+    return found
+
+
+def unused(overrides: Sequence[Override], judged: Mapping[str, Verdict]) -> list[Result]:
+    """One ERROR for every override that fits no case of a complete run."""
+    found = []
+    for number, override in enumerate(overrides, 1):
+        if not any(matches(override.pattern, full) for full in judged):
+            result = broken_file(f"override-{number}", "")
+            reason = (
+                f"the backend's override {override.pattern!r} ({override.url}) fits no case: "
+                "correct the pattern or remove it"
+            )
             found.append(_replace(result, Verdict.ERROR, reason))
     return found
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
+from portagpu.contract import Override
+from portagpu.suite.select import matches
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from portagpu.target import Target
 
@@ -35,9 +38,12 @@ class Listed:
         lists = {key: tuple(data[key]) for key in ("traps", "capability", "covers")}
         return cls(**{**data, **lists})
 
-    def to_json(self) -> dict[str, Any]:
-        """An entry of the document ``portagpu.cases/1``; several capabilities are joined by +."""
-        return {
+    def to_json(self, overrides: Sequence[Override] = ()) -> dict[str, Any]:
+        """An entry of the document ``portagpu.cases/1``; several capabilities are joined by +.
+
+        ``outcome`` is that of the first of ``overrides`` that fits, which is then there too.
+        """
+        entry: dict[str, Any] = {
             "id": self.id,
             "area": self.area,
             "spec": self.spec,
@@ -45,6 +51,14 @@ class Listed:
             "capability": "+".join(self.capability) or None,
             "outcome": self.outcome,
         }
+        override = self.override_of(overrides)
+        if override is not None:
+            entry |= {"outcome": override.outcome, "override": asdict(override)}
+        return entry
+
+    def override_of(self, overrides: Sequence[Override]) -> Override | None:
+        """The first override that fits this case."""
+        return next((each for each in overrides if matches(each.pattern, self.id)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +124,7 @@ class Machine:
     arch: str
     capabilities: frozenset[str]
     target: Judged | None
+    overrides: tuple[Override, ...] = ()
     versions: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
@@ -126,5 +141,6 @@ class Machine:
         parts = {
             "capabilities": frozenset(data["capabilities"]),
             "target": None if target is None else Judged.from_json(target),
+            "overrides": tuple(Override(**each) for each in data["overrides"]),
         }
         return cls(**{**data, **parts})

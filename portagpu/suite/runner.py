@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.errors import BackendNotFound
 from portagpu.paths import matrix_dir
 from portagpu.suite.child import Child, SuiteError
-from portagpu.suite.judge import audit, broken_file, elsewhere, excused, judge
+from portagpu.suite.judge import audit, broken_file, elsewhere, excused, judge, unused
 from portagpu.suite.machine import Judged, Listed, Machine
 from portagpu.suite.select import EVERYTHING, Selection, SelectionError
 
@@ -96,8 +96,10 @@ class _Run:
             if not first and len(self.pending) == before:
                 raise SuiteError("the suite makes no progress: its process ends before any case")
             first = False
-        if self.machine is not None and self.machine.target and not self._partial:
-            for result in audit(self.machine.target.excuses, self.raw):
+        if self.machine is not None and not self._partial:
+            target = self.machine.target
+            found = [] if target is None else audit(target.excuses, self.raw)
+            for result in [*found, *unused(self.machine.overrides, self.raw)]:
                 self._emit(result)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -79,6 +79,7 @@ def machine_of(gpu: Backend) -> dict[str, Any]:
         "arch": str(gpu.arch),
         "capabilities": sorted(str(each) for each in gpu.capabilities),
         "target": None if gpu.target is None else Judged.of(gpu.target).to_json(),
+        "overrides": [asdict(each) for each in gpu.plugin.overrides],
         "versions": {**gpu.versions, "comm": gpu.comm.version},
     }
 

@@ -1,0 +1,182 @@
+"""Outcomes that a backend publishes for cases: judged, listed, and never a way to pass."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from portagpu.contract import Override
+from portagpu.results import Verdict
+from portagpu.suite.judge import judge, unused
+from portagpu.suite.machine import Listed, Machine
+from tests.fake_plugins import install
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+URL = "https://example.org/priorities"
+
+
+def _override(outcome: str = "undefined", pattern: str = "streams/x") -> Override:
+    return Override(pattern=pattern, outcome=outcome, reason="one queue serves all", url=URL)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"outcome": "exact"}, "unsupported or undefined: 'exact'"),
+        ({"outcome": "passes"}, "unsupported or undefined"),
+        ({"pattern": ""}, "'' is none"),
+        ({"pattern": "streams"}, "'streams' is none"),
+        ({"pattern": "*"}, "is none"),
+        ({"reason": " "}, "needs a reason of one line"),
+        ({"reason": "two\nlines"}, "needs a reason of one line"),
+        ({"url": "http://example.org"}, "must be an https address"),
+        ({"url": ""}, "must be an https address"),
+    ],
+)
+def test_an_override_is_complete_or_refused(changes: dict[str, str], said: str) -> None:
+    whole = {"pattern": "streams/x", "outcome": "undefined", "reason": "why", "url": URL}
+    with pytest.raises(ValueError, match=said):
+        Override(**{**whole, **changes})
+
+
+def _judge(kind: str, override: Override, capability: tuple[str, ...] = ()) -> tuple[Verdict, str]:
+    case = Listed(id="streams/x[n2]", area="streams", spec="It works.", capability=capability)
+    machine = Machine(
+        backend="some",
+        device="some:0",
+        product=None,
+        vendor=None,
+        arch="none",
+        capabilities=frozenset({"streams"}),
+        target=None,
+        overrides=(override,),
+    )
+    outcome: dict[str, Any] = {"kind": kind, "reason": "", "duration_s": 1.0, "observed": []}
+    if kind != "passed":
+        outcome["reason"] = "it was so"
+    result = judge(case, outcome, machine)
+    return result.verdict, result.reason
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "verdict", "said"),
+    [
+        ("undefined", "passed", Verdict.SKIP, "recorded and not judged: it passed"),
+        ("undefined", "failed", Verdict.SKIP, "recorded and not judged: it was so"),
+        ("undefined", "unsupported", Verdict.SKIP, "recorded and not judged: it was so"),
+        ("undefined", "error", Verdict.ERROR, "it was so"),
+        ("undefined", "not-here", Verdict.INCONCLUSIVE, "it was so"),
+        ("undefined", "not-claimed", Verdict.SKIP, "it was so"),
+        ("unsupported", "unsupported", Verdict.SKIP, "it raised Unsupported, as it must"),
+        ("unsupported", "passed", Verdict.FAIL, "so it must raise Unsupported; instead it passed"),
+        ("unsupported", "failed", Verdict.FAIL, "instead it failed: it was so"),
+        ("unsupported", "error", Verdict.ERROR, "it was so"),
+        ("unsupported", "not-here", Verdict.INCONCLUSIVE, "it was so"),
+    ],
+)
+def test_an_override_decides_and_never_passes(
+    outcome: str, kind: str, verdict: Verdict, said: str
+) -> None:
+    found, reason = _judge(kind, _override(outcome))
+    assert found is verdict, reason
+    assert said in reason, reason
+    if "declares" in reason:
+        assert f"some declares it {outcome} (one queue serves all, {URL})" in reason
+
+
+def test_an_override_of_another_case_changes_nothing() -> None:
+    assert _judge("passed", _override(pattern="streams/y"))[0] is Verdict.PASS
+    assert _judge("failed", _override(pattern="streams/x[n3]"))[0] is Verdict.FAIL
+
+
+def test_an_override_without_a_case_is_an_error() -> None:
+    judged = {"streams/x[n2]": Verdict.FAIL}
+    assert unused([_override(), _override(pattern="*/x")], judged) == []
+    (found,) = unused([_override(), _override(pattern="streams/y")], judged)
+    assert found.verdict is Verdict.ERROR
+    assert found.id == "suite/override-2"
+    assert "'streams/y'" in found.reason
+    assert "fits no case" in found.reason
+
+
+QUIRKY = """
+from portagpu.contract import Override
+from portagpu_cpu import CpuPlugin
+
+URL = "https://example.org"
+
+class Quirky(CpuPlugin):
+    name = "quirky"
+    overrides = (
+        Override(pattern="rng/seed-repeats[rand]", outcome="undefined", reason="it drifts",
+                 url=URL),
+        Override(pattern="rng/seed-is-*", outcome="unsupported", reason="it has none", url=URL),
+    )
+    def open(self, index):
+        handle = super().open(index)
+        handle.name = "quirky"
+        return handle
+
+PLUGIN = Quirky()
+"""
+
+
+@pytest.fixture
+def quirky(tmp_path: Path) -> dict[str, str]:
+    """An environment with a backend that publishes overrides."""
+    install(tmp_path, "portagpu-quirky", {"quirky": "portagpu_quirky:PLUGIN"}, _modules())
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _modules() -> dict[str, str]:
+    return {"portagpu_quirky": QUIRKY}
+
+
+def _conform(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "portagpu", "conform", "--backend", "quirky", *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_the_list_has_a_backends_outcomes(quirky: dict[str, str]) -> None:
+    done = _conform(quirky, "--list", "--only", "rng/seed-repeats", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    outcomes = {case["id"]: case for case in json.loads(done.stdout)["cases"]}
+    changed = outcomes.pop("rng/seed-repeats[rand]")
+    assert changed["outcome"] == "undefined"
+    assert changed["override"]["reason"] == "it drifts"
+    assert outcomes
+    assert all("override" not in case for case in outcomes.values())
+    text = _conform(quirky, "--list", "--only", "rng/seed-repeats").stdout
+    assert text.count("undefined (rng/seed-repeats[rand]): it drifts") == 1
+
+
+@pytest.mark.torch
+def test_a_run_is_judged_by_a_backends_outcomes(quirky: dict[str, str]) -> None:
+    pytest.importorskip("torch")
+    done = _conform(quirky, "--only", "rng", "--json", "-")
+    results = {each["id"]: each for each in json.loads(done.stdout)["results"]}
+    assert results["rng/seed-repeats[rand]"]["verdict"] == "SKIP"
+    assert "quirky declares it undefined" in results["rng/seed-repeats[rand]"]["reason"]
+    others = [
+        name for name in results if name.startswith("rng/seed-repeats[") and "[rand]" not in name
+    ]
+    assert others
+    assert {results[name]["verdict"] for name in others} == {"PASS"}
+    seeds = {name: each for name, each in results.items() if name.startswith("rng/seed-is-")}
+    assert seeds, sorted(results)
+    assert {each["verdict"] for each in seeds.values()} == {"FAIL"}
+    assert done.returncode == 1, "it claims to be unable to do what it does"
