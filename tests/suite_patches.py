@@ -15,6 +15,7 @@ import torch
 
 from portagpu import candidates, remarks, visible
 from portagpu.collectives.comm import Comm
+from portagpu.kernels import catalogue, plan
 from portagpu.sizing import Sizing
 from portagpu.telemetry.formats import amd_smi_json, nvidia_smi_text
 from portagpu.torchbuild import read_build
@@ -190,6 +191,35 @@ def _warps_of_32(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def _shared_memory_of_h100(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = plan.Limits.of_target
+    monkeypatch.setattr(
+        plan.Limits, "of_target", lambda target: replace(good(target), shared_bytes=232448)
+    )
+
+
+def _every_fp8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue.Variant, "why_not", lambda variant, target: "")
+
+
+def _options_of_amd(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = plan.constants
+    monkeypatch.setattr(
+        plan, "constants", lambda *given: {**good(*given), "waves_per_eu": 2, "kpack": 2}
+    )
+
+
+def _tiles_of_8(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = plan.candidates
+
+    def thin(kind: str, limits: Any) -> Any:
+        return tuple(
+            replace(each, blocks=(("BLOCK_M", 8), *each.blocks[1:])) for each in good(kind, limits)
+        )
+
+    monkeypatch.setattr(plan, "candidates", thin)
+
+
 def _limits_of_a_product(**changes: int) -> Callable[[pytest.MonkeyPatch], None]:
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
         module = _module("kernels_limits")
@@ -348,6 +378,18 @@ PATCHES: dict[str, Patch] = {
         "kernels/units-are-the-products[amd-mi300x]",
         "132 units",
         _limits_of_a_product(unit_count=132),
+    ),
+    "gives every GPU the shared memory of H100": Patch(
+        "kernels/tiles-fit-shared-memory[amd-mi300x]", "in 65536 B", _shared_memory_of_h100
+    ),
+    "takes every fp8 everywhere": Patch(
+        "kernels/fp8-of-the-architecture[amd-mi300x]", "is given ['float8_e4m3fn',", _every_fp8
+    ),
+    "tunes with AMD's options": Patch(
+        "kernels/no-options-of-one-vendor[matmul]", "is given kpack, waves_per_eu", _options_of_amd
+    ),
+    "cuts products into tiles of 8": Patch(
+        "kernels/tiles-fill-the-matrix-unit[nvidia-h100-sxm]", "a side below 16", _tiles_of_8
     ),
     "reports a warp of 32": Patch(
         "identity/warp-size-is-the-devices", "warp sizes differ", _no_warp

@@ -254,7 +254,7 @@ def test_nothing_in_the_users_folder_changes_a_verdict(
         tmp_path / "cases",
         """
         @case("rng/passes", spec="Passes.")
-        def test_passes(gpu): pass
+        def test_passes(gpu): assert "TRITON_INTERPRET" not in os.environ, "kernels are interpreted"
 
         @case("rng/fails", spec="Fails.")
         def test_fails(gpu): assert False, "it fails"
@@ -273,6 +273,7 @@ def test_nothing_in_the_users_folder_changes_a_verdict(
         "PYTEST_PLUGINS": "no_such_plugin",
         "PYTHONOPTIMIZE": "1",
         "PYTHONWARNINGS": "error",
+        "TRITON_INTERPRET": "1",
     }
     code = here / "caller.txt"
     code.write_text(CALLER, "utf-8")

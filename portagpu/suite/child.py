@@ -24,8 +24,14 @@ if TYPE_CHECKING:
 
 _INI: Final = Path(__file__).with_name("suite.ini")
 _TRACE_S: Final = 0.3
-_LEFT_OUT: Final = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTHONOPTIMIZE", "PYTHONWARNINGS")
-"""Variables that change what pytest runs, or, for the latter two, what an assertion means."""
+_LEFT_OUT: Final = (
+    "PYTEST_ADDOPTS",
+    "PYTEST_PLUGINS",
+    "PYTHONOPTIMIZE",
+    "PYTHONWARNINGS",
+    "TRITON_INTERPRET",
+)
+"""Variables that change what pytest runs, what an assertion means, or where a kernel runs."""
 
 
 class SuiteError(PortagpuError, RuntimeError):
