@@ -19,6 +19,7 @@ from portagpu.bringup.run import verdict_of
 from portagpu.errors import TargetNotFound
 from portagpu.report import render
 from portagpu.results import Result, Verdict, validate
+from tests.processes import descendants
 
 pytestmark = pytest.mark.torch
 
@@ -187,24 +188,6 @@ run = bringup(Options(backend="cpu"), view(None, sys.stdout, files), gates)
 files.write(run)
 sys.exit(run.exit_code)
 """
-
-
-def descendants(pid):
-    """Processes below ``pid``, by the parent that the kernel states."""
-    children = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = entry.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        children.setdefault(int(fields[1]), []).append(int(entry.parent.name))
-    found = []
-    waiting = [pid]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found
 
 
 def test_ctrl_c_leaves_a_valid_partial_result_and_no_process(tmp_path):

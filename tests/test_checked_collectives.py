@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +14,7 @@ pytestmark = pytest.mark.torch
 from portagpu.collectives.checked import Call, Checked, disagreement
 from portagpu.errors import CollectiveError
 from portagpu.world import Ranks
+from tests.processes import descendants, ports_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,6 +104,18 @@ def test_ranks_that_are_lost_on_purpose_leave_nothing(ranks: Ranks) -> None:
     assert [str(each.state) for each in outcome.ranks] == ["done", "lost", "done"]
     assert outcome.culprit is None
     assert outcome.duration_s < 60.0, "the world waited for the rank that sleeps"
+
+
+@pytest.mark.parametrize("how", ["killed", "sleeps", "raises"])
+def test_a_failure_leaves_no_process_and_no_port(how: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)):
+        assert ports_of(os.getpid()), "a port that is open is not seen"
+    with Ranks() as server:
+        values(server, "lose", 3, how=how, victim=1, timeout_s=0.5, lost=[1])
+        assert server._process is not None
+        pid = server._process.pid
+        assert not descendants(pid), "ranks are left of a world that is over"
+        assert not ports_of(pid), "a port of a world that is over is left open"
 
 
 def test_a_new_group_works_after_a_mismatch(ranks: Ranks) -> None:
