@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -23,6 +24,11 @@ CHILD_LIMIT_S: Final = 120
 
 # last, so that `from tests.x import y` works and the installed package is still the one under test
 sys.path.append(str(ROOT))
+
+
+# a shell has what it runs in the background ignore Ctrl-C, which children inherit
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
