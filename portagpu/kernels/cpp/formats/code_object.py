@@ -8,27 +8,34 @@ from __future__ import annotations
 from typing import Any, Final
 
 from portagpu.kernels.cpp.compiled import CompiledKernel
-from portagpu.kernels.cpp.formats.elf import read_elf
-from portagpu.kernels.cpp.formats.msgpack import read_msgpack
+from portagpu.kernels.cpp.formats.elf import Elf, library
 
-MACHINE: Final = 224
-"""EM_AMDGPU."""
+_MACHINE: Final = "EM_AMDGPU"
 _OWNER: Final = "AMDGPU"
 _METADATA: Final = 32  # NT_AMDGPU_METADATA
 
 
 def read_code_object(code: bytes, *, compiler: str, seconds: float) -> tuple[CompiledKernel, ...]:
     """The kernels of a code object, in its order. Raises ValueError where it is none."""
-    elf = read_elf(code)
-    if elf.machine != MACHINE:
+    elf = Elf(code)
+    if elf.machine != _MACHINE:
         raise ValueError(f"this ELF file is for machine {elf.machine}, not a code object")
     for owner, kind, content in elf.notes():
         if (owner, kind) == (_OWNER, _METADATA):
-            document = read_msgpack(content)
+            document = _unpacked(content)
             return tuple(
                 _kernel(row, _arch(document), code, compiler, seconds) for row in _rows(document)
             )
     raise ValueError("this code object has no metadata note")
+
+
+def _unpacked(content: bytes) -> Any:
+    msgpack = library("msgpack", "msgpack")
+    try:
+        return msgpack.unpackb(content)
+    except Exception as error:
+        # FormatError, StackError and OutOfData share no class of their own
+        raise ValueError(f"this code object's metadata is damaged MessagePack: {error}") from error
 
 
 def _rows(document: Any) -> list[dict[str, Any]]:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from portagpu.kernels.cpp.formats.elf import read_elf
+from portagpu.kernels.cpp.formats.elf import Elf
 
-MACHINE: Final = 190
-"""EM_CUDA."""
+_MACHINE: Final = "EM_CUDA"
 _CODE: Final = ".text."
 
 
 def kernels_in(cubin: bytes) -> frozenset[str]:
     """The functions with machine code in a cubin. Raises ValueError where it is none."""
-    elf = read_elf(cubin)
-    if elf.machine != MACHINE:
+    elf = Elf(cubin)
+    if elf.machine != _MACHINE:
         raise ValueError(f"this ELF file is for machine {elf.machine}, not a cubin")
     return frozenset(
-        section.name.removeprefix(_CODE)
-        for section in elf.sections
-        if section.name.startswith(_CODE) and section.data
+        name.removeprefix(_CODE) for name in elf.with_content() if name.startswith(_CODE)
     )
