@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from portagpu.bench import matmul
-from portagpu.precision import Fp8
+from portagpu.precision import Arithmetic, Float32Switch, Fp8, Precision
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,16 +20,20 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _precision() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    yield
-    torch.set_float32_matmul_precision(before)
+    with Float32Switch(Precision({}), "ieee"):
+        yield
 
 
 def gpu() -> Any:
     """A device with fp8 arithmetic, as far as products need one: torch's own on the CPU."""
     fp8 = Fp8(torch.float8_e4m3fn, torch.float8_e5m2)
-    precision = SimpleNamespace(fp8=fp8)
-    return SimpleNamespace(name="some", device=torch.device("cpu"), precision=precision)
+    precision = SimpleNamespace(fp8=fp8, tf32=Arithmetic.IEEE)
+    return SimpleNamespace(
+        name="some",
+        device=torch.device("cpu"),
+        precision=precision,
+        set_float32_precision=partial(Float32Switch, precision),
+    )
 
 
 DTYPES = ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"]

@@ -60,7 +60,7 @@ def product(gpu: Backend, dtype: str, m: int, n: int, k: int, seed: int) -> Prod
     """
     import torch
 
-    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+    gpu.set_float32_precision("tf32" if dtype == "tf32" else "ieee")
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     generator = torch.Generator(gpu.device).manual_seed(seed)

@@ -106,19 +106,16 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What one source says of one GPU.
+class Properties:
+    """What can be known of one GPU; None is unknown.
 
-    ``index`` is the source's own order, which differs between sources; ``pci`` is
-    "domain:bus:device.function" in lower case with four digits of domain; ``uuid`` is as the
-    vendor's runtime spells it ("GPU-..."), ``unique_id`` the hardware's number where the vendor has
-    one; ``driver`` is the kernel driver's name; ``hive`` groups GPUs that one fabric joins.
-    ``extra`` holds what only this source has and somebody may want to read.
+    ``pci`` is "domain:bus:device.function" in lower case with four digits of domain; ``uuid`` is as
+    the vendor's runtime spells it ("GPU-..."), ``unique_id`` the hardware's number where the vendor
+    has one; ``driver`` is the kernel driver's name; ``hive`` groups GPUs that one fabric joins;
+    ``parts`` are its MIG slices or compute partitions, empty where it is scheduled whole.
     """
 
-    source: str
     vendor: str
-    index: int | None = None
     pci: str | None = None
     uuid: str | None = None
     unique_id: int | None = None
@@ -142,6 +139,18 @@ class Reading:
     pcie: Pcie = Pcie()
     memory: Memory = Memory()
     state: State = State()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading(Properties):
+    """What one source says of one GPU.
+
+    ``index`` is the source's own order, which differs between sources. ``extra`` holds what only
+    this source has and somebody may want to read.
+    """
+
+    source: str
+    index: int | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
 
 
