@@ -79,7 +79,7 @@ def sum(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:  # no
         return torch.zeros((), dtype=dtype, device=x.device)
     partial = torch.empty(programs, dtype=dtype, device=x.device)
     result = torch.empty(1, dtype=dtype, device=x.device)
-    kernel = _kernel("reduction", "sum_kernel")
+    kernel = kernel_of("reduction", "sum_kernel")
     options = place.options(config, x.element_size())
     with place.current():
         kernel[(programs,)](x, partial, x.numel(), **options)
@@ -159,7 +159,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, config: Config | None = None) ->
         return result
     config = config or candidates("matmul", place.limits)[0]
     blocks = -(-m // config.block("BLOCK_M")) * -(-n // config.block("BLOCK_N"))
-    kernel = _kernel("products", "matmul_kernel")
+    kernel = kernel_of("products", "matmul_kernel")
     language = importlib.import_module("triton.language")
     accumulator = language.float32 if a.dtype.is_floating_point else language.int32
     strides = (*a.stride(), *b.stride(), *result.stride())
@@ -272,7 +272,8 @@ def place_of(*tensors: torch.Tensor) -> Place:
     return Place(first.device, interpreted)
 
 
-def _kernel(module: str, name: str) -> Any:
+def kernel_of(module: str, name: str) -> Any:
+    """A kernel of ``portagpu.kernels.source``, as Triton has made it."""
     return getattr(importlib.import_module(f"portagpu.kernels.source.{module}"), name)
 
 
@@ -284,7 +285,7 @@ def _flat(
     config = config or candidates("stream", place.limits)[0]
     grid = (-(-n // config.block("BLOCK")),)
     with place.current():
-        _kernel(module, name)[grid](*words, n, **place.options(config, 1))
+        kernel_of(module, name)[grid](*words, n, **place.options(config, 1))
 
 
 def _by_row(
@@ -292,7 +293,7 @@ def _by_row(
 ) -> None:
     config = config or candidates("row", place.limits)[0]
     with place.current():
-        _kernel("rows", name)[(rows.shape[0],)](*words, **place.options(config, 1))
+        kernel_of("rows", name)[(rows.shape[0],)](*words, **place.options(config, 1))
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:

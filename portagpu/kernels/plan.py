@@ -110,6 +110,11 @@ def shared_estimate(config: Config) -> int:
     return max(config.stages * depth * (m + n), m * n * _WIDEST_OUTPUT)
 
 
+def listed(kind: str) -> tuple[Config, ...]:
+    """Every config of ``kind``, whether it fits a device or not."""
+    return _CANDIDATES[kind]
+
+
 def candidates(kind: str, limits: Limits) -> tuple[Config, ...]:
     """The configs of ``kind`` ("stream", "sum", "row", "matmul") that fit, the default first.
 
@@ -117,12 +122,12 @@ def candidates(kind: str, limits: Limits) -> tuple[Config, ...]:
     whose shared memory is estimated above the device's. Where that is not known, only the last is
     taken, which is the smallest.
     """
-    listed = _CANDIDATES[kind]
+    possible = listed(kind)
     if limits.shared_bytes is None and kind == "matmul":
-        listed = listed[-1:]
+        possible = possible[-1:]
     return tuple(
         config
-        for config in listed
+        for config in possible
         if config.warps(limits.warp_size) * limits.warp_size <= limits.max_threads
         and (limits.shared_bytes is None or shared_estimate(config) <= limits.shared_bytes)
     )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu._version import __version__
-from portagpu.errors import PortagpuError
+from portagpu.errors import PortagpuError, Unsupported
 from portagpu.kernels import ops, reference
 from portagpu.kernels.cache import Cache, cache_folder, key_of
 from portagpu.kernels.compiler import find_compiler
-from portagpu.kernels.plan import Config, candidates
+from portagpu.kernels.plan import Config, candidates, listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,72 +59,146 @@ def tune(
 ) -> Config:
     """The fastest config of ``kernels.<name>(*arguments)`` on the tensors' device.
 
-    Every config that fits the device runs once, and is dropped unless its result is within the
-    bound of :mod:`portagpu.kernels.reference`; the others are timed by ``measure``, by default the
-    median of ``triton.testing.do_bench`` in milliseconds. The choice is kept in ``cache`` (by
-    default the user's) and, taken from there, checked again once in each process.
+    ``triton.autotune`` chooses among the configs of the kernel's kind: those that do not fit the
+    device, or whose result is not within the bound of :mod:`portagpu.kernels.reference`, are
+    pruned, and the others timed by ``measure``, by default Triton's benchmark (the median, ms). The
+    choice is kept in ``cache`` (by default the user's) and, taken from there, checked again once in
+    each process.
 
-    Raises ValueError for a name that is not in ``TUNABLE``, NoConfig where no config is right, and
-    what the function itself raises.
+    Raises ValueError for a name that is not in ``TUNABLE`` and where there is no tensor, NoConfig
+    where no config is right, Unsupported where Triton's interpreter would have to be timed without
+    a ``measure``, and what the function itself raises.
     """
     if name not in TUNABLE:
         raise ValueError(f"{name!r} cannot be tuned; take {', '.join(TUNABLE)}")
-    tunable = TUNABLE[name]
     tensors = [each for each in arguments if hasattr(each, "device")]
+    if not tensors:
+        raise ValueError(f"{name} is tuned for the tensors that it is called with; give them")
+    tunable = TUNABLE[name]
     place = ops.place_of(*tensors)
     fitting = candidates(tunable.kind, place.limits)
     key = _key(name, tunable, arguments, place, fitting)
     if key in _checked:
         return _checked[key]
-    exact, bound = tunable.exact(*arguments), tunable.bound(*arguments)
-
-    def right(config: Config) -> bool:
-        return _agrees(tunable, arguments, config, exact, bound)
-
+    trial = _Trial(name, tunable, arguments, fitting)
     cache = Cache(cache_folder("tune")) if cache is None else cache
     chosen = _kept(cache.get(key), fitting)
-    if chosen is None or not right(chosen):
-        chosen = _fastest(name, tunable, arguments, [c for c in fitting if right(c)], measure)
+    if chosen is None or not trial.right(chosen):
+        chosen = _fastest(trial, key, place, measure)
         cache.put(key, {"config": fitting.index(chosen)})
     _checked[key] = chosen
     return chosen
 
 
-def _agrees(
-    tunable: Tunable,
-    arguments: tuple[Any, ...],
-    config: Config,
-    exact: torch.Tensor,
-    bound: torch.Tensor,
-) -> bool:
-    """Whether a config runs and its result is within the bound; a NaN agrees with a NaN only."""
-    errors = importlib.import_module("triton.runtime.errors")
-    try:
-        got = tunable.run(*arguments, config=config).double()
-    except errors.OutOfResources:
-        return False
+class _Trial:
+    """One call in any config, in the place of a kernel for Triton's autotuner.
+
+    What is tuned is the whole function, because a sum launches twice. ``fn`` is its kernel, which
+    the autotuner names in what it prints, and ``arg_names`` are the arguments of :meth:`run`.
+    """
+
+    arg_names: Final = ("key",)
+
+    def __init__(
+        self, name: str, tunable: Tunable, arguments: tuple[Any, ...], fitting: tuple[Config, ...]
+    ) -> None:
+        self.name = name
+        self.fn = ops.kernel_of(tunable.module, f"{name}_kernel")
+        self.kind = tunable.kind
+        self._tunable = tunable
+        self._arguments = arguments
+        self._fitting = fitting
+
+    def run(self, _key: str, *, config: Config, **_options: object) -> Any:
+        """Call the function; Triton's options are ``config`` in Triton's words."""
+        return self._tunable.run(*self._arguments, config=config)
+
+    def right(self, config: Config) -> bool:
+        """Whether a config runs and its result is within the bound.
+
+        It runs twice: the first result is overwritten, because the allocator gives its memory to
+        the second, where an element that is not written would hold the right value.
+        """
+        errors = importlib.import_module("triton.runtime.errors")
+        try:
+            # before the oracle, because it is the function that refuses arguments
+            _spoil(self._tunable.run(*self._arguments, config=config))
+            got = self._tunable.run(*self._arguments, config=config)
+        except errors.OutOfResources:
+            return False
+        return _agrees(got, *self._expected)
+
+    def pruned(self, configs: list[Any], *_named: object, **_options: object) -> list[Any]:
+        """Those of Triton's configs that fit and are right."""
+        right = [
+            each
+            for each in configs
+            if each.kwargs["config"] in self._fitting and self.right(each.kwargs["config"])
+        ]
+        if not right:
+            raise NoConfig(
+                f"no config of {self.name} gives the right result on this device: report it"
+            )
+        return right
+
+    @cached_property
+    def _expected(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._tunable.exact(*self._arguments), self._tunable.bound(*self._arguments)
+
+
+def _spoil(result: torch.Tensor) -> None:
+    import torch
+
+    result.fill_(math.nan if result.is_floating_point() else torch.iinfo(result.dtype).min)
+
+
+def _agrees(got: torch.Tensor, exact: torch.Tensor, bound: torch.Tensor) -> bool:
+    """Whether a result is within the bound; a NaN agrees with a NaN only, an int with itself."""
+    if not exact.is_floating_point():
+        return bool((got == exact).all())
+    got = got.double()
     near = (got - exact).abs() <= bound
     same = (got == exact) | (got.isnan() & exact.isnan())
     return bool((near | same).all())
 
 
 def _fastest(
-    name: str,
-    tunable: Tunable,
-    arguments: tuple[Any, ...],
-    right: list[Config],
+    trial: _Trial,
+    key: str,
+    place: ops.Place,
     measure: Callable[[Callable[[], object]], float] | None,
 ) -> Config:
-    if not right:
-        raise NoConfig(f"no config of {name} gives the right result on this device: report it")
-    if measure is None:
-        bench = importlib.import_module("triton.testing").do_bench
+    """What ``triton.autotune`` takes of the configs that are left."""
+    if measure is None and place.gpu is None:
+        raise Unsupported("Triton's interpreter is not timed: give measure=, or tune on a GPU")
+    triton = importlib.import_module("triton")
+    warp_size = place.limits.warp_size
+    tuner = triton.autotune(
+        configs=[
+            triton.Config({"config": each}, num_warps=each.warps(warp_size), num_stages=each.stages)
+            for each in listed(trial.kind)
+        ],
+        key=["key"],
+        prune_configs_by={"early_config_prune": trial.pruned},
+        do_bench=None if measure is None else _bench(measure),
+    )(trial)
+    # what TRITON_CACHE_AUTOTUNING turns on keeps a choice that nothing checks again
+    tuner.cache_results = False
+    with place.current():
+        tuner.run(key)
+    chosen: Config = tuner.best_config.kwargs["config"]
+    return chosen
 
-        def measure(call: Callable[[], object]) -> float:
-            return float(bench(call, return_mode="median"))
 
-    times = [measure(lambda c=config: tunable.run(*arguments, config=c)) for config in right]  # type: ignore[misc]
-    return right[times.index(min(times))]
+def _bench(
+    measure: Callable[[Callable[[], object]], float],
+) -> Callable[..., list[float]]:
+    """``measure`` as Triton's autotuner calls it: a time for each quantile."""
+
+    def bench(call: Callable[[], object], quantiles: tuple[float, ...]) -> list[float]:
+        return [float(measure(call))] * len(quantiles)
+
+    return bench
 
 
 def _key(
