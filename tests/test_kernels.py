@@ -12,16 +12,41 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from portagpu.errors import Unsupported
-from portagpu.kernels.plan import Config, Limits, candidates, constants, shared_estimate
-from portagpu.target import load_targets
+from portagpu.kernels.plan import (
+    Config,
+    Limits,
+    candidates,
+    constants,
+    listed,
+    shared_estimate,
+)
+from portagpu.target import architecture_names, load_architecture, load_targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from portagpu.target import Target
     from tests.conftest import Child
 
 NUMERICS: Final = Path(__file__).with_name("kernel_numerics.py")
 LIMIT_S: Final = 240
+GPUS: Final = [
+    target
+    for target in (*load_targets().values(), *map(load_architecture, architecture_names()))
+    if target.vendor != "cpu"
+]
+# by the rows of a, the columns of b, bytes of depth and stages: the stages of both operands, or
+# where that is more, 4 B for each element of the output
+SHARED_BYTES: Final = {
+    (128, 128, 64, 2): 128 * 128 * 4,
+    (128, 256, 128, 3): 3 * (128 + 256) * 128,
+    (128, 128, 128, 3): 3 * (128 + 128) * 128,
+    (128, 128, 128, 2): 2 * (128 + 128) * 128,
+    (128, 64, 64, 3): 3 * (128 + 64) * 64,
+    (64, 128, 64, 2): 64 * 128 * 4,
+    (32, 64, 128, 2): 2 * (32 + 64) * 128,
+    (64, 64, 64, 2): 64 * 64 * 4,
+}
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,
     reason="triton is not installed: pip install 'portagpu[compile]'",
@@ -146,19 +171,39 @@ def test_importing_kernels_imports_neither_torch_nor_triton(child: Callable[...,
 
 
 @pytest.mark.parametrize("kind", ["stream", "sum", "row", "matmul"])
-@pytest.mark.parametrize(
-    "target", [t for t in load_targets().values() if t.vendor != "cpu"], ids=lambda t: t.id
-)
-def test_configs_fit_every_target(kind: str, target: object) -> None:
-    limits = Limits.of_target(target)  # type: ignore[arg-type]
-    found = candidates(kind, limits)
-    assert found, "there is nothing to run"
-    for config in found:
-        warps = config.warps(limits.warp_size)
+@pytest.mark.parametrize("target", GPUS, ids=lambda t: t.id)
+def test_configs_fit_every_target(kind: str, target: Target) -> None:
+    """All that fit and no other, on the products, the architectures, and on parts of them."""
+    whole = Limits.of_target(target)
+    assert whole.max_threads == 1024
+    assert whole.shared_bytes is not None
+    assert candidates(kind, whole), "there is nothing to run"
+    for part in (1, 2, 4, 8):
+        limits = Limits(whole.warp_size, whole.max_threads // part, whole.shared_bytes // part)
+        assert candidates(kind, limits) == tuple(
+            config
+            for config in listed(kind)
+            if config.threads <= whole.max_threads // part
+            and shared_by_hand(config) <= whole.shared_bytes // part
+        )
+    for config in listed(kind):
+        warps = config.warps(whole.warp_size)
         assert warps & (warps - 1) == 0
-        assert warps * limits.warp_size <= limits.max_threads == 1024
-        assert limits.shared_bytes is not None
-        assert shared_estimate(config) <= limits.shared_bytes
+        assert warps * whole.warp_size == config.threads
+
+
+def shared_by_hand(config: Config) -> int:
+    """Shared memory, B: of a product by the table, of the others a word of 4 B a thread."""
+    sizes = dict(config.blocks)
+    if "BLOCK" in sizes:
+        return config.threads * 4
+    tile = (sizes["BLOCK_M"], sizes["BLOCK_N"], sizes["DEPTH_BYTES"])
+    return SHARED_BYTES[*tile, config.stages]
+
+
+def test_every_gpu_of_the_matrix_is_held_against_its_limits() -> None:
+    assert len(GPUS) >= 33 + 17, "products or architectures are missing"
+    assert {t.arch.warp_size for t in GPUS} == {32, 64}
 
 
 def test_threads_not_warps_are_limited() -> None:
