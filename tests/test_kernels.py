@@ -201,6 +201,36 @@ def shared_by_hand(config: Config) -> int:
     return SHARED_BYTES[*tile, config.stages]
 
 
+BUILD: Final = """
+import json
+from types import SimpleNamespace
+from portagpu.compile.run import toolchain_of
+from portagpu.compile.worker import build
+from portagpu.kernels.catalogue import by_id
+from portagpu.kernels.plan import OPTIN, Limits, candidates, shared_estimate
+from portagpu.target import architecture_names, load_architecture
+product = by_id()["matmul[float16]"]
+for target in map(load_architecture, architecture_names()):
+    if target.value("compile.route") == "triton":
+        _, tools = toolchain_of(target.vendor)
+        # nothing of the code is read
+        tools = SimpleNamespace(triton_target=tools.triton_target, inspect=lambda *_, **__: None)
+        config = max(candidates("matmul", Limits.of_target(target)), key=shared_estimate)
+        _, taken = build(product, config, tools, target.arch.name, target.arch.warp_size)
+        print(json.dumps([target.id, taken, target.value(OPTIN)]))
+"""
+
+
+@needs_triton
+@pytest.mark.slow
+def test_largest_product_that_fits_is_built_to_fit(child: Callable[..., Child]) -> None:
+    """What the compiler asks for, where the estimate has chosen: it knows nothing of padding."""
+    said = child("-c", BUILD, environment={"TRITON_CACHE_DIR": "built"}).ok()
+    found = [json.loads(line) for line in said.splitlines()]
+    assert len(found) >= 13, "architectures are missing"
+    assert not [each for each in found if not 0 < each[1] <= each[2]]
+
+
 def test_every_gpu_of_the_matrix_is_held_against_its_limits() -> None:
     assert len(GPUS) >= 33 + 17, "products or architectures are missing"
     assert {t.arch.warp_size for t in GPUS} == {32, 64}
