@@ -323,7 +323,7 @@ class Device(tuning.ops.Place):
 
     def __init__(self):
         arch = SimpleNamespace(name="gfx942")
-        self.gpu = SimpleNamespace(arch=arch, product="", versions={})
+        self.gpu = SimpleNamespace(arch=arch, product="", part=None, versions={})
         self.limits = Limits(64, 512, 65536)
         self.is_current = False
 

@@ -220,7 +220,10 @@ def _key(
         else None  # a number changes no code
         for each in arguments
     ]
-    device = ["interpreter"] if gpu is None else [gpu.arch.name, gpu.product, dict(gpu.versions)]
+    device: list[object] = ["interpreter"]
+    if gpu is not None:
+        # a slice or a partition has another number of units than its product
+        device = [gpu.arch.name, gpu.product, repr(gpu.part), dict(gpu.versions)]
     versions = [__version__, str(torch.__version__), compiler.version, compiler.stamp]
     return key_of("tune", name, stated, device, versions, source, repr(fitting))
 
