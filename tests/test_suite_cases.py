@@ -13,8 +13,9 @@ from portagpu.collectives.comm import Comm
 from portagpu.contract import Backend, Capability, Description, Plugin
 from portagpu.precision import Fp8, Precision
 from portagpu.suite import AREAS, case, list_cases, refused
+from portagpu.suite.ids import matches
 from portagpu.suite.machine import Listed
-from portagpu.suite.select import SelectionError, matches, select
+from portagpu.suite.select import SelectionError, select
 from portagpu.training import Training
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from portagpu.suite import list_cases
+from portagpu.suite.ids import base_id
 from portagpu.suite.machine import Listed
 from portagpu.suite.page import Trap, page, traps
-from portagpu.suite.select import base_id
 
 DOCS = Path(__file__).parent.parent / "docs"
 

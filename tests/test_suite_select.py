@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from portagpu.suite import Selection
+from portagpu.suite.ids import base_id
 from portagpu.suite.machine import Listed
-from portagpu.suite.select import SelectionError, base_id
+from portagpu.suite.select import SelectionError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from portagpu.bench import suite as measures
 from portagpu.bringup.gates import load_gates
 from portagpu.errors import BundleError
 from portagpu.suite import list_cases
-from portagpu.suite.select import base_id
+from portagpu.suite.ids import base_id
 
 if TYPE_CHECKING:
     from portagpu.results import Result, Run

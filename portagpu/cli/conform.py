@@ -147,7 +147,7 @@ def _list(selection: Selection, backend: str | None, json_to: str | None) -> Non
 
 
 def _listing(cases: Sequence[Listed], overrides: Sequence[Override]) -> str:
-    from portagpu.suite.select import base_id
+    from portagpu.suite.ids import base_id
 
     by_function: dict[str, list[Listed]] = {}
     for each in cases:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.results import Evidence, Result, Verdict
-from portagpu.suite.select import base_id, matches
+from portagpu.suite.ids import base_id, matches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,7 +7,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from portagpu.contract import Override
-from portagpu.suite.select import matches
+from portagpu.suite.ids import matches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

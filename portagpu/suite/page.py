@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.paths import matrix_dir
 from portagpu.suite.cases import AREAS
-from portagpu.suite.select import base_id
+from portagpu.suite.ids import base_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

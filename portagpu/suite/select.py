@@ -5,14 +5,13 @@ from __future__ import annotations
 import difflib
 import json
 import random
-import re
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import PortagpuError
 from portagpu.files import read_bounded
 from portagpu.suite.cases import AREAS
+from portagpu.suite.ids import base_id, matches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,25 +63,6 @@ class Selection:
 EVERYTHING: Final = Selection()
 _LARGEST_RESULT: Final = 64 << 20
 """Bytes: a full bring-up of a CPU has 0.4 MiB."""
-
-
-def base_id(full: str) -> str:
-    """The id without the labels of its parameters."""
-    return full.partition("[")[0]
-
-
-def matches(pattern: str, full: str) -> bool:
-    """Whether a case is meant: by its area, its id with or without parameters, or ``*`` and ``?``.
-
-    Brackets stand for themselves, because ids have them.
-    """
-    names = (full, base_id(full), full.partition("/")[0])
-    return any(_expression(pattern).fullmatch(name) for name in names)
-
-
-@cache
-def _expression(pattern: str) -> re.Pattern[str]:
-    return re.compile("".join({"*": ".*", "?": "."}.get(char, re.escape(char)) for char in pattern))
 
 
 def select(cases: Sequence[Listed], only: Sequence[str], smoke: bool) -> list[Listed]:
