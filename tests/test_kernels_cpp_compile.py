@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import re
 import shutil
-import stat
 import subprocess
 from pathlib import Path
 
@@ -13,11 +13,13 @@ import pytest
 
 from portagpu.errors import MissingDependency, TargetNotFound, Unsupported
 from portagpu.kernels.cpp import KERNELS, CompileError, compile_kernel, compile_source, read_source
+from portagpu.kernels.cpp.compiled import CompilerEnded
 from portagpu.kernels.cpp.formats.elf import Elf
 from portagpu.sizing import Sizing
 from portagpu.target import load_architecture, load_targets
 from portagpu_cuda_build import nvrtc
 from portagpu_rocm_build import clang
+from tests.fake_clang import write_clang
 
 NVIDIA = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
 AMD = ("gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201")
@@ -190,21 +192,6 @@ def test_blocks_of_every_target_fit_the_launch_bounds():
     assert checked > 30
 
 
-def script(folder: Path, text: str) -> None:
-    """A clang that knows gfx942, has a linker, and does ``text`` when it is to compile."""
-    path = folder / "clang-99"
-    path.write_text(
-        "#!/bin/sh\n"
-        'case "$*" in\n'
-        "*--print-supported-cpus*) echo gfx942 ;;\n"
-        "*-print-prog-name*) echo /bin/ld.lld ;;\n"
-        "*--version*) echo clang version 99.1.2 ;;\n"
-        f"*) {text} ;;\n"
-        "esac\n"
-    )
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-
-
 @pytest.fixture
 def only(tmp_path, monkeypatch):
     """A path with one folder, for a clang that stands in."""
@@ -219,45 +206,130 @@ def only(tmp_path, monkeypatch):
 def test_no_clang_says_what_to_install(only):
     with pytest.raises(MissingDependency, match=r"no clang is installed: .*apt-get install clang"):
         clang.compile("", "gfx942")
-    script(only, "true")
+    write_clang(only, "true")
     with pytest.raises(MissingDependency, match="clang-99 cannot build for gfx1201: install"):
         clang.compile("", "gfx1201")
 
 
 def test_a_clang_without_linker_says_what_to_install(only):
-    script(only, "true")
+    write_clang(only, "true")
     path = only / "clang-99"
-    path.write_text(path.read_text().replace("/bin/ld.lld", "ld.lld"))
+    path.write_text(path.read_text().replace(f"echo {path} ;;", "echo ld.lld ;;"))
     with pytest.raises(MissingDependency, match=r"has no linker ld\.lld: .*lld"):
         clang.compile("", "gfx942")
 
 
 def test_a_compiler_that_hangs_is_ended(only, monkeypatch):
-    script(only, "exec /bin/sleep 600")
-    monkeypatch.setattr(clang, "LIMIT_S", 3.0)
-    with pytest.raises(CompileError, match="did not answer within 3 s"):
-        clang.compile("", "gfx942")
+    write_clang(only, "exec /bin/sleep 600")
+    monkeypatch.setattr("portagpu.kernels.cpp.compile.LIMIT_S", 3.0)
+    with pytest.raises(CompileError, match=r"no code for gfx942: .* did not answer within 3 s"):
+        compile_source("", "gfx942")
 
 
 def test_a_compiler_that_dies_is_reported(only):
-    script(only, "kill -9 $$")
-    with pytest.raises(CompileError, match=r"clang 99\.1\.2 refuses .* exit code -9"):
-        clang.compile("", "gfx942")
+    write_clang(only, "kill -9 $$")
+    with pytest.raises(CompilerEnded, match=r"clang 99\.1\.2 ended with exit code -9"):
+        compile_source("", "gfx942")
+    write_clang(only, "echo LLVM ERROR: no >&2; exit 70")
+    with pytest.raises(CompilerEnded, match="ended with exit code 70: LLVM ERROR: no"):
+        compile_source("", "gfx942")
 
 
-def test_nvrtc_that_is_missing_or_too_new_says_what_to_install(monkeypatch):
+def test_nvrtc_that_is_missing_says_what_to_install(monkeypatch):
     monkeypatch.setattr(nvrtc, "libraries", lambda _: iter(["libnvrtc-none.so.1"]))
-    found = nvrtc.build("", "sm_90")
-    assert found["missing"].startswith("NVRTC is not installed: pip install nvidia-cuda-nvrtc")
-    monkeypatch.setattr(nvrtc, "ask", lambda *_, **__: (found, ""))
-    with pytest.raises(MissingDependency, match="pip install nvidia-cuda-nvrtc"):
+    wanted = "NVRTC is not installed: pip install nvidia-cuda-nvrtc"
+    with pytest.raises(MissingDependency, match=wanted):
         nvrtc.compile("", "sm_90")
+    assert nvrtc.compilers(["sm_90"])["sm_90"].startswith(wanted)
 
 
-def test_nvrtc_that_aborts_is_reported(monkeypatch):
-    monkeypatch.setattr(nvrtc, "ask", lambda *_, **__: (None, "it ended with SIGABRT"))
-    with pytest.raises(CompileError, match="NVRTC did not build for sm_90: it ended with SIGABRT"):
-        nvrtc.compile("", "sm_90")
+@pytest.mark.parametrize(
+    ("numbers", "arch", "said"),
+    [
+        ((75, 90, 120), "sm_70", "NVRTC 13.9 cannot build for sm_70: pip install .*-nvrtc-cu12"),
+        (
+            (70, 90),
+            "sm_120",
+            r"NVRTC 13.9 cannot build for sm_120: pip install \S+-nvrtc \(CUDA 13",
+        ),
+    ],
+)
+def test_nvrtc_that_is_too_new_or_too_old_says_which_to_install(monkeypatch, numbers, arch, said):
+    class Library:
+        name = "NVRTC 13.9"
+        architectures = numbers
+
+    monkeypatch.setattr(nvrtc, "_installed", lambda: iter([Library()]))
+    with pytest.raises(MissingDependency, match=said):
+        nvrtc.compile("", arch)
+
+
+def test_a_child_that_aborts_is_reported(monkeypatch):
+    monkeypatch.setattr(
+        "portagpu.kernels.cpp.compile.ask", lambda *_, **__: (None, "it ended with SIGABRT")
+    )
+    with pytest.raises(CompilerEnded, match="no code for sm_90: it ended with SIGABRT"):
+        compile_source("", "sm_90")
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_code_states_the_block_that_its_source_bounds(arch):
+    for name in KERNELS:
+        for kernel in kernels_of(name, arch):
+            assert kernel.max_threads == (1024 if name == "block_reduce" else 256)
+
+
+@pytest.mark.parametrize("arch", NVIDIA)
+def test_cuobjdump_reads_the_same_of_a_cubin(arch, tmp_path):
+    spec = importlib.util.find_spec("triton")
+    if spec is None:
+        pytest.skip("cuobjdump is not installed: pip install 'portagpu[compile]'")
+    tool = Path(spec.origin).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    reserved = load_architecture(arch).value("shared_memory.reserved_per_block") or 0
+    for name in KERNELS:
+        kernels = {kernel.name: kernel for kernel in kernels_of(name, arch)}
+        path = tmp_path / "kernel.cubin"
+        path.write_bytes(next(iter(kernels.values())).code)
+        said = subprocess.run(
+            [tool, "-res-usage", path], capture_output=True, text=True, timeout=60, check=True
+        ).stdout
+        rows = re.findall(r"Function (\w+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)", said)
+        assert {row[0] for row in rows} == set(kernels)
+        for function, registers, stack, shared in rows:
+            kernel = kernels[function]
+            assert (kernel.registers, kernel.stack) == (int(registers), int(stack))
+            # from Hopper on it counts what the driver reserves
+            assert int(shared) - kernel.shared_memory in (0, reserved)
+
+
+def best_waves(kernel):
+    """LLVM states the most waves that a block of any size within the source's bound comes to."""
+    sizes = range(kernel.wave_size, kernel.max_threads + 1, kernel.wave_size)
+    return max(kernel.occupancy(size).per_simd.compiler for size in sizes)
+
+
+@pytest.mark.parametrize("arch", AMD)
+def test_clang_counts_the_same_waves(arch, tmp_path):
+    program = next(clang.compilers(), None)
+    if program is None:
+        pytest.skip("clang is not installed")
+    for name in KERNELS:
+        kernels = {kernel.name: kernel for kernel in kernels_of(name, arch)}
+        source, text = tmp_path / "kernel.cpp", tmp_path / "kernel.s"
+        source.write_text(read_source(name))
+        words = [word for word in clang._WORDS if word != "-c"]
+        subprocess.run(
+            [program, *words, "-S", f"--offload-arch={arch}", source, "-o", text],
+            capture_output=True,
+            timeout=100,
+            check=True,
+        )
+        parts = re.split(r"^\t\.amdhsa_kernel (\w+)$", text.read_text(), flags=re.MULTILINE)[1:]
+        waves = {
+            kernel: int(re.search(r"; Occupancy: (\d+)", about)[1])
+            for kernel, about in zip(parts[::2], parts[1::2], strict=True)
+        }
+        assert waves == {kernel.name: best_waves(kernel) for kernel in kernels.values()}
 
 
 def test_nvrtc_is_looked_for_in_wheels_then_toolkits_then_by_name(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ pytest.importorskip("msgpack")
 
 from portagpu.errors import MissingDependency
 from portagpu.kernels.cpp.formats.code_object import read_code_object
-from portagpu.kernels.cpp.formats.cubin import kernels_in
+from portagpu.kernels.cpp.formats.cubin import max_threads
 from portagpu.kernels.cpp.formats.ptxas import Usage, read_usage
 
 NULL, PROGBITS, STRTAB, NOTE, NOBITS = 0, 1, 3, 7, 8
@@ -200,11 +200,24 @@ def test_a_cubin_names_its_kernels():
         190,
         (".text.row_sum_f32", PROGBITS, b"\1\2"),
         (".text.empty", PROGBITS, b""),
-        (".nv.info.row_sum_f32", 0x70000000, b"\0"),
+        (".text.bounded", PROGBITS, b"\1"),
+        # a byte, a half word, 8 bytes of another attribute, then the bound of a block
+        (
+            ".nv.info.bounded",
+            0x70000000,
+            bytes.fromhex("02100100 03190c00 04170800 0000000005000000 04050c00")
+            + struct.pack("<III", 32, 8, 2),
+        ),
     )
-    assert kernels_in(cubin) == {"row_sum_f32"}
+    assert max_threads(cubin) == {"row_sum_f32": None, "bounded": 512}
     with pytest.raises(ValueError, match="machine EM_AMDGPU, not a cubin"):
-        kernels_in(elf(224))
+        max_threads(elf(224))
+
+
+def test_attributes_that_are_cut_off_are_refused():
+    for cut in (bytes.fromhex("0405"), bytes.fromhex("04050c00 20000000")):
+        with pytest.raises(ValueError, match="cut off"):
+            max_threads(elf(190, (".text.k", PROGBITS, b"\1"), (".nv.info.k", 1, cut)))
 
 
 CUDA_13 = """\

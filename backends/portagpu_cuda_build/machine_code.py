@@ -1,4 +1,4 @@
-"""Reading cubins that Triton built, with the tools in Triton's own wheel.
+"""NVIDIA's side of a compilation: Triton's cubins read with the tools in its wheel, and NVRTC.
 
 ``cuobjdump -res-usage`` prints ``REG:170 STACK:0 SHARED:0 LOCAL:0 ...``; ``nvdisasm -c`` prints
 SASS, whose matrix instructions are HMMA, IMMA and QMMA (a warp's), HGMMA, IGMMA and QGMMA (a warp
@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, Final
 from portagpu.compile.toolchain import CodeError, MachineCode, Toolchain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from portagpu.kernels.compiler import Compiler
+    from portagpu.kernels.cpp.compiled import CompiledKernel
 
 _TOOL_LIMIT_S: Final = 60
 _MATRIX: Final = re.compile(r"\b((?:UTC)?[A-Z]G?MMA(?:\.[A-Z0-9x]+)*)(?=\s)")
@@ -26,7 +29,7 @@ _THREADS: Final = re.compile(r"\.reqntid\s+(\d+)")
 
 
 class CudaToolchain(Toolchain):
-    """Triton's backend for NVIDIA: ``cuda`` and the compute capability as a number."""
+    """Triton's backend ``cuda``, which names a GPU by its compute capability, and NVRTC."""
 
     vendor = "nvidia"
 
@@ -55,11 +58,24 @@ class CudaToolchain(Toolchain):
             raise CodeError(f"the code was not made for blocks of {threads} threads")
         return MachineCode(
             wave_size=threads // warps,
+            threads=threads,
             registers=usage["REG"],
-            spill_bytes=usage["STACK"] + usage["LOCAL"],
-            scalar_spills=None,
+            spills=usage["STACK"] + usage["LOCAL"],
+            spill_unit="B",
             matrix=read_matrix(sass),
         )
+
+    def cpp_compilers(self, archs: Sequence[str]) -> Mapping[str, Compiler | str]:
+        """NVRTC, of the version that builds for each architecture."""
+        from portagpu_cuda_build import nvrtc
+
+        return nvrtc.compilers(archs)
+
+    def compile_cpp(self, source: str, arch: str) -> tuple[CompiledKernel, ...]:
+        """The source's kernels by NVRTC."""
+        from portagpu_cuda_build import nvrtc
+
+        return nvrtc.compile(source, arch)
 
 
 def read_usage(text: str) -> dict[str, int]:

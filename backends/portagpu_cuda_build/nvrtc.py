@@ -7,28 +7,24 @@ have it.
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import os
 import re
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from portagpu.arch import base_name
-from portagpu.asking import ask
 from portagpu.errors import MissingDependency
+from portagpu.kernels.compiler import Compiler, stamp
 from portagpu.kernels.cpp.compiled import CompiledKernel, CompileError
-from portagpu.kernels.cpp.formats.cubin import kernels_in
+from portagpu.kernels.cpp.formats.cubin import max_threads
 from portagpu.kernels.cpp.formats.ptxas import read_usage
 from portagpu.target import load_architecture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-LIMIT_S: Final = 120.0
-"""A compilation that takes longer is ended."""
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 # 177: what of the header a kernel does not use
 _OPTIONS: Final = ("--std=c++17", "--ptxas-options=-v", "--diag-suppress=177")
@@ -36,61 +32,94 @@ _WHEELS: Final = "nvidia/*/lib/libnvrtc.so.[0-9]*"
 _TOOLKITS: Final = ("CUDA_HOME", "CUDA_PATH")
 _IN_TOOLKIT: Final = "lib64/libnvrtc.so.[0-9]*"
 _ON_SEARCH_PATH: Final = ("libnvrtc.so.13", "libnvrtc.so.12")
-_INSTALL: Final = (
-    "pip install nvidia-cuda-nvrtc (CUDA 13), or nvidia-cuda-nvrtc-cu12 for older architectures"
-)
+_NEW: Final = "pip install nvidia-cuda-nvrtc (CUDA 13)"
+_OLD: Final = "pip install nvidia-cuda-nvrtc-cu12 (CUDA 12), which may be beside one of CUDA 13"
+_MAPS: Final = Path("/proc/self/maps")
+
+
+def compilers(archs: Sequence[str]) -> dict[str, Compiler | str]:
+    """For each architecture the first NVRTC that builds for it, or what to install."""
+    found = list(_installed())
+    return {arch: _known(_chosen(found, arch)) for arch in archs}
 
 
 def compile(source: str, arch: str) -> tuple[CompiledKernel, ...]:  # noqa: A001 - what it is
-    """The kernels of a source, built for ``arch`` ("sm_90"), in the order of the assembler.
+    """The kernels of a source, built in this process for ``arch`` ("sm_90"), as ptxas lists them.
 
     Raises MissingDependency where no NVRTC that is here builds for that architecture, and
     CompileError where it refuses the source.
     """
+    library = _chosen(_installed(), arch)
+    if isinstance(library, str):
+        raise MissingDependency(library)
+    started = time.perf_counter()
+    code, log = library.build(source, arch)
+    seconds = time.perf_counter() - started
+    usages = read_usage(log)
+    blocks = max_threads(code)
+    if not usages or {usage.name for usage in usages} != set(blocks):
+        raise CompileError(f"{library.name} does not say what every kernel for {arch} takes")
     wave_size = load_architecture(arch).arch.warp_size
-    found, problem = ask(__name__, "build", (source, arch), limit_s=LIMIT_S)
-    if found is None:
-        raise CompileError(f"NVRTC did not build for {arch}: {problem}")
-    if "missing" in found:
-        raise MissingDependency(found["missing"])
-    if "error" in found:
-        raise CompileError(f"{found['compiler']} refuses the source for {arch}: {found['error']}")
-    code = base64.b64decode(found["code"])
-    usages = read_usage(found["log"])
-    if not usages or {usage.name for usage in usages} != kernels_in(code):
-        raise CompileError(f"{found['compiler']} does not say what every kernel for {arch} takes")
     return tuple(
         CompiledKernel(
             name=usage.name,
             arch=usage.arch,
-            compiler=found["compiler"],
-            seconds=found["seconds"],
+            compiler=library.name,
+            seconds=seconds,
             registers=usage.registers,
             spills=usage.spills,
             spill_unit="bytes",
             stack=usage.stack,
             shared_memory=usage.shared_memory,
             wave_size=wave_size,
+            max_threads=blocks[usage.name],
             code=code,
         )
         for usage in usages
     )
 
 
-def build(source: str, arch: str) -> dict[str, Any]:
-    """Compile here, in the child process: the cubin in base 64 and the log, or what is wrong."""
-    seen = []
+def _installed() -> Iterator[_Nvrtc]:
+    """Every NVRTC that loads; one is loaded when it is come to."""
     for path in libraries(sys.path):
         try:
-            library = _Nvrtc(ctypes.CDLL(str(path)))
+            library = ctypes.CDLL(path)
         except OSError:
             continue
-        if _number(arch) in library.architectures():
-            return library.build(source, arch)
-        seen.append(library.name())
+        yield _Nvrtc(library, path)
+
+
+def _chosen(installed: Iterable[_Nvrtc], arch: str) -> _Nvrtc | str:
+    """The first that builds for an architecture, or what is missing."""
+    number = int(digits) if (digits := base_name(arch).removeprefix("sm_")).isdecimal() else 0
+    seen: list[_Nvrtc] = []
+    for library in installed:
+        if number in library.architectures:
+            return library
+        seen.append(library)
     if not seen:
-        return {"missing": f"NVRTC is not installed: {_INSTALL}"}
-    return {"missing": f"{' and '.join(dict.fromkeys(seen))} cannot build for {arch}: {_INSTALL}"}
+        return f"NVRTC is not installed: {_NEW}, or for what that has dropped {_OLD}"
+    dropped = all(number < min(each.architectures) for each in seen)
+    names = " and ".join(dict.fromkeys(each.name for each in seen))
+    return f"{names} cannot build for {arch}: {_OLD if dropped else _NEW}"
+
+
+def _known(library: _Nvrtc | str) -> Compiler | str:
+    if isinstance(library, str):
+        return library
+    name, version = library.name.split()
+    return Compiler(name, version, stamp(_files(library.path)))
+
+
+def _files(path: str) -> list[Path]:
+    """The library's file and those beside it that it loads; a bare name was found by the loader."""
+    file = Path(path)
+    if not file.is_absolute():
+        # address, permissions, offset, device, inode and the file
+        mapped = [line.split(maxsplit=5) for line in _MAPS.read_text("utf-8").splitlines()]
+        paths = {Path(row[5]) for row in mapped if len(row) > 5}
+        file = next((each for each in sorted(paths) if each.name.startswith(path)), file)
+    return sorted(file.parent.glob("libnvrtc*.so.[0-9]*")) if file.is_absolute() else []
 
 
 def libraries(folders: Sequence[str]) -> Iterator[str]:
@@ -114,54 +143,42 @@ def _newest_first(root: Path, pattern: str) -> list[str]:
     return [str(path) for path in sorted(root.glob(pattern), key=version, reverse=True)]
 
 
-def _number(arch: str) -> int:
-    digits = base_name(arch).removeprefix("sm_")
-    return int(digits) if digits.isdecimal() else 0
-
-
 class _Nvrtc:
-    """The calls of one library that are needed."""
+    """The calls of one library that are needed; ``architectures`` are the numbers it builds for."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
+    def __init__(self, library: ctypes.CDLL, path: str) -> None:
         self._library = library
+        self.path = path
         library.nvrtcGetErrorString.restype = ctypes.c_char_p
-
-    def name(self) -> str:
-        """ "NVRTC 13.5"."""
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        self._library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-        return f"NVRTC {major.value}.{minor.value}"
-
-    def architectures(self) -> tuple[int, ...]:
-        """The numbers of the architectures that it builds for."""
-        count = ctypes.c_int()
-        self._library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+        major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        self.name = f"NVRTC {major.value}.{minor.value}"
+        library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
         numbers = (ctypes.c_int * count.value)()
-        self._library.nvrtcGetSupportedArchs(numbers)
-        return tuple(numbers)
+        library.nvrtcGetSupportedArchs(numbers)
+        self.architectures = tuple(numbers)
 
-    def build(self, source: str, arch: str) -> dict[str, Any]:
-        """What :func:`build` returns."""
-        started = time.perf_counter()
-        program, compiler = ctypes.c_void_p(), self.name()
+    def build(self, source: str, arch: str) -> tuple[bytes, str]:
+        """The cubin and the log; raises CompileError with the compiler's words."""
+        program = ctypes.c_void_p()
         created = self._library.nvrtcCreateProgram(
             ctypes.byref(program), source.encode(), b"kernel.cpp", 0, None, None
         )
         if created:
-            return {"compiler": compiler, "error": self._words(created)}
+            raise self._refusal(arch, self._words(created))
         options = [word.encode() for word in (f"--gpu-architecture={arch}", *_OPTIONS)]
         failed = self._library.nvrtcCompileProgram(
             program, len(options), (ctypes.c_char_p * len(options))(*options)
         )
         log = self._text(program, "ProgramLog").rstrip(b"\0").decode("utf-8", "replace")
         if failed:
-            return {"compiler": compiler, "error": log.strip() or self._words(failed)}
-        return {
-            "compiler": compiler,
-            "code": base64.b64encode(self._text(program, "CUBIN")).decode(),
-            "log": log,
-            "seconds": time.perf_counter() - started,
-        }
+            raise self._refusal(arch, log.strip() or self._words(failed))
+        code = self._text(program, "CUBIN")
+        self._library.nvrtcDestroyProgram(ctypes.byref(program))
+        return code, log
+
+    def _refusal(self, arch: str, said: str) -> CompileError:
+        return CompileError(f"{self.name} refuses the source for {arch}: {said}")
 
     def _text(self, program: ctypes.c_void_p, what: str) -> bytes:
         size = ctypes.c_size_t()

@@ -7,34 +7,33 @@ nor a vendor's package.
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import shutil
 import subprocess
 import tempfile
 import time
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from portagpu.arch import base_name
-from portagpu.asking import ask
 from portagpu.errors import MissingDependency
-from portagpu.kernels.cpp.compiled import CompiledKernel, CompileError
+from portagpu.kernels.compiler import Compiler, stamp
+from portagpu.kernels.cpp.compiled import CompiledKernel, CompileError, CompilerEnded
 from portagpu.kernels.cpp.formats.code_object import read_code_object
 from portagpu.target import load_architecture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-LIMIT_S: Final = 120.0
-"""A compilation that takes longer is ended, with what it started."""
+    from collections.abc import Iterable, Iterator, Sequence
 
 _TOOLKITS: Final = ("ROCM_PATH", "ROCM_HOME", "HIP_PATH")
 _TOOLKIT: Final = "/opt/rocm"
 _IN_TOOLKIT: Final = ("llvm/bin/clang++", "lib/llvm/bin/clang++")
 _VERSIONED: Final = re.compile(r"clang(?:\+\+)?-(\d+)")
 _VERSION: Final = re.compile(r"clang version (\d+(?:\.\d+)*)")
+_REFUSED: Final = 1
+"""The exit code of clang for a source that is wrong; when it breaks off it has another."""
 _INSTALL: Final = (
     "install ROCm, or clang, lld and llvm of one version, 19 or later "
     "(Debian: apt-get install clang-22 lld-22)"
@@ -52,22 +51,24 @@ _WORDS: Final = (
 )
 
 
+def survey(archs: Sequence[str]) -> dict[str, Compiler | str]:
+    """For each architecture the first clang that builds for it, or what to install."""
+    found = [_Clang(path) for path in compilers()]
+    return {arch: _known(_chosen(found, arch)) for arch in archs}
+
+
 def compile(source: str, arch: str) -> tuple[CompiledKernel, ...]:  # noqa: A001 - what it is
     """The kernels of a source, built for ``arch`` ("gfx942"), in the order of the source.
 
-    Raises MissingDependency where no clang that is here builds for that architecture, and
-    CompileError where it refuses the source, or builds another wave size than the architecture's.
+    Raises MissingDependency where no clang that is here builds for that architecture, CompileError
+    where it refuses the source, or builds another wave size than the architecture's, and
+    CompilerEnded where it breaks off.
     """
-    found, problem = ask(__name__, "build", (source, arch), limit_s=LIMIT_S)
-    if found is None:
-        raise CompileError(f"clang did not build for {arch}: {problem}")
-    if "missing" in found:
-        raise MissingDependency(found["missing"])
-    if "error" in found:
-        raise CompileError(f"{found['compiler']} refuses the source for {arch}: {found['error']}")
-    kernels = read_code_object(
-        base64.b64decode(found["code"]), compiler=found["compiler"], seconds=found["seconds"]
-    )
+    clang = _chosen(map(_Clang, compilers()), arch)
+    if isinstance(clang, str):
+        raise MissingDependency(clang)
+    code, seconds = _build(clang, source, arch)
+    kernels = read_code_object(code, compiler=clang.name, seconds=seconds)
     wave_size = load_architecture(arch).arch.warp_size
     for kernel in kernels:
         if (kernel.arch, kernel.wave_size) != (base_name(arch), wave_size):
@@ -76,21 +77,6 @@ def compile(source: str, arch: str) -> tuple[CompiledKernel, ...]:  # noqa: A001
                 f"threads; {arch} has waves of {wave_size}"
             )
     return kernels
-
-
-def build(source: str, arch: str) -> dict[str, Any]:
-    """Compile here, in the child process: the code object in base 64, or what is wrong."""
-    seen = []
-    for clang in compilers():
-        if base_name(arch) not in _processors(clang):
-            seen.append(clang)
-            continue
-        if not Path(_said(clang, "-print-prog-name=ld.lld").strip()).is_absolute():
-            return {"missing": f"{clang} has no linker ld.lld: {_INSTALL}"}
-        return _build(clang, source, arch)
-    if not seen:
-        return {"missing": f"no clang is installed: {_INSTALL}"}
-    return {"missing": f"{' and '.join(seen)} cannot build for {arch}: {_INSTALL}"}
 
 
 def compilers() -> Iterator[str]:
@@ -113,35 +99,85 @@ def compilers() -> Iterator[str]:
         yield plain
 
 
-def _build(clang: str, source: str, arch: str) -> dict[str, Any]:
-    version = _VERSION.search(_said(clang, "--version"))
-    compiler = f"clang {version[1] if version else 'of unknown version'}"
+class _Clang:
+    """One program, which is asked when something of it is needed, and then once."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    @cached_property
+    def version_line(self) -> str:
+        """What it calls itself, with a distribution's own version."""
+        return self.said("--version").partition("\n")[0]
+
+    @property
+    def version(self) -> str:
+        """ "22.1.8"."""
+        found = _VERSION.search(self.version_line)
+        return found[1] if found else "of unknown version"
+
+    @property
+    def name(self) -> str:
+        """ "clang 22.1.8"."""
+        return f"clang {self.version}"
+
+    @cached_property
+    def processors(self) -> frozenset[str]:
+        """The AMD processors that it builds for; none where it was built without them."""
+        said = self.said("--target=amdgcn-amd-amdhsa", "--print-supported-cpus")
+        return frozenset(said.split())
+
+    @cached_property
+    def linker(self) -> Path | None:
+        """Its ld.lld; None where it has none."""
+        path = Path(self.said("-print-prog-name=ld.lld").strip())
+        return path if path.is_absolute() else None
+
+    def said(self, *words: str) -> str:
+        """What it prints."""
+        done = _run(self.path, *words)
+        return f"{done.stdout}\n{done.stderr}"
+
+
+def _chosen(installed: Iterable[_Clang], arch: str) -> _Clang | str:
+    """The first that builds for an architecture, or what is missing."""
+    seen = []
+    for clang in installed:
+        if base_name(arch) not in clang.processors:
+            seen.append(clang.path)
+            continue
+        if clang.linker is None:
+            return f"{clang.path} has no linker ld.lld: {_INSTALL}"
+        return clang
+    if not seen:
+        return f"no clang is installed: {_INSTALL}"
+    return f"{' and '.join(seen)} cannot build for {arch}: {_INSTALL}"
+
+
+def _known(clang: _Clang | str) -> Compiler | str:
+    if isinstance(clang, str):
+        return clang
+    files = [Path(clang.path).resolve(), *([clang.linker.resolve()] if clang.linker else [])]
+    return Compiler("clang", clang.version, f"{clang.version_line} {stamp(files)}")
+
+
+def _build(clang: _Clang, source: str, arch: str) -> tuple[bytes, float]:
+    """The code object, and how long it took."""
     with tempfile.TemporaryDirectory(prefix="portagpu-") as folder:
         path, code = Path(folder) / "kernel.cpp", Path(folder) / "kernel.co"
         path.write_text(source, "utf-8")
         started = time.perf_counter()
-        done = _run(clang, *_WORDS, f"--offload-arch={arch}", str(path), "-o", str(code))
+        done = _run(clang.path, *_WORDS, f"--offload-arch={arch}", str(path), "-o", str(code))
         seconds = time.perf_counter() - started
+        said = done.stderr.replace(f"{folder}{os.sep}", "").strip()
+        if done.returncode == _REFUSED:
+            raise CompileError(f"{clang.name} refuses the source for {arch}: {said}")
         if done.returncode:
-            said = done.stderr.replace(f"{folder}{os.sep}", "").strip()
-            return {"compiler": compiler, "error": said or f"exit code {done.returncode}"}
-        return {
-            "compiler": compiler,
-            "code": base64.b64encode(code.read_bytes()).decode(),
-            "seconds": seconds,
-        }
-
-
-def _processors(clang: str) -> frozenset[str]:
-    """The AMD processors that it builds for; none where it was built without them."""
-    return frozenset(_said(clang, "--target=amdgcn-amd-amdhsa", "--print-supported-cpus").split())
-
-
-def _said(clang: str, *words: str) -> str:
-    done = _run(clang, *words)
-    return f"{done.stdout}\n{done.stderr}"
+            last = said.splitlines()[-1] if said else "it said nothing"
+            raise CompilerEnded(f"{clang.name} ended with exit code {done.returncode}: {last}")
+        return code.read_bytes(), seconds
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    """The parent's limit ends this process's whole group, so that none is set here."""
+    """The caller's process has a limit, at which its whole group is ended: none is set here."""
     return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)

@@ -1,4 +1,4 @@
-"""Reading the assembly that Triton makes its code objects from.
+"""AMD's side of a compilation: the assembly that Triton makes its code objects from, and clang.
 
 The assembly ends with ``.amdgpu_metadata``, YAML in which each kernel has ``.vgpr_count``,
 ``.agpr_count`` and so on (LLVM, User Guide for AMDGPU Backend, code object V5 metadata). Matrix
@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Final
 from portagpu.compile.toolchain import CodeError, MachineCode, Toolchain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from portagpu.kernels.compiler import Compiler
+    from portagpu.kernels.cpp.compiled import CompiledKernel
 
 _MATRIX: Final = re.compile(r"^\s+(v_(?:s?mfmac?|s?wmmac?)_\w+)", re.MULTILINE)
 _METADATA: Final = re.compile(
@@ -22,6 +25,8 @@ _METADATA: Final = re.compile(
 )
 _COUNT: Final = re.compile(r"^\s+(?:- )?\.(\w+):\s+(\d+)$", re.MULTILINE)
 _NEEDED: Final = (
+    "max_flat_workgroup_size",
+    "sgpr_count",
     "vgpr_count",
     "vgpr_spill_count",
     "sgpr_spill_count",
@@ -31,7 +36,7 @@ _NEEDED: Final = (
 
 
 class RocmToolchain(Toolchain):
-    """Triton's backend for AMD: ``hip`` and the name of the architecture."""
+    """Triton's backend ``hip``, which names a GPU by its architecture, and clang."""
 
     vendor = "amd"
 
@@ -46,19 +51,37 @@ class RocmToolchain(Toolchain):
 
         ``private_segment_fixed_size`` is scratch memory a lane, which is where registers spill.
         """
-        del threads, warps, matrix
+        del warps, matrix
         text = code.get("amdgcn")
         if not isinstance(text, str) or not isinstance(code.get("hsaco"), bytes):
             raise CodeError("Triton made no code object")
         counts = read_metadata(text)
+        if counts["max_flat_workgroup_size"] != threads:
+            raise CodeError(f"the code was not made for blocks of {threads} threads")
         return MachineCode(
             wave_size=counts["wavefront_size"],
+            threads=threads,
             registers=counts["vgpr_count"],
+            accumulators=counts.get("agpr_count", 0),
+            scalar_registers=counts["sgpr_count"],
             # a spilled register takes 4 B of a lane's scratch; the scratch says so too
-            spill_bytes=max(counts["private_segment_fixed_size"], 4 * counts["vgpr_spill_count"]),
+            spills=max(counts["private_segment_fixed_size"], 4 * counts["vgpr_spill_count"]),
+            spill_unit="B",
             scalar_spills=counts["sgpr_spill_count"],
             matrix=read_matrix(text),
         )
+
+    def cpp_compilers(self, archs: Sequence[str]) -> Mapping[str, Compiler | str]:
+        """The clang that builds for each architecture."""
+        from portagpu_rocm_build import clang
+
+        return clang.survey(archs)
+
+    def compile_cpp(self, source: str, arch: str) -> tuple[CompiledKernel, ...]:
+        """The source's kernels by clang."""
+        from portagpu_rocm_build import clang
+
+        return clang.compile(source, arch)
 
 
 def read_metadata(text: str) -> dict[str, int]:

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
 from portagpu.verdicts import Verdict, fold
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
     from portagpu.results import Result, Run
 
-_KERNEL_HEAD: Final = (
-    "kernel",
-    "registers",
-    "spill B",
-    "shared B",
-    "wave",
-    "matrix instructions",
-    "verdict",
-)
-_ARCH_HEAD: Final = (
-    "architecture",
-    "kernels",
-    "skipped",
-    "registers",
-    "spill B",
-    "shared B",
-    "wave",
-    "matrix instructions",
-    "verdict",
-)
-_RIGHT: Final = frozenset({"kernels", "skipped", "registers", "spill B", "shared B", "wave"})
+_NUMBERS: Final = ("registers", "spill", "shared B", "wave", "occupancy")
+_REST: Final = ("matrix instructions", "verdict")
+_KERNEL_HEAD: Final = ("kernel", *_NUMBERS, *_REST)
+_ARCH_HEAD: Final = ("architecture", "kernels", "skipped", *_NUMBERS, *_REST)
+_RIGHT: Final = frozenset({"kernels", "skipped", *_NUMBERS})
 _COLOURS: Final = {
     Verdict.PASS: "green",
     Verdict.FAIL: "bold red",
@@ -44,11 +28,13 @@ _COLOURS: Final = {
     Verdict.INCONCLUSIVE: "yellow",
     Verdict.SKIP: "dim",
 }
-_COLUMNS: Final = ("spill", "shared memory", "wave size")
 
 
 def rows(run: Run) -> list[tuple[str, ...]]:
-    """The head and a row each; numbers of an architecture are the greatest of its kernels."""
+    """The head and a row each.
+
+    Numbers of an architecture are the greatest of its kernels, and its occupancy is the least.
+    """
     by_arch: dict[str | None, list[Result]] = {}
     for result in run.results:
         by_arch.setdefault(result.device, []).append(result)
@@ -78,19 +64,31 @@ def _arch(name: str, results: list[Result]) -> tuple[str, ...]:
 
 
 def _numbers(results: list[Result]) -> tuple[str, ...]:
-    registers = [result.value for result in results if result.value is not None]
-    others = [[_measure(result, name) for result in results] for name in _COLUMNS]
-    return (_greatest(registers), *(_greatest(values) for values in others))
+    """A cell for each of ``_NUMBERS``."""
+    listed = [each for result in results for each in result.extra.get("measures", ())]
+    filled = [r.extra["occupancy"] for r in results if r.extra.get("occupancy") is not None]
+    return (
+        _greatest(listed, "registers"),
+        _spill(listed),
+        _greatest(listed, "shared memory"),
+        _greatest(listed, "wave size"),
+        f"{min(filled):.0%}" if filled else "-",
+    )
 
 
-def _greatest(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{max(known):g}" if known else "-"
+def _greatest(measures: Sequence[Mapping[str, Any]], name: str) -> str:
+    values = [each["value"] for each in measures if each["name"] == name]
+    return f"{max(values):g}" if values else "-"
 
 
-def _measure(result: Result, name: str) -> int | None:
-    listed = result.extra.get("measures", ())
-    return next((each["value"] for each in listed if each["name"] == name), None)
+def _spill(measures: Sequence[Mapping[str, Any]]) -> str:
+    """0, or the most with its unit: vendors count different things."""
+    spilled: dict[str, int] = {}
+    for each in measures:
+        if each["name"] == "spill":
+            spilled[each["unit"]] = max(spilled.get(each["unit"], 0), each["value"])
+    some = [f"{value} {unit}" for unit, value in spilled.items() if value]
+    return ", ".join(some) or ("0" if spilled else "-")
 
 
 def _instructions(results: list[Result]) -> str:

@@ -1,4 +1,4 @@
-"""``portagpu compile``: machine code of the portable kernels, for any architecture."""
+"""``portagpu compile``: machine code of the kernels in Triton and C++, for any architecture."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def compile_kernels(
     strict: bool,
     json_to: str | None,
 ) -> int:
-    """Build the portable kernels with Triton and read their machine code; no GPU is needed.
+    """Build the kernels in Triton and C++ and read their machine code; no GPU is needed.
 
     A kernel FAILs that does not compile, spills registers, does not fit, or leaves the matrix unit.
+    Its compilers are Triton, NVRTC for NVIDIA's C++ and clang for AMD's.
     Exit code 0 for PASS, 1 for FAIL or ERROR, 3 where something was not judged, 130 when
     interrupted.
     """
@@ -66,6 +67,15 @@ def compile_kernels(
     return run.exit_code
 
 
+def _compilers(results: Sequence[Result]) -> dict[str, str]:
+    """The versions of the compilers that built something: {"nvrtc": "12.9, 13.5"}."""
+    found: dict[str, list[str]] = {}
+    for each in sorted({r.extra["compiler"] for r in results if "compiler" in r.extra}):
+        name, version = each.split(" ", 1)
+        found.setdefault(name.lower(), []).append(version)
+    return {name: ", ".join(versions) for name, versions in found.items()}
+
+
 def _build(run: Run, targets: Sequence[object], cache: Cache, json_to: str | None) -> None:
     """Fill ``run``; what was built before Ctrl-C stays."""
     from portagpu.cli._running import Progress
@@ -73,10 +83,7 @@ def _build(run: Run, targets: Sequence[object], cache: Cache, json_to: str | Non
 
     def add(results: Sequence[Result]) -> None:
         run.extend(results)
-        named = next((r.extra["compiler"] for r in results if "compiler" in r.extra), None)
-        if named is not None:
-            name, version = named.split(" ", 1)
-            run.info = replace(run.info, versions={**run.info.versions, name.lower(): version})
+        run.info = replace(run.info, versions={**run.info.versions, **_compilers(results)})
 
     interrupted = False
     with Progress(terminal(human_stream(json_to))) as progress:

@@ -6,14 +6,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.errors import LimitExceeded, Unsupported
 from portagpu.kernels.plan import OPTIN
 from portagpu.results import Evidence, Result, Verdict, bounds
+from portagpu.sizing import Occupancy, occupancy_of_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from portagpu.compile.toolchain import MachineCode
-    from portagpu.kernels.catalogue import Variant
     from portagpu.target import Target
 
 SUITE: Final = "compile"
@@ -26,14 +27,14 @@ class Measure:
     """One number of a kernel's machine code, with what is expected of it (docs/results.md)."""
 
     name: str
-    value: int
+    value: int | None
     unit: str
     expected: Mapping[str, Any] | None
 
     @property
     def problem(self) -> str:
         """What is wrong with it, or nothing."""
-        if self.expected is None:
+        if self.expected is None or self.value is None:
             return ""
         low, high = bounds(self.expected)
         if (low is None or self.value >= low) and (high is None or self.value <= high):
@@ -49,26 +50,68 @@ def _or_any(bound: float | None) -> str:
 
 
 def measures(
-    variant: Variant, target: Target, code: MachineCode, shared_bytes: int
+    target: Target, code: MachineCode, *, matrix: str | None, held: Occupancy | int | None
 ) -> list[Measure]:
-    """The numbers of ``code``, each with its expectation where the facts give one."""
+    """The numbers of ``code``, each with its expectation where the facts give one.
+
+    ``matrix`` is the dtype of a product, ``held`` what :func:`_held` says.
+    """
     listed = [
         _limited("registers", code.registers, "registers", target, "register.max_per_thread"),
-        Measure("spill", code.spill_bytes, "B", _exactly(0, "B", "values stay in registers")),
-        _limited("shared memory", shared_bytes, "B", target, OPTIN),
+        Measure(
+            "spill",
+            code.spills,
+            code.spill_unit,
+            _exactly(0, code.spill_unit, "values stay in registers"),
+        ),
+        _limited("shared memory", code.shared_bytes, "B", target, OPTIN),
         Measure(
             "wave size",
             code.wave_size,
             "threads",
             _exactly(target.arch.warp_size, "threads", "exec.wave_size_default"),
         ),
+        _occupancy(held),
     ]
     if code.scalar_spills is not None:
         kept = _exactly(0, "registers", "scalar values stay in scalar registers")
         listed.append(Measure("scalar spill", code.scalar_spills, "registers", kept))
-    if variant.matrix is not None:
-        listed += _matrix(variant.matrix, target, code.matrix)
+    if code.stack_bytes is not None:
+        none = _exactly(0, "B", "no kernel has arrays in memory of a thread")
+        listed.append(Measure("stack", code.stack_bytes, "B", none))
+    if matrix is not None:
+        listed += _matrix(matrix, target, code.matrix)
     return listed
+
+
+def _held(target: Target, code: MachineCode) -> Occupancy | int | None:
+    """What a unit holds of the kernel: 0 where it is beyond a limit, None where it is not known."""
+    if code.threads is None:
+        return None
+    try:
+        return occupancy_of_code(
+            target,
+            code.threads,
+            registers=code.registers,
+            accumulators=code.accumulators,
+            scalar_registers=code.scalar_registers,
+            shared_memory=code.shared_bytes,
+            wave_size=code.wave_size,
+        )
+    except LimitExceeded:
+        return 0
+    except (Unsupported, ValueError):
+        # a fact is missing, or the code is of a wave size or of registers that are not there
+        return None
+
+
+def _occupancy(held: Occupancy | int | None) -> Measure:
+    name, unit = "occupancy", "blocks"
+    if held is None:
+        return Measure(name, None, unit, None)
+    source = "exec.occupancy_rule: a unit holds a block"
+    least = {"reference": 1, "lower": 0, "upper": None, "unit": unit, "source": source}
+    return Measure(name, held if isinstance(held, int) else held.blocks, unit, least)
 
 
 def _exactly(value: int, unit: str, source: str) -> dict[str, Any]:
@@ -100,11 +143,11 @@ def _matrix(dtype: str, target: Target, found: Mapping[str, int]) -> list[Measur
 
 
 def judged(
-    variant: Variant,
+    name: str,
     target: Target,
     code: MachineCode,
-    shared_bytes: int,
     *,
+    matrix: str | None,
     compiler: str,
     duration_s: float,
     extra: Mapping[str, Any],
@@ -113,7 +156,8 @@ def judged(
 
     UNVERIFIED where the facts state no expectation for one of them.
     """
-    listed = measures(variant, target, code, shared_bytes)
+    held = _held(target, code)
+    listed = measures(target, code, matrix=matrix, held=held)
     problems = [each.problem for each in listed if each.problem]
     if code.matrix and any(each.problem for each in listed if each.name.endswith("matrix")):
         problems.append(f"the code has {', '.join(sorted(code.matrix))}")
@@ -126,7 +170,7 @@ def judged(
         reason = f"{target.arch} states nothing to judge {', '.join(unknown)} by"
     registers = listed[0]
     return Result(
-        id=f"{AREA}/{variant.id}",
+        id=f"{AREA}/{name}",
         suite=SUITE,
         area=AREA,
         device=target.arch.name,
@@ -142,6 +186,7 @@ def judged(
             **extra,
             "compiler": compiler,
             "matrix": dict(code.matrix),
+            "occupancy": held.fraction if isinstance(held, Occupancy) else held,
             "measures": [
                 {"name": m.name, "value": m.value, "unit": m.unit, "expected": m.expected}
                 for m in listed

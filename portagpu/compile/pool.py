@@ -127,6 +127,8 @@ def _environment(folder: str) -> dict[str, str]:
     return {
         **kept,
         "TRITON_CACHE_DIR": str(Path(folder) / "triton"),
+        # what a compiler that is ended leaves behind goes with the folder
+        "TMPDIR": folder,
         "TRITON_DEFAULT_FP_FUSION": "1",
         "PYTHONSAFEPATH": "1",
         "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),

@@ -1,38 +1,78 @@
-"""What a vendor adds to the compilation: how Triton names its GPUs, and how its code is read."""
+"""What a vendor adds to the compilation: its names for Triton, its C++ compilers, its readers."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from portagpu.errors import BackendNotFound, Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from portagpu.kernels.compiler import Compiler
+    from portagpu.kernels.cpp.compiled import CompiledKernel
 
 
 class CodeError(Exception):
     """The machine code cannot be read; the message says why, in one line."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MachineCode:
     """What one kernel's machine code says of itself.
 
-    ``registers`` are 32-bit vector registers a thread; ``spill_bytes`` is memory a thread that
-    holds what did not fit them; ``scalar_spills`` are scalar registers kept in lanes of vector
-    registers, which costs no memory (None where a vendor has none). ``matrix`` counts matrix
-    instructions by mnemonic.
+    ``registers`` are 32-bit vector registers a thread, of which ``accumulators`` are accumulation
+    registers; ``scalar_registers`` are those of a wave, ``scalar_spills`` those of them kept in
+    lanes of vector registers, which costs no memory (None where a vendor has none). ``threads`` is
+    the largest block that it was compiled for, None where the code does not say.
     """
 
     wave_size: int
+    threads: int | None
     registers: int
-    spill_bytes: int
-    scalar_spills: int | None
+    accumulators: int = 0
+    scalar_registers: int | None = None
+    spills: int
+    """What did not fit in registers, in ``spill_unit``: 0 says the same in all."""
+    spill_unit: str
+    """"B" of memory a thread or of spill code, or vector "registers"."""
+    scalar_spills: int | None = None
+    stack_bytes: int | None = None
+    """Memory a thread; None where it is what ``spills`` counts."""
+    shared_bytes: int = 0
+    """Shared memory of a block, static and dynamic."""
     matrix: Mapping[str, int]
+    """How often each matrix instruction occurs, by mnemonic."""
+
+    @classmethod
+    def from_json(cls, found: object) -> MachineCode | None:
+        """What ``dataclasses.asdict`` wrote; None for anything of another form."""
+        if not isinstance(found, dict) or set(found) != {each.name for each in fields(cls)}:
+            return None
+        matrix = found["matrix"]
+        right = (
+            isinstance(found["spill_unit"], str)
+            and isinstance(matrix, dict)
+            and all(type(count) is int for count in matrix.values())
+            and all(_is_count(name, found[name]) for name in _COUNTS)
+        )
+        return cls(**found) if right else None
+
+
+_MAYBE_NONE = frozenset({"threads", "scalar_registers", "scalar_spills", "stack_bytes"})
+_COUNTS = tuple(
+    each.name for each in fields(MachineCode) if each.name not in ("spill_unit", "matrix")
+)
+
+
+def _is_count(name: str, value: Any) -> bool:
+    return type(value) is int or (value is None and name in _MAYBE_NONE)
 
 
 class Toolchain(ABC):
-    """One vendor's side of a compilation by Triton. Imports neither torch nor triton by itself.
+    """One vendor's side of a compilation. Imports neither torch nor triton by itself.
 
     ``vendor`` is the one of the targets ("nvidia", "amd").
     """
@@ -52,3 +92,35 @@ class Toolchain(ABC):
         The launch was compiled for ``threads`` a block in ``warps``. Without ``matrix`` the
         instructions need not be read. Raises CodeError for what cannot be read.
         """
+
+    def cpp_compilers(self, archs: Sequence[str]) -> Mapping[str, Compiler | str]:
+        """For each architecture the compiler that builds C++ for it here, or what to install.
+
+        Nothing is compiled. Like :meth:`compile_cpp` it may load a vendor's library or start its
+        programs: callers ask in a child process. Raises Unsupported where the vendor has no C++.
+        """
+        raise Unsupported(f"the backend for {self.vendor} builds no C++")
+
+    def compile_cpp(self, source: str, arch: str) -> tuple[CompiledKernel, ...]:
+        """Every ``extern "C" __global__`` function of a CUDA or HIP C++ source, for ``arch``.
+
+        The compiler may hang, print or end this process: callers are child processes with a limit.
+        Raises MissingDependency, which says what to install, CompileError with the compiler's words
+        where it refuses the source, CompilerEnded where it died, and Unsupported where the vendor
+        has no C++.
+        """
+        raise Unsupported(f"the backend for {self.vendor} builds no C++")
+
+
+def toolchain_of(vendor: str) -> tuple[str, Toolchain] | None:
+    """The backend that knows a vendor's machine code, by name, and what it brings for that."""
+    from portagpu.candidates import candidates, plugin
+
+    for name in candidates():
+        try:
+            found = plugin(name).toolchain()
+        except BackendNotFound:
+            continue
+        if found is not None and found.vendor == vendor:
+            return name, found
+    return None

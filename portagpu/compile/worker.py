@@ -12,16 +12,24 @@ import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.compile import cpp_jobs, triton_jobs
 from portagpu.compile.toolchain import CodeError, MachineCode
+from portagpu.errors import MissingDependency
 from portagpu.kernels.catalogue import Variant, by_id
+from portagpu.kernels.cpp.compiled import CompileError, CompilerEnded
+from portagpu.kernels.cpp.sources import read_source
 from portagpu.kernels.plan import Config, constants
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from portagpu.compile.toolchain import Toolchain
+    from portagpu.kernels.cpp.compiled import CompiledKernel
+
+_LONGEST: Final = 300
 
 
 def main() -> None:
@@ -41,34 +49,61 @@ def _answer(job: Mapping[str, Any]) -> dict[str, Any]:
 
     toolchain = plugin(job["plugin"]).toolchain()
     assert toolchain is not None  # noqa: S101 - the parent chose it for having one
+    try:
+        codes = _KINDS[job["kind"]](job, toolchain)
+    except (CodeError, CompilerEnded) as error:
+        return {"problem": _one_line(str(error)), "unread": True}
+    except (OSError, MemoryError, MissingDependency) as error:
+        # a full disk or memory, or a program that is not there: no fault of the kernel's
+        return {"problem": f"{type(error).__name__}: {_one_line(str(error))}", "unread": True}
+    except CompileError as error:
+        return {"problem": _first_error(str(error)), "unread": False}
+    except Exception as error:  # noqa: BLE001 - whatever a compiler raises is its answer
+        return {"problem": f"{type(error).__name__}: {_one_line(str(error))}", "unread": False}
+    return {"codes": {name: asdict(code) for name, code in codes.items()}}
+
+
+def _triton(job: Mapping[str, Any], toolchain: Toolchain) -> dict[str, MachineCode]:
     config = Config(
         tuple((name, size) for name, size in job["blocks"]), job["threads"], job["stages"]
     )
+    variant = by_id()[job["variant"]]
+    code = build(variant, config, toolchain, job["arch"], job["warp_size"])
+    return {variant.function: code}
+
+
+def _cpp(job: Mapping[str, Any], toolchain: Toolchain) -> dict[str, MachineCode]:
     try:
-        code, shared = build(
-            by_id()[job["variant"]], config, toolchain, job["arch"], job["warp_size"]
-        )
-    except CodeError as error:
-        return {"problem": str(error), "unread": True}
-    except (OSError, MemoryError) as error:
-        # a full disk or memory, or a program that is not there: no fault of the kernel's
-        return {"problem": _one_line(error), "unread": True}
-    except Exception as error:  # noqa: BLE001 - whatever a compiler raises is its answer
-        return {"problem": _one_line(error), "unread": False}
-    return {
-        "wave_size": code.wave_size,
-        "registers": code.registers,
-        "spill_bytes": code.spill_bytes,
-        "scalar_spills": code.scalar_spills,
-        "matrix": dict(code.matrix),
-        "shared_bytes": shared,
-    }
+        kernels = toolchain.compile_cpp(read_source(job["source"]), job["arch"])
+    except ValueError as error:
+        raise CodeError(f"the machine code cannot be read: {error}") from error
+    return {kernel.name: _code_of(kernel) for kernel in kernels}
+
+
+def _code_of(kernel: CompiledKernel) -> MachineCode:
+    return MachineCode(
+        wave_size=kernel.wave_size,
+        threads=kernel.max_threads,
+        registers=kernel.registers,
+        accumulators=kernel.accumulators,
+        scalar_registers=kernel.scalar_registers,
+        spills=kernel.spills,
+        spill_unit="B" if kernel.spill_unit == "bytes" else kernel.spill_unit,
+        # a vendor without scalar registers spills none
+        scalar_spills=None if kernel.scalar_registers is None else kernel.scalar_spills,
+        stack_bytes=kernel.stack,
+        shared_bytes=kernel.shared_memory,
+        matrix={},
+    )
+
+
+_KINDS: Final = {triton_jobs.ROUTE: _triton, cpp_jobs.ROUTE: _cpp}
 
 
 def build(
     variant: Variant, config: Config, toolchain: Toolchain, arch: str, warp_size: int
-) -> tuple[MachineCode, int]:
-    """The machine code of one kernel, and the shared memory that a launch asks for, B.
+) -> MachineCode:
+    """The machine code of one kernel in Triton, with the shared memory that a launch asks for.
 
     Raises what the compiler raises, and CodeError where its code cannot be read.
     """
@@ -108,13 +143,19 @@ def build(
         },
     )
     code = toolchain.inspect(built.asm, warps * warp_size, warps, matrix=variant.matrix is not None)
-    return code, int(built.metadata.shared)
+    return replace(code, shared_bytes=int(built.metadata.shared))
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(text: str) -> str:
     """The last line that says something; a compiler's message begins with the source."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^\t")]
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"[:300]
+    lines = [line.strip() for line in text.splitlines() if line.strip(" ^\t")]
+    return (lines[-1] if lines else "no message")[:_LONGEST]
+
+
+def _first_error(text: str) -> str:
+    """The first line with an error in it; a C++ compiler's message ends with a count of them."""
+    lines = [line.strip() for line in text.splitlines() if "error" in line]
+    return (lines[0] if lines else _one_line(text))[:_LONGEST]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The Triton that is installed, found without importing it."""
+"""Which compiler is installed; Triton is found without importing it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import MissingDependency
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MAJOR: Final = 3
 """The major version of Triton that the kernels and the readers of machine code are written for."""
@@ -21,8 +24,13 @@ _VERSION: Final = re.compile(r"^__version__ = ['\"]([^'\"]+)['\"]", re.MULTILINE
 class Compiler:
     """``stamp`` changes with the installed files, where the version does not."""
 
+    name: str
     version: str
     stamp: str
+
+    def __str__(self) -> str:
+        """ "Triton 3.9.0"."""
+        return f"{self.name} {self.version}"
 
 
 def find_compiler() -> Compiler:
@@ -45,13 +53,13 @@ def find_compiler() -> Compiler:
         raise MissingDependency(
             f"Triton {version} is installed, the kernels are written for Triton {MAJOR}: {INSTALL}"
         )
-    return Compiler(version, _stamp(file.parent))
+    return Compiler("Triton", version, stamp(sorted(file.parent.glob("_C/*.so"))))
 
 
-def _stamp(folder: Path) -> str:
-    """Names, sizes and times of the compiler's libraries."""
+def stamp(files: Iterable[Path]) -> str:
+    """Names, sizes and times of files, which change with what is installed."""
     stated = []
-    for file in sorted(folder.glob("_C/*.so")):
+    for file in files:
         about = file.stat()
         stated.append(f"{file.name} {about.st_size} {about.st_mtime_ns}")
     return hashlib.sha256("\n".join(stated).encode()).hexdigest()

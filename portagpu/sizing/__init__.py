@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portagpu.sizing.calculator import Occupancy, occupancy
+from portagpu.sizing.calculator import Occupancy, occupancy, occupancy_of_code
 from portagpu.sizing.kernel import Kernel
 from portagpu.sizing.launch import Launch, Sizing
 from portagpu.sizing.matmul import Matmul
@@ -22,4 +22,5 @@ __all__ = [
     "Step",
     "WavesPerSimd",
     "occupancy",
+    "occupancy_of_code",
 ]

@@ -126,6 +126,34 @@ def occupancy(
     return _of(target, kernel)
 
 
+def occupancy_of_code(
+    target: Target,
+    threads: int,
+    *,
+    registers: int,
+    accumulators: int,
+    scalar_registers: int | None,
+    shared_memory: int,
+    wave_size: int,
+) -> Occupancy:
+    """:func:`occupancy` of numbers as compilers state them.
+
+    ``registers`` are all that a thread is given: accumulation registers are among them where one
+    file holds both. ``scalar_registers`` are None where a vendor has none.
+    """
+    if target.value("register.accumulator_file") == "unified":
+        registers -= accumulators
+    return occupancy(
+        target,
+        threads,
+        max(registers, 1),
+        shared_memory,
+        accumulators=accumulators,
+        scalar_registers=scalar_registers or 0,
+        wave_size=wave_size,
+    )
+
+
 def changed(found: Occupancy, **changes: Any) -> Occupancy:
     """The occupancy of the same kernel with other numbers; not checked against limits."""
     return _of(found.target, replace(found.kernel, **changes))

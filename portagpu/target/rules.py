@@ -183,10 +183,13 @@ def _matrix_dtypes(facts: Facts) -> Iterator[Violation]:
 
 
 def _compile(facts: Facts) -> Iterator[Violation]:
-    """Either a route to machine code or why there is none; patterns of dtypes that are there."""
-    route, without = "compile.route", "compile.without"
-    if route in facts and without in facts:
-        yield Violation(without, "compile-route", f"leave it out: {route} is stated")
+    """Either the route of Triton or why there is none; patterns of dtypes that are there."""
+    routes, without = "compile.routes", "compile.without"
+    triton = "triton" in (facts.items(routes) or ())
+    if triton and without in facts:
+        yield Violation(without, "compile-routes", f"leave it out: {routes} has triton")
+    if routes in facts and not triton and without not in facts:
+        yield Violation(without, "compile-routes", f"say why {routes} has no triton")
     dtypes = facts.items("matrix.dtypes") or ()
     for dtype in DTYPE_BITS:
         key = f"compile.matrix.{dtype}"

@@ -56,7 +56,7 @@ ECC: Final = ("on", "off")
 """Whether a product that has ECC is delivered with it turned on."""
 OCCUPANCY_RULES: Final = ("blocks-per-unit", "waves-per-simd")
 ACCUMULATOR_FILES: Final = ("separate", "unified")
-COMPILE_ROUTES: Final = ("triton",)
+COMPILE_ROUTES: Final = ("triton", "cpp")
 
 
 def _execution() -> Iterator[Key]:
@@ -131,7 +131,7 @@ def _matrix() -> Iterator[Key]:
 
 
 def _compile() -> Iterator[Key]:
-    yield Key("compile.route", Kind.CHOICE, choices=COMPILE_ROUTES)
+    yield Key("compile.routes", Kind.CHOICES, choices=COMPILE_ROUTES)
     yield Key("compile.without", Kind.TEXT)
     for dtype in MATRIX_DTYPES:
         yield Key(f"compile.matrix.{dtype}", Kind.TEXT)

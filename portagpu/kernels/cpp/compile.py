@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
+import base64
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.errors import Unsupported
+from portagpu.asking import ask
+from portagpu.errors import MissingDependency, Unsupported
+from portagpu.kernels.cpp.compiled import CompiledKernel, CompileError, CompilerEnded
 from portagpu.kernels.cpp.sources import read_source, with_header
 from portagpu.target import load_architecture
 
 if TYPE_CHECKING:
-    from portagpu.kernels.cpp.compiled import CompiledKernel
+    from collections.abc import Mapping
 
-COMPILERS: Final = {"nvidia": "portagpu_cuda_build.nvrtc", "amd": "portagpu_rocm_build.clang"}
-"""The module of each vendor's compiler: ``compile(source, arch)``."""
+LIMIT_S: Final = 120.0
+"""A compilation that takes longer is ended, with what it started."""
+_ERRORS: Final[Mapping[str, type[Exception]]] = {
+    error.__name__: error for error in (MissingDependency, Unsupported, CompilerEnded, CompileError)
+}
 
 
 def compile_kernel(name: str, arch: str) -> tuple[CompiledKernel, ...]:
@@ -27,15 +33,43 @@ def compile_kernel(name: str, arch: str) -> tuple[CompiledKernel, ...]:
 def compile_source(source: str, arch: str) -> tuple[CompiledKernel, ...]:
     """Every ``extern "C" __global__`` function of a CUDA or HIP C++ source, by name, for ``arch``.
 
-    ``#include "portagpu.h"`` finds the package's header. The vendor's compiler runs in a child
-    process with a time limit. Raises MissingDependency, which says what to install, where there is
-    no compiler for that architecture; CompileError with the compiler's words where it refuses the
-    source, dies or takes too long; Unsupported where the architecture has no kernels (a CPU).
+    ``#include "portagpu.h"`` finds the package's header. The compiler of the vendor's backend runs
+    in a child process with a time limit. Raises MissingDependency, which says what to install,
+    where there is no compiler for that architecture; CompileError with the compiler's words where
+    it refuses the source, and CompilerEnded, which is one, where it dies or takes too long;
+    Unsupported where the architecture has no kernels (a CPU).
     """
-    vendor = load_architecture(arch).arch.vendor
-    if vendor not in COMPILERS:
+    from portagpu.compile.toolchain import toolchain_of
+
+    found = toolchain_of(load_architecture(arch).arch.vendor)
+    if found is None:
         raise Unsupported(f"{arch} runs no CUDA or HIP C++: there is no compiler to ask")
-    found: tuple[CompiledKernel, ...] = import_module(COMPILERS[vendor]).compile(
-        with_header(source), arch
-    )
-    return tuple(sorted(found, key=lambda kernel: kernel.name))
+    backend, _ = found
+    given, problem = ask(__name__, "answer", (backend, with_header(source), arch), limit_s=LIMIT_S)
+    if given is None:
+        raise CompilerEnded(f"there is no code for {arch}: {problem}")
+    if "error" in given:
+        raise _ERRORS[given["error"]](given["message"])
+    return tuple(sorted(map(_from_json, given["kernels"]), key=lambda kernel: kernel.name))
+
+
+def answer(backend: str, source: str, arch: str) -> dict[str, Any]:
+    """What a child process says of a source: its kernels, or which error it came to."""
+    from portagpu.candidates import plugin
+
+    toolchain = plugin(backend).toolchain()
+    assert toolchain is not None  # noqa: S101 - the parent chose it for having one
+    try:
+        kernels = toolchain.compile_cpp(source, arch)
+    except tuple(_ERRORS.values()) as error:
+        return {"error": type(error).__name__, "message": str(error)}
+    return {"kernels": [_to_json(kernel) for kernel in kernels]}
+
+
+def _to_json(kernel: CompiledKernel) -> dict[str, Any]:
+    stated = {each.name: getattr(kernel, each.name) for each in fields(kernel)}
+    return {**stated, "code": base64.b64encode(kernel.code).decode()}
+
+
+def _from_json(stated: dict[str, Any]) -> CompiledKernel:
+    return CompiledKernel(**{**stated, "code": base64.b64decode(stated["code"])})

@@ -16,6 +16,10 @@ class CompileError(PortagpuError, RuntimeError):
     """A compiler refused a source, died or took too long; the message has its words."""
 
 
+class CompilerEnded(CompileError):
+    """A compiler died or took too long, which says nothing of the source."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledKernel:
     """One kernel of a module that was built for one architecture.
@@ -49,18 +53,14 @@ class CompiledKernel:
 
     def occupancy(self, threads: int, *, dynamic_shared_memory: int = 0) -> Occupancy:
         """What of a unit blocks of that many threads fill; raises as ``sizing.occupancy`` does."""
-        from portagpu.sizing import occupancy
+        from portagpu.sizing import occupancy_of_code
 
-        target = load_architecture(self.arch)
-        registers = self.registers
-        if target.value("register.accumulator_file") == "unified":
-            registers -= self.accumulators
-        return occupancy(
-            target,
+        return occupancy_of_code(
+            load_architecture(self.arch),
             threads,
-            max(registers, 1),
-            self.shared_memory + dynamic_shared_memory,
+            registers=self.registers,
             accumulators=self.accumulators,
-            scalar_registers=self.scalar_registers or 0,
+            scalar_registers=self.scalar_registers,
+            shared_memory=self.shared_memory + dynamic_shared_memory,
             wave_size=self.wave_size,
         )

@@ -37,10 +37,11 @@ class Elf:
             self.machine: int | str = self._file["e_machine"]
             """ "EM_CUDA", "EM_AMDGPU", or the number of what pyelftools does not know."""
 
-    def with_content(self) -> frozenset[str]:
-        """The names of the sections that hold bytes."""
+    def contents(self) -> dict[str, bytes]:
+        """The bytes of the sections that hold any, by name."""
         with _damage_told():
-            return frozenset(each.name for each in self._sections if each.data())
+            held = {each.name: bytes(each.data()) for each in self._sections}
+        return {name: data for name, data in held.items() if data}
 
     def notes(self) -> Iterator[tuple[str, int, bytes]]:
         """Owner, type and content of every note."""

@@ -1,0 +1,118 @@
+"""The kernels in CUDA and HIP C++ as jobs: a source for an architecture, a result a function."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.asking import ask
+from portagpu.compile.job import Job, reader_of, source_of
+from portagpu.compile.judge import unjudged
+from portagpu.errors import Unsupported
+from portagpu.kernels.cache import key_of
+from portagpu.kernels.compiler import Compiler
+from portagpu.kernels.cpp.sources import KERNELS, read_source
+from portagpu.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from portagpu.compile.toolchain import Toolchain
+    from portagpu.results import Result
+    from portagpu.target import Target
+
+ROUTE: Final = "cpp"
+"""In ``compile.routes``; the id of the one result where nothing is built by it."""
+LIMIT_S: Final = 60.0
+"""Which compilers are installed is known in under a second; what takes this long hangs."""
+_FORMAT: Final = 1
+"""Of what the cache holds."""
+_READERS: Final = "portagpu.kernels.cpp.formats"
+
+
+def find_compilers(backend: str, targets: Sequence[Target]) -> dict[str, Compiler | Result]:
+    """The compiler for each architecture of one vendor, or the result where there is none.
+
+    They are asked for in one child process, because a vendor's library or program may hang.
+    """
+    archs = [target.arch.name for target in targets if _claims(target)]
+    given, problem = (
+        ask(__name__, "survey", (backend, archs), limit_s=LIMIT_S) if archs else ({}, "")
+    )
+    return {target.arch.name: _found(target, given, problem) for target in targets}
+
+
+def _claims(target: Target) -> bool:
+    return ROUTE in (target.value("compile.routes") or ())
+
+
+def _found(target: Target, given: Mapping[str, Any] | None, problem: str) -> Compiler | Result:
+    if not _claims(target):
+        return unjudged(ROUTE, target, Verdict.SKIP, f"compile.routes of {target.arch} has no cpp")
+    if given is None:
+        reason = f"which compilers are here could not be asked: {problem}"
+        return unjudged(ROUTE, target, Verdict.ERROR, reason)
+    stated = given[target.arch.name]
+    if isinstance(stated, str):
+        return unjudged(ROUTE, target, Verdict.INCONCLUSIVE, stated)
+    return Compiler(*stated)
+
+
+def survey(backend: str, archs: Sequence[str]) -> dict[str, str | tuple[str, str, str]]:
+    """In the child: the fields of each architecture's compiler, or why there is none."""
+    from portagpu.candidates import plugin
+
+    toolchain = plugin(backend).toolchain()
+    assert toolchain is not None  # noqa: S101 - the parent chose it for having one
+    try:
+        found = toolchain.cpp_compilers(archs)
+    except Unsupported as error:
+        return dict.fromkeys(archs, str(error))
+    return {
+        arch: each if isinstance(each, str) else (each.name, each.version, each.stamp)
+        for arch, each in found.items()
+    }
+
+
+def entries(
+    target: Target, backend: str, toolchain: Toolchain, compiler: Compiler | Result
+) -> list[Job | Result]:
+    """A job for each source of the package, or the one result that says why there is none."""
+    if not isinstance(compiler, Compiler):
+        return [compiler]
+    readers = _readers(toolchain)
+    return [
+        Job(
+            name=name,
+            target=target,
+            compiler=compiler,
+            request={"kind": ROUTE, "plugin": backend, "arch": target.arch.name, "source": name},
+            key=key_of(
+                ROUTE,
+                _FORMAT,
+                [compiler.name, compiler.version, compiler.stamp],
+                [read_source(name), *readers],
+                [target.arch.name, target.arch.warp_size],
+            ),
+            ids={function: result_id(name, function) for function in functions},
+            extra={"source": f"{name}.cpp"},
+        )
+        for name, functions in KERNELS.items()
+    ]
+
+
+def result_id(name: str, function: str) -> str:
+    """ "warp_reduce[f32]" of ``row_sum_f32``; the source's name alone where it has one function."""
+    if len(KERNELS[name]) == 1:
+        return name
+    return f"{name}[{function.rpartition('_')[2]}]"
+
+
+def _readers(toolchain: Toolchain) -> list[str]:
+    """The text of what builds and reads: the worker, the vendor's compiler, the formats."""
+    formats = sorted(each.name for each in files(_READERS).iterdir() if each.name.endswith(".py"))
+    return [
+        source_of("portagpu.compile.worker"),
+        *reader_of(toolchain),
+        *(source_of(f"{_READERS}.{name.removesuffix('.py')}") for name in formats),
+    ]

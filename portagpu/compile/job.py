@@ -1,0 +1,103 @@
+"""One run of a compiler: what it is asked, what its answer is kept by, and the results of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from portagpu.compile.judge import judged, unjudged
+from portagpu.compile.toolchain import MachineCode
+from portagpu.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from portagpu.compile.toolchain import Toolchain
+    from portagpu.kernels.compiler import Compiler
+    from portagpu.results import Result
+    from portagpu.target import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One source for one architecture.
+
+    ``ids`` has the result of each function that the code must hold; ``request`` is what the worker
+    reads, ``key`` stands for everything that its answer depends on. ``matrix`` is the dtype that
+    the matrix unit must compute in.
+    """
+
+    name: str
+    target: Target
+    compiler: Compiler
+    request: Mapping[str, Any]
+    key: str
+    ids: Mapping[str, str]
+    matrix: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def codes(self, given: Mapping[str, Any] | None) -> dict[str, MachineCode] | None:
+        """The machine code of each function, where an answer or what was kept has this form."""
+        stated = None if given is None else given.get("codes")
+        if not isinstance(stated, dict) or set(stated) != set(self.ids):
+            return None
+        read = {}
+        for name, each in stated.items():
+            if (code := MachineCode.from_json(each)) is None:
+                return None
+            read[name] = code
+        return read
+
+    def results(self, given: Mapping[str, Any], *, cached: bool) -> list[Result]:
+        """What an answer is judged as, in the order of ``ids``."""
+        seconds = given.get("seconds")
+        duration_s = float(seconds) if isinstance(seconds, int | float) and not cached else 0.0
+        each_s = duration_s / len(self.ids)
+        codes = self.codes(given)
+        if codes is None:
+            # the kernel is at fault for what does not compile, nobody's kernel for a dead compiler
+            unread = given.get("unread", True)
+            verdict = Verdict.ERROR if unread else Verdict.FAIL
+            said = "" if unread else f"{self.compiler} did not compile it: "
+            reason = f"{said}{given.get('problem') or self._another(given)}"
+            return [
+                unjudged(name, self.target, verdict, reason, duration_s=each_s)
+                for name in self.ids.values()
+            ]
+        return [
+            judged(
+                name,
+                self.target,
+                codes[function],
+                matrix=self.matrix,
+                compiler=str(self.compiler),
+                duration_s=each_s,
+                extra={"cached": cached, **self.extra},
+            )
+            for function, name in self.ids.items()
+        ]
+
+    def _another(self, given: Mapping[str, Any]) -> str:
+        held = ", ".join(sorted(given.get("codes") or ())) or "nothing"
+        return f"the code holds {held}, and not {', '.join(sorted(self.ids))}"
+
+
+def source_of(module: str) -> str:
+    """The text of a module, which is not imported: that of a kernel would import triton."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return ""
+    return Path(spec.origin).read_text("utf-8", "replace")
+
+
+def reader_of(toolchain: Toolchain) -> list[str]:
+    """The text of what reads a vendor's machine code: its module, with those beside it."""
+    module = sys.modules[type(toolchain).__module__]
+    if module.__file__ is None:
+        return []
+    file = Path(module.__file__)
+    files = sorted(file.parent.glob("*.py")) if module.__package__ else [file]
+    return [each.read_text("utf-8", "replace") for each in files]

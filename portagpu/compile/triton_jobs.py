@@ -1,0 +1,99 @@
+"""The kernels in Triton as jobs: a variant for an architecture, with the config that fits it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from portagpu.compile.job import Job, reader_of, source_of
+from portagpu.compile.judge import unjudged
+from portagpu.errors import MissingDependency
+from portagpu.kernels.cache import key_of
+from portagpu.kernels.catalogue import VARIANTS, Variant
+from portagpu.kernels.compiler import Compiler, find_compiler
+from portagpu.kernels.plan import Config, Limits, candidates
+from portagpu.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from portagpu.compile.toolchain import Toolchain
+    from portagpu.results import Result
+    from portagpu.target import Target
+
+ROUTE: Final = "triton"
+"""In ``compile.routes``; the id of the one result where nothing is built by it."""
+_FORMAT: Final = 2
+"""Of what the cache holds."""
+
+
+def installed() -> Compiler | str:
+    """The Triton that is here, or what to install."""
+    try:
+        return find_compiler()
+    except MissingDependency as error:
+        return str(error)
+
+
+def entries(
+    target: Target, backend: str, toolchain: Toolchain, compiler: Compiler | str
+) -> list[Job | Result]:
+    """What is to be built for one architecture, and what is known without building."""
+    if ROUTE not in (target.value("compile.routes") or ()):
+        reason = target.value("compile.without") or "compile.routes has no triton"
+        return [unjudged(ROUTE, target, Verdict.SKIP, str(reason))]
+    if isinstance(compiler, str):
+        return [unjudged(ROUTE, target, Verdict.INCONCLUSIVE, compiler)]
+    limits = Limits.of_target(target)
+    return [_entry(variant, target, limits, backend, toolchain, compiler) for variant in VARIANTS]
+
+
+def _entry(
+    variant: Variant,
+    target: Target,
+    limits: Limits,
+    backend: str,
+    toolchain: Toolchain,
+    compiler: Compiler,
+) -> Job | Result:
+    if why := variant.why_not(target):
+        return unjudged(variant.id, target, Verdict.SKIP, why)
+    config = candidates(variant.kind, limits)[0]
+    return Job(
+        name=variant.id,
+        target=target,
+        compiler=compiler,
+        request={
+            "kind": ROUTE,
+            "plugin": backend,
+            "arch": target.arch.name,
+            "warp_size": target.arch.warp_size,
+            "variant": variant.id,
+            "blocks": config.blocks,
+            "threads": config.threads,
+            "stages": config.stages,
+        },
+        key=_key(variant, target, config, toolchain, compiler),
+        ids={variant.function: variant.id},
+        matrix=variant.matrix,
+        extra={
+            "threads": config.threads,
+            "stages": config.stages,
+            "blocks": dict(config.blocks),
+        },
+    )
+
+
+def _key(
+    variant: Variant, target: Target, config: Config, toolchain: Toolchain, compiler: Compiler
+) -> str:
+    """Everything that the answer depends on; the facts that judge it are not part of it."""
+    return key_of(
+        _FORMAT,
+        [compiler.version, compiler.stamp],
+        [
+            source_of(f"portagpu.kernels.source.{variant.module}"),
+            source_of("portagpu.compile.worker"),
+            *reader_of(toolchain),
+        ],
+        repr(variant),
+        repr(config),
+        [target.arch.name, target.arch.warp_size],
+    )
