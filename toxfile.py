@@ -2,6 +2,8 @@
 
 They install nothing. Each runs portagpu in the Python that has the vendor's torch:
 ``$PORTAGPU_PYTHON``, else tox's own interpreter if it has torch, else the ``cpu`` environment's.
+``compile`` needs no torch: without ``$PORTAGPU_PYTHON`` it has an environment of its own, with the
+compilers that its target needs from PyPI (the extra ``compile``, and ``compile.packages``).
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ SUITES: Final = {
     "compile": "compile",
 }
 """Suite -> the verb that runs it."""
+_INSTALLS: Final = "compile"
 _NEEDED: Final = ("torch", "portagpu")
 _PROBE: Final = (
     "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if not u.find_spec(n)])"
@@ -58,6 +61,42 @@ def environments() -> dict[str, tuple[str, str, str]]:
     return found
 
 
+def own_packages(target: str) -> list[str]:
+    """What a target's compilers need from PyPI beside the extra ``compile``."""
+    folder = ROOT / "matrix" / "targets"
+    try:
+        family = tomllib.loads((folder / f"{target}.toml").read_text("utf-8"))["family"]
+        facts = tomllib.loads((folder / "families" / f"{family}.toml").read_text("utf-8"))["facts"]
+        return list(facts["compile"]["packages"]["value"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return []
+
+
+def installs(suite: str) -> bool:
+    """Whether an environment of this suite has a Python of its own."""
+    return suite == _INSTALLS and not os.environ.get(VARIABLE)
+
+
+def settings(target: str, suite: str, work_dir: Path) -> dict[str, object]:
+    """What the environments of a suite install, and where."""
+    if not installs(suite):
+        # an environment that installs nothing needs no pip
+        return {
+            "skip_install": True,
+            "depends": "cpu",
+            "set_env": {"PYTHONSAFEPATH": "1", "VIRTUALENV_NO_SEED": "1"},
+        }
+    packages = own_packages(target)
+    # the compilers take a GB: targets that need the same share it
+    name = "-".join([_INSTALLS, *packages])
+    return {
+        "extras": ["compile"],
+        "deps": packages,
+        "env_dir": work_dir / name,
+        "set_env": {"PYTHONSAFEPATH": "1", "PIP_CONSTRAINT": str(ROOT / "constraints.txt")},
+    }
+
+
 class MatrixEnvironment(MemoryLoader):
     """The settings of one generated environment.
 
@@ -68,15 +107,13 @@ class MatrixEnvironment(MemoryLoader):
     def __init__(self, target: str, suite: str, description: str, work_dir: Path) -> None:
         super().__init__(
             description=description,
-            skip_install=True,
-            depends="cpu",
             change_dir=ROOT,
             pass_env=["*"],  # a vendor's stack is steered by its environment
-            # an environment that installs nothing needs no pip
-            set_env={"PYTHONSAFEPATH": "1", "VIRTUALENV_NO_SEED": "1"},
             commands=None,
             allowlist_externals=["*"],
+            **settings(target, suite, work_dir),
         )
+        self.suite = suite
         self.verb = SUITES[suite]
         self.target = target
         self.work_dir = work_dir
@@ -84,7 +121,8 @@ class MatrixEnvironment(MemoryLoader):
     def load_raw(self, key: str, conf: Config | None, env_name: str | None) -> object:
         if key != "commands":
             return super().load_raw(key, conf, env_name)
-        python = chosen_python(self.work_dir) or VARIABLE
+        own = installs(self.suite)
+        python = "python" if own else chosen_python(self.work_dir) or VARIABLE
         extra = conf.pos_args(ROOT) if conf is not None else None
         words = [python, "-m", "portagpu", self.verb, "--target", self.target, *(extra or ())]
         return [Command(words)]
@@ -145,7 +183,8 @@ def tox_add_core_config(core_conf: ConfigSet, state: State) -> None:
 @impl
 def tox_before_run_commands(tox_env: ToxEnv) -> None:
     """Fail a generated environment that has no Python to run in, with what to do."""
-    if tox_env.name in environments():
+    _, suite, _ = environments().get(tox_env.name, ("", "", ""))
+    if suite and not installs(suite):
         problem = why_not(chosen_python(tox_env.core["work_dir"]))
         if problem:
             raise Fail(problem)

@@ -325,7 +325,7 @@ class Plugin(ABC):
         return Findings(kind=self.name)
 
     def toolchain(self) -> Toolchain | None:
-        """How Triton's code for this vendor is named and read, without torch; None without any.
+        """How this vendor's code is built and read, without torch; None for what builds none.
 
         Since contract 1.1.
         """

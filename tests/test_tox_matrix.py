@@ -137,6 +137,38 @@ def test_generated_environment_installs_nothing(tox: Callable[..., Child]) -> No
     }
 
 
+@pytest.mark.parametrize(
+    ("target", "folder", "deps"),
+    [
+        ("nvidia-v100-sxm2", "compile-nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc-cu12"),
+        ("nvidia-t4", "compile", ""),
+        ("amd-mi300x", "compile", ""),
+    ],
+)
+def test_compile_environment_installs_what_its_target_needs(
+    tox: Callable[..., Child], target: str, folder: str, deps: str
+) -> None:
+    keys = ["skip_install", "deps", "extras", "env_dir", "commands"]
+    said = tox("config", "-e", f"{target}-compile", "-k", *keys).ok()
+    settings = {
+        key.strip(): value.strip()
+        for key, value in (line.split("=", 1) for line in said.splitlines() if "=" in line)
+    }
+    assert (settings["skip_install"], settings["extras"]) == ("False", "compile")
+    assert settings["deps"] == deps
+    assert settings["env_dir"].endswith(f"/work/{folder}")
+    assert settings["commands"] == f"python -m portagpu compile --target {target}"
+
+
+def test_compile_environment_installs_nothing_beside_a_named_python(
+    tox: Callable[..., Child], vendor: tuple[str, Path]
+) -> None:
+    keys = ["skip_install", "deps", "extras"]
+    said = tox("config", "-e", "nvidia-v100-sxm2-compile", "-k", *keys, python=vendor[0]).ok()
+    assert "skip_install = True" in said
+    assert "nvrtc" not in said
+
+
 @pytest.mark.parametrize(("suite", "verb"), SUITES.items())
 def test_generated_environment_runs_the_named_python_and_keeps_its_exit_code(
     tox: Callable[..., Child], vendor: tuple[str, Path], suite: str, verb: str

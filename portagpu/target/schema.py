@@ -133,6 +133,7 @@ def _matrix() -> Iterator[Key]:
 def _compile() -> Iterator[Key]:
     yield Key("compile.routes", Kind.CHOICES, choices=COMPILE_ROUTES)
     yield Key("compile.without", Kind.TEXT)
+    yield Key("compile.packages", Kind.TEXTS)
     for dtype in MATRIX_DTYPES:
         yield Key(f"compile.matrix.{dtype}", Kind.TEXT)
 
