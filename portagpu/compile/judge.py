@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.errors import LimitExceeded, Unsupported
@@ -186,6 +186,7 @@ def judged(
             **extra,
             "compiler": compiler,
             "matrix": dict(code.matrix),
+            "code": asdict(code),
             "occupancy": held.fraction if isinstance(held, Occupancy) else held,
             "measures": [
                 {"name": m.name, "value": m.value, "unit": m.unit, "expected": m.expected}

@@ -1,0 +1,207 @@
+"""What ``portagpu compile --all`` found, made fit to be committed: ``matrix/compiled.json``.
+
+``python -m portagpu.compile.record RESULT`` prints the record of a result, ``--table FILE`` the
+table of the badge ``compiled`` in docs/targets.md. A record holds what each kernel's machine code
+says of itself; reading one judges that again, by the facts as they are now.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.bundle.scrub import remaining
+from portagpu.compile import cpp_jobs, triton_jobs
+from portagpu.compile.judge import judged
+from portagpu.compile.run import plan_for
+from portagpu.compile.toolchain import MachineCode
+from portagpu.errors import BundleError, PortagpuError
+from portagpu.kernels.catalogue import VARIANTS, by_id
+from portagpu.kernels.cpp.sources import KERNELS
+from portagpu.results import Run, read_json
+from portagpu.target import load_targets
+from portagpu.verdicts import Verdict, fold
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from portagpu.target import Target
+
+SCHEMA: Final = "portagpu.compiled/1"
+_KEYS: Final = ("schema", "portagpu", "day", "architectures")
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_AREA: Final = "kernels/"
+_SKIPPED: Final = frozenset({str(Verdict.SKIP)})
+_OPEN: Final = frozenset({str(Verdict.FAIL), str(Verdict.ERROR), str(Verdict.INCONCLUSIVE)})
+_BUILT: Final = frozenset({"verdict", "compiler", "code"})
+_NOT_BUILT: Final = frozenset({"verdict", "reason"})
+
+
+def record(run: Run) -> dict[str, Any]:
+    """The record of a run; raises BundleError where it did not build for every architecture."""
+    if run.info.interrupted:
+        raise BundleError("the run was interrupted")
+    found: dict[str, dict[str, Any]] = {}
+    for result in run.results:
+        if "code" in result.extra:
+            stated = {"compiler": result.extra["compiler"], "code": result.extra["code"]}
+        else:
+            stated = {"reason": result.reason}
+        kernels = found.setdefault(str(result.device), {})
+        kernels[result.id.removeprefix(_AREA)] = {"verdict": str(result.verdict), **stated}
+    return checked(
+        {
+            "schema": SCHEMA,
+            "portagpu": run.info.versions["portagpu"],
+            "day": run.info.started[:10],
+            "architectures": {target.arch.name: found.get(target.arch.name) for target in _gpus()},
+        }
+    )
+
+
+def to_text(document: Mapping[str, Any]) -> str:
+    """The record as it is written: a line for each kernel."""
+    head = [f"  {json.dumps(key)}: {json.dumps(document[key])},\n" for key in _KEYS[:-1]]
+    archs = [
+        f"    {json.dumps(name)}: {{\n"
+        + ",\n".join(
+            f"      {json.dumps(each)}: {json.dumps(row)}" for each, row in kernels.items()
+        )
+        + "\n    }"
+        for name, kernels in document["architectures"].items()
+    ]
+    body = ",\n".join(archs)
+    return "{\n" + "".join(head) + f'  "architectures": {{\n{body}\n  }}\n}}\n'
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The record in a file, checked; raises BundleError that begins with the path."""
+    try:
+        document = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BundleError(f"{path}: cannot be read: {error}") from error
+    try:
+        return checked(document)
+    except BundleError as error:
+        raise BundleError(f"{path}: {error}") from error
+
+
+def checked(document: Any) -> dict[str, Any]:
+    """The record itself, where it is one of the kernels and architectures of now.
+
+    Each verdict is what the facts judge of the code that is stated. Raises BundleError.
+    """
+    if not isinstance(document, dict) or tuple(document) != _KEYS or document["schema"] != SCHEMA:
+        raise BundleError(f"is no {SCHEMA}")
+    if not (isinstance(document["day"], str) and _DAY.fullmatch(document["day"])):
+        raise BundleError("day: is no date")
+    if not isinstance(document["portagpu"], str):
+        raise BundleError("portagpu: is no version")
+    archs, gpus = document["architectures"], {target.arch.name: target for target in _gpus()}
+    if not isinstance(archs, dict) or set(archs) != set(gpus):
+        raise BundleError("architectures: are not those of the matrix; run portagpu compile --all")
+    for name, kernels in archs.items():
+        if not isinstance(kernels, dict) or set(kernels) not in _expected(gpus[name]):
+            raise BundleError(
+                f"{name}: has other kernels than there are; run portagpu compile --all"
+            )
+        for kernel, row in kernels.items():
+            _check_row(f"{name} {kernel}", kernel, row, gpus[name])
+    for where, kind in remaining(document):
+        raise BundleError(f"{where}: holds what may identify ({kind})")
+    return document
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """The architectures that earned the badge, with compilers and targets, as a Markdown table."""
+    head = ["architecture", "kernels", "compilers", "targets"]
+    rows = [head, ["---"] * len(head)]
+    for name, kernels in document["architectures"].items():
+        if fold(Verdict(row["verdict"]) for row in kernels.values()) is not Verdict.PASS:
+            continue
+        built = [row for row in kernels.values() if "code" in row]
+        compilers = sorted({row["compiler"] for row in built}, key=str.lower)
+        targets = [f"`{each.id}`" for each in load_targets().values() if each.arch.name == name]
+        rows.append(
+            [f"`{name}`", str(len(built)), ", ".join(compilers), ", ".join(targets) or "none"]
+        )
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def _gpus() -> list[Target]:
+    return [target for target in plan_for().targets if target.vendor != "cpu"]
+
+
+def _expected(target: Target) -> tuple[set[str], ...]:
+    """The ids that a run has of one architecture: a part without compiler has one result."""
+    cpp = {
+        cpp_jobs.result_id(name, each) for name, functions in KERNELS.items() for each in functions
+    }
+    routes = target.value("compile.routes") or ()
+    triton = [{triton_jobs.ROUTE}]
+    if triton_jobs.ROUTE in routes:
+        triton.append({variant.id for variant in VARIANTS})
+    return tuple(one | other for one in triton for other in (cpp, {cpp_jobs.ROUTE}))
+
+
+def _check_row(where: str, kernel: str, row: Any, target: Target) -> None:
+    variant = by_id().get(kernel)
+    if not isinstance(row, dict) or set(row) not in (_BUILT, _NOT_BUILT):
+        raise BundleError(f"{where}: is neither code with a compiler nor a verdict with a reason")
+    if set(row) == _NOT_BUILT:
+        _check_not_built(where, row, skipped=_is_skipped(kernel, target))
+        return
+    code = MachineCode.from_json(row["code"])
+    if code is None or not isinstance(row["compiler"], str) or not row["compiler"]:
+        raise BundleError(f"{where}: has no machine code of a named compiler")
+    again = judged(
+        kernel,
+        target,
+        code,
+        matrix=None if variant is None else variant.matrix,
+        compiler=row["compiler"],
+        duration_s=0.0,
+        extra={},
+    )
+    if row["verdict"] != str(again.verdict):
+        raise BundleError(
+            f"{where}: is {row['verdict']} where the facts say {again.verdict}: {again.reason}"
+        )
+
+
+def _is_skipped(kernel: str, target: Target) -> bool:
+    """Whether facts say that the kernel, or the part of that name, is not built."""
+    if kernel in (triton_jobs.ROUTE, cpp_jobs.ROUTE):
+        return kernel not in (target.value("compile.routes") or ())
+    variant = by_id().get(kernel)
+    return variant is not None and bool(variant.why_not(target))
+
+
+def _check_not_built(where: str, row: Mapping[str, Any], *, skipped: bool) -> None:
+    """What was not built passes in no case, and is skipped exactly where a fact says so."""
+    allowed = _SKIPPED if skipped else _OPEN
+    if row["verdict"] not in allowed or not isinstance(row["reason"], str) or not row["reason"]:
+        raise BundleError(f"{where}: is {row['verdict']} without having been built")
+
+
+def main(words: list[str]) -> int:
+    """Print a record or its table; 0, 1 with what is wrong in one line, or 2 (usage)."""
+    try:
+        if len(words) == 2 and words[0] == "--table":
+            print(table(read_record(Path(words[1]))))
+        elif len(words) == 1 and not words[0].startswith("-"):
+            print(to_text(record(read_json(words[0]))), end="")
+        else:
+            print("usage: python -m portagpu.compile.record RESULT | --table FILE", file=sys.stderr)
+            return 2
+    except (OSError, PortagpuError) as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,155 @@
+"""What was compiled, as it is committed: valid by today's facts and kernels, and shown in docs."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from portagpu.compile.record import checked, main, read_record, record, table, to_text
+from portagpu.compile.run import compile_all, plan_for
+from portagpu.errors import BundleError
+from portagpu.kernels.cache import Cache
+from portagpu.results import new_run
+from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+FILE = ROOT / "matrix" / "compiled.json"
+
+
+@pytest.fixture(scope="module")
+def committed() -> dict[str, Any]:
+    return read_record(FILE)
+
+
+def test_the_committed_record_is_of_the_kernels_and_facts_of_now(committed: dict[str, Any]) -> None:
+    assert to_text(committed) == FILE.read_text("utf-8")
+    gpus = [target.arch.name for target in plan_for().targets if target.vendor != "cpu"]
+    assert list(committed["architectures"]) == gpus
+
+
+def test_the_guide_has_the_table_of_the_committed_record(committed: dict[str, Any]) -> None:
+    text = (ROOT / "docs" / "targets.md").read_text("utf-8")
+    found = re.search(
+        r"<!-- python -m portagpu.compile.record --table matrix/compiled.json -->\n(.*)\n<!-- end",
+        text,
+        re.DOTALL,
+    )
+    assert found is not None
+    assert found[1] == table(committed), "run the command that the guide names"
+
+
+def _without(document: dict[str, Any], arch: str, kernel: str) -> None:
+    del document["architectures"][arch][kernel]
+
+
+def _code(document: dict[str, Any], arch: str, kernel: str, **changes: Any) -> None:
+    document["architectures"][arch][kernel]["code"].update(changes)
+
+
+def _row(document: dict[str, Any], arch: str, kernel: str, **row: Any) -> None:
+    document["architectures"][arch][kernel] = row
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda d: d.update(schema="portagpu.result/1"), "is no portagpu.compiled/1"),
+        (lambda d: d.update(host="a"), "is no portagpu.compiled/1"),
+        (lambda d: d.update(day="today"), "day: is no date"),
+        (lambda d: d.update(portagpu=None), "portagpu: is no version"),
+        (lambda d: d["architectures"].pop("sm_90"), "not those of the matrix"),
+        (lambda d: _without(d, "gfx906", "ballot_rank"), "gfx906: has other kernels"),
+        (lambda d: _without(d, "sm_90", "copy[int32]"), "sm_90: has other kernels"),
+        (
+            lambda d: _code(d, "sm_90", "histogram[i32]", registers=300),
+            "is PASS where the facts say FAIL: registers 300",
+        ),
+        (
+            lambda d: _code(d, "gfx942", "matmul[float16]", matrix={}),
+            "facts say FAIL: matrix 0 instructions",
+        ),
+        (
+            lambda d: _code(d, "gfx906", "ballot_rank", spills=1),
+            "facts say FAIL: spill 1 registers",
+        ),
+        (lambda d: _code(d, "gfx906", "ballot_rank", threads=None), "facts say UNVERIFIED"),
+        (lambda d: _code(d, "gfx906", "ballot_rank", registers="9"), "has no machine code"),
+        (
+            lambda d: _row(d, "gfx906", "ballot_rank", verdict="PASS"),
+            "neither code with a compiler",
+        ),
+        (
+            lambda d: _row(d, "gfx906", "ballot_rank", verdict="PASS", reason="yes"),
+            "is PASS without having been built",
+        ),
+        (
+            lambda d: _row(d, "sm_90", "copy[int32]", verdict="SKIP", reason="no time"),
+            "is SKIP without having been built",
+        ),
+        (
+            lambda d: _row(d, "sm_70", "triton", verdict="SKIP", reason="/home/jdoe/x is missing"),
+            r"holds what may identify \(path\)",
+        ),
+    ],
+)
+def test_what_does_not_follow_is_refused(
+    committed: dict[str, Any], change: Callable[[dict[str, Any]], object], said: str
+) -> None:
+    document = copy.deepcopy(committed)
+    change(document)
+    with pytest.raises(BundleError, match=said):
+        checked(document)
+
+
+def test_an_architecture_that_failed_or_was_not_built_is_not_in_the_table(
+    committed: dict[str, Any],
+) -> None:
+    document = copy.deepcopy(committed)
+    _row(document, "sm_75", "ballot_rank", verdict="FAIL", reason="does not compile")
+    document["architectures"]["sm_70"] = {
+        "triton": {"verdict": "SKIP", "reason": "no"},
+        "cpp": {"verdict": "INCONCLUSIVE", "reason": "NVRTC 13.5 cannot build for sm_70"},
+    }
+    rows = table(checked(document))
+    assert "`sm_80`" in rows
+    assert "sm_75" not in rows
+    assert "sm_70" not in rows
+
+
+def test_only_a_whole_run_makes_a_record(tmp_path: Path) -> None:
+    run = new_run(["portagpu", "compile"], target=None)
+    compile_all(plan_for(archs=["x86-64"]), cache=Cache(None), on_results=run.extend)
+    run.finish()
+    with pytest.raises(
+        BundleError, match=r"has other kernels than there are; run portagpu compile"
+    ):
+        record(run)
+    run.info = replace(run.info, interrupted=True)
+    with pytest.raises(BundleError, match="was interrupted"):
+        record(run)
+
+
+def test_bad_files_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken, foreign = tmp_path / "broken.json", tmp_path / "foreign.json"
+    broken.write_text("{", "utf-8")
+    foreign.write_text(json.dumps([1]), "utf-8")
+    for words in (
+        ["--table", str(broken)],
+        ["--table", str(foreign)],
+        ["--table", str(tmp_path / "none")],
+        [str(broken)],
+        [str(tmp_path / "none")],
+    ):
+        assert main(words) == 1
+        assert capsys.readouterr().err.count("\n") == 1
+    assert main([]) == 2
+    assert main(["--table"]) == 2
+    assert main(["--table", str(FILE)]) == 0
