@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -163,9 +164,17 @@ def test_a_backend_without_cpp_says_so_in_one_line(monkeypatch: pytest.MonkeyPat
             return Bare()
 
     monkeypatch.setattr("portagpu.candidates.plugin", lambda _: Plugin())
+    monkeypatch.setattr(cpp_jobs, "check_readers", lambda: None)
     assert cpp_jobs.survey("rocm", ["gfx942"]) == {"gfx942": "the backend for amd builds no C++"}
     with pytest.raises(Unsupported, match="builds no C"):
         Bare().compile_cpp("", "gfx942")
+
+
+def test_missing_readers_are_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    monkeypatch.setitem(sys.modules, "elftools.elf.elffile", None)
+    found = cpp_jobs.survey("rocm", ["gfx942"])
+    assert "pip install 'portagpu[compile]'" in found["gfx942"]
 
 
 def test_what_is_known_of_the_real_compilers_is_known_without_compiling() -> None:
@@ -248,6 +257,12 @@ def test_a_folder_that_cannot_be_written_keeps_nothing_and_says_so(
 # bad compilers, in real workers
 
 
+needs_readers = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("elftools", "msgpack")),
+    reason="what reads machine code is not installed: pip install 'portagpu[compile]'",
+)
+
+
 @pytest.fixture
 def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A path with one folder, for a clang that stands in."""
@@ -259,6 +274,7 @@ def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@needs_readers
 @pytest.mark.parametrize(
     ("act", "verdict", "said"),
     [
@@ -292,6 +308,7 @@ def test_a_bad_compiler_is_a_result_of_every_function(
         assert re.search(said, each.reason), each.reason
 
 
+@needs_readers
 def test_an_interruption_leaves_no_compiler_behind(
     only: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

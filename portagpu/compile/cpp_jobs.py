@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.asking import ask
 from portagpu.compile.job import Job, reader_of, source_of
 from portagpu.compile.judge import unjudged
-from portagpu.errors import Unsupported
+from portagpu.errors import MissingDependency, Unsupported
 from portagpu.kernels.cache import key_of
 from portagpu.kernels.compiler import Compiler
+from portagpu.kernels.cpp.formats.elf import check_readers
 from portagpu.kernels.cpp.sources import KERNELS, read_source
 from portagpu.verdicts import Verdict
 
@@ -65,8 +66,9 @@ def survey(backend: str, archs: Sequence[str]) -> dict[str, str | tuple[str, str
     toolchain = plugin(backend).toolchain()
     assert toolchain is not None  # noqa: S101 - the parent chose it for having one
     try:
+        check_readers()
         found = toolchain.cpp_compilers(archs)
-    except Unsupported as error:
+    except (MissingDependency, Unsupported) as error:
         return dict.fromkeys(archs, str(error))
     return {
         arch: each if isinstance(each, str) else (each.name, each.version, each.stamp)

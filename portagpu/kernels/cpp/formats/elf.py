@@ -24,6 +24,12 @@ def library(name: str, distribution: str) -> Any:
         raise MissingDependency(f"machine code is read by {distribution}: {INSTALL}") from error
 
 
+def check_readers() -> None:
+    """Raise MissingDependency where a library that machine code is read by is not installed."""
+    library("elftools.elf.elffile", "pyelftools")
+    library("msgpack", "msgpack")
+
+
 class Elf:
     """A 64-bit little-endian file (System V ABI). Raises ValueError for any other bytes."""
 
