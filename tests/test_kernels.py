@@ -204,20 +204,23 @@ def shared_by_hand(config: Config) -> int:
 BUILD: Final = """
 import json
 from types import SimpleNamespace
-from portagpu.compile.run import toolchain_of
+from portagpu.compile.toolchain import MachineCode, toolchain_of
 from portagpu.compile.worker import build
 from portagpu.kernels.catalogue import by_id
 from portagpu.kernels.plan import OPTIN, Limits, candidates, shared_estimate
 from portagpu.target import architecture_names, load_architecture
 product = by_id()["matmul[float16]"]
+# nothing of the code is read
+unread = MachineCode(
+    wave_size=0, threads=None, registers=0, spills=0, spill_unit="B", shared_bytes=0, matrix={}
+)
 for target in map(load_architecture, architecture_names()):
-    if target.value("compile.route") == "triton":
+    if "triton" in (target.value("compile.routes") or ()):
         _, tools = toolchain_of(target.vendor)
-        # nothing of the code is read
-        tools = SimpleNamespace(triton_target=tools.triton_target, inspect=lambda *_, **__: None)
+        tools = SimpleNamespace(triton_target=tools.triton_target, inspect=lambda *_, **__: unread)
         config = max(candidates("matmul", Limits.of_target(target)), key=shared_estimate)
-        _, taken = build(product, config, tools, target.arch.name, target.arch.warp_size)
-        print(json.dumps([target.id, taken, target.value(OPTIN)]))
+        code = build(product, config, tools, target.arch.name, target.arch.warp_size)
+        print(json.dumps([target.id, code.shared_bytes, target.value(OPTIN)]))
 """
 
 
