@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
@@ -124,7 +125,7 @@ def test_without_torch_it_says_what_to_install(
 
 
 def test_the_table_names_shape_unit_verdict_and_expectation() -> None:
-    from portagpu.cli._benchtext import plain_table, shape
+    from portagpu.cli._benchtext import shape, show_table
 
     run = new_run(["portagpu", "bench"])
     run.add(
@@ -143,7 +144,9 @@ def test_the_table_names_shape_unit_verdict_and_expectation() -> None:
             },
         )
     )
-    head, row = plain_table(run).splitlines()
+    stream = io.StringIO()
+    show_table(run, None, stream)
+    head, row = stream.getvalue().splitlines()
     assert head.split() == [
         "measure", "shape", "median", "spread", "unit", "verdict", "expected",
     ]  # fmt: skip

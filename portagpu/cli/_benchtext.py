@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from portagpu.cli._tables import plain
+from portagpu.cli._tables import VERDICT, reasons, show, some
 from portagpu.results import bounds
-from portagpu.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,16 +14,9 @@ if TYPE_CHECKING:
 
     from portagpu.results import Result, Run
 
-HEAD: Final = ("measure", "shape", "median", "spread", "unit", "verdict", "expected")
+HEAD: Final = ("measure", "shape", "median", "spread", "unit", VERDICT, "expected")
 _RIGHT: Final = frozenset({"median", "spread"})
-_COLOURS: Final = {
-    Verdict.PASS: "green",
-    Verdict.FAIL: "bold red",
-    Verdict.ERROR: "bold red",
-    Verdict.UNVERIFIED: "yellow",
-    Verdict.INCONCLUSIVE: "yellow",
-    Verdict.SKIP: "dim",
-}
+_NAMED: Final = 3
 
 
 def rows(run: Run) -> list[tuple[str, ...]]:
@@ -75,55 +67,20 @@ def _expected(expected: Mapping[str, Any]) -> str:
     return f"{bound} ({expected['source']})"
 
 
-def plain_table(run: Run) -> str:
-    """The table in columns of plain text."""
-    return plain(HEAD, rows(run), _RIGHT)
-
-
-def print_table(console: Console, run: Run) -> None:
-    """The table on a terminal."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in HEAD:
-        right = title in _RIGHT
-        table.add_column(title, justify="right" if right else "left", overflow="fold")
-    for result, row in zip(run.results, rows(run), strict=True):
-        style = _COLOURS[result.verdict]
-        cells = [
-            Text(c, style=style if t == "verdict" else "") for t, c in zip(HEAD, row, strict=True)
-        ]
-        table.add_row(*cells)
-    console.print(table)
+def show_table(run: Run, console: Console | None, stream: TextIO) -> None:
+    """The table on a terminal, or in columns of plain text."""
+    show(stream, console, HEAD, rows(run), _RIGHT)
 
 
 def notes(run: Run) -> list[str]:
     """What the table leaves out: reasons, what measures do not show, and how they were timed."""
-    lines = []
-    for verdict in (
-        Verdict.ERROR,
-        Verdict.FAIL,
-        Verdict.INCONCLUSIVE,
-        Verdict.UNVERIFIED,
-        Verdict.SKIP,
-    ):
-        by_reason: dict[str, list[str]] = {}
-        for result in run.results:
-            if result.verdict is verdict and result.reason:
-                by_reason.setdefault(result.reason, []).append(result.id)
-        lines += [f"{verdict}: {_named(ids)}: {reason}" for reason, ids in by_reason.items()]
+    lines = reasons(run.results, lambda each: each.id, _NAMED)
     shown: dict[str, list[str]] = {}
     for result in run.results:
         if result.does_not_show and result.value is not None:
             shown.setdefault(result.does_not_show, []).append(result.id)
-    lines += [f"does not show: {_named(ids)}: {text}" for text, ids in shown.items()]
+    lines += [f"does not show: {some(ids, _NAMED)}: {text}" for text, ids in shown.items()]
     return lines + _timing(run.results)
-
-
-def _named(ids: Sequence[str]) -> str:
-    more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
-    return f"{', '.join(ids[:3])}{more}"
 
 
 def _timing(results: Sequence[Result]) -> list[str]:

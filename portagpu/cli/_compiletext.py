@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-import click
-
+from portagpu.cli._tables import VERDICT, reasons, show
 from portagpu.verdicts import Verdict, fold
 
 if TYPE_CHECKING:
@@ -16,18 +15,11 @@ if TYPE_CHECKING:
     from portagpu.results import Result, Run
 
 _NUMBERS: Final = ("registers", "spill", "shared B", "wave", "occupancy")
-_REST: Final = ("matrix instructions", "verdict")
+_REST: Final = ("matrix instructions", VERDICT)
 _KERNEL_HEAD: Final = ("kernel", *_NUMBERS, *_REST)
 _ARCH_HEAD: Final = ("architecture", "kernels", "skipped", *_NUMBERS, *_REST)
 _RIGHT: Final = frozenset({"kernels", "skipped", *_NUMBERS})
-_COLOURS: Final = {
-    Verdict.PASS: "green",
-    Verdict.FAIL: "bold red",
-    Verdict.ERROR: "bold red",
-    Verdict.UNVERIFIED: "yellow",
-    Verdict.INCONCLUSIVE: "yellow",
-    Verdict.SKIP: "dim",
-}
+_NAMED: Final = 2
 
 
 def rows(run: Run) -> list[tuple[str, ...]]:
@@ -107,44 +99,11 @@ def _family(name: str) -> str:
 def show_table(run: Run, console: Console | None, stream: TextIO) -> None:
     """The table on a terminal, or in columns of plain text."""
     head, *body = rows(run)
-    if console is None:
-        widths = [max(len(row[at]) for row in (head, *body)) for at in range(len(head))]
-        for row in (head, *body):
-            cells = [
-                f"{cell:>{width}}" if title in _RIGHT else f"{cell:<{width}}"
-                for title, cell, width in zip(head, row, widths, strict=True)
-            ]
-            click.echo("  ".join(cells).rstrip(), file=stream)
-        return
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in head:
-        right = title in _RIGHT
-        table.add_column(title, justify="right" if right else "left", overflow="fold")
-    for row in body:
-        *cells, verdict = row
-        table.add_row(*map(Text, cells), Text(verdict, style=_COLOURS[Verdict(verdict)]))
-    console.print(table)
+    show(stream, console, head, body, _RIGHT)
 
 
 def notes(run: Run) -> list[str]:
     """Reasons, the worst first; results that share one are named together."""
-    lines = []
-    for verdict in (
-        Verdict.ERROR,
-        Verdict.FAIL,
-        Verdict.INCONCLUSIVE,
-        Verdict.UNVERIFIED,
-        Verdict.SKIP,
-    ):
-        by_reason: dict[str, list[str]] = {}
-        for result in run.results:
-            if result.verdict is verdict and result.reason:
-                name = f"{result.device} {result.id.removeprefix('kernels/')}"
-                by_reason.setdefault(result.reason, []).append(name)
-        for reason, names in by_reason.items():
-            more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-            lines.append(f"{verdict}: {', '.join(names[:2])}{more}: {reason}")
-    return lines
+    return reasons(
+        run.results, lambda each: f"{each.device} {each.id.removeprefix('kernels/')}", _NAMED
+    )

@@ -145,13 +145,10 @@ def _measure(
 
 
 def _show(run: Run, json_to: str | None) -> None:
-    from portagpu.cli._benchtext import notes, plain_table, print_table
+    from portagpu.cli._benchtext import notes, show_table
 
     stream = human_stream(json_to)
-    console = terminal(stream)
-    if run.results and console is not None:
-        print_table(console, run)
-    elif run.results:
-        click.echo(plain_table(run), file=stream)
+    if run.results:
+        show_table(run, terminal(stream), stream)
     lines = ["", *notes(run), f"{len(run.results)} results in {run.info.duration_s:.1f} s"]
     click.echo("\n".join([*lines, run.summary_line()]), file=stream)

@@ -132,18 +132,14 @@ def document(found: Occupancy) -> dict[str, Any]:
 
 
 def _show(found: Occupancy, json_to: str | None) -> None:
-    from portagpu.cli._tables import on_terminal, plain
+    from portagpu.cli._tables import show
     from portagpu.sizing.words import head_lines, step_lines
 
     stream = human_stream(json_to)
     rows = [_row(found, limit) for limit in found.limits]
     click.echo("\n".join([*head_lines(found), ""]), file=stream)
-    console = terminal(stream)
-    if console is None:
-        click.echo(plain(_HEAD, rows, _RIGHT), file=stream)
-    else:
-        least = {i for i, limit in enumerate(found.limits) if limit.blocks == found.blocks}
-        on_terminal(console, _HEAD, rows, _RIGHT, bold=least)
+    least = {at for at, limit in enumerate(found.limits) if limit.blocks == found.blocks}
+    show(stream, terminal(stream), _HEAD, rows, _RIGHT, bold=least)
     steps = step_lines(found)
     if steps:
         click.echo("\n".join(["", *steps]), file=stream)
