@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from typing import Final
 
 _TEXTS: Final = (
@@ -9,14 +11,19 @@ _TEXTS: Final = (
     # it, raise a RuntimeError with the text (pytorch, c10/cuda/CUDACachingAllocator.cpp)
     "cuda out of memory",
     "hip out of memory",
-    # cudaErrorMemoryAllocation and hipErrorOutOfMemory behind "CUDA error: ", "HIP error: " and
-    # "CUDA driver error: ", and behind the words of NCCL and RCCL (src/include/checks.h)
-    "error: out of memory",
+    # cudaErrorMemoryAllocation and hipErrorOutOfMemory as torch says them, and behind the words of
+    # NCCL and RCCL (src/include/checks.h)
+    "cuda error: out of memory",
+    "hip error: out of memory",
+    "cuda driver error: out of memory",
+    "hip driver error: out of memory",
     "failure 2 'out of memory'",
     "failure 'out of memory'",
     # pytorch, c10/core/impl/alloc_cpu.cpp: Linux, and the text of Windows
     "defaultcpuallocator: can't allocate memory",
     "defaultcpuallocator: not enough memory",
+    # pytorch, aten/src/ATen/MapAllocator.cpp: errno 12 is ENOMEM
+    "cannot allocate memory (12)",
     # status names of the libraries: cublasStatus_t, cudnnStatus_t, cusolverStatus_t,
     # cusparseStatus_t, cufftResult, hipblasStatus_t, rocblas_status, miopenStatus_t
     "cublas_status_alloc_failed",
@@ -32,22 +39,38 @@ _TEXTS: Final = (
     "miopenstatusallocfailed",
     # NCCL, and RCCL with the same words (src/include/alloc.h)
     "failed to cuda malloc",
+    "failed to cuda calloc",
 )
 """In lower case."""
+_TRITON: Final = re.compile(r"triton error \[(cuda|hip)\]:.*out of memory")
+"""The same errors as Triton says them (third_party/nvidia and amd, backend/driver.c)."""
 
 
 def is_oom(error: BaseException) -> bool:
     """Whether ``error`` says that a device's or the host's memory is exhausted.
 
-    True for ``torch.OutOfMemoryError``, ``MemoryError``, and a ``RuntimeError`` with the text of a
-    vendor's runtime, libraries or allocator: a smaller batch may work. False for whatever else has
-    the word memory in it, such as a kernel's shared memory or /dev/shm.
+    True for ``torch.OutOfMemoryError``, ``MemoryError``, an ``OSError`` of ENOMEM, a
+    ``RuntimeError`` with the text of a vendor's runtime, libraries or allocator, and whatever was
+    raised ``from`` one of them: a smaller batch may work. False for whatever else has the word
+    memory in it, such as a kernel's shared memory or /dev/shm.
     """
-    if isinstance(error, MemoryError):
-        return True
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        if _says_so(cause):
+            return True
+        seen.add(id(cause))
+        cause = cause.__cause__
+    return False
+
+
+def _says_so(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
     if not isinstance(error, RuntimeError):
-        return False
+        return isinstance(error, MemoryError)
     import torch
 
     text = str(error).lower()
-    return isinstance(error, torch.OutOfMemoryError) or any(each in text for each in _TEXTS)
+    known = any(each in text for each in _TEXTS) or _TRITON.search(text) is not None
+    return known or isinstance(error, torch.OutOfMemoryError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -137,6 +138,10 @@ OUT_OF_MEMORY = [
     "miopenStatusAllocFailed",
     "ncclUnhandledCudaError: Call to CUDA failed.\nLast error:\nCuda failure 2 'out of memory'",
     "Failed to CUDA malloc 4194304 bytes",
+    "Failed to CUDA calloc 536870912 bytes",
+    "Triton Error [CUDA]: out of memory",
+    "Triton Error [HIP]:  Code: 2, Messsage: out of memory",
+    "unable to mmap 1073741824 bytes from file </model>: Cannot allocate memory (12)",
 ]
 OTHER_ERRORS = [
     RuntimeError("CUDA error: an illegal memory access was encountered"),
@@ -145,6 +150,10 @@ OTHER_ERRORS = [
     RuntimeError("out of resource: shared memory, Required: 131072, Hardware limit: 101376"),
     RuntimeError("Error while creating shared memory segment /dev/shm/nccl-1 (No space left)"),
     RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED."),
+    RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
+    RuntimeError("unable to mmap 8 bytes from file </model>: No such device (19)"),
+    RuntimeError("parse error: out of memory address range"),
+    OSError(errno.ENOSPC, "No space left on device"),
     ValueError("CUDA out of memory"),
     KeyboardInterrupt(),
 ]
@@ -163,6 +172,16 @@ def test_other_errors_are_none(error) -> None:
 def test_typed_memory_errors_are_known_whatever_they_say() -> None:
     assert pg.is_oom(torch.OutOfMemoryError("no text at all")) is True
     assert pg.is_oom(MemoryError()) is True
+    assert pg.is_oom(OSError(errno.ENOMEM, "Cannot allocate memory")) is True
+
+
+def test_an_error_is_known_by_what_caused_it() -> None:
+    step = ValueError("step 7 failed")
+    step.__cause__ = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    assert pg.is_oom(step) is True
+    step.__cause__ = KeyError("loss")
+    step.__cause__.__cause__ = step
+    assert pg.is_oom(step) is False, "causes in a circle"
 
 
 def test_an_allocation_that_fails_here_is_known() -> None:
