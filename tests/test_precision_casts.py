@@ -55,6 +55,23 @@ def test_a_fake_tensor_takes_no_shortcut() -> None:
         assert cast(fake, torch.float8_e4m3fn).dtype is torch.float8_e4m3fn
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float16])
+def test_a_cast_is_mapped_over_a_batch(dtype) -> None:
+    x = torch.tensor([[1e9, 2.0], [3.0, -1e9]])
+    found = torch.vmap(lambda row: cast(row, dtype))(x)
+    assert torch.equal(found.float(), cast(x, dtype).float())
+
+
+def test_a_cast_of_no_data_has_a_shape() -> None:
+    found = cast(torch.empty(3, 2, device="meta"), torch.float8_e4m3fnuz)
+    assert (found.shape, found.dtype) == ((3, 2), torch.float8_e4m3fnuz)
+
+
+def test_the_name_of_a_dtype_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"a torch\.dtype, not 'float8_e4m3fn'"):
+        cast(torch.ones(2), "float8_e4m3fn")
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_bfloat16_saturates_to_the_largest_float16_which_it_has_not(keep) -> None:
     x = torch.tensor([65536.0, -1e30, 65280.0, math.inf], dtype=torch.bfloat16)

@@ -102,10 +102,38 @@ def test_extreme_matrices_stay_finite(recipe, value) -> None:
     assert float((found - value).abs().max()) <= max(value * 2**-3, 2.0**-126 * 2**-9)
 
 
-@pytest.mark.parametrize("recipe", ["tensor", "row"])
-def test_an_empty_matrix_has_scales(recipe) -> None:
-    scaled = quantize(torch.empty(0, 32), E4M3, recipe)
-    assert scaled.dequantize().shape == (0, 32)
+@pytest.mark.parametrize("recipe", ["tensor", "row", "mx"])
+@pytest.mark.parametrize("shape", [(0, 32), (32, 0)])
+def test_an_empty_matrix_has_scales(recipe, shape) -> None:
+    scaled = quantize(torch.empty(shape), E4M3, recipe)
+    assert scaled.dequantize().shape == shape
+
+
+def test_what_is_finite_in_float64_alone_becomes_the_largest() -> None:
+    found = quantize(torch.tensor([[1e300, -2.0]], dtype=torch.float64), E4M3).dequantize()
+    assert float(found[0, 0]) >= 3e38, f"1e300 became {found[0, 0]}"
+
+
+def test_a_recipe_may_be_named() -> None:
+    data = torch.ones(2, 32).to(E4M3)
+    assert Scaled(data, torch.tensor(1.0), "tensor").recipe is Recipe.TENSOR
+    with pytest.raises(ValueError, match="'column' is not a valid Recipe"):
+        Scaled(data, torch.ones(2, 1), "column")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale", "flavour"), [(E4M3, 3e38, "fnuz"), (torch.float8_e4m3fnuz, 1e-45, "ocp")]
+)
+def test_a_scale_that_cannot_follow_is_an_error(dtype, scale, flavour) -> None:
+    scaled = Scaled(torch.ones(2, 2).to(dtype), torch.tensor(scale))
+    with pytest.raises(OverflowError, match="times the scale is no float32"):
+        convert(scaled, flavour, lossy="saturate")
+
+
+@pytest.mark.parametrize("out", [E4M3, torch.int8, torch.float64])
+def test_a_product_in_another_dtype_is_refused(out) -> None:
+    with pytest.raises(ValueError, match="is made in bfloat16, float16, float32"):
+        scaled_matmul(NOTHING, *operands(), out)
 
 
 def operands(recipe="tensor", shape=(32, 64, 48), dtypes=(E4M3, E4M3)):

@@ -85,7 +85,8 @@ def cast(
     if keep:
         return narrow.clamp(target.min, target.max).where(~x.isinf(), narrow)
     ends = (target.min, target.max)
-    return narrow.clamp(*ends) if narrow is x else narrow.clamp_(*ends)
+    # in place where nothing else can hold it, which saves a whole tensor
+    return narrow.clamp_(*ends) if narrow is not x and _is_plain(x) else narrow.clamp(*ends)
 
 
 def _clamped(
@@ -95,7 +96,7 @@ def _clamped(
     import torch
 
     integer = target.kind is Kind.INTEGER
-    plain = type(x) in (torch.Tensor, torch.nn.Parameter) and not torch.compiler.is_compiling()
+    plain = _is_plain(x)
     if plain and not (integer or zero_nan) and _torch_saturates(x.dtype, dtype, x.device.type):
         return x.to(dtype)
     graph = x.requires_grad and torch.is_grad_enabled()
@@ -104,6 +105,18 @@ def _clamped(
     x = x.clamp(target.min, target.max)
     x = x.nan_to_num(nan=0.0) if zero_nan else x
     return (x.round() if integer else x).to(dtype)
+
+
+def _is_plain(x: torch.Tensor) -> bool:
+    """Whether ``x`` is numbers in memory, and nothing that only traces or batches them."""
+    import torch
+
+    return (
+        type(x) in (torch.Tensor, torch.nn.Parameter)
+        and not x.is_meta
+        and not torch.compiler.is_compiling()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    )
 
 
 def _clamped_in_parts(
@@ -148,6 +161,10 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
 
 
 def _target(dtype: torch.dtype) -> Format:
+    import torch
+
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"cast takes a torch.dtype, not {dtype!r}")
     name = str(dtype).removeprefix("torch.")
     if name not in (*_WIDE, *FP8_NAMES, "int8"):
         raise TypeError(f"cast makes floating point of 8 to 64 bits and int8, not {dtype}")

@@ -40,7 +40,8 @@ def convert(scaled: Scaled, flavour: str, *, lossy: OnLoss | str = OnLoss.RAISE)
     becomes float32, which such scales have to be multiplied in. NaN stays NaN; minus zero becomes
     zero in FNUZ. What has no counterpart is ``lossy``: infinities in FNUZ, and in OCP the largest
     numbers of FNUZ (240 in e4m3, above 28672 in e5m2). Raises ValueError for a matrix that is of
-    ``flavour`` already: it was converted before, or its dtype is wrong.
+    ``flavour`` already: it was converted before, or its dtype is wrong. Raises OverflowError for a
+    scale that float32 does not hold twice or half of; it waits for the device.
     """
     import torch
 
@@ -60,8 +61,13 @@ def convert(scaled: Scaled, flavour: str, *, lossy: OnLoss | str = OnLoss.RAISE)
             "say lossy='saturate', or quantize again from the original"
         )
     factor = 2.0 if flavour == "fnuz" else 0.5
-    converted = found.view(getattr(torch, target))
-    return Scaled(converted, scaled.scale.float() * factor, scaled.recipe, scaled.dim)
+    before = scaled.scale.float()
+    scale = before * factor
+    if not bool((scale / factor == before).where(~before.isnan(), True).all()):
+        raise OverflowError(
+            f"{factor:g} times the scale is no float32: quantize again from the original"
+        )
+    return Scaled(found.view(getattr(torch, target)), scale, scaled.recipe, scaled.dim)
 
 
 def _looked_up(data: torch.Tensor, table: bytes, counted: bytes) -> tuple[torch.Tensor, int]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from portagpu.precision.model import Precision
     from portagpu.precision.scaling import Scaled
 
+_OUT: Final = ("bfloat16", "float16", "float32")
 _MULTIPLE: Final = 16
 """Of it torch wants K and N (pytorch, aten/src/ATen/native/cuda/ScaledBlas.cpp)."""
 
@@ -30,11 +31,14 @@ def scaled_matmul(
     Where :func:`why_not_native` has a reason, the way out is a product in bfloat16, in which every
     fp8 value is exact: rounded to bfloat16, multiplied by the scales in float32, then rounded to
     ``out_dtype``. Into float32 it is a product of float32. ``native_only`` raises Unsupported with
-    that reason instead. Raises ValueError for shapes that do not fit and for a mixture of flavours.
+    that reason instead. ``out_dtype`` is bfloat16, float16 or float32. Raises ValueError for
+    another, for shapes that do not fit and for a mixture of flavours.
     """
     import torch
 
     out_dtype = out_dtype or torch.bfloat16
+    if str(out_dtype).removeprefix("torch.") not in _OUT:
+        raise ValueError(f"a scaled product is made in {', '.join(_OUT)}, not {out_dtype}")
     _check(left, right)
     reason = why_not_native(precision, left, right, out_dtype)
     if not reason:

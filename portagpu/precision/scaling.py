@@ -33,6 +33,7 @@ class Scaled:
     dim: int = 1
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "recipe", Recipe(self.recipe))
         if self.data.dim() != 2 or self.dim not in (0, 1):
             raise ValueError(f"a scaled matrix has two dimensions, not {tuple(self.data.shape)}")
         expected = scale_shape(tuple(self.data.shape), self.recipe, self.dim)
@@ -92,7 +93,8 @@ def quantize(
     if x.dim() != 2 or dim not in (0, 1):
         raise ValueError(f"quantize takes a matrix, not the shape {tuple(x.shape)}")
     scale_shape(tuple(x.shape), recipe, dim)
-    wide = x.float()
+    # beyond the range of float32 a number is finite all the same
+    wide = cast(x, torch.float32, infinity="keep") if x.dtype is torch.float64 else x.float()
     finite = wide.abs().nan_to_num(nan=0.0, posinf=0.0)
     if recipe is Recipe.MX:
         blocks = finite.unflatten(dim, (-1, MX_BLOCK)).amax(dim + 1)
@@ -102,7 +104,8 @@ def quantize(
         scale = (exponent + 127).to(torch.uint8).view(torch.float8_e8m0fnu)
         return Scaled(cast(wide * factor, dtype), scale, recipe, dim)
     if recipe is Recipe.ROW:
-        amax = finite.amax(dim, keepdim=True)
+        empty = finite.new_zeros(scale_shape(tuple(x.shape), recipe, dim))
+        amax = finite.amax(dim, keepdim=True) if x.shape[dim] else empty
     else:
         amax = finite.amax() if finite.numel() else finite.new_zeros(())
     scale = (amax / form.max).clamp_min(torch.finfo(torch.float32).tiny).where(amax > 0, 1.0)
