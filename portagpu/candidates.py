@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from portagpu.contract import CONTRACT, Plugin, Status
+from portagpu.contract import CONTRACT, Override, Plugin, Status
 from portagpu.distributions import entry_points
 from portagpu.errors import BackendNotFound, UnknownBackend
 from portagpu.inventory.model import Findings
@@ -129,7 +129,10 @@ def _load(candidate: Candidate) -> tuple[Plugin | None, str]:
         return None, f"{origin} {failure}"
     if not isinstance(value, Plugin):
         return None, f"{origin} names a {type(value).__name__} instead of a portagpu Plugin"
-    named, written = getattr(value, "name", None), value.contract
+    stated, failure = bounded(lambda: _stated(value), f"the backend {candidate.name!r} to answer")
+    if stated is None:
+        return None, f"{origin} {failure}"
+    named, written, overrides = stated
     if named != candidate.name:
         return None, f"{origin} calls itself {named!r}: entry point and plugin must agree"
     if not (
@@ -142,7 +145,15 @@ def _load(candidate: Candidate) -> tuple[Plugin | None, str]:
             f"{origin} was written for contract {theirs}, this portagpu has {ours}: "
             f"upgrade {'portagpu' if tuple(written) > CONTRACT else candidate.distribution}"
         )
+    if not isinstance(overrides, tuple) or any(type(each) is not Override for each in overrides):
+        shown = _one_line(repr(overrides))
+        return None, f"{origin} states its overrides as {shown} instead of a tuple of Override"
     return value, ""
+
+
+def _stated(plugin: Plugin) -> tuple[Any, Any, Any]:
+    """Name, contract and overrides, which may be any code's."""
+    return getattr(plugin, "name", None), plugin.contract, plugin.overrides
 
 
 def bounded(

@@ -250,7 +250,7 @@ class Override:
     area by itself is none. ``outcome`` is "unsupported" (such a case has to raise Unsupported) or
     "undefined" (it is recorded and never judged). ``reason`` is a clause, and ``url`` is where the
     vendor says so. No override makes a case pass. Raises ValueError for a part that is missing or
-    of another form.
+    of another form, and TypeError for one that is no text.
     """
 
     pattern: str
@@ -259,11 +259,14 @@ class Override:
     url: str
 
     def __post_init__(self) -> None:
+        for name in ("pattern", "outcome", "reason", "url"):
+            if not isinstance(getattr(self, name), str):
+                raise TypeError(f"an override's {name} is text, not {getattr(self, name)!r}")
         if self.outcome not in ("unsupported", "undefined"):
             raise ValueError(f"an override's outcome is unsupported or undefined: {self.outcome!r}")
         if "/" not in self.pattern:
             raise ValueError(f"an override is for cases, area/name: {self.pattern!r} is none")
-        if not self.reason.strip() or "\n" in self.reason:
+        if not self.reason.strip() or not self.reason.isprintable():
             raise ValueError(f"the override of {self.pattern} needs a reason of one line")
         if not re.fullmatch(r"https://\S+", self.url):
             raise ValueError(f"an override's url must be an https address, not {self.url!r}")

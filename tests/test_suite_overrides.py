@@ -36,6 +36,7 @@ def _override(outcome: str = "undefined", pattern: str = "streams/x") -> Overrid
         ({"pattern": "*"}, "is none"),
         ({"reason": " "}, "needs a reason of one line"),
         ({"reason": "two\nlines"}, "needs a reason of one line"),
+        ({"reason": "red \x1b[31m"}, "needs a reason of one line"),
         ({"url": "http://example.org"}, "must be an https address"),
         ({"url": ""}, "must be an https address"),
     ],
@@ -98,12 +99,54 @@ def test_an_override_of_another_case_changes_nothing() -> None:
 
 def test_an_override_without_a_case_is_an_error() -> None:
     judged = {"streams/x[n2]": Verdict.FAIL}
-    assert unused([_override(), _override(pattern="*/x")], judged) == []
+    assert unused([_override()], judged) == []
     (found,) = unused([_override(), _override(pattern="streams/y")], judged)
     assert found.verdict is Verdict.ERROR
     assert found.id == "suite/override-2"
     assert "'streams/y'" in found.reason
     assert "fits no case" in found.reason
+
+
+def test_an_override_that_never_counts_is_an_error() -> None:
+    judged = {"streams/x[n2]": Verdict.FAIL, "streams/y": Verdict.FAIL}
+    assert unused([_override(), _override(pattern="streams/*")], judged) == []
+    (found,) = unused([_override(pattern="streams/*"), _override()], judged)
+    assert found.id == "suite/override-2"
+    assert "because others stand before it" in found.reason
+
+
+@pytest.mark.parametrize("name", ["pattern", "outcome", "reason", "url"])
+def test_a_part_of_an_override_is_text(name: str) -> None:
+    whole: dict[str, Any] = {"pattern": "streams/x", "outcome": "undefined", "reason": "why"}
+    with pytest.raises(TypeError, match=f"an override's {name} is text, not 3"):
+        Override(**{**whole, "url": URL, name: 3})
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ('overrides = ["rng/*"]', "states its overrides as ['rng/*'] instead of a tuple"),
+        ('overrides = ("rng/*",)', "states its overrides as ('rng/*',) instead of a tuple"),
+        ("overrides = None", "states its overrides as None instead of a tuple"),
+        ("@property\n    def overrides(self): raise KeyError(7)", "raised KeyError: 7"),
+        ("contract = property(lambda self: 1 / 0)", "raised ZeroDivisionError"),
+    ],
+)
+def test_a_plugin_that_states_something_else_is_refused_in_one_line(
+    tmp_path: Path, stated: str, said: str
+) -> None:
+    module = (
+        "from portagpu_cpu import CpuPlugin\n"
+        f'class Odd(CpuPlugin):\n    name = "quirky"\n    {stated}\n'
+        "PLUGIN = Odd()\n"
+    )
+    install(tmp_path, "portagpu-quirky", {"quirky": "odd:PLUGIN"}, {"odd": module})
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    done = _conform(environment, "--list", "--only", "rng")
+    assert done.returncode == 3, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert said in line
 
 
 QUIRKY = """

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _INI: Final = Path(__file__).with_name("suite.ini")
 _TRACE_S: Final = 0.3
+_FATAL: Final = "Fatal Python error: "
 _LEFT_OUT: Final = (
     "PYTEST_ADDOPTS",
     "PYTEST_PLUGINS",
@@ -119,10 +120,11 @@ class Child:
         return f"ended with status {code}"
 
     def complaint(self) -> str:
-        """The last line that the child wrote to standard error."""
+        """The last line that the child wrote to standard error before Python's own report."""
         self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        said, fatal, report = self._errors.read().decode(errors="replace").partition(_FATAL)
+        lines = [line.strip() for line in said.split("\n") if line.strip()]
+        return lines[-1] if lines else f"{fatal}{report}".partition("\n")[0].strip()
 
     def kill(self) -> None:
         """End the child and its group; the ranks' server ends with its standard input."""

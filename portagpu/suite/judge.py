@@ -177,16 +177,21 @@ def audit(
 
 
 def unused(overrides: Sequence[Override], judged: Mapping[str, Verdict]) -> list[Result]:
-    """One ERROR for every override that fits no case of a complete run."""
+    """One ERROR for every override that decides no case of a complete run."""
     found = []
+    left = set(judged)
     for number, override in enumerate(overrides, 1):
-        if not any(matches(override.pattern, full) for full in judged):
+        fits = {full for full in judged if matches(override.pattern, full)}
+        problem = ""
+        if not fits:
+            problem = "fits no case: correct the pattern or remove it"
+        elif not fits & left:
+            problem = "decides no case, because others stand before it: remove it"
+        left -= fits
+        if problem:
             result = broken_file(f"override-{number}", "")
-            reason = (
-                f"the backend's override {override.pattern!r} ({override.url}) fits no case: "
-                "correct the pattern or remove it"
-            )
-            found.append(_replace(result, Verdict.ERROR, reason))
+            told = f"the backend's override {override.pattern!r} ({override.url}) {problem}"
+            found.append(_replace(result, Verdict.ERROR, told))
     return found
 
 

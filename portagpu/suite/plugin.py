@@ -6,8 +6,10 @@ event, and reads on R which backend to open and which ids to run; without the op
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
+import json
 import os
 import signal
 from pathlib import Path
@@ -84,17 +86,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     session.backend, session.timeout_s = request["backend"], request["timeout_s"]
     try:
-        gpu = session.device()
-    except Exception as error:  # noqa: BLE001 - whatever keeps it from opening is the answer
+        machine = machine_of(session.device())
+        json.dumps(machine)
+    except BaseException as error:  # noqa: BLE001 - whatever keeps it from opening is the answer
         session.send(event="fatal", kind=type(error).__name__, reason=str(error))
         items.clear()
         return
-    session.send(event="machine", machine=machine_of(gpu))
+    session.send(event="machine", machine=machine)
     request = session.receive()
     by_id = {session.ids[item.nodeid]: item for item in items if item.nodeid in session.ids}
     items[:] = [] if request is None else [by_id[each] for each in request["ids"]]
     if any("world" in getattr(item, "fixturenames", ()) for item in items):
-        session.rank_server()
+        # cases that need it ask again, and say what went wrong
+        with contextlib.suppress(Exception):
+            session.rank_server()
 
 
 def _area(item: pytest.Item) -> int:

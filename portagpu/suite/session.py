@@ -60,8 +60,9 @@ class Session:
         if self.ranks is None:
             from portagpu.world import Ranks
 
-            self.ranks = Ranks()
-            self.ranks.start()
+            server = Ranks()
+            server.start()
+            self.ranks = server
         return self.ranks
 
 

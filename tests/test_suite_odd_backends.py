@@ -1,0 +1,74 @@
+"""Backends that cannot be judged: each is one line, which says what its author has to change."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from portagpu.suite.session import Session
+from portagpu.world import Ranks
+from tests.fake_plugins import install
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+MODULE = """
+import os
+from portagpu_cpu import CpuPlugin
+
+class Odd(CpuPlugin):
+    name = "odd"
+    def open(self, index):
+        handle = super().open(index)
+        handle.name = "odd"
+        {change}
+        return handle
+
+PLUGIN = Odd()
+"""
+CHANGES = {
+    "lists no capabilities": ("handle.capabilities = None", "'NoneType' object is not iterable"),
+    "has no library for ranks": ("handle.comm = None", "no attribute 'version'"),
+    "has no versions": ("handle.versions = None", "'NoneType' object is not a mapping"),
+    "has a version that is no text": ("handle.versions = {'driver': object()}", "serializable"),
+    "raises what is no exception": ("raise BaseException('odd')", "BaseException: odd"),
+    "aborts": ("os.write(2, b'no such queue\\n'); os.abort()", "SIGABRT: no such queue"),
+    "aborts silently": ("os.abort()", "SIGABRT: Fatal Python error: Aborted"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_device_that_cannot_be_described_is_one_line(name: str, tmp_path: Path) -> None:
+    change, said = CHANGES[name]
+    source = MODULE.format(change=change)
+    install(tmp_path, "portagpu-odd", {"odd": "portagpu_odd:PLUGIN"}, {"portagpu_odd": source})
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, "-m", "portagpu", "conform", "--backend", "odd", "--only", "rng"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode in (1, 3), done.stdout
+    (line,) = done.stderr.splitlines()
+    assert said in line
+
+
+def test_ranks_that_did_not_start_are_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(ranks: Ranks) -> None:
+        raise OSError(24, "Too many open files")
+
+    session = Session()
+    monkeypatch.setattr(Ranks, "start", full)
+    for _ in range(2):
+        with pytest.raises(OSError, match="Too many open files"):
+            session.rank_server()
