@@ -154,6 +154,17 @@ def test_unwritable_file_is_one_line_before_anything_runs(
     assert captured.out == "", "the suite ran for nothing"
 
 
+def test_two_outputs_in_one_file_are_refused(
+    gives: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gives(PASSED)
+    one, other = tmp_path / "result", tmp_path / "." / "link"
+    other.symlink_to(one)
+    assert cli.main(["conform", "--json", str(one), "--junit", str(other)]) == 2
+    assert "give each a file of its own" in capsys.readouterr().err
+    assert cli.main(["conform", "--json", "/dev/null", "--junit", "/dev/null"]) == 0
+
+
 def test_a_disk_that_fills_while_it_runs_hides_no_verdict(
     gives: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -92,6 +92,15 @@ def test_a_failing_case_shows_its_sentence_and_no_traceback(project: Path, tmp_p
     assert "outside.py" not in done.stdout
 
 
+@pytest.mark.parametrize("options", [("-n", "2"), ("--dist", "load", "--tx", "popen")])
+def test_several_processes_are_refused(project: Path, options: tuple[str, ...]) -> None:
+    pytest.importorskip("xdist")
+    done = run_pytest(project, "--portagpu-backend", "cpu", "-p", "xdist", *options)
+    assert done.returncode == 4, done.stdout
+    assert "run pytest without -n" in done.stderr
+    assert run_pytest(project, "-p", "xdist", *options).returncode == 0
+
+
 def test_strict_fails_what_was_not_judged(project: Path) -> None:
     options = ("--portagpu-backend", "cpu", "-k", "memory/not-here")
     cases = project / "cases"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 import click
 
 from portagpu.errors import MissingDependency, OutputError
-from portagpu.files import check_writable, write_atomic
+from portagpu.files import check_writable, is_special, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,13 +52,20 @@ def write_json(document: object, json_to: str | None) -> None:
 
 
 def check_outputs(*paths: str | os.PathLike[str] | None) -> None:
-    """Raise UsageError for a file that cannot be written, before minutes of work depend on it."""
+    """Raise UsageError for a file that cannot be written, before minutes of work depend on it.
+
+    Also for one that is named twice, of which only the last output would be left.
+    """
     try:
-        for path in paths:
-            if path is not None and path != STDOUT:
+        given = [path for path in paths if path is not None]
+        for path in given:
+            if path != STDOUT:
                 check_writable(path)
+        regular = [os.path.realpath(path) for path in given if not is_special(path)]
     except OutputError as error:
         raise click.UsageError(str(error)) from error
+    if len(set(regular)) < len(regular):
+        raise click.UsageError(f"two outputs go to {given[-1]}: give each a file of its own")
 
 
 def terminal(stream: TextIO | None = None) -> Console | None:

@@ -36,6 +36,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse to share the device among the processes of pytest-xdist."""
+    shared = config.getoption("dist", "no") != "no" or hasattr(config, "workerinput")
+    if config.getoption(_BACKEND) is not None and shared:
+        raise pytest.UsageError(f"{_BACKEND} needs one process: run pytest without -n")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
@@ -44,8 +52,6 @@ def pytest_collection_modifyitems(
     backend = config.getoption(_BACKEND)
     if backend is None:
         return
-    if hasattr(config, "workerinput"):
-        raise pytest.UsageError(f"{_BACKEND} needs one process: run pytest without -n")
     from portagpu.errors import PortagpuError
     from portagpu.registry import resolve
     from portagpu.suite import list_cases
