@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from portagpu.collectives.checked import Call, Checked, disagreement
+from portagpu.collectives.checked import Call, Checked, _call, disagreement
 from portagpu.errors import CollectiveError
 from portagpu.world import Ranks
 from tests.processes import descendants, ports_of
@@ -128,6 +128,21 @@ def test_a_part_of_the_ranks(ranks: Ranks) -> None:
     assert first == last
     assert first[0] == 2.0
     assert first[1].startswith("rank 2 called all_reduce(SUM) of float64[1]"), "global ranks"
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_time_limit_that_is_none_is_refused(timeout_s: float) -> None:
+    with pytest.raises(ValueError, match="a number of seconds above 0"):
+        Checked(timeout_s=timeout_s)
+
+
+def test_an_op_is_stated_by_its_name_in_every_form() -> None:
+    import torch
+    import torch.distributed as dist
+
+    forms = (dist.ReduceOp.MAX, dist.ReduceOp(dist.ReduceOp.MAX))
+    calls = [_call("all_reduce", torch.ones(2), op=op) for op in forms]
+    assert [call.reduce_op for call in calls] == ["MAX", "MAX"], "an address is no name of an op"
 
 
 def test_without_a_group_it_says_what_to_call() -> None:

@@ -83,6 +83,8 @@ class Checked:
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None, timeout_s: float = 60.0) -> None:
+        if not 0 < timeout_s < float("inf"):
+            raise ValueError(f"a time limit is a number of seconds above 0, not {timeout_s}")
         if not dist.is_initialized():
             raise CollectiveError("there is no process group yet: call init_process_group first")
         group = group if group is not None else dist.group.WORLD
@@ -404,7 +406,8 @@ def _call(name: str, tensor: torch.Tensor, *, op: Any = None, root: int | None =
         dtype=str(tensor.dtype).removeprefix("torch."),
         shape=tuple(tensor.shape),
         device=tensor.device.type,
-        reduce_op=None if op is None else str(op).rpartition(".")[2],
+        # an op with a factor is an object, which says in ``op`` what it is
+        reduce_op=None if op is None else str(getattr(op, "op", op)).rpartition(".")[2],
         root=root,
     )
 
