@@ -21,6 +21,7 @@ from portagpu.telemetry.formats import amd_smi_json, nvidia_smi_text
 from portagpu.torchbuild import read_build
 from portagpu_cpu.identity import CpuProperties
 from tests import suite_harness
+from tests import suite_patches_torch as broken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -335,6 +336,83 @@ class Patch:
 
 
 PATCHES: dict[str, Patch] = {
+    "counts one of what it scatters to a place": Patch(
+        "precision/scatter-add-is-exact",
+        "the counts are [1.0,",
+        broken.replaced(torch.Tensor, "scatter_add_", broken.scatter_once),
+    ),
+    "adds prefixes in 32 bits": Patch(
+        "precision/prefix-sums-are-wide[int64]",
+        "the prefix sums are [2147483647, -2",
+        broken.replaced(torch, "cumsum", broken.narrow_sums),
+    ),
+    "multiplies int64 in 32 bits": Patch(
+        "precision/integer-products-are-wide",
+        "3037000499 squared is",
+        broken.replaced(torch.Tensor, "__mul__", broken.narrow_products),
+    ),
+    "conjugates nothing": Patch(
+        "precision/complex-products[complex64]",
+        "a conjugated product is",
+        broken.replaced(torch.Tensor, "conj", broken.unconjugated),
+    ),
+    "multiplies the first of a batch only": Patch(
+        "precision/batched-matmul-is-each",
+        "[1, 2, 3, 4] are others",
+        broken.replaced(torch, "bmm", broken.first_of_a_batch),
+    ),
+    "takes a variance for a difference of squares": Patch(
+        "precision/layer-norm-of-a-large-mean",
+        "beside a mean of 4096 is normalised",
+        broken.replaced(broken.FUNCTIONAL, "layer_norm", broken.variance_by_squares),
+    ),
+    "draws the upper end too": Patch(
+        "rng/draws-have-their-mean[randint]",
+        "the mean of randint is",
+        broken.replaced(torch, "randint", broken.last_is_allowed),
+    ),
+    "draws normal numbers too wide": Patch(
+        "rng/draws-have-their-mean[randn]",
+        "the variance of randn is",
+        broken.replaced(torch, "randn", broken.too_wide),
+    ),
+    "tosses a biased coin": Patch(
+        "rng/draws-have-their-mean[bernoulli]",
+        "the mean of bernoulli is",
+        broken.replaced(torch, "bernoulli", broken.biased),
+    ),
+    "drops out without scaling": Patch(
+        "rng/draws-have-their-mean[dropout]",
+        "the mean of dropout is",
+        broken.replaced(broken.FUNCTIONAL, "dropout", broken.unscaled),
+    ),
+    "halves exponential numbers": Patch(
+        "rng/draws-have-their-mean[exponential]",
+        "the mean of exponential is",
+        broken.replaced(torch.Tensor, "exponential_", broken.halved),
+    ),
+    "repeats a number in a permutation": Patch(
+        "rng/permutation-has-each-once",
+        "lacks 1 of them",
+        broken.replaced(torch, "randperm", broken.with_repeats),
+    ),
+    "aligns causal masks with the last key": Patch(
+        "attention/causal-starts-at-the-first-key",
+        "off, the bound is",
+        broken.replaced(
+            broken.FUNCTIONAL, "scaled_dot_product_attention", broken.from_the_last_key
+        ),
+    ),
+    "reports a product with colours": Patch(
+        "identity/unknown-is-none",
+        "is not one printable line",
+        attributes=(("product", "A \x1b[31mGPU"),),
+    ),
+    "reports a version as bytes": Patch(
+        "identity/versions",
+        "text or None",
+        attributes=(("versions", {"torch": torch.__version__, "driver": b"580.95"}),),
+    ),
     "parses a mask in the wrong index space": Patch(
         "visibility/two-index-spaces", "shows", _one_index_space
     ),

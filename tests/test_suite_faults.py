@@ -16,7 +16,15 @@ import torch
 
 from portagpu.arch import Arch
 from portagpu.contract import Capability
-from portagpu.precision import Arithmetic, Fp8, Precision, Recipe, Scaled, Support
+from portagpu.precision import (
+    Arithmetic,
+    Float32Switch,
+    Fp8,
+    Precision,
+    Recipe,
+    Scaled,
+    Support,
+)
 from portagpu.results import Verdict
 from portagpu.sizing import Launch, Sizing
 from portagpu_cpu.backend import CpuBackend
@@ -58,6 +66,18 @@ class AcceptsBrokenStates(CpuBackend):
     def set_rng_state(self, state):
         with contextlib.suppress(RuntimeError):
             super().set_rng_state(state)
+
+
+class KeepsOneState(CpuBackend):
+    kept = torch.get_rng_state()
+
+    def get_rng_state(self):
+        return self.kept.copy_(super().get_rng_state())
+
+
+class WaitsByDrawing(CpuBackend):
+    def synchronize(self):
+        torch.rand(1)
 
 
 class OwnGenerator(CpuBackend):
@@ -106,6 +126,20 @@ class LacksKeys(_Memory):
 class ReservesLess(_Memory):
     def change(self, stats):
         return {key: value // 2 if "reserved" in key else value for key, value in stats.items()}
+
+
+class StatsAreAlive(_Memory):
+    kept: ClassVar[dict[str, int]] = {}
+
+    def change(self, stats):
+        self.kept.update(stats)
+        return self.kept
+
+
+class FreeInFractions(CpuBackend):
+    def mem_get_info(self):
+        free, total = super().mem_get_info()
+        return free / 1.0, total / 1.0
 
 
 class ResetsNoPeak(CpuBackend):
@@ -314,6 +348,37 @@ class ForgetsScales(CpuBackend):
     def scaled_matmul(self, left, right, out_dtype=None, *, native_only=False):
         left = Scaled(left.data, torch.ones_like(left.scale), left.recipe, left.dim)
         return super().scaled_matmul(left, right, out_dtype, native_only=native_only)
+
+
+class RoundsProducts(CpuBackend):
+    def scaled_matmul(self, left, right, out_dtype=None, *, native_only=False):
+        rounded = super().scaled_matmul(left, right, torch.bfloat16, native_only=native_only)
+        return rounded.to(out_dtype or torch.bfloat16)
+
+
+class _Switch(Float32Switch):
+    __slots__ = ()
+    swallows = False
+
+    def __exit__(self, *error):
+        if self.swallows:
+            super().__exit__(*error)
+        return self.swallows
+
+
+class _Swallows(_Switch):
+    __slots__ = ()
+    swallows = True
+
+
+class SwitchStays(CpuBackend):
+    def set_float32_precision(self, mode):
+        return _Switch(self.precision, mode)
+
+
+class SwitchSwallows(CpuBackend):
+    def set_float32_precision(self, mode):
+        return _Swallows(self.precision, mode)
 
 
 class MixesFlavours(CpuBackend):
@@ -658,6 +723,44 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         {},
         "precision/float32-switch[ieee-matmul]",
         "ran in bf16",
+    ),
+    "writes PCI addresses as NVML does": (
+        CpuBackend,
+        {"pci": "00000000:3B:00.0"},
+        "identity/pci-address-has-one-form",
+        "'00000000:3B:00.0'",
+    ),
+    "keeps one state": (KeepsOneState, {}, "rng/states-are-copies", "another one was read"),
+    "draws while it waits": (
+        WaitsByDrawing,
+        {},
+        "rng/questions-draw-nothing",
+        "moved by synchronize()",
+    ),
+    "has statistics that live on": (
+        StatsAreAlive,
+        {},
+        "memory/stats-are-a-snapshot",
+        "statistics of before changed",
+    ),
+    "has fractions of bytes": (FreeInFractions, {}, "memory/free-and-total", "gives float"),
+    "rounds float32 products to bfloat16": (
+        RoundsProducts,
+        {},
+        "precision/scaled-matmul-keeps-float32",
+        "add up to [272.0]",
+    ),
+    "leaves the switch as it set it": (
+        SwitchStays,
+        {},
+        "precision/float32-switch-restores[ieee]",
+        "torch's settings were ('high'",
+    ),
+    "swallows errors under the switch": (
+        SwitchSwallows,
+        {},
+        "precision/float32-switch-passes-errors",
+        "was not refused",
     ),
     "forgets scales": (
         ForgetsScales,

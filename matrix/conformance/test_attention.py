@@ -128,6 +128,18 @@ def test_causal_hides_the_future(gpu, torch, dtype):
 
 
 @case(
+    "attention/causal-starts-at-the-first-key",
+    spec="With is_causal and fewer queries than keys, query i sees the keys 0 to i, as torch says.",
+    outcome=f"bounded: {BOUND}",
+)
+def test_causal_starts_at_the_first_key(gpu, torch):
+    q, k, v = _inputs(torch, queries=5)
+    found = _attend(gpu, torch, q, k, v, is_causal=True)
+    exact = _exact(torch, q, k, v, causal=True)
+    _compare(torch, found, exact, _bound(q, k, v, "float32"), "causal attention of 5 queries")
+
+
+@case(
     "attention/boolean-mask",
     spec="A boolean mask keeps the keys where it is True.",
     outcome=f"bounded: {BOUND}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import threading
 
 import portagpu as pg
@@ -310,7 +311,24 @@ def test_target_warp_size(gpu, target):
 def test_unknown_is_none(gpu):
     for name in ("product", "vendor", "uuid", "pci"):
         value = getattr(gpu, name)
-        assert value is None or value.strip(), f"{name} is {value!r} instead of None"
+        text = f"{name} is {value!r} instead of None"
+        assert value is None or (isinstance(value, str) and value.strip()), text
+        assert value is None or value.isprintable(), f"{name} is not one printable line: {value!r}"
+
+
+@case(
+    "identity/pci-address-has-one-form",
+    spec="A PCI address is domain:bus:device.function in hexadecimal, as the kernel writes it.",
+    covers=("Backend.pci",),
+    traps=("T02",),
+)
+def test_pci_address_has_one_form(gpu):
+    if gpu.pci is None:
+        raise NotClaimed("this device states no PCI address")
+    written = re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", gpu.pci)
+    assert written, f"the PCI address is {gpu.pci!r}, not of the form 0000:3b:00.0"
+    domain = gpu.pci.partition(":")[0]
+    assert len(domain) == 4 or domain[0] != "0", f"the domain {domain!r} is padded"
 
 
 @case(
@@ -337,6 +355,8 @@ def test_versions(gpu, torch):
     assert gpu.versions.get("torch") == torch.__version__, f"torch is {gpu.versions.get('torch')}"
     wrong = {key: value for key, value in gpu.versions.items() if value == ""}
     assert not wrong, f"unknown versions are None, not empty: {sorted(wrong)}"
+    odd = {key: value for key, value in gpu.versions.items() if not isinstance(value, str | None)}
+    assert not odd, f"versions are text or None: {odd}"
 
 
 @case(

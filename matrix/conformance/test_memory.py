@@ -52,6 +52,21 @@ def test_stats_keys(gpu):
 
 
 @case(
+    "memory/stats-are-a-snapshot",
+    spec="Statistics that were read stay as they were when memory is taken.",
+    covers=("Backend.memory_stats",),
+)
+def test_stats_are_a_snapshot(gpu, torch):
+    early = gpu.memory_stats()
+    before = dict(early)
+    kept = torch.ones(16 << 20, device=gpu.device)
+    gpu.memory_stats()
+    changed = [key for key, value in before.items() if early.get(key) != value]
+    assert float(kept[-1]) == 1.0, "the memory that was taken is wrong"
+    assert not changed, f"statistics of before changed in {', '.join(changed[:3])}"
+
+
+@case(
     "memory/peak-never-below-current",
     spec="A peak is never below the current value, before, while and after a tensor lives.",
     covers=("Backend.memory_stats",),
@@ -254,6 +269,8 @@ def test_peak_does_not_fall(gpu, torch):
 def test_free_and_total(gpu):
     for source, info in (("method", gpu.mem_get_info()), ("function", pg.mem_get_info())):
         free, total = info
+        whole = type(free) is int and type(total) is int
+        assert whole, f"the {source} gives {type(free).__name__} and {type(total).__name__}"
         assert 0 <= free <= total, f"the {source} says that {free} of {total} bytes are free"
         assert total > 0, f"the {source} says that the device has {total} bytes"
 

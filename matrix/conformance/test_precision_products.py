@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from portagpu.precision import Arithmetic
-from portagpu.suite import NotClaimed, NotHere, case
+from portagpu.suite import NotClaimed, NotHere, case, refused
 from portagpu.suite.values import FLOATS, UNIT
 
 MODES = ("ieee", "tf32")
@@ -276,10 +276,38 @@ def test_float32_switch_restores(gpu, torch, mode):
             *(each.fp32_precision for each in newer),
         )
 
-    before = settings()
-    with gpu.set_float32_precision(mode):
-        settings()  # both interfaces can be read
-    assert settings() == before, f"torch's settings were {before} and are {settings()}"
+    found = torch.get_float32_matmul_precision()
+    # not what the switch makes of it where nothing is faster than float32
+    torch.set_float32_matmul_precision("high")
+    try:
+        before = settings()
+        with gpu.set_float32_precision(mode):
+            settings()  # both interfaces can be read
+        assert settings() == before, f"torch's settings were {before} and are {settings()}"
+    finally:
+        torch.set_float32_matmul_precision(found)
+
+
+@case(
+    "precision/float32-switch-passes-errors",
+    spec="An exception inside the switch's block leaves it, and torch's settings are as they were.",
+    covers=("Backend.set_float32_precision",),
+    traps=("P08",),
+)
+def test_float32_switch_passes_errors(gpu, torch):
+    found = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+
+    def step():
+        with gpu.set_float32_precision("ieee"):
+            raise KeyError("a step that failed")
+
+    try:
+        refused(step, KeyError, "a step that fails under the switch")
+        after = torch.get_float32_matmul_precision()
+        assert after == "high", f"torch's setting was 'high' and is {after!r} after an exception"
+    finally:
+        torch.set_float32_matmul_precision(found)
 
 
 @case(

@@ -78,6 +78,22 @@ def test_scaled_matmul_is_accurate(gpu, torch, recipe, out):
 
 
 @case(
+    "precision/scaled-matmul-keeps-float32",
+    spec="A scaled product into float32 keeps what bfloat16 has no bits for.",
+    covers=("Backend.scaled_matmul",),
+)
+def test_scaled_matmul_keeps_float32(gpu, torch):
+    kind = gpu.precision.fp8.e4m3 if gpu.precision.fp8 else torch.float8_e4m3fn
+    ones = torch.ones(16, 272)
+    ones[:, 0] = 2
+    one = torch.ones((), device=gpu.device)
+    left = Scaled(ones.to(gpu.device).to(kind), one)
+    right = Scaled(torch.ones(272, 16, device=gpu.device).to(kind), one, dim=0)
+    found = set(gpu.scaled_matmul(left, right, torch.float32).cpu().flatten().tolist())
+    assert found == {273.0}, f"2 and 271 ones add up to {sorted(found)} in float32"
+
+
+@case(
     "precision/quantize-is-near",
     spec="Quantizing a matrix changes no value by more than half a step of its format.",
     outcome="bounded: 2^-4 |x| + scale * smallest subnormal / 2 in e4m3, 2^-3 |x| in e5m2; "

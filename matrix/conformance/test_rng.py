@@ -279,6 +279,102 @@ def test_uniform_is_uniform(gpu, torch):
     assert away <= 6 / (12 * count) ** 0.5, f"the mean of uniform numbers is {away} from a half"
 
 
+DRAWN = {
+    # the draw: its mean, and its variance
+    "randn": (0.0, 1.0),
+    "randint": (4.5, 99 / 12),
+    "bernoulli": (0.25, 3 / 16),
+    "dropout": (1.0, 1 / 3),
+    "exponential": (1.0, 1.0),
+}
+
+
+@case(
+    "rng/draws-have-their-mean",
+    spec="The mean of 100000 draws is within six standard errors of what is asked for.",
+    outcome="bounded: |mean - expected| <= 6 sqrt(variance / n)",
+    params={"draw": tuple(DRAWN)},
+    does_not_show="the quality of the generator beyond its mean",
+)
+def test_draws_have_their_mean(gpu, torch, draw):
+    count = 100_000
+    gpu.manual_seed(2025)
+    empty = torch.empty(count, device=gpu.device)
+    numbers = (
+        {
+            "randn": lambda: torch.randn(count, device=gpu.device),
+            "randint": lambda: torch.randint(0, 10, (count,), device=gpu.device),
+            "bernoulli": lambda: torch.bernoulli(empty.fill_(0.25)),
+            "dropout": lambda: torch.nn.functional.dropout(empty.fill_(1.0), 0.25),
+            "exponential": empty.exponential_,
+        }[draw]()
+        .double()
+        .cpu()
+    )
+    expected, variance = DRAWN[draw]
+    away = abs(float(numbers.mean()) - expected)
+    bound = 6 * (variance / count) ** 0.5
+    assert away <= bound, f"the mean of {draw} is {away:.3g} from {expected}, at most {bound:.3g}"
+    if draw == "randint":
+        ends = (int(numbers.min()), int(numbers.max()))
+        assert ends == (0, 9), f"whole numbers from 0 to 9 reach from {ends[0]} to {ends[1]}"
+    if draw == "randn":
+        spread = float(numbers.square().mean())
+        assert abs(spread - 1) <= 6 * (2 / count) ** 0.5, f"the variance of randn is {spread}"
+
+
+@case(
+    "rng/permutation-has-each-once",
+    spec="A random permutation has every number exactly once.",
+)
+def test_permutation_has_each_once(gpu, torch):
+    for count in (1, 1000, 100_000):
+        found = torch.randperm(count, device=gpu.device).cpu()
+        lost = count - len(found.unique())
+        assert not lost, f"a permutation of {count} numbers lacks {lost} of them"
+        assert int(found.max()) == count - 1, f"a permutation of {count} has {int(found.max())}"
+
+
+@case(
+    "rng/states-are-copies",
+    spec="A state that was read stays as it was when the generator goes on and is read again.",
+    covers=("Backend.get_rng_state", "Backend.set_rng_state"),
+)
+def test_states_are_copies(gpu, torch):
+    gpu.manual_seed(8)
+    early = gpu.get_rng_state()
+    first = _draw(torch, gpu)
+    gpu.get_rng_state()
+    gpu.set_rng_state(early)
+    assert torch.equal(_draw(torch, gpu), first), "a state changed when another one was read"
+
+
+@case(
+    "rng/questions-draw-nothing",
+    spec="Waiting, reading memory and probing precision do not move the generator.",
+    covers=("Backend.synchronize", "Backend.empty_cache", "Backend.dtype_support"),
+)
+def test_questions_draw_nothing(gpu, torch):
+    questions = {
+        "synchronize()": gpu.synchronize,
+        "empty_cache()": gpu.empty_cache,
+        "memory_stats()": gpu.memory_stats,
+        "mem_get_info()": gpu.mem_get_info,
+        "dtype_support()": lambda: gpu.dtype_support(torch.float32, probe=True),
+        "float32_arithmetic()": lambda: gpu.float32_arithmetic("matmul"),
+    }
+    gpu.manual_seed(9)
+    _draw(torch, gpu)
+    before = gpu.get_rng_state().clone()
+    moved = []
+    for name, ask in questions.items():
+        ask()
+        if not torch.equal(gpu.get_rng_state(), before):
+            moved.append(name)
+            gpu.set_rng_state(before)
+    assert not moved, f"the generator is moved by {', '.join(moved)}"
+
+
 @case(
     "rng/host-generator-is-separate",
     spec="A generator of the caller's own is not moved by draws of the device's.",

@@ -1,0 +1,84 @@
+"""Precision: operations whose usual shortcuts show in exact numbers.
+
+Inputs are whole numbers, or chosen so that the right answer is known to the last bit that counts.
+"""
+
+from __future__ import annotations
+
+from portagpu.suite import case
+
+
+@case(
+    "precision/scatter-add-is-exact",
+    spec="Whole numbers that are scattered to the same place many times are all counted.",
+    traps=("K17", "K18"),
+)
+def test_scatter_add_is_exact(gpu, torch):
+    where = torch.arange(10_000, device=gpu.device) % 7
+    ones = torch.ones(10_000, device=gpu.device)
+    total = torch.zeros(7, device=gpu.device).scatter_add_(0, where, ones).cpu().tolist()
+    by_hand = [float(len(range(place, 10_000, 7))) for place in range(7)]
+    assert total == by_hand, f"the counts are {total}"
+
+
+@case(
+    "precision/prefix-sums-are-wide",
+    spec="Prefix sums of int32 and int64 are int64, and exact beyond 2^31.",
+    params={"dtype": ("int32", "int64")},
+)
+def test_prefix_sums_are_wide(gpu, torch, dtype):
+    values = torch.tensor([2**31 - 1] * 5, dtype=getattr(torch, dtype), device=gpu.device)
+    found = torch.cumsum(values, 0)
+    assert found.dtype == torch.int64, f"prefix sums of {dtype} are {found.dtype}"
+    by_hand = [n * (2**31 - 1) for n in range(1, 6)]
+    assert found.cpu().tolist() == by_hand, f"the prefix sums are {found.cpu().tolist()}"
+
+
+@case(
+    "precision/integer-products-are-wide",
+    spec="A product of int64 has all its 64 bits.",
+)
+def test_integer_products_are_wide(gpu, torch):
+    found = int((torch.tensor([3_037_000_499], device=gpu.device) * 3_037_000_499)[0])
+    assert found == 9_223_372_030_926_249_001, f"3037000499 squared is {found}"
+
+
+@case(
+    "precision/complex-products",
+    spec="Products of complex numbers and of conjugated matrices are right.",
+    params={"dtype": ("complex64", "complex128")},
+)
+def test_complex_products(gpu, torch, dtype):
+    kind = getattr(torch, dtype)
+    matrix = torch.tensor([[1 + 2j, 3 - 1j], [0 + 1j, 2 + 0j]], dtype=kind, device=gpu.device)
+    squared = (matrix * matrix).cpu().tolist()
+    assert squared == [[-3 + 4j, 8 - 6j], [-1 + 0j, 4 + 0j]], f"the squares are {squared}"
+    product = (matrix.conj().T @ matrix).cpu().tolist()
+    by_hand = [[6 + 0j, 1 - 9j], [1 + 9j, 14 + 0j]]
+    assert product == by_hand, f"a conjugated product is {product}, not {by_hand}"
+
+
+@case(
+    "precision/batched-matmul-is-each",
+    spec="A product of batches is that of each pair of matrices.",
+)
+def test_batched_matmul_is_each(gpu, torch):
+    made = torch.Generator().manual_seed(4)
+    left = torch.randint(-8, 9, (5, 7, 33), generator=made).float()
+    right = torch.randint(-8, 9, (5, 33, 9), generator=made).float()
+    found = torch.bmm(left.to(gpu.device), right.to(gpu.device)).cpu()
+    wrong = [n for n in range(5) if not torch.equal(found[n], left[n] @ right[n])]
+    assert not wrong, f"of five products of a batch {wrong} are others"
+
+
+@case(
+    "precision/layer-norm-of-a-large-mean",
+    spec="A layer norm in float32 does not lose a small variance beside a large mean.",
+    outcome="bounded: 2^-8 absolute",
+)
+def test_layer_norm_of_a_large_mean(gpu, torch):
+    # the mean of the squares is 2^24 + 1, which float32 has not, so that E[x^2] - E[x]^2 is 0 or 2
+    values = 4096.0 + torch.tensor([-1.0, 1.0]).repeat(512)
+    found = torch.nn.functional.layer_norm(values.to(gpu.device), (1024,), eps=0.0).cpu()
+    off = float((found - (values - 4096.0)).abs().max())
+    assert off <= 2.0**-8, f"a variance of 1 beside a mean of 4096 is normalised {off} off"

@@ -1,0 +1,103 @@
+"""Faults in one operation of torch, for ``tests/suite_patches.py``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+FUNCTIONAL = torch.nn.functional
+
+
+def replaced(
+    place: Any, name: str, change: Callable[..., Any]
+) -> Callable[[pytest.MonkeyPatch], None]:
+    """``place.name`` becomes ``change(good, ...)``."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        good = getattr(place, name)
+        monkeypatch.setattr(place, name, lambda *given, **named: change(good, *given, **named))
+
+    return patch
+
+
+def scatter_once(good: Any, total: Any, dim: int, where: Any, values: Any) -> Any:
+    """Of values for one place the last one counts."""
+    del good
+    return total.scatter_(dim, where, total.gather(dim, where) + values)
+
+
+def narrow_sums(good: Any, values: Any, dim: int) -> Any:
+    """Prefix sums in int32."""
+    return good(values.int(), dim, dtype=torch.int32).long()
+
+
+def narrow_products(good: Any, left: Any, right: Any) -> Any:
+    """Products of int64 in int32."""
+    if left.dtype != torch.int64:
+        return good(left, right)
+    return good(left, right).int().long()
+
+
+def unconjugated(good: Any, values: Any) -> Any:
+    """A matrix that only says it is conjugated."""
+    del good
+    return values
+
+
+def first_of_a_batch(good: Any, left: Any, right: Any) -> Any:
+    """The product of the first pair for every pair."""
+    return good(left, right)[:1].expand(len(left), -1, -1)
+
+
+def variance_by_squares(good: Any, values: Any, shape: Any, eps: float = 1e-5) -> Any:
+    """A layer norm whose variance is E[x^2] - E[x]^2."""
+    del good, shape
+    mean = values.mean()
+    return (values - mean) / (values.square().mean() - mean.square() + eps).sqrt()
+
+
+def last_is_allowed(good: Any, low: int, high: int, size: Any, **named: Any) -> Any:
+    """Whole numbers up to and with the upper end."""
+    return good(low, high + 1, size, **named)
+
+
+def too_wide(good: Any, *size: Any, **named: Any) -> Any:
+    """Normal numbers of a standard deviation of 1.1."""
+    return 1.1 * good(*size, **named)
+
+
+def biased(good: Any, chances: Any) -> Any:
+    """True more often than asked for."""
+    return good(1.1 * chances)
+
+
+def unscaled(good: Any, values: Any, chance: float) -> Any:
+    """Dropout that does not make up for what it drops."""
+    return good(values, chance) * (1 - chance)
+
+
+def halved(good: Any, values: Any) -> Any:
+    """Exponential numbers of another rate."""
+    return good(values).mul_(0.5)
+
+
+def with_repeats(good: Any, count: int, **named: Any) -> Any:
+    """A permutation in which one number stands for another."""
+    found = good(count, **named)
+    found[0] = found[-1]
+    return found
+
+
+def from_the_last_key(good: Any, *inputs: Any, is_causal: bool = False, **named: Any) -> Any:
+    """A causal mask whose last query sees every key."""
+    queries, keys = inputs[0].shape[-2], inputs[1].shape[-2]
+    if not is_causal or queries == keys:
+        return good(*inputs, is_causal=is_causal, **named)
+    mask = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+    return good(*inputs, attn_mask=mask, **named)
