@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from portagpu.suite import runner
+from portagpu.suite.child import Child, SuiteError
 from portagpu.suite.session import Session
 from portagpu.world import Ranks
 from tests.fake_plugins import install
@@ -37,7 +40,8 @@ CHANGES = {
     "lists no capabilities": ("handle.capabilities = None", "'NoneType' object is not iterable"),
     "has no library for ranks": ("handle.comm = None", "no attribute 'version'"),
     "has no versions": ("handle.versions = None", "'NoneType' object is not a mapping"),
-    "has a version that is no text": ("handle.versions = {'driver': object()}", "serializable"),
+    "has a version that is no text": ("handle.versions = {'driver': 5}", "its driver is 5 instead"),
+    "has a product that is no text": ("handle.product = b'GPU'", "its product is b'GPU' instead"),
     "raises what is no exception": ("raise BaseException('odd')", "BaseException: odd"),
     "aborts": ("os.write(2, b'no such queue\\n'); os.abort()", "SIGABRT: no such queue"),
     "aborts silently": ("os.abort()", "SIGABRT: Fatal Python error: Aborted"),
@@ -61,6 +65,26 @@ def test_a_device_that_cannot_be_described_is_one_line(name: str, tmp_path: Path
     assert done.returncode in (1, 3), done.stdout
     (line,) = done.stderr.splitlines()
     assert said in line
+
+
+def test_a_device_that_hangs_is_told_with_the_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mark = tmp_path / "hangs"
+    change = f"open({str(mark)!r}, 'w').close(); __import__('threading').Event().wait()"
+    source = MODULE.format(change=change)
+    install(tmp_path, "portagpu-odd", {"odd": "portagpu_odd:PLUGIN"}, {"portagpu_odd": source})
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = tmp_path / "cases"
+    folder.mkdir()
+    with Child(folder) as child:
+        runner._collect(child)
+        child.ask({"backend": "odd", "timeout_s": 60.0})
+        while not mark.exists():
+            time.sleep(0.05)
+        monkeypatch.setattr(runner, "STARTUP_LIMIT_S", 0.0)
+        with pytest.raises(SuiteError, match="not opened within 0 s and stood in "):
+            runner._expect(child, "machine")
 
 
 def test_ranks_that_did_not_start_are_started_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,7 +224,10 @@ def _expect(child: Child, kind: str) -> dict[str, Any]:
     try:
         event = child.event(STARTUP_LIMIT_S)
     except TimeoutError:
-        raise SuiteError(f"the suite did not start within {STARTUP_LIMIT_S:g} s") from None
+        what = "the device was not opened" if kind == "machine" else "the suite did not start"
+        where = child.where()
+        stood = f" and stood{where}" if where else ""
+        raise SuiteError(f"{what} within {STARTUP_LIMIT_S:g} s{stood}") from None
     if event is None:
         raise SuiteError(f"the suite cannot run: its process {child.end()}: {child.complaint()}")
     if event["event"] == "fatal":

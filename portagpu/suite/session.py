@@ -71,7 +71,14 @@ SESSION: Final = pytest.StashKey[Session]()
 
 
 def machine_of(gpu: Backend) -> dict[str, Any]:
-    """The device as :class:`portagpu.suite.machine.Machine` reads it."""
+    """The device as :class:`portagpu.suite.machine.Machine` reads it.
+
+    Raises TypeError for a name or a version that is no text.
+    """
+    texts = {"product": gpu.product, "vendor": gpu.vendor, **gpu.versions}
+    for name, value in texts.items():
+        if not isinstance(value, str | None):
+            raise TypeError(f"its {name} is {value!r} instead of text or None")
     return {
         "backend": gpu.name,
         "device": str(gpu.device),
