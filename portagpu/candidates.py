@@ -6,8 +6,10 @@ point that is damaged, slow, wrong or declared twice becomes a reason, and stops
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
+import sys
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -123,7 +125,9 @@ def _load(candidate: Candidate) -> tuple[Plugin | None, str]:
     point = candidate.entry_point
     if point is None:
         return None, candidate.problem
-    value, failure = bounded(point.load, f"the backend {candidate.name!r} to load")
+    # standard output may be a document, which what a third party prints must not be part of
+    with contextlib.redirect_stdout(sys.stderr):
+        value, failure = bounded(point.load, f"the backend {candidate.name!r} to load")
     origin = f"from {candidate.distribution}"
     if failure:
         return None, f"{origin} {failure}"

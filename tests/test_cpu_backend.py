@@ -432,6 +432,12 @@ def test_ddp_takes_the_device_ids(cpu, tmp_path):
         torch.distributed.destroy_process_group()
 
 
+def test_support_is_of_a_dtype(cpu):
+    assert cpu.precision.support(torch.uint64) is pg.Support.NONE
+    with pytest.raises(TypeError, match=r"of a torch\.dtype, not of 'float32'"):
+        cpu.precision.support("float32")
+
+
 def test_precision_says_what_torch_does(cpu):
     for dtype, support in cpu.precision.table.items():
         tensor = torch.ones(4, 4).to(dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+import textwrap
 import threading
 from types import SimpleNamespace
 
@@ -137,6 +138,15 @@ def test_the_words_of_a_third_party_are_one_line_without_commands_to_a_terminal(
     found = registry.statuses()
     assert found["loud"].reason == "all [31m is well"
     assert found["bad"].reason == "from third-bad raised ValueError: [2Jno luck"
+
+
+def test_what_a_plugin_prints_at_import_is_no_part_of_a_document(site, capsys):
+    source = "print('welcome to third')\n" + textwrap.dedent(GOOD.format(name="chatty"))
+    install(site, "third-chatty", {"chatty": "third_chatty:PLUGIN"}, {"third_chatty": source})
+    assert registry.statuses()["chatty"].usable
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "welcome to third" in said.err
 
 
 def test_damaged_metadata_stops_nothing(site, caplog):

@@ -46,8 +46,18 @@ class Precision:
     run; the libraries read them once."""
 
     def support(self, dtype: torch.dtype) -> Support:
-        """The support for ``dtype``; Support.NONE for a dtype that the backend does not list."""
-        return self.table.get(dtype, Support.NONE)
+        """The support for ``dtype``; Support.NONE for a dtype that the backend does not list.
+
+        Raises TypeError for what is no ``torch.dtype``.
+        """
+        found = self.table.get(dtype)
+        if found is not None:
+            return found
+        import torch
+
+        if not isinstance(dtype, torch.dtype):
+            raise TypeError(f"support is of a torch.dtype, not of {dtype!r}")
+        return Support.NONE
 
     def training(self, dtype: torch.dtype | None = None) -> MixedPrecision:
         """What a training loop needs: :func:`portagpu.precision.mixed.mixed_precision`."""
