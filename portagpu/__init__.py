@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from portagpu.functions import get_device_properties as get_device_properties
     from portagpu.functions import get_rng_state as get_rng_state
     from portagpu.functions import get_rng_state_all as get_rng_state_all
+    from portagpu.functions import graph as graph
     from portagpu.functions import initial_seed as initial_seed
     from portagpu.functions import is_available as is_available
     from portagpu.functions import is_bf16_supported as is_bf16_supported
@@ -106,6 +107,7 @@ _HOME: Final[dict[str, tuple[str, ...]]] = {
         "get_device_properties",
         "get_rng_state",
         "get_rng_state_all",
+        "graph",
         "initial_seed",
         "is_available",
         "is_bf16_supported",

@@ -191,6 +191,13 @@ def Graph() -> Any:  # noqa: N802 - one name for every vendor's graph
     return backend().Graph()
 
 
+def graph(
+    cuda_graph: Any, pool: Any = None, stream: Any = None, capture_error_mode: str = "global"
+) -> AbstractContextManager[Any]:
+    """Capture the block's work into a graph; raises Unsupported where the device has none."""
+    return backend().graph(cuda_graph, pool, stream, capture_error_mode)
+
+
 def autocast(
     dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool | None = None
 ) -> torch.autocast:

@@ -213,6 +213,20 @@ class Training:
         """A graph to capture work into. Raises Unsupported where GRAPHS is not claimed."""
         raise Unsupported(f"the {self.name} backend does not capture graphs; run the work eagerly")
 
+    def graph(
+        self,
+        cuda_graph: Any,
+        pool: Any = None,
+        stream: Any = None,
+        capture_error_mode: str = "global",
+    ) -> AbstractContextManager[Any]:
+        """Capture the block's work into ``cuda_graph``, with the options of ``torch.cuda.graph``.
+
+        Raises Unsupported where GRAPHS is not claimed.
+        """
+        del cuda_graph, pool, stream, capture_error_mode
+        raise Unsupported(f"the {self.name} backend does not capture graphs; run the work eagerly")
+
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         """``tensor`` in page-locked host memory. Raises Unsupported where it is not claimed.
 

@@ -95,9 +95,10 @@ def test_capabilities_are_named_as_they_are_written():
 
 
 def test_an_unlisted_dtype_is_not_supported():
-    precision = Precision({"a": Support.NATIVE})
-    assert precision.support("a") is Support.NATIVE
-    assert precision.support("b") is Support.NONE
+    one, other = object(), object()
+    precision = Precision({one: Support.NATIVE})
+    assert precision.support(one) is Support.NATIVE
+    assert precision.support(other) is Support.NONE
     assert precision.fp8 is None
 
 

@@ -48,6 +48,7 @@ OF_ONE_DEVICE = {
 DEVIATIONS = {
     "autocast": "has torch.autocast's order, dtype first, not torch.cuda.amp.autocast's",
     "Event": "has no external=, which only the capture of CUDA graphs uses",
+    "graph": "has no option that torch.cuda.graph has not had since 2.1",
     "device": "is a torch.device, not torch.cuda.device's context manager",
     "set_device": "does not take None, which torch refuses too",
 }
@@ -139,6 +140,7 @@ CALLS = {
     "set_rng_state_all": (([torch.get_rng_state()],), {}),
     "stream": ((None,), {}),
     "pin": ((torch.ones(1),), {}),
+    "graph": ((None,), {}),
     "range_push": (("x",), {}),
 }
 
@@ -147,7 +149,7 @@ CALLS = {
 def test_every_function_works_on_the_cpu_or_says_unsupported(name):
     arguments, options = CALLS.get(name, ((), {}))
     call = getattr(pg, name)
-    if name in {"Graph", "pin"}:
+    if name in {"Graph", "graph", "pin"}:
         with pytest.raises(Unsupported):
             call(*arguments, **options)
         return

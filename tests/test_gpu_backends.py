@@ -62,7 +62,7 @@ def scaled_ones():
 def use_all(handle, driver):
     """Call every method once; returns the names of those that were called."""
     event, graph = handle.Event(True), handle.Graph()
-    with handle.capture(graph):
+    with handle.graph(graph):
         pass
     side = handle.Stream(-1)
     with handle.stream(side):
@@ -109,7 +109,7 @@ def use_all(handle, driver):
         assert found == expected, f"{name}() is {found}, not {expected}"
     return {
         *values,
-        *("Event", "Graph", "capture", "Stream", "stream", "current_stream", "annotate"),
+        *("Event", "Graph", "graph", "Stream", "stream", "current_stream", "annotate"),
         *("range_push", "range_pop", "activate", "synchronize", "reset_peak_memory_stats"),
         *("empty_cache", "get_rng_state", "set_rng_state", "manual_seed", "initial_seed", "seed"),
         *("GradScaler", "autocast", "get_device_properties", "memory_stats"),
@@ -436,7 +436,7 @@ def test_what_may_not_be_captured_raises_and_ends_the_capture(monkeypatch, gpu_i
     before = handle.current_stream()
     with (
         pytest.raises(RuntimeError, match=f"{prefix} error: .* when stream is capturing"),
-        handle.capture(handle.Graph()),
+        handle.graph(handle.Graph()),
     ):
         handle.synchronize()
     assert not driver.capturing, "the capture did not end"
@@ -448,14 +448,14 @@ def test_what_may_not_be_captured_raises_and_ends_the_capture(monkeypatch, gpu_i
 def test_captures_share_one_stream_of_the_device(monkeypatch, gpu):
     handle, driver = opened(monkeypatch, gpu)
     for _ in range(2):
-        with handle.capture(handle.Graph()):
+        with handle.graph(handle.Graph()):
             pass
     captures = [call for call in driver.calls if call[0] == "capture"]
     assert len(captures) == 2, f"{driver.calls}"
     assert captures[0] == captures[1], "two captures ran on two streams: a shared pool needs one"
     assert captures[0][1] == 1, f"the capture was on device {captures[0][1]}"
     own = handle.Stream()
-    with handle.capture(handle.Graph(), pool=(0, 1), stream=own):
+    with handle.graph(handle.Graph(), pool=(0, 1), stream=own):
         pass
     assert driver.calls[-1] == ("capture", 1, own.stream_id, (0, 1)), f"{driver.calls[-1]}"
 

@@ -44,7 +44,7 @@ class TorchGpu(Backend):
     - ``Stream`` clamps the priority to :meth:`stream_priorities`, as torch does.
     - ``Event`` is a ``torch.cuda.Event``. Two events with nothing between them may be 0 ms apart,
       and on some drivers slightly negative: time at least a millisecond of work.
-    - ``Graph`` is a ``torch.cuda.CUDAGraph``; :meth:`capture` is ``torch.cuda.graph`` on this
+    - ``Graph`` is a ``torch.cuda.CUDAGraph``; :meth:`graph` is ``torch.cuda.graph`` on this
       device. What may not be captured (a synchronisation, a copy to the host) raises there.
     """
 
@@ -122,14 +122,14 @@ class TorchGpu(Backend):
         return torch.cuda.CUDAGraph()
 
     @contextmanager
-    def capture(
+    def graph(
         self,
-        graph: torch.cuda.CUDAGraph,
+        cuda_graph: torch.cuda.CUDAGraph,
         pool: Any = None,
         stream: torch.cuda.Stream | None = None,
         capture_error_mode: str = "global",
     ) -> Iterator[torch.cuda.CUDAGraph]:
-        """Capture the block's work into ``graph``, with the options of ``torch.cuda.graph``.
+        """Capture the block's work into ``cuda_graph``, with the options of ``torch.cuda.graph``.
 
         By default on a stream of this device, the same at every call. ``torch.cuda.graph`` alone
         synchronises the current device, and its own default stream is of the device that was
@@ -140,9 +140,9 @@ class TorchGpu(Backend):
             stream = self._capture_stream = self._capture_stream or self.Stream()
         with (
             torch.cuda.device(self.index),
-            torch.cuda.graph(graph, pool, stream, capture_error_mode),
+            torch.cuda.graph(cuda_graph, pool, stream, capture_error_mode),
         ):
-            yield graph
+            yield cuda_graph
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         """``tensor`` in page-locked host memory; torch raises for one that is on a device."""

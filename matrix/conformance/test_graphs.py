@@ -9,11 +9,11 @@ from portagpu.suite import case
 GRAPHS = Capability.GRAPHS
 
 
-def _captured(gpu, torch, make):
+def _captured(gpu, torch, on):
     """A graph that writes twice its input into its output, with both tensors."""
-    graph = make()
+    graph = on.Graph()
     source = torch.zeros(256, device=gpu.device)
-    with torch.cuda.graph(graph):
+    with on.graph(graph):
         result = source * 2
     return graph, source, result
 
@@ -22,14 +22,13 @@ def _captured(gpu, torch, make):
     "graphs/replay-reads-new-input",
     spec="A replayed graph computes with what its input holds then.",
     capability=GRAPHS,
-    covers=("Backend.Graph", "portagpu.Graph"),
+    covers=("Backend.Graph", "Backend.graph", "portagpu.Graph", "portagpu.graph"),
     traps=("G03",),
     params={"call": ("method", "function")},
     smoke=True,
 )
 def test_replay_reads_new_input(gpu, torch, call):
-    make = gpu.Graph if call == "method" else pg.Graph
-    graph, source, result = _captured(gpu, torch, make)
+    graph, source, result = _captured(gpu, torch, gpu if call == "method" else pg)
     for value in (1.0, 7.0, -3.0):
         source.fill_(value)
         graph.replay()
@@ -45,7 +44,7 @@ def test_replay_reads_new_input(gpu, torch, call):
     covers=("Backend.Graph",),
 )
 def test_capture_does_not_run(gpu, torch):
-    graph, source, result = _captured(gpu, torch, gpu.Graph)
+    graph, source, result = _captured(gpu, torch, gpu)
     source.fill_(4.0)
     graph.replay()
     gpu.synchronize()
@@ -64,7 +63,7 @@ def test_capture_does_not_run(gpu, torch):
 def test_replays_accumulate(gpu, torch):
     graph = gpu.Graph()
     total = torch.zeros(16, device=gpu.device)
-    with torch.cuda.graph(graph):
+    with gpu.graph(graph):
         total.add_(1)
     total.zero_()
     for _ in range(5):
@@ -83,7 +82,7 @@ def test_replays_accumulate(gpu, torch):
 def test_capture_over_streams(gpu, torch):
     graph, side = gpu.Graph(), gpu.Stream()
     source = torch.zeros(256, device=gpu.device)
-    with torch.cuda.graph(graph):
+    with gpu.graph(graph):
         side.wait_stream(gpu.current_stream())
         with gpu.stream(side):
             there = source + 1
@@ -109,7 +108,7 @@ def _captured_beside(rank, within):
     gpu.synchronize()
     graph = gpu.Graph()
     source = torch.zeros(1024, device=gpu.device)
-    with torch.cuda.graph(graph):
+    with gpu.graph(graph):
         result = source * 2
         if within:
             dist.all_reduce(result)

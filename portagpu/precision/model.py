@@ -48,16 +48,11 @@ class Precision:
     def support(self, dtype: torch.dtype) -> Support:
         """The support for ``dtype``; Support.NONE for a dtype that the backend does not list.
 
-        Raises TypeError for what is no ``torch.dtype``.
+        Raises TypeError for a dtype's name.
         """
-        found = self.table.get(dtype)
-        if found is not None:
-            return found
-        import torch
-
-        if not isinstance(dtype, torch.dtype):
+        if isinstance(dtype, str):
             raise TypeError(f"support is of a torch.dtype, not of {dtype!r}")
-        return Support.NONE
+        return self.table.get(dtype, Support.NONE)
 
     def training(self, dtype: torch.dtype | None = None) -> MixedPrecision:
         """What a training loop needs: :func:`portagpu.precision.mixed.mixed_precision`."""

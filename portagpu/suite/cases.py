@@ -35,6 +35,7 @@ GUARDED: Final[Mapping[str, Capability]] = {
     "current_stream": Capability.STREAMS,
     "Event": Capability.EVENTS,
     "Graph": Capability.GRAPHS,
+    "graph": Capability.GRAPHS,
     "reset_peak_memory_stats": Capability.PEAK_MEMORY,
     "pin": Capability.PINNED_MEMORY,
     "autocast": Capability.AUTOCAST,
