@@ -273,6 +273,46 @@ def test_columns_without_units_and_of_a_loop() -> None:
     assert any("3 lines are of 2 GPUs" in problem for problem in table.problems)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TODO list\nindex\nbuy milk\n",
+        "uuid\n",
+        "name\nbuy milk\n",
+        "index\n",
+        "name\nindex\nuuid\n",
+        "name, index\nbuy, milk\n",
+        "count\nthe sheep\n",
+        "memory.used\nis what counts\n",
+        "timestamp, name\nsome day, somebody\n",
+    ],
+)
+def test_words_that_are_columns_too_make_no_gpu(text: str) -> None:
+    with pytest.raises(FormatError):
+        nvidia_smi_text.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "index\n0\n",
+        "name\nNVIDIA H100 80GB HBM3\n",
+        "name\nTesla T4\n",
+        "name\nGraphics Device\n",
+        "uuid\nGPU-11111111-2222-3333-4444-555555555555\n",
+        "uuid\n[N/A]\n",
+        "power.draw [W]\n75.10 W\n",
+        "mig.mode.current\nDisabled\n",
+        "driver_version\n580.10.01\n",
+        "index, name\n0, NVIDIA L4\n",
+        "timestamp, pstate\n2025/01/02 03:04:05.678, P0\n",
+    ],
+)
+def test_short_queries_are_read(text: str) -> None:
+    (gpu,) = nvidia_smi_text.parse(text).readings
+    assert gpu.vendor == "nvidia"
+
+
 def test_a_query_without_its_line_of_names_is_refused() -> None:
     with pytest.raises(FormatError):
         nvidia_smi_text.parse("0, NVIDIA L4, 23034 MiB\n")

@@ -28,6 +28,21 @@ _PLAIN: Final = frozenset({"timestamp", "name", "index", "count", "uuid", "seria
 _NAME: Final = re.compile(r"[a-z][\w.]{1,80}")
 _HEAD_LINES: Final = 40
 """Lines in which column names are looked for: notes may stand above them."""
+_VALUES: Final = {
+    "timestamp": re.compile(r"\d{4}/\d\d/\d\d .+"),
+    "index": re.compile(r"\d{1,4}"),
+    "count": re.compile(r"\d{1,4}"),
+    "uuid": re.compile(r"(?:GPU|MIG)-\S+"),
+    "gpu_uuid": re.compile(r"(?:GPU|MIG)-\S+"),
+    "pstate": re.compile(r"P\d{1,2}"),
+}
+"""What an answer looks like, of columns whose names are words of other files too."""
+_ALONE: Final = re.compile(
+    r"(?:NVIDIA|Tesla|Quadro|GeForce|TITAN|GRID|Graphics Device)\b.*|\S*\d.*|"
+    r"(?:not )?active|enabled|disabled|yes|no|default|exclusive_process|prohibited",
+    re.IGNORECASE,
+)
+"""What an answer looks like where it is all there is in a line."""
 _UNIT: Final = re.compile(r" *\[[^\]]{0,12}\]$")
 
 
@@ -36,13 +51,34 @@ def header(text: str) -> tuple[int, list[str]] | None:
     lines = text.splitlines()[: _HEAD_LINES + 1]
     for at, line in enumerate(lines[:_HEAD_LINES]):
         names = [_UNIT.sub("", name.strip()).lower() for name in line.split(",")]
-        own = any(map(_OWN.fullmatch, names)) or _PLAIN.issuperset(names)
-        if own and all(map(_NAME.fullmatch, names)):
-            # one name above another is a list of columns and no answer
-            below = lines[at + 1].strip() if at + 1 < len(lines) else ""
-            if len(names) > 1 or _NAME.fullmatch(below) is None:
-                return at, names
+        if not all(map(_NAME.fullmatch, names)):
+            continue
+        own = any(map(_OWN.fullmatch, names))
+        if (own and len(names) > 1) or (
+            (own or _PLAIN.issuperset(names)) and _is_answered(names, lines[at + 1 :])
+        ):
+            return at, names
     return None
+
+
+def _is_answered(names: Sequence[str], below: Sequence[str]) -> bool:
+    """Whether the first line below words that may be column names is an answer to them."""
+    line = next((each for each in below if each.strip()), None)
+    if line is None:
+        return False
+    if lost(line) is not None or line.strip().startswith(names[0] + ","):
+        return True
+    cells = [cell.strip() for cell in line.split(",")]
+    return len(cells) == len(names) and all(
+        _fits(name, cell, alone=len(names) == 1)
+        for name, cell in zip(names, cells, strict=True)
+        if stated(cell) is not None
+    )
+
+
+def _fits(name: str, cell: str, *, alone: bool) -> bool:
+    form = _VALUES.get(name, _ALONE if alone else None)
+    return form is None or form.fullmatch(cell) is not None
 
 
 def is_csv(text: str) -> bool:
