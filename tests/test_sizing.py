@@ -84,5 +84,40 @@ def test_nothing_is_a_launch_of_nothing(device):
 
 @pytest.mark.parametrize("n", [-1, -(10**12)])
 def test_a_negative_number_of_elements_is_refused(n):
-    with pytest.raises(ValueError, match=f"over {n} elements"):
+    with pytest.raises(ValueError, match=f"n is {n}; it must be at least 0"):
         DEVICES["warp 32"].launch(n)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"n": 1.5},
+        {"n": float("nan")},
+        {"n": True},
+        {"n": "7"},
+        {"n": 7, "item_bytes": 2.5},
+        {"n": 7, "registers": 1.5},
+        {"n": 7, "shared_memory": 1.5},
+    ],
+)
+def test_what_is_no_integer_is_refused_with_and_without_facts(asked):
+    for device in DEVICES.values():
+        with pytest.raises(TypeError, match="must be an integer, not"):
+            device.launch(**asked)
+
+
+@pytest.mark.parametrize("asked", [{"registers": 0}, {"item_bytes": 0}, {"shared_memory": -1}])
+def test_what_cannot_be_is_refused_without_facts(asked):
+    with pytest.raises(ValueError, match="it must be at least"):
+        DEVICES["warp 32"].launch(7, **asked)
+
+
+def test_a_plan_holds_plain_integers_whatever_counts_the_elements():
+    class Count:
+        def __index__(self):
+            return 1000
+
+    launch = DEVICES["warp 32"].launch(Count())
+    assert launch == DEVICES["warp 32"].launch(1000)
+    assert {type(each) for each in (launch.n, launch.block, launch.grid)} == {int}
+    assert type(DEVICES["warp 32"].reduce(Count()).n) is int

@@ -57,6 +57,14 @@ def test_a_launch_covers_n_in_whole_vectors_and_fits(name):
         device.check(plan.grid, plan.block, shared_memory=memory)
 
 
+def test_a_reduction_whose_accumulators_do_not_fit_is_refused():
+    # the partial results are in blocks of 4 warps, the final launch in one of 32: 32 x 8 KiB
+    with pytest.raises(LimitExceeded, match="262144 bytes of shared memory") as caught:
+        H200.reduce(10**6, item_bytes=8192)
+    assert caught.value.limit == "shared_memory.per_block_optin"
+    assert H200.reduce(10**6, item_bytes=4096).final is not None
+
+
 def test_vectors_are_as_wide_as_an_access_and_no_thread_goes_idle_for_them():
     assert MI300X.launch(10**9, item_bytes=2).vector_width == 8, "16 B"
     assert GPUS["nvidia-b200-sxm"].launch(10**9, item_bytes=2).vector_width == 16, "32 B"

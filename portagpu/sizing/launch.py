@@ -90,13 +90,16 @@ class Sizing:
         without. ``work_per_thread`` asks for a grid of that many elements a thread instead.
         ``n = 0`` is a launch of nothing.
 
-        Raises ValueError for a negative ``n`` or a block of broken warps, and LimitExceeded for
-        what the device cannot launch.
+        Raises ValueError for a negative ``n`` or a block of broken warps, TypeError for what is no
+        integer, and LimitExceeded for what the device cannot launch.
         """
-        if n < 0:
-            raise ValueError(f"a launch over {n} elements does not exist; n must be at least 0")
+        n = whole("n", n, 0)
+        block = None if block is None else whole("block", block, 1)
+        item_bytes = None if item_bytes is None else whole("item_bytes", item_bytes, 1)
+        registers = None if registers is None else whole("registers", registers, 1)
+        shared_memory = whole("shared_memory", shared_memory, 0)
         self.check(1, block or 1, shared_memory=shared_memory)
-        if block is not None and whole("block", block, 1) % self.warp_size:
+        if block is not None and block % self.warp_size:
             raise ValueError(f"a block of {block} threads is no whole warps of {self.warp_size}")
         if n == 0:
             return Launch(0, block or self.warp_size, 0, 0, self.warp_size)
@@ -198,8 +201,7 @@ class Sizing:
         if item_bytes is None or widest is None:
             return 1
         width = 1
-        size = whole("item_bytes", item_bytes, 1)
-        while 2 * width * size <= widest and 2 * width * threads <= n:
+        while 2 * width * item_bytes <= widest and 2 * width * threads <= n:
             width *= 2
         return width
 

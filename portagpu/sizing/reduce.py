@@ -46,10 +46,13 @@ def plan(sizing: Sizing, n: int, item_bytes: int) -> Reduction:
     size = max(whole("item_bytes", item_bytes, 1), _LEAST_ACCUMULATOR)
     partials = sizing.launch(n, item_bytes=item_bytes)
     final = None
+    largest = partials.num_warps
     if partials.grid > 1:
         most = sizing.max_num_warps * sizing.warp_size
         block = min(most, round_up(partials.grid, sizing.warp_size))
         final = sizing.launch(
             partials.grid, block=block, work_per_thread=-(-partials.grid // block)
         )
-    return Reduction(n, partials, final, sizing.warp_size.bit_length() - 1, size)
+        largest = max(largest, final.num_warps)
+    sizing.check(1, 1, shared_memory=largest * size)
+    return Reduction(partials.n, partials, final, sizing.warp_size.bit_length() - 1, size)
