@@ -414,6 +414,24 @@ def test_a_compiler_that_dies_or_hangs_harms_no_other_job(
     assert all(said[job]["unread"] for job in ("abort", "hang", "leave", "half"))
 
 
+def test_variables_that_change_code_do_not_reach_the_compilers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    worker = "import json, os, sys\nfor line in sys.stdin: print(json.dumps(dict(os.environ)))\n"
+    (tmp_path / "fake_worker.py").write_text(worker.replace("))\n", "), flush=True)\n"), "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    changing = {"PTXAS_OPTIONS": "-O0", "USE_IR_LOC": "ttir", "TRITON_INTERPRET": "1"}
+    changing |= dict.fromkeys(
+        ("DISABLE_PTXAS_OPT", "DISABLE_MMA_V3", "DISABLE_MMA_V5", "NVPTX_ENABLE_DUMP"), "1"
+    )
+    for name, value in {**changing, "OTHER": "1"}.items():
+        monkeypatch.setenv(name, value)
+    answers: dict[int, dict[str, Any]] = {}
+    ask_all(["a"], answers.__setitem__, module="fake_worker")
+    assert answers[0]["OTHER"] == "1"
+    assert not changing.keys() & answers[0].keys()
+
+
 def test_an_interruption_ends_every_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

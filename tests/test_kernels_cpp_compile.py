@@ -235,6 +235,45 @@ def test_a_compiler_that_dies_is_reported(only):
         compile_source("", "gfx942")
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: path.mkdir(),
+        lambda path: path.symlink_to("/nonexistent/clang"),
+        lambda path: path.write_text("no program"),
+        lambda path: (path.write_text("no program"), path.chmod(0o755)),
+        lambda path: (path.write_text("#!/nonexistent/sh"), path.chmod(0o755)),
+    ],
+    ids=["folder", "dangling link", "not executable", "no program", "no interpreter"],
+)
+def test_what_only_has_the_name_of_a_clang_hides_no_other(only, make):
+    good = write_clang(only, "true").rename(only / "clang-98")
+    good.write_text(good.read_text().replace("clang-99", "clang-98"))
+    make(only / "clang-99")
+    found = clang.survey(["gfx942"])["gfx942"]
+    assert not isinstance(found, str), found
+    assert found.version == "99.1.2"
+
+
+def test_what_a_clang_says_beside_its_answer_is_not_its_linker(only):
+    path = write_clang(only, "true")
+    path.write_text(path.read_text().replace("case", "echo warning: odd >&2\ncase", 1))
+    assert not isinstance(clang.survey(["gfx942"])["gfx942"], str)
+
+
+def test_a_clang_that_writes_nothing_is_reported(only):
+    write_clang(only, "true")
+    with pytest.raises(CompilerEnded, match=r"clang 99\.1\.2 wrote no code: .*clang-99"):
+        compile_source("", "gfx942")
+
+
+def test_options_of_the_environment_do_not_reach_clang(only, monkeypatch):
+    monkeypatch.setenv("CCC_OVERRIDE_OPTIONS", "# +-O0")
+    write_clang(only, 'echo "told: $CCC_OVERRIDE_OPTIONS." >&2; exit 1')
+    with pytest.raises(CompileError, match=r"told: \."):
+        compile_source("", "gfx942")
+
+
 def test_nvrtc_that_is_missing_says_what_to_install(monkeypatch):
     monkeypatch.setattr(nvrtc, "libraries", lambda _: iter(["libnvrtc-none.so.1"]))
     wanted = "NVRTC is not installed: pip install nvidia-cuda-nvrtc"

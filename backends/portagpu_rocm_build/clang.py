@@ -32,6 +32,8 @@ _TOOLKIT: Final = "/opt/rocm"
 _IN_TOOLKIT: Final = ("llvm/bin/clang++", "lib/llvm/bin/clang++")
 _VERSIONED: Final = re.compile(r"clang(?:\+\+)?-(\d+)")
 _VERSION: Final = re.compile(r"clang version (\d+(?:\.\d+)*)")
+_CHANGE_CODE: Final = frozenset({"CCC_OVERRIDE_OPTIONS"})
+"""Variables by which clang is given other options than the ones here."""
 _REFUSED: Final = 1
 """The exit code of clang for a source that is wrong; when it breaks off it has another."""
 _INSTALL: Final = (
@@ -92,7 +94,7 @@ def compilers() -> Iterator[str]:
     versions: dict[int, str] = {}
     for folder in os.environ.get("PATH", "").split(os.pathsep):
         for path in sorted(Path(folder or ".").glob("clang*")):
-            if match := _VERSIONED.fullmatch(path.name):
+            if (match := _VERSIONED.fullmatch(path.name)) and shutil.which(path.absolute()):
                 versions.setdefault(int(match[1]), str(path))
     yield from (versions[number] for number in sorted(versions, reverse=True))
     if plain := shutil.which("clang"):
@@ -130,12 +132,15 @@ class _Clang:
     @cached_property
     def linker(self) -> Path | None:
         """Its ld.lld; None where it has none."""
-        path = Path(self.said("-print-prog-name=ld.lld").strip())
-        return path if path.is_absolute() else None
+        path = Path(self.said("-print-prog-name=ld.lld").partition("\n")[0])
+        return path if path.is_absolute() and path.exists() else None
 
     def said(self, *words: str) -> str:
-        """What it prints."""
-        done = _run(self.path, *words)
+        """What it prints; nothing where the file is no program."""
+        try:
+            done = _run(self.path, *words)
+        except OSError:
+            return ""
         return f"{done.stdout}\n{done.stderr}"
 
 
@@ -175,9 +180,14 @@ def _build(clang: _Clang, source: str, arch: str) -> tuple[bytes, float]:
         if done.returncode:
             last = said.splitlines()[-1] if said else "it said nothing"
             raise CompilerEnded(f"{clang.name} ended with exit code {done.returncode}: {last}")
+        if not code.exists():
+            raise CompilerEnded(f"{clang.name} wrote no code: {clang.path}")
         return code.read_bytes(), seconds
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
     """The caller's process has a limit, at which its whole group is ended: none is set here."""
-    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    environment = {name: os.environ[name] for name in os.environ if name not in _CHANGE_CODE}
+    return subprocess.run(
+        command, capture_output=True, text=True, errors="replace", check=False, env=environment
+    )

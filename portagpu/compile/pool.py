@@ -23,6 +23,20 @@ if TYPE_CHECKING:
 WORKERS: Final = 2
 LIMIT_S: Final = 120.0
 """A kernel takes 0.3 to 3 s on one core; one that takes this long hangs."""
+_CHANGE_CODE: Final = (
+    "ALLOW_LHS_TMEM_LAYOUT_CONVERSION",
+    "AMDGCN_",
+    "DISABLE_LLVM_OPT",
+    "DISABLE_MMA_",
+    "DISABLE_PTXAS_OPT",
+    "LLVM_",
+    "MLIR_",
+    "NVPTX_",
+    "PTXAS_OPTIONS",
+    "TRITON_",
+    "USE_IR_LOC",
+)
+"""How variables begin that Triton and its compilers read (knobs.py, GetEnv.hpp of Triton 3.9)."""
 _MODULE: Final = "portagpu.compile.worker"
 
 
@@ -119,11 +133,7 @@ def _read_line(descriptor: int, deadline: float) -> bytes:
 
 def _environment(folder: str) -> dict[str, str]:
     """This process's environment without what changes the code, and with a cache of its own."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("TRITON_", "MLIR_", "LLVM_", "AMDGCN_", "DISABLE_LLVM_OPT"))
-    }
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_CHANGE_CODE)}
     return {
         **kept,
         "TRITON_CACHE_DIR": str(Path(folder) / "triton"),
