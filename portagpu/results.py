@@ -13,12 +13,11 @@ import uuid
 from collections import Counter
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from portagpu._version import __version__
 from portagpu.errors import ResultError
-from portagpu.files import write_atomic
+from portagpu.files import read_bounded, write_atomic
 from portagpu.result_schema import (
     RESULT_RULES,
     RUN_RULES,
@@ -42,6 +41,7 @@ from portagpu.verdicts import (
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 __all__ = [
     "SCHEMA",
@@ -349,10 +349,17 @@ def validate(document: object) -> None:
     Run.from_json(document)
 
 
+_LARGEST_BYTES: Final = 64 << 20
+"""A full run of eight devices is a few megabytes."""
+
+
 def read_json(path: str | os.PathLike[str]) -> Run:
     """The run in a file; raises ResultError that names the file, and the key where one is wrong."""
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = read_bounded(path, _LARGEST_BYTES + 1)
+        if len(data) > _LARGEST_BYTES:
+            raise ResultError(f"{path}: is larger than {_LARGEST_BYTES >> 20} MiB")
+        document = json.loads(data.decode())
         return Run.from_json(document)
     except OSError as error:
         raise ResultError(f"{path}: cannot be read: {error.strerror or error}") from error

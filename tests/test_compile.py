@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -314,6 +315,29 @@ def test_cache_gives_back_what_it_was_given(tmp_path: Path) -> None:
 def test_damaged_cache_file_is_as_good_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text, "latin-1")
     assert caches.Cache(tmp_path).get("a") is None
+
+
+def test_cache_waits_for_no_pipe_and_reads_no_large_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.json")
+    assert caches.Cache(tmp_path).get("a") is None
+    (tmp_path / "b.json").write_text(json.dumps({"text": "x" * (2 << 20)}), "utf-8")
+    assert caches.Cache(tmp_path).get("b") is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"registers": -5},
+        {"registers": 10**400},
+        {"spill_unit": "x"},
+        {"matrix": {"HMMA": -1}},
+        {"matrix": {"HMMA": 0}},
+    ],
+)
+def test_counts_that_no_code_has_are_no_machine_code(changes: dict[str, Any]) -> None:
+    stated = dataclasses.asdict(code())
+    assert MachineCode.from_json(stated) is not None
+    assert MachineCode.from_json({**stated, **changes}) is None
 
 
 def test_cache_that_cannot_be_written_says_so_once(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,10 @@ def _code(document: dict[str, Any], arch: str, kernel: str, **changes: Any) -> N
     document["architectures"][arch][kernel]["code"].update(changes)
 
 
+def _compiler(document: dict[str, Any], arch: str, kernel: str, stated: str) -> None:
+    document["architectures"][arch][kernel]["compiler"] = stated
+
+
 def _row(document: dict[str, Any], arch: str, kernel: str, **row: Any) -> None:
     document["architectures"][arch][kernel] = row
 
@@ -65,6 +70,9 @@ def _row(document: dict[str, Any], arch: str, kernel: str, **row: Any) -> None:
         (lambda d: d.update(host="a"), "is no portagpu.compiled/1"),
         (lambda d: d.update(day="today"), "day: is no date"),
         (lambda d: d.update(portagpu=None), "portagpu: is no version"),
+        (lambda d: d.update(day="2026-13-45"), "day: is no date"),
+        (lambda d: d.update(day="\u0662\u0660\u0662\u0666-11-11"), "day: is no date"),
+        (lambda d: d.update(portagpu=""), "portagpu: is no version"),
         (lambda d: d["architectures"].pop("sm_90"), "not those of the matrix"),
         (lambda d: _without(d, "gfx906", "ballot_rank"), "gfx906: has other kernels"),
         (lambda d: _without(d, "sm_90", "copy[int32]"), "sm_90: has other kernels"),
@@ -82,6 +90,45 @@ def _row(document: dict[str, Any], arch: str, kernel: str, **row: Any) -> None:
         ),
         (lambda d: _code(d, "gfx906", "ballot_rank", threads=None), "facts say UNVERIFIED"),
         (lambda d: _code(d, "gfx906", "ballot_rank", registers="9"), "has no machine code"),
+        (lambda d: _code(d, "gfx906", "ballot_rank", registers=-1), "has no machine code"),
+        (lambda d: _code(d, "gfx906", "ballot_rank", registers=10**4200), "has no machine code"),
+        (lambda d: _code(d, "gfx906", "ballot_rank", spill_unit="bananas"), "has no machine code"),
+        (
+            lambda d: _code(
+                d, "sm_90", "matmul[int8]", matrix={"IGMMA.64x128x32.S8.S8": 3, "A": -2, "B": 2}
+            ),
+            "has no machine code",
+        ),
+        (
+            lambda d: _code(d, "sm_90", "matmul[int8]", matrix={"A": 10**4299, "B": 9 * 10**4299}),
+            "has no machine code",
+        ),
+        (
+            lambda d: _code(d, "gfx942", "softmax[bfloat16]", scalar_spills=None),
+            "other measures than there are",
+        ),
+        (
+            lambda d: _code(d, "sm_90", "softmax[bfloat16]", scalar_spills=0),
+            "other measures than there are",
+        ),
+        (
+            lambda d: _code(d, "sm_90", "ballot_rank", stack_bytes=None),
+            "other measures than there are",
+        ),
+        (
+            lambda d: _code(d, "gfx942", "softmax[bfloat16]", accumulators=200),
+            "other measures than there are",
+        ),
+        (lambda d: _compiler(d, "gfx906", "ballot_rank", "gcc"), "a compiler with its version"),
+        (lambda d: _compiler(d, "sm_90", "ballot_rank", "NVRTC 13 | x"), "a compiler with its"),
+        (lambda d: _compiler(d, "sm_90", "ballot_rank", "NVRTC 13\n| x |"), "a compiler with its"),
+        (lambda d: _compiler(d, "sm_90", "ballot_rank", "NVRTC \ud800"), "a compiler with its"),
+        (lambda d: _compiler(d, "sm_90", "ballot_rank", "Triton 3.9.0"), "a compiler with its"),
+        (lambda d: _compiler(d, "sm_90", "copy[int32]", "clang 22.1.8"), "a compiler with its"),
+        (
+            lambda d: _row(d, "sm_70", "triton", verdict=["SKIP"], reason="no"),
+            "without having been built",
+        ),
         (
             lambda d: _row(d, "gfx906", "ballot_rank", verdict="PASS"),
             "neither code with a compiler",
@@ -107,6 +154,41 @@ def test_what_does_not_follow_is_refused(
     change(document)
     with pytest.raises(BundleError, match=said):
         checked(document)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"day":', '"day": "2020-01-01",\n  "day":'),
+        ('"registers":', '"registers": 1, "registers":'),
+        ('"registers":', '"registers": NaN, "registers":'),
+        ('    "gfx906": {', '    "gfx906": {},\n    "gfx906": {'),
+        ("}\n", "}  \n"),
+    ],
+)
+def test_a_record_that_was_written_by_other_means_is_refused(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    text = FILE.read_text("utf-8")
+    assert old in text
+    (tmp_path / "r.json").write_text(text.replace(old, new, 1), "utf-8")
+    with pytest.raises(BundleError, match="is not written as it is made"):
+        read_record(tmp_path / "r.json")
+
+
+def test_what_never_ends_or_is_too_large_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    large, pipe = tmp_path / "large.json", tmp_path / "pipe"
+    with large.open("wb") as file:
+        file.truncate(1 << 30)
+    os.mkfifo(pipe)
+    for path, said in ((large, "is larger than"), (pipe, "no regular file")):
+        for words in (["--table", str(path)], [str(path)]):
+            assert main(words) == 1
+            told = capsys.readouterr().err
+            assert said in told
+            assert told.count("\n") == 1
 
 
 def test_an_architecture_that_failed_or_was_not_built_is_not_in_the_table(

@@ -7,6 +7,7 @@ says of itself; reading one judges that again, by the facts as they are now.
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 import sys
@@ -19,7 +20,9 @@ from portagpu.compile.judge import judged
 from portagpu.compile.run import plan_for
 from portagpu.compile.toolchain import MachineCode
 from portagpu.errors import BundleError, PortagpuError
+from portagpu.files import read_bounded
 from portagpu.kernels.catalogue import VARIANTS, by_id
+from portagpu.kernels.compiler import TRITON
 from portagpu.kernels.cpp.sources import KERNELS
 from portagpu.results import Run, read_json
 from portagpu.target import load_targets
@@ -31,8 +34,13 @@ if TYPE_CHECKING:
     from portagpu.target import Target
 
 SCHEMA: Final = "portagpu.compiled/1"
+_COMMAND: Final = "python -m portagpu.compile.record RESULT"
 _KEYS: Final = ("schema", "portagpu", "day", "architectures")
-_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_LARGEST_BYTES: Final = 4 << 20
+"""All kernels for 17 architectures are 0.12 MB."""
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_VERSION: Final = re.compile(r"\d[\w.+!-]*", re.ASCII)
+_COMPILER: Final = re.compile(rf"([A-Za-z]+) {_VERSION.pattern}", re.ASCII)
 _AREA: Final = "kernels/"
 _SKIPPED: Final = frozenset({str(Verdict.SKIP)})
 _OPEN: Final = frozenset({str(Verdict.FAIL), str(Verdict.ERROR), str(Verdict.INCONCLUSIVE)})
@@ -80,13 +88,20 @@ def to_text(document: Mapping[str, Any]) -> str:
 def read_record(path: Path) -> dict[str, Any]:
     """The record in a file, checked; raises BundleError that begins with the path."""
     try:
-        document = json.loads(path.read_text("utf-8"))
+        data = read_bounded(path, _LARGEST_BYTES + 1)
+        if len(data) > _LARGEST_BYTES:
+            raise BundleError(f"{path}: is larger than {_LARGEST_BYTES >> 20} MiB")
+        document = json.loads(data.decode())
     except (OSError, ValueError, RecursionError) as error:
         raise BundleError(f"{path}: cannot be read: {error}") from error
     try:
-        return checked(document)
-    except BundleError as error:
+        checked(document)
+    except PortagpuError as error:
         raise BundleError(f"{path}: {error}") from error
+    # this is also how a key that is there twice shows
+    if to_text(document).encode() != data:
+        raise BundleError(f"{path}: is not written as it is made; make it again, by {_COMMAND}")
+    return document
 
 
 def checked(document: Any) -> dict[str, Any]:
@@ -96,9 +111,9 @@ def checked(document: Any) -> dict[str, Any]:
     """
     if not isinstance(document, dict) or tuple(document) != _KEYS or document["schema"] != SCHEMA:
         raise BundleError(f"is no {SCHEMA}")
-    if not (isinstance(document["day"], str) and _DAY.fullmatch(document["day"])):
+    if not _is_day(document["day"]):
         raise BundleError("day: is no date")
-    if not isinstance(document["portagpu"], str):
+    if not (isinstance(document["portagpu"], str) and _VERSION.fullmatch(document["portagpu"])):
         raise BundleError("portagpu: is no version")
     archs, gpus = document["architectures"], {target.arch.name: target for target in _gpus()}
     if not isinstance(archs, dict) or set(archs) != set(gpus):
@@ -135,6 +150,16 @@ def _gpus() -> list[Target]:
     return [target for target in plan_for().targets if target.vendor != "cpu"]
 
 
+def _is_day(stated: object) -> bool:
+    if not (isinstance(stated, str) and _DAY.fullmatch(stated)):
+        return False
+    try:
+        datetime.date.fromisoformat(stated)
+    except ValueError:
+        return False
+    return True
+
+
 def _expected(target: Target) -> tuple[set[str], ...]:
     """The ids that a run has of one architecture: a part without compiler has one result."""
     cpp = {
@@ -155,8 +180,11 @@ def _check_row(where: str, kernel: str, row: Any, target: Target) -> None:
         _check_not_built(where, row, skipped=_is_skipped(kernel, target))
         return
     code = MachineCode.from_json(row["code"])
-    if code is None or not isinstance(row["compiler"], str) or not row["compiler"]:
-        raise BundleError(f"{where}: has no machine code of a named compiler")
+    compiler = _COMPILER.fullmatch(row["compiler"]) if isinstance(row["compiler"], str) else None
+    if code is None or compiler is None or (compiler[1] == TRITON) != (variant is not None):
+        raise BundleError(f"{where}: has no machine code of a compiler with its version")
+    if not _is_whole(code, target, by_triton=variant is not None):
+        raise BundleError(f"{where}: states other measures than there are")
     again = judged(
         kernel,
         target,
@@ -167,9 +195,18 @@ def _check_row(where: str, kernel: str, row: Any, target: Target) -> None:
         extra={},
     )
     if row["verdict"] != str(again.verdict):
-        raise BundleError(
-            f"{where}: is {row['verdict']} where the facts say {again.verdict}: {again.reason}"
-        )
+        why = f": {again.reason}" if again.reason else ""
+        raise BundleError(f"{where}: is {row['verdict']} where the facts say {again.verdict}{why}")
+
+
+def _is_whole(code: MachineCode, target: Target, *, by_triton: bool) -> bool:
+    """Whether ``code`` states what its compiler does there: what is left out is not judged."""
+    scalars = target.fact("register.max_scalar_per_thread") is not None
+    return (
+        (code.scalar_registers is not None) == (code.scalar_spills is not None) == scalars
+        and (code.stack_bytes is None) == by_triton
+        and code.accumulators <= code.registers
+    )
 
 
 def _is_skipped(kernel: str, target: Target) -> bool:
@@ -183,7 +220,8 @@ def _is_skipped(kernel: str, target: Target) -> bool:
 def _check_not_built(where: str, row: Mapping[str, Any], *, skipped: bool) -> None:
     """What was not built passes in no case, and is skipped exactly where a fact says so."""
     allowed = _SKIPPED if skipped else _OPEN
-    if row["verdict"] not in allowed or not isinstance(row["reason"], str) or not row["reason"]:
+    stated = all(isinstance(each, str) and each for each in row.values())
+    if not stated or row["verdict"] not in allowed:
         raise BundleError(f"{where}: is {row['verdict']} without having been built")
 
 
@@ -195,7 +233,7 @@ def main(words: list[str]) -> int:
         elif len(words) == 1 and not words[0].startswith("-"):
             print(to_text(record(read_json(words[0]))), end="")
         else:
-            print("usage: python -m portagpu.compile.record RESULT | --table FILE", file=sys.stderr)
+            print(f"usage: {_COMMAND} | --table FILE", file=sys.stderr)
             return 2
     except (OSError, PortagpuError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)

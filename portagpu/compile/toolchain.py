@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from portagpu.errors import BackendNotFound, Unsupported
 
@@ -53,14 +53,16 @@ class MachineCode:
             return None
         matrix = found["matrix"]
         right = (
-            isinstance(found["spill_unit"], str)
+            found["spill_unit"] in _SPILL_UNITS
             and isinstance(matrix, dict)
-            and all(type(count) is int for count in matrix.values())
+            and all(type(count) is int and 0 < count <= _LARGEST for count in matrix.values())
             and all(_is_count(name, found[name]) for name in _COUNTS)
         )
         return cls(**found) if right else None
 
 
+_SPILL_UNITS: Final = ("B", "registers")
+_LARGEST: Final = 2**31 - 1
 _MAYBE_NONE = frozenset({"threads", "scalar_registers", "scalar_spills", "stack_bytes"})
 _COUNTS = tuple(
     each.name for each in fields(MachineCode) if each.name not in ("spill_unit", "matrix")
@@ -68,7 +70,9 @@ _COUNTS = tuple(
 
 
 def _is_count(name: str, value: Any) -> bool:
-    return type(value) is int or (value is None and name in _MAYBE_NONE)
+    if type(value) is int:
+        return 0 <= value <= _LARGEST
+    return value is None and name in _MAYBE_NONE
 
 
 class Toolchain(ABC):

@@ -6,10 +6,13 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from portagpu.errors import OutputError
-from portagpu.files import write_atomic
+from portagpu.files import read_bounded, write_atomic
+
+_LARGEST_BYTES: Final = 1 << 20
+"""What is kept of one source is a few kilobytes."""
 
 
 def cache_folder(name: str) -> Path | None:
@@ -47,7 +50,8 @@ class Cache:
         if self.folder is None:
             return None
         try:
-            found = json.loads((self.folder / f"{key}.json").read_text("utf-8"))
+            text = read_bounded(self.folder / f"{key}.json", _LARGEST_BYTES).decode()
+            found = json.loads(text)
         except (OSError, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None

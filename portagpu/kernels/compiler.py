@@ -14,6 +14,8 @@ from portagpu.errors import MissingDependency
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+TRITON: Final = "Triton"
+"""The name of that compiler in results."""
 MAJOR: Final = 3
 """The major version of Triton that the kernels and the readers of machine code are written for."""
 INSTALL: Final = "pip install 'portagpu[compile]'"
@@ -53,7 +55,7 @@ def find_compiler() -> Compiler:
         raise MissingDependency(
             f"Triton {version} is installed, the kernels are written for Triton {MAJOR}: {INSTALL}"
         )
-    return Compiler("Triton", version, stamp(sorted(file.parent.glob("_C/*.so"))))
+    return Compiler(TRITON, version, stamp(sorted(file.parent.glob("_C/*.so"))))
 
 
 def stamp(files: Iterable[Path]) -> str:
