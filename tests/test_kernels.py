@@ -147,11 +147,21 @@ for call in (
     lambda: k.softmax(x.int()), lambda: k.rms_norm(x, x), lambda: k.matmul(x, x),
     lambda: k.matmul(h, h[:3]), lambda: k.matmul(h, h.bfloat16()),
     lambda: k.quantize_fp8(x, torch.float16), lambda: k.copy(x.to('meta').T),
+    lambda: k.sum(torch._neg_view(x)), lambda: k.softmax(torch._neg_view(x)),
+    lambda: k.triad(x, torch._neg_view(x), 1.0), lambda: k.matmul(h, torch._neg_view(h)),
+    lambda: k.copy(x.to(torch.complex64).conj()),
 ):
     try:
         call()
     except ValueError as error:
         assert str(error) and chr(10) not in str(error), error
+    else:
+        raise SystemExit('not refused')
+for call in (lambda: k.softmax([1.0]), lambda: k.sum(None), lambda: k.copy(x.numpy())):
+    try:
+        call()
+    except TypeError as error:
+        assert 'is no torch.Tensor' in str(error), error
     else:
         raise SystemExit('not refused')
 for call in (lambda: k.softmax(x.requires_grad_()), lambda: k.quantize_fp8(x.detach())):

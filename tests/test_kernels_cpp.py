@@ -164,6 +164,12 @@ def test_values_are_counted(gpu, n, dtype, bins):
     assert found.tolist() == np.bincount(values.numpy(), minlength=bins).tolist()
 
 
+@pytest.mark.parametrize("bins", [np.int64(5), torch.tensor(5)], ids=["numpy", "torch"])
+def test_bins_may_be_any_integer(gpu, bins):
+    values = torch.tensor([0, 4, 4])
+    assert cpp.histogram(values, bins, gpu=gpu).tolist() == [1, 0, 0, 0, 2]
+
+
 def test_a_value_outside_raises_as_an_index_does(gpu):
     values = torch.tensor([0, 4, 5, -1, 2**40, 4])
     with pytest.raises(IndexError, match="3 of 6 values are outside 0 to 4"):
@@ -225,6 +231,7 @@ def test_input_is_left_as_it_was_and_gradients_are_not_recorded(gpu):
     [
         (lambda gpu: cpp.sum_rows(torch.ones(4, 6).t(), gpu=gpu), ValueError, "contiguous"),
         (lambda gpu: cpp.sum_rows(torch.ones(4).half(), gpu=gpu), ValueError, "float16 has no"),
+        (lambda gpu: cpp.sum_all(torch._neg_view(torch.ones(4)), gpu=gpu), ValueError, "negative"),
         (lambda gpu: cpp.sum_rows(torch.tensor(1.0), gpu=gpu), ValueError, "no dimension"),
         (lambda gpu: cpp.rank_rows(torch.ones(4), gpu=gpu), ValueError, "bool, uint8"),
         (lambda gpu: cpp.sum_all([1, 2], gpu=gpu), TypeError, "list is neither"),

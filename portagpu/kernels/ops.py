@@ -249,15 +249,24 @@ class Place:
 def place_of(*tensors: torch.Tensor) -> Place:
     """Where a call with these tensors runs.
 
-    Raises ValueError for tensors on several devices, and Unsupported where a gradient is wanted or
-    Triton cannot run.
+    Raises TypeError for what is no tensor, ValueError for tensors on several devices or whose sign
+    or conjugate is still to be applied, and Unsupported where a gradient is wanted or Triton cannot
+    run.
     """
     import torch
 
+    for each in tensors:
+        if not isinstance(each, torch.Tensor):
+            raise TypeError(f"{type(each).__name__} is no torch.Tensor, which kernels take")
     first = tensors[0]
     if any(each.device != first.device for each in tensors):
         raise ValueError(
             f"tensors are on {', '.join(str(t.device) for t in tensors)}; move them to one device"
+        )
+    if any(each.is_neg() or each.is_conj() for each in tensors):
+        raise ValueError(
+            "a tensor is a negative or conjugate view, whose memory holds other values; call "
+            ".resolve_neg() or .resolve_conj() first"
         )
     if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
         raise Unsupported("this kernel has no gradient: call it under torch.no_grad(), or detach()")

@@ -111,7 +111,8 @@ def histogram(
     import torch
 
     gpu, tensor, kind = _input(values, _INTEGERS, gpu)
-    counts = tensor.new_zeros(whole("bins", bins, 1) + 1, dtype=torch.int64)
+    bins = whole("bins", bins, 1)
+    counts = tensor.new_zeros(bins + 1, dtype=torch.int64)
     if tensor.numel():
         plan = gpu.sizing.launch(tensor.numel(), shared_memory=_SHARED_BINS_BYTES)
         _launch(gpu, "histogram", f"histogram_{kind}", plan, tensor, counts, tensor.numel(), bins)
@@ -142,6 +143,8 @@ def _input(x: Any, kinds: dict[str, str], gpu: Backend | None) -> tuple[Backend,
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in kinds:
         raise ValueError(f"{dtype} has no kernel; there are {', '.join(kinds)}")
+    if tensor.is_neg():
+        raise ValueError("the tensor is a negative view: call .resolve_neg(), which copies it")
     if not tensor.is_contiguous():
         raise ValueError("the tensor is not contiguous: call .contiguous(), which copies it")
     return gpu, tensor, kinds[dtype]
