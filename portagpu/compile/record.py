@@ -91,7 +91,7 @@ def read_record(path: Path) -> dict[str, Any]:
         data = read_bounded(path, _LARGEST_BYTES + 1)
         if len(data) > _LARGEST_BYTES:
             raise BundleError(f"{path}: is larger than {_LARGEST_BYTES >> 20} MiB")
-        document = json.loads(data.decode())
+        document: dict[str, Any] = json.loads(data.decode())
     except (OSError, ValueError, RecursionError) as error:
         raise BundleError(f"{path}: cannot be read: {error}") from error
     try:
