@@ -19,7 +19,7 @@ from portagpu.compile.judge import judged
 from portagpu.compile.pool import ask_all
 from portagpu.compile.run import plan_for
 from portagpu.compile.toolchain import CodeError, MachineCode
-from portagpu.errors import MissingDependency, TargetNotFound
+from portagpu.errors import MissingDependency, OutputError, TargetNotFound
 from portagpu.kernels import cache as caches
 from portagpu.kernels import compiler as compilers
 from portagpu.kernels.catalogue import VARIANTS, by_id
@@ -454,6 +454,14 @@ def test_variables_that_change_code_do_not_reach_the_compilers(
     ask_all(["a"], answers.__setitem__, module="fake_worker")
     assert answers[0]["OTHER"] == "1"
     assert not changing.keys() & answers[0].keys()
+
+
+def test_no_temporary_folder_is_one_line_that_says_what_to_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/proc/none")
+    with pytest.raises(OutputError, match=r"No such file or directory\); set TMPDIR to one"):
+        ask_all(["a"], lambda *_: None, module="fake_worker")
 
 
 def test_an_interruption_ends_every_process(

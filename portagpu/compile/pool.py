@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.errors import OutputError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -46,7 +48,7 @@ class Worker:
     def __init__(self, module: str = _MODULE) -> None:
         self._module = module
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder = tempfile.mkdtemp(prefix="portagpu-compile-")
+        self._folder = _new_folder()
         self._said = Path(self._folder) / "stderr"
         self._closed = False
 
@@ -115,6 +117,16 @@ class Worker:
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
+
+
+def _new_folder() -> str:
+    try:
+        return tempfile.mkdtemp(prefix="portagpu-compile-")
+    except OSError as error:
+        raise OutputError(
+            f"there is no folder for what compilers write ({error.strerror}); "
+            "set TMPDIR to one that is writable"
+        ) from error
 
 
 def _read_line(descriptor: int, deadline: float) -> bytes:
