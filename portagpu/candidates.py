@@ -109,6 +109,8 @@ def plugin(name: str) -> Plugin:
         names = sorted(candidates())
         close = difflib.get_close_matches(name.strip().lower(), names, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"installed are: {', '.join(names)}"
+        if {",", " "} & set(name.strip()):
+            hint = f"name one backend; installed are: {', '.join(names)}"
         if not names:
             hint = "none is installed; install portagpu with pip instead of copying its files"
         raise UnknownBackend(f"there is no backend {name!r}: {hint}")

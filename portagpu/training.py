@@ -117,11 +117,16 @@ class Training:
         enabled: bool = True,
         cache_enabled: bool | None = None,
     ) -> torch.autocast:
-        """``torch.autocast`` for this device; ``dtype=None`` is torch's default for its type."""
+        """``torch.autocast`` for this device; ``dtype=None`` is torch's default for its type.
+
+        Raises ValueError for a dtype with which torch would only warn and compute as before.
+        """
         import torch
 
         if isinstance(dtype, bool):
             raise TypeError(f"the first argument of autocast is dtype: write enabled={dtype}")
+        if enabled and dtype not in (None, torch.bfloat16, torch.float16):
+            raise ValueError(f"autocast computes in float16 or bfloat16, not in {dtype}")
         return torch.autocast(self.device.type, dtype, enabled, cache_enabled)
 
     def GradScaler(  # noqa: N802 - torch's name

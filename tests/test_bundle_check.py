@@ -413,6 +413,8 @@ def test_badges_count_what_ran_and_not_what_was_skipped() -> None:
 
 def test_the_table_shows_what_failed(tmp_path: Path) -> None:
     assert table(tmp_path) == "No result of real hardware is committed yet."
+    with pytest.raises(BundleError, match="is no folder: name the one"):
+        table(tmp_path / "gone")
     run = full_run("amd-mi300x", "rocm", 8)
     run.add(
         adopted(

@@ -138,6 +138,12 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
         (OutputError("cannot write \x1b[2J\u202ex"), 1, "cannot write [2J x"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (OSError(24, "Too many open files"), 1, "Too many open files; raise ulimit -n"),
+        (
+            ModuleNotFoundError("No module", name="rich"),
+            3,
+            "rich is not installed: install portagpu",
+        ),
+        (ModuleNotFoundError("No module", name="x"), 1, "unexpected ModuleNotFoundError"),
         (ZeroDivisionError("division"), 1, "unexpected ZeroDivisionError: division"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
@@ -288,8 +294,8 @@ def test_json_to_a_file_keeps_the_text(tmp_path: Path) -> None:
 
 def test_json_to_a_folder_is_one_clear_line(tmp_path: Path) -> None:
     done = _run("info", "--json", str(tmp_path))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("portagpu: cannot write ")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("portagpu: info: cannot write ")
     assert done.stderr.count("\n") == 1
 
 

@@ -248,6 +248,14 @@ def test_autocast_with_enabled_first_says_how_to_write_it(cpu, enabled):
         cpu.autocast(enabled)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float64, torch.float8_e4m3fn])
+def test_autocast_in_what_torch_ignores_is_refused(cpu, dtype):
+    with pytest.raises(ValueError, match=f"float16 or bfloat16, not in {dtype}"):
+        cpu.autocast(dtype)
+    with cpu.autocast(torch.float32, enabled=False):
+        pass
+
+
 def test_the_grad_scaler_scales_and_skips(cpu):
     weight = torch.nn.Parameter(torch.tensor([2.0]))
     optimizer = torch.optim.SGD([weight], lr=0.5)

@@ -61,6 +61,12 @@ MODELS = {
 }
 
 
+@pytest.mark.parametrize("mode", ["medium", "bf16", "", None])
+def test_another_mode_is_refused_with_those_there_are(mode: object) -> None:
+    with pytest.raises(ValueError, match=f"run in ieee or tf32, not {mode!r}"):
+        Float32Switch(Precision({}), mode)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_probe_names_the_arithmetic_of_a_model(name) -> None:
     model, expected = MODELS[name]

@@ -190,7 +190,7 @@ def test_two_identities_at_one_address_are_told(tmp_path: Path) -> None:
     ("files", "said"),
     [
         ({}, "no file in it is a recording"),
-        ({"a.txt": "hello"}, "a.txt: its format is not known"),
+        ({"a.txt": "hello"}, "a.txt: its format is not known; give what portagpu record or"),
         ({"a.txt": "hello", "b.bin": "\0\1"}, "no file in it is a recording"),
         ({MANIFEST: "{"}, "cannot be read"),
         ({MANIFEST: "[" * 100_000}, "cannot be read"),

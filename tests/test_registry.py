@@ -156,7 +156,12 @@ def test_a_wrong_variable_is_named(monkeypatch, value, message):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("cudda", "did you mean 'cuda'"), ("zzz", "installed are: cpu, cuda"), ("", "installed are")],
+    [
+        ("cudda", "did you mean 'cuda'"),
+        ("cuda,rocm", "name one backend; installed are: cpu, cuda"),
+        ("zzz", "installed are: cpu, cuda"),
+        ("", "installed are"),
+    ],
 )
 def test_an_unknown_name_is_answered_with_the_closest(monkeypatch, name, message):
     use_plugins(monkeypatch, cpu_plugin(), gpu_plugin())

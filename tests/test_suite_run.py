@@ -189,6 +189,17 @@ def test_broken_files_and_declarations_are_errors_of_the_suite(tmp_path: Path) -
     assert by_id(results)["rng/twice"].verdict is Verdict.PASS
 
 
+def test_a_broken_file_does_not_keep_what_is_asked_for_beside_it(tmp_path: Path) -> None:
+    write_cases(tmp_path, "import no_such_module\n", "test_graphs.py")
+    write_cases(tmp_path, '@case("rng/good", spec="Passes.")\ndef test_good(gpu): pass\n')
+    selection = Selection(only=("rng/go*", "graphs"))
+    results = conform("cpu", selection=selection, folder=tmp_path)
+    assert by_id(results)["rng/good"].verdict is Verdict.PASS
+    assert any("no_such_module" in each.reason for each in results)
+    (only,) = conform("cpu", selection=Selection(only=("graphs",)), folder=tmp_path)
+    assert "no_such_module" in only.reason
+
+
 def test_listing_a_broken_suite_is_one_error(tmp_path: Path) -> None:
     write_cases(tmp_path, "import no_such_module\n")
     with pytest.raises(SuiteError, match="no_such_module"):

@@ -186,6 +186,11 @@ def test_the_guide_lists_every_target_with_its_rate() -> None:
         if peak is not None:
             row = next(line for line in text.splitlines() if line.startswith(f"| `{target.id}` "))
             assert f"| {peak.value:g} ({peak.dtype}) |" in row, f"the guide's rate of {target.id}"
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{target.id}` "))
+        *_, facts, unverified, _ = row.split("|")
+        open_ones = [each for each in target.facts.values() if each.confidence == "unverified"]
+        counted = (len(target.facts), len(open_ones))
+        assert (int(facts), int(unverified)) == counted, f"the guide's facts of {target.id}"
 
 
 def test_the_example_of_the_guide_is_a_valid_target() -> None:
@@ -195,6 +200,8 @@ def test_the_example_of_the_guide_is_a_valid_target() -> None:
     target = parse_target(example)
     assert target.expected_failures[0].case_id_pattern == "memory/*[float64]"
     assert target.claims == ("collectives", "streams")
+    taken = {each for one in each_target() for each in one.match.pci_ids}
+    assert not taken & set(target.match.pci_ids), "beside the others the example is refused"
 
 
 def test_files_are_checked_from_the_command_line(tmp_path, capsys):

@@ -249,6 +249,15 @@ def test_an_unknown_architecture_names_the_known(asked: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("asked", "arch"),
+    [("mi300x", "gfx942"), ("MI300X", "gfx942"), ("H100", "sm_90"), ("rtx 4090", "sm_89")],
+)
+def test_a_product_in_the_place_of_an_architecture_is_told_its_own(asked: str, arch: str) -> None:
+    with pytest.raises(TargetNotFound, match=f"the architecture of '{asked}' is {arch};"):
+        load_architecture(asked)
+
+
 # dtypes and peaks
 
 

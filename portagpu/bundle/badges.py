@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bundle.check import read_bundle
 from portagpu.bundle.known import suite_and_area
+from portagpu.errors import BundleError
 from portagpu.registry import plugin
 from portagpu.results import Run
 from portagpu.verdicts import FAILING, Evidence, Verdict
@@ -57,8 +58,10 @@ def _executed(result: Result) -> bool:
 def table(folder: Path) -> str:
     """The bundles of ``folder`` as a Markdown table, the newest of a target first.
 
-    Raises BundleError for a bundle that is not valid.
+    Raises BundleError for a bundle that is not valid, and for what is no folder.
     """
+    if not folder.is_dir():
+        raise BundleError(f"{folder} is no folder: name the one with the bundles, matrix/results")
     bundles = [(path.name, read_bundle(path)) for path in sorted(folder.glob("*.json"))]
     if not bundles:
         return "No result of real hardware is committed yet."

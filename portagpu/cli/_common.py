@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from portagpu.results import Run
+
 STDOUT: Final = "-"
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
@@ -66,6 +68,12 @@ def check_outputs(*paths: str | os.PathLike[str] | None) -> None:
         raise click.UsageError(str(error)) from error
     if len(set(regular)) < len(regular):
         raise click.UsageError(f"two outputs go to {given[-1]}: give each a file of its own")
+
+
+def results_line(run: Run) -> str:
+    """ "12 results in 3.4 s"."""
+    count = len(run.results)
+    return f"{count} result{'' if count == 1 else 's'} in {run.info.duration_s:.1f} s"
 
 
 def terminal(stream: TextIO | None = None) -> Console | None:

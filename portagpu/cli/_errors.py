@@ -24,6 +24,8 @@ USAGE: Final = 2
 NOT_JUDGED: Final = 3
 INTERRUPTED: Final = 130
 
+_NEEDED: Final = ("click", "rich")
+"""What comes with portagpu, where it was installed and not only put on the path."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _LIMITED: Final = {
     errno.EMFILE: "ulimit -n",
@@ -74,6 +76,8 @@ def _judge(error: BaseException) -> tuple[int, str]:
     clicks = _judge_click(error)
     if clicks is not None:
         return clicks
+    if isinstance(error, ModuleNotFoundError) and error.name in _NEEDED:
+        return NOT_JUDGED, f"{error.name} is not installed: install portagpu itself with pip"
     if isinstance(error, OSError) and error.errno in _FULL:
         return FAILED, f"cannot write the output: {error.strerror}; free space, or write elsewhere"
     if isinstance(error, OSError) and error.errno in _LIMITED:

@@ -14,6 +14,7 @@ from portagpu.cli._common import (
     human_stream,
     json_option,
     require_torch,
+    results_line,
     terminal,
 )
 
@@ -150,5 +151,5 @@ def _show(run: Run, json_to: str | None) -> None:
     stream = human_stream(json_to)
     if run.results:
         show_table(run, terminal(stream), stream)
-    lines = ["", *notes(run), f"{len(run.results)} results in {run.info.duration_s:.1f} s"]
+    lines = ["", *notes(run), results_line(run)]
     click.echo("\n".join([*lines, run.summary_line()]), file=stream)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from portagpu.cli._common import STDOUT, check_outputs, human_stream, json_option, terminal
+from portagpu.cli._common import (
+    STDOUT,
+    check_outputs,
+    human_stream,
+    json_option,
+    results_line,
+    terminal,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +65,7 @@ def compile_kernels(
     lines = ["", *notes(run)]
     if cache.problem and not no_cache:
         lines.append(f"nothing was kept for the next time: {cache.problem}")
-    lines += [f"{len(run.results)} results in {run.info.duration_s:.1f} s", run.summary_line()]
+    lines += [results_line(run), run.summary_line()]
     click.echo("\n".join(lines), file=stream)
     if json_to == STDOUT:
         run.dump(sys.stdout)

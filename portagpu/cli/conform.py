@@ -16,6 +16,7 @@ from portagpu.cli._common import (
     human_stream,
     json_option,
     require_torch,
+    results_line,
     terminal,
     write_json,
 )
@@ -257,7 +258,7 @@ def summary(run: Run, machine: Machine | None) -> str:
     if run.results:
         parts.append("\n".join(_areas(run)))
     where = "" if machine is None else printable(f"on {machine.backend}, {machine.name}")
-    counts = f"{len(run.results)} results in {run.info.duration_s:.1f} s {where}".rstrip()
+    counts = f"{results_line(run)} {where}".rstrip()
     parts.append(f"{counts}\n{run.summary_line()}")
     return "\n\n".join(parts)
 

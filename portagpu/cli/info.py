@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from portagpu.cli._common import STDOUT, json_option, terminal, write_json
+from portagpu.cli._common import STDOUT, check_outputs, json_option, terminal, write_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,6 +33,7 @@ def info(replay: tuple[str, ...], topology: bool, json_to: str | None) -> None:
 
     Works without torch. What the machine does not show is written as "unknown".
     """
+    check_outputs(json_to)
     machine = _machine(replay)
     if topology:
         _topology(machine, json_to)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from portagpu.cli._common import STDOUT, human_stream, json_option, write_json
+from portagpu.cli._common import STDOUT, check_outputs, human_stream, json_option, write_json
+from portagpu.errors import OutputError
 
 
 @click.command()
@@ -22,7 +23,11 @@ def record(folder: str, json_to: str | None) -> None:
 
     if json_to not in (None, STDOUT) and Path(folder).resolve() in Path(json_to).resolve().parents:
         raise click.UsageError(f"--json {json_to} lies in {folder}, whose files are hashed")
-    saved = save(folder)
+    check_outputs(json_to)
+    try:
+        saved = save(folder)
+    except OutputError as error:
+        raise click.UsageError(str(error)) from error
     write_json(
         {
             "schema": "portagpu.recorded/1",

@@ -53,6 +53,7 @@ _PARTS: Final = (
 )
 
 
+_READ: Final = "what portagpu record or a vendor's tool wrote (docs/recordings.md)"
 NO_TREE: Final = Tree(Path(os.devnull))
 """Below a file there is nothing."""
 
@@ -138,9 +139,8 @@ def _opened(path: Path) -> tuple[list[Findings], Tree | None, dict[str, Any]]:
         found.extend(kernel_findings(tree))
     elif not manifest and not any(_says_something(each) for each in found):
         reasons = [problem for each in found for problem in each.problems]
-        raise RecordingError(
-            reasons[0] if len(reasons) == 1 else f"{path}: no file in it is a recording"
-        )
+        said = reasons[0] if len(reasons) == 1 else f"{path}: no file in it is a recording"
+        raise RecordingError(f"{said}; give {_READ}")
     return found, tree, manifest
 
 

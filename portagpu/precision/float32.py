@@ -57,10 +57,10 @@ class Float32Switch:
     __slots__ = ("_before", "arithmetic", "reason", "requested")
 
     def __init__(self, precision: Precision, requested: Arithmetic | str) -> None:
+        if requested not in _MODES:
+            raise ValueError(f"float32 products run in {' or '.join(_MODES)}, not {requested!r}")
         self.requested = Arithmetic(requested)
         """What was asked for."""
-        if self.requested not in _MODES:
-            raise ValueError(f"float32 products run in {' or '.join(_MODES)}, not {requested!r}")
         fast = self.requested is Arithmetic.TF32 and precision.tf32 is not Arithmetic.IEEE
         self.arithmetic = precision.tf32 if fast else Arithmetic.IEEE
         """What this device has for it, by its facts."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.errors import BackendNotFound
 from portagpu.paths import matrix_dir
 from portagpu.suite.child import Child, SuiteError
+from portagpu.suite.ids import matches
 from portagpu.suite.judge import audit, broken_file, elsewhere, excused, judge, unused
 from portagpu.suite.machine import Judged, Listed, Machine
 from portagpu.suite.select import EVERYTHING, Selection, SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from portagpu.results import Result, Verdict
@@ -129,11 +130,13 @@ class _Run:
 
     def _selected(self, collected: _Collected) -> list[Listed]:
         """The cases that are asked for; a file that cannot be read may be why there is none."""
+        asked = self.request.selection
+        if not collected.problems:
+            return asked.of(collected.cases)
+        found = replace(asked, only=_known(asked.only, collected.cases))
         try:
-            return self.request.selection.of(collected.cases)
+            return found.of(collected.cases) if bool(found.only) == bool(asked.only) else []
         except SelectionError:
-            if not collected.problems:
-                raise
             return []
 
     def _away(self, machine: Machine) -> None:
@@ -202,6 +205,11 @@ class _Run:
 
     def _limit(self, case: Listed) -> float:
         return case.timeout_s or self.request.timeout_s
+
+
+def _known(only: Sequence[str], cases: Sequence[Listed]) -> tuple[str, ...]:
+    """Those that name a case: the others' may stand in a file that cannot be read."""
+    return tuple(one for one in only if any(matches(one, each.id) for each in cases))
 
 
 def _lost(kind: str, reason: str, duration_s: float) -> dict[str, Any]:

@@ -139,11 +139,20 @@ def load_architecture(name: str) -> Target:
     family, known = _architecture(base_name(name))
     if family is not None:
         return _family_target(family)
-    near = closest(name, known)
-    offer = f"did you mean {' or '.join(near)}? " if near else ""
+    offer = _of_product(name)
+    if not offer:
+        near = closest(name, known)
+        offer = f"did you mean {' or '.join(near)}? " if near else ""
     raise TargetNotFound(
         f"there is no architecture {shown(name)}; {offer}known are {', '.join(known)}"
     )
+
+
+def _of_product(name: str) -> str:
+    """The architectures of the targets whose id has ``name`` in it, as a hint; else nothing."""
+    word = "".join(sign for sign in name.lower() if sign.isalnum())
+    archs = sorted({each.arch.name for each in load_targets().values() if word in each.id})
+    return f"the architecture of {shown(name)} is {' or '.join(archs)}; " if word and archs else ""
 
 
 def architecture_names() -> tuple[str, ...]:
