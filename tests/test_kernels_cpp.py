@@ -16,7 +16,7 @@ from portagpu.errors import MissingDependency, Unsupported
 from portagpu.kernels import cpp
 from portagpu.registry import backend
 from portagpu.sizing import Sizing
-from tests import lane_shim
+from tests import lane_shim, suite_harness
 
 pytestmark = [
     pytest.mark.torch,
@@ -261,3 +261,49 @@ def test_a_cupy_for_the_other_vendor_is_named(gpu):
     gpu.cupy.cuda.runtime.is_hip = not gpu.cupy.cuda.runtime.is_hip
     with pytest.raises(MissingDependency, match="another vendor"):
         cpp.sum_all(torch.ones(4), gpu=gpu)
+
+
+def suites_cases():
+    """The file of cases as the suite loads it."""
+    suite_harness.everything()
+    return sys.modules["portagpu_cases_test_kernels_configs"]
+
+
+@pytest.mark.parametrize("n", [1, 33, 65, 1000])
+def test_the_suites_case_passes_over_the_lanes(gpu, n):
+    gpu.plugin = SimpleNamespace(toolchain=object)
+    suites_cases().test_portable_kernels_in_cpp(gpu, torch, n)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [("scan_rows", "prefix sums of rows of 33"), ("rank_rows", "ranks of rows of 33")],
+)
+def test_the_suites_case_tells_what_is_wrong(gpu, monkeypatch, function, said):
+    gpu.plugin = SimpleNamespace(toolchain=object)
+    right = getattr(cpp, function)
+    monkeypatch.setattr(cpp, function, lambda *given, **options: right(*given, **options) + 1)
+    with pytest.raises(AssertionError, match=said):
+        suites_cases().test_portable_kernels_in_cpp(gpu, torch, 33)
+
+
+@pytest.mark.parametrize(("blocks", "right"), [(8, True), (6, False)])
+def test_the_suites_case_compares_the_drivers_occupancy(gpu, monkeypatch, blocks, right):
+    """On sm_90: 2048 threads a unit, 65536 registers over 32 for each of 256 threads: 8 blocks."""
+    kernel = SimpleNamespace(kernel=SimpleNamespace(ptr=7), num_regs=32, shared_size_bytes=0)
+    asked = []
+    driver = SimpleNamespace(
+        occupancyMaxActiveBlocksPerMultiprocessor=lambda *given: asked.append(given) or blocks
+    )
+    gpu.cupy.cuda.driver = driver
+    monkeypatch.setattr(FakeCupy, "get_function", lambda self, name: kernel)
+    gpu.arch, gpu.target = Arch("nvidia", "sm_90", 32), None
+    gpu.cupy.cuda.runtime.is_hip = False
+    gpu.plugin = SimpleNamespace(toolchain=object)
+    check = suites_cases().test_occupancy_is_the_drivers
+    if right:
+        check(gpu, "warp_scan", 256)
+        assert asked == [(7, 256, 0)] * 4
+    else:
+        with pytest.raises(AssertionError, match="8 blocks a unit by our rule, 6 by the driver's"):
+            check(gpu, "warp_scan", 256)

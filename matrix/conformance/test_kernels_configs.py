@@ -6,11 +6,12 @@ import importlib.util
 from importlib.resources import files
 
 from portagpu import kernels
-from portagpu.errors import Unsupported
-from portagpu.kernels import plan, reference
+from portagpu.errors import MissingDependency, Unsupported
+from portagpu.kernels import cpp, plan, reference
 from portagpu.kernels.catalogue import VARIANTS
+from portagpu.sizing import occupancy
 from portagpu.suite import NotClaimed, NotHere, case, refused
-from portagpu.target import load_target
+from portagpu.target import load_architecture, load_target
 
 # B a block can have: CUDA C++ Programming Guide, table of compute capabilities (227 and 99 KiB);
 # LLVM, AMDGPUUsage, and AMD's CDNA 4 ISA guide for gfx950 (64 and 160 KiB)
@@ -196,3 +197,99 @@ def test_fp8_product(gpu, torch):
         found = kernels.matmul(a, b).double()
         off = (found - reference.matmul(a, b)).abs() > reference.matmul_bound(a, b)
         assert not bool(off.any()), f"{int(off.sum())} elements of a product of {name} are wrong"
+
+
+@case(
+    "kernels/portable-kernels",
+    spec="Each kernel in Triton is within its bound of float64 on the device, over rows that are "
+    "no whole blocks.",
+    outcome="bounded: by portagpu.kernels.reference, for each kernel its own",
+    traps=("K01", "K05"),
+    params={"kernel": ("copy", "triad", "sum", "softmax", "rms_norm", "quantize_fp8")},
+    timeout_s=120.0,
+)
+def test_portable_kernels(gpu, torch, kernel):
+    _runs_triton(gpu, torch)
+    if kernel == "quantize_fp8" and gpu.precision.fp8 is None:
+        ones = torch.ones(2, 2, device=gpu.device)
+        refused(lambda: kernels.quantize_fp8(ones), Unsupported, "an fp8 that is not there")
+        raise NotClaimed(f"{gpu.arch} has no fp8 of its own")
+    draw = torch.Generator().manual_seed(1)
+    for rows, columns in ((1, 1), (3, 33), (5, 1000), (2, 5000)):
+        x, y = (torch.randn(rows, columns, generator=draw).bfloat16() for _ in range(2))
+        here = x.to(gpu.device)
+        if kernel == "quantize_fp8":
+            values, scale = kernels.quantize_fp8(here)
+            found = values.cpu().double() * scale.cpu().double().unsqueeze(-1)
+            exact, bound = x.double(), reference.quantize_fp8_bound(x, values.dtype)
+        else:
+            more = {"triad": (y, 3.0), "rms_norm": (y[0],)}.get(kernel, ())
+            there = [each.to(gpu.device) if hasattr(each, "to") else each for each in more]
+            found = getattr(kernels, kernel)(here, *there).cpu().double()
+            exact = getattr(reference, kernel)(x, *more).double()
+            measure = getattr(reference, f"{kernel}_bound", None)
+            bound = torch.zeros_like(exact) if measure is None else measure(x, *more)
+        off = int(((found - exact).abs() > bound).sum())
+        assert not off, f"{kernel} of {rows} x {columns}: {off} elements are beyond their bound"
+
+
+@case(
+    "kernels/portable-kernels-in-cpp",
+    spec="Each kernel in C++ gives exact sums, prefix sums, ranks and counts on the device, over "
+    "rows that are no whole warps.",
+    traps=("K01", "K02", "K03", "K05"),
+    params={"n": (1, 31, 33, 63, 65, 1000)},
+    timeout_s=120.0,
+)
+def test_portable_kernels_in_cpp(gpu, torch, n):
+    draw = torch.Generator().manual_seed(n)
+    values = torch.randint(0, 100, (5, n), generator=draw, dtype=torch.int32)
+    here = values.to(gpu.device)
+    if gpu.plugin.toolchain() is None:
+        refused(lambda: cpp.sum_rows(here, gpu=gpu), Unsupported, "a kernel in C++")
+        raise NotClaimed(f"the {gpu.name} backend runs no C++; kernels raised Unsupported")
+    try:
+        sums = cpp.sum_rows(here, gpu=gpu)
+    except MissingDependency as error:
+        raise NotClaimed(str(error)) from error
+    odd = values % 2 == 1
+    ranks = odd.cumsum(1) - odd.long()
+    pairs = {
+        "sums": (sums, values.long().sum(1)),
+        "prefix sums": (cpp.scan_rows(here, gpu=gpu), values.long().cumsum(1)),
+        "ranks": (cpp.rank_rows(here % 2 == 1, gpu=gpu), ranks),
+        "the sum": (cpp.sum_all(here, gpu=gpu), values.long().sum()),
+        "counts": (
+            cpp.histogram(here.flatten(), 100, gpu=gpu),
+            torch.bincount(values.flatten(), minlength=100),
+        ),
+    }
+    for what, (found, exact) in pairs.items():
+        wrong = int((found.cpu() != exact).sum())
+        assert not wrong, f"{what} of rows of {n}: {wrong} of {exact.numel()} are wrong"
+
+
+@case(
+    "kernels/occupancy-is-the-drivers",
+    spec="The blocks that a unit holds of each kernel in C++ are as many as the driver says, for "
+    "the registers and the shared memory that it states.",
+    traps=("K09",),
+    params={"source": tuple(cpp.KERNELS), "threads": (64, 256)},
+    timeout_s=120.0,
+)
+def test_occupancy_is_the_drivers(gpu, source, threads):
+    first = cpp.KERNELS[source][0]
+    if gpu.plugin.toolchain() is None:
+        refused(lambda: cpp.loaded(source, first, threads, gpu=gpu), Unsupported, "its occupancy")
+        raise NotClaimed(f"the {gpu.name} backend runs no C++; occupancy raised Unsupported")
+    for function in cpp.KERNELS[source]:
+        try:
+            found = cpp.loaded(source, function, threads, gpu=gpu)
+        except MissingDependency as error:
+            raise NotClaimed(str(error)) from error
+        target = gpu.target or load_architecture(gpu.arch.name)
+        ours = occupancy(target, threads, max(found.registers, 1), found.shared_memory)
+        told = f"{function} in blocks of {threads} threads with {found.registers} registers"
+        assert ours.blocks == found.blocks, (
+            f"{told}: {ours.blocks} blocks a unit by our rule, {found.blocks} by the driver's"
+        )

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 SUITE: Final = "performance"
 
-SCALES: Final[Mapping[str, float]] = {"TFLOPS": 1e12, "TOPS": 1e12, "GB/s": 1e9}
-"""Work per second in each unit of rate: decimal, 1 GB is 1e9 bytes."""
+SCALES: Final[Mapping[str, float]] = {"TFLOPS": 1e12, "TOPS": 1e12, "GB/s": 1e9, "1": 1.0}
+"""Work per second in each unit of rate: decimal, 1 GB is 1e9 bytes; "1" is a ratio of two."""
 TIME_SCALES: Final[Mapping[str, float]] = {"us": 1e6}
 """Seconds in each unit of time."""
 
@@ -58,6 +58,8 @@ class Case:
     counts: str = ""
     checks: str = ""
     does_not_show: str = ""
+    least: float | None = None
+    """What this project holds the value to wherever it is measured; None where it is not held."""
     absent: Absent | None = None
 
 

@@ -50,6 +50,8 @@ def judge(
 
     ``size_bytes`` is the size of the value where the case has one; ``versions`` is what runs.
     """
+    if case.least is not None:
+        return _held_to_least(case, case.least, summary)
     if target is None:
         return Opinion(Verdict.UNVERIFIED, "this machine matches no target with expectations")
     most = ceiling(case, target)
@@ -75,6 +77,23 @@ def judge(
     # which algorithm ran is the library's choice: being inside any of them is enough
     best = min(opinions, key=lambda opinion: _ORDER.index(opinion.verdict))
     return Opinion(best.verdict, best.reason, best.expected, share)
+
+
+def _held_to_least(case: Case, least: float, summary: Summary) -> Opinion:
+    """What this project asks of its own code on any hardware."""
+    source = "what portagpu's kernels are held to"
+    expected = {
+        "reference": least,
+        "lower": 0.0,
+        "upper": None,
+        "unit": case.unit,
+        "source": source,
+        "statistic": "median",
+    }
+    if summary.median >= least:
+        return Opinion(Verdict.PASS, f"at least {least:g}, {source}", expected)
+    reason = f"the median of {summary.median:.3g} is below {least:g}, {source}"
+    return Opinion(Verdict.FAIL, reason, expected)
 
 
 _ORDER: Final = (Verdict.PASS, Verdict.UNVERIFIED, Verdict.FAIL)

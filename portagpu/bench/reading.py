@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from portagpu.bench.timing import Stopwatch, Timing
 
@@ -59,6 +59,10 @@ class Reading:
     def keep(self, timing: Timing, *, work: float = 0.0, x: float = 0.0) -> None:
         """Add what was timed at size ``x``."""
         self.points.append(Point(x, list(timing.seconds), timing.repeats, work))
+
+    def keep_ratios(self, times: Sequence[float], *, repeats: int, work: float) -> None:
+        """Add times over those of something else, measured in turns; ``work`` over the other's."""
+        self.points.append(Point(0.0, list(times), repeats, work))
 
     def reject(self, sentence: str) -> None:
         """Note that a value was wrong; the first sentence stays."""

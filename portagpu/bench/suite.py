@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from portagpu.bench.effort import Effort
     from portagpu.target import Target
 
-AREAS: Final = ("gemm", "memory", "transfer", "launch", "collectives")
+AREAS: Final = ("gemm", "memory", "transfer", "launch", "kernels", "collectives")
 """In the order in which they run."""
 
 

@@ -7,16 +7,26 @@ from __future__ import annotations
 
 from portagpu.kernels.cpp.compile import compile_kernel, compile_source
 from portagpu.kernels.cpp.compiled import CompiledKernel, CompileError
-from portagpu.kernels.cpp.run import histogram, rank_rows, scan_rows, sum_all, sum_rows
+from portagpu.kernels.cpp.run import (
+    Loaded,
+    histogram,
+    loaded,
+    rank_rows,
+    scan_rows,
+    sum_all,
+    sum_rows,
+)
 from portagpu.kernels.cpp.sources import KERNELS, read_source
 
 __all__ = [
     "KERNELS",
     "CompileError",
     "CompiledKernel",
+    "Loaded",
     "compile_kernel",
     "compile_source",
     "histogram",
+    "loaded",
     "rank_rows",
     "read_source",
     "scan_rows",

@@ -11,6 +11,7 @@ dtype or layout: tensors are contiguous.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -121,6 +122,39 @@ def histogram(
     return counts[:bins]
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What the driver says of a loaded function: of a thread, a block, and a unit."""
+
+    registers: int
+    shared_memory: int
+    blocks: int
+
+
+def loaded(source: str, function: str, threads: int, *, gpu: Backend | None = None) -> Loaded:
+    """What the device's driver makes of a function of :data:`KERNELS` in blocks of ``threads``.
+
+    ``blocks`` is the driver's own occupancy, in blocks a unit; registers are a thread's, shared
+    memory a block's in bytes. Raises as the kernels do on a device without them.
+    """
+    from portagpu.registry import backend
+
+    gpu = backend() if gpu is None else gpu
+    _refuse_without_cpp(gpu)
+    cupy = _cupy(gpu)
+    with cupy.cuda.Device(gpu.device.index):
+        kernel = _module(cupy, source).get_function(function)
+        blocks = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
+            kernel.kernel.ptr, threads, 0
+        )
+        return Loaded(kernel.num_regs, kernel.shared_size_bytes, blocks)
+
+
+def _refuse_without_cpp(gpu: Backend) -> None:
+    if gpu.arch.vendor not in _CUPY:
+        raise Unsupported(f"{gpu.name} runs no CUDA or HIP C++; portagpu.kernels.cpp needs a GPU")
+
+
 def _input(x: Any, kinds: dict[str, str], gpu: Backend | None) -> tuple[Backend, torch.Tensor, str]:
     """The device, the tensor without a copy, and the suffix of the kernel for its dtype."""
     import torch
@@ -128,8 +162,7 @@ def _input(x: Any, kinds: dict[str, str], gpu: Backend | None) -> tuple[Backend,
     from portagpu.registry import backend
 
     gpu = backend() if gpu is None else gpu
-    if gpu.arch.vendor not in _CUPY:
-        raise Unsupported(f"{gpu.name} runs no CUDA or HIP C++; portagpu.kernels.cpp needs a GPU")
+    _refuse_without_cpp(gpu)
     if isinstance(x, torch.Tensor):
         tensor = x.detach()
     elif hasattr(x, "__dlpack__"):

@@ -1,0 +1,269 @@
+"""The portable kernels beside torch's own operators, measured in turns in one run.
+
+A value is a ratio of times, so that neither the clock nor the device's state is in it. ``[torch]``
+is how many times as fast the kernel is as torch's operator; ``[copy]`` is the share of the
+bandwidth of torch's copy of the same tensor at which it moves what it has to read and write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.bench.cases import Absent, Case, cache_sentence, large_array_bytes
+from portagpu.bench.effort import Effort
+from portagpu.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from portagpu.bench.device import Device
+    from portagpu.target import Target
+    from portagpu.world import Rank
+
+_OF_COPY: Final = 0.9
+_OF_TORCH: Final = 0.95
+"""What a kernel is held to: it is of no use where it is much slower than what torch has."""
+_BOUND_BY_MEMORY: Final = ("copy", "triad", "sum", "softmax", "rms_norm", "quantize_fp8")
+_HELD_TO_TORCH: Final = ("softmax", "rms_norm", "quantize_fp8")
+
+METRICS: Final = tuple(f"kernels/{name}" for name in (*_BOUND_BY_MEMORY, "matmul"))
+
+_SEED: Final = 20240305
+_COLUMNS: Final = 4096
+_EDGE: Final = {Effort.QUICK: 4096, Effort.FULL: 8192}
+_SCALAR: Final = 3.0
+_CHECKED_ROWS: Final = 64
+
+
+def cases(*, device: Device, effort: Effort, world: int, target: Target | None) -> list[Case]:
+    """Each kernel that memory bounds against a copy, and those that torch has against torch's."""
+    del world, target
+    array = large_array_bytes(device, arrays=6)
+    absent = None
+    if not device.wide:
+        absent = Absent(Verdict.SKIP, "Triton builds for GPUs only, and this device is a CPU")
+    rows = {"rows": max(array // (2 * _COLUMNS), _CHECKED_ROWS), "columns": _COLUMNS}
+    edge = _EDGE[effort]
+    found = [(name, "copy", _OF_COPY, rows) for name in _BOUND_BY_MEMORY]
+    found += [(name, "torch", _OF_TORCH, rows) for name in _HELD_TO_TORCH]
+    listed = [
+        Case(
+            id=f"kernels/{name}[{other}]",
+            metric=f"kernels/{name}",
+            area="kernels",
+            unit="1",
+            function="against",
+            arguments={"kernel": name, "other": other, "dtype": "bfloat16", **sizes},
+            shape={"array_bytes": 2 * sizes["rows"] * sizes["columns"], "dtype": "bf16"},
+            counts=_COUNTS[other],
+            checks=f"the first and last {_CHECKED_ROWS} rows within the kernel's bound of float64",
+            does_not_show=cache_sentence(device, array),
+            least=least,
+            absent=absent,
+        )
+        for name, other, least, sizes in found
+    ]
+    product = Case(
+        id=f"kernels/matmul[{edge}]",
+        metric="kernels/matmul",
+        area="kernels",
+        unit="1",
+        function="against",
+        arguments={
+            "kernel": "matmul",
+            "other": "torch",
+            "dtype": "bfloat16",
+            "rows": edge,
+            "columns": edge,
+        },
+        shape={"m": edge, "n": edge, "k": edge, "dtype": "bf16"},
+        counts=_COUNTS["torch"],
+        checks=f"the first and last {_CHECKED_ROWS} rows within the kernel's bound of float64",
+        does_not_show="other shapes, or a config that was tuned for this one",
+        absent=absent,
+    )
+    return [*listed, product]
+
+
+_COUNTS: Final = {
+    "copy": "the bytes that must be read and written, over the kernel's time; the same of a copy",
+    "torch": "the time of torch's own operator over the kernel's",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """``ours`` and ``theirs`` are calls to be timed; ``wrong`` says what of a result is wrong.
+
+    ``share`` is the work of one of our calls over that of one of theirs.
+    """
+
+    ours: Callable[[], Any]
+    theirs: Callable[[], Any]
+    wrong: Callable[[Any], str]
+    share: float = 1.0
+
+
+def against(
+    rank: Rank, *, effort: str, kernel: str, other: str, dtype: str, rows: int, columns: int
+) -> dict[str, Any]:
+    """Time ``kernel`` and what it is held against in turns, after its result was checked."""
+    from importlib.util import find_spec
+
+    from portagpu.bench.effort import PACES
+    from portagpu.bench.reading import Reading
+    from portagpu.bench.timing import Stopwatch, measure
+
+    stopwatch = Stopwatch(rank.gpu)
+    reading = Reading.start(stopwatch)
+    reading.notes = {"seed": _SEED}
+    if find_spec("triton") is None:
+        reading.skip = "triton is not installed: it comes with torch's builds for GPUs"
+        return reading.to_json()
+    if kernel == "quantize_fp8" and rank.gpu.precision.fp8 is None:
+        reading.skip = f"{rank.gpu.arch} has no fp8 of its own"
+        return reading.to_json()
+    work = prepared(rank, kernel, other, dtype, rows, columns)
+    rank.step(f"checking {kernel}")
+    if wrong := work.wrong(work.ours()):
+        reading.reject(f"{kernel}: {wrong}")
+        return reading.to_json()
+    rank.step(f"timing {kernel}")
+    pace = PACES[Effort(effort)]
+    theirs, ours = (measure(stopwatch, each, pace) for each in (work.theirs, work.ours))
+    times = []
+    for turn in range(len(ours.seconds)):
+        pair = [
+            ("ours", partial(stopwatch.time, work.ours, ours.repeats)),
+            ("theirs", partial(stopwatch.time, work.theirs, theirs.repeats)),
+        ]
+        # each goes first as often: what the one leaves in a cache helps the other
+        taken = {name: call() for name, call in (pair if turn % 2 else pair[::-1])}
+        times.append(taken["ours"] / ours.repeats / (taken["theirs"] / theirs.repeats))
+    reading.keep_ratios(times, repeats=ours.repeats, work=work.share)
+    return reading.to_json()
+
+
+def prepared(rank: Rank, kernel: str, other: str, dtype: str, rows: int, columns: int) -> Work:
+    """The calls on random operands of ``rows`` x ``columns`` elements."""
+    import torch
+
+    gpu = rank.gpu
+    generator = torch.Generator(gpu.device).manual_seed(_SEED)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        values = torch.randn(*shape, generator=generator, device=gpu.device)
+        return values.to(getattr(torch, dtype))
+
+    x = drawn(rows, columns)
+    second = drawn(columns) if kernel == "rms_norm" else drawn(rows, columns)
+    ours, theirs, wrong = _calls(gpu, kernel, x, second)
+    if other == "torch":
+        return Work(ours, theirs, wrong)
+    fp8 = 1 / x.element_size()
+    moved = {"copy": 2.0, "triad": 3.0, "sum": 1.0, "quantize_fp8": 1 + fp8}.get(kernel, 2.0)
+    return Work(ours, x.clone, wrong, share=moved / 2)
+
+
+def _calls(
+    gpu: Any, kernel: str, x: torch.Tensor, second: torch.Tensor
+) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[Any], str]]:
+    """(our call, torch's, what is wrong with a result of ours)."""
+    import torch
+    from torch.nn import functional
+
+    from portagpu import kernels
+    from portagpu.kernels import reference
+
+    ours: Callable[[], Any] = partial(getattr(kernels, kernel), x)
+    if kernel == "copy":
+        return ours, x.clone, partial(_off_rows, reference.copy, None, (x,))
+    if kernel == "sum":
+        return ours, partial(torch.sum, x, dtype=torch.float32), partial(_off_sum, x)
+    if kernel == "softmax":
+        wrong = partial(_off_rows, reference.softmax, reference.softmax_bound, (x,))
+        return ours, partial(torch.softmax, x, -1), wrong
+    if kernel == "quantize_fp8":
+        fp8 = gpu.precision.fp8.e4m3
+        return ours, partial(_quantised_by_torch, x, fp8), partial(_off_quantised, x, fp8)
+    ours = partial(getattr(kernels, kernel), x, second)
+    if kernel == "rms_norm":
+        normed = partial(functional.rms_norm, x, (x.shape[-1],), second, 1e-6)
+        # the weight belongs to every row
+        wrong = partial(
+            _off_rows,
+            lambda rows: reference.rms_norm(rows, second),
+            lambda rows: reference.rms_norm_bound(rows, second),
+            (x,),
+        )
+        return ours, normed, wrong
+    if kernel == "triad":
+        wrong = partial(
+            _off_rows,
+            lambda b, c: reference.triad(b, c, _SCALAR),
+            lambda b, c: reference.triad_bound(b, c, _SCALAR),
+            (x, second),
+        )
+        theirs = partial(torch.add, x, second, alpha=_SCALAR)
+        return partial(kernels.triad, x, second, _SCALAR), theirs, wrong
+    wrong = partial(
+        _off_rows,
+        lambda rows: reference.matmul(rows, second),
+        lambda rows: reference.matmul_bound(rows, second),
+        (x,),
+    )
+    return ours, partial(torch.matmul, x, second), wrong
+
+
+def _ends(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return torch.cat([tensor[:_CHECKED_ROWS], tensor[-_CHECKED_ROWS:]])
+
+
+def _off_rows(
+    exact: Callable[..., torch.Tensor],
+    bound: Callable[..., torch.Tensor] | None,
+    operands: tuple[torch.Tensor, ...],
+    found: torch.Tensor,
+) -> str:
+    """How many elements of the first and last rows are further off than the bound."""
+    ends = [_ends(each) for each in operands]
+    right = exact(*ends).double()
+    allowed = 0.0 if bound is None else bound(*ends)
+    return _told((_ends(found).double() - right).abs() <= allowed)
+
+
+def _off_sum(x: torch.Tensor, found: torch.Tensor) -> str:
+    from portagpu.kernels import reference
+
+    return _told((found.double() - reference.sum(x)).abs() <= reference.sum_bound(x))
+
+
+def _off_quantised(
+    x: torch.Tensor, fp8: torch.dtype, found: tuple[torch.Tensor, torch.Tensor]
+) -> str:
+    from portagpu.kernels import reference
+
+    values, scales = (_ends(each) for each in found)
+    again = values.double() * scales.double().unsqueeze(-1)
+    ends = _ends(x)
+    return _told((again - ends.double()).abs() <= reference.quantize_fp8_bound(ends, fp8))
+
+
+def _told(right: torch.Tensor) -> str:
+    off = int((~right).sum())
+    return f"{off} of {right.numel()} elements are further off than their bound" if off else ""
+
+
+def _quantised_by_torch(x: torch.Tensor, fp8: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """What torch's own operators come to, one after the other."""
+    import torch
+
+    limit = torch.finfo(fp8).max
+    scale = x.abs().amax(-1, keepdim=True).float() / limit
+    return (x / scale).clamp(-limit, limit).to(fp8), scale.squeeze(-1)
