@@ -262,7 +262,10 @@ class IgnoresPriority(CpuBackend):
 
 class SilentGraph(CpuBackend):
     def Graph(self):  # noqa: N802
-        return contextlib.nullcontext(SimpleNamespace(replay=lambda: None))
+        return SimpleNamespace(replay=lambda: None)
+
+    def graph(self, cuda_graph, pool=None, stream=None, capture_error_mode="global"):
+        return contextlib.nullcontext(cuda_graph)
 
 
 class SilentPin(CpuBackend):
