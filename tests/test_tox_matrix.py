@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import venv
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -16,7 +17,6 @@ from tests.conftest import CHILD_LIMIT_S, ROOT, Child
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 pytest.importorskip("tox")
 
@@ -156,7 +156,7 @@ def test_compile_environment_installs_what_its_target_needs(
     }
     assert (settings["skip_install"], settings["extras"]) == ("False", "compile")
     assert settings["deps"] == deps
-    assert settings["env_dir"].endswith(f"/work/{folder}")
+    assert Path(settings["env_dir"]).name == folder
     assert settings["commands"] == f"python -m portagpu compile --target {target}"
 
 
