@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 import numpy as np
 
 from portagpu.arch import Arch
+from portagpu.compile.toolchain import toolchain_of
 from portagpu.errors import MissingDependency, Unsupported
 from portagpu.kernels import cpp
 from portagpu.registry import backend
@@ -81,9 +82,12 @@ def gpu(request, monkeypatch):
     arch = {32: Arch("nvidia", "sm_90", 32), 64: Arch("amd", "gfx942", 64)}[warp_size]
     cupy = FakeCupy(warp_size, is_hip=arch.vendor == "amd")
     monkeypatch.setitem(sys.modules, "cupy", cupy)
+    found = toolchain_of(arch.vendor)
+    assert found is not None
     return SimpleNamespace(
         name="fake",
         arch=arch,
+        plugin=SimpleNamespace(toolchain=lambda: found[1]),
         device=torch.device("cpu"),
         sizing=Sizing(warp_size, 2, 1024, 2048, 16),
         current_stream=lambda: SimpleNamespace(cuda_stream=1234),
@@ -271,7 +275,6 @@ def suites_cases():
 
 @pytest.mark.parametrize("n", [1, 33, 65, 1000])
 def test_the_suites_case_passes_over_the_lanes(gpu, n):
-    gpu.plugin = SimpleNamespace(toolchain=object)
     suites_cases().test_portable_kernels_in_cpp(gpu, torch, n)
 
 
@@ -280,7 +283,6 @@ def test_the_suites_case_passes_over_the_lanes(gpu, n):
     [("scan_rows", "prefix sums of rows of 33"), ("rank_rows", "ranks of rows of 33")],
 )
 def test_the_suites_case_tells_what_is_wrong(gpu, monkeypatch, function, said):
-    gpu.plugin = SimpleNamespace(toolchain=object)
     right = getattr(cpp, function)
     monkeypatch.setattr(cpp, function, lambda *given, **options: right(*given, **options) + 1)
     with pytest.raises(AssertionError, match=said):
@@ -299,7 +301,7 @@ def test_the_suites_case_compares_the_drivers_occupancy(gpu, monkeypatch, blocks
     monkeypatch.setattr(FakeCupy, "get_function", lambda self, name: kernel)
     gpu.arch, gpu.target = Arch("nvidia", "sm_90", 32), None
     gpu.cupy.cuda.runtime.is_hip = False
-    gpu.plugin = SimpleNamespace(toolchain=object)
+    gpu.plugin.toolchain = lambda: toolchain_of("nvidia")[1]
     check = suites_cases().test_occupancy_is_the_drivers
     if right:
         check(gpu, "warp_scan", 256)

@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.compile.toolchain import CodeError, MachineCode, Toolchain
+from portagpu.compile.toolchain import CodeError, Cupy, MachineCode, Toolchain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +32,8 @@ class CudaToolchain(Toolchain):
     """Triton's backend ``cuda``, which names a GPU by its compute capability, and NVRTC."""
 
     vendor = "nvidia"
+    # streams of others have their present form from CuPy 14 on
+    cupy = Cupy("'cupy-cuda13x>=14' (cupy-cuda12x where torch.version.cuda is 12)", is_hip=False)
 
     def triton_target(self, arch: str) -> tuple[str, int | str]:
         """``("cuda", 90)`` for "sm_90"; raises ValueError for what is not of that form."""

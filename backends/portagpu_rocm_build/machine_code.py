@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from portagpu.compile.toolchain import CodeError, MachineCode, Toolchain
+from portagpu.compile.toolchain import CodeError, Cupy, MachineCode, Toolchain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,6 +39,8 @@ class RocmToolchain(Toolchain):
     """Triton's backend ``hip``, which names a GPU by its architecture, and clang."""
 
     vendor = "amd"
+    # streams of others have their present form from CuPy 14 on
+    cupy = Cupy("'cupy-rocm-7-0>=14'", is_hip=True)
 
     def triton_target(self, arch: str) -> tuple[str, int | str]:
         """``("hip", "gfx942")``."""

@@ -75,6 +75,17 @@ def _is_count(name: str, value: Any) -> bool:
     return value is None and name in _MAYBE_NONE
 
 
+@dataclass(frozen=True, slots=True)
+class Cupy:
+    """The CuPy that launches a vendor's C++: what to give pip, and whether it is a HIP build.
+
+    No extra can name the distribution, because it goes by the driver.
+    """
+
+    install: str
+    is_hip: bool
+
+
 class Toolchain(ABC):
     """One vendor's side of a compilation. Imports neither torch nor triton by itself.
 
@@ -82,6 +93,8 @@ class Toolchain(ABC):
     """
 
     vendor: ClassVar[str]
+    cupy: ClassVar[Cupy | None] = None
+    """What launches kernels in C++ on this vendor's devices; None where nothing does."""
 
     @abstractmethod
     def triton_target(self, arch: str) -> tuple[str, int | str]:

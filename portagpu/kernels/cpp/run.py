@@ -23,15 +23,10 @@ from portagpu.sizing.kernel import whole
 if TYPE_CHECKING:
     import torch
 
+    from portagpu.compile.toolchain import Cupy
     from portagpu.contract import Backend
     from portagpu.sizing import Launch
 
-_CUPY: Final = {
-    "nvidia": (False, "'cupy-cuda13x>=14' (cupy-cuda12x where torch.version.cuda is 12)"),
-    "amd": (True, "'cupy-rocm-7-0>=14'"),
-}
-"""By vendor: whether CuPy is a HIP build, and its distribution, which no extra can name: it goes by
-the driver. Streams of others have their present form from CuPy 14 on."""
 _OPTIONS: Final = ("--std=c++17",)
 _NUMBERS: Final = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64"}
 _INTEGERS: Final = {"int32": "i32", "int64": "i64"}
@@ -140,7 +135,6 @@ def loaded(source: str, function: str, threads: int, *, gpu: Backend | None = No
     from portagpu.registry import backend
 
     gpu = backend() if gpu is None else gpu
-    _refuse_without_cpp(gpu)
     cupy = _cupy(gpu)
     with cupy.cuda.Device(gpu.device.index):
         kernel = _module(cupy, source).get_function(function)
@@ -150,9 +144,12 @@ def loaded(source: str, function: str, threads: int, *, gpu: Backend | None = No
         return Loaded(kernel.num_regs, kernel.shared_size_bytes, blocks)
 
 
-def _refuse_without_cpp(gpu: Backend) -> None:
-    if gpu.arch.vendor not in _CUPY:
+def _launcher(gpu: Backend) -> Cupy:
+    """The CuPy for this device; raises Unsupported where nothing launches C++ on it."""
+    toolchain = gpu.plugin.toolchain()
+    if toolchain is None or toolchain.cupy is None:
         raise Unsupported(f"{gpu.name} runs no CUDA or HIP C++; portagpu.kernels.cpp needs a GPU")
+    return toolchain.cupy
 
 
 def _input(x: Any, kinds: dict[str, str], gpu: Backend | None) -> tuple[Backend, torch.Tensor, str]:
@@ -162,7 +159,7 @@ def _input(x: Any, kinds: dict[str, str], gpu: Backend | None) -> tuple[Backend,
     from portagpu.registry import backend
 
     gpu = backend() if gpu is None else gpu
-    _refuse_without_cpp(gpu)
+    _launcher(gpu)
     if isinstance(x, torch.Tensor):
         tensor = x.detach()
     elif hasattr(x, "__dlpack__"):
@@ -231,16 +228,16 @@ def _module(cupy: Any, source: str) -> Any:
 
 
 def _cupy(gpu: Backend) -> Any:
-    is_hip, distribution = _CUPY[gpu.arch.vendor]
+    needed = _launcher(gpu)
     try:
         cupy = import_module("cupy")
     except ImportError as error:
         raise MissingDependency(
-            f"kernels in C++ need CuPy ({error}): pip install {distribution}"
+            f"kernels in C++ need CuPy ({error}): pip install {needed.install}"
         ) from error
-    if bool(cupy.cuda.runtime.is_hip) != is_hip:
+    if bool(cupy.cuda.runtime.is_hip) != needed.is_hip:
         raise MissingDependency(
             f"the installed CuPy is made for another vendor than {gpu.arch.vendor}: uninstall it, "
-            f"and pip install {distribution}"
+            f"and pip install {needed.install}"
         )
     return cupy
