@@ -169,7 +169,7 @@ def test_a_disk_that_fills_while_it_runs_hides_no_verdict(
     gives: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gives(PASSED, FAILED)
-    monkeypatch.setattr("portagpu.cli.conform.check_outputs", lambda *paths: None)
+    monkeypatch.setattr("portagpu.cli._common.check_writable", lambda path: None)
     assert cli.main(["conform", "--junit", "/dev/full"]) == 1
     captured = capsys.readouterr()
     assert "FAIL: memory/bad" in captured.out

@@ -102,18 +102,20 @@ def test_several_processes_are_refused(project: Path, options: tuple[str, ...]) 
 
 
 def test_strict_fails_what_was_not_judged(project: Path) -> None:
-    options = ("--portagpu-backend", "cpu", "-k", "memory/not-here")
+    options = ("--portagpu-backend", "cpu", "-k", "here")
     cases = project / "cases"
     cases.mkdir()
     (cases / "test_memory.py").write_text(
         "from portagpu.suite import NotHere, case\n"
         '@case("memory/not-here", spec="Needs another machine.")\n'
-        'def test_not_here(gpu): raise NotHere("needs another machine")\n',
+        'def test_not_here(gpu): raise NotHere("needs another machine")\n'
+        '@case("memory/here", spec="Needs nothing.")\ndef test_here(gpu): pass\n',
         encoding="utf-8",
     )
     (project / "conftest.py").write_text(
         "from pathlib import Path\nimport portagpu.suite.runner as runner\n"
-        f"runner._folder = lambda folder: Path({str(cases)!r})\n",
+        f"runner._folder = lambda folder: Path({str(cases)!r})\n"
+        "runner.missing_cases = lambda counts: ''\n",
         encoding="utf-8",
     )
     done = run_pytest(project, *options, "-rs", "test_mine.py")
@@ -122,6 +124,37 @@ def test_strict_fails_what_was_not_judged(project: Path) -> None:
     strict = run_pytest(project, *options, "--portagpu-strict", "test_mine.py")
     assert strict.returncode == 1, strict.stdout + strict.stderr
     assert "not judged: needs another machine" in strict.stdout
+
+
+QUIRKY = """
+from portagpu.contract import Override
+from portagpu_cpu import CpuPlugin
+
+class Quirky(CpuPlugin):
+    name = "quirky"
+    overrides = (
+        Override(pattern="rng/*", outcome="undefined", reason="it drifts", url="https://x.org"),
+    )
+    def open(self, index):
+        handle = super().open(index)
+        handle.name = "quirky"
+        return handle
+
+PLUGIN = Quirky()
+"""
+
+
+def test_what_is_said_of_the_suite_itself_fails_the_run(project: Path, tmp_path: Path) -> None:
+    path = tmp_path / "plugins"
+    path.mkdir()
+    install(path, "portagpu-quirky", {"quirky": "quirky:PLUGIN"}, {"quirky": QUIRKY})
+    options = ("--portagpu-backend", "quirky", "-k", "rng/seed-repeats or memory/free-and-total")
+    done = run_pytest(project, *options, path=path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAILED portagpu::suite" in done.stdout
+    assert "suite/unjudged-rng: overrides" in done.stdout
+    strict = run_pytest(project, *options, "--portagpu-strict", path=path)
+    assert "FAILED portagpu::rng/seed-repeats[rand]" in strict.stdout
 
 
 def test_a_backend_that_does_not_exist_is_one_line(project: Path) -> None:

@@ -69,9 +69,9 @@ def _judge(kind: str, override: Override, capability: tuple[str, ...] = ()) -> t
 @pytest.mark.parametrize(
     ("outcome", "kind", "verdict", "said"),
     [
-        ("undefined", "passed", Verdict.SKIP, "recorded and not judged: it passed"),
-        ("undefined", "failed", Verdict.SKIP, "recorded and not judged: it was so"),
-        ("undefined", "unsupported", Verdict.SKIP, "recorded and not judged: it was so"),
+        ("undefined", "passed", Verdict.UNVERIFIED, "recorded and not judged: it passed"),
+        ("undefined", "failed", Verdict.UNVERIFIED, "recorded and not judged: it was so"),
+        ("undefined", "unsupported", Verdict.UNVERIFIED, "recorded and not judged: it was so"),
         ("undefined", "error", Verdict.ERROR, "it was so"),
         ("undefined", "not-here", Verdict.INCONCLUSIVE, "it was so"),
         ("undefined", "not-claimed", Verdict.SKIP, "it was so"),
@@ -212,7 +212,7 @@ def test_a_run_is_judged_by_a_backends_outcomes(quirky: dict[str, str]) -> None:
     pytest.importorskip("torch")
     done = _conform(quirky, "--only", "rng", "--json", "-")
     results = {each["id"]: each for each in json.loads(done.stdout)["results"]}
-    assert results["rng/seed-repeats[rand]"]["verdict"] == "SKIP"
+    assert results["rng/seed-repeats[rand]"]["verdict"] == "UNVERIFIED"
     assert "quirky declares it undefined" in results["rng/seed-repeats[rand]"]["reason"]
     others = [
         name for name in results if name.startswith("rng/seed-repeats[") and "[rand]" not in name

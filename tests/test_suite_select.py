@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from portagpu.results import Result, Verdict, new_run
 from portagpu.suite import Selection
 from portagpu.suite.ids import base_id
 from portagpu.suite.machine import Listed
@@ -27,12 +28,18 @@ def ids(selection: Selection) -> list[str]:
 
 
 def document(path: Path, **verdicts: str) -> Path:
-    results = [
-        {"id": f"rng/case-{name[0]}[{name[2:]}]", "verdict": verdict}
-        for name, verdict in verdicts.items()
-    ]
-    path.write_text(json.dumps({"results": results}), encoding="utf-8")
-    return path
+    return written(path, {f"rng/case-{name[0]}[{name[2:]}]": v for name, v in verdicts.items()})
+
+
+def written(path: Path, verdicts: dict[str, str], suite: str = "conformance") -> Path:
+    """A result document with these verdicts by id."""
+    run = new_run(["portagpu", "conform"])
+    for name, verdict in verdicts.items():
+        area = name.partition("/")[0]
+        run.add(
+            Result(id=name, suite=suite, area=area, verdict=Verdict(verdict), reason="it was so")
+        )
+    return run.write_json(path)
 
 
 def test_shuffle_is_a_permutation_that_repeats() -> None:
@@ -83,8 +90,31 @@ def test_last_failed_without_a_failure_says_so(tmp_path: Path) -> None:
 def test_last_failed_of_another_file_is_one_line(tmp_path: Path, text: str) -> None:
     file = tmp_path / "other.json"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(SelectionError, match="no result document") as caught:
+    with pytest.raises(SelectionError, match="give a result document") as caught:
         ids(Selection(failed_in=file))
     assert "\n" not in str(caught.value)
     with pytest.raises(SelectionError, match="cannot be read: No such file"):
         ids(Selection(failed_in=tmp_path / "missing.json"))
+
+
+def test_what_failed_and_is_no_case_any_more_is_not_lost(tmp_path: Path) -> None:
+    left = {"rng/case-a[n0]": "FAIL", "rng/renamed": "FAIL", "suite/override-1": "ERROR"}
+    chosen = Selection(failed_in=written(tmp_path / "result.json", left))
+    assert ids(chosen) == ["rng/case-a[n0]"]
+    assert chosen.without_case(CASES) == ["rng/renamed", "suite/override-1"]
+    del left["rng/case-a[n0]"]
+    chosen = Selection(failed_in=written(tmp_path / "result.json", left))
+    assert ids(chosen) == []
+    assert len(chosen.without_case(CASES)) == 2
+
+
+def test_the_failed_gates_of_a_bring_up_are_no_cases(tmp_path: Path) -> None:
+    file = written(tmp_path / "result.json", {"identity/target": "FAIL"}, suite="bringup")
+    assert Selection(failed_in=file).without_case(CASES) == []
+
+
+def test_a_selection_keeps_what_it_read_when_its_file_is_written_again(tmp_path: Path) -> None:
+    file = document(tmp_path / "result.json", a_n0="FAIL")
+    chosen = Selection(failed_in=file)
+    document(file, b_n0="PASS")
+    assert ids(replace(chosen, only=("rng",))) == ["rng/case-a[n0]"]

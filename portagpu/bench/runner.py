@@ -9,6 +9,7 @@ from portagpu.bench.cases import SUITE
 from portagpu.bench.device import Device
 from portagpu.bench.effort import Effort
 from portagpu.bench.session import Session, not_run
+from portagpu.contents import check_installation
 from portagpu.results import Result
 from portagpu.target import Target, load_target, load_targets
 from portagpu.verdicts import Verdict
@@ -74,6 +75,7 @@ def run(
     ``on_device`` is called with the device, and ``on_case(case, number, of)`` before each case that
     runs. Raises UnknownMeasure, TargetNotFound, and MissingDependency where there is no torch.
     """
+    check_installation()
     suite.selected_areas(names)
     wanted = load_target(target) if isinstance(target, str) else target
     report = on_result or _ignore

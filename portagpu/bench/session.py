@@ -55,11 +55,8 @@ class Session:
     def _broken(self, case: Case, outcome: WorldOutcome) -> Result:
         """A rank that died or hung is the device's or its library's failure; one that raised is an
         error of the check, as far as it can be told."""
-        culprit = outcome.culprit
-        states = {each.rank: each.state for each in outcome.ranks}
-        failed = [each for each in outcome.ranks if each.state is not State.DONE]
-        state = states[culprit] if culprit is not None else failed[0].state
-        raised = state is State.RAISED
+        culprit, blamed = outcome.culprit, outcome.blamed
+        raised = blamed is not None and blamed.state is State.RAISED
         named = self._name(case, culprit) if culprit is not None else None
         return _plain(
             case,

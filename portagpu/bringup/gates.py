@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.contents import WRITE_ANEW, DamagedInstallation, stated_gates
 from portagpu.errors import PortagpuError
 from portagpu.paths import matrix_dir
 
@@ -57,6 +58,7 @@ def load_gates(path: Path | None = None) -> tuple[Gate, ...]:
 
     Raises PortagpuError that names the file, the gate and the rule it breaks.
     """
+    own = path is None
     path = path or matrix_dir() / "bringup" / "gates.toml"
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -69,6 +71,11 @@ def load_gates(path: Path | None = None) -> tuple[Gate, ...]:
         gates.append(_gate(entry, f"{path}: gate[{number}]", [gate.id for gate in gates]))
     if not gates:
         raise PortagpuError(f"{path}: there is no gate; a checklist needs at least one")
+    if own and (missing := [name for name in stated_gates() if name not in {g.id for g in gates}]):
+        raise DamagedInstallation(
+            f"{path}: the gate {missing[0]} is missing: reinstall portagpu, or, after a change of "
+            f"gates, {WRITE_ANEW}"
+        )
     return tuple(gates)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.bringup.context import Context
 from portagpu.bringup.gates import Gate, load_gates
+from portagpu.contents import check_installation
 from portagpu.inventory.sources import Live
 from portagpu.registry import plugin, resolve
 from portagpu.results import Result, Run, Verdict, fold, new_run
@@ -83,6 +84,7 @@ def bringup(
     INCONCLUSIVE ones for the gates that did not finish. Raises TargetNotFound, BackendNotFound or
     MissingDependency before anything ran.
     """
+    check_installation()
     progress = progress or Progress()
     gates = load_gates() if gates is None else gates
     wanted = load_target(options.target) if options.target is not None else None

@@ -10,7 +10,7 @@ import click
 
 from portagpu.cli._common import (
     STDOUT,
-    check_outputs,
+    begin_outputs,
     human_stream,
     json_option,
     require_torch,
@@ -87,7 +87,7 @@ def bench(
     try:
         selected_areas(names)
         check_device(backend, index)
-        check_outputs(json_to, junit)
+        begin_outputs(run, json_to, junit)
         _measure(run, names, backend, index, world, effort, target, json_to)
     except UnknownMeasure as error:
         raise click.UsageError(str(error)) from error

@@ -10,7 +10,7 @@ import click
 
 from portagpu.cli._common import (
     STDOUT,
-    check_outputs,
+    begin_outputs,
     human_stream,
     json_option,
     results_line,
@@ -56,9 +56,9 @@ def compile_kernels(
     if (target is not None) + bool(archs) + everything != 1:
         raise click.UsageError("name one of --target ID, --arch NAME and --all")
     plan = plan_for(target, archs)
-    check_outputs(json_to)
     cache = Cache(None if no_cache else cache_folder("compile"))
     run = new_run(["portagpu", *sys.argv[1:]], target=target, strict=strict)
+    begin_outputs(run, json_to)
     _build(run, plan.targets, cache, json_to)
     stream = human_stream(json_to)
     show_table(run, terminal(stream), stream)

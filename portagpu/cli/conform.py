@@ -12,7 +12,7 @@ import click
 
 from portagpu.cli._common import (
     STDOUT,
-    check_outputs,
+    begin_outputs,
     human_stream,
     json_option,
     require_torch,
@@ -119,15 +119,16 @@ def conform(
     from portagpu.suite.select import Selection, SelectionError
     from portagpu.target import load_target
 
-    selection = Selection(only=only, smoke=smoke, failed_in=failed_in, shard=shard, shuffle=shuffle)
     try:
+        selection = Selection(
+            only=only, smoke=smoke, failed_in=failed_in, shard=shard, shuffle=shuffle
+        )
         if list_only:
             _list(selection, backend, json_to)
             return 0
         require_torch("conform")
         if target is not None:
             load_target(target)
-        check_outputs(json_to, junit)
         session = _Session(json_to, strict, target)
         return session.run(backend, target, selection, timeout_s, junit)
     except SelectionError as error:
@@ -189,6 +190,7 @@ class _Session:
         from portagpu.suite import conform as run_suite
 
         run = self._new_run()
+        begin_outputs(run, self.json_to, junit)
         interrupted = False
         with Progress(terminal(human_stream(self.json_to))) as progress:
             try:
@@ -250,6 +252,7 @@ def summary(run: Run, machine: Machine | None) -> str:
     for title, verdicts in (
         ("Failed", (Verdict.FAIL, Verdict.ERROR)),
         ("Not judged", (Verdict.INCONCLUSIVE,)),
+        ("Unverified", (Verdict.UNVERIFIED,)),
         ("Skipped", (Verdict.SKIP,)),
     ):
         lines = _sentences([each for each in run.results if each.verdict in verdicts])

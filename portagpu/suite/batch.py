@@ -3,21 +3,19 @@
 Forking ranks and joining them to a group takes far longer than most collectives. So the first
 parameter of a case runs the function for all of them in one world, and the others take their values
 from it. Where anything goes wrong in it, every parameter runs in a world of its own, so that one
-cannot spoil another's verdict.
+cannot spoil another's verdict; what went wrong is part of theirs (``portagpu.suite.judge``).
 """
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from portagpu.world import load_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from portagpu.suite.cases import Case
     from portagpu.world import Rank, WorldOutcome
 
 
@@ -40,37 +38,48 @@ class Batches:
 
     def values(
         self,
-        case: Case,
+        calls: Sequence[dict[str, Any]],
         place: str,
         n: int,
-        arguments: Mapping[str, Any],
+        arguments: dict[str, Any],
         run: Callable[[str, dict[str, Any]], WorldOutcome],
-    ) -> tuple[list[Any] | None, str]:
-        """(each rank's value, "") from a world of all parameters, or (None, what went wrong).
+    ) -> tuple[list[Any] | None, WorldOutcome | None]:
+        """(each rank's value, None) from a world of all ``calls``, or (None, what failed).
 
         ``run(place, arguments)`` runs a function in a new world. Nothing is batched, and nothing
-        goes wrong, where the case has no parameter among the arguments.
+        fails, where ``arguments`` are the only call.
         """
         known = self.alone.get(f"{place} {n} {arguments}")
         if known is not None:
-            return known, ""
-        calls = _calls(case, arguments)
-        if len(calls) < 2 or arguments not in calls:
-            return None, ""
+            return known, None
+        if len(calls) < 2:
+            return None, None
         key = f"{place} {n} {calls}"
         outcome = self.outcomes.get(key)
         if outcome is None:
             every = {"place": place, "calls": calls}
             outcome = self.outcomes[key] = run(f"{__name__}:run_all", every)
         if not outcome.ok:
-            return None, outcome.sentence
-        at = calls.index(dict(arguments))
-        return [value[at] for value in outcome.values], ""
+            return None, outcome
+        at = calls.index(arguments)
+        return [value[at] for value in outcome.values], None
 
 
-def _calls(case: Case, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The arguments of every parameter of the case, those that are no parameter as they are."""
-    varied = [(name, values) for name, values in case.params if name in arguments]
-    combinations = itertools.product(*(values for _, values in varied))
-    names = [name for name, _ in varied]
-    return [{**arguments, **dict(zip(names, each, strict=True))} for each in combinations]
+def calls_of(
+    mine: Mapping[str, Any], siblings: Iterable[Mapping[str, Any]], arguments: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """The arguments of every form of a case that is to run and differs in ``arguments`` alone.
+
+    ``mine`` and ``siblings`` are the parameters of the form at hand and of all that are to run.
+    Without a parameter among the arguments, or with other values in them, there is this call alone.
+    """
+    varied = {name for name in mine if name in arguments}
+    if any(mine[name] != arguments[name] for name in varied):
+        return [dict(arguments)]
+    calls: list[dict[str, Any]] = []
+    for each in siblings:
+        if all(each[name] == mine[name] for name in mine if name not in varied):
+            call = {**arguments, **{name: each[name] for name in varied}}
+            if call not in calls:
+                calls.append(call)
+    return calls

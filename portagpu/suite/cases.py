@@ -10,6 +10,8 @@ from portagpu.contract import Capability
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+SUITE: Final = "conformance"
+"""The suite that results of cases name."""
 AREAS: Final = (
     "identity",
     "visibility",

@@ -9,7 +9,7 @@ import pytest
 
 from portagpu.contract import Capability
 from portagpu.errors import Unsupported
-from portagpu.suite.batch import Batches
+from portagpu.suite.batch import Batches, calls_of
 from portagpu.suite.cases import ATTRIBUTE, Case, NotHere
 from portagpu.suite.session import SESSION
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _SEED: Final = 20240607
 _WORLD_SHARE: Final = 0.5
 """A world of ranks ends well before its case does, so that the rank at fault can be named."""
+_RETRY_SHARE: Final = 0.6
+"""Of a world's time, where the world that it shared may have taken all of its own."""
 _RAISED: Final = "raised AssertionError: "
 
 
@@ -98,18 +100,17 @@ def world(
                 place, n, arguments=given, backend=gpu.name, lost=lost, timeout_s=limit
             )
 
-        def shared(place: str, given: dict[str, Any]) -> WorldOutcome:
-            # what is left of the case's time is for a world of its own, should this one fail
-            return fork(place, given, 0.5)
-
         place = f"{function.__code__.co_filename}:{function.__name__}"
-        alone = None, ""
-        values, trouble = alone if lost else batches.values(case, place, n, arguments, shared)
+        values, failed = None, None
+        if not lost:
+            calls = calls_of(*_parameters(request), arguments)
+            values, failed = batches.values(calls, place, n, arguments, fork)
         if values is not None:
             return values
-        if trouble:
-            session.observed.append(f"in one world with the other parameters: {trouble}")
-        outcome = fork(place, arguments)
+        if failed is not None and failed.blamed is not None:
+            said = failed.sentence.replace(f" {_RAISED}", ": ")
+            session.shared_world = {"state": str(failed.blamed.state), "sentence": said}
+        outcome = fork(place, arguments, 1.0 if failed is None else _RETRY_SHARE)
         if not outcome.ok:
             raise AssertionError(outcome.sentence.replace(f" {_RAISED}", ": "))
         if not lost:
@@ -117,3 +118,14 @@ def world(
         return outcome.values
 
     return run
+
+
+def _parameters(request: pytest.FixtureRequest) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The parameters of the case at hand, and those of all its forms that are to run."""
+    forms = [
+        item
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.function is request.function
+    ]
+    every = [item.callspec.params if hasattr(item, "callspec") else {} for item in forms]
+    return every[forms.index(request.node)], every

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.results import Evidence, Result, Verdict
+from portagpu.suite.cases import SUITE
+from portagpu.suite.day import today
 from portagpu.suite.ids import base_id, matches
+from portagpu.world import State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
     from datetime import date
 
     from portagpu.contract import Override
     from portagpu.suite.machine import Excuse, Judged, Listed, Machine
 
-SUITE: Final = "conformance"
 OWN_AREA: Final = "suite"
 """The area of results about the suite itself: broken case files, excuses that do not fit."""
+
+_JUDGED: Final = frozenset({Verdict.PASS, Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE})
+_RAN: Final = frozenset({Verdict.PASS, Verdict.FAIL, Verdict.ERROR, Verdict.UNVERIFIED})
 
 _DOES_NOT_SHOW: Final[Mapping[str, str]] = {
     "collectives": "ranks of one machine: nothing about several machines or their network",
@@ -35,6 +40,10 @@ def judge(case: Listed, outcome: Mapping[str, Any], machine: Machine) -> Result:
     else:
         verdict, reason = _overridden(override, outcome, machine.backend)
     verdict, reason = _held_to_target(case, verdict, reason, machine)
+    shared = outcome.get("shared_world")
+    if verdict is Verdict.PASS and shared is not None and shared["state"] != State.RAISED:
+        alone = "it passed in a world of its own, but not in one with its other parameters"
+        verdict, reason = Verdict.UNVERIFIED, f"{alone}: {shared['sentence']}"
     observed = list(outcome.get("observed", ()))
     return _result(
         case, verdict, reason, outcome["duration_s"], {"observed": observed} if observed else {}
@@ -80,7 +89,7 @@ def _overridden(
         return Verdict.SKIP, reason
     if override.outcome == "undefined":
         seen = "; ".join(outcome.get("observed", ())) or reason or "it passed"
-        return Verdict.SKIP, f"{declares}, recorded and not judged: {seen}"
+        return Verdict.UNVERIFIED, f"{declares}, recorded and not judged: {seen}"
     if kind == "unsupported":
         return Verdict.SKIP, f"{declares}; it raised Unsupported, as it must"
     return Verdict.FAIL, f"{declares}, so it must raise Unsupported; instead it {_did(outcome)}"
@@ -134,16 +143,27 @@ def broken_file(name: str, reason: str) -> Result:
     )
 
 
-def excused(result: Result, excuses: Sequence[Excuse], today: date | None = None) -> Result:
+def gone(name: str) -> Result:
+    """The result of what failed in an earlier run and is no case that can run again by itself."""
+    return Result(
+        id=name,
+        suite=SUITE,
+        area=OWN_AREA,
+        verdict=Verdict.INCONCLUSIVE,
+        reason="it failed before and is no case that can run again: run the whole suite",
+    )
+
+
+def excused(result: Result, excuses: Sequence[Excuse], day: date | None = None) -> Result:
     """``result``, or SKIP in its place when it failed as the target declares, before the expiry."""
     if not result.failed:
         return result
-    today = today or datetime.now(UTC).date()
+    day = day or today()
     for excuse in excuses:
         if not matches(excuse.pattern, result.id):
             continue
         told = f"{excuse.reason}, {excuse.url}"
-        if today > excuse.expires:
+        if day > excuse.expires:
             reason = f"{result.reason} (its excuse expired on {excuse.expires}: {told})"
             return _replace(result, result.verdict, reason)
         reason = f"expected to fail until {excuse.expires} ({told}): {result.reason}"
@@ -152,18 +172,18 @@ def excused(result: Result, excuses: Sequence[Excuse], today: date | None = None
 
 
 def audit(
-    excuses: Sequence[Excuse], judged: Mapping[str, Verdict], today: date | None = None
+    excuses: Sequence[Excuse], judged: Mapping[str, Verdict], day: date | None = None
 ) -> list[Result]:
     """One ERROR for every excuse that has expired, fits no case, or whose cases all pass.
 
     ``judged`` has the verdict of every case of a complete run before any was excused.
     """
-    today = today or datetime.now(UTC).date()
+    day = day or today()
     found = []
     for number, excuse in enumerate(excuses, 1):
         verdicts = [verdict for full, verdict in judged.items() if matches(excuse.pattern, full)]
         problem = ""
-        if today > excuse.expires:
+        if day > excuse.expires:
             problem = f"expired on {excuse.expires}: solve it, or state a new day"
         elif not verdicts:
             problem = "fits no case: correct the pattern or remove it"
@@ -195,6 +215,45 @@ def unused(overrides: Sequence[Override], judged: Mapping[str, Verdict]) -> list
     return found
 
 
+def unexplained(shared: Mapping[str, Mapping[str, str]], failed: Container[str]) -> list[Result]:
+    """One result for every case whose shared world failed, and none of whose forms failed alone.
+
+    ``shared`` says of a case, by its id without parameters, how that world failed; ``failed`` are
+    such ids of the cases that failed. What raised or died, and does not when it is tried again, is
+    a failure of the device or its library all the same. A world that ran out of its time may have
+    met a busy machine: it is not judged.
+    """
+    found = []
+    for case, how in shared.items():
+        if case in failed:
+            continue
+        hung = how["state"] == State.HUNG
+        reason = f"in one world for all its parameters {how['sentence']}; alone each passed"
+        result = broken_file(f"world-of-{case.replace('/', '-')}", "")
+        verdict = Verdict.INCONCLUSIVE if hung else Verdict.FAIL
+        evidence = () if hung else (Evidence.EXECUTED,)
+        found.append(
+            replace(result, verdict=verdict, reason=f"{case}: {reason}", evidence=evidence)
+        )
+    return found
+
+
+def unjudged(results: Sequence[Result], set_aside: Container[str]) -> list[Result]:
+    """An INCONCLUSIVE result for every area where what was set aside left nothing to judge.
+
+    ``set_aside`` are the areas with a case that an override decided or an excuse covered.
+    """
+    areas = dict.fromkeys(each.area for each in results)
+    counted = {each.area for each in results if each.verdict in _JUDGED}
+    found = []
+    for area in areas:
+        if area in set_aside and area not in counted:
+            reason = f"overrides or expected failures leave no case of {area} that is judged"
+            result = broken_file(f"unjudged-{area}", "")
+            found.append(_replace(result, Verdict.INCONCLUSIVE, reason))
+    return found
+
+
 def _result(
     case: Listed,
     verdict: Verdict,
@@ -202,7 +261,7 @@ def _result(
     duration_s: float = 0.0,
     extra: Mapping[str, Any] | None = None,
 ) -> Result:
-    executed = verdict in (Verdict.PASS, Verdict.FAIL, Verdict.ERROR)
+    executed = verdict in _RAN
     return Result(
         id=case.id,
         suite=SUITE,
@@ -217,6 +276,4 @@ def _result(
 
 
 def _replace(result: Result, verdict: Verdict, reason: str) -> Result:
-    from dataclasses import replace
-
     return replace(result, verdict=verdict, reason=reason)

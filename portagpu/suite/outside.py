@@ -3,7 +3,9 @@
 Every case is an item beside the project's tests, so that ``-k``, ``-x`` and ``--junitxml`` work as
 ever. The cases themselves still run in a child process with a configuration of its own. PASS is a
 passed test, FAIL and ERROR a failed one; every other verdict is a skip with its reason, which
-``--portagpu-strict`` makes a failure where the case is INCONCLUSIVE.
+``--portagpu-strict`` makes a failure where the case is INCONCLUSIVE or UNVERIFIED. A last item is
+about the run as a whole, and no option leaves it out where there is a case: it passes where some
+case was judged and nothing is reported in the area ``suite``.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     shared = config.getoption("dist", "no") != "no" or hasattr(config, "workerinput")
     if config.getoption(_BACKEND) is not None and shared:
         raise pytest.UsageError(f"{_BACKEND} needs one process: run pytest without -n")
+    config.pluginmanager.register(_Last())
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -70,6 +73,16 @@ def pytest_collection_modifyitems(
     config.hook.pytest_collectreport(report=report)
 
 
+class _Last:
+    """Adds the last item, when everything was selected and deselected."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        case = next((each for each in items if isinstance(each, _CaseItem)), None)
+        if case is not None:
+            items.append(_WholeItem.from_parent(case.parent, run=case.run))
+
+
 class CaseFailure(Exception):
     """A case that failed; shown as its sentence, without a traceback of this plugin."""
 
@@ -79,23 +92,10 @@ class _Suite(pytest.Collector):
         return []
 
 
-class _CaseItem(pytest.Item):
-    def __init__(self, *, case: Listed, run: _Run, **given: Any) -> None:
-        super().__init__(name=case.id, nodeid=f"{_NODE}::{case.id}", **given)
-        self.case = case
+class _SuiteItem(pytest.Item):
+    def __init__(self, *, name: str, run: _Run, **given: Any) -> None:
+        super().__init__(name=name, nodeid=f"{_NODE}::{name}", **given)
         self.run = run
-
-    def runtest(self) -> None:
-        from portagpu.results import Verdict
-
-        chosen = [item.name for item in self.session.items if isinstance(item, _CaseItem)]
-        result = self.run.result(self.name, chosen)
-        if result.verdict in (Verdict.FAIL, Verdict.ERROR):
-            raise CaseFailure(f"{result.reason}\n{self.case.spec}")
-        if result.verdict is Verdict.INCONCLUSIVE and self.config.getoption(_STRICT):
-            raise CaseFailure(f"not judged: {result.reason}\n{self.case.spec}")
-        if result.verdict is not Verdict.PASS:
-            pytest.skip(f"{result.verdict}: {result.reason}")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         if isinstance(excinfo.value, CaseFailure):
@@ -106,13 +106,48 @@ class _CaseItem(pytest.Item):
         return _NODE, None, self.name
 
 
+class _WholeItem(_SuiteItem):
+    def __init__(self, **given: Any) -> None:
+        super().__init__(name="suite", **given)
+
+    def runtest(self) -> None:
+        from portagpu.results import Verdict
+        from portagpu.suite.judge import OWN_AREA
+
+        results = self.run.rest()
+        found = [f"{each.id}: {each.reason}" for each in results if each.area == OWN_AREA]
+        if found:
+            raise CaseFailure("\n".join(found))
+        if not any(each.failed or each.verdict is Verdict.PASS for each in results):
+            raise CaseFailure("no case was judged")
+
+
+class _CaseItem(_SuiteItem):
+    def __init__(self, *, case: Listed, **given: Any) -> None:
+        super().__init__(name=case.id, **given)
+        self.case = case
+
+    def runtest(self) -> None:
+        from portagpu.results import Verdict
+
+        chosen = [item.name for item in self.session.items if isinstance(item, _CaseItem)]
+        result = self.run.result(self.name, chosen)
+        if result.verdict in (Verdict.FAIL, Verdict.ERROR):
+            raise CaseFailure(f"{result.reason}\n{self.case.spec}")
+        unjudged = result.verdict in (Verdict.INCONCLUSIVE, Verdict.UNVERIFIED)
+        if unjudged and self.config.getoption(_STRICT):
+            raise CaseFailure(f"not judged: {result.reason}\n{self.case.spec}")
+        if result.verdict is not Verdict.PASS:
+            pytest.skip(f"{result.verdict}: {result.reason}")
+
+
 class _Run:
     """The suite in a thread of its own, whose results are taken in the order of the items."""
 
     def __init__(self, backend: str, whole: int) -> None:
         self._backend = backend
         self._whole = whole
-        self._arriving: queue.Queue[Result | BaseException] = queue.Queue()
+        self._arriving: queue.Queue[Result | BaseException | None] = queue.Queue()
         self._results: dict[str, Result] = {}
         self._thread: threading.Thread | None = None
 
@@ -121,22 +156,39 @@ class _Run:
         if self._thread is None:
             self._thread = threading.Thread(target=self._conform, args=(chosen,), daemon=True)
             self._thread.start()
-        while name not in self._results:
-            arrived = self._arriving.get()
-            if isinstance(arrived, BaseException):
-                # every case that is still waited for has the same answer
-                self._arriving.put(arrived)
-                raise CaseFailure(f"the suite cannot run: {arrived}")
-            self._results[arrived.id] = arrived
+        while name not in self._results and self._take():
+            pass
+        if name not in self._results:
+            raise CaseFailure("the suite ended without a result of this case")
         return self._results[name]
+
+    def rest(self) -> list[Result]:
+        """Every result, when the run has ended."""
+        while self._thread is not None and self._take():
+            pass
+        return list(self._results.values())
+
+    def _take(self) -> bool:
+        """Wait for one more result; False at the end. Raises CaseFailure where the suite broke."""
+        from portagpu.results import Result
+
+        arrived = self._arriving.get()
+        if isinstance(arrived, Result):
+            self._results[arrived.id] = arrived
+            return True
+        # whoever asks next has the same answer
+        self._arriving.put(arrived)
+        if arrived is not None:
+            raise CaseFailure(f"the suite cannot run: {arrived}")
+        return False
 
     def _conform(self, chosen: Sequence[str]) -> None:
         from portagpu.suite import Selection, conform
 
         only = tuple(chosen) if len(chosen) < self._whole else ()
+        error: BaseException | None = None
         try:
             conform(self._backend, selection=Selection(only=only), on_result=self._arriving.put)
-            error: BaseException = RuntimeError("it ended without a result of this case")
         except Exception as raised:  # noqa: BLE001 - said by the case that waits for it
             error = raised
         self._arriving.put(error)

@@ -148,10 +148,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     session = item.config.stash[SESSION]
     name = session.ids.get(item.nodeid, item.nodeid)
     session.outcome = {"kind": "passed", "reason": "", "duration_s": 0.0}
-    session.observed = []
+    session.observed, session.shared_world = [], None
     session.send(event="start", id=name)
     result = yield
-    session.send(event="result", id=name, observed=session.observed, **session.outcome)
+    seen = {"observed": session.observed, "shared_world": session.shared_world}
+    session.send(event="result", id=name, **seen, **session.outcome)
     return result
 
 

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.contents import check_installation, missing_cases
 from portagpu.errors import BackendNotFound
 from portagpu.paths import matrix_dir
 from portagpu.suite.child import Child, SuiteError
-from portagpu.suite.ids import matches
-from portagpu.suite.judge import audit, broken_file, elsewhere, excused, judge, unused
+from portagpu.suite.ids import base_id, matches
+from portagpu.suite.judge import (
+    audit,
+    broken_file,
+    elsewhere,
+    excused,
+    gone,
+    judge,
+    unexplained,
+    unjudged,
+    unused,
+)
 from portagpu.suite.machine import Judged, Listed, Machine
 from portagpu.suite.select import EVERYTHING, Selection, SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from portagpu.results import Result, Verdict
@@ -64,6 +76,7 @@ def run(request: Request, callbacks: Callbacks) -> list[Result]:
     from portagpu.registry import resolve
     from portagpu.target import load_target
 
+    check_installation()
     wanted = load_target(request.target) if isinstance(request.target, str) else request.target
     return _Run(request, callbacks, resolve(request.backend), wanted).results
 
@@ -79,6 +92,9 @@ class _Run:
         self.folder = _folder(request.folder)
         self.results: list[Result] = []
         self.raw: dict[str, Verdict] = {}
+        self.failed: set[str] = set()
+        self.shared_worlds: dict[str, dict[str, str]] = {}
+        self.set_aside: set[str] = set()
         self.machine: Machine | None = None
         self.pending: list[Listed] = []
         self.total = 0
@@ -97,11 +113,17 @@ class _Run:
             if not first and len(self.pending) == before:
                 raise SuiteError("the suite makes no progress: its process ends before any case")
             first = False
+        for result in self._of_the_suite():
+            self._emit(result)
+
+    def _of_the_suite(self) -> Iterator[Result]:
+        """What the cases' results together say; some of it of a complete run alone."""
+        yield from unexplained(self.shared_worlds, self.failed)
+        yield from unjudged(self.results, self.set_aside)
         if self.machine is not None and not self._partial:
-            target = self.machine.target
-            found = [] if target is None else audit(target.excuses, self.raw)
-            for result in [*found, *unused(self.machine.overrides, self.raw)]:
-                self._emit(result)
+            if self.machine.target is not None:
+                yield from audit(self.machine.target.excuses, self.raw)
+            yield from unused(self.machine.overrides, self.raw)
 
     @property
     def _partial(self) -> bool:
@@ -114,7 +136,7 @@ class _Run:
         """Read which cases there are, and have the child open the device."""
         collected = _collect(child)
         if first:
-            for problem in collected.problems:
+            for problem in [*collected.problems, *self._missing(collected)]:
                 self._emit(problem)
             self.pending = self._selected(collected)
             self.total = len(self.pending)
@@ -127,6 +149,15 @@ class _Run:
                 self.callbacks.on_machine(machine)
             self._away(machine)
         return machine
+
+    def _missing(self, collected: _Collected) -> Iterator[Result]:
+        """What should be there: the cases of a whole installation, and those that failed before."""
+        counts = Counter(case.area for case in collected.cases)
+        damage = missing_cases(counts) if self.request.folder is None else ""
+        if damage and not collected.problems:
+            yield broken_file("contents", damage)
+        for name in self.request.selection.without_case(collected.cases):
+            yield gone(name)
 
     def _selected(self, collected: _Collected) -> list[Listed]:
         """The cases that are asked for; a file that cannot be read may be why there is none."""
@@ -184,10 +215,16 @@ class _Run:
         self._settle(running, _lost("error", f"the process {how}", 0.0), machine)
 
     def _settle(self, case: Listed, outcome: dict[str, Any], machine: Machine) -> None:
-        result = judge(case, outcome, machine)
-        self.raw[case.id] = result.verdict
-        if machine.target is not None:
-            result = excused(result, machine.target.excuses)
+        judged = judge(case, outcome, machine)
+        excuses = () if machine.target is None else machine.target.excuses
+        result = excused(judged, excuses)
+        self.raw[case.id] = judged.verdict
+        if outcome["kind"] in ("failed", "error"):
+            self.failed.add(base_id(case.id))
+        if outcome.get("shared_world") is not None:
+            self.shared_worlds[base_id(case.id)] = outcome["shared_world"]
+        if result is not judged or case.override_of(machine.overrides) is not None:
+            self.set_aside.add(case.area)
         self.pending = [each for each in self.pending if each.id != case.id]
         self._emit(result)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import json
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from portagpu.errors import PortagpuError
-from portagpu.files import read_bounded
-from portagpu.suite.cases import AREAS
+from portagpu.errors import PortagpuError, ResultError
+from portagpu.results import read_json
+from portagpu.suite.cases import AREAS, SUITE
 from portagpu.suite.ids import base_id, matches
 
 if TYPE_CHECKING:
@@ -29,9 +28,11 @@ class Selection:
     """What is asked for of the suite; all conditions hold together.
 
     ``only`` holds areas, ids and id patterns, of which one has to fit; ``smoke`` takes the short
-    selection; ``failed_in`` the cases that are FAIL or ERROR in that result document. ``shard`` is
+    selection; ``failed_in`` the cases that are FAIL or ERROR in that result document, which is read
+    at once into ``failed``, so that a run may write its results to the same file. ``shard`` is
     (i, n), the i-th of n parts, which together are the whole and keep the parameters of a case in
-    one part. ``shuffle`` is the seed of a random order.
+    one part. ``shuffle`` is the seed of a random order. Raises SelectionError for what is no result
+    document.
     """
 
     only: tuple[str, ...] = ()
@@ -39,6 +40,11 @@ class Selection:
     failed_in: Path | None = None
     shard: tuple[int, int] | None = None
     shuffle: int | None = None
+    failed: frozenset[str] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.failed_in is not None and self.failed is None:
+            object.__setattr__(self, "failed", _failed_ids(self.failed_in))
 
     @property
     def partial(self) -> bool:
@@ -49,9 +55,8 @@ class Selection:
         """The chosen cases in the order to run; SelectionError where there is none."""
         chosen = select(cases, self.only, self.smoke)
         if self.failed_in is not None:
-            failed = _failed_ids(self.failed_in)
-            chosen = [each for each in chosen if each.id in failed]
-            if not chosen:
+            chosen = [each for each in chosen if each.id in (self.failed or ())]
+            if not chosen and not self.without_case(cases):
                 raise SelectionError(f"no case that is asked for failed in {self.failed_in}")
         if self.shard is not None:
             chosen = _shard(chosen, *self.shard)
@@ -59,10 +64,12 @@ class Selection:
             random.Random(self.shuffle).shuffle(chosen)  # noqa: S311 - an order, no secret
         return chosen
 
+    def without_case(self, cases: Sequence[Listed]) -> list[str]:
+        """What of ``failed`` is the id of none of ``cases``, all there are."""
+        return sorted((self.failed or frozenset()) - {each.id for each in cases})
+
 
 EVERYTHING: Final = Selection()
-_LARGEST_RESULT: Final = 64 << 20
-"""Bytes: a full bring-up of a CPU has 0.4 MiB."""
 
 
 def select(cases: Sequence[Listed], only: Sequence[str], smoke: bool) -> list[Listed]:
@@ -92,17 +99,20 @@ def _shard(cases: list[Listed], i: int, n: int) -> list[Listed]:
 
 
 def _failed_ids(path: Path) -> frozenset[str]:
-    """The ids that failed in a result document, of ``conform`` or of a bring-up's folder."""
+    """The conformance results that failed in a document of ``conform`` or of a bring-up's folder.
+
+    The other gates of a bring-up are no part of this suite.
+    """
     file = path / "result.json" if path.is_dir() else path
     try:
-        results = json.loads(read_bounded(file, _LARGEST_RESULT))["results"]
-        return frozenset(each["id"] for each in results if each["verdict"] in ("FAIL", "ERROR"))
-    except OSError as error:
-        raise SelectionError(f"{file} cannot be read: {error.strerror}") from None
-    except (ValueError, LookupError, TypeError, RecursionError):
-        raise SelectionError(
-            f"{file} is no result document: give the file that --json wrote"
-        ) from None
+        results = read_json(file).results
+    except ResultError as error:
+        raise SelectionError(f"{error}; give a result document, as --json writes it") from None
+    return frozenset(
+        each.id
+        for each in results
+        if each.failed and SUITE in (each.suite, each.extra.get("suite"))
+    )
 
 
 def _unknown(pattern: str, cases: Sequence[Listed]) -> str:

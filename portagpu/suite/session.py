@@ -31,6 +31,8 @@ class Session:
     ids: dict[str, str] = field(default_factory=dict)
     outcome: dict[str, Any] = field(default_factory=dict)
     observed: list[str] = field(default_factory=list)
+    shared_world: dict[str, str] | None = None
+    """How the world that the case shared with its other parameters failed, where it did."""
     problems: list[dict[str, str]] = field(default_factory=list)
 
     def send(self, **message: Any) -> None:

@@ -71,7 +71,7 @@ class WorldOutcome:
     @property
     def ok(self) -> bool:
         """Whether every rank returned a value, but for those that were meant to be lost."""
-        return all(outcome.state in (State.DONE, State.LOST) for outcome in self.ranks)
+        return self.blamed is None
 
     @property
     def values(self) -> list[Any]:
@@ -84,20 +84,27 @@ class WorldOutcome:
         return [outcome.value for outcome in self.ranks]
 
     @property
+    def blamed(self) -> RankOutcome | None:
+        """The culprit, or the first that failed where it cannot be told; None when none did."""
+        failed = [each for each in self.ranks if each.state not in (State.DONE, State.LOST)]
+        return next(
+            (each for each in failed if each.rank == self.culprit), next(iter(failed), None)
+        )
+
+    @property
     def sentence(self) -> str:
         """What went wrong, naming the rank; empty when nothing did."""
-        if self.ok:
+        first = self.blamed
+        if first is None:
             return ""
-        fine = (State.DONE, State.LOST)
-        failed = [outcome for outcome in self.ranks if outcome.state not in fine]
-        first = next((outcome for outcome in failed if outcome.rank == self.culprit), failed[0])
         after = f" after {first.step}" if first.step else ""
-        if self.culprit is None and first.state is State.HUNG:
-            ranks = ", ".join(str(outcome.rank) for outcome in failed)
-            return f"ranks {ranks} hung{after}{' in ' + first.where if first.where else ''}"
-        if first.state is State.HUNG:
-            return f"rank {first.rank} hung{after}{' in ' + first.where if first.where else ''}"
-        return f"rank {first.rank} {first.error or first.state.value}{after}"
+        if first.state is not State.HUNG:
+            return f"rank {first.rank} {first.error or first.state.value}{after}"
+        stood = f"{after}{' in ' + first.where if first.where else ''}"
+        if self.culprit is not None:
+            return f"rank {first.rank} hung{stood}"
+        hung = [each.rank for each in self.ranks if each.state not in (State.DONE, State.LOST)]
+        return f"ranks {', '.join(map(str, hung))} hung{stood}"
 
 
 @dataclass(slots=True)

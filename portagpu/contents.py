@@ -1,0 +1,83 @@
+"""Whether this installation is whole: a suite that lost a file must not pass with what is left.
+
+Two things state it. The wheel's ``RECORD`` (https://packaging.python.org/specifications/
+recording-installed-packages) has the SHA-256 of every installed file. ``matrix/contents.toml`` has
+the gates and the number of cases in each area, also where there is no such record: in a checkout.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import tomllib
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.errors import PortagpuError
+from portagpu.paths import matrix_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SCHEMA: Final = "portagpu.contents/1"
+WRITE_ANEW: Final = "python -m tests.contents_page > matrix/contents.toml"
+
+
+class DamagedInstallation(PortagpuError, RuntimeError):
+    """A file of this installation is missing or altered; the message names it."""
+
+
+@cache
+def check_installation() -> None:
+    """Raise DamagedInstallation for a file that is not as the wheel's RECORD states it.
+
+    An editable install has no record of its files, and nothing is checked.
+    """
+    try:
+        files = importlib.metadata.distribution("portagpu").files or []
+    except importlib.metadata.PackageNotFoundError:
+        return
+    for file in files:
+        if file.hash is None:
+            continue
+        try:
+            digest = hashlib.new(file.hash.mode, file.read_binary()).digest()
+        except OSError as error:
+            raise _damaged(f"{file} cannot be read: {error.strerror}") from None
+        if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
+            raise _damaged(f"{file} is not as it was installed")
+
+
+def stated_gates() -> tuple[str, ...]:
+    """The ids of the bring-up's gates, in order."""
+    return tuple(_contents()["gates"])
+
+
+def missing_cases(found: Mapping[str, int]) -> str:
+    """What differs between the cases found, by area, and those stated; nothing where none does."""
+    stated: Mapping[str, int] = _contents()["conformance"]
+    wrong = [
+        f"{found.get(area, 0)} of {stated.get(area, 0)} in {area}"
+        for area in dict.fromkeys([*stated, *found])
+        if found.get(area, 0) != stated.get(area, 0)
+    ]
+    if not wrong:
+        return ""
+    found_of = ", ".join(wrong)
+    return f"there are {found_of}: reinstall portagpu, or, after a change of cases, {WRITE_ANEW}"
+
+
+def _contents() -> Mapping[str, Any]:
+    path = matrix_dir() / "contents.toml"
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _damaged(f"{path} cannot be read: {error}") from None
+    if document.get("schema") != SCHEMA:
+        raise _damaged(f"{path} is no document of {SCHEMA}")
+    return document
+
+
+def _damaged(what: str) -> DamagedInstallation:
+    return DamagedInstallation(f"this installation is damaged: {what}; reinstall portagpu")
