@@ -10,6 +10,7 @@ from portagpu.compile.job import Job
 from portagpu.compile.judge import unjudged
 from portagpu.compile.pool import LIMIT_S, WORKERS, ask_all
 from portagpu.compile.toolchain import toolchain_of
+from portagpu.contents import check_installation
 from portagpu.target import architecture_names, load_architecture, load_target
 from portagpu.verdicts import Verdict
 
@@ -62,6 +63,7 @@ def compile_all(
     Interrupted, it gets those that are there before KeyboardInterrupt goes on. ``on_start`` gets
     the name, number and total of what is built.
     """
+    check_installation()
     # by place, so that the order does not depend on which compiler is faster
     results: dict[int, list[Result]] = {}
     todo: list[tuple[int, Job]] = []
