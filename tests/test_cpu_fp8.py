@@ -19,6 +19,7 @@ pytest.importorskip("torch")
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from portagpu.bench.device import _support
 from portagpu.precision import Support
 from portagpu.precision.formats import FLAVOURS, FP8_NAMES
 from portagpu.results import Verdict
@@ -149,6 +150,14 @@ def test_what_torch_refuses_is_stored(monkeypatch: pytest.MonkeyPatch, refused) 
         for case in CASES:
             result = suite_harness.run(gpu, f"{case}[{name}]")
             assert result.verdict in (Verdict.PASS, Verdict.SKIP), f"{result.id}: {result.reason}"
+
+
+@pytest.mark.usefixtures("answers")
+@pytest.mark.parametrize("refused", [(), FLAVOURS["fnuz"], FP8_NAMES], ids=["none", "fnuz", "all"])
+def test_what_bench_says_of_fp8_is_the_same_on_every_cpu(monkeypatch, refused) -> None:
+    monkeypatch.setattr(torch, "_scaled_mm", multiply_as(refused))
+    support = _support(suite_harness.open_device(monkeypatch))
+    assert support["fp8"] == "storage", "bench measures fp8 of the device's own alone"
 
 
 @pytest.mark.usefixtures("answers")

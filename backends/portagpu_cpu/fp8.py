@@ -2,11 +2,11 @@
 
 No list of units says it. torch multiplies fp8 matrices in float32 on a CPU without AMX-INT8, and
 hands them to oneDNN on one with it, unless ``torch.backends.mkldnn`` is switched off (pytorch,
-aten/src/ATen/native/Blas.cpp or ScaledBlas.cpp, ``_scaled_mm_out_cpu``). There torch has no name
-for the FNUZ formats (mkldnn/MKLDNNCommon.cpp, ``get_mkldnn_dtype``), and oneDNN takes the OCP
-formats from AVX512_CORE_FP16 on (src/cpu/platform.cpp, ``has_data_type_support``), so that
-``ONEDNN_MAX_CPU_ISA`` decides too. What is refused there runs nowhere else. The same in torch 2.11
-and 2.13.
+aten/src/ATen/native/Blas.cpp or ScaledBlas.cpp, ``_scaled_mm_out_cpu``). There torch refuses the
+FNUZ formats (mkldnn/MKLDNNCommon.cpp, ``itensor_view_from_dense`` and ``get_mkldnn_dtype``), and
+oneDNN 3.7 to 3.12 takes the OCP formats from AVX512_CORE_FP16 on (src/cpu/platform.cpp,
+``has_data_type_support``), so that ``ONEDNN_MAX_CPU_ISA`` decides too. torch does not multiply by
+itself what is refused there.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ class Table(Mapping[torch.dtype, Support]):
 
     def __getitem__(self, dtype: torch.dtype) -> Support:
         return fp8_support(dtype) if dtype in FP8 else self._known[dtype]
+
+    def __contains__(self, dtype: object) -> bool:
+        return dtype in FP8 or dtype in self._known
 
     def __iter__(self) -> Iterator[torch.dtype]:
         yield from self._known

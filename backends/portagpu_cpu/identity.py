@@ -87,7 +87,8 @@ def usable_cpus() -> int:
 def precision(cpu: Cpu) -> Precision:
     """What this CPU does with each dtype: by its units, and in fp8 by running it when asked.
 
-    torch has fp8 products on a CPU by way of other dtypes alone, or none: :mod:`portagpu_cpu.fp8`.
+    No fp8 instructions are claimed: products of fp8 are emulated or refused, as
+    :mod:`portagpu_cpu.fp8` finds.
     """
     units = {*cpu.vector_units, *cpu.matrix_units}
     has_bf16 = bool(units & _BF16_UNITS)
