@@ -195,9 +195,10 @@ def test_a_container_limits_free_and_total(monkeypatch, tmp_path, limit, used, e
 
 
 def test_empty_cache_gives_heap_memory_back(cpu):
-    # blocks below the C library's mmap threshold stay in its heap, held by one on top of them
-    blocks = [bytes(64 * 1024) for _ in range(1000)]
-    top = bytes(64 * 1024)
+    # Blocks below the C library's mmap threshold stay in its heap, held by one on top of them. They
+    # are written: of zeros, only those where the heap was used before would be resident.
+    blocks = [b"x" * (64 * 1024) for _ in range(1000)]
+    top = b"x" * (64 * 1024)
     full = cpu.memory_allocated()
     del blocks
     cpu.empty_cache()
@@ -459,7 +460,7 @@ def test_precision_says_what_torch_does(cpu):
     assert cpu.is_bf16_supported() is True
     native = cpu.precision.support(torch.bfloat16) is pg.Support.NATIVE
     assert cpu.is_bf16_supported(including_emulation=False) is native
-    assert cpu.precision.fp8 is None, "no CPU has fp8 instructions that torch uses"
+    assert cpu.precision.fp8 is None, "the CPU backend claims fp8 instructions of no CPU"
 
 
 def test_launches_fit_the_cpu(cpu):
