@@ -58,6 +58,7 @@ _OPTIONS: Final = frozenset(
     {"--full", "--quick", "--strict", "--backend", "--target", "--expect-devices"}
 )
 _PATH_OPTIONS: Final = frozenset({"--out", "--json"})
+_BLANKS: Final = re.compile(r"[\s-]++")
 _PLAIN_WORD: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 
 
@@ -92,6 +93,8 @@ class _Names:
 
     def placeholder(self, kind: str, found: str) -> str:
         self.counts[kind] += 1
+        if kind == "uuid":
+            found = bare_uuid(found)
         of_kind = self.numbers.setdefault(kind, {})
         return f"<{kind}-{of_kind.setdefault(found.lower(), len(of_kind) + 1)}>"
 
@@ -173,7 +176,7 @@ def _leaf(value: Any, names: _Names, key: str) -> Any:
         return list(_command(value, names))
     kind = _kind(key)
     if kind is not None and _names_something(value, kind):
-        return _whole(bare_uuid(str(value)) if kind == "uuid" else str(value), names, kind)
+        return _whole(str(value), names, kind)
     if not isinstance(value, str):
         return value
     if key == "kernel":
@@ -184,7 +187,7 @@ def _leaf(value: Any, names: _Names, key: str) -> Any:
 @lru_cache(maxsize=1024)
 def _kind(key: str) -> str | None:
     """What the values of that key identify, or None."""
-    words = re.sub(r"[\s-]+", "_", key.lower())
+    words = _BLANKS.sub("_", key.lower())
     return next((kind for form, kind in _IDENTIFYING if form.fullmatch(words)), None)
 
 
