@@ -54,10 +54,10 @@ _SYSTEM_PATH: Final = re.compile(
 
 _TOKENS: Final = re.compile(
     r"-----BEGIN [A-Z0-9 ]++-----.*?(?:-----END [A-Z0-9 ]++-----|\Z)"
-    r"|\b(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|xox[abeprs]-|xapp-|AKIA|ASIA|AIza|nvapi-|pypi-|npm_"
-    r"|[rsp]k_(?:live|test)_|dop_v1_|dckr_pat_|shp(?:at|ca|pa|ss)_|r8_|gsk_|pplx-|xai-|lin_api_|ntn_"
+    r"|(?<![A-Za-z0-9])(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|xox[abeprs]-|xapp-|AKIA|ASIA|AIza"
+    r"|nvapi-|pypi-|npm_|[rsp]k_(?:live|test)_|dop_v1_|dckr_pat_|shp(?:at|ca|pa|ss)_|r8_|gsk_|pplx-|xai-|lin_api_|ntn_"
     r"|sbp_|glsa_|glc_|NRAK-|ATATT3|sq0[a-z]{3}-|tskey-|AGE-SECRET-KEY-)[\w-]{8,}+"
-    r"|\b(?:SG|ya29|hv[sbr])\.[\w.-]{16,}+|\bdapi[0-9a-f]{16,}+"
+    r"|(?<![A-Za-z0-9])(?:(?:SG|ya29|hv[sbr])\.[\w.-]{16,}+|dapi[0-9a-f]{16,}+)"
     rf"|(?i:(?<=bearer )|(?<=authorization: basic ))(?!{_HELD})\S++",
     re.DOTALL,
 )
@@ -107,7 +107,7 @@ _HOSTS: Final = (
     re.compile(r"(?i:(?<=host ')|(?<=hostname )|(?<=hostname: )|(?<=hostname=))[\w.-]++"),
 )
 _ASSIGNMENT: Final = re.compile(
-    r"(?P<keep>\b[A-Z][A-Z0-9_]{2,}+=)(?P<value>'[^']*+'|\"[^\"]*+\"|[^\s,;)]++)"
+    r"(?P<keep>\b[A-Z][A-Z0-9_]{2,}+=(?!=))(?P<value>'[^']*+'|\"[^\"]*+\"|[^\s,;)]++)"
 )
 _HARMLESS_VALUE: Final = re.compile(rf"[\"']?(?:[\d., -]|{_HELD})*+[\"']?")
 

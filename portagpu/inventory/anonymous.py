@@ -19,15 +19,20 @@ from portagpu.inventory.anonymous_output import NO_VALUE, clean_document, clean_
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from portagpu.inventory.model import Findings
+    from portagpu.inventory.model import Findings, Reading
 
 _SERIAL_FILE: Final = re.compile(r"(?:.*[_/])?serial(?:_number|_no)?|node_guid|sys_image_guid")
 _ABSENT: Final = frozenset({"", "n/a", "none", "0", "unknown", "[n/a]"})
 _STATUS: Final = re.compile(r"proc/(?:self|thread-self)/status")
 _MEMBERS: Final = re.compile(r"proc/[^/]+/cgroup")
-_GPU_UUID: Final = re.compile(r"(?:GPU|MIG)-", re.IGNORECASE)
+_GPU_UUID: Final = re.compile(
+    r"(?:MIG-)?(?:GPU|MIG)-(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16})",
+    re.IGNORECASE,
+)
+_SHORTEST_UUID: Final = 8
+"""Characters: a shorter "GUID" is a number that the kernel gave."""
 _VERSIONED: Final = re.compile(
     r"(?:\A|[\s_-])(?:version|versions|ver|firmware|fw|bios|vbios|driver|revision)(?:\Z|[\s_-])",
     re.IGNORECASE,
@@ -56,17 +61,27 @@ _SERIAL_CAPABILITY: Final = 0x0003
 _MOST_CAPABILITIES: Final = 48
 
 
-def identities(findings: Iterable[Findings]) -> frozenset[str]:
-    """What joins the readings of a GPU, in the forms that sources write: UUIDs, unique numbers."""
-    found: set[str] = set()
-    for each in findings:
-        for reading in each.readings:
-            for uuid in (reading.uuid, reading.hive, *(part.uuid for part in reading.parts)):
-                if uuid:
-                    found.add(bare_uuid(uuid))
-            if reading.unique_id is not None:
-                found |= {f"{reading.unique_id:x}", f"{reading.unique_id}"}
-    return frozenset(found)
+def identities(asked: Iterable[Findings], printed: Iterable[Findings] = ()) -> frozenset[str]:
+    """What joins the readings of a GPU, in the forms that sources write.
+
+    UUIDs of all sources, and the unique numbers that the kernel and the libraries state: a tool
+    calls the same number a serial number, which stays only where it says nothing new.
+    """
+    own = [reading for each in asked for reading in each.readings]
+    found = {uuid for reading in own for uuid in _uuids(reading)}
+    for reading in own:
+        if reading.unique_id is not None:
+            found |= {f"{reading.unique_id:x}", f"{reading.unique_id}"}
+    others = (reading for each in printed for reading in each.readings)
+    # without hyphens it is the unique number in another form
+    return frozenset(found | {u for reading in others for u in _uuids(reading) if "-" in u})
+
+
+def _uuids(reading: Reading) -> Iterator[str]:
+    yield bare_uuid(reading.uuid or "")
+    yield (reading.hive or "").partition(".")[0]
+    yield from (bare_uuid(part.uuid or "") for part in reading.parts)
+    yield from (text.lower() for key, text in reading.extra.items() if key.endswith("uuid"))
 
 
 @dataclass(slots=True)
@@ -129,6 +144,10 @@ class Anonymous:
             [*map(self.group, folders), name if name in _GROUP_FILES else self.group(name)]
         )
 
+    def name(self, text: str) -> str:
+        """A name, in which nothing has to stay."""
+        return self.names.replaced(text, self.names.placeholder)
+
     def group(self, name: str) -> str:
         """The name of a control group as a number; which kind of container it is stays."""
         if name in _COMMON_GROUPS:
@@ -152,7 +171,8 @@ class Anonymous:
         bare = text.strip()
         kind = kind_of(key) if key else None
         if kind is not None:
-            if bare.strip('"').lower() in _ABSENT or (kind == "uuid" and self._joins(bare)):
+            numbered = kind == "uuid" and len(bare) < _SHORTEST_UUID
+            if bare.strip('",').lower() in _ABSENT or numbered or self._joins(bare):
                 return text
             return self._instead(kind, bare)
         if _VERSIONED.search(key) is not None and _VERSION.match(bare) is not None:
@@ -164,7 +184,7 @@ class Anonymous:
         return self.names.placeholder(kind, found)
 
     def _instead(self, kind: str, found: str) -> str:
-        if kind == "uuid" and self._joins(found):
+        if self._joins(found):
             return found
         placeholder = self.names.placeholder(kind, found)
         return NO_VALUE if kind == "serial" else placeholder
@@ -174,16 +194,16 @@ class Anonymous:
         bare = bare_uuid(text)
         short = bare.removeprefix("0x").lstrip("0")
         return (
-            _GPU_UUID.match(text) is not None
-            or bare in self.joined
-            or short in self.joined
-            or (len(short) < 8 and short.isalnum())
+            _GPU_UUID.fullmatch(text) is not None
+            or not short.strip("0-")  # nothing but zeros
+            or (bool(bare) and (bare in self.joined or short in self.joined))
         )
 
     def _part(self, part: str) -> str:
         if part not in self._parts:
-            clean = self.names.replaced(part, self.names.placeholder)
-            self._parts[part] = clean.replace("/", "-")
+            # an underscore joins a name to what somebody called it: "ib_10.0.0.1"
+            pieces = self.name(part).split("_")
+            self._parts[part] = "_".join(map(self.name, pieces)).replace("/", "-")
         return self._parts[part]
 
     def _kept(self, parts: list[str], keep: Callable[[str], bool], between: str) -> str:

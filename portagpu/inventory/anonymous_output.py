@@ -42,9 +42,14 @@ _OF_PROCESSES: Final = re.compile(
     r"(?:\A|_)(?:process(?:es|_(?:info|information|list|name|id))?|pids?|comm|cmdline|command_line"
     r"|fdinfo|container_name|cgroup)\Z"
 )
+_ONE_PROCESS: Final = re.compile(r"pid|process[ _](?:id|name)", re.IGNORECASE)
+_OF_RECORDS: Final = frozenset({"gpu", "gpu_id"})
 _NUMBERED_PROCESS: Final = re.compile(r"pid_?\d++\Z")
 _TAG: Final = re.compile(r"<(?P<end>/?+)(?P<name>[\w:.-]++)(?P<attributes>[^<>]*+)>")
 _ATTRIBUTE: Final = re.compile(r"(?P<name>[\w:.-]++)\s*+=\s*+(?P<value>\"[^\"]*+\"|'[^']*+')")
+_MARKUP: Final = re.compile(
+    r"^\ufeff?\s*+<(?:\?xml|!DOCTYPE|[A-Za-z][\w:.-]*+[\s/>])", re.MULTILINE
+)
 _DECLARED: Final = re.compile(r"<!DOCTYPE\s++([\w:.-]++)")
 _HEAD: Final = 4096
 _LONGEST_KEY: Final = 80
@@ -56,7 +61,7 @@ _SECTION: Final = re.compile(
     re.IGNORECASE,
 )
 _LABEL: Final = re.compile(r"[A-Z][\w ()/.-]{0,60}:(?:\s|\Z)")
-_TOP: Final = re.compile(r"GPU\b|[=#+$]|-{5}")
+_TOP: Final = re.compile(r"GPU\b|Unable to |[=#+$]|-{5}")
 _HEADER: Final = re.compile(
     r"(?:\A|[\s,|\"])(?:pid|process[ _]?name|process[ _]?id)(?:\Z|[\s,|\"])", re.IGNORECASE
 )
@@ -98,14 +103,9 @@ def is_of_processes(key: str) -> bool:
 def clean_document(value: Any, clean: Cleaner, key: str = "") -> Any:
     """JSON's values without processes; every text, and every key, as ``clean`` gives it."""
     if isinstance(value, dict):
-        if any(
-            is_of_processes(name) and not isinstance(item, dict | list)
-            for name, item in value.items()
-        ):
+        if any(_ONE_PROCESS.fullmatch(name) is not None for name in value):
             # the record of a process; of a GPU's record its number stays
-            value = {
-                name: item for name, item in value.items() if name.lower() in ("gpu", "gpu_id")
-            }
+            value = {name: item for name, item in value.items() if name.lower() in _OF_RECORDS}
         return {
             clean.value("", name): clean_document(item, clean, _below(key, name))
             for name, item in value.items()
@@ -131,8 +131,7 @@ def clean_output(text: str, clean: Cleaner) -> str:
 
     Raises FormatError for what looks like JSON and is none: nothing tells what is what in it.
     """
-    start = text.lstrip("\ufeff \t\r\n")
-    if start.startswith(("<?xml", "<!", "<")) and _TAG.search(start[:_HEAD]) is not None:
+    if _MARKUP.search(text[:_HEAD]) is not None:
         return "".join(_xml(text, clean))
     if json_start(text[:_HEAD]) is not None:
         return _json(text, clean)

@@ -83,7 +83,7 @@ def record(
     read = [_findings(each) for each in printed]
     cleaner = Anonymous(
         [pair for pair in known if pair[0] not in _NOT_NAMING],
-        identities([*machine.findings(), *filter(None, read)]),
+        identities(machine.findings(), filter(None, read)),
         group_mounts(tree.files.get("proc/self/mountinfo", b"").decode(errors="surrogateescape")),
     )
     problems = [each.problem for each in printed if each.problem and each.command != _LOG_COMMAND]
@@ -226,7 +226,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _file_name(words: str, cleaner: Anonymous) -> str:
-    words = cleaner.path(words)
+    words = cleaner.name(words)
     return "-".join(filter(None, (w.strip("-/") for w in words.split()))).replace("/", "-")
 
 
