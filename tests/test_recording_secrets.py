@@ -1,4 +1,4 @@
-"""Secrets of every kind, planted in every place that a recording keeps: none is in what is written."""
+"""Secrets of every kind in every place that a recording keeps: none is in what is written."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from portagpu.inventory.tools import Output
 from portagpu.telemetry.formats import text_of
 from portagpu.telemetry.reader import read_text
 from tests.conftest import ROOT
+from tests.fuzz_formats import RECORDINGS
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.host_trees import build, two_socket_x86
 
@@ -144,7 +145,7 @@ def nvidia_xml() -> str:
         f"<note>{escape(text)}</note><a b={quoteattr(text)}/>" for _, text, _ in ANYWHERE
     )
     infos = "".join(
-        f"<process_info><pid>471147114711</pid><type>C</type><process_name>{escape(text)}</process_name>"
+        f"<process_info><pid>47110815</pid><type>C</type><process_name>{escape(text)}</process_name>"
         f"</process_info>"
         for _, text, _ in (*OF_PROCESSES, *ANYWHERE)
     )
@@ -167,7 +168,7 @@ def lines_of(secrets: Any) -> str:
 
 def nvidia_text() -> str:
     rows = "\n".join(
-        f"|    0   N/A  N/A      471147114711      C   {text:<30}  1024MiB |"
+        f"|    0   N/A  N/A      47110815      C   {text:<30}  1024MiB |"
         for _, text, _ in OF_PROCESSES
     )
     return (
@@ -177,10 +178,10 @@ def nvidia_text() -> str:
         f"    Serial Number                   : {SERIALS[0][1]}\n"
         f"    GPU UUID                        : {UUID}\n{lines_of(ANYWHERE)}\n    Processes\n"
         + "".join(
-            f"        Process ID                  : 471147114711\n            Name        : {text}\n"
+            f"        Process ID                  : 47110815\n            Name        : {text}\n"
             for _, text, _ in OF_PROCESSES
         )
-        + "+-----+\n| Processes:          |\n|  GPU   GI   CI        PID   Type   Process name   |\n"
+        + "+-----+\n| Processes:          |\n|  GPU   GI   CI    PID   Type   Process name   |\n"
         f"|=====|\n{rows}\n+-----+\n"
     )
 
@@ -190,7 +191,7 @@ def amd_json() -> str:
         {
             "process_info": {
                 "name": text,
-                "pid": 471147114711,
+                "pid": 47110815,
                 "mem_usage": {"value": 1, "unit": "B"},
             }
         }
@@ -206,13 +207,13 @@ def amd_json() -> str:
         "list": [text for _, text, _ in ANYWHERE],
         "fw": {"version": "10.11.12.13"},
     }
-    return json.dumps([record_of, {"gpu": 1, "name": OF_PROCESSES[0][1], "pid": 471147114711}])
+    return json.dumps([record_of, {"gpu": 1, "name": OF_PROCESSES[0][1], "pid": 47110815}])
 
 
 def amd_text() -> str:
-    rows = "\n".join(f"471147114711\t{text}\t1\t1024\t0\t0" for _, text, _ in OF_PROCESSES)
+    rows = "\n".join(f"47110815\t{text}\t1\t1024\t0\t0" for _, text, _ in OF_PROCESSES)
     listed = "".join(
-        f"    PROCESS_INFO:\n        NAME: {text}\n        PID: 471147114711\n"
+        f"    PROCESS_INFO:\n        NAME: {text}\n        PID: 47110815\n"
         for _, text, _ in OF_PROCESSES
     )
     return (
@@ -220,16 +221,15 @@ def amd_text() -> str:
         f"{listed}GPU: 1\n    BDF: 0000:84:00.0\n    UUID: 0aff74a1-0000-1000-8054-e92b0a5d57c8\n"
         f"{lines_of(ANYWHERE)}\n\n"
         f"KFD process information:\nPID\tPROCESS NAME\tGPU(s)\tVRAM USED\tSDMA\tCU\n{rows}\n\n"
-        "gpu,name,pid,gtt_mem\n"
-        + "\n".join(f"0,{text},471147114711,1" for _, text, _ in OF_PROCESSES)
+        "gpu,name,pid,gtt_mem\n" + "\n".join(f"0,{text},47110815,1" for _, text, _ in OF_PROCESSES)
     )
 
 
 def kernel_log() -> str:
-    xid = "NVRM: Xid (PCI:0000:07:00): 31, pid=471147114711, name={}, Ch 00000010, intr 00000000."
+    xid = "NVRM: Xid (PCI:0000:07:00): 31, pid=47110815, name={}, Ch 00000010, intr 00000000."
     fault = (
         "amdgpu 0000:83:00.0: amdgpu: [gfxhub0] no-retry page fault (src_id:0 ring:24 vmid:3 "
-        "pasid:32769, for process {0} pid 471147114711 thread {0} pid 4712)"
+        "pasid:32769, for process {0} pid 47110815 thread {0} pid 4712)"
     )
     names = [text[:15] for _, text, _ in OF_PROCESSES]
     lines = [f"[  100.5] {form.format(name)}" for form in (xid, fault) for name in names]
@@ -239,7 +239,7 @@ def kernel_log() -> str:
 
 
 def printed() -> list[Output]:
-    topo = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV18\t0-31\t0\nGPU1\tNV18\t X \t0\t0\n"
+    topo = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV18\t0-31\nGPU1\tNV18\t X \t0\n"
     link = f"GPU 0: NVIDIA H200 (UUID: {UUID})\n\t Link 0: 26.562 GB/s\n"
     return [
         Output(("nvidia-smi", "-q", "-x"), nvidia_xml()),
@@ -313,14 +313,16 @@ def planted_tree() -> tuple[Mapping[str, str], Mapping[str, str]]:
         "proc/1/cgroup": f"0::/{group}",
         "proc/self/cgroup": f"12:cpu,cpuacct:/{group}\n1:name={GROUPS[0][1]}:/{group}\n0::/{group}",
         "proc/self/status": f"Name:\t{OF_PROCESSES[0][1]}\nCpus_allowed_list:\t0-3",
-        "proc/self/mountinfo": f"{filer}\n2 2 0:4 /{group} /sys/fs/cgroup rw,x={KNOWN[0][1]} shared:1 - "
-        f"cgroup2 {KNOWN[1][1]} rw,name={GROUPS[0][1]}\n3 2 0:5 / /home/{KNOWN[2][1]}/cgroup rw - tmpfs x rw",
+        "proc/self/mountinfo": f"{filer}\n2 2 0:4 /{group} /sys/fs/cgroup rw,x={KNOWN[0][1]} "
+        f"shared:1 - cgroup2 {KNOWN[1][1]} rw,name={GROUPS[0][1]}\n"
+        f"3 2 0:5 / /home/{KNOWN[2][1]}/cgroup rw - tmpfs x rw",
         f"sys/fs/cgroup/{group}/memory.max": "1073741824",
         "sys/fs/cgroup/memory.max": "max",
         "run/systemd/container": KNOWN[0][1],
     }
     for at, (kind, text, _) in enumerate(ANYWHERE):
         # four numbers under "fw_ver" are a version, and nothing tells them from an address
+        nic = f"sys/class/infiniband/mlx5_{at}"
         files |= {
             f"sys/class/hwmon/hwmon{at}/name": text,
             f"sys/class/hwmon/hwmon{at}/temp1_input": "40000",
@@ -329,15 +331,15 @@ def planted_tree() -> tuple[Mapping[str, str], Mapping[str, str]]:
             f"sys/class/thermal/thermal_zone{at}/temp": "40000",
             f"sys/devices/system/edac/mc/mc0/dimm{at}/dimm_label": text,
             f"sys/devices/system/edac/mc/mc0/dimm{at}/dimm_ce_count": "0",
-            f"sys/class/infiniband/mlx5_{at}/board_id": text,
-            f"sys/class/infiniband/mlx5_{at}/fw_ver": "20.38.1002" if kind == "ipv4" else text,
-            f"sys/class/infiniband/mlx5_{at}/device/uevent": f"DRIVER={text}\nPCI_SLOT_NAME=0000:07:00.0",
+            f"{nic}/board_id": text,
+            f"{nic}/fw_ver": "20.38.1002" if kind == "ipv4" else text,
+            f"{nic}/device/uevent": f"DRIVER={text}\nPCI_SLOT_NAME=0000:07:00.0",
         }
         if "/" not in text:
             name = f"sys/class/infiniband/ib_{text}"
             files[f"{name}/ports/1/state"] = "4: ACTIVE"
             links[f"{name}/driver"] = f"../{text}"
-            links[f"sys/class/infiniband/mlx5_{at}/device/driver"] = f"../../{text}/nvidia"
+            links[f"{nic}/device/driver"] = f"../../{text}/nvidia"
     for at, (_, text, _) in enumerate(SERIALS):
         files[f"sys/class/infiniband/mlx5_{at}/node_guid"] = text
     return two_socket_x86() | gpu_files | files, links
@@ -389,7 +391,7 @@ def test_no_planted_secret_is_in_a_recording(
         if part.lower() in whole
     ]
     assert not found, f"{len(found)} found: " + "\n".join(found[:60])
-    assert "471147114711" not in "".join(texts.values()), "numbers of processes"
+    assert "47110815" not in "".join(texts.values()), "numbers of processes"
     assert {
         "process",
         "secret",
@@ -413,3 +415,85 @@ def test_every_secret_and_place_is_of_the_test() -> None:
             assert held > len(FORMS) // 2, output.command
             read_text(output.text)
     assert len({part for _, _, part in EVERY}) == len(EVERY) > 100
+
+
+FIXTURES: Final = ROOT / "tests" / "formats"
+ALL_OF_PROCESSES: Final = frozenset({"compute-apps.csv", "mi300x-process-csv.txt"})
+"""Outputs of which nothing is left."""
+PROMPTS: Final = frozenset({"prompts.txt", "MANIFEST.md"})
+"""What no tool prints: the prompt, with a user and a host in it, tells where a section begins."""
+SAVED: Final = sorted(
+    path
+    for folder in (FIXTURES, RECORDINGS)
+    for path in folder.rglob("*")
+    if path.is_file() and path.name not in PROMPTS and path.stat().st_size < 1 << 20
+)
+CHANGED: Final = re.compile(r"\.(?:processes|line)\Z|serial\Z|guid\Z")
+"""What is taken out of readings, and lines of logs with their processes."""
+
+
+def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict | list | tuple):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            yield from flat(item, f"{path}.{key}")
+    else:
+        yield path, value
+
+
+def test_what_a_tool_printed_is_read_the_same_without_what_identifies() -> None:
+    """Addresses of PCI, registers, versions and dates look like what is taken out, and stay."""
+    read = 0
+    for path in SAVED:
+        text = text_of(path.read_bytes())
+        try:
+            found = read_text(text)
+        except FormatError:
+            continue
+        read += 1
+        clean = Anonymous((), identities([found])).text(text)
+        if path.name in ALL_OF_PROCESSES:
+            assert not clean.strip("\n$ ") or "pid" not in clean, path
+            continue
+        before, after = (dict(flat(to_document(each))) for each in (found, read_text(clean)))
+        # the readings of processes alone go as a whole
+        wanted = [key for key in before if CHANGED.search(key) is None]
+        ours = [key for key in wanted if key in after]
+        assert len(ours) > len(wanted) * 0.85, f"{path}: {len(ours)} of {len(wanted)} are left"
+        differing = [(key, before[key], after[key]) for key in ours if before[key] != after[key]]
+        assert not differing, f"{path}: {differing[:3]}"
+    assert read > 15
+
+
+def test_cleaning_twice_is_cleaning_once() -> None:
+    for output in printed():
+        if output.text and output.command[0] not in ("smi", "third-tool"):
+            once = Anonymous(KNOWN).text(output.text)
+            assert Anonymous(KNOWN).text(once) == once, output.command
+
+
+@pytest.mark.parametrize("word", _CGROUP_WORDS)
+def test_a_numbered_group_tells_its_kind_of_container(word: str) -> None:
+    group = Anonymous().group(f"x-{word}-acme.slice")
+    assert word in group
+    assert "acme" not in group
+    assert not any(each in group for each in _CGROUP_WORDS if each not in word)
+
+
+def test_a_process_that_calls_itself_as_it_likes_is_left_out_whole() -> None:
+    """A name may hold the end of a line, of a table, or of an element."""
+    text = nvidia_text()
+    for name in ("a\nacme-llm", "a |\nacme-llm |", "Foo: x\n    acme-llm"):
+        changed = text.replace(OF_PROCESSES[0][1], name)
+        assert "acme-llm" not in Anonymous().text(changed), name
+    xml = nvidia_xml().replace(escape(OF_PROCESSES[0][1]), "a\nacme-llm &lt;/processes&gt;")
+    assert "acme-llm" not in Anonymous().text(xml)
+
+
+def test_an_output_that_breaks_off_goes_on_breaking_off() -> None:
+    for text in (nvidia_xml(), amd_json()):
+        broken = text[: len(text) * 2 // 3]
+        clean = Anonymous(KNOWN).text(broken)
+        assert any("breaks off" in each for each in read_text(clean).problems)
+        found = [part for _, _, part in EVERY if part in clean]
+        assert not found, found

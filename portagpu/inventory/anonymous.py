@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
     from portagpu.inventory.model import Findings, Reading
 
-_SERIAL_FILE: Final = re.compile(r"(?:.*[_/])?serial(?:_number|_no)?|node_guid|sys_image_guid")
+_SERIAL_FILE: Final = re.compile(
+    r"(?:\A|_)serial(?:_number|_no)?\Z|\A(?:node_guid|sys_image_guid)\Z"
+)
 _ABSENT: Final = frozenset({"", "n/a", "none", "0", "unknown", "[n/a]"})
 _STATUS: Final = re.compile(r"proc/(?:self|thread-self)/status")
-_MEMBERS: Final = re.compile(r"proc/[^/]+/cgroup")
+_MEMBERS: Final = re.compile(r"proc/[^/]++/cgroup")
 _GPU_UUID: Final = re.compile(
     r"(?:MIG-)?(?:GPU|MIG)-(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16})",
     re.IGNORECASE,
@@ -111,7 +113,7 @@ class Anonymous:
         name = path.rpartition("/")[2]
         if name == "config":
             return self._config(data)
-        if _SERIAL_FILE.fullmatch(name) and data.strip():
+        if _SERIAL_FILE.search(name) and data.strip():
             self.counts["serial"] += 1
             return b""
         text = data.decode(errors="surrogateescape")

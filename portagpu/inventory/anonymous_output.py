@@ -46,9 +46,11 @@ _ONE_PROCESS: Final = re.compile(r"pid|process[ _](?:id|name)", re.IGNORECASE)
 _OF_RECORDS: Final = frozenset({"gpu", "gpu_id"})
 _NUMBERED_PROCESS: Final = re.compile(r"pid_?\d++\Z")
 _TAG: Final = re.compile(r"<(?P<end>/?+)(?P<name>[\w:.-]++)(?P<attributes>[^<>]*+)>")
-_ATTRIBUTE: Final = re.compile(r"(?P<name>[\w:.-]++)\s*+=\s*+(?P<value>\"[^\"]*+\"|'[^']*+')")
+_ATTRIBUTE: Final = re.compile(
+    r"(?<![\w:.-])(?P<name>[\w:.-]++)\s*+=\s*+(?P<value>\"[^\"]*+\"|'[^']*+')"
+)
 _MARKUP: Final = re.compile(
-    r"^\ufeff?\s*+<(?:\?xml|!DOCTYPE|[A-Za-z][\w:.-]*+[\s/>])", re.MULTILINE
+    r"^\ufeff?[ \t]*+<(?:\?xml|!DOCTYPE|[A-Za-z][\w:.-]*+[\s/>])", re.MULTILINE
 )
 _DECLARED: Final = re.compile(r"<!DOCTYPE\s++([\w:.-]++)")
 _HEAD: Final = 4096
@@ -56,7 +58,7 @@ _LONGEST_KEY: Final = 80
 
 # "Processes:", "    Process Info : None", "| Processes:       |", "PROCESS_INFO:"
 _SECTION: Final = re.compile(
-    r"(?P<box>\|?)(?P<indent> *+)(?:compute |accounted |kfd |running )?"
+    r"\A(?P<box>\|?)(?P<indent> *+)(?:compute |accounted |kfd |running )?"
     r"(?:process(?:es|[ _](?:info|information|list))|fdinfo)\s*+(?::.*+)?(?P<end>\|?)\Z",
     re.IGNORECASE,
 )
@@ -66,7 +68,7 @@ _HEADER: Final = re.compile(
     r"(?:\A|[\s,|\"])(?:pid|process[ _]?name|process[ _]?id)(?:\Z|[\s,|\"])", re.IGNORECASE
 )
 _LONE_PROCESS: Final = re.compile(
-    r"\s*+pids?\s*+[:=]?\s*+\d|\s*+process[ _](?:id|name)\s*+:", re.IGNORECASE
+    r"\A\s*+(?:pids?\s*+[:=]?\s*+\d|process[ _](?:id|name)\s*+:)", re.IGNORECASE
 )
 
 _OF_LOG: Final = (

@@ -35,7 +35,7 @@ from portagpu.telemetry.formats import kernel_log, one_line
 from portagpu.telemetry.reader import read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from portagpu.inventory.tools import Output
 
@@ -80,26 +80,25 @@ def record(
     machine.topology()
     _complete(tree)
     printed = list(outputs([*machine.commands(), *([_LOG_COMMAND] if tree.is_live else [])]))
-    read = [_findings(each) for each in printed]
+    read = {each: found for each in printed if (found := _findings(each)) is not None}
     cleaner = Anonymous(
         [pair for pair in known if pair[0] not in _NOT_NAMING],
-        identities(machine.findings(), filter(None, read)),
+        identities(machine.findings(), read.values()),
         group_mounts(tree.files.get("proc/self/mountinfo", b"").decode(errors="surrogateescape")),
     )
     problems = [each.problem for each in printed if each.problem and each.command != _LOG_COMMAND]
     problems += [
-        f"{' '.join(each.command)}: what it printed is of no known format and is left out"
-        for each, findings in zip(printed, read, strict=True)
-        if findings is None and not each.problem and each.command != _LOG_COMMAND
+        _left_out(each)
+        for each in printed
+        if each not in read and not each.problem and each.command != _LOG_COMMAND
     ]
-    known_outputs = [each for each, findings in zip(printed, read, strict=True) if findings]
     try:
         with tempfile.TemporaryDirectory(dir=target.resolve().parent, prefix=".recording-") as made:
             here = Path(made) / "whole"
             here.mkdir()
             _save_tree(tree, here / TREE, cleaner)
             _save_findings(machine.asked, here / FINDINGS, cleaner)
-            _save_outputs(known_outputs, here / OUTPUTS, cleaner)
+            problems += _save_outputs(read, here / OUTPUTS, cleaner)
             _save_manifest(machine, here, cleaner, known, problems)
             files = sum(1 for each in here.rglob("*") if each.is_file() and not each.is_symlink())
             here.rename(target)
@@ -165,12 +164,22 @@ def _findings(output: Output) -> Findings | None:
         return None
 
 
-def _save_outputs(printed: Iterable[Output], folder: Path, cleaner: Anonymous) -> None:
+def _left_out(output: Output) -> str:
+    return f"{' '.join(output.command)}: what it printed is of no known format and is left out"
+
+
+def _save_outputs(printed: Iterable[Output], folder: Path, cleaner: Anonymous) -> Iterator[str]:
+    """Write the outputs, and say of which nobody can tell what is what in them."""
     for each in printed:
         text = _of_log(each.text) if each.command == _LOG_COMMAND else each.text
-        if text:
+        try:
+            clean = cleaner.text(text)
+        except (FormatError, RecursionError):  # JSON that breaks off, or is nested without end
+            yield _left_out(each)
+            continue
+        if clean.strip():
             name = _file_name(" ".join(each.command), cleaner)
-            _write(folder / f"{name}.txt", cleaner.text(text))
+            _write(folder / f"{name}.txt", clean)
 
 
 def _of_log(text: str) -> str:
