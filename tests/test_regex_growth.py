@@ -19,26 +19,21 @@ if TYPE_CHECKING:
 
     from tests.conftest import Child
 
-BUNDLE: Final = (
+MODULES: Final = (
     "portagpu.bundle",
     *(f"portagpu.bundle.{each.name}" for each in pkgutil.iter_modules(portagpu.bundle.__path__)),
-)
-RECORDS: Final = tuple(
-    f"portagpu.inventory.{name}" for name in ("anonymous", "anonymous_output", "record")
+    *(f"portagpu.inventory.{name}" for name in ("anonymous", "anonymous_output", "record")),
 )
 LIMIT_S: Final = 900
 """Cubic time at 16,000 characters is hours; all texts together take about a minute."""
 
 
-@pytest.mark.parametrize("modules", [BUNDLE, RECORDS], ids=["bundle", "records"])
-def test_no_text_keeps_a_pattern_busy(
-    modules: tuple[str, ...], child: Callable[..., Child]
-) -> None:
-    names = [name for name in modules if not name.endswith("__main__")]
+def test_no_text_keeps_a_pattern_busy(child: Callable[..., Child]) -> None:
+    names = [name for name in MODULES if not name.endswith("__main__")]
     ended = child("-m", "tests.regex_growth", *names, path=[ROOT], limit_s=LIMIT_S)
     found = json.loads(ended.ok())
-    assert found["patterns"] >= 10
-    assert found["texts"] > 5_000
+    assert found["patterns"] > 50
+    assert found["texts"] > 20_000
     assert found["slow"] == {}
     assert found["hidden"] == [], "a pattern inside a function is not found by this test"
 
