@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import random
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -23,6 +25,8 @@ from tests.bundle_samples import EXECUTED, adopted, altered, bundle, data, full_
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from tests.conftest import Child
 
 SEED: Final = 20260301
 
@@ -433,3 +437,83 @@ def test_the_table_shows_what_failed(tmp_path: Path) -> None:
     assert "memory 2 (1 failed)" in row
     assert f"FAIL, [2026-03-01](../matrix/results/{file_name(made)})" in row
     assert read_bundle(tmp_path / file_name(made)) == made
+
+
+FOREIGN: Final = (
+    "x\x1b[31mred", "a\x9b2Jb", "two\nlines", "](javascript:alert) [x", "<script>", "`code`",
+    "| cell |", "*bold* _it_", "www.acme.example", "http://acme.example", "\u202eright", "&lt;",
+    "\ud800",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_a_name_in_the_table_is_shown_and_does_nothing(tmp_path: Path, text: str) -> None:
+    def named(document: dict[str, Any]) -> None:
+        result = document["result"]
+        result["run"]["devices"][0]["name"] = text
+        result["results"][-1]["extra"]["area"] = text
+        result["run"]["versions"][text] = "1.0"
+
+    content = altered(named)
+    name = file_name(json.loads(content))
+    (tmp_path / name).write_bytes(content)
+    try:
+        parse(content)
+    except BundleError:
+        with pytest.raises(BundleError) as caught:
+            table(tmp_path)
+        assert str(caught.value).isprintable()
+        return
+    shown = table(tmp_path)
+    assert len(shown.splitlines()) == 3
+    assert all(line.isprintable() for line in shown.splitlines())
+    row = shown.splitlines()[2]
+    bare = re.sub(r"\\.", "", row.replace(f"(../matrix/results/{name})", ""))
+    assert bare.count("|") == 8, f"{row} has another cell"
+    assert "<" not in bare
+    assert "`" not in bare.replace("`cpu-x86-64`", "")
+    assert "](" not in bare
+    assert "www." not in bare
+    assert "://" not in bare
+
+
+def test_a_path_with_a_terminals_commands_is_shown_without_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "a\x1b[2J\nb"
+    folder.mkdir()
+    content = data(bundle())
+    path = folder / file_name(bundle())
+    path.write_bytes(content)
+    assert main([str(path)]) == 0
+    assert main([str(folder / "none")]) == 1
+    assert main(["--table", str(folder / "none")]) == 1
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("\n") == 3
+    assert all(line.isprintable() for line in (said.out + said.err).splitlines())
+
+
+def test_what_is_no_regular_file_is_refused_at_once(
+    child: Callable[..., Child], tmp_path: Path
+) -> None:
+    """A pipe that nobody writes to, and a device without an end."""
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    for given in (["/dev/zero"], [str(pipe)], ["--table", str(tmp_path)]):
+        ended = child("-m", "portagpu.bundle", *given, limit_s=60)
+        assert ended.code == 1
+        assert ended.err.endswith(": cannot be read: is no regular file\n")
+
+
+@pytest.mark.parametrize(
+    "text", ["token-" * 666, "a-" * 2000, "//" * 2000, "a." * 2000, "serial " + " " * 3990]
+)
+def test_a_bundle_of_texts_that_keep_patterns_busy_is_validated(text: str) -> None:
+    """200 of them: at a minute a text, as cubic time takes, nobody would wait for the end."""
+    parse(altered(put("result", "results", 3, "extra", value={"texts": [text] * 200})))
+
+
+@pytest.mark.parametrize("digits", ["[-" * 1900, "[" * 3900, "[" + "-1" * 1900, "[" + "1" * 3900])
+def test_ranks_in_a_long_id_take_no_time(digits: str) -> None:
+    given = {"id": f"collectives/{digits}", "suite": "s", "area": "a", "verdict": Verdict.PASS}
+    assert needed_ranks(Result(**given)) == 1

@@ -93,7 +93,7 @@ def test_nothing_that_names_the_machine_is_saved(tmp_path: Path) -> None:
         == (described(Live(root, {}))["host"]["limits"]["cgroup"])
     )
     assert saved.scrubbed["kernel parameter"] == 3
-    assert {"host", "serial", "container", "line"} <= saved.scrubbed.keys()
+    assert {"host", "serial", "group", "line"} <= saved.scrubbed.keys()
     stated = json.loads((tmp_path / "saved" / MANIFEST).read_text())["scrubbed"]
     assert stated == dict(saved.scrubbed)
 
@@ -103,11 +103,12 @@ def test_nothing_that_names_the_machine_is_saved(tmp_path: Path) -> None:
     [
         ("<serial>1650522012345</serial>", "<serial>N/A</serial>"),
         ("<serial>N/A</serial>", "<serial>N/A</serial>"),
-        ('"Serial Number": "PCB-42"', '"Serial Number": "N/A"'),
-        ('"asic_serial": 12345', '"asic_serial": "N/A"'),
+        ('{"Serial Number": "PCB-42"}', '{\n "Serial Number": "N/A"\n}\n'),
+        ('{"asic_serial": 12345}', '{\n "asic_serial": "N/A"\n}\n'),
+        ("<name>Node-7's</name>", "<name>&lt;host-1&gt;'s</name>"),
         ("    Serial Number                 : 165052", "    Serial Number                 : N/A"),
         ("GPU[0]\t\t: Serial Number: 692231", "GPU[0]\t\t: Serial Number: N/A"),
-        ("on Node-7.example now", "on <host>.example now"),
+        ("on Node-7.example now", "on <host-1>.example now"),
         ("node-77 is another", "node-77 is another"),
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from portagpu.bundle import read_bundle, table
+from portagpu.bundle.check import printable
 from portagpu.errors import BundleError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def main(arguments: list[str]) -> int:
 def _valid(name: str) -> str:
     result = read_bundle(name)["result"]
     ran = f"{result['run']['target']}, {result['verdict']}, {len(result['results'])} results"
-    return f"{name}: valid, {ran}"
+    return f"{printable(name)}: valid, {ran}"
 
 
 def _say(sentence: Callable[[], str]) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bundle.check import read_bundle
+from portagpu.bundle.check import printable, read_bundle
 from portagpu.bundle.known import suite_and_area
 from portagpu.errors import BundleError
 from portagpu.registry import plugin
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _RAN: Final = frozenset({Verdict.PASS, Verdict.UNVERIFIED}) | FAILING
 _OF_SEVERAL: Final = "collectives"
 """The area that one device does not execute, whatever ran there over a world of one."""
+_MARKUP: Final = re.compile(r"[\\`*_\[\]<>|~&@:$]|(?<=www)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,9 @@ def table(folder: Path) -> str:
     Raises BundleError for a bundle that is not valid, and for what is no folder.
     """
     if not folder.is_dir():
-        raise BundleError(f"{folder} is no folder: name the one with the bundles, matrix/results")
+        raise BundleError(
+            f"{printable(str(folder))} is no folder: name the one with the bundles, matrix/results"
+        )
     bundles = [(path.name, read_bundle(path)) for path in sorted(folder.glob("*.json"))]
     if not bundles:
         return "No result of real hardware is committed yet."
@@ -79,7 +83,7 @@ def _row(name: str, bundle: Mapping[str, Any]) -> list[str]:
     products = Counter(str(device["name"]) for device in run["devices"])
     link = f"[{run['started'][:10]}](../matrix/results/{name})"
     return [
-        f"`{run['target']}`",
+        f"`{run['target']}`",  # an id of this package's own targets
         _cell(f"{count} x {product}" for product, count in products.items()),
         _cell(f"{key} {value}" for key, value in sorted(versions.items()) if value),
         *(_cell(map(_area, _of(badges, suite))) for suite in ("conformance", "performance")),
@@ -100,4 +104,9 @@ def _area(badge: Badge) -> str:
 
 
 def _cell(parts: Iterable[str]) -> str:
-    return ", ".join(parts).replace("|", "\\|") or "nothing"
+    return _escaped(", ".join(parts)) or "nothing"
+
+
+def _escaped(text: str) -> str:
+    """``text`` of a stranger as Markdown shows it: one line that is no markup and no link."""
+    return _MARKUP.sub(r"\\\g<0>", printable(text))

@@ -19,6 +19,7 @@ from portagpu.bundle.evidence import check_evidence
 from portagpu.bundle.known import check_ids
 from portagpu.bundle.scrub import KINDS, LONGEST_TEXT, remaining
 from portagpu.errors import BundleError, PortagpuError
+from portagpu.files import read_bounded
 from portagpu.result_schema import Rule, keys, mapping, name, one_of, or_null, positive
 from portagpu.results import Run
 
@@ -50,7 +51,7 @@ def read_bundle(path: str | os.PathLike[str]) -> dict[str, Any]:
         if Path(path).name != expected:
             raise BundleError(f"the name of this bundle is {expected}")
     except BundleError as error:
-        raise BundleError(f"{_one_line(str(path))}: {error}") from error
+        raise BundleError(f"{printable(str(path))}: {error}") from error
     return bundle
 
 
@@ -63,7 +64,7 @@ def parse(data: bytes) -> dict[str, Any]:
     try:
         return _checked(data)
     except PortagpuError as error:
-        raise BundleError(_short(_one_line(str(error)), _LONGEST_COMPLAINT)) from error
+        raise BundleError(_short(printable(str(error)), _LONGEST_COMPLAINT)) from error
 
 
 def _checked(data: bytes) -> dict[str, Any]:
@@ -79,18 +80,16 @@ def _checked(data: bytes) -> dict[str, Any]:
     return document
 
 
-def _one_line(text: str) -> str:
-    """``text`` with blanks for line breaks and everything else that is not printed."""
+def printable(text: str) -> str:
+    """``text`` as one line, with blanks for everything that does not print."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as stream:
-            return stream.read(LARGEST_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a path with a null character
-        reason = getattr(error, "strerror", None) or error
-        raise BundleError(f"cannot be read: {reason}") from error
+        return read_bounded(path, LARGEST_BYTES + 1)
+    except OSError as error:
+        raise BundleError(f"cannot be read: {error.strerror}") from error
 
 
 def _document(data: bytes) -> dict[str, Any]:

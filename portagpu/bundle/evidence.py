@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from portagpu.results import Result, Run
     from portagpu.target import Target
 
-_WORLD: Final = re.compile(r"\[(?:.*-)?n?(\d+)\]")
+_WORLD: Final = re.compile(r"[\[-]n?(\d++)\]")
 """The number of ranks in an id: ``collectives/all_reduce[8]``, ``collectives/sum[float32-n4]``."""
 _RANK: Final = re.compile(r"rank (\d+)")
 _DEVICE: Final = "identity/device"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-PLACEHOLDER: Final = re.compile(r"<[a-z]+-\d+>")
+PLACEHOLDER: Final = re.compile(r"<[a-z]++-\d++>")
 _HELD: Final = PLACEHOLDER.pattern
 
 PUBLIC_HOSTS: Final = frozenset(
@@ -28,72 +28,88 @@ PUBLIC_HOSTS: Final = frozenset(
 )
 """Hosts whose addresses are kept: where facts, expectations and known failures are published."""
 
-_URL: Final = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>]+", re.IGNORECASE)
-_PUBLIC_URL: Final = re.compile(r"https://([a-z0-9.-]+)(?:/[^?@:]*)?", re.IGNORECASE)
+# A pattern here meets texts of strangers: it looks at each character a bounded number of times.
+# Runs are taken whole (``++``), and begin where no earlier run could have begun.
 
-_SEGMENT: Final = rf"(?:{_HELD}|[^\s/\"'`<>|;,:()\[\]{{}}])+"
+_URL: Final = re.compile(
+    r"(?<![a-z0-9+.-])(?P<keep>[0-9+.-]*+)(?P<value>[a-z][a-z0-9+.-]*+://[^\s\"'<>]++)",
+    re.IGNORECASE,
+)
+_PUBLIC_URL: Final = re.compile(r"https://([a-z0-9.-]++)(?:/[^?@:]*+)?", re.IGNORECASE)
+
+_SEGMENT: Final = rf"(?:{_HELD}|[^\s/\"'`<>|;,:()\[\]{{}}])++"
 _ROOTS: Final = (
     "home|root|Users|mnt|media|tmp|var|data|scratch|work|workspace|projects?|lustre|gpfs|nfs|fsx|"
     "shared|export|srv|net"
 )
 _PATH: Final = re.compile(
-    rf"(?:~[\w.-]*|(?<=>)|(?<![\w)\]>]))(?:/+{_SEGMENT})+/?"  # absolute, ~/x, or behind a piece
-    rf"|(?<=[)\]])(?:/{_SEGMENT}){{2,}}/?"  # "(n-1)/n" is no path
-    rf"|/(?:{_ROOTS})(?:/+{_SEGMENT})+/?"  # "-I/home/x"
+    # absolute, ~/x, or behind a piece; behind a word only from its second slash ("a//x")
+    rf"(?:~[\w.-]*+|(?<=>)|(?<![\w)\]>/])|(?<=[\w)\]>]/))(?:/++{_SEGMENT})++/?"
+    rf"|(?<=[)\]])(?:/{_SEGMENT}){{2,}}+/?"  # "(n-1)/n" is no path
+    rf"|/(?:{_ROOTS})(?:/++{_SEGMENT})++/?"  # "-I/home/x"
 )
 _SYSTEM_PATH: Final = re.compile(
-    r"/(?:dev/(?:shm|kfd|dri|nvidia)|proc/|sys/|opt/rocm|usr/local/cuda)[\w./:*-]*"
+    r"/(?:dev/(?:shm|kfd|dri|nvidia)|proc/|sys/|opt/rocm|usr/local/cuda)[\w./:*-]*+"
 )
 
-_SENSITIVE: Final = (
-    r"[\w-]*(?:token|secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|credential)[\w-]*"
-)
 _TOKENS: Final = re.compile(
-    r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)"
-    r"|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"  # a JSON web token
-    r"|\b(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|xox[abprs]-|AKIA|ASIA|AIza|nvapi-|pypi-)[\w-]{8,}"
-    rf"|(?i:(?<=bearer ))(?!{_HELD})\S+",
+    r"-----BEGIN [A-Z0-9 ]++-----.*?(?:-----END [A-Z0-9 ]++-----|\Z)"
+    r"|(?<![A-Za-z0-9])(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|xox[abeprs]-|xapp-|AKIA|ASIA|AIza"
+    r"|nvapi-|pypi-|npm_|[rsp]k_(?:live|test)_|dop_v1_|dckr_pat_|shp(?:at|ca|pa|ss)_|r8_|gsk_|pplx-|xai-|lin_api_|ntn_"
+    r"|sbp_|glsa_|glc_|NRAK-|ATATT3|sq0[a-z]{3}-|tskey-|AGE-SECRET-KEY-)[\w-]{8,}+"
+    r"|(?<![A-Za-z0-9])(?:(?:SG|ya29|hv[sbr])\.[\w.-]{16,}+|dapi[0-9a-f]{16,}+)"
+    rf"|(?i:(?<=bearer )|(?<=authorization: basic ))(?!{_HELD})\S++",
     re.DOTALL,
 )
+_JSON_WEB_TOKEN: Final = re.compile(
+    r"(?<![\w-])(?P<keep>(?:(?!\beyJ)[\w-])*+)(?P<value>eyJ[\w-]{8,}+\.[\w-]++\.[\w-]*+)"
+)
+_SENSITIVE: Final = (
+    r"[\w-]*?(?:token|secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|credential)"
+)
 _GIVEN_SECRET: Final = re.compile(
-    rf"(?P<keep>(?:--{_SENSITIVE}[= ]|\b{_SENSITIVE}[\"']?\s*[:=])\s*[\"']?)"
-    rf"(?!{_HELD})(?P<value>[^\s\"']+)",
+    rf"(?P<keep>(?<![\w-])(?:(?={_SENSITIVE})[\w-]++[\"']?+\s*+[:=]"
+    rf"|(?=(?>[\w-]*?--){_SENSITIVE})[\w-]++ )\s*+[\"']?+)"
+    rf"(?!{_HELD})(?P<value>[^\s\"']++)",
     re.IGNORECASE,
 )
-_MIXED_RUN: Final = re.compile(r"(?<![\w+/=-])[A-Za-z0-9+/_=-]{32,}(?![\w+/=-])")
+_MIXED_RUN: Final = re.compile(r"(?<![\w+/=-])[A-Za-z0-9+/_=-]{32,}+(?![\w+/=-])")
 _UUID: Final = re.compile(
     r"(?:\b[A-Z]{2,4}-)?(?<![0-9a-f])[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}(?![0-9a-f])"
-    r"|\b(?:GPU|MIG)-[0-9a-f]{8,}(?![0-9a-f])",
+    r"|\b(?:GPU|MIG)-[0-9a-f]{8,}+",
     re.IGNORECASE,
 )
-_SERIAL: Final = re.compile(
-    r"(?P<keep>(?<![a-z])(?:serial|asset|unique[ _-]?id)(?:[ _-]*(?:number|num|no|tag))?\.?[\"']?"
-    r"\s*(?:[:=#]|is\b)?\s*[\"']?)"
-    r"(?P<value>(?=[A-Z-]*\d)[A-Z0-9][A-Z0-9-]{4,})",
-    re.IGNORECASE,
+_UUID_PREFIX: Final = re.compile(r"^[a-z]{2,4}-")
+# "serial number: 1652", "serial is PCB043-0178": letters stand before its digits, and not many
+_NUMBERED: Final = (
+    r"(?:[ _-]*+(?:number|num|no|tag))?\.?[\"']?\s*+(?:(?:[:=#]|is\b)\s*+)?[\"']?)"
+    r"(?P<value>(?=[A-Z-]{0,64}\d)[A-Z0-9][A-Z0-9-]{4,}+)"
 )
+_UNIQUE_ID: Final = re.compile(rf"(?P<keep>(?<![a-z])unique[ _-]?id{_NUMBERED}", re.IGNORECASE)
+_SERIAL: Final = re.compile(rf"(?P<keep>(?<![a-z])(?:serial|asset){_NUMBERED}", re.IGNORECASE)
 _MAC: Final = re.compile(
     r"(?<![\w:-])[0-9a-f]{2}(?P<joint>[:-])(?:[0-9a-f]{2}(?P=joint)){4,18}[0-9a-f]{2}(?![\w:-])"
     r"|(?<![\w:.])(?:[0-9a-f]{4}:){3}[0-9a-f]{4}(?![\w:])",  # an InfiniBand GUID
     re.IGNORECASE,
 )
 _IPV4: Final = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w-]|\.\d)")
-_IPV6: Final = re.compile(r"(?<![\w:.])[0-9a-f]*:[0-9a-f:.]*:[0-9a-f.]*(?![\w:])", re.IGNORECASE)
-_MAIL: Final = re.compile(rf"(?:{_HELD}|[\w.+-])+@(?:{_HELD}|[\w.-])+")
+_IPV6: Final = re.compile(r"(?<![\w:.])[0-9a-f]*+:[0-9a-f:.]*:[0-9a-f.]*(?![\w:])", re.IGNORECASE)
+# every word, of which those with a host behind them are addresses
+_MAIL: Final = re.compile(rf"(?:{_HELD}|[\w.+-])++(?P<host>@(?:{_HELD}|[\w.-])++)?")
+_LABELS: Final = re.compile(r"[\w-]++(?:\.[\w-]++)*+")
+_PRIVATE_LABEL: Final = re.compile(
+    r"(?:local|localdomain|internal|intra|intranet|lan|corp|cluster|home|svc|private)\b",
+    re.IGNORECASE,
+)
 _HOSTS: Final = (
-    re.compile(
-        r"\b[\w-]+(?:\.[\w-]+)*\.(?:local|localdomain|internal|intra|intranet|lan|corp|cluster|home"
-        r"|svc|private)\b",
-        re.IGNORECASE,
-    ),
-    re.compile(r"\bip-\d+-\d+-\d+-\d+\b"),
-    re.compile(r"[\w.-]+(?=:\d+:\d+ \[\w+\])"),  # a line of NCCL's or RCCL's log
-    re.compile(r"(?i:(?<=host ')|(?<=hostname )|(?<=hostname: )|(?<=hostname=))[\w.-]+"),
+    re.compile(r"\bip-\d++-\d++-\d++-\d++\b"),
+    re.compile(r"(?<![\w.-])[\w.-]++(?=:\d++:\d++ \[\w++\])"),  # NCCL's or RCCL's log
+    re.compile(r"(?i:(?<=host ')|(?<=hostname )|(?<=hostname: )|(?<=hostname=))[\w.-]++"),
 )
 _ASSIGNMENT: Final = re.compile(
-    r"(?P<keep>\b[A-Z][A-Z0-9_]{2,}=)(?P<value>'[^']*'|\"[^\"]*\"|[^\s,;)]+)"
+    r"(?P<keep>\b[A-Z][A-Z0-9_]{2,}+=(?!=))(?P<value>'[^']*+'|\"[^\"]*+\"|[^\s,;)]++)"
 )
-_HARMLESS_VALUE: Final = re.compile(rf"[\"']?(?:[\d., -]|{_HELD})*[\"']?")
+_HARMLESS_VALUE: Final = re.compile(rf"[\"']?(?:[\d., -]|{_HELD})*+[\"']?")
 
 Replace = Callable[[str, str], str]
 """(kind, what was found) -> what stands in its place."""
@@ -104,9 +120,9 @@ def replace_forms(text: str, replace: Replace) -> str:
     pieces: list[str] = []
     end = 0
     for match in _URL.finditer(text):
-        kept = _is_public(match[0])
-        pieces.append(_outside_urls(text[end : match.start()], replace))
-        pieces.append(match[0] if kept else replace("url", match[0]))
+        url = match["value"]
+        pieces.append(_outside_urls(text[end : match.start()] + match["keep"], replace))
+        pieces.append(url if _is_public(url) else replace("url", url))
         end = match.end()
     pieces.append(_outside_urls(text[end:], replace))
     return "".join(pieces)
@@ -123,13 +139,20 @@ def _outside_urls(text: str, replace: Replace) -> str:
         return lambda match: match["keep"] + replace(kind, match["value"])
 
     text = _TOKENS.sub(whole("secret"), text)
+    text = _JSON_WEB_TOKEN.sub(value("secret"), text)
     text = _GIVEN_SECRET.sub(value("secret"), text)
-    text = _UUID.sub(lambda match: replace("uuid", bare_uuid(match[0])), text)
+    text = _UUID.sub(whole("uuid"), text)
+    text = _UNIQUE_ID.sub(value("uuid"), text)
     text = _SERIAL.sub(value("serial"), text)
     text = _MAC.sub(whole("address"), text)
     text = _IPV4.sub(lambda match: _address(match, replace), text)
     text = _IPV6.sub(lambda match: _address(match, replace), text)
-    text = _MAIL.sub(whole("address"), text)
+    if "@" in text:
+        text = _MAIL.sub(
+            lambda match: replace("address", match[0]) if match["host"] else match[0], text
+        )
+    if "." in text:
+        text = _LABELS.sub(lambda match: _private(match, replace), text)
     for pattern in _HOSTS:
         text = pattern.sub(lambda match: _host(match, replace), text)
     text = _PATH.sub(
@@ -142,7 +165,7 @@ def _outside_urls(text: str, replace: Replace) -> str:
 
 def bare_uuid(text: str) -> str:
     """A UUID as one spelling: vendors' tools write a prefix that torch leaves out."""
-    return re.sub(r"^[a-z]{2,4}-", "", text.lower())
+    return _UUID_PREFIX.sub("", text.lower())
 
 
 def _is_public(url: str) -> bool:
@@ -159,6 +182,21 @@ def _address(match: re.Match[str], replace: Replace) -> str:
     if address.is_loopback or address.is_unspecified:
         return match[0]
     return replace("address", match[0])
+
+
+def _private(match: re.Match[str], replace: Replace) -> str:
+    """Labels with dots, of which those up to the last one that is a private domain name a host."""
+    found = match[0]
+    first = next((at for at, char in enumerate(found) if char != "-"), len(found))
+    if "." not in found[first:]:
+        return found
+    end, at = 0, len(found)
+    while not end and (dot := found.rfind(".", first + 1, at)) > 0:
+        label = _PRIVATE_LABEL.match(found, dot + 1, at)
+        end, at = label.end() if label is not None else 0, dot
+    if not end:
+        return found
+    return found[:first] + replace("host", found[first:end]) + found[end:]
 
 
 def _host(match: re.Match[str], replace: Replace) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bundle.patterns import PLACEHOLDER, bare_uuid, replace_forms
+from portagpu.bundle.patterns import PLACEHOLDER, Replace, bare_uuid, replace_forms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,12 +37,15 @@ KINDS: Final = (
 LONGEST_TEXT: Final = 4000
 """Characters that are kept of one text: reasons are sentences, and the end of a dump is a leak."""
 
-_IDENTIFYING: Final = (
-    (re.compile(r"(?:.*_)?(?:uuid|guid|unique_id)"), "uuid"),
-    (re.compile(r"(?:.*_)?(?:serial(?:_(?:number|num|no))?|asset_tag)"), "serial"),
-    (re.compile(r"(?:.*_)?host_?(?:name)?"), "host"),
-    (re.compile(r"(?:.*_)?user_?(?:name)?"), "user"),
-    (re.compile(r"(?:.*_)?mac(?:_address)?"), "address"),
+_IDENTIFYING: Final = tuple(
+    (re.compile(rf"(?:\A|_)(?:{words})\Z"), kind)
+    for words, kind in (
+        ("uuid|guid|unique_id", "uuid"),
+        ("serial(?:_(?:number|num|no))?|asset_tag", "serial"),
+        ("host_?(?:name)?", "host"),
+        ("user_?(?:name)?", "user"),
+        ("mac(?:_address)?", "address"),
+    )
 )
 """Keys, with underscores for blanks, whose values are replaced whatever they look like."""
 _NOTHING: Final = frozenset({"", "0", "n/a", "none", "unknown"})
@@ -58,6 +61,7 @@ _OPTIONS: Final = frozenset(
     {"--full", "--quick", "--strict", "--backend", "--target", "--expect-devices"}
 )
 _PATH_OPTIONS: Final = frozenset({"--out", "--json"})
+_BLANKS: Final = re.compile(r"[\s-]++")
 _PLAIN_WORD: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 
 
@@ -70,8 +74,12 @@ class Scrubbed:
 
 
 @dataclass(slots=True)
-class _Names:
-    """Which placeholder stands for which text, and where replacing happened."""
+class Names:
+    """Which placeholder stands for which text, and where replacing happened.
+
+    ``known`` are pairs of kind and text that are found as words of their own, in any case of
+    letters.
+    """
 
     known: Sequence[tuple[str, str]]
     counts: Counter[str] = field(default_factory=Counter)
@@ -92,6 +100,8 @@ class _Names:
 
     def placeholder(self, kind: str, found: str) -> str:
         self.counts[kind] += 1
+        if kind == "uuid":
+            found = bare_uuid(found)
         of_kind = self.numbers.setdefault(kind, {})
         return f"<{kind}-{of_kind.setdefault(found.lower(), len(of_kind) + 1)}>"
 
@@ -99,15 +109,20 @@ class _Names:
         if len(text) > LONGEST_TEXT:
             self.counts["text"] += 1
             text = text[: LONGEST_TEXT - 1] + "…"
-        if self.expression is not None:
-            text = self.expression.sub(self._known, text)
-        return replace_forms(text, self.placeholder)
+        return self.replaced(text, self.placeholder)
 
-    def _known(self, match: re.Match[str]) -> str:
-        found = match[0].lower()
-        if found not in self.kinds:  # behind a vendor's prefix of UUIDs
-            found = bare_uuid(found)
-        return self.placeholder(self.kinds[found], found)
+    def replaced(self, text: str, replace: Replace) -> str:
+        """``text`` of any length with what ``replace`` says for each name and form in it."""
+
+        def name(match: re.Match[str]) -> str:
+            found = match[0].lower()
+            if found not in self.kinds:  # behind a vendor's prefix of UUIDs
+                found = bare_uuid(found)
+            return replace(self.kinds[found], found)
+
+        if self.expression is not None:
+            text = self.expression.sub(name, text)
+        return replace_forms(text, replace)
 
 
 def scrub(document: Any, known: Sequence[tuple[str, str]] = ()) -> Scrubbed:
@@ -117,21 +132,21 @@ def scrub(document: Any, known: Sequence[tuple[str, str]] = ()) -> Scrubbed:
     found in any case of letters, wherever they stand as a word of their own. Nothing is read but
     the arguments. Scrubbing what is scrubbed, with or without ``known``, changes nothing.
     """
-    names = _Names([*known, *_identifying(document)])
+    names = Names([*known, *_identifying(document)])
     return Scrubbed(_scrubbed(document, names, ""), dict(sorted(names.counts.items())))
 
 
 def remaining(document: Any) -> Iterator[tuple[str, str]]:
     """(path of the key, kind) of what still identifies by its key or its form."""
     for path, key, value in _leaves(document, "", ""):
-        names = _Names(())
+        names = Names(())
         if _leaf(value, names, key) != value:
             yield path, next(iter(names.counts))
 
 
 def _identifying(document: Any) -> Iterator[tuple[str, str]]:
     for _, key, value in _leaves(document, "", ""):
-        kind = _kind(key)
+        kind = kind_of(key)
         if kind is None or not isinstance(value, str) or len(value) < _WORTH_FINDING:
             continue
         if not PLACEHOLDER.fullmatch(value):
@@ -155,7 +170,7 @@ def _leaves(value: Any, path: str, key: str) -> Iterator[tuple[str, str, Any]]:
         yield path, key, value
 
 
-def _scrubbed(value: Any, names: _Names, key: str) -> Any:
+def _scrubbed(value: Any, names: Names, key: str) -> Any:
     if key in _DROPPED or key == "command":
         return _leaf(value, names, key)
     if isinstance(value, dict):
@@ -165,15 +180,15 @@ def _scrubbed(value: Any, names: _Names, key: str) -> Any:
     return _leaf(value, names, key)
 
 
-def _leaf(value: Any, names: _Names, key: str) -> Any:
+def _leaf(value: Any, names: Names, key: str) -> Any:
     """What stands for ``value``, which is under the key of that name."""
     if key in _DROPPED and value and isinstance(value, str | list | dict):
         return _whole(str(value), names, _DROPPED[key])
     if key == "command" and isinstance(value, list):
         return list(_command(value, names))
-    kind = _kind(key)
+    kind = kind_of(key)
     if kind is not None and _names_something(value, kind):
-        return _whole(bare_uuid(str(value)) if kind == "uuid" else str(value), names, kind)
+        return _whole(str(value), names, kind)
     if not isinstance(value, str):
         return value
     if key == "kernel":
@@ -182,10 +197,10 @@ def _leaf(value: Any, names: _Names, key: str) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _kind(key: str) -> str | None:
+def kind_of(key: str) -> str | None:
     """What the values of that key identify, or None."""
-    words = re.sub(r"[\s-]+", "_", key.lower())
-    return next((kind for form, kind in _IDENTIFYING if form.fullmatch(words)), None)
+    words = _BLANKS.sub("_", key.lower())
+    return next((kind for form, kind in _IDENTIFYING if form.search(words)), None)
 
 
 def _names_something(value: object, kind: str) -> bool:
@@ -195,11 +210,11 @@ def _names_something(value: object, kind: str) -> bool:
     return kind in ("uuid", "serial") and type(value) in (int, float)
 
 
-def _whole(text: str, names: _Names, kind: str) -> str:
+def _whole(text: str, names: Names, kind: str) -> str:
     return text if PLACEHOLDER.fullmatch(text) else names.placeholder(kind, text)
 
 
-def _kernel(release: str, names: _Names) -> str:
+def _kernel(release: str, names: Names) -> str:
     match = _KERNEL.match(release)
     kept = match[0] if match is not None else ""
     if kept != release:
@@ -207,7 +222,7 @@ def _kernel(release: str, names: _Names) -> str:
     return kept
 
 
-def _command(words: Sequence[Any], names: _Names) -> Iterator[Any]:
+def _command(words: Sequence[Any], names: Names) -> Iterator[Any]:
     """The verb and the options whose values are words of this package; nothing else is kept."""
     before = ""
     for position, word in enumerate(words):

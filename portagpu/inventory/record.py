@@ -24,7 +24,7 @@ from portagpu.host import read_host, visibility
 from portagpu.host.cpu import read_machine
 from portagpu.host.tree import Tree, as_tree
 from portagpu.info import collect
-from portagpu.inventory.anonymous import Anonymous
+from portagpu.inventory.anonymous import Anonymous, group_mounts, identities
 from portagpu.inventory.document import to_document
 from portagpu.inventory.model import Findings, FormatError
 from portagpu.inventory.recording import FINDINGS, MANIFEST, OUTPUTS, SCHEMA, TREE
@@ -32,9 +32,10 @@ from portagpu.inventory.sources import Live
 from portagpu.inventory.tools import outputs
 from portagpu.inventory.watched import Watched
 from portagpu.telemetry.formats import kernel_log, one_line
+from portagpu.telemetry.reader import read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from portagpu.inventory.tools import Output
 
@@ -73,21 +74,31 @@ def record(
     if there:
         raise OutputError(f"{target}: it exists already; name a folder that does not")
     known = machine_names() if names is None else names
-    cleaner = Anonymous([pair for pair in known if pair[0] not in _NOT_NAMING])
     tree = Watched(as_tree(root).root, as_tree(root).at)
     machine = _Asked(tree)
     collect(machine=machine)
     machine.topology()
     _complete(tree)
     printed = list(outputs([*machine.commands(), *([_LOG_COMMAND] if tree.is_live else [])]))
+    read = {each: found for each in printed if (found := _findings(each)) is not None}
+    cleaner = Anonymous(
+        [pair for pair in known if pair[0] not in _NOT_NAMING],
+        identities(machine.findings(), read.values()),
+        group_mounts(tree.files.get("proc/self/mountinfo", b"").decode(errors="surrogateescape")),
+    )
     problems = [each.problem for each in printed if each.problem and each.command != _LOG_COMMAND]
+    problems += [
+        _left_out(each)
+        for each in printed
+        if each not in read and not each.problem and each.command != _LOG_COMMAND
+    ]
     try:
         with tempfile.TemporaryDirectory(dir=target.resolve().parent, prefix=".recording-") as made:
             here = Path(made) / "whole"
             here.mkdir()
             _save_tree(tree, here / TREE, cleaner)
             _save_findings(machine.asked, here / FINDINGS, cleaner)
-            _save_outputs(printed, here / OUTPUTS, cleaner)
+            problems += _save_outputs(read, here / OUTPUTS, cleaner)
             _save_manifest(machine, here, cleaner, known, problems)
             files = sum(1 for each in here.rglob("*") if each.is_file() and not each.is_symlink())
             here.rename(target)
@@ -139,15 +150,36 @@ def _save_tree(tree: Watched, folder: Path, cleaner: Anonymous) -> None:
 
 def _save_findings(found: Iterable[Findings], folder: Path, cleaner: Anonymous) -> None:
     for each in found:
-        document = json.dumps(to_document(each), default=_plain, indent=1)
-        _write(folder / f"{_file_name(each.kind)}.json", cleaner.text(document))
+        # as JSON has it, whatever types the findings are of
+        plain = json.loads(json.dumps(to_document(each), default=_plain))
+        document = json.dumps(cleaner.document(plain), indent=1)
+        _write(folder / f"{_file_name(each.kind, cleaner)}.json", document)
 
 
-def _save_outputs(printed: Iterable[Output], folder: Path, cleaner: Anonymous) -> None:
+def _findings(output: Output) -> Findings | None:
+    """What a reader finds in the output; None where none knows it, so that nobody can scrub it."""
+    try:
+        return read_text(output.text)
+    except FormatError:
+        return None
+
+
+def _left_out(output: Output) -> str:
+    return f"{' '.join(output.command)}: what it printed is of no known format and is left out"
+
+
+def _save_outputs(printed: Iterable[Output], folder: Path, cleaner: Anonymous) -> Iterator[str]:
+    """Write the outputs, and say of which nobody can tell what is what in them."""
     for each in printed:
         text = _of_log(each.text) if each.command == _LOG_COMMAND else each.text
-        if text:
-            _write(folder / f"{_file_name(' '.join(each.command))}.txt", cleaner.text(text))
+        try:
+            clean = cleaner.text(text)
+        except (FormatError, RecursionError):  # JSON that breaks off, or is nested without end
+            yield _left_out(each)
+            continue
+        if clean.strip():
+            name = _file_name(" ".join(each.command), cleaner)
+            _write(folder / f"{name}.txt", clean)
 
 
 def _of_log(text: str) -> str:
@@ -184,7 +216,7 @@ def _save_manifest(
         "portagpu": machine.libraries()["portagpu"],
         "python": platform.python_version(),
         "environment": {
-            name: _without_secrets(cleaner, value)
+            name: cleaner.value("", value)
             for name, value in visibility(machine.environment).items()
         },
         **clean.document,
@@ -197,22 +229,13 @@ def _save_manifest(
     _write(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 
-def _without_secrets(cleaner: Anonymous, value: str) -> str:
-    """A mask as it is, with its UUIDs; where something in it has the form of a secret, scrubbed."""
-    value = cleaner.text(value)
-    clean = scrub({"mask": value})
-    if not clean.counts.get("secret"):
-        return value
-    cleaner.counts["secret"] += clean.counts["secret"]
-    return str(clean.document["mask"])
-
-
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(text.encode(errors="surrogateescape"))
 
 
-def _file_name(words: str) -> str:
+def _file_name(words: str, cleaner: Anonymous) -> str:
+    words = cleaner.name(words)
     return "-".join(filter(None, (w.strip("-/") for w in words.split()))).replace("/", "-")
 
 
