@@ -487,20 +487,3 @@ def test_a_world_that_cannot_be_set_up_is_one_line(tmp_path):
         tmp_path.rmdir()
         with pytest.raises(PortagpuError, match="the rank server cannot run: No such file"):
             ranks.run(at("value"), 1, group=False)
-
-
-def test_the_working_folder_cannot_stand_in_for_a_module(tmp_path, monkeypatch):
-    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert str(tmp_path) not in child_environment()["PYTHONPATH"].split(os.pathsep)
-
-
-def test_the_package_is_found_also_from_its_own_folder(monkeypatch):
-    import portagpu
-
-    home = Path(portagpu.__file__).parent.parent
-    monkeypatch.chdir(home)
-    monkeypatch.setattr(sys, "path", [str(home), *sys.path])
-    assert str(home) in child_environment()["PYTHONPATH"].split(os.pathsep)
-    assert child_environment({"A": "b"})["A"] == "b"

@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from portagpu.children import NEUTRAL, program_environment
 from portagpu.compile.toolchain import CodeError, Cupy, MachineCode, Toolchain
 
 if TYPE_CHECKING:
@@ -109,7 +110,14 @@ def _tools() -> Path:
 def _run(tool: Path, *words: str) -> str:
     try:
         ended = subprocess.run(
-            [str(tool), *words], capture_output=True, text=True, timeout=_TOOL_LIMIT_S, check=False
+            [str(tool), *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TOOL_LIMIT_S,
+            check=False,
+            env=program_environment(),
+            cwd=NEUTRAL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CodeError(f"{tool.name} of Triton's wheel did not run: {error}") from error

@@ -10,13 +10,13 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.children import NEUTRAL, python_environment, python_module
 from portagpu.errors import OutputError
 
 if TYPE_CHECKING:
@@ -83,11 +83,12 @@ class Worker:
         if self._process is None:
             with self._said.open("wb") as said:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", self._module],
+                    python_module(self._module),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=said,
                     env=_environment(self._folder),
+                    cwd=NEUTRAL,
                     # a group of its own: its end is that of the assemblers it started
                     start_new_session=True,
                 )
@@ -145,15 +146,13 @@ def _read_line(descriptor: int, deadline: float) -> bytes:
 
 def _environment(folder: str) -> dict[str, str]:
     """This process's environment without what changes the code, and with a cache of its own."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_CHANGE_CODE)}
+    given = python_environment()
     return {
-        **kept,
+        **{name: value for name, value in given.items() if not name.startswith(_CHANGE_CODE)},
         "TRITON_CACHE_DIR": str(Path(folder) / "triton"),
         # what a compiler that is ended leaves behind goes with the folder
         "TMPDIR": folder,
         "TRITON_DEFAULT_FP_FUSION": "1",
-        "PYTHONSAFEPATH": "1",
-        "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
     }
 
 

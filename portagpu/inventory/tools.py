@@ -5,11 +5,11 @@ The command lines are the plugins' (``Plugin.commands``); nothing goes through a
 
 from __future__ import annotations
 
-import os
 import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from portagpu.children import NEUTRAL, program, program_environment
 from portagpu.inventory.model import Findings, FormatError
 from portagpu.telemetry.formats import one_line, text_of
 from portagpu.telemetry.reader import read_text
@@ -53,15 +53,19 @@ def tool_findings(commands: Iterable[Sequence[str]]) -> Iterator[Findings]:
 
 def _run(command: tuple[str, ...], limit_s: float) -> Output | None:
     name = " ".join(command)
+    found = program(command[0])
+    if found is None:
+        return None
     try:
         done = subprocess.run(
-            command,
+            (found, *command[1:]),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=limit_s,
             check=False,
             # words and numbers as the readers know them
-            env={**os.environ, "LC_ALL": "C"},
+            env=program_environment({"LC_ALL": "C"}),
+            cwd=NEUTRAL,
         )
     except FileNotFoundError:
         return None

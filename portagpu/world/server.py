@@ -30,6 +30,7 @@ from portagpu.processes import (
     has_ended,
     kill_group,
     signal_name,
+    wake_at_parents_end,
 )
 from portagpu.registry import plugin, resolve
 from portagpu.world.rank import C10D, Post, live, send
@@ -314,6 +315,9 @@ def _outcome(child: _Child) -> dict[str, Any]:
 
 def main() -> int:
     """Serve requests until the end of input."""
+    client = os.getppid()
+    # stopped, it and its ranks would outlive the client; killed, it could not end what they started
+    wake_at_parents_end()
     reply = os.dup(1)
     os.dup2(2, 1)
     os.set_inheritable(reply, False)
@@ -323,7 +327,6 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 - a torch that does not import is the answer
         send(reply, {"fatal": f"torch does not import: {type(error).__name__}: {error}"})
         return 1
-    client = os.getppid()
     # what a rank's own children leave behind becomes this process's, which ends it
     adopt_orphans()
     buffer = b""
