@@ -24,7 +24,7 @@ from tests.conftest import ROOT, Child
 from tests.planted import PROGRAMS, plant
 
 HOME: Final = Path(portagpu.__file__).parents[1]
-EMPTY: Final = "::.:relative"
+EMPTY: Final = "::.:relative:/nowhere"
 
 # main() on a machine that shows a GPU of each vendor, so that their branches run
 WITH_GPUS: Final = """

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from portagpu.children import NEUTRAL, program_environment
 from portagpu.compile.toolchain import CodeError, Cupy, MachineCode, Toolchain
+from portagpu.scratch import Scratch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,8 +51,8 @@ class CudaToolchain(Toolchain):
         if not isinstance(cubin, bytes) or not isinstance(ptx, str):
             raise CodeError("Triton made no cubin")
         tools = _tools()
-        with tempfile.TemporaryDirectory(prefix="portagpu-") as folder:
-            file = Path(folder) / "kernel.cubin"
+        with Scratch("build") as folder:
+            file = folder / "kernel.cubin"
             file.write_bytes(cubin)
             usage = read_usage(_run(tools / "cuobjdump", "-res-usage", str(file)))
             sass = _run(tools / "nvdisasm", "-c", str(file)) if matrix else ""

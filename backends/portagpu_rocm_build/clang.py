@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import time
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +22,7 @@ from portagpu.errors import MissingDependency
 from portagpu.kernels.compiler import Compiler, stamp
 from portagpu.kernels.cpp.compiled import CompiledKernel, CompileError, CompilerEnded
 from portagpu.kernels.cpp.formats.code_object import read_code_object
+from portagpu.scratch import Scratch
 from portagpu.target import load_architecture
 
 if TYPE_CHECKING:
@@ -169,8 +169,8 @@ def _known(clang: _Clang | str) -> Compiler | str:
 
 def _build(clang: _Clang, source: str, arch: str) -> tuple[bytes, float]:
     """The code object, and how long it took."""
-    with tempfile.TemporaryDirectory(prefix="portagpu-") as folder:
-        path, code = Path(folder) / "kernel.cpp", Path(folder) / "kernel.co"
+    with Scratch("build") as folder:
+        path, code = folder / "kernel.cpp", folder / "kernel.co"
         path.write_text(source, "utf-8")
         started = time.perf_counter()
         done = _run(clang.path, *_WORDS, f"--offload-arch={arch}", str(path), "-o", str(code))

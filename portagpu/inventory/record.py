@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import json
 import platform
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,6 +30,7 @@ from portagpu.inventory.recording import FINDINGS, MANIFEST, OUTPUTS, SCHEMA, TR
 from portagpu.inventory.sources import Live
 from portagpu.inventory.tools import outputs
 from portagpu.inventory.watched import Watched
+from portagpu.scratch import Scratch
 from portagpu.telemetry.formats import kernel_log, one_line
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ def record(
     printed = list(outputs([*machine.commands(), *([_LOG_COMMAND] if tree.is_live else [])]))
     problems = [each.problem for each in printed if each.problem and each.command != _LOG_COMMAND]
     try:
-        with tempfile.TemporaryDirectory(dir=target.resolve().parent, prefix=".recording-") as made:
-            here = Path(made) / "whole"
+        with Scratch("recording", target.resolve().parent) as made:
+            here = made / "whole"
             here.mkdir()
             _save_tree(tree, here / TREE, cleaner)
             _save_findings(machine.asked, here / FINDINGS, cleaner)

@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from portagpu.children import NEUTRAL, program, program_environment
+from portagpu.children import NEUTRAL, program_environment
 from portagpu.inventory.model import Findings, FormatError
 from portagpu.telemetry.formats import one_line, text_of
 from portagpu.telemetry.reader import read_text
@@ -53,17 +53,14 @@ def tool_findings(commands: Iterable[Sequence[str]]) -> Iterator[Findings]:
 
 def _run(command: tuple[str, ...], limit_s: float) -> Output | None:
     name = " ".join(command)
-    found = program(command[0])
-    if found is None:
-        return None
     try:
         done = subprocess.run(
-            (found, *command[1:]),
+            command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=limit_s,
             check=False,
-            # words and numbers as the readers know them
+            # looked up in the PATH of this environment; words and numbers as the readers know them
             env=program_environment({"LC_ALL": "C"}),
             cwd=NEUTRAL,
         )

@@ -14,10 +14,8 @@ import os
 import re
 import select
 import selectors
-import shutil
 import signal
 import sys
-import tempfile
 import termios
 import time
 from dataclasses import dataclass, field
@@ -33,6 +31,7 @@ from portagpu.processes import (
     wake_at_parents_end,
 )
 from portagpu.registry import plugin, resolve
+from portagpu.scratch import Scratch
 from portagpu.world.rank import C10D, Post, live, send
 
 _GRACE_S: Final = 2.0
@@ -76,7 +75,7 @@ class _World:
         self.request = request
         self.control = control
         self.reply = reply
-        self.folder = Path(tempfile.mkdtemp(prefix="portagpu-ranks-"))
+        self.scratch = Scratch("ranks")
         self.children: list[_Child] = []
         self.failures: list[_Child] = []
         self.lost = frozenset(request["lost"])
@@ -91,13 +90,13 @@ class _World:
             return {"ranks": [_outcome(child) for child in self.children], "culprit": self.culprit}
         finally:
             self._kill()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.scratch.remove()
 
     def _fork(self) -> None:
         server = os.getpid()
         pipes = [os.pipe() for _ in range(self.request["world"])]
         for rank, (reader, writer) in enumerate(pipes):
-            post = Post(rank, writer, self.folder)
+            post = Post(rank, writer, self.scratch.path)
             child = _Child(post, os.fork(), reader)
             if child.pid == 0:
                 for other, (other_reader, other_writer) in enumerate(pipes):
