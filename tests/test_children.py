@@ -277,6 +277,25 @@ def test_a_deleted_working_folder_stops_no_import_and_no_question(tmp_path: Path
     assert json.loads(said.ok()) == [None, "the working folder was deleted: cd to one that exists"]
 
 
+@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+def test_no_folder_for_temporary_files_is_one_clear_line(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    words = tuple(str(tmp_path / "out") if word == "OUT" else word for word in words)
+    start = (
+        "import sys, tempfile\ntempfile._candidate_tempdir_list = lambda: ['/proc/none']\n"
+        f"from portagpu.cli import main\nsys.exit(main({list(words)!r}))"
+    )
+    ended = run(tmp_path, "-P", "-c", start)
+    said = ended.err.splitlines()
+    assert len(said) <= 1, said
+    assert "unexpected" not in ended.err
+    if words[0] in ("conform", "compile"):
+        assert ended.code == 1
+        assert said[0].startswith("portagpu: there is no folder for temporary files")
+        assert said[0].endswith("set TMPDIR to one that is writable")
+
+
 @pytest.mark.skipif(not (ROOT / "toxfile.py").exists(), reason="an installed wheel has no toxfile")
 def test_every_python_child_is_started_in_one_place() -> None:
     """A new starter goes through ``children``: this is what reads its command line."""
