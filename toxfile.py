@@ -84,7 +84,7 @@ def settings(target: str, suite: str, work_dir: Path) -> dict[str, object]:
         return {
             "skip_install": True,
             "depends": "cpu",
-            "set_env": {"PYTHONSAFEPATH": "1", "VIRTUALENV_NO_SEED": "1"},
+            "set_env": {"VIRTUALENV_NO_SEED": "1"},
         }
     packages = own_packages(target)
     # the compilers take a GB: targets that need the same share it
@@ -93,7 +93,7 @@ def settings(target: str, suite: str, work_dir: Path) -> dict[str, object]:
         "extras": ["compile"],
         "deps": packages,
         "env_dir": work_dir / name,
-        "set_env": {"PYTHONSAFEPATH": "1", "PIP_CONSTRAINT": str(ROOT / "constraints.txt")},
+        "set_env": {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")},
     }
 
 
@@ -124,7 +124,7 @@ class MatrixEnvironment(MemoryLoader):
         own = installs(self.suite)
         python = "python" if own else chosen_python(self.work_dir) or VARIABLE
         extra = conf.pos_args(ROOT) if conf is not None else None
-        words = [python, "-m", "portagpu", self.verb, "--target", self.target, *(extra or ())]
+        words = [python, "-P", "-m", "portagpu", self.verb, "--target", self.target, *(extra or ())]
         return [Command(words)]
 
 

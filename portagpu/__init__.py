@@ -8,6 +8,31 @@ from __future__ import annotations
 
 from portagpu._version import __version__
 
+
+def _leave_working_folder_out() -> None:
+    """Take off the path what ``python -m portagpu...`` alone has put there: the working folder.
+
+    A file in it, which may be a stranger's recording, would stand in for a module. It stays where
+    this package was imported from it, and in every other program.
+    """
+    import os
+    import sys
+
+    # while the module is looked for, "-m" stands where its name stood
+    if sys.argv[:1] != ["-m"] or sys.flags.safe_path:
+        return
+    named = sys.orig_argv[-len(sys.argv)].removeprefix("-m")
+    try:
+        here = os.getcwd()  # noqa: PTH109 - importing pathlib is most of this package's import
+    except FileNotFoundError:
+        return
+    from_here = __file__ == os.path.join(here, __name__, "__init__.py")  # noqa: PTH118 - as above
+    if named.partition(".")[0] == __name__ and sys.path[:1] == [here] and not from_here:
+        del sys.path[0]
+
+
+_leave_working_folder_out()
+
 # type checkers take this name for true; importing typing would be nearly all of the import's time
 TYPE_CHECKING = False
 

@@ -8,20 +8,27 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from portagpu.errors import OutputError
+from portagpu.scratch import new_file
+from portagpu.trust import destination
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
-def read_bounded(path: str | os.PathLike[str], most: int) -> bytes:
+def read_bounded(path: str | os.PathLike[str], most: int, *, follow: bool = True) -> bytes:
     """The first ``most`` bytes of a regular file; it never waits.
 
-    Raises OSError for what cannot be read, and for a pipe, device or folder.
+    Raises OSError for what cannot be read, for a pipe, device or folder, and without ``follow``
+    for a symbolic link.
     """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, flags)
     except ValueError as error:  # a null character or a lone surrogate
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from error
     with open(descriptor, "rb") as stream:  # noqa: PTH123 - a descriptor has no path
@@ -37,18 +44,43 @@ def write_atomic(path: str | os.PathLike[str], text: str) -> Path:
     user's umask. A device, pipe or terminal (``/dev/stdout``) cannot be replaced and is written
     into. What UTF-8 cannot express, such as a lone surrogate, is written as a backslash escape.
     Raises OutputError, with nothing left behind, when the folder is read-only, the disk is full,
-    or ``path`` is a folder.
+    ``path`` is a folder, or it leads over another user's link in a folder that all may write.
     """
     target = Path(path)
     data = text.encode("utf-8", "backslashreplace")
     try:
+        place = destination(target)
         if _is_special(target):
             target.write_bytes(data)
         else:
-            _replace(Path(os.path.realpath(target)), data)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            _replace(place, data, 0o666)
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         raise _cannot_write(path, error) from error
     return target
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write ``text`` (UTF-8) to a file that this user alone may read; folders are made alike.
+
+    What stands at ``path`` is replaced, also a link or a pipe. Raises OutputError as
+    :func:`write_atomic` does.
+    """
+    try:
+        for folder in reversed(path.parents):
+            if not folder.exists():
+                folder.mkdir(mode=0o700, exist_ok=True)
+        _replace(path, text.encode(), 0o600)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, where it is there; raises OutputError where it cannot be replaced either."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -59,11 +91,13 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     """
     target = Path(path)
     try:
+        real = destination(target)
         if not _is_special(target):
-            real = Path(os.path.realpath(target))
             if real.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            _temporary(real, b"\n").unlink()
+            real.parent.mkdir(parents=True, exist_ok=True)
+            with _written(real.parent, b"\n", 0o666):
+                pass
     except (OSError, ValueError) as error:
         raise _cannot_write(path, error) from error
 
@@ -93,30 +127,22 @@ def _is_special(target: Path) -> bool:
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
-def _replace(target: Path, data: bytes) -> None:
-    temporary = _temporary(target, data)
-    try:
+def _replace(target: Path, data: bytes, mode: int) -> None:
+    with _written(target.parent, data, mode) as temporary:
         temporary.replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
 
 
-def _temporary(target: Path, data: bytes) -> Path:
-    """A new file beside ``target`` that holds ``data``, or nothing at all."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # not named after the target, whose name may already be as long as names can be
-    temporary = target.parent / f".portagpu-{secrets.token_hex(8)}.tmp"
+@contextlib.contextmanager
+def _written(folder: Path, data: bytes, mode: int) -> Iterator[Path]:
+    """A new file in ``folder`` that holds ``data``; one that is not renamed is removed again."""
+    # not named after its target, whose name may already be as long as names can be
+    temporary, descriptor = new_file(folder, mode)
     try:
-        # created with the mode that the umask leaves, which a file of tempfile's does not have
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with os.fdopen(handle, "wb") as stream:
+        with os.fdopen(descriptor, "wb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-    except BaseException:
+            yield temporary
+    finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise
-    return temporary

@@ -22,6 +22,14 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def wake_at_parents_end() -> None:
+    """Have this process continue, where it is stopped, when the thread that forked it ends.
+
+    It can then see the end of its input; on one that is not stopped it has no effect.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+
+
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)

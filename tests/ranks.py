@@ -149,6 +149,7 @@ def children(rank, folder, how):
         time.sleep(NAP_S)
         os._exit(0)
     Path(folder, f"pids-{rank.rank}").write_text(" ".join(map(str, [*pids, forked])))
+    rank.step("started children")
     if how == "raise":
         raise ValueError("left children behind")
     if how == "die":

@@ -150,6 +150,17 @@ def test_a_disk_that_fills_meanwhile_does_not_end_the_run(tmp_path, monkeypatch)
     assert len(read_json(tmp_path / "result.json").results) == 1
 
 
+@pytest.mark.parametrize("name", ["result.json", "junit.xml", "report.html"])
+def test_a_folder_in_the_place_of_an_output_is_said_before_anything_runs(tmp_path, name):
+    pytest.importorskip("torch")
+    (tmp_path / "out" / name).mkdir(parents=True)
+    ended = portagpu("bringup", "--out", "out", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    lines = ended.stderr.strip().splitlines()
+    assert len(lines) == 1, lines
+    assert f"cannot write out/{name}: Is a directory" in lines[0]
+
+
 def test_an_older_report_does_not_stay_beside_a_new_run(tmp_path):
     (tmp_path / "report.html").write_text("PASS")
     (tmp_path / "junit.xml").write_text("<testsuites/>")

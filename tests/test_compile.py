@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +19,6 @@ from portagpu.compile.pool import ask_all
 from portagpu.compile.run import plan_for
 from portagpu.compile.toolchain import CodeError, MachineCode
 from portagpu.errors import MissingDependency, OutputError, TargetNotFound
-from portagpu.kernels import cache as caches
 from portagpu.kernels import compiler as compilers
 from portagpu.kernels.catalogue import VARIANTS, by_id
 from portagpu.results import Result, Verdict, read_json
@@ -301,29 +299,6 @@ def test_unknown_architecture_offers_the_closest() -> None:
         plan_for(archs=["gfx943"])
 
 
-# the cache
-
-
-def test_cache_gives_back_what_it_was_given(tmp_path: Path) -> None:
-    cache = caches.Cache(tmp_path / "new")
-    assert cache.get("a") is None
-    cache.put("a", {"registers": 3})
-    assert cache.get("a") == {"registers": 3}
-
-
-@pytest.mark.parametrize("text", ["", "{", "[1]", "null", '{"a": 1', "\xff"])
-def test_damaged_cache_file_is_as_good_as_none(tmp_path: Path, text: str) -> None:
-    (tmp_path / "a.json").write_text(text, "latin-1")
-    assert caches.Cache(tmp_path).get("a") is None
-
-
-def test_cache_waits_for_no_pipe_and_reads_no_large_file(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.json")
-    assert caches.Cache(tmp_path).get("a") is None
-    (tmp_path / "b.json").write_text(json.dumps({"text": "x" * (2 << 20)}), "utf-8")
-    assert caches.Cache(tmp_path).get("b") is None
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -338,23 +313,6 @@ def test_counts_that_no_code_has_are_no_machine_code(changes: dict[str, Any]) ->
     stated = dataclasses.asdict(code())
     assert MachineCode.from_json(stated) is not None
     assert MachineCode.from_json({**stated, **changes}) is None
-
-
-def test_cache_that_cannot_be_written_says_so_once(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    cache = caches.Cache(tmp_path / "file" / "below")
-    cache.put("a", {})
-    assert "cannot write" in cache.problem
-    assert cache.get("a") is None
-
-
-@pytest.mark.parametrize("stated", ["", "relative"])
-def test_relative_cache_folder_is_ignored(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stated: str
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", stated)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert caches.cache_folder("compile") == tmp_path / ".cache" / "portagpu" / "compile"
 
 
 # compilers

@@ -168,6 +168,76 @@ def test_links_in_a_circle_are_one_clear_line(tmp_path):
     assert names(tmp_path) == before
 
 
+@pytest.fixture
+def shared(tmp_path):
+    """A folder that all may write, with the sticky bit, in the name of root."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return folder
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes another user's files")
+@pytest.mark.parametrize("what", ["link", "folder", "pipe", "chain"])
+def test_what_another_user_planted_in_a_shared_folder_is_not_written_through(
+    tmp_path, shared, what
+):
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "result.json").write_text("old")
+    planted = shared / "result.json"
+    target = planted
+    if what == "link":
+        planted.symlink_to(victim / "result.json")
+    elif what == "chain":
+        planted.symlink_to(victim / "result.json")
+        target = tmp_path / "mine.json"
+        target.symlink_to(planted)
+    elif what == "folder":
+        planted = shared / "out"
+        planted.symlink_to(victim)
+        target = planted / "result.json"
+    else:
+        os.mkfifo(planted)
+    os.chown(planted, 12345, 12345, follow_symlinks=False)
+    for call in (lambda: write_atomic(target, "new"), lambda: files.check_writable(target)):
+        with pytest.raises(OutputError, match="is a link, pipe or device of another user"):
+            call()
+    assert (victim / "result.json").read_text() == "old", "it was written through"
+    assert names(victim) == ["result.json"]
+
+
+def test_ones_own_link_in_a_shared_folder_is_followed(tmp_path, shared):
+    (shared / "latest.json").symlink_to(tmp_path / "result.json")
+    write_atomic(shared / "latest.json", "new")
+    assert (tmp_path / "result.json").read_text() == "new"
+
+
+def test_links_lead_where_the_kernel_says(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "c").symlink_to("a/b")
+    (tmp_path / "a" / "d").symlink_to("../c/../e.json")
+    write_atomic(tmp_path / "a" / "d", "new")
+    assert (tmp_path / "a" / "e.json").read_text() == "new"
+
+
+@pytest.mark.parametrize("what", ["link", "pipe", "file"])
+def test_a_private_file_replaces_what_is_there(tmp_path, what):
+    outside, target = tmp_path / "outside", tmp_path / "x" / "y" / "private"
+    target.parent.mkdir(parents=True)
+    outside.write_text("old")
+    if what == "link":
+        target.symlink_to(outside)
+    elif what == "pipe":
+        os.mkfifo(target)
+    else:
+        target.write_text("old")
+    files.write_private(target, "new")
+    assert (target.read_text(), outside.read_text()) == ("new", "old")
+    assert stat.S_IMODE(target.lstat().st_mode) == 0o600
+    assert names(target.parent) == ["private"]
+
+
 def test_a_device_is_written_into_and_never_replaced():
     before = Path("/dev/null").stat()
     write_atomic("/dev/null", "gone")

@@ -157,7 +157,7 @@ def test_compile_environment_installs_what_its_target_needs(
     assert (settings["skip_install"], settings["extras"]) == ("False", "compile")
     assert settings["deps"] == deps
     assert Path(settings["env_dir"]).name == folder
-    assert settings["commands"] == f"python -m portagpu compile --target {target}"
+    assert settings["commands"] == f"python -P -m portagpu compile --target {target}"
 
 
 def test_compile_environment_installs_nothing_beside_a_named_python(
@@ -177,7 +177,7 @@ def test_generated_environment_runs_the_named_python_and_keeps_its_exit_code(
     ended = tox("run", "-e", f"amd-mi300x-{suite}", "--", "--json", "-", python=program)
     assert ended.code == 3, f"INCONCLUSIVE must stay 3\n{ended.out}\n{ended.err}"
     words = json.loads(record.read_text("utf-8"))
-    assert words == ["-m", "portagpu", verb, "--target", "amd-mi300x", "--json", "-"]
+    assert words == ["-P", "-m", "portagpu", verb, "--target", "amd-mi300x", "--json", "-"]
 
 
 def test_python_that_does_not_exist_is_an_error_line(tox: Callable[..., Child]) -> None:

@@ -471,6 +471,58 @@ def test_an_idle_server_ends_with_its_client():
         client.stdout.close()
 
 
+@pytest.mark.parametrize("how", ["killed", "leaves", "closes"])
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_stopped_server_does_not_outlive_its_client(how, busy, tmp_path):
+    code = """
+        import os, signal, sys
+        from portagpu.world import Ranks
+        ranks = Ranks()
+        ranks.run({function!r}, 1, group=False)
+        server = ranks._process.pid
+        print(server, flush=True)
+        ready = []
+        def end(*step):
+            ready.append(step)
+            if len(ready) < {ranks}:
+                return
+            os.kill(server, signal.SIGSTOP)
+            if {how!r} == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if {how!r} == "leaves":
+                os._exit(0)
+            raise KeyboardInterrupt
+        try:
+            if not {busy!r}:
+                end()
+            arguments = dict(folder={folder!r}, how="hang")
+            ranks.run({children!r}, 2, arguments=arguments, group=False, on_step=end)
+        except KeyboardInterrupt:
+            ranks.close()
+    """
+    names = {"function": at("value"), "children": at("children"), "folder": str(tmp_path)}
+    names |= {"how": how, "busy": busy, "ranks": 2 if busy else 1}
+    client = subprocess.Popen(
+        [sys.executable, "-P", "-c", textwrap.dedent(code).format(**names)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=child_environment(),
+        start_new_session=True,
+    )
+    try:
+        assert client.stdout is not None
+        session = int(client.stdout.readline())
+        client.wait(60)
+        assert wait_until(lambda: not of_session(session)), of_session(session)
+        pids = [int(pid) for file in tmp_path.iterdir() for pid in file.read_text().split()]
+        assert bool(pids) == busy, "the ranks did not start their children"
+        assert wait_until(lambda: not any(map(is_running, pids))), "what ranks started still runs"
+    finally:
+        for each in of_session(session):
+            os.kill(each, signal.SIGKILL)
+        client.stdout.close()
+
+
 def test_no_folder_is_left_behind(tmp_path):
     with Ranks(environment={"TMPDIR": str(tmp_path)}) as ranks:
         assert ranks.run(at("value"), 2, timeout_s=60).ok
@@ -485,22 +537,5 @@ def test_a_world_that_cannot_be_set_up_is_one_line(tmp_path):
         for entry in tmp_path.iterdir():
             entry.unlink()
         tmp_path.rmdir()
-        with pytest.raises(PortagpuError, match="the rank server cannot run: No such file"):
+        with pytest.raises(PortagpuError, match="cannot run: there is no folder for temp"):
             ranks.run(at("value"), 1, group=False)
-
-
-def test_the_working_folder_cannot_stand_in_for_a_module(tmp_path, monkeypatch):
-    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert str(tmp_path) not in child_environment()["PYTHONPATH"].split(os.pathsep)
-
-
-def test_the_package_is_found_also_from_its_own_folder(monkeypatch):
-    import portagpu
-
-    home = Path(portagpu.__file__).parent.parent
-    monkeypatch.chdir(home)
-    monkeypatch.setattr(sys, "path", [str(home), *sys.path])
-    assert str(home) in child_environment()["PYTHONPATH"].split(os.pathsep)
-    assert child_environment({"A": "b"})["A"] == "b"

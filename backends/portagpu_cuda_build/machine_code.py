@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from portagpu.children import NEUTRAL, program_environment
 from portagpu.compile.toolchain import CodeError, Cupy, MachineCode, Toolchain
+from portagpu.scratch import Scratch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,8 +51,8 @@ class CudaToolchain(Toolchain):
         if not isinstance(cubin, bytes) or not isinstance(ptx, str):
             raise CodeError("Triton made no cubin")
         tools = _tools()
-        with tempfile.TemporaryDirectory(prefix="portagpu-") as folder:
-            file = Path(folder) / "kernel.cubin"
+        with Scratch("build") as folder:
+            file = folder / "kernel.cubin"
             file.write_bytes(cubin)
             usage = read_usage(_run(tools / "cuobjdump", "-res-usage", str(file)))
             sass = _run(tools / "nvdisasm", "-c", str(file)) if matrix else ""
@@ -109,7 +110,14 @@ def _tools() -> Path:
 def _run(tool: Path, *words: str) -> str:
     try:
         ended = subprocess.run(
-            [str(tool), *words], capture_output=True, text=True, timeout=_TOOL_LIMIT_S, check=False
+            [str(tool), *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TOOL_LIMIT_S,
+            check=False,
+            env=program_environment(),
+            cwd=NEUTRAL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CodeError(f"{tool.name} of Triton's wheel did not run: {error}") from error

@@ -126,13 +126,12 @@ def libraries(folders: Sequence[str]) -> Iterator[str]:
     """Files and names that may be NVRTC, the newest of each place first; nothing is loaded.
 
     Wheels in ``folders`` come first, then toolkits that the environment names, then the loader's
-    own search path.
+    own search path. A relative folder is left out: the working folder may be anybody's.
     """
     for folder in dict.fromkeys(folders):
         yield from _newest_first(Path(folder), _WHEELS)
     for variable in _TOOLKITS:
-        if root := os.environ.get(variable):
-            yield from _newest_first(Path(root), _IN_TOOLKIT)
+        yield from _newest_first(Path(os.environ.get(variable, "")), _IN_TOOLKIT)
     yield from _ON_SEARCH_PATH
 
 
@@ -140,7 +139,8 @@ def _newest_first(root: Path, pattern: str) -> list[str]:
     def version(path: Path) -> list[int]:
         return [int(part) for part in re.findall(r"\d+", path.name)]
 
-    return [str(path) for path in sorted(root.glob(pattern), key=version, reverse=True)]
+    found = root.glob(pattern) if root.is_absolute() else ()
+    return [str(path) for path in sorted(found, key=version, reverse=True)]
 
 
 class _Nvrtc:

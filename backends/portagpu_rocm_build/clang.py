@@ -11,17 +11,18 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import time
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from portagpu.arch import base_name
+from portagpu.children import NEUTRAL, program, program_environment, program_folders
 from portagpu.errors import MissingDependency
 from portagpu.kernels.compiler import Compiler, stamp
 from portagpu.kernels.cpp.compiled import CompiledKernel, CompileError, CompilerEnded
 from portagpu.kernels.cpp.formats.code_object import read_code_object
+from portagpu.scratch import Scratch
 from portagpu.target import load_architecture
 
 if TYPE_CHECKING:
@@ -83,21 +84,21 @@ def compile(source: str, arch: str) -> tuple[CompiledKernel, ...]:  # noqa: A001
 
 def compilers() -> Iterator[str]:
     """Programs that may be clang: ROCm's, then those on the path, the newest version first."""
-    roots = [os.environ[name] for name in _TOOLKITS if os.environ.get(name)]
-    for root in dict.fromkeys([*roots, _TOOLKIT]):
-        for inside in _IN_TOOLKIT:
-            if os.access(Path(root) / inside, os.X_OK):
-                yield str(Path(root) / inside)
+    roots = [Path(os.environ.get(name, "")) for name in _TOOLKITS]
+    for root in dict.fromkeys([*roots, Path(_TOOLKIT)]):
+        for inside in _IN_TOOLKIT if root.is_absolute() else ():
+            if os.access(root / inside, os.X_OK):
+                yield str(root / inside)
                 break
-    if amd := shutil.which("amdclang++"):
+    if amd := program("amdclang++"):
         yield amd
     versions: dict[int, str] = {}
-    for folder in os.environ.get("PATH", "").split(os.pathsep):
-        for path in sorted(Path(folder or ".").glob("clang*")):
-            if (match := _VERSIONED.fullmatch(path.name)) and shutil.which(path.absolute()):
+    for folder in program_folders():
+        for path in sorted(Path(folder).glob("clang*")):
+            if (match := _VERSIONED.fullmatch(path.name)) and shutil.which(path):
                 versions.setdefault(int(match[1]), str(path))
     yield from (versions[number] for number in sorted(versions, reverse=True))
-    if plain := shutil.which("clang"):
+    if plain := program("clang"):
         yield plain
 
 
@@ -168,8 +169,8 @@ def _known(clang: _Clang | str) -> Compiler | str:
 
 def _build(clang: _Clang, source: str, arch: str) -> tuple[bytes, float]:
     """The code object, and how long it took."""
-    with tempfile.TemporaryDirectory(prefix="portagpu-") as folder:
-        path, code = Path(folder) / "kernel.cpp", Path(folder) / "kernel.co"
+    with Scratch("build") as folder:
+        path, code = folder / "kernel.cpp", folder / "kernel.co"
         path.write_text(source, "utf-8")
         started = time.perf_counter()
         done = _run(clang.path, *_WORDS, f"--offload-arch={arch}", str(path), "-o", str(code))
@@ -187,7 +188,14 @@ def _build(clang: _Clang, source: str, arch: str) -> tuple[bytes, float]:
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
     """The caller's process has a limit, at which its whole group is ended: none is set here."""
-    environment = {name: os.environ[name] for name in os.environ if name not in _CHANGE_CODE}
+    given = program_environment()
     return subprocess.run(
-        command, capture_output=True, text=True, errors="replace", check=False, env=environment
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        env={name: value for name, value in given.items() if name not in _CHANGE_CODE},
+        cwd=NEUTRAL,
     )

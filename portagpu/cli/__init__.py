@@ -55,8 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # answered before click is imported, which takes longer than all the rest
             print(f"portagpu {__version__}", flush=True)
             return 0
+        from portagpu.children import working_folder
         from portagpu.cli._group import run
 
+        # without it no path means anything, and torch's libraries end the process
+        working_folder()
         return run(words)
     except BaseException as error:  # noqa: BLE001 - the one place where every error ends
         from portagpu.cli._errors import report

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 from portagpu.bringup import Progress
 from portagpu.bringup.run import verdict_of
 from portagpu.errors import OutputError
-from portagpu.files import is_special
+from portagpu.files import is_special, remove_file
 from portagpu.results import Run, Verdict
 
 if TYPE_CHECKING:
@@ -43,8 +43,10 @@ class Files:
     def __init__(self, folder: Path | None, json_file: Path | None = None) -> None:
         self.folder = folder
         self.json_files = [json_file] if json_file is not None else []
+        self.reports: list[Path] = []
         if folder is not None:
             self.json_files.append(folder / "result.json")
+            self.reports = [folder / "junit.xml", folder / "report.html"]
 
     def begin(self, run: Run) -> None:
         """Write a valid result.json that says that nothing was judged yet; raises OutputError.
@@ -52,9 +54,8 @@ class Files:
         An older run's report would contradict it, should this one be killed: it goes first.
         """
         self._write_partial(run)
-        if self.folder is not None:
-            for name in ("junit.xml", "report.html"):
-                (self.folder / name).unlink(missing_ok=True)
+        for path in self.reports:
+            remove_file(path)
 
     def update(self, run: Run) -> None:
         """Write what is known so far as a run that was interrupted here.
@@ -73,12 +74,12 @@ class Files:
     def write(self, run: Run) -> list[Path]:
         """Write all of them and return their paths; raises OutputError."""
         written = [run.write_json(path) for path in self.json_files]
-        if self.folder is not None:
+        if self.reports:
             from portagpu.junit import write_junit
             from portagpu.report import write_report
 
-            written.append(write_junit(run, self.folder / "junit.xml"))
-            written.append(write_report(run, self.folder / "report.html"))
+            junit, report = self.reports
+            written += [write_junit(run, junit), write_report(run, report)]
         return written
 
 

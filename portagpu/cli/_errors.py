@@ -27,6 +27,8 @@ INTERRUPTED: Final = 130
 _NEEDED: Final = ("click", "rich")
 """What comes with portagpu, where it was installed and not only put on the path."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_TEMPORARY_FOLDER: Final = "No usable temporary directory"
+"""How the words of :mod:`tempfile` begin, whose error has no number of its own."""
 _LIMITED: Final = {
     errno.EMFILE: "ulimit -n",
     errno.ENFILE: "fs.file-max",
@@ -80,6 +82,8 @@ def _judge(error: BaseException) -> tuple[int, str]:
         return NOT_JUDGED, f"{error.name} is not installed: install portagpu itself with pip"
     if isinstance(error, OSError) and error.errno in _FULL:
         return FAILED, f"cannot write the output: {error.strerror}; free space, or write elsewhere"
+    if isinstance(error, OSError) and str(error.strerror).startswith(_NO_TEMPORARY_FOLDER):
+        return FAILED, "there is no folder for temporary files; set TMPDIR to one that is writable"
     if isinstance(error, OSError) and error.errno in _LIMITED:
         limit = _LIMITED[error.errno]
         return FAILED, f"a limit of this machine is too low: {error.strerror}; raise {limit}"

@@ -92,7 +92,7 @@ def bringup(
     files = Files(out, None if json_to in (None, STDOUT) else Path(json_to))
     if target is not None:
         load_target(target)
-    check_outputs(*files.json_files)
+    check_outputs(*files.json_files, *files.reports)
     run = run_bringup(options, view(terminal(stream), stream, files))
     _finish(run, files, json_to, stream)
     if effort == "full" and out is not None and not replay:

@@ -64,7 +64,7 @@ def compile_kernels(
     show_table(run, terminal(stream), stream)
     lines = ["", *notes(run)]
     if cache.problem and not no_cache:
-        lines.append(f"nothing was kept for the next time: {cache.problem}")
+        lines.append(cache.problem)
     lines += [results_line(run), run.summary_line()]
     click.echo("\n".join(lines), file=stream)
     if json_to == STDOUT:

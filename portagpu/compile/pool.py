@@ -7,20 +7,18 @@ import json
 import os
 import queue
 import select
-import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.errors import OutputError
+from portagpu.children import NEUTRAL, python_environment, python_module
+from portagpu.scratch import Scratch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
 WORKERS: Final = 2
 LIMIT_S: Final = 120.0
@@ -48,8 +46,8 @@ class Worker:
     def __init__(self, module: str = _MODULE) -> None:
         self._module = module
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder = _new_folder()
-        self._said = Path(self._folder) / "stderr"
+        self._scratch = Scratch("compile")
+        self._said = self._scratch.path / "stderr"
         self._closed = False
 
     def ask(self, job: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
@@ -75,7 +73,7 @@ class Worker:
         """End the process and remove its folder."""
         self._closed = True
         self._end()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.remove()
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._closed:
@@ -83,11 +81,12 @@ class Worker:
         if self._process is None:
             with self._said.open("wb") as said:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", self._module],
+                    python_module(self._module),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=said,
-                    env=_environment(self._folder),
+                    env=_environment(self._scratch.path),
+                    cwd=NEUTRAL,
                     # a group of its own: its end is that of the assemblers it started
                     start_new_session=True,
                 )
@@ -119,16 +118,6 @@ class Worker:
                     pipe.close()
 
 
-def _new_folder() -> str:
-    try:
-        return tempfile.mkdtemp(prefix="portagpu-compile-")
-    except OSError as error:
-        raise OutputError(
-            f"there is no folder for what compilers write ({error.strerror}); "
-            "set TMPDIR to one that is writable"
-        ) from error
-
-
 def _read_line(descriptor: int, deadline: float) -> bytes:
     """Bytes up to a line's end, or up to the end of the stream; raises TimeoutError."""
     read = b""
@@ -143,17 +132,15 @@ def _read_line(descriptor: int, deadline: float) -> bytes:
     return read
 
 
-def _environment(folder: str) -> dict[str, str]:
+def _environment(folder: Path) -> dict[str, str]:
     """This process's environment without what changes the code, and with a cache of its own."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_CHANGE_CODE)}
+    given = python_environment()
     return {
-        **kept,
-        "TRITON_CACHE_DIR": str(Path(folder) / "triton"),
+        **{name: value for name, value in given.items() if not name.startswith(_CHANGE_CODE)},
+        "TRITON_CACHE_DIR": str(folder / "triton"),
         # what a compiler that is ended leaves behind goes with the folder
-        "TMPDIR": folder,
+        "TMPDIR": str(folder),
         "TRITON_DEFAULT_FP_FUSION": "1",
-        "PYTHONSAFEPATH": "1",
-        "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
     }
 
 

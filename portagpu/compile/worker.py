@@ -22,6 +22,7 @@ from portagpu.kernels.catalogue import Variant, by_id
 from portagpu.kernels.cpp.compiled import CompileError, CompilerEnded
 from portagpu.kernels.cpp.sources import read_source
 from portagpu.kernels.plan import Config, constants
+from portagpu.processes import die_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +35,7 @@ _LONGEST: Final = 300
 
 def main() -> None:
     """Answer jobs until standard input ends."""
+    die_with_parent()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:

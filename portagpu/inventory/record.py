@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import json
 import platform
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,6 +30,7 @@ from portagpu.inventory.recording import FINDINGS, MANIFEST, OUTPUTS, SCHEMA, TR
 from portagpu.inventory.sources import Live
 from portagpu.inventory.tools import outputs
 from portagpu.inventory.watched import Watched
+from portagpu.scratch import Scratch
 from portagpu.telemetry.formats import kernel_log, one_line
 from portagpu.telemetry.reader import read_text
 
@@ -93,8 +93,8 @@ def record(
         if each not in read and not each.problem and each.command != _LOG_COMMAND
     ]
     try:
-        with tempfile.TemporaryDirectory(dir=target.resolve().parent, prefix=".recording-") as made:
-            here = Path(made) / "whole"
+        with Scratch("recording", target.resolve().parent) as made:
+            here = made / "whole"
             here.mkdir()
             _save_tree(tree, here / TREE, cleaner)
             _save_findings(machine.asked, here / FINDINGS, cleaner)

@@ -5,11 +5,11 @@ The command lines are the plugins' (``Plugin.commands``); nothing goes through a
 
 from __future__ import annotations
 
-import os
 import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from portagpu.children import NEUTRAL, program_environment
 from portagpu.inventory.model import Findings, FormatError
 from portagpu.telemetry.formats import one_line, text_of
 from portagpu.telemetry.reader import read_text
@@ -60,8 +60,9 @@ def _run(command: tuple[str, ...], limit_s: float) -> Output | None:
             capture_output=True,
             timeout=limit_s,
             check=False,
-            # words and numbers as the readers know them
-            env={**os.environ, "LC_ALL": "C"},
+            # looked up in the PATH of this environment; words and numbers as the readers know them
+            env=program_environment({"LC_ALL": "C"}),
+            cwd=NEUTRAL,
         )
     except FileNotFoundError:
         return None

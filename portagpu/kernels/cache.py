@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from portagpu.errors import OutputError
-from portagpu.files import read_bounded, write_atomic
+from portagpu.files import read_bounded, write_private
+from portagpu.trust import why_not_trusted
 
 _LARGEST_BYTES: Final = 1 << 20
 """What is kept of one source is a few kilobytes."""
+_INSTEAD: Final = "XDG_CACHE_HOME names a folder of your own in its place"
 
 
 def cache_folder(name: str) -> Path | None:
@@ -36,31 +38,55 @@ def key_of(*parts: object) -> str:
 
 
 class Cache:
-    """JSON objects by key. A file that cannot be read is as good as none.
+    """JSON objects by key, read where nobody but this user and root can have written them.
 
-    ``problem`` says why nothing is kept any more, once something could not be written.
+    A file that cannot be read, was altered, is a link or may be another user's is as good as none.
+    ``problem`` says in one line why nothing is kept, or read, any more.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        self.problem = "" if folder is not None else "there is no home folder to keep results in"
+        self.problem = _why_not(folder)
+        self._trusted = not self.problem
 
     def get(self, key: str) -> dict[str, Any] | None:
         """The object of that key, or None."""
-        if self.folder is None:
+        if self.folder is None or not self._trusted:
             return None
+        file = self.folder / f"{key}.json"
         try:
-            text = read_bounded(self.folder / f"{key}.json", _LARGEST_BYTES).decode()
-            found = json.loads(text)
+            if why_not_trusted(file):
+                return None
+            kept = json.loads(read_bounded(file, _LARGEST_BYTES, follow=False).decode())
         except (OSError, ValueError, RecursionError):
             return None
-        return found if isinstance(found, dict) else None
+        if not isinstance(kept, dict) or kept.get("digest") != _digest(key, kept.get("value")):
+            return None
+        value = kept["value"]
+        return value if isinstance(value, dict) else None
 
     def put(self, key: str, value: dict[str, Any]) -> None:
         """Keep an object; the first that cannot be written is the last that is tried."""
         if self.folder is None or self.problem:
             return
+        kept = {"digest": _digest(key, value), "value": value}
         try:
-            write_atomic(self.folder / f"{key}.json", json.dumps(value) + "\n")
+            write_private(self.folder / f"{key}.json", json.dumps(kept) + "\n")
         except OutputError as error:
-            self.problem = str(error)
+            self.problem = f"nothing was kept for the next time: {error}"
+
+
+def _why_not(folder: Path | None) -> str:
+    """Why what is kept in a folder is not used, and what to do; "" where it is."""
+    if folder is None:
+        return "nothing was kept for the next time: there is no home folder to keep results in"
+    try:
+        why = why_not_trusted(folder)
+    except OSError as error:
+        why = str(error.strerror)
+    return f"the cache {folder} was not used: {why}; {_INSTEAD}" if why else ""
+
+
+def _digest(key: str, value: object) -> str:
+    """Of an object and its key: one that was damaged, or is another key's, has another."""
+    return key_of(key, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,6 +48,7 @@ TUNABLE: Final[Mapping[str, Tunable]] = {
 }
 """What :func:`tune` takes, by name."""
 
+_log = logging.getLogger("portagpu")
 _checked: dict[str, Config] = {}
 """The configs that this process has seen give the right result, by key."""
 
@@ -86,6 +88,8 @@ def tune(
     if chosen is None or not trial.right(chosen):
         chosen = _fastest(trial, key, place, measure)
         cache.put(key, {"config": fitting.index(chosen)})
+        if cache.problem:
+            _log.warning("tuned again in every process: %s", cache.problem)
     _checked[key] = chosen
     return chosen
 

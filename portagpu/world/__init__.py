@@ -7,7 +7,8 @@ dies or hangs is named, with the place where it stood; nothing is left running a
 
 from __future__ import annotations
 
-from portagpu.world.client import RankOutcome, Ranks, State, WorldOutcome, child_environment
+from portagpu.children import python_environment as child_environment
+from portagpu.world.client import RankOutcome, Ranks, State, WorldOutcome
 from portagpu.world.rank import Rank, load_function
 
 __all__ = [

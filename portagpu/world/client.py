@@ -8,13 +8,12 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.children import python_environment, python_module
 from portagpu.errors import MissingDependency, PortagpuError
 from portagpu.processes import end_session
 
@@ -145,11 +144,11 @@ class Ranks:
         self._buffer.clear()
         self._asked = False
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "portagpu.world.server"],
+            python_module("portagpu.world.server"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=child_environment(self.environment),
+            env=python_environment(self.environment),
             start_new_session=True,
         )
 
@@ -260,6 +259,9 @@ class Ranks:
         if process.stdin is not None:
             with contextlib.suppress(OSError):
                 process.stdin.close()
+        with contextlib.suppress(ProcessLookupError):
+            # one that is stopped would not see that
+            process.send_signal(signal.SIGCONT)
         try:
             # end of input tells the server to end its ranks and itself; one that was never asked
             # for anything has no ranks and may still be importing torch
@@ -272,20 +274,3 @@ class Ranks:
             end_session(process.pid)
         if process.stdout is not None:
             process.stdout.close()
-
-
-def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment for a Python child that sees this process's packages, plus ``extra``.
-
-    The working folder is left out of the child's path, so that a file in it cannot stand in for a
-    module, unless this package was imported from there.
-    """
-    try:
-        here = Path.cwd()
-    except FileNotFoundError:
-        here = Path()
-    home = Path(__file__).resolve().parents[2]
-    paths = [entry for entry in sys.path if entry and (Path(entry) != here or here == home)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    environment.update(extra or {})
-    return environment

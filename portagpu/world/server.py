@@ -14,10 +14,8 @@ import os
 import re
 import select
 import selectors
-import shutil
 import signal
 import sys
-import tempfile
 import termios
 import time
 from dataclasses import dataclass, field
@@ -30,8 +28,10 @@ from portagpu.processes import (
     has_ended,
     kill_group,
     signal_name,
+    wake_at_parents_end,
 )
 from portagpu.registry import plugin, resolve
+from portagpu.scratch import Scratch
 from portagpu.world.rank import C10D, Post, live, send
 
 _GRACE_S: Final = 2.0
@@ -75,7 +75,7 @@ class _World:
         self.request = request
         self.control = control
         self.reply = reply
-        self.folder = Path(tempfile.mkdtemp(prefix="portagpu-ranks-"))
+        self.scratch = Scratch("ranks")
         self.children: list[_Child] = []
         self.failures: list[_Child] = []
         self.lost = frozenset(request["lost"])
@@ -90,13 +90,13 @@ class _World:
             return {"ranks": [_outcome(child) for child in self.children], "culprit": self.culprit}
         finally:
             self._kill()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.scratch.remove()
 
     def _fork(self) -> None:
         server = os.getpid()
         pipes = [os.pipe() for _ in range(self.request["world"])]
         for rank, (reader, writer) in enumerate(pipes):
-            post = Post(rank, writer, self.folder)
+            post = Post(rank, writer, self.scratch.path)
             child = _Child(post, os.fork(), reader)
             if child.pid == 0:
                 for other, (other_reader, other_writer) in enumerate(pipes):
@@ -314,6 +314,9 @@ def _outcome(child: _Child) -> dict[str, Any]:
 
 def main() -> int:
     """Serve requests until the end of input."""
+    client = os.getppid()
+    # stopped, it and its ranks would outlive the client; killed, it could not end what they started
+    wake_at_parents_end()
     reply = os.dup(1)
     os.dup2(2, 1)
     os.set_inheritable(reply, False)
@@ -323,7 +326,6 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 - a torch that does not import is the answer
         send(reply, {"fatal": f"torch does not import: {type(error).__name__}: {error}"})
         return 1
-    client = os.getppid()
     # what a rank's own children leave behind becomes this process's, which ends it
     adopt_orphans()
     buffer = b""

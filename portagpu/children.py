@@ -1,0 +1,115 @@
+"""How child processes are started: nothing in the working folder is run or loaded instead.
+
+The working folder may be a stranger's, such as a recording that was unpacked. It is on a path of
+modules, programs or libraries by ``python -m``, an interactive Python, or an entry that is empty or
+relative (``LD_LIBRARY_PATH=/cuda/lib64:`` has an empty one).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from portagpu.errors import PortagpuError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+NEUTRAL: Final = "/"
+"""Where a child works that needs no working folder."""
+_PLACES: Final = {
+    "PATH": ":",
+    "PYTHONPATH": ":",
+    "LD_LIBRARY_PATH": "[:;]",
+    "LD_PRELOAD": "[: ]",
+    "LD_AUDIT": ":",
+}
+"""Variables that list places, and what separates them (``environ(7)``, ``ld.so(8)``)."""
+_BARE: Final = frozenset({"LD_PRELOAD", "LD_AUDIT"})
+"""Those in which a name without a slash is looked up in the places of the others."""
+
+
+def working_folder() -> str:
+    """Where this process works; raises PortagpuError where that folder was deleted."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - a text to compare with those of sys.path
+    except FileNotFoundError:
+        raise PortagpuError("the working folder was deleted: cd to one that exists") from None
+
+
+def import_path() -> list[str]:
+    """Where a Python child finds this process's packages: ``sys.path`` without the working folder.
+
+    That folder stays where this package was imported from it.
+    """
+    here = os.path.realpath(working_folder())
+    at_home = here == os.path.realpath(Path(__file__).parents[1])
+    found = []
+    for entry in sys.path:
+        place = os.path.join(here, entry)  # noqa: PTH118 - an entry may be empty
+        if at_home or (place == entry and os.path.realpath(place) != here):
+            found.append(os.path.normpath(place))
+    return [place for place in found if os.pathsep not in place]
+
+
+def python_module(name: str, *words: str) -> list[str]:
+    """The command line of a Python child that runs a module.
+
+    Raises PortagpuError where this Python does not know its own program (it is embedded).
+    """
+    if not sys.executable:
+        raise PortagpuError(
+            "this Python does not say which program it is, so that no child can be started"
+        )
+    return [sys.executable, "-P", "-m", name, *words]
+
+
+def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a Python child that sees this process's packages, plus ``extra``."""
+    return {
+        **_environment(),
+        "PYTHONPATH": os.pathsep.join(import_path()),
+        **(extra or {}),
+    }
+
+
+def program(name: str) -> str | None:
+    """The program of that name in an absolute folder of ``PATH``; None where there is none."""
+    return shutil.which(name, path=os.pathsep.join(program_folders()))
+
+
+def program_folders() -> Iterator[str]:
+    """The absolute folders of ``PATH``."""
+    yield from filter(os.path.isabs, os.get_exec_path())
+
+
+def program_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a vendor's program, plus ``extra``.
+
+    ``PYTHONSAFEPATH`` is left out: amd-smi is a Python script that imports what lies beside it.
+    """
+    kept = {name: value for name, value in _environment().items() if name != "PYTHONSAFEPATH"}
+    return {**kept, **(extra or {})}
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, with absolute places alone."""
+    found = dict(os.environ)
+    for name, separator in _PLACES.items():
+        if name not in found:
+            continue
+        kept = [each for each in re.split(separator, found.pop(name)) if _is_fixed(name, each)]
+        if kept:
+            found[name] = os.pathsep.join(kept)
+    return found
+
+
+def _is_fixed(name: str, entry: str) -> bool:
+    """Whether an entry is the same place in every working folder; ``$ORIGIN`` is the program's."""
+    if name in _BARE and entry and "/" not in entry:
+        return True
+    return entry.startswith(("/", "$"))

@@ -1,0 +1,69 @@
+"""A stranger's folder: whatever of it is executed leaves a mark."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODULES: Final = (
+    *("ast", "base64", "collections", "copy", "csv", "ctypes", "dataclasses", "datetime", "enum"),
+    *("fcntl", "hashlib", "importlib", "inspect", "json", "logging", "pathlib", "pickle"),
+    *("platform", "queue", "random", "re", "secrets", "select", "selectors", "shutil", "signal"),
+    *("socket", "statistics", "string", "struct", "subprocess", "tempfile", "textwrap"),
+    *("threading", "tomllib", "traceback", "typing", "uuid", "warnings", "zipfile"),
+    *("click", "rich", "pytest", "pluggy", "packaging", "numpy", "torch", "triton", "msgpack"),
+    *("elftools", "pynvml", "amdsmi", "pyrsmi", "cupy", "nvidia", "sitecustomize"),
+    *("usercustomize", "conftest", "portagpu_cpu", "portagpu_cuda", "portagpu_rocm"),
+    *("portagpu_torch_gpu", "portagpu_cuda_build", "portagpu_rocm_build"),
+)
+PROGRAMS: Final = (
+    *("nvidia-smi", "amd-smi", "rocm-smi", "rocminfo", "dmesg", "clang", "clang-99", "clang++"),
+    *("amdclang++", "cuobjdump", "nvdisasm", "ptxas", "ld.lld", "gcc", "cc", "ccache", "python3"),
+)
+LIBRARIES: Final = ("libnvidia-ml.so.1", "libnvrtc.so.13", "libcuda.so.1", "libamd_smi.so")
+
+
+def plant(folder: Path, marks: Path, without: frozenset[str] = frozenset()) -> None:
+    """Fill ``folder``; a mark is a file in ``marks`` that is named after what was executed."""
+    folder.mkdir()
+    marks.mkdir()
+    for name in set(MODULES) - without:
+        marking = f"import posix\nposix.close(posix.open({str(marks / name)!r}, 0o1101, 0o600))\n"
+        (folder / f"{name}.py").write_text(f"{marking}raise ImportError('planted')\n", "utf-8")
+    for name in PROGRAMS:
+        program = folder / name
+        program.write_text(f"#!/bin/sh\n: > '{marks}/{name}'\nexit 1\n", "utf-8")
+        program.chmod(0o755)
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = -p planted_plugin\n", "utf-8")
+    for name in ("planted_plugin", "planted_backend"):
+        (folder / f"{name}.py").write_text(f"open({str(marks / name)!r}, 'w')\n", "utf-8")
+    described = folder / "planted-1.0.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n")
+    (described / "entry_points.txt").write_text(
+        "[portagpu.backends]\nplanted = planted_backend:X\n[pytest11]\nplanted = planted_plugin\n"
+    )
+    _plant_libraries(folder, marks)
+
+
+def _plant_libraries(folder: Path, marks: Path) -> None:
+    """Libraries that mark when they are loaded, where there is a C compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return
+    source, built = folder / "planted.c", folder / "planted.so"
+    source.write_text(
+        "#include <fcntl.h>\n__attribute__((constructor)) static void mark(void) "
+        f'{{ open("{marks}/library", O_CREAT | O_WRONLY, 0600); }}\n'
+    )
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(built), str(source)], check=True)
+    wheel = folder / "nvidia" / "cuda_nvrtc" / "lib"
+    toolkit = folder / "lib64"
+    for place in (folder, wheel, toolkit):
+        place.mkdir(parents=True, exist_ok=True)
+        for name in LIBRARIES:
+            shutil.copy(built, place / name)
