@@ -13,7 +13,6 @@ project's own machines and the recorded topologies where there are any:
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import resource
@@ -35,6 +34,7 @@ from portagpu.inventory.recording import MANIFEST, Recording
 from portagpu.inventory.topology_json import as_json
 from portagpu.junit import render as junit
 from portagpu.report import render as report_page
+from portagpu.result_schema import UNSAFE, json_text
 from tests.fuzz_formats import RECORDINGS, TooSlow, mutate, stop
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.host_trees import aarch64, gfx942_node, pci_device, two_socket_x86
@@ -237,10 +237,10 @@ def read(root: Path) -> str | None:
     """What is wrong with the answers to a recording; None where nothing is."""
     recording = Recording(root)
     document = collect(machine=recording)
-    texts = {"info": json.dumps(document, allow_nan=False)}
-    texts["topology"] = json.dumps(as_json(recording.topology()), allow_nan=False)
+    texts = {"info": json_text(document, indent=2)}
+    texts["topology"] = json_text(as_json(recording.topology()))
     run = bringup(Options(replay=recording))
-    texts["run"], texts["junit"], texts["page"] = run.to_text(ascii_only=True), junit(run), report_page(run)
+    texts["run"], texts["junit"], texts["page"] = run.to_text(), junit(run), report_page(run)
     texts["shown"] = "".join(
         label + text for section in sections(document) for label, text in section.rows
     )
@@ -250,9 +250,9 @@ def read(root: Path) -> str | None:
     for name, text in texts.items():
         if OUTSIDE in text or "root:x:0" in text:
             return f"{name} holds what is outside of the recording"
-        odd = next((char for char in text if not char.isprintable() and char != "\n"), None)
+        odd = UNSAFE.search(text)
         if odd is not None:
-            return f"{name} holds {odd!r}"
+            return f"{name} holds {odd.group()!r}"
     return None
 
 

@@ -20,6 +20,7 @@ from portagpu.files import read_bounded
 from portagpu.host.inside import Inside, Kind
 from portagpu.host.tree import Tree, unlinked
 from portagpu.inventory.document import from_document
+from portagpu.inventory.join import MOST_GPUS, too_many
 from portagpu.inventory.kernel import kernel_findings
 from portagpu.inventory.model import Findings, FormatError
 from portagpu.inventory.origin import origin_of
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from portagpu.inventory.gpu import Inventory
     from portagpu.inventory.origin import Origin
+    from portagpu.inventory.topology import Topology
 
 MANIFEST: Final = "recording.json"
 SCHEMA: Final = "portagpu.recording/1"
@@ -84,6 +86,7 @@ class Recording(Machine):
         self.environment = _texts(self._manifest.get("environment"))
         self._findings = tuple(found)
         self._joined: Inventory | None = None
+        self.inventory()
 
     def findings(self) -> tuple[Findings, ...]:
         return self._findings
@@ -91,6 +94,13 @@ class Recording(Machine):
     def inventory(self) -> Inventory:
         self._joined = self._joined or super().inventory()
         return self._joined
+
+    def topology(self) -> Topology:
+        found = super().topology()
+        for kind, devices in (("GPUs", found.gpus), ("NICs", found.nics)):
+            if len(devices) > MOST_GPUS:
+                raise RecordingError(too_many(len(devices), kind))
+        return found
 
     def origins(self) -> tuple[Origin, ...]:
         try:
