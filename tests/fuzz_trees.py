@@ -13,7 +13,6 @@ project's own machines and the recorded topologies where there are any:
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import resource
 import shutil
@@ -21,16 +20,15 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from portagpu.bringup import Options, bringup
 from portagpu.cli._infotext import sections
 from portagpu.errors import RecordingError
 from portagpu.info import collect
-from portagpu.inventory.recording import MANIFEST, Recording
+from portagpu.inventory.recording import Recording
 from portagpu.inventory.topology_json import as_json
 from portagpu.junit import render as junit
 from portagpu.report import render as report_page
@@ -38,6 +36,9 @@ from portagpu.result_schema import UNSAFE, json_text
 from tests.fuzz_formats import RECORDINGS, TooSlow, mutate, stop
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.host_trees import aarch64, gfx942_node, pci_device, two_socket_x86
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
 
 CPU_S: Final = 20.0
 """CPU time that one tree may take; an unchanged one takes some hundredths of a second."""
@@ -116,22 +117,29 @@ def recorded() -> Iterator[Machine]:
 # -- mutations -----------------------------------------------------------------------------------
 
 _NUMBERS: Final = (
-    b"9" * 400, b"9" * 5000, b"0x" + b"f" * 5000, b"-1", b"-9" + b"9" * 400, b"1e999", b"nan", b"inf",
+    b"9" * 400, b"9" * 5000, b"0x" + b"f" * 5000, b"-1", b"-9" + b"9" * 400, b"1e999", b"nan",
+    b"inf",
     b"18446744073709551615", b"18446744073709551616", b"9223372036854775808", b"4294967295", b"0",
-    "\u0663\u0664".encode(), "\u00b2".encode(), b"0x", b"1_000", b"+5", b" 7 ", b"", b"\n\n\n", b"0-8191",
+    "\u0663\u0664".encode(), "\u00b2".encode(), b"0x", b"1_000", b"+5", b" 7 ", b"", b"\n\n\n",
+    b"0-8191",
     b"0-65535," * 2000, b"0-99999999999", b"1," * 20000,
 )  # fmt: skip
 _WORDS: Final = (
-    b"\x1b[2J\x9b31m", "\u0085\u009b\u202e\u2066<b>&\ufeff".encode(), b"\xff\xfe\xed\xa0\x80", b"\0" * 50,
-    b"a" * 70000, b"\n" * 30000, b": : :\n" * 3000, b"\n\nprocessor\t: 1\n" * 3000, b"/a" * 2000, b"%s{}{0}",
+    b"\x1b[2J\x9b31m", "\u0085\u009b\u202e\u2066<b>&\ufeff".encode(), b"\xff\xfe\xed\xa0\x80",
+    b"\0" * 50,
+    b"a" * 70000, b"\n" * 30000, b": : :\n" * 3000, b"\n\nprocessor\t: 1\n" * 3000, b"/a" * 2000,
+    b"%s{}{0}",
 )  # fmt: skip
 _TARGETS: Final = (
-    "/", "/etc", "/proc/self/environ", "/proc/self/root", "/dev/zero", "..", "../..", "../../../../../..",
-    ".", "loop", "../outside", "../../../../../../outside", "/sys/class", "/sys/devices/system/cpu",
+    "/", "/etc", "/proc/self/environ", "/proc/self/root", "/dev/zero", "..", "../..",
+    "../../../../../..",
+    ".", "loop", "../outside", "../../../../../../outside", "/sys/class",
+    "/sys/devices/system/cpu",
     "../../../sys", "\udc80", "x" * 3000,
 )  # fmt: skip
 _NAMES: Final = (
-    "0", "99999999999999999999", "\u0663", "\u00b2", "-1", "cpu9", "node7", "card5", "\x1b[31m", "a\nb",
+    "0", "99999999999999999999", "\u0663", "\u00b2", "-1", "cpu9", "node7", "card5", "\x1b[31m",
+    "a\nb",
     "\u202e", "\udcff", "9" * 200, "index3", "hwmon7", "thermal_zone9", "0000:zz:00.0", "<b>",
 )  # fmt: skip
 
@@ -256,8 +264,12 @@ def read(root: Path) -> str | None:
     return None
 
 
+def _open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
 def _outcome(root: Path) -> tuple[str, str]:
-    before = len(os.listdir("/proc/self/fd"))
+    before = _open_files()
     signal.setitimer(signal.ITIMER_PROF, CPU_S)
     try:
         wrong = read(root)
@@ -270,7 +282,7 @@ def _outcome(root: Path) -> tuple[str, str]:
         return "raised", f"{type(error).__name__}: {error}"[:300]
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-    if len(os.listdir("/proc/self/fd")) > before:
+    if _open_files() > before:
         return "open files", "more files are open than before"
     return ("wrong", wrong) if wrong else ("read", "")
 
