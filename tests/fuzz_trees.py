@@ -7,6 +7,7 @@ project's own machines and the recorded topologies where there are any:
 
     python tests/fuzz_trees.py 2000            # mutated trees in all, shared among the seeds
     python tests/fuzz_trees.py 2000 --seed 7
+    python tests/fuzz_trees.py 2000 --texts    # what tools print, through the same readers
     python tests/fuzz_trees.py --show NAME NUMBER FOLDER    # one tree again, written to FOLDER
 """
 
@@ -33,8 +34,9 @@ from portagpu.inventory.topology_json import as_json
 from portagpu.junit import render as junit
 from portagpu.report import render as report_page
 from portagpu.result_schema import UNSAFE, json_text
-from tests.fuzz_formats import RECORDINGS, TooSlow, mutate, stop
+from tests.fuzz_formats import RECORDINGS, TooSlow, format_modules, mutate, stop
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
+from tests.growth_formats import samples
 from tests.host_trees import aarch64, gfx942_node, pci_device, two_socket_x86
 
 if TYPE_CHECKING:
@@ -112,6 +114,13 @@ def recorded() -> Iterator[Machine]:
         }
         if files and len(files) <= 600:
             yield Machine(f"recorded/{folder.name}", files)
+
+
+def texts() -> Iterator[Machine]:
+    """What tools print, of every format: a recording of one file."""
+    for module in format_modules():
+        for number, text in enumerate(samples(module)):
+            yield Machine(f"text/{module}/{number}", {"text": text.encode()})
 
 
 # -- mutations -----------------------------------------------------------------------------------
@@ -209,12 +218,16 @@ _MUTATIONS: Final[tuple[Callable[[Machine, random.Random], None], ...]] = (
 )  # fmt: skip
 
 
+_OF_TEXTS: Final = (_number, _word, _blank, _bytes_of, _bytes_of, _bytes_of)
+
+
 def mutation(origin: Machine, number: int, seed: int) -> Machine:
     """Mutation ``number`` of a tree: the same every time. Number 0 is the tree itself."""
     rng = random.Random(f"{seed}:{origin.name}:{number}")  # noqa: S311 - no secret
     tree = Machine(origin.name, dict(origin.files), dict(origin.links))
+    mutations = _OF_TEXTS if len(origin.files) == 1 else _MUTATIONS
     for _ in range(rng.choice((1, 1, 2, 4)) if number else 0):
-        rng.choice(_MUTATIONS)(tree, rng)
+        rng.choice(mutations)(tree, rng)
     return tree
 
 
@@ -309,9 +322,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Read mutated trees of kernel files.")
     parser.add_argument("count", nargs="?", type=int, default=500, help="mutated trees in all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--texts", action="store_true", help="what tools print, and no trees")
     parser.add_argument("--show", nargs=3, metavar=("NAME", "NUMBER", "FOLDER"))
     options = parser.parse_args()
-    seeds = [*own(), *recorded()]
+    seeds = [*texts()] if options.texts else [*own(), *recorded()]
     if options.show:
         name, number, folder = options.show
         origin = next(each for each in seeds if each.name == name)
