@@ -374,15 +374,15 @@ def test_what_json_escapes_is_the_same_text_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("machine", list(own()), ids=lambda machine: machine.name)
 def test_no_mutation_of_a_tree_breaks_its_readers(tmp_path: Path, machine: Any) -> None:
-    report = fuzz([machine], 60, 0, tmp_path)
+    report = fuzz([machine], 25, 0, tmp_path)
     assert not report.faults, report.faults[:5]
-    assert report.outcomes["read"] > 50, report.outcomes
+    assert report.outcomes["read"] > 20, report.outcomes
 
 
 def test_no_mutation_of_a_text_breaks_what_is_made_of_it(tmp_path: Path) -> None:
     report = fuzz(texts(), 4, 0, tmp_path)
     assert not report.faults, report.faults[:5]
-    assert report.outcomes["read"] > 200, report.outcomes
+    assert report.outcomes["read"] > 120, report.outcomes
 
 
 def test_mutated_trees_are_the_same_every_time(tmp_path: Path) -> None:
