@@ -31,10 +31,14 @@ def read_bounded(path: str | os.PathLike[str], most: int, *, follow: bool = True
         descriptor = os.open(path, flags)
     except ValueError as error:  # a null character or a lone surrogate
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from error
-    with open(descriptor, "rb") as stream:  # noqa: PTH123 - a descriptor has no path
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "is no regular file")
-        return stream.read(most)
+        # open() of a folder's descriptor would raise without closing it
+        with open(descriptor, "rb", closefd=False) as stream:
+            return stream.read(most)
+    finally:
+        os.close(descriptor)
 
 
 def write_atomic(path: str | os.PathLike[str], text: str) -> Path:

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from portagpu.files import write_atomic
+from portagpu.result_schema import UNSAFE
 from portagpu.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -141,4 +142,4 @@ def _seconds(duration_s: float) -> str:
 
 
 def _clean(text: str) -> str:
-    return _NOT_XML.sub("", text)
+    return _NOT_XML.sub("", UNSAFE.sub("", text))

@@ -6,8 +6,10 @@ A rule takes a value and the path of its key and raises ResultError naming that 
 
 from __future__ import annotations
 
+import json
 import math
 import numbers
+import re
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -55,9 +57,25 @@ def _key(key: object, path: str) -> str:
     return str(plain(key, path))
 
 
+UNSAFE: Final = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+"""What a terminal obeys, or what changes how text beside it is shown: control characters without
+tab and line ends, characters of no width and of another direction, and lone surrogates."""
+
+
 def printable(text: str) -> str:
     """``text`` with a space for every control character: names that firmware reports hold some."""
+    if text.isprintable():
+        return text.strip()
     return "".join(char if char.isprintable() else " " for char in text).strip()
+
+
+def json_text(value: object, *, indent: int | None = None, ascii_only: bool = False) -> str:
+    """``value`` as JSON text that any terminal can show: what is unsafe is escaped, and no more."""
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only, allow_nan=False)
+    return UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def refuse(path: str, rule: str, value: object) -> ResultError:

@@ -24,6 +24,7 @@ from portagpu.result_schema import (
     SCHEMA,
     check_document,
     check_result,
+    json_text,
     keys,
     mapping,
     plain,
@@ -296,11 +297,8 @@ class Run:
         """The document as JSON text, one line for each result."""
         document = self.to_json()
         results = document.pop("results")
-        head = json.dumps(document, indent=2, ensure_ascii=ascii_only, allow_nan=False)
-        lines = ",".join(
-            "\n    " + json.dumps(result, ensure_ascii=ascii_only, allow_nan=False)
-            for result in results
-        )
+        head = json_text(document, indent=2, ascii_only=ascii_only)
+        lines = ",".join("\n    " + json_text(result, ascii_only=ascii_only) for result in results)
         tail = f"[{lines}\n  ]" if results else "[]"
         return head.removesuffix("\n}") + f',\n  "results": {tail}\n}}\n'
 

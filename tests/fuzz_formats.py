@@ -215,12 +215,12 @@ def mutation(origin: Seed, number: int, seed_number: int) -> bytes:
 # -- the child, which reads ----------------------------------------------------------------------
 
 
-class _TooSlow(BaseException):
+class TooSlow(BaseException):
     """Raised in the reader by the timer, past every handler of Exception."""
 
 
-def _stop(_signal: int, _frame: object) -> None:
-    raise _TooSlow
+def stop(_signal: int, _frame: object) -> None:
+    raise TooSlow
 
 
 def _wrong(value: object) -> str | None:
@@ -258,7 +258,7 @@ def _outcome(parse: Callable[[str], object], text: str) -> tuple[str, str]:
         return ("refused", "") if one_line else ("wrong", f"FormatError of many lines: {message!r}")
     except MemoryError:
         return "memory", f"more than {MEMORY_BYTES >> 20} MiB"
-    except _TooSlow:
+    except TooSlow:
         return "slow", f"more than {CPU_S:g} s of CPU time"
     except Exception as error:  # noqa: BLE001 - whatever a reader raises is what is looked for
         return "raised", f"{type(error).__name__}: {error}"[:300]
@@ -275,7 +275,7 @@ def _child(stream: TextIO, out: TextIO) -> None:
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     limit = pages * resource.getpagesize() + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    signal.signal(signal.SIGPROF, _stop)
+    signal.signal(signal.SIGPROF, stop)
     for number in range(job["first"], job["last"]):
         text = text_of(mutation(origin, number, job["seed"]))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_utime

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -215,3 +216,23 @@ def test_files_are_checked_from_the_command_line(tmp_path, capsys):
     wrong.write_text("schema = 1")
     assert main([str(good), str(wrong)]) == 1
     assert len(capsys.readouterr().err.splitlines()) in (1, 2)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "sparse"])
+def test_what_is_no_target_file_is_one_line(tmp_path, capsys, kind):
+    from portagpu.target.__main__ import main
+
+    path = tmp_path / "nvidia-h200-sxm\x1b.toml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path = Path("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.touch()
+        os.truncate(path, 300 << 30)
+    assert main([str(path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "(rule readable)" in line
+    assert line.isprintable()

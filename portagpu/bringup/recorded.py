@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu.bringup.context import Device
 from portagpu.host import read_host
+from portagpu.result_schema import printable
 from portagpu.target import identify, load_targets
 from portagpu.target.table import normalise
 
@@ -25,17 +26,30 @@ if TYPE_CHECKING:
 def recorded_devices(machine: Machine, inventory: Inventory) -> list[Device]:
     """Every device that the recording shows, each with a name of its own."""
     described = list(_gpus(inventory.gpus)) or list(_cpu(machine))
-    return [Device(index, facts["device"], facts) for index, facts in enumerate(described)]
+    called = _distinct(facts["device"] for facts in described)
+    return [
+        Device(index, name, facts | {"device": name})
+        for index, (name, facts) in enumerate(zip(called, described, strict=True))
+    ]
 
 
 def names(gpus: Iterable[Gpu]) -> list[str]:
     """What results call each GPU: its address, its UUID, its number in a source, or its place."""
-    found: list[str] = []
-    for place, gpu in enumerate(gpus):
-        index = next(iter(gpu.indices.values()), place)
-        name = gpu.pci or gpu.uuid or f"GPU{index}"
-        found.append(name if name not in found else f"{name} ({place})")
-    return found
+    return _distinct(
+        gpu.pci or gpu.uuid or f"GPU{next(iter(gpu.indices.values()), place)}"
+        for place, gpu in enumerate(gpus)
+    )
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """``names`` as results write them, with their place behind one that was there before."""
+    found: dict[str, None] = {}
+    for place, text in enumerate(names):
+        name = printable(text) or "GPU"
+        while name in found:
+            name = f"{name} ({place})"
+        found[name] = None
+    return list(found)
 
 
 def whole_target(gpu: Gpu) -> Target | None:

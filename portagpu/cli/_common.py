@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from functools import partial
@@ -12,6 +11,7 @@ import click
 
 from portagpu.errors import MissingDependency, OutputError
 from portagpu.files import check_writable, is_special, write_atomic
+from portagpu.result_schema import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ def write_json(document: object, json_to: str | None) -> None:
     """
     if json_to is None:
         return
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json_text(document, indent=2) + "\n"
     if json_to == STDOUT:
         click.echo(text, nl=False)
     else:

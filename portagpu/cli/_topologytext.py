@@ -53,7 +53,7 @@ def show_topology(console: Console, topology: Topology) -> None:
 
 
 def _word(route: Route) -> str:
-    word = route.path or route.kind or _UNKNOWN
+    word = printable(route.path or route.kind or "") or _UNKNOWN
     return f"{word}x{route.count}" if route.kind == "xgmi" and (route.count or 0) > 1 else word
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # Version 1 has no word for "no limit": it prints the largest page counter (PAGE_COUNTER_MAX, near
 # 2^63 bytes). No machine comes near this bound.
 _UNLIMITED_BYTES: Final = 1 << 60
+_LONGEST_PATH: Final = 4096
+"""Characters (PATH_MAX); each folder on the way is asked for its limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,12 @@ def read_cgroup(tree: Tree) -> CgroupLimits:
 
 
 def _mounts(tree: Tree) -> Iterator[_Mount]:
-    for line in (tree.text("proc/self/mountinfo") or "").splitlines():
+    for line in tree.lines("proc/self/mountinfo"):
         left, _, right = line.partition(" - ")
         words, kind = left.split(), right.split()
         if len(words) < 5 or len(kind) < 3 or kind[0] not in {"cgroup", "cgroup2"}:
+            continue
+        if len(line) > 2 * _LONGEST_PATH:
             continue
         version = 2 if kind[0] == "cgroup2" else 1
         options = frozenset(kind[2].split(","))
@@ -71,9 +75,9 @@ def _mounts(tree: Tree) -> Iterator[_Mount]:
 def _memberships(tree: Tree) -> dict[str, str]:
     """Controller -> the group's path; version 2 under the empty name."""
     found: dict[str, str] = {}
-    for line in (tree.text("proc/self/cgroup") or "").splitlines():
+    for line in tree.lines("proc/self/cgroup"):
         parts = line.split(":", 2)
-        if len(parts) == 3:
+        if len(parts) == 3 and len(line) <= _LONGEST_PATH:
             found.update(dict.fromkeys(parts[1].split(","), parts[2]))
     return found
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from portagpu.host import features
-from portagpu.host.tree import Tree, cpu_list, parse_fields, size_bytes, to_int
+from portagpu.host.tree import MOST_CPUS, Tree, cpu_list, parse_fields, size_bytes, to_int
 
 _CPUS: Final = "sys/devices/system/cpu"
 _NODES: Final = "sys/devices/system/node"
@@ -88,7 +88,8 @@ class Cpu:
 
 def read_cpu(tree: Tree) -> Cpu:
     """Read the CPU's facts; anything that is missing or damaged is None or empty."""
-    blocks = [parse_fields(b) for b in (tree.text("proc/cpuinfo") or "").split("\n\n")]
+    texts = (tree.text("proc/cpuinfo") or "").split("\n\n", MOST_CPUS)
+    blocks = [parse_fields(text) for text in texts[:MOST_CPUS]]
     first = next((b for b in blocks if "processor" in b), {})
     flags = frozenset((first.get("flags") or first.get("Features") or "").split())
     scalable = tree.integer("proc/sys/abi/sve_default_vector_length")
@@ -172,7 +173,7 @@ def _caches(tree: Tree, cpus: tuple[int, ...]) -> tuple[Cache, ...]:
     shared: dict[tuple[int, str, int], set[str]] = {}
     for cpu in cpus:
         folder = f"{_CPUS}/cpu{cpu}/cache"
-        for index in tree.names(folder, r"index\d+"):
+        for index in tree.names(folder, r"index\d{1,9}"):
             level = tree.integer(f"{folder}/{index}/level")
             kind = tree.text(f"{folder}/{index}/type")
             size = size_bytes(tree.text(f"{folder}/{index}/size"))
@@ -187,7 +188,7 @@ def _caches(tree: Tree, cpus: tuple[int, ...]) -> tuple[Cache, ...]:
 
 def _numa_nodes(tree: Tree) -> tuple[NumaNode, ...]:
     nodes: list[NumaNode] = []
-    for name in tree.names(_NODES, r"node\d+"):
+    for name in tree.names(_NODES, r"node\d{1,9}"):
         index = int(name.removeprefix("node"))
         memory = tree.fields(f"{_NODES}/{name}/meminfo").get(f"Node {index} MemTotal")
         cpus = cpu_list(tree.text(f"{_NODES}/{name}/cpulist")) or ()

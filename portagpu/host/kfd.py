@@ -62,7 +62,7 @@ class KfdNode:
 def read_kfd(tree: Tree, nodes: str = NODES) -> tuple[KfdNode, ...]:
     """The nodes below ``nodes`` that have SIMDs, each location once."""
     found: dict[tuple[int, int, int | None], KfdNode] = {}
-    for name in tree.names(nodes, r"\d+"):
+    for name in tree.names(nodes, r"\d{1,9}"):
         node = _read_node(tree, f"{nodes}/{name}", int(name))
         if node is not None:
             found.setdefault((node.domain, node.location_id, node.render_minor), node)

@@ -75,7 +75,7 @@ def _container(tree: Tree) -> tuple[bool | None, str | None]:
 
 
 def _ulimits(tree: Tree) -> Ulimits:
-    lines = (tree.text("proc/self/limits") or "").splitlines()
+    lines = tree.lines("proc/self/limits")
     found: dict[str, int | str | None] = dict.fromkeys(_ULIMITS)
     for field, title in _ULIMITS.items():
         line = next((line for line in lines if line.startswith(title)), None)
@@ -93,7 +93,7 @@ def _shm(tree: Tree) -> int | None:
             return None
         return status.f_blocks * status.f_frsize
     size = None
-    for line in (tree.text("proc/self/mountinfo") or "").splitlines():
+    for line in tree.lines("proc/self/mountinfo"):
         left, _, right = line.partition(" - ")
         if left.split()[4:5] == ["/dev/shm"]:  # noqa: S108
             options = right.split()[-1:] or [""]

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from portagpu.host.tree import Tree, to_float
+from portagpu.host.tree import MOST_CPUS, Tree, to_float
 
 _CPUS: Final = "sys/devices/system/cpu"
 
@@ -70,7 +70,7 @@ def read_clocks(tree: Tree) -> Clocks:
     source = "cpufreq" if by_cpu else None
     if not by_cpu:
         lines = re.findall(r"(?m)^cpu MHz\s*:\s*(\S+)\s*$", tree.text("proc/cpuinfo") or "")
-        by_cpu = tuple(value for value in map(to_float, lines) if value)
+        by_cpu = tuple(value for value in map(to_float, lines[:MOST_CPUS]) if value)
         source = "cpuinfo" if by_cpu else None
     limits = [value for folder in folders if (value := tree.integer(f"{folder}/cpuinfo_max_freq"))]
     governor = tree.text(f"{folders[0]}/scaling_governor") if folders else None

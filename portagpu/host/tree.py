@@ -2,89 +2,141 @@
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import dataclass
+import stat
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from portagpu.errors import RecordingError
 from portagpu.files import read_bounded
+from portagpu.host.inside import Inside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LIVE: Final = Path("/")
 LARGEST_FILE: Final = 16 << 20
 """Bytes: /proc/cpuinfo of a thousand CPUs has 2 MiB."""
-MOST_CPUS: Final = 1 << 16
+LARGEST_ATTRIBUTE: Final = 64 << 10
+"""Bytes of a file of sysfs: one page of memory at most, of which 64 KiB is the largest."""
+MOST_READS: Final = 500_000
+"""Of one recorded tree: each file, folder and link that is asked for, each 4 KiB and 16 entries of
+it. A machine of 2048 CPUs takes 80,000 for ``portagpu info``."""
+MOST_LINES: Final = 20_000
+"""Lines of one file that are looked at: a machine with many containers has thousands of mounts."""
+MOST_CPUS: Final = 1 << 13
 """Linux is built for at most 8192 (NR_CPUS)."""
+
+_T = TypeVar("_T")
+_INTEGER: Final = re.compile(r"[+-]?\d{1,20}|0[xX][0-9a-fA-F]{1,16}", re.ASCII)
+_FLOAT: Final = re.compile(r"[+-]?\d{1,20}(\.\d{1,20})?", re.ASCII)
+_SIZE: Final = re.compile(r"(\d{1,20})\s*([kKmMgGtT]?)(i?[bB])?", re.ASCII)
+_RANGE: Final = re.compile(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", re.ASCII)
+
+
+@dataclass(slots=True)
+class _Reads:
+    """How much of a recorded tree was read."""
+
+    count: int = 0
+
+    def add(self, root: Path, count: int) -> None:
+        self.count += count
+        if self.count > MOST_READS:
+            raise RecordingError(
+                f"{root}: the kernel's files in it are more than any machine has "
+                f"({MOST_READS} reads); give a recording of one machine"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
     """A file system seen from ``root``; every read answers None where nothing can be read.
 
-    ``at`` is the folder whose contents ``root`` holds, for a recording of a part of a machine:
-    nothing outside it can be read.
+    ``at`` is the folder whose contents ``root`` holds, for a recording of a part of a machine.
+    Nothing outside ``root``, which is no link, can be read, whatever links there are in it: an
+    absolute one is the recorded machine's. ``recorded`` is whether even "/" is a recording. Raises
+    RecordingError for a recording that never ends.
     """
 
     root: Path = LIVE
     at: str = ""
+    recorded: bool = False
+    _reads: _Reads = field(default_factory=_Reads, repr=False, compare=False)
 
     @property
     def is_live(self) -> bool:
         """Whether this is the machine itself: only then may a system call complete the files."""
-        return self.root == LIVE
+        return self.root == LIVE and not self.recorded
 
-    def path(self, path: str) -> Path:
-        """Where that file of the machine lies; raises OSError for what is outside the tree."""
-        if not self.at:
-            return self.root / path
-        if path != self.at and not path.startswith(f"{self.at}/"):
-            raise FileNotFoundError(path)
-        return self.root / path[len(self.at) + 1 :]
+    def _ask(
+        self, path: str, live: Callable[[Path], _T], recorded: Callable[[Inside, str], _T]
+    ) -> _T | None:
+        """What the live machine or the folder answers, None for what is not there."""
+        self._count(1)
+        if self.at and path != self.at and not path.startswith(f"{self.at}/"):
+            return None
+        try:
+            if self.is_live:
+                return live(self.root / path)
+            return recorded(Inside(self.root, self.at), path[len(self.at) :])
+        except (OSError, ValueError):
+            return None
 
-    def _inside(self, path: str) -> Path:
-        """The same; a link in somebody's recording must not lead to the reader's own files."""
-        found = self.path(path)
-        if not self.is_live and not found.resolve().is_relative_to(self.root.resolve()):
-            raise FileNotFoundError(path)
-        return found
+    def _count(self, reads: int) -> None:
+        if not self.is_live:
+            self._reads.add(self.root, reads)
 
     def text(self, path: str) -> str | None:
         """The file's text without surrounding blanks; None where it cannot be read."""
         data = self.data(path)
         return None if data is None else data.decode(errors="replace").strip(" \t\n\0")
 
+    def lines(self, path: str) -> list[str]:
+        """The first lines of the file; empty where it cannot be read."""
+        return _lines(self.text(path) or "")
+
     def integer(self, path: str) -> int | None:
         """The decimal or 0x-prefixed number that the file holds."""
         return to_int(self.text(path))
 
     def exists(self, path: str) -> bool:
-        try:
-            return self._inside(path).exists()
-        except (OSError, RuntimeError, ValueError):
-            return False
+        return self._ask(path, Path.exists, lambda all_, name: bool(all_.status(name))) or False
 
     def names(self, path: str, pattern: str = ".*") -> tuple[str, ...]:
         """Entries of the folder that match ``pattern`` in full, numbers in numeric order."""
-        matcher = re.compile(pattern)
-        try:
-            found = [e.name for e in self._inside(path).iterdir() if matcher.fullmatch(e.name)]
-        except (OSError, RuntimeError, ValueError):
-            return ()
-        return tuple(sorted(found, key=_natural))
+        matcher = re.compile(pattern, re.ASCII)
+        found = self._ask(path, os.listdir, Inside.names) or ()
+        self._count(len(found) >> 4)
+        return tuple(sorted(filter(matcher.fullmatch, found), key=_natural))
 
     def data(self, path: str) -> bytes | None:
         """The file's bytes; None where it cannot be read, or is larger than any of the kernel's."""
-        try:
-            found = read_bounded(self._inside(path), LARGEST_FILE + 1)
-        except (OSError, RuntimeError, ValueError):
-            return None
-        return found if len(found) <= LARGEST_FILE else None
+        most = LARGEST_ATTRIBUTE if path.startswith("sys/") else LARGEST_FILE
+        found = self._ask(
+            path,
+            lambda file: read_bounded(file, most + 1),
+            lambda all_, name: all_.data(name, most + 1),
+        )
+        self._count(len(found or b"") >> 12)
+        return found if found is not None and len(found) <= most else None
+
+    def link(self, path: str) -> str | None:
+        """What the symbolic link says; None where there is none."""
+        return self._ask(path, lambda file: str(file.readlink()), Inside.link)
+
+    def is_folder(self, path: str) -> bool:
+        """Whether there is a folder, or a link to one."""
+        return (
+            self._ask(path, Path.is_dir, lambda all_, name: stat.S_ISDIR(all_.status(name).st_mode))
+            or False
+        )
 
     def link_parts(self, path: str) -> tuple[str, ...]:
         """The parts of what a symbolic link points to; empty where there is no link."""
-        try:
-            return self.path(path).readlink().parts
-        except (OSError, ValueError):
-            return ()
+        return Path(self.link(path) or "").parts
 
     def link_name(self, path: str) -> str | None:
         """The last part of what a symbolic link points to."""
@@ -98,39 +150,48 @@ class Tree:
 
 def as_tree(root: Tree | Path | str) -> Tree:
     """``root`` as a Tree."""
-    return root if isinstance(root, Tree) else Tree(Path(root))
+    return root if isinstance(root, Tree) else Tree(unlinked(Path(root)))
+
+
+def unlinked(path: Path) -> Path:
+    """``path``, or where it leads to if its user gave a link."""
+    return path.resolve() if path.is_symlink() else path
 
 
 def parse_fields(text: str, separator: str | None = ":") -> dict[str, str]:
     """Lines of "key<separator>value" as a mapping; the first of a repeated key counts."""
     found: dict[str, str] = {}
-    for line in text.splitlines():
-        key, *rest = line.split(separator, 1)
-        if rest:
-            found.setdefault(key.strip(), rest[0].strip())
+    for line in _lines(text):
+        parts = line.split(separator, 1)
+        if len(parts) == 2:
+            found.setdefault(parts[0].strip(), parts[1].strip())
     return found
 
 
+def _lines(text: str) -> list[str]:
+    return text.split("\n", MOST_LINES)[:MOST_LINES]
+
+
 def to_int(text: str | None) -> int | None:
-    """A decimal or 0x-prefixed number; None for anything else."""
-    if text is None:
+    """A decimal number of up to 20 digits, or a 0x-prefixed one of 64 bits; None for anything else.
+
+    Larger ones are no number of the kernel's, and Python's own conversion raises for some.
+    """
+    bare = (text or "").strip()
+    if _INTEGER.fullmatch(bare) is None:
         return None
-    try:
-        return int(text, 16) if text.lower().startswith("0x") else int(text)
-    except ValueError:
-        return None
+    return int(bare, 16) if bare[:2] in ("0x", "0X") else int(bare)
 
 
 def to_float(text: str | None) -> float | None:
     """A finite decimal number; None for anything else."""
-    if text is None or not re.fullmatch(r"[+-]?\d+(\.\d+)?", text.strip()):
-        return None
-    return float(text)
+    bare = (text or "").strip()
+    return float(bare) if _FLOAT.fullmatch(bare) is not None else None
 
 
 def size_bytes(text: str | None) -> int | None:
     """The kernel's sizes ("32K", "1536 kB", "65536k", "2G") in bytes (binary multiples)."""
-    match = re.fullmatch(r"(\d{1,20})\s*([kKmMgGtT]?)(i?[bB])?", (text or "").strip())
+    match = _SIZE.fullmatch((text or "").strip())
     if match is None:
         return None
     return (
@@ -140,19 +201,22 @@ def size_bytes(text: str | None) -> int | None:
 
 def cpu_list(text: str | None) -> tuple[int, ...] | None:
     """The kernel's CPU lists: ``cpu_list("0-2,8") == (0, 1, 2, 8)``; None for anything else."""
-    if text is None:
+    if text is None or len(text) > LARGEST_ATTRIBUTE:
         return None
-    found: set[int] = set()
+    ranges: list[tuple[int, int]] = []
     for part in filter(None, text.split(",")):
-        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip())
+        match = _RANGE.fullmatch(part)
         if match is None:
             return None
         first = int(match.group(1))
-        last = int(match.group(2) or first)
-        if last >= MOST_CPUS:
+        ranges.append((first, int(match.group(2) or first)))
+        if ranges[-1][1] >= MOST_CPUS:
             return None
-        found.update(range(first, last + 1))
-    return tuple(sorted(found))
+    found: list[int] = []
+    # each CPU once, however often ranges repeat it
+    for first, last in sorted(ranges):
+        found.extend(range(max(first, found[-1] + 1 if found else 0), last + 1))
+    return tuple(found)
 
 
 def format_cpu_list(cpus: tuple[int, ...]) -> str:
@@ -170,4 +234,5 @@ def format_cpu_list(cpus: tuple[int, ...]) -> str:
 
 
 def _natural(name: str) -> list[tuple[int, int | str]]:
-    return [(0, int(p)) if p.isdigit() else (1, p) for p in re.split(r"(\d+)", name) if p]
+    parts = re.split(r"([0-9]+)", name)
+    return [(0, int(p)) if n % 2 else (1, p) for n, p in enumerate(parts) if p]

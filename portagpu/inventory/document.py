@@ -8,9 +8,12 @@ import types
 import typing
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from portagpu.inventory.model import Findings, FormatError
+
+MOST: Final = 1e24
+"""The largest number: of bytes, units or identities, all of which have at most 64 bits."""
 
 
 def to_document(findings: Findings) -> dict[str, Any]:
@@ -47,15 +50,21 @@ def _types(kind: type[Any]) -> dict[str, Any]:
 def _value(value: object, kind: Any, where: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is types.UnionType:
-        if value is None:
+        if value is None or _is_beyond(value):
             return None
         return _value(value, next(each for each in arguments if each is not types.NoneType), where)
     if origin is tuple:
         return _items(value, arguments, where)
     if origin is Mapping:
-        if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        if not isinstance(value, dict) or not all(
+            isinstance(key, str) and key.isprintable() for key in value
+        ):
             raise FormatError(f"{where}: must be a table of texts")
-        return {key: _value(item, arguments[1], f"{where}.{key}") for key, item in value.items()}
+        return {
+            key: _value(item, arguments[1], f"{where}.{key}")
+            for key, item in value.items()
+            if not _is_beyond(item)
+        }
     if dataclasses.is_dataclass(kind):
         return _read(value, kind, where)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
@@ -68,7 +77,14 @@ def _value(value: object, kind: Any, where: str) -> Any:
         raise FormatError(f"{where}: must be {kind.__name__}, not {type(value).__name__}")
     if isinstance(value, str) and not value.isprintable():
         raise FormatError(f"{where}: is no text of one line")
+    if _is_beyond(value):
+        raise FormatError(f"{where}: is no number that a machine has")
     return value
+
+
+def _is_beyond(value: object) -> bool:
+    """Whether ``value`` is a number that no machine has; NaN compares with nothing."""
+    return isinstance(value, int | float) and not abs(value) <= MOST
 
 
 def _items(value: object, kinds: tuple[Any, ...], where: str) -> tuple[Any, ...]:

@@ -11,19 +11,30 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from portagpu.errors import RecordingError
 from portagpu.inventory.gpu import Gpu, Inventory
 from portagpu.inventory.merge import merged
 from portagpu.inventory.model import Reading
 from portagpu.inventory.pci_tree import KIND as PCI
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Collection, Hashable, Sequence
 
     from portagpu.inventory.model import Findings
 
+MOST_GPUS: Final = 1024
+"""Of one machine, or of all that one fabric joins: the largest have 576."""
 _LISTS_OF_PCI: Final = frozenset({PCI, "lspci -nn"})
 # ROCr's UUID is the hardware's number in sixteen digits, which the kernel states as a number
 _NUMBERED_UUID: Final = re.compile(r"gpu-([0-9a-f]{16})")
+
+
+def too_many(count: int, what: str) -> str:
+    """The sentence that refuses them."""
+    return (
+        f"{count} {what} are stated, more than the {MOST_GPUS} that any machine has: "
+        "give recordings of one machine"
+    )
 
 
 @dataclass(eq=False, slots=True)
@@ -40,10 +51,13 @@ class _Group:
 def join(findings: Sequence[Findings]) -> Inventory:
     """The machine that ``findings`` describe; where they contradict each other the earlier count.
 
-    Nothing is raised for what cannot be joined: it becomes a sentence in ``problems``.
+    Nothing is raised for what cannot be joined: it becomes a sentence in ``problems``. Raises
+    RecordingError for more than ``MOST_GPUS``.
     """
     joiner = _Joiner(findings)
     groups = joiner.groups()
+    if len(groups) > MOST_GPUS:
+        raise RecordingError(too_many(len(groups), "GPUs"))
     versions: dict[str, str] = {}
     for each in findings:
         for name, version in each.versions.items():
@@ -94,7 +108,7 @@ class _Joiner:
         for (number, vendor), readings in nameless.items():
             self._count(number, vendor, readings)
 
-    def groups(self) -> Iterable[_Group]:
+    def groups(self) -> Collection[_Group]:
         return self._order.values()
 
     def _place(self, number: int, reading: Reading) -> bool:

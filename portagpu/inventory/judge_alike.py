@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -125,15 +126,20 @@ def _differences(trait: _Trait, gpus: Sequence[Gpu], compared: list[str]) -> Ite
     if len(stated) < 2:
         return
     compared.append(trait.what)
-    alike = [[trait.same(value, other) for _, other in stated] for _, value in stated]
-    most = max(alike, key=sum)
-    if all(most):
+    counts = Counter(value for _, value in stated)
+    alike = {
+        value: sum(counts[other] for other in counts if trait.same(value, other))
+        if trait.tolerance
+        else count
+        for value, count in counts.items()
+    }
+    usual = max(alike, key=lambda value: alike[value])
+    if alike[usual] == len(stated):
         return
-    usual = stated[alike.index(most)][1]
-    if len(stated) < _LEAST or sum(most) * 2 <= len(stated):
+    if len(stated) < _LEAST or alike[usual] * 2 <= len(stated):
         (one, has), (other, differs) = (
             stated[0],
-            next(each for each, same in zip(stated, alike[0], strict=True) if not same),
+            next(each for each in stated if not trait.same(stated[0][1], each[1])),
         )
         yield Judged(
             "peers",
@@ -143,8 +149,8 @@ def _differences(trait: _Trait, gpus: Sequence[Gpu], compared: list[str]) -> Ite
             f"{trait.shown(differs)}; without a majority nobody can say which is wrong",
         )
         return
-    for (gpu, value), same in zip(stated, most, strict=True):
-        if not same:
+    for gpu, value in stated:
+        if not trait.same(usual, value):
             reason = f"{key_of(gpu)}: {trait.what} {trait.shown(value)}"
-            reason += f", {sum(most)} peers {trait.shown(usual)}"
+            reason += f", {alike[usual]} peers {trait.shown(usual)}"
             yield Judged("peers", trait.verdict, key_of(gpu), reason)

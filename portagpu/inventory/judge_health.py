@@ -77,8 +77,10 @@ def judge_health(inventory: Inventory, target: Target | None = None) -> Iterator
     ``target`` states what the GPUs have; without one they are judged by what they say themselves
     and by their peers. A machine without GPUs and events gives nothing.
     """
-    silent = [gpu for gpu in inventory.gpus if answers(gpu) is None]
-    able = [gpu for gpu in inventory.gpus if gpu not in silent]
+    silent: list[Gpu] = []
+    able: list[Gpu] = []
+    for gpu in inventory.gpus:
+        (silent if answers(gpu) is None else able).append(gpu)
     yield from _answers(able, silent)
     for rule in _RULES:
         yield from _apply(rule, able, target)

@@ -7,6 +7,7 @@ never a PASS.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from portagpu.inventory.judge_speeds import judge_speeds
@@ -17,7 +18,7 @@ from portagpu.inventory.topology import FABRICS, ancestors
 from portagpu.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from portagpu.inventory.topology import Device, Joint, Topology
     from portagpu.target import Target
@@ -65,16 +66,28 @@ def _down(fabric: Sequence[Joint]) -> Iterator[Judged]:
         )
 
 
-def _links_of(gpu: str, fabric: Sequence[Joint]) -> int | None:
+_Fabric = Mapping[str, Sequence["Joint"]]
+"""The links of a fabric by each of their ends."""
+
+
+def _by_end(fabric: Sequence[Joint]) -> _Fabric:
+    found: dict[str, list[Joint]] = {}
+    for joint in fabric:
+        for end in {joint.a, joint.b}:
+            found.setdefault(end, []).append(joint)
+    return found
+
+
+def _links_of(gpu: str, fabric: _Fabric) -> int | None:
     """How many links of the fabric a GPU has; None where a count is missing."""
-    own = [joint for joint in fabric if gpu in (joint.a, joint.b)]
+    own = fabric.get(gpu, ())
     counts = [joint.count for joint in own if joint.count is not None]
     return sum(counts) if own and len(counts) == len(own) else None
 
 
-def _peers_of(gpu: str, fabric: Sequence[Joint]) -> int | None:
+def _peers_of(gpu: str, fabric: _Fabric) -> int | None:
     """How many GPUs have a working link to this one; None without any link."""
-    own = [joint for joint in fabric if gpu in (joint.a, joint.b)]
+    own = fabric.get(gpu, ())
     reached = {key for joint in own if joint.count != 0 for key in (joint.a, joint.b)}
     return len(reached - {gpu}) if own else None
 
@@ -94,8 +107,9 @@ def _counts(topology: Topology, fabric: Sequence[Joint], target: Target | None) 
         yield Judged("link-count", Verdict.INCONCLUSIVE, None, what)
         return
     short, unknown = [], []
+    links = _by_end(fabric)
     for gpu in topology.gpus:
-        count = _peers_of(gpu.key, fabric) if mesh else _links_of(gpu.key, fabric)
+        count = _peers_of(gpu.key, links) if mesh else _links_of(gpu.key, links)
         if count is None:
             unknown.append(gpu)
         elif count < wanted:
@@ -128,6 +142,8 @@ def _hives(topology: Topology, fabric: Sequence[Joint], target: Target | None) -
         yield Judged("hive", Verdict.INCONCLUSIVE, None, "no source states the links of the hives")
         return
     missing = []
+    members = dict.fromkeys([*(k for g in groups for k in g), *(k for p in pairs for k in p)])
+    part_of = {key: part for part in components(members, pairs) for key in part}
     for group in groups:
         if mesh:
             missing += [
@@ -137,9 +153,12 @@ def _hives(topology: Topology, fabric: Sequence[Joint], target: Target | None) -
                 if frozenset((a, b)) not in direct
             ]
         else:
-            parts = components(dict.fromkeys([*group, *(k for p in pairs for k in p)]), pairs)
-            own = [part for part in parts if set(part) & set(group)]
-            missing += [(own[0][0], part[0]) for part in own[1:]]
+            # the first member in each part, that in the largest part first
+            firsts: dict[tuple[str, ...], str] = {}
+            for key in group:
+                firsts.setdefault(part_of[key], key)
+            first, *others = sorted(firsts, key=lambda part: -len(part))
+            missing += [(firsts[first], firsts[other]) for other in others]
     often = Counter(key for pair in missing for key in pair)
     for a, b in missing:
         culprit = max((a, b), key=lambda key: often[key])
@@ -246,13 +265,14 @@ def _alike(topology: Topology, fabric: Sequence[Joint]) -> Iterator[Judged]:
         groups.setdefault(next((kind for kind in kinds if kind is not None), None), []).append(gpu)
     odd = 0
     compared = False
+    links = _by_end(fabric)
     for kind, group in groups.items():
         if kind is None or len(group) < 2:
             continue
         for what, values in (
             ("PCIe lanes", [(gpu, _pcie(gpu).width) for gpu in group]),
             ("PCIe generation at most", [(gpu, _pcie(gpu).max_generation) for gpu in group]),
-            ("links of the fabric", [(gpu, _links_of(gpu.key, fabric)) for gpu in group]),
+            ("links of the fabric", [(gpu, _links_of(gpu.key, links)) for gpu in group]),
         ):
             known = [(gpu, value) for gpu, value in values if value is not None]
             if len(known) < 2:

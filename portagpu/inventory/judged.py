@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from portagpu.result_schema import printable
 from portagpu.verdicts import Verdict, fold
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ def combined(judgements: Iterable[Judged]) -> list[Judged]:
     """
     groups: dict[tuple[str, str | None], list[Judged]] = {}
     for each in judgements:
-        groups.setdefault((each.name, each.device), []).append(each)
+        # as results write it: a device's own name may hold what no terminal can show
+        device = printable(each.device or "") or None
+        groups.setdefault((each.name, device), []).append(replace(each, device=device))
     return [_worst(group) if len(group) > 1 else group[0] for group in groups.values()]
 
 

@@ -128,7 +128,7 @@ def _kfd_reading(tree: Tree, address: str, nodes: list[KfdNode]) -> Reading:
 def _drm(tree: Tree) -> Findings:
     readings = (
         _drm_reading(tree, f"{_DRM}/{card}/device", int(card.removeprefix("card")))
-        for card in tree.names(_DRM, r"card\d+")
+        for card in tree.names(_DRM, r"card\d{1,9}")
     )
     return _findings(tree, "drm", (reading for reading in readings if reading is not None))
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from portagpu.host.inside import Inside, Kind
+from portagpu.host.tree import unlinked
+from portagpu.telemetry.formats import one_line
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 MOST_FILES: Final = 20_000
 """Files of a folder that are hashed at most: eight GPUs in 64 partitions have 4101."""
@@ -21,8 +25,8 @@ class Origin:
     """Where what is known of a machine was recorded.
 
     ``name`` is the last part of the path. ``sha256`` is of the file; of a folder it is the hash of
-    what ``find . -type f | LC_ALL=C sort | xargs -d '\\n' sha256sum`` prints in it, None where the
-    folder is larger than anything that was recorded of a machine. ``source`` is the address at
+    what ``find . -type f | LC_ALL=C sort | xargs -d '\\n' sha256sum`` prints in it, None where it
+    is larger than anything that was recorded of a machine. ``source`` is the address at
     which it is published, where the recording states one.
     """
 
@@ -32,42 +36,44 @@ class Origin:
 
     def to_json(self) -> dict[str, str | None]:
         """The object that ``run.replay`` of a result document has for it."""
-        return {"name": self.name, "sha256": self.sha256, "source": self.source}
+        name, source = one_line(self.name, 255), one_line(self.source or "", 2000)
+        return {"name": name or "recording", "sha256": self.sha256, "source": source or None}
 
 
 def origin_of(path: Path, source: str | None = None) -> Origin:
-    """The origin of the recording at ``path``; links are not followed. Raises OSError."""
+    """The origin of the recording at ``path``; links in it are not followed. Raises OSError."""
     return Origin(path.name or path.resolve().name or "/", _hash(path), source)
 
 
 def _hash(path: Path) -> str | None:
-    if path.is_file():
-        return _hash_of_file(path)
-    lines = hashlib.sha256()
-    left = MOST_BYTES
-    for number, name in enumerate(_names(path)):
-        file = path / os.fsdecode(name)
-        left -= file.stat().st_size
-        if number == MOST_FILES or left < 0:
+    if not path.is_dir():
+        given = path.resolve()
+        found, _ = _hash_of_file(Inside(given.parent), given.name, MOST_BYTES)
+        return found
+    folder, lines, left = Inside(unlinked(path)), hashlib.sha256(), MOST_BYTES
+    files = (os.fsencode(name) for name, kind in folder.walk() if kind is Kind.FILE)
+    try:
+        names = list(islice(files, MOST_FILES + 1))
+    except OSError:
+        return None
+    if len(names) > MOST_FILES:
+        return None
+    for name in sorted(names):
+        found, size = _hash_of_file(folder, os.fsdecode(name), left)
+        if found is None:
             return None
-        lines.update(f"{_hash_of_file(file)}  ./".encode() + name + b"\n")
+        left -= size
+        lines.update(f"{found}  ./".encode() + name + b"\n")
     return lines.hexdigest()
 
 
-def _hash_of_file(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _names(path: Path) -> Iterator[bytes]:
-    """Names of the files below ``path`` in the order of their bytes, a few more than are hashed."""
-    found: list[bytes] = []
-    for folder, _, names in os.walk(path):
-        here = Path(folder)
-        for name in names:
-            file = here / name
-            if file.is_file() and not file.is_symlink():
-                found.append(os.fsencode(file.relative_to(path)))
-        if len(found) > MOST_FILES:
-            break
-    yield from sorted(found)
+def _hash_of_file(folder: Inside, name: str, most: int) -> tuple[str | None, int]:
+    """(hash, bytes) of a file; no hash of one that has more than ``most`` bytes."""
+    size = folder.status(name, follow=False).st_size
+    if size > most:
+        return None, size
+    digest, size = hashlib.sha256(), 0
+    for piece in folder.pieces(name, most + 1, follow=False):
+        digest.update(piece)
+        size += len(piece)
+    return (digest.hexdigest() if size <= most else None), size

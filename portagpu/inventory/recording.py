@@ -10,14 +10,17 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.contract import Status
 from portagpu.errors import RecordingError
 from portagpu.files import read_bounded
-from portagpu.host.tree import Tree
+from portagpu.host.inside import Inside, Kind
+from portagpu.host.tree import Tree, unlinked
 from portagpu.inventory.document import from_document
+from portagpu.inventory.join import MOST_GPUS, too_many
 from portagpu.inventory.kernel import kernel_findings
 from portagpu.inventory.model import Findings, FormatError
 from portagpu.inventory.origin import origin_of
@@ -27,10 +30,11 @@ from portagpu.telemetry.reader import read_text
 from portagpu.torchbuild import TorchBuild
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from portagpu.inventory.gpu import Inventory
     from portagpu.inventory.origin import Origin
+    from portagpu.inventory.topology import Topology
 
 MANIFEST: Final = "recording.json"
 SCHEMA: Final = "portagpu.recording/1"
@@ -43,7 +47,7 @@ LONGEST_FILE: Final = 32 << 20
 MOST_BYTES: Final = 128 << 20
 """Bytes that are read of all files together."""
 MOST_FILES: Final = 4000
-MOST_FOLDERS: Final = 4000
+_MOST_UNREAD: Final = 20
 _KERNEL_FOLDERS: Final = ("sys", "proc", "dev")
 # what a folder holds that is recorded by itself: a mark in it, and where the kernel has it
 _PARTS: Final = (
@@ -82,6 +86,7 @@ class Recording(Machine):
         self.environment = _texts(self._manifest.get("environment"))
         self._findings = tuple(found)
         self._joined: Inventory | None = None
+        self.inventory()
 
     def findings(self) -> tuple[Findings, ...]:
         return self._findings
@@ -89,6 +94,13 @@ class Recording(Machine):
     def inventory(self) -> Inventory:
         self._joined = self._joined or super().inventory()
         return self._joined
+
+    def topology(self) -> Topology:
+        found = super().topology()
+        for kind, devices in (("GPUs", found.gpus), ("NICs", found.nics)):
+            if len(devices) > MOST_GPUS:
+                raise RecordingError(too_many(len(devices), kind))
+        return found
 
     def origins(self) -> tuple[Origin, ...]:
         try:
@@ -133,8 +145,13 @@ def _opened(path: Path) -> tuple[list[Findings], Tree | None, dict[str, Any]]:
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             reason = error.strerror or reason
         raise RecordingError(f"{one_line(str(path))}: {reason}") from None
-    manifest, tree = _manifest_of(path), _tree_of(path)
-    found = list(_of_files(path))
+    if not path.is_dir():
+        manifest, tree, found = {}, None, list(_of_file(path))
+    else:
+        folder = Inside(unlinked(path))
+        manifest, tree = _manifest_of(folder), _tree_of(folder)
+        # of a part of a machine all files are the kernel's
+        found = [] if tree is not None and tree.at else list(_of_folder(folder))
     if tree is not None:
         found.extend(kernel_findings(tree))
     elif not manifest and not any(_says_something(each) for each in found):
@@ -154,60 +171,120 @@ def _texts(value: object) -> dict[str, str]:
     return {str(key): each for key, each in value.items() if isinstance(each, str)}
 
 
-def _tree_of(path: Path) -> Tree | None:
+def _tree_of(folder: Inside) -> Tree | None:
     """The kernel's files in a recording; None where it has none."""
-    for folder in (path / TREE, path):
-        if any((folder / name).is_dir() for name in _KERNEL_FOLDERS):
-            return Tree(folder)
-    for mark, at in _PARTS:
-        if path.is_dir() and next(path.glob(mark), None) is not None:
-            return Tree(path, at)
-    return None
+    kinds = dict(_entries(folder, ""))
+    if kinds.get(TREE) is Kind.LINK:
+        raise RecordingError(
+            f"{folder.root / TREE}: it is a link, which a recording does not follow; "
+            "put the folder itself there"
+        )
+    for name in (TREE, ""):
+        below = _entries(folder, name)
+        if any(each in _KERNEL_FOLDERS and kind is Kind.FOLDER for each, kind in below):
+            return Tree(folder.root / name, recorded=True)
+    at = next((at for parts, at in _PARTS if _is_there(folder, "", parts.split("/"))), None)
+    return None if at is None else Tree(folder.root, at, recorded=True)
 
 
-def _manifest_of(path: Path) -> dict[str, Any]:
-    file = path / MANIFEST
-    if not file.is_file():
-        return {}
+def _entries(folder: Inside, path: str) -> list[tuple[str, Kind]]:
     try:
-        manifest = json.loads(read_bounded(file, LONGEST_FILE))
+        return folder.entries(path, follow=not path)
+    except OSError:
+        return []
+
+
+def _is_there(folder: Inside, path: str, parts: Sequence[str]) -> bool:
+    """Whether a path below ``path`` has these parts, where "*" is any."""
+    part, *rest = parts
+    for name, kind in _entries(folder, path):
+        if part in ("*", name):
+            here = f"{path}/{name}" if path else name
+            if not rest:
+                return True
+            if kind is Kind.FOLDER and _is_there(folder, here, rest):
+                return True
+    return False
+
+
+def _manifest_of(folder: Inside) -> dict[str, Any]:
+    file = folder.root / MANIFEST
+    try:
+        manifest = json.loads(folder.data(MANIFEST, LONGEST_FILE, follow=False))
+    except FileNotFoundError:
+        return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise RecordingError(f"{file}: it cannot be read: {one_line(str(error))}") from None
+        raise RecordingError(f"{file}: it cannot be read: {one_line(_why(error))}") from None
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         raise RecordingError(f"{file}: it is no document of {SCHEMA}")
     return manifest
 
 
-def _of_files(path: Path) -> Iterator[Findings]:
+def _why(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or "unreadable"
+
+
+def _of_file(path: Path) -> Iterator[Findings]:
+    """What a single file says, which may be given as a link."""
+    yield _told(path.name, path.parent.name, lambda: read_bounded(path, LONGEST_FILE + 1))[0]
+
+
+def _of_folder(folder: Inside) -> Iterator[Findings]:
     """What each file says; those of the kernel's tree are read as a tree."""
-    left = MOST_BYTES
-    for number, file in enumerate(_files(path)):
-        name = str(file.relative_to(path)) if file != path else file.name
-        if number == MOST_FILES:
-            yield Findings(kind="files", problems=(f"only {MOST_FILES} files were read",))
-            return
-        if left <= 0:
-            many = f"only the first {MOST_BYTES >> 20} MiB of its files were read"
-            yield Findings(kind="files", problems=(many,))
-            return
-        try:
-            data = read_bounded(file, LONGEST_FILE + 1)
-            left -= len(data)
-            yield _read(file, name, data)
-        except (FormatError, OSError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            yield Findings(kind=name, problems=(f"{name}: {one_line(reason or 'unreadable')}",))
+    left, number = MOST_BYTES, 0
+    unread: list[str] = []
+    try:
+        for name, kind in folder.walk(_is_kernels):
+            if kind is not Kind.FILE:
+                unread.append(f"{one_line(name)}: a {kind.value} is not read")
+                continue
+            if name == MANIFEST or name.endswith(f"/{MANIFEST}"):
+                continue
+            if number == MOST_FILES:
+                unread.append(f"only {MOST_FILES} files were read")
+                break
+            if left <= 0:
+                unread.append(f"only the first {MOST_BYTES >> 20} MiB of its files were read")
+                break
+            number += 1
+            inner = Path(name).parent.name or folder.root.name
+            found, size = _told(
+                name, inner, partial(folder.data, name, LONGEST_FILE + 1, follow=False)
+            )
+            left -= size
+            yield found
+    except OSError as error:
+        unread.append(
+            f"{one_line(str(error.filename))}: {error.strerror}: what follows is not read"
+        )
+    if unread:
+        more = f" (and {len(unread) - _MOST_UNREAD} more)" if len(unread) > _MOST_UNREAD else ""
+        problems = (
+            [*unread[: _MOST_UNREAD - 1], f"{unread[_MOST_UNREAD - 1]}{more}"] if more else unread
+        )
+        yield Findings(kind="files", problems=tuple(problems))
 
 
-def _read(file: Path, name: str, data: bytes) -> Findings:
-    text = text_of(data[:LONGEST_FILE])
-    if file.suffix == ".json" and file.parent.name == FINDINGS:
-        return _saved(text)
-    found = read_text(text)
-    if len(data) > LONGEST_FILE:
-        more = f"{name}: only its first {LONGEST_FILE >> 20} MiB were read"
-        return replace(found, problems=(*found.problems, more))
-    return found
+def _is_kernels(folder: str, name: str) -> bool:
+    return name in (*_KERNEL_FOLDERS, TREE) and Path(folder).name in ("", TREE)
+
+
+def _told(name: str, folder: str, read: Callable[[], bytes]) -> tuple[Findings, int]:
+    """(what the file ``name`` in a folder of that name says, its bytes)."""
+    shown, size = one_line(name), 0
+    try:
+        data = read()
+        size = len(data)
+        text = text_of(data[:LONGEST_FILE])
+        if folder == FINDINGS and name.endswith(".json"):
+            return _saved(text), size
+        found = read_text(text)
+    except (FormatError, OSError) as error:
+        return Findings(kind=shown, problems=(f"{shown}: {one_line(_why(error))}",)), size
+    if size > LONGEST_FILE:
+        more = f"{shown}: only its first {LONGEST_FILE >> 20} MiB were read"
+        found = replace(found, problems=(*found.problems, more))
+    return found, size
 
 
 def _saved(text: str) -> Findings:
@@ -215,24 +292,3 @@ def _saved(text: str) -> Findings:
         return from_document(json.loads(text))
     except (ValueError, RecursionError) as error:
         raise FormatError(one_line(str(error))) from None
-
-
-def _files(path: Path) -> Iterator[Path]:
-    """The files of a recording that are not the kernel's, in order; links are not followed."""
-    if not path.is_dir():
-        yield path
-        return
-    marked = {mark.split("/")[0] for mark, _ in _PARTS if next(path.glob(mark), None) is not None}
-    for number, (folder, folders, names) in enumerate(os.walk(path)):
-        if number == MOST_FOLDERS:
-            return
-        here = Path(folder)
-        top = here == path
-        left_out = {*_KERNEL_FOLDERS, TREE} if top or here.name == TREE else set()
-        if top and marked:
-            return
-        folders[:] = sorted(each for each in folders if each not in left_out)
-        for name in sorted(names):
-            file = here / name
-            if name != MANIFEST and file.is_file() and not file.is_symlink():
-                yield file

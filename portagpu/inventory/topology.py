@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory.model import End, Link, Node
@@ -28,6 +29,9 @@ _ROUNDING: Final = 0.1
 """Of bandwidths: sources round and count line codes differently, and a missing link of eighteen
 is more than 5 %, which the counts tell."""
 _MAX_PROBLEMS: Final = 200
+_MAX_NAMED: Final = 8
+_DEEPEST: Final = 256
+"""Devices on a way to the CPU: PCI has 256 buses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,8 @@ class _Names:
         self._by_index: dict[tuple[str, int], str] = {}
         self._any_index: dict[int, set[str]] = {}
         self._by_name: dict[tuple[Node, str], str] = {}
+        self._ambiguous: dict[int, str] = {}
+        stated: dict[str, list[Reading]] = {}
         by_uuid = {r.uuid: r.pci for r in readings if r.uuid and r.pci}
         # one tool numbers alike in all of its outputs
         of_tool = {(r.source.split(" ")[0], r.index): r.pci for r in readings if r.pci}
@@ -172,10 +178,13 @@ class _Names:
                 continue
             device = self.devices.get(key) or Device(key, Node.GPU, key, pci, reading.index)
             index = device.index if device.index is not None else reading.index
-            self.devices[key] = replace(device, index=index, readings=(*device.readings, reading))
+            self.devices[key] = replace(device, index=index)
+            stated.setdefault(key, []).append(reading)
             if reading.index is not None:
                 self._by_index.setdefault((reading.source, reading.index), key)
                 self._any_index.setdefault(reading.index, set()).add(key)
+        for key, all_of_it in stated.items():
+            self.devices[key] = replace(self.devices[key], readings=tuple(all_of_it))
 
     def add(self, end: End) -> None:
         """Learn what an end with an address says of names and indices."""
@@ -199,8 +208,12 @@ class _Names:
                 key = next(iter(same))
             elif key is None and len(same) > 1:
                 key = f"{source}: {end.name}"
+                if end.index not in self._ambiguous:
+                    first = nsmallest(_MAX_NAMED, same)
+                    more = f" or {len(same) - len(first)} more" if len(same) > len(first) else ""
+                    self._ambiguous[end.index] = " or ".join(first) + more
                 self.problems.append(
-                    f"{end.name} of {source} is {' or '.join(sorted(same))}, as sources count"
+                    f"{end.name} of {source} is {self._ambiguous[end.index]}, as sources count"
                 )
         if key is None:
             key = end.name if end.node is not Node.CPU or end.index is None else f"node {end.index}"
@@ -306,7 +319,11 @@ def ancestors(key: str, parents: Mapping[str, str]) -> list[str]:
     """The device and what it is plugged into, up to a CPU; a loop ends where it closes."""
     found = [key]
     seen = {key}
-    while (above := parents.get(found[-1])) is not None and above not in seen:
+    while (
+        (above := parents.get(found[-1])) is not None
+        and above not in seen
+        and len(found) < _DEEPEST
+    ):
         found.append(above)
         seen.add(above)
     return found

@@ -45,16 +45,13 @@ class Watched(Tree):
 
     def _note(self, path: str) -> None:
         """Keep that there is something, and what kind of thing."""
-        place = self.path(path)
-        try:
-            if place.is_symlink():
-                self.links[path] = str(place.readlink())
-            elif place.is_dir():
-                self.folders.add(path)
-            else:
-                self.files.setdefault(path, b"")
-        except OSError:
-            return
+        link = self.link(path)
+        if link is not None:
+            self.links[path] = link
+        elif self.is_folder(path):
+            self.folders.add(path)
+        else:
+            self.files.setdefault(path, b"")
 
     def save(self, folder: Path) -> None:
         """Write what was read below ``folder``, which has to exist; links stay inside it."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import html
-import re
 from typing import Final, TypeAlias
 
+from portagpu.result_schema import UNSAFE
+
 _VOID: Final = frozenset({"meta"})
-_CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Markup(str):
@@ -21,10 +21,10 @@ Attribute: TypeAlias = "str | int | float | bool | None"
 
 
 def escape(value: object) -> Markup:
-    """Any text, safe between tags and in quoted attributes, without control characters."""
+    """Any text, safe between tags and in quoted attributes, without what a viewer would obey."""
     if isinstance(value, Markup):
         return value
-    return Markup(html.escape(_CONTROL.sub("", str(value)), quote=True))
+    return Markup(html.escape(UNSAFE.sub("", str(value)), quote=True))
 
 
 def join(*children: Child) -> Markup:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from portagpu.errors import TargetError
+from portagpu.result_schema import printable
 from portagpu.target import parse_target
 
 
@@ -20,9 +21,9 @@ def main(arguments: list[str]) -> int:
             target = parse_target(Path(name))
         except TargetError as error:
             wrong = 1
-            print(error, file=sys.stderr)
+            print(printable(str(error)), file=sys.stderr)
         else:
-            print(f"{name}: {target.id}, {len(target.facts)} facts")
+            print(printable(f"{name}: {target.id}, {len(target.facts)} facts"))
     return wrong
 
 

@@ -7,6 +7,7 @@ import tomllib
 from typing import TYPE_CHECKING, Any, Final, Never, TypeVar
 
 from portagpu.errors import TargetError
+from portagpu.files import read_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     Word = TypeVar("Word", bound=StrEnum)
 
+LARGEST_BYTES: Final = 1 << 20
+"""Of a target's file; the largest has 40 KiB."""
 _NOTHING: Final = frozenset({"", "null", "none", "nil", "n/a", "na", "unknown", "tbd", "?", "-"})
 
 
@@ -153,8 +156,16 @@ def load_toml(file: str, text: str) -> dict[str, Any]:
 
 
 def read_text(path: Path) -> str:
-    """The text of ``path``. Raises TargetError when it cannot be read as UTF-8."""
+    """The text of ``path``. Raises TargetError when it cannot be read as UTF-8.
+
+    A pipe or a device, and more than any target's file, is not read.
+    """
+    name = one_line(path.name)
     try:
-        return path.read_text(encoding="utf-8")
+        data = read_bounded(path, LARGEST_BYTES + 1)
+        if len(data) > LARGEST_BYTES:
+            raise TargetError(f"{name}: is larger than {LARGEST_BYTES >> 10} KiB (rule readable)")
+        return data.decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise TargetError(f"{path.name}: cannot be read: {error} (rule readable)") from error
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        raise TargetError(f"{name}: cannot be read: {reason} (rule readable)") from error

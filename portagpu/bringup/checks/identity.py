@@ -252,7 +252,7 @@ def _alike(context: Context) -> Result:
     Only what is known of both is compared.
     """
     kinds = [_traits(device.facts) for device in context.devices]
-    usual = max(set(kinds), key=kinds.count)
+    usual = Counter(kinds).most_common(1)[0][0]
     pairs = [
         (device, [(own, theirs) for own, theirs in zip(kind, usual, strict=True) if own != theirs])
         for device, kind in zip(context.devices, kinds, strict=True)

@@ -9,7 +9,15 @@ gives what can be read and a sentence in ``problems``.
 from __future__ import annotations
 
 import re
-from typing import Final
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from portagpu.inventory.model import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+T = TypeVar("T")
 
 FAILED: Final = frozenset(
     {"unknown error", "err!", "error", "gpu is lost", "gpu requires reset", "gpu reset required"}
@@ -21,6 +29,18 @@ _ABSENT: Final = FAILED | frozenset(
      "function not found", "requested functionality has been deprecated",
      "insufficient permissions", "-"}
 )  # fmt: skip
+
+
+MOST_DEVICES: Final = 8192
+"""Devices that one text may list: 1024 GPUs in eight partitions each."""
+
+
+def bounded(found: Iterable[T], kind: str) -> tuple[T, ...]:
+    """``found``, which are made one after the other; FormatError for more than any machine has."""
+    first = tuple(islice(found, MOST_DEVICES + 1))
+    if len(first) > MOST_DEVICES:
+        raise FormatError(f"{kind}: it lists more than {MOST_DEVICES} devices, as no machine has")
+    return first
 
 
 def text_of(data: bytes) -> str:

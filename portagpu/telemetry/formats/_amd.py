@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -24,6 +23,8 @@ _JSON_MARK: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[][{},]', re
 _CLOSER: Final = {"{": "}", "[": "]"}
 _JSON_VALUE: Final = re.compile(r"[\s,]*[\[{]")
 _MAX_DIGITS: Final = 24
+_LEAST, _MOST = 1e-24, 1e24
+"""What lies beyond is no measure, and products of it are not finite."""
 
 # amdsmi.h and gpu_metrics: the largest number of its type stands for "not supported"
 _NO_COUNT: Final = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
@@ -90,7 +91,7 @@ def _int(text: str) -> int | None:
 
 def _float(text: str) -> float | None:
     value = float(text)
-    return value if math.isfinite(value) else None
+    return value if not value or _LEAST <= abs(value) <= _MOST else None
 
 
 def _closed(text: str) -> str:

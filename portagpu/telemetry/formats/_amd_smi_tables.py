@@ -226,17 +226,17 @@ def _processes(rows: Rows) -> Iterator[Record]:
 
 def _monitor(rows: Rows, columns: list[str]) -> Iterator[Record]:
     for line in rows.until_blank():
-        cells: list[str] = []
+        cells: list[list[str]] = []
         for word in line.split():
             # a unit belongs to the number before it, as does the "/ 15.9" of a usage
             if cells and not re.match(r"[\d-]|N/A", word):
-                cells[-1] += f" {word}"
-            elif cells and cells[-1].endswith("/"):
-                cells[-1] += word
+                cells[-1] += [" ", word]
+            elif cells and cells[-1][-1].endswith("/"):
+                cells[-1].append(word)
             else:
-                cells.append(word)
+                cells.append([word])
         if len(cells) == len(columns):
-            row = zip(columns, cells, strict=True)
+            row = zip(columns, map("".join, cells), strict=True)
             yield {_MONITOR[name]: cell for name, cell in row if name in _MONITOR}
 
 

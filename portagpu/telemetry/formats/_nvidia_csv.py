@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory.model import Findings, FormatError, Memory, Reading, State
-from portagpu.telemetry.formats import pci_address, stated
+from portagpu.telemetry.formats import bounded, pci_address, stated
 from portagpu.telemetry.formats._nvidia import VENDOR, failures, lost, pick, reading, uuid_of
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ _ALONE: Final = re.compile(
     re.IGNORECASE,
 )
 """What an answer looks like where it is all there is in a line."""
-_UNIT: Final = re.compile(r" *\[[^\]]{0,12}\]$")
+_LONGEST_UNIT: Final = 12
 
 
 def header(text: str) -> tuple[int, list[str]] | None:
     """(line number, column names) of the first line that names columns of this tool."""
     lines = text.splitlines()[: _HEAD_LINES + 1]
     for at, line in enumerate(lines[:_HEAD_LINES]):
-        names = [_UNIT.sub("", name.strip()).lower() for name in line.split(",")]
+        names = [_without_unit(name.strip()).lower() for name in line.split(",")]
         if not all(map(_NAME.fullmatch, names)):
             continue
         own = any(map(_OWN.fullmatch, names))
@@ -59,6 +59,14 @@ def header(text: str) -> tuple[int, list[str]] | None:
         ):
             return at, names
     return None
+
+
+def _without_unit(name: str) -> str:
+    """ "memory.total [MiB]" as "memory.total"."""
+    bare, bracket, unit = name.removesuffix("]").rpartition("[")
+    if not bracket or not name.endswith("]") or len(unit) > _LONGEST_UNIT or "]" in unit:
+        return name
+    return bare.rstrip(" ")
 
 
 def _is_answered(names: Sequence[str], below: Sequence[str]) -> bool:
@@ -142,11 +150,11 @@ def _gpus(rows: list[dict[str, str]]) -> Table:
         who = (*_who(row), stated(row.get("index")))
         # lines that name no GPU are one each: nothing says that two are of the same
         last[who if any(who) else (number,)] = row
-    readings = [reading(row, KIND) for row in last.values()]
+    readings = bounded((reading(row, KIND) for row in last.values()), KIND)
     problems = [failures(row, one) for row, one in zip(last.values(), readings, strict=True)]
     if len(last) < len(rows):
         problems.append(f"{len(rows)} lines are of {len(last)} GPUs; the last of each is read")
-    return tuple(readings), [problem for problem in problems if problem is not None]
+    return readings, [problem for problem in problems if problem is not None]
 
 
 def _processes(rows: list[dict[str, str]]) -> Table:

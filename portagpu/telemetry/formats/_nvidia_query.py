@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory.model import Findings, Reading
-from portagpu.telemetry.formats import integer, stated
+from portagpu.telemetry.formats import bounded, integer, stated
 from portagpu.telemetry.formats._nvidia import failures, lost, part, reading, slug
 
 if TYPE_CHECKING:
@@ -52,16 +52,19 @@ def parse_query(text: str) -> Findings:
             header.setdefault(slug(pair[0]), pair[1])
     attached = integer(header.get("attached_gpus"))
     complete = attached in (None, len(gpus))
-    readings = [
-        reading(
-            {"pci/bus_id": gpu.address, **gpu.values},
-            KIND,
-            index=position if complete else None,
-            parts=tuple(part(values) for values in gpu.parts),
-            processes=gpu.processes,
-        )
-        for position, gpu in enumerate(gpus)
-    ]
+    readings = bounded(
+        (
+            reading(
+                {"pci/bus_id": gpu.address, **gpu.values},
+                KIND,
+                index=position if complete else None,
+                parts=bounded(map(part, gpu.parts), KIND),
+                processes=gpu.processes,
+            )
+            for position, gpu in enumerate(gpus)
+        ),
+        KIND,
+    )
     problems = [failures(gpu.values, one) for gpu, one in zip(gpus, readings, strict=True)]
     if len(logs) > 2:
         problems.append(f"the text holds {len(logs) - 1} logs; this is the last")

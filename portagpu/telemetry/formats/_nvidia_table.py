@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from portagpu.inventory.model import Findings, Memory, Part, Reading, State
-from portagpu.telemetry.formats import failed, integer, number, pci_address, stated
+from portagpu.telemetry.formats import bounded, failed, integer, number, pci_address, stated
 from portagpu.telemetry.formats._nvidia import VENDOR, lost, memory_bytes, yes
 
 KIND: Final = "nvidia-smi"
@@ -21,8 +21,7 @@ _HEAD: Final = re.compile(
 )
 _TIME: Final = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} [\d:]{8} \d{4}")
 _FIRST: Final = re.compile(r"(\d{1,4})\.? +(\S.*)")
-_FLAG: Final = re.compile(r"(.*?) +(?:On|Off|N/A|ERR!)")
-_PAIR: Final = re.compile(r"(\S+) +/ +(\S+)")  # not the slash of "N/A"
+_FLAGS: Final = frozenset({"On", "Off", "N/A", "ERR!"})
 _PROCESS: Final = re.compile(r"\| +(\d{1,4})\.? +(?:(?:\S+ +){2})?(\d{1,10}) +\S")
 _CUT: Final = "..."
 
@@ -74,7 +73,7 @@ def parse_table(text: str) -> Findings:
             _mig_line(line, rows)
         else:
             _process_line(line, rows)
-    readings = [_reading(row) for row in rows.values()]
+    readings = bounded(map(_reading, rows.values()), KIND)
     problems += [sentence for row in rows.values() if (sentence := _failure(row)) is not None]
     return Findings(
         kind=KIND,
@@ -122,14 +121,21 @@ def _mig_line(line: str, rows: dict[int, _Row]) -> None:
         return
     row = rows.get(_small(numbers[0]))
     if row is not None:
-        used = _PAIR.search(cells[1])
+        used = _pair(cells[1])
         row.parts.append(
             Part(
                 index=_small(numbers[3]),
-                memory_bytes=memory_bytes(used.group(2)) if used else None,
+                memory_bytes=memory_bytes(used[1]) if used else None,
                 unit_count=integer(cells[2].split(" ")[0]),
             )
         )
+
+
+def _pair(cell: str) -> tuple[str, str] | None:
+    """The words around a slash that is a word itself, as that of "N/A" is not."""
+    words = cell.split()
+    at = next((n for n, word in enumerate(words[1:-1], 1) if word == "/"), None)
+    return None if at is None else (words[at - 1], words[at + 1])
 
 
 def _small(digits: str) -> int:
@@ -149,12 +155,12 @@ def _process_line(line: str, rows: dict[int, _Row]) -> None:
 
 def _reading(row: _Row) -> Reading:
     first, second, third = (*row.lines, [], [], [])[:3]
-    flagged = _FLAG.fullmatch(first[0])
-    name = stated(flagged.group(1) if flagged else first[0])
+    words = first[0].rsplit(maxsplit=1)
+    name = stated(words[0] if len(words) == 2 and words[1] in _FLAGS else first[0])
     cut = name is not None and name.endswith(_CUT)
     errors = first[2].split()
-    draw = _PAIR.search(second[0]) if second else None
-    used = _PAIR.search(second[1]) if second else None
+    draw = _pair(second[0]) if second else None
+    used = _pair(second[1]) if second else None
     temperature = re.search(r"\b(\d{1,3}) ?C\b", second[0]) if second else None
     busy = re.match(r"(\d{1,3})%", second[2]) if second else None
     return Reading(
@@ -163,7 +169,7 @@ def _reading(row: _Row) -> Reading:
         index=row.index,
         pci=pci_address(first[1].split(" ", 1)[0]),
         name=None if cut else name,
-        memory_bytes=memory_bytes(used.group(2)) if used else None,
+        memory_bytes=memory_bytes(used[1]) if used else None,
         mig_enabled=yes(third[2]) if third else None,
         parts=tuple(row.parts),
         # one number is uncorrected errors since the driver was loaded, two are "SB / DB"
@@ -173,10 +179,10 @@ def _reading(row: _Row) -> Reading:
         ),
         state=State(
             temperatures_c={"gpu": float(temperature.group(1))} if temperature else {},
-            power_w=number(draw.group(1)) if draw else None,
-            power_limit_w=number(draw.group(2)) if draw else None,
+            power_w=number(draw[0]) if draw else None,
+            power_limit_w=number(draw[1]) if draw else None,
             utilization_percent=float(busy.group(1)) if busy else None,
-            memory_used_bytes=memory_bytes(used.group(1)) if used else None,
+            memory_used_bytes=memory_bytes(used[0]) if used else None,
             processes=row.processes,
         ),
         extra={"name begins with": name.removesuffix(_CUT)} if cut and name else {},

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from portagpu.inventory import Findings, FormatError
+from portagpu.telemetry.formats import bounded
 from portagpu.telemetry.formats._amd import first, json_documents, json_start, text_of
 from portagpu.telemetry.formats._amd_smi import driver_version, reading
 from portagpu.telemetry.formats._amd_smi_links import links
@@ -54,7 +55,7 @@ def parse(text: str) -> Findings:
         versions["amdgpu"] = driver
     return Findings(
         kind=KIND,
-        readings=tuple(reading(record, KIND) for record in merged),
+        readings=bounded((reading(record, KIND) for record in merged), KIND),
         links=links(records, KIND),
         versions=versions,
         problems=("the JSON breaks off; what comes before is read",) if broken else (),

@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from portagpu.inventory import Findings, FormatError
-from portagpu.telemetry.formats import stated
+from portagpu.telemetry.formats import bounded, stated
 from portagpu.telemetry.formats._amd import first, plain
 from portagpu.telemetry.formats._amd_smi import driver_version, reading
 from portagpu.telemetry.formats._amd_smi_links import links
@@ -60,7 +60,7 @@ def parse(text: str) -> Findings:
     cut = any(_CUT.fullmatch(line) is not None for line in lines)
     return Findings(
         kind=KIND,
-        readings=tuple(reading(record, KIND) for record in merged),
+        readings=bounded((reading(record, KIND) for record in merged), KIND),
         links=links(records, KIND),
         versions=versions | ({"amdgpu": driver} if driver is not None else {}),
         problems=("the text says that parts of it were left out",) if cut else (),

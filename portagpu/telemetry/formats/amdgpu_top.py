@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from portagpu.inventory import Findings, FormatError, Pcie, Reading, State
-from portagpu.telemetry.formats import pci_address
+from portagpu.telemetry.formats import bounded, pci_address
 from portagpu.telemetry.formats._amd import (
     VENDOR,
     count,
@@ -44,9 +44,9 @@ def parse(text: str) -> Findings:
     documents, broken = json_documents(text)
     root = documents[0]
     top: Device = root if isinstance(root, Mapping) else {}
-    devices = list(_devices(top.get("devices") if top else root))
+    devices = bounded(_devices(top.get("devices") if top else root), KIND)
     readings = [_reading(index, device) for index, device in enumerate(devices)]
-    suspended = list(_devices(top.get("suspended_devices")))
+    suspended = bounded(_devices(top.get("suspended_devices")), KIND)
     readings += [_suspended(device) for device in suspended]
     if not readings:
         raise FormatError("this JSON has no device")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from portagpu.inventory.model import End, Findings, FormatError, Link, Node, Reading
-from portagpu.telemetry.formats import one_line, pci_address, stated
+from portagpu.telemetry.formats import bounded, one_line, pci_address, stated
 from portagpu.telemetry.formats._nvidia import VENDOR, uuid_of
 from portagpu.telemetry.formats._nvidia_sections import is_capture
 
@@ -77,7 +77,7 @@ def parse(text: str) -> Findings:
         raise FormatError(f"{KIND}: no line of a link is in the text")
     return Findings(
         kind=KIND,
-        readings=tuple(_reading(gpu) for gpu in gpus.values() if gpu.index is not None),
+        readings=bounded((_reading(gpu) for gpu in gpus.values() if gpu.index is not None), KIND),
         links=tuple(
             _link(gpu, number, lane) for gpu in gpus.values() for number, lane in gpu.links.items()
         ),

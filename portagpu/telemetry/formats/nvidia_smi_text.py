@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from portagpu.inventory.model import Findings, FormatError, Part, Reading
-from portagpu.telemetry.formats import stated
+from portagpu.telemetry.formats import bounded, stated
 from portagpu.telemetry.formats._nvidia import VENDOR, lost, uuid_of
 from portagpu.telemetry.formats._nvidia_csv import is_csv, parse_csv
 from portagpu.telemetry.formats._nvidia_query import is_query, parse_query
@@ -75,7 +75,7 @@ def _parse_list(text: str) -> Findings:
     return Findings(
         kind=LIST,
         readings=(
-            *(_listed(match, tuple(parts)) for match, parts in gpus),
+            *bounded((_listed(match, bounded(parts, LIST)) for match, parts in gpus), LIST),
             *(one for one, _ in gone),
         ),
         problems=tuple(problem for _, problem in gone),

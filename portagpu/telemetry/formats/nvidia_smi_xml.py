@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory.model import Findings, FormatError, Part, Reading
-from portagpu.telemetry.formats import integer, stated
+from portagpu.telemetry.formats import bounded, integer, stated
 from portagpu.telemetry.formats._nvidia import failures, lost, part, reading, slug
 from portagpu.telemetry.formats._xml import Element, read_xml
 
@@ -39,7 +39,7 @@ def parse(text: str) -> Findings:
     found = list(problems)
     if count > 1:
         found.append(f"the text holds {count} logs; this is the last that is complete")
-    gpus = root.named("gpu")
+    gpus = bounded(root.named("gpu"), KIND)
     attached = integer(_text(root, "attached_gpus"))
     if attached is not None and attached != len(gpus):
         found.append(f"{attached} GPUs are attached and {len(gpus)} described")

@@ -20,7 +20,7 @@ from portagpu.inventory.model import (
     Reading,
     State,
 )
-from portagpu.telemetry.formats import integer, number, pci_address, stated
+from portagpu.telemetry.formats import bounded, integer, number, pci_address, stated
 from portagpu.telemetry.formats._nvidia import VENDOR, pci_id, subsystem_id, uuid_of, yes
 from portagpu.telemetry.formats._yaml import read_yaml
 
@@ -50,8 +50,12 @@ def parse(text: str) -> Findings:
     defaults = root.get("device_defaults")
     if not isinstance(defaults, dict):
         raise FormatError(f"{KIND}: there is no 'device_defaults' in the text")
-    listed = root.get("devices")
-    devices = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    given = root.get("devices")
+    devices = (
+        bounded((one for one in given if isinstance(one, dict)), KIND)
+        if isinstance(given, list)
+        else ()
+    )
     nodes = _numa_nodes(root)
     readings = tuple(_reading(_Device(one, defaults), nodes) for one in devices)
     system = _Device(root, {})

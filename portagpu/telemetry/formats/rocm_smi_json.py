@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from portagpu.inventory import Findings, FormatError
-from portagpu.telemetry.formats import stated
+from portagpu.telemetry.formats import bounded, stated
 from portagpu.telemetry.formats._amd import json_documents, json_start, text_of
 from portagpu.telemetry.formats._rocm_smi import Pair, link, reading
 
@@ -49,7 +49,7 @@ def parse(text: str) -> Findings:
     driver = stated(system.get("driver version"))
     return Findings(
         kind=KIND,
-        readings=tuple(reading(index, card, KIND) for index, card in cards.items()),
+        readings=bounded((reading(index, card, KIND) for index, card in cards.items()), KIND),
         links=tuple(link(pair, facts, KIND) for pair, facts in _pairs(system).items()),
         versions={"amdgpu": driver} if driver is not None else {},
         problems=("the JSON breaks off; what comes before is read",) if broken else (),

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory import Findings, FormatError, Memory
-from portagpu.telemetry.formats import integer, stated
+from portagpu.telemetry.formats import bounded, integer, stated
 from portagpu.telemetry.formats._amd import plain
 from portagpu.telemetry.formats._rocm_smi import Pair, link, reading
 from portagpu.telemetry.formats._rocm_smi_concise import concise_cards
@@ -57,8 +57,9 @@ def parse(text: str) -> Findings:
         raise FormatError("this text has no section and no table of ROCm SMI")
     return Findings(
         kind=KIND,
-        readings=tuple(
-            reading(index, cards[index], KIND, memory.get(index)) for index in sorted(cards)
+        readings=bounded(
+            (reading(index, cards[index], KIND, memory.get(index)) for index in sorted(cards)),
+            KIND,
         ),
         links=tuple(link(pair, facts, KIND) for pair, facts in pairs.items()),
         versions=versions,

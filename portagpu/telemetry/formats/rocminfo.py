@@ -14,7 +14,7 @@ from typing import Final
 
 from portagpu.arch import base_name
 from portagpu.inventory import Findings, FormatError, Reading, State
-from portagpu.telemetry.formats import integer, number, stated
+from portagpu.telemetry.formats import bounded, integer, number, stated
 from portagpu.telemetry.formats._amd import VENDOR, gfx_arch, plain, product_name, unique_id_of
 
 KIND: Final = "rocminfo"
@@ -52,9 +52,12 @@ def parse(text: str) -> Findings:
     untyped = sum("Device Type" not in agent.values for agent in agents)
     return Findings(
         kind=KIND,
-        readings=tuple(
-            _reading(index, agent, uses[location] == 1)
-            for index, (agent, location) in enumerate(zip(gpus, locations, strict=True))
+        readings=bounded(
+            (
+                _reading(index, agent, uses[location] == 1)
+                for index, (agent, location) in enumerate(zip(gpus, locations, strict=True))
+            ),
+            KIND,
         ),
         versions=versions,
         problems=(f"agents without a device type, passed over: {untyped}",) if untyped else (),
