@@ -77,10 +77,12 @@ class _Last:
     """Adds the last item, when everything was selected and deselected."""
 
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+    def pytest_collection_modifyitems(
+        self, session: pytest.Session, items: list[pytest.Item]
+    ) -> None:
         case = next((each for each in items if isinstance(each, _CaseItem)), None)
         if case is not None:
-            items.append(_WholeItem.from_parent(case.parent, run=case.run))
+            items.append(_WholeItem.from_parent(session, run=case.run))
 
 
 class CaseFailure(Exception):
