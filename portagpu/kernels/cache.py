@@ -82,8 +82,9 @@ def _why_not(folder: Path | None) -> str:
         return "nothing was kept for the next time: there is no home folder to keep results in"
     try:
         why = why_not_trusted(folder)
-    except OSError as error:
-        why = str(error.strerror)
+    except OSError:
+        # what cannot be looked at is not read either, and writing there says why
+        return ""
     return f"the cache {folder} was not used: {why}; {_INSTEAD}" if why else ""
 
 
