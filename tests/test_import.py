@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import portagpu
-from portagpu.world import child_environment
+from portagpu.children import python_environment
 
 HEAVY = ("torch", "click", "rich", "pytest", "numpy", "pynvml", "amdsmi", "pyrsmi", "triton")
 
@@ -39,7 +39,7 @@ def child(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=120,
         check=False,
-        env=child_environment(environment),
+        env=python_environment(environment),
     )
 
 

@@ -17,8 +17,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from portagpu.children import python_environment
 from portagpu.errors import PortagpuError
-from portagpu.world import Ranks, State, child_environment
+from portagpu.world import Ranks, State
 
 pytestmark = pytest.mark.torch
 
@@ -423,7 +424,7 @@ def test_a_client_that_is_killed_takes_its_world_along(forked):
         [sys.executable, "-P", "-c", textwrap.dedent(code)],
         stdout=subprocess.PIPE,
         text=True,
-        env=child_environment(),
+        env=python_environment(),
         start_new_session=True,
     )
     try:
@@ -457,7 +458,7 @@ def test_an_idle_server_ends_with_its_client():
         [sys.executable, "-P", "-c", textwrap.dedent(code).format(function=at("value"))],
         stdout=subprocess.PIPE,
         text=True,
-        env=child_environment(),
+        env=python_environment(),
         start_new_session=True,
     )
     try:
@@ -506,7 +507,7 @@ def test_a_stopped_server_does_not_outlive_its_client(how, busy, tmp_path):
         [sys.executable, "-P", "-c", textwrap.dedent(code).format(**names)],
         stdout=subprocess.PIPE,
         text=True,
-        env=child_environment(),
+        env=python_environment(),
         start_new_session=True,
     )
     try:

@@ -229,10 +229,10 @@ COUNT = (
 
 def _child(gpu, devices, runtime):
     """[count, uuid, pci] as a process with the environment for those devices sees them."""
-    from portagpu.world import child_environment
+    from portagpu.children import python_environment
 
     changes = visible.environment_for(devices, runtime)
-    environment = {**child_environment(), **{k: v for k, v in changes.items() if v is not None}}
+    environment = {**python_environment(), **{k: v for k, v in changes.items() if v is not None}}
     for name in [name for name, value in changes.items() if value is None]:
         environment.pop(name, None)
     done = subprocess.run(

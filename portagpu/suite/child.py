@@ -9,14 +9,13 @@ import re
 import selectors
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.children import python_environment, python_module
 from portagpu.errors import PortagpuError
-from portagpu.world import child_environment
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -137,7 +136,7 @@ class Child:
 def _command(folder: Path, reader: int, writer: int) -> list[str]:
     options = ("-p", "portagpu.suite.plugin", "-p", "no:cacheprovider", "-p", "no:junitxml")
     return [
-        *(sys.executable, "-P", "-m", "pytest", str(folder)),
+        *python_module("pytest", str(folder)),
         *("-c", str(_INI), "--rootdir", str(folder), "--noconftest"),
         *("--import-mode=importlib", "--capture=no", "-qq", *options),
         *("--continue-on-collection-errors", f"--portagpu-channel={reader},{writer}"),
@@ -145,5 +144,5 @@ def _command(folder: Path, reader: int, writer: int) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    kept = {key: value for key, value in child_environment().items() if key not in _LEFT_OUT}
+    kept = {key: value for key, value in python_environment().items() if key not in _LEFT_OUT}
     return {**kept, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

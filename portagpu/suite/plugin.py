@@ -7,16 +7,16 @@ event, and reads on R which backend to open and which ids to run; without the op
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import json
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from portagpu.processes import die_with_parent
 from portagpu.suite.cases import AREAS, ATTRIBUTE, Case, label
 from portagpu.suite.session import SESSION, Session, machine_of, what_happened
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytest_plugins = ("portagpu.suite.fixtures",)
-
-_PR_SET_PDEATHSIG: Final = 1
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
         session.reader = os.fdopen(reader, encoding="utf-8")
         session.writer = writer
         # the child must not outlive the process that judges it
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
     config.stash[SESSION] = session
     config.pluginmanager.register(_BrokenFiles(session))

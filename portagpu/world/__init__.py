@@ -7,7 +7,6 @@ dies or hangs is named, with the place where it stood; nothing is left running a
 
 from __future__ import annotations
 
-from portagpu.children import python_environment as child_environment
 from portagpu.world.client import RankOutcome, Ranks, State, WorldOutcome
 from portagpu.world.rank import Rank, load_function
 
@@ -17,6 +16,5 @@ __all__ = [
     "Ranks",
     "State",
     "WorldOutcome",
-    "child_environment",
     "load_function",
 ]
