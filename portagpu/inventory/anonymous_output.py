@@ -248,8 +248,6 @@ def clean_lines(text: str, clean: Cleaner) -> str:
 
 def _label(line: str, clean: Cleaner) -> str:
     """A line "Serial Number : 1652" without its value, where the label says that it identifies."""
-    if ":" not in line or len(line) > _HEAD:
-        return line
     words = line.split(":")
     for at in range(1, len(words)):
         label = words[at - 1].strip(' \t"')
