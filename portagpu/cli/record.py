@@ -16,8 +16,8 @@ from portagpu.errors import OutputError
 def record(folder: str, json_to: str | None) -> None:
     """Save what this machine shows of its devices into DIR, which must not exist yet.
 
-    Names of hosts and users, secrets and serial numbers are taken out; UUIDs and PCI addresses of
-    GPUs stay. Look it through before you send it to anybody.
+    Names of hosts and users, processes, paths, secrets and serial numbers are taken out; UUIDs and
+    PCI addresses of GPUs stay. Look it through before you send it to anybody.
     """
     from portagpu.inventory.record import record as save
 
