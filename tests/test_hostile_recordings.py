@@ -17,7 +17,7 @@ from portagpu.cli.bringup import bringup as bringup_verb
 from portagpu.cli.info import info
 from portagpu.errors import RecordingError
 from portagpu.files import read_bounded
-from portagpu.host import inside
+from portagpu.host import inside, tree
 from portagpu.host.inside import Inside
 from portagpu.host.tree import LARGEST_ATTRIBUTE, MOST_CPUS, Tree, cpu_list, size_bytes, to_int
 from portagpu.info import collect
@@ -233,6 +233,15 @@ def test_a_tree_that_multiplies_its_reads_by_links_is_one_line(tmp_path: Path) -
     with pytest.raises(RecordingError, match="more than any machine has") as caught:
         collect(machine=Recording(root))
     assert str(caught.value).isprintable()
+
+
+def test_what_was_read_of_one_recording_counts_for_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "MOST_READS", 2000)
+    (tmp_path / "list").write_text(LIST)
+    for _ in range(100):
+        assert collect(machine=Recording(tmp_path / "list"))["gpus"]
 
 
 @pytest.mark.parametrize(
