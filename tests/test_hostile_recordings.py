@@ -17,7 +17,7 @@ from portagpu.cli.bringup import bringup as bringup_verb
 from portagpu.cli.info import info
 from portagpu.errors import RecordingError
 from portagpu.files import read_bounded
-from portagpu.host import inside
+from portagpu.host import inside, tree
 from portagpu.host.inside import Inside
 from portagpu.host.tree import LARGEST_ATTRIBUTE, MOST_CPUS, Tree, cpu_list, size_bytes, to_int
 from portagpu.info import collect
@@ -226,13 +226,25 @@ def test_a_folder_of_more_entries_than_any_of_the_kernels_is_not_listed(
     assert Recording(tmp_path).origins()[0].sha256 is None
 
 
-def test_a_tree_that_multiplies_its_reads_by_links_is_one_line(tmp_path: Path) -> None:
-    zones = {f"sys/class/thermal/thermal_zone{n}": "../zone" for n in range(1500)}
-    trips = {f"sys/class/zone/trip_point_{n}_type": "passive" for n in range(1500)}
+def test_a_tree_that_multiplies_its_reads_by_links_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "MOST_READS", 20_000)
+    zones = {f"sys/class/thermal/thermal_zone{n}": "../zone" for n in range(200)}
+    trips = {f"sys/class/zone/trip_point_{n}_type": "passive" for n in range(200)}
     root = build(tmp_path, trips | {"sys/class/zone/temp": "1"}, zones)
     with pytest.raises(RecordingError, match="more than any machine has") as caught:
         collect(machine=Recording(root))
     assert str(caught.value).isprintable()
+
+
+def test_what_was_read_of_one_recording_counts_for_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "MOST_READS", 2000)
+    (tmp_path / "list").write_text(LIST)
+    for _ in range(100):
+        assert collect(machine=Recording(tmp_path / "list"))["gpus"]
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ _PARTS: Final = (
 
 
 _READ: Final = "what portagpu record or a vendor's tool wrote (docs/recordings.md)"
-NO_TREE: Final = Tree(Path(os.devnull))
+_NOWHERE: Final = Path(os.devnull)
 """Below a file there is nothing."""
 
 
@@ -81,7 +81,7 @@ class Recording(Machine):
             found.extend(findings)
             trees.extend([tree] if tree is not None else [])
             self._manifest = self._manifest or manifest
-        self.tree = trees[0] if trees else NO_TREE
+        self.tree = trees[0] if trees else Tree(_NOWHERE)
         self.software_known = bool(self._manifest)
         self.environment = _texts(self._manifest.get("environment"))
         self._findings = tuple(found)
