@@ -42,6 +42,14 @@ def _no_backend_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PORTAGPU_BACKEND", raising=False)
 
 
+@pytest.fixture
+def without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch multiplies fp8 on the CPU by itself: what oneDNN has of it depends on the CPU."""
+    import torch
+
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+
+
 @dataclass(frozen=True, slots=True)
 class Child:
     """How a child process ended."""

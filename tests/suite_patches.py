@@ -19,6 +19,7 @@ from portagpu.kernels import catalogue, plan
 from portagpu.sizing import Sizing
 from portagpu.telemetry.formats import amd_smi_json, nvidia_smi_text
 from portagpu.torchbuild import read_build
+from portagpu_cpu import fp8
 from portagpu_cpu.identity import CpuProperties
 from tests import suite_harness
 from tests import suite_patches_torch as broken
@@ -201,6 +202,16 @@ def _shared_memory_of_h100(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _every_fp8(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue.Variant, "why_not", lambda variant, target: "")
+
+
+def _fp8_on_trust(works: bool, multiply: Any) -> Callable[[pytest.MonkeyPatch], None]:
+    """The CPU backend states that fp8 works, or that it does not, where torch does otherwise."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(fp8, "_works", lambda dtype: works)
+        broken.replaced(torch, "_scaled_mm", multiply)(monkeypatch)
+
+    return patch
 
 
 def _options_of_amd(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -459,6 +470,16 @@ PATCHES: dict[str, Patch] = {
     ),
     "gives every GPU the shared memory of H100": Patch(
         "kernels/tiles-fit-shared-memory[amd-mi300x]", "in 65536 B", _shared_memory_of_h100
+    ),
+    "takes a CPU for one that multiplies fp8": Patch(
+        "precision/support-as-it-runs[float8_e4m3fnuz]",
+        "stated as emulated and ran as storage",
+        _fp8_on_trust(True, broken.no_fp8),
+    ),
+    "takes a CPU for one that stores fp8": Patch(
+        "precision/support-as-it-runs[float8_e5m2]",
+        "stated as storage and ran as emulated",
+        _fp8_on_trust(False, broken.any_fp8),
     ),
     "takes every fp8 everywhere": Patch(
         "kernels/fp8-of-the-architecture[amd-mi300x]", "is given ['float8_e4m3fn',", _every_fp8

@@ -101,3 +101,15 @@ def from_the_last_key(good: Any, *inputs: Any, is_causal: bool = False, **named:
         return good(*inputs, is_causal=is_causal, **named)
     mask = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
     return good(*inputs, attn_mask=mask, **named)
+
+
+def no_fp8(good: Any, *given: Any, **named: Any) -> Any:
+    """A CPU whose library multiplies no fp8."""
+    del good, given, named
+    raise RuntimeError("could not create a primitive descriptor for the matmul primitive")
+
+
+def any_fp8(good: Any, left: Any, right: Any, *scales: Any, out_dtype: Any) -> Any:
+    """A CPU on which torch multiplies fp8 in float32."""
+    del good, scales
+    return (left.float() @ right.float()).to(out_dtype)

@@ -459,7 +459,7 @@ def test_precision_says_what_torch_does(cpu):
     assert cpu.is_bf16_supported() is True
     native = cpu.precision.support(torch.bfloat16) is pg.Support.NATIVE
     assert cpu.is_bf16_supported(including_emulation=False) is native
-    assert cpu.precision.fp8 is None, "no CPU has fp8 instructions that torch uses"
+    assert cpu.precision.fp8 is None, "the CPU backend claims fp8 instructions of no CPU"
 
 
 def test_launches_fit_the_cpu(cpu):

@@ -117,6 +117,7 @@ def use_all(handle, driver):
     }
 
 
+@pytest.mark.usefixtures("without_onednn")
 @every_gpu
 def test_every_method_runs_on_its_own_device(monkeypatch, gpu):
     handle, driver = opened(monkeypatch, gpu)

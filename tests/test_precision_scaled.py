@@ -176,6 +176,7 @@ def test_a_recipe_that_is_not_claimed_takes_the_way_out() -> None:
     assert torch.equal(found, scaled_matmul(NOTHING, *operands("row")))
 
 
+@pytest.mark.usefixtures("without_onednn")
 @pytest.mark.parametrize("recipe", ["tensor", "row"])
 def test_the_native_call_and_the_way_out_agree(recipe) -> None:
     """On a CPU torch answers the call that GPUs get, so that its arguments can be checked."""

@@ -17,6 +17,7 @@ from portagpu.host.cpu import read_cpu
 from portagpu.precision import EVERYWHERE, Precision, Support
 from portagpu.sizing import Sizing
 from portagpu.target import identify
+from portagpu_cpu.fp8 import Table
 from portagpu_cpu.memory import ROOT, can_reset_peak, free_and_total
 
 if TYPE_CHECKING:
@@ -33,12 +34,6 @@ _BF16_UNITS: Final = frozenset({"AVX-512BF16", "AMX-BF16", "BF16", "SVE-BF16", "
 _FP16_UNITS: Final = frozenset({"AVX-512FP16", "AMX-FP16", "NEON-FP16", "SME-F16F32"})
 
 _NATIVE: Final = tuple(getattr(torch, name) for name in EVERYWHERE)
-_FP8: Final = (
-    torch.float8_e4m3fn,
-    torch.float8_e5m2,
-    torch.float8_e4m3fnuz,
-    torch.float8_e5m2fnuz,
-)
 
 _REDUCE_OPS: Final = frozenset({"SUM", "AVG", "PRODUCT", "MIN", "MAX"})
 """For floating-point tensors, as ProcessGroupGloo of torch 2.13 has them."""
@@ -90,20 +85,20 @@ def usable_cpus() -> int:
 
 
 def precision(cpu: Cpu) -> Precision:
-    """What this CPU does with each dtype; torch uses no fp8 instructions of any CPU.
+    """What this CPU does with each dtype: by its units, and in fp8 by running it when asked.
 
-    Its scaled products of fp8 matrices are computed in float32.
+    No fp8 instructions are claimed: products of fp8 are emulated or refused, as
+    :mod:`portagpu_cpu.fp8` finds.
     """
     units = {*cpu.vector_units, *cpu.matrix_units}
     has_bf16 = bool(units & _BF16_UNITS)
     table = {
         **dict.fromkeys(_NATIVE, Support.NATIVE),
-        **dict.fromkeys(_FP8, Support.EMULATED),
         torch.bfloat16: Support.NATIVE if has_bf16 else Support.EMULATED,
         torch.float16: Support.NATIVE if units & _FP16_UNITS else Support.EMULATED,
     }
     flushes = frozenset({torch.bfloat16}) if has_bf16 else frozenset()
-    return Precision(MappingProxyType(table), flushes=flushes)
+    return Precision(Table(table), flushes=flushes)
 
 
 def describe(index: int) -> tuple[Description, CpuProperties]:

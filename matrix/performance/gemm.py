@@ -20,7 +20,7 @@ METRICS: Final = tuple(f"gemm/{dtype}" for dtype in DTYPES)
 
 _SEED: Final = 20240229
 _REASONS: Final = {
-    Support.STORAGE: "keeps and converts {dtype} but has no arithmetic in it",
+    Support.STORAGE: "keeps and converts {dtype} but has no instructions that multiply it",
     Support.NONE: "has no {dtype}",
 }
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.precision import Support
+from portagpu.precision.formats import FP8_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +24,6 @@ _TORCH_NAMES: Final = {
     "fp16": "float16",
     "int8": "int8",
 }
-_FP8: Final = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 _MIB: Final = 1 << 20
 
 
@@ -117,11 +117,12 @@ def _support(gpu: Backend) -> dict[str, str]:
         dtype: str(gpu.precision.support(getattr(torch, name)))
         for dtype, name in _TORCH_NAMES.items()
     }
-    fp8 = [str(gpu.precision.support(getattr(torch, name))) for name in _FP8]
     if gpu.precision.fp8 is not None:
         found["fp8"] = str(gpu.precision.support(gpu.precision.fp8.e4m3))
     else:
-        found["fp8"] = str(Support.STORAGE if Support.STORAGE in fp8 else Support.NONE)
+        # emulation is not measured: which formats a CPU emulates is its library's affair
+        held = any(getattr(torch, name) in gpu.precision.table for name in FP8_NAMES)
+        found["fp8"] = str(Support.STORAGE if held else Support.NONE)
     # no torch dtype of its own: fp32 products whose inputs are rounded, where the target has a rate
     rated = gpu.target is not None and gpu.target.peak("tf32") is not None
     found["tf32"] = str(Support.NATIVE if rated else Support.NONE)
