@@ -60,7 +60,7 @@ def compare_ranks(
         world,
         arguments={"effort": str(effort), "dtype": dtype, "size": size, "rounds": rounds},
         backend=backend,
-        timeout_s=timeout_s or pace.timeout_s,
+        timeout_s=timeout_s or pace.timeout_s + world * rounds * (pace.warmup_s + 2 * pace.point_s),
     )
     if not outcome.ok:
         empty = Peers(None, None, (), False, outcome.sentence)
