@@ -239,23 +239,23 @@ class Nvml:
     def __init__(self, *modes, broken=""):
         self.modes, self.broken, self.open = modes, broken, 0
 
-    def nvmlInit_v2(self):
+    def nvmlInit_v2(self):  # noqa: N802 - the library's name
         self.open += 1
         return 9 if self.broken == "nvmlInit_v2" else self.SUCCESS
 
-    def nvmlShutdown(self):
+    def nvmlShutdown(self):  # noqa: N802 - the library's name
         self.open -= 1
         return self.SUCCESS
 
-    def nvmlDeviceGetCount_v2(self, count):
+    def nvmlDeviceGetCount_v2(self, count):  # noqa: N802 - the library's name
         count._obj.value = len(self.modes)
         return 999 if self.broken == "nvmlDeviceGetCount_v2" else self.SUCCESS
 
-    def nvmlDeviceGetHandleByIndex_v2(self, index, handle):
+    def nvmlDeviceGetHandleByIndex_v2(self, index, handle):  # noqa: N802 - the library's name
         handle._obj.value = index + 1
         return self.SUCCESS
 
-    def nvmlDeviceGetMigMode(self, handle, current, pending):
+    def nvmlDeviceGetMigMode(self, handle, current, pending):  # noqa: N802 - the library's name
         found = self.modes[handle.value - 1]
         if found is None:
             return self.NOT_SUPPORTED

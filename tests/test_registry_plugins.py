@@ -256,7 +256,7 @@ def test_a_device_that_does_not_open_is_a_reason_and_not_available(monkeypatch, 
 
     monkeypatch.setattr(plugin, member, fail, raising=False)
     use_plugins(monkeypatch, plugin)
-    with pytest.raises(BackendNotFound, match="cannot (open|count)") as caught:
+    with pytest.raises(BackendNotFound, match=r"cannot (open|count)") as caught:
         registry.backend()
     assert type(error).__name__ in caught.value.reasons["odd"], "what happened is not said"
     assert "\n" not in str(caught.value), "more than one line"
