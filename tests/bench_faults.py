@@ -150,7 +150,7 @@ def sustain_with_a_flipped_bit(rank: Any, **arguments: Any) -> Any:
 
 
 def sustain_with_slow_telemetry(rank: Any, **arguments: Any) -> Any:
-    """A reading lasts until two more batches have run, or a minute: then it is of an idle device."""
+    """A reading lasts until two more batches have run, or a minute: then the device is idle."""
     batches, running, right = 0, threading.Condition(), timing.Stopwatch.time
 
     def telemetry(index: int) -> dict[str, float]:
