@@ -141,7 +141,7 @@ def test_what_was_shared_is_waited_for_on_the_device_it_lies_on(monkeypatch):
 
 
 class Counting:
-    """A GPU that counts at 345 MHz until it has been busy for 100 ms, then at 1980 MHz.
+    """A GPU that counts at 345 MHz until it has been busy for 10 ms, then at 1980 MHz.
 
     The two clocks of an H200, idle and under load; ``strange`` is how often each spin really lasts.
     """
@@ -151,8 +151,9 @@ class Counting:
         self.device = SimpleNamespace(type="cuda")
 
     def sleep(self, cycles):
-        mhz = 345.0 if self.now_ms < 100 else 1980.0
-        self.now_ms += cycles / mhz / 1e3 * self.strange[self.spins % len(self.strange)]
+        slow = min(cycles, max(0.0, 10.0 - self.now_ms) * 345e3)
+        lasts_ms = slow / 345e3 + (cycles - slow) / 1980e3
+        self.now_ms += lasts_ms * self.strange[self.spins % len(self.strange)]
         self.spins += 1
 
     def Event(self, enable_timing):  # noqa: N802 - torch's name

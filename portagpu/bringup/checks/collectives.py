@@ -26,6 +26,9 @@ def check(context: Context) -> Iterator[Result]:
             "world", Verdict.SKIP, "one device: there is nothing to communicate with"
         )
         return
+    if spent := context.time_is_up():
+        yield context.result("world", Verdict.INCONCLUSIVE, spent)
+        return
     effort = bench.Effort(context.effort)
     found = bench.run(
         ["collectives"],
