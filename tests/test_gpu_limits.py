@@ -22,13 +22,14 @@ from portagpu.suite import conform
 from portagpu.suite.machine import Listed, Machine
 from portagpu.suite.runner import Callbacks, Request, _Run
 from portagpu.world import RankOutcome, Ranks, State, WorldOutcome
-from tests.ranks import __file__ as RANKS
+from tests import ranks as rank_functions
 from tests.registry_state import use_plugins
 from tests.test_bringup_checks import FACTS
 from tests.test_third_party import distribute
 
 pytestmark = pytest.mark.torch
 
+RANKS = rank_functions.__file__
 GATES = {gate.id: gate for gate in load_gates()}
 CHECKS = {
     "memory": memory,
