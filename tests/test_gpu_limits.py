@@ -121,7 +121,7 @@ def test_a_gate_whose_time_is_up_begins_nothing_and_blames_nobody(monkeypatch, n
 
         monkeypatch.setattr(numerics, "conform", late)
         list(numerics.check(context))
-        assert asked == ["not run: the gate numerics has used up its 120 s"]
+        assert asked == ["not run: the gate numerics has used up its 600 s"]
         return
     found = list(CHECKS[name].check(context))
     assert found, "a gate that ran nothing says so"
