@@ -212,7 +212,8 @@ def _reasons(what: str, name: str) -> Iterator[None]:
 
 def _opened(found: Plugin, name: str, index: int) -> Backend:
     """A new handle from the plugin, whose failures become a reason."""
-    there = 0 <= index < (known := count(name))
+    known = count(name)
+    there = 0 <= index < known
     with _reasons(f"the backend {name!r} cannot open device {index}", name):
         handle = found.open(index) if there else None
     if not there:
