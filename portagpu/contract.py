@@ -292,6 +292,9 @@ class Plugin(ABC):
     """Whose GPUs these are, as ``portagpu.inventory`` calls it; empty for a CPU."""
     shared: ClassVar[bool] = False
     """True where all ranks of a machine share one device, so that any index opens it (a CPU)."""
+    start_s: ClassVar[float] = 0.0
+    """Seconds that the ranks of one machine may need to open their devices and to form a group, all
+    at once and with nothing loaded; time limits of worlds begin after it. Since contract 1.1."""
     variables: ClassVar[Variables] = Variables()
     """The vendor's names of variables for what every stack can do; since contract 1.1."""
     overrides: ClassVar[tuple[Override, ...]] = ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from portagpu.candidates import plugin, status, statuses
@@ -17,6 +18,8 @@ from portagpu.contract import Backend
 from portagpu.errors import BackendNotFound, MissingDependency, PortagpuError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
 
     from portagpu.contract import Plugin
@@ -26,6 +29,7 @@ __all__ = [
     "at",
     "available",
     "backend",
+    "count",
     "plugin",
     "resolve",
     "select",
@@ -183,23 +187,38 @@ def _open(name: str, index: int) -> Backend:
         return handle
 
 
-def _opened(found: Plugin, name: str, index: int) -> Backend:
-    """A new handle from the plugin, whose failures become a reason."""
+def count(name: str) -> int:
+    """How many devices that backend can open; raises BackendNotFound with the reason where none."""
+    with _reasons(f"the backend {name!r} cannot count its devices", name):
+        found = plugin(name).count()
+    if not found:
+        reason = {name: "it can be used, and counts 0 devices"}
+        raise BackendNotFound(f"the backend {name!r} has no device", reason)
+    return found
+
+
+@contextmanager
+def _reasons(what: str, name: str) -> Iterator[None]:
+    """Whatever foreign code raises is the reason of a BackendNotFound that says ``what``."""
     try:
-        count = found.count()
-        there = 0 <= index < count
-        handle = found.open(index) if there else None
+        yield
     except PortagpuError:
         raise
-    except (Exception, SystemExit) as error:  # whatever foreign code raises is the reason
+    except (Exception, SystemExit) as error:
         text = " ".join(str(error).split())
         reason = f"raised {type(error).__name__}{': ' + text if text else ''}"
-        raise BackendNotFound(
-            f"the backend {name!r} cannot open device {index}", {name: reason}
-        ) from error
+        raise BackendNotFound(what, {name: reason}) from error
+
+
+def _opened(found: Plugin, name: str, index: int) -> Backend:
+    """A new handle from the plugin, whose failures become a reason."""
+    known = count(name)
+    there = 0 <= index < known
+    with _reasons(f"the backend {name!r} cannot open device {index}", name):
+        handle = found.open(index) if there else None
     if not there:
         raise IndexError(
-            f"the {name} backend has no device {index}: it sees {count}, numbered from 0"
+            f"the {name} backend has no device {index}: it sees {known}, numbered from 0"
         )
     if not isinstance(handle, Backend):
         raise BackendNotFound(f"the backend {name!r} opened a {type(handle).__name__}")

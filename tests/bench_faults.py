@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -145,6 +146,28 @@ def sustain_with_a_flipped_bit(rank: Any, **arguments: Any) -> Any:
             work.result[5, 5] = -work.result[5, 5]
 
     matmul.multiply = multiply
+    return load_ranks.sustain(rank, **arguments)
+
+
+def sustain_with_slow_telemetry(rank: Any, **arguments: Any) -> Any:
+    """A reading lasts until two more batches have run, or a minute: then the device is idle."""
+    batches, running, right = 0, threading.Condition(), timing.Stopwatch.time
+
+    def telemetry(index: int) -> dict[str, float]:
+        with running:
+            until = batches + 2
+            return {"clock_mhz": 1980.0 if running.wait_for(lambda: batches >= until, 60) else 345}
+
+    def counted(self: Any, call: Any, repeats: int) -> float:
+        nonlocal batches
+        seconds = right(self, call, repeats)
+        with running:
+            batches += 1
+            running.notify_all()
+        return seconds
+
+    rank.gpu.plugin = SimpleNamespace(telemetry=telemetry)
+    timing.Stopwatch.time = counted  # type: ignore[method-assign]
     return load_ranks.sustain(rank, **arguments)
 
 

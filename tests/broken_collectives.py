@@ -56,6 +56,10 @@ FAULTS = {
         "collectives/messages-keep-order",
         "twenty messages: rank 0 got",
     ),
+    "ends a wait at once, whatever its limit": (
+        "failures/killed-rank-ends-the-collective",
+        "finished an all-reduce without rank 1",
+    ),
     "passes a monitored barrier": (
         "failures/monitored-barrier-names-the-rank[late1]",
         "passed a barrier",
@@ -68,7 +72,7 @@ GOOD = ("collectives/all-reduce-op[SUM-n2]", "collectives/all-reduce-op[MAX-n2]"
 class Early:
     """Work that says it was waited for, and was not."""
 
-    def wait(self) -> bool:
+    def wait(self, timeout: Any = None) -> bool:
         return True
 
     def is_completed(self) -> bool:

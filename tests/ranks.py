@@ -184,3 +184,11 @@ def early(rank, culprit, how):
 
 
 NOT_A_FUNCTION = 3
+
+
+def cannot_leave(rank):
+    """Break the group so that leaving it would never end."""
+    import torch.distributed as dist
+
+    rank.broke_group = True
+    dist.destroy_process_group = lambda: time.sleep(NAP_S)

@@ -57,7 +57,7 @@ def test_a_kernel_is_held_to_its_least_on_any_hardware(
 
 
 CHILD = """
-import json, sys
+import json, sys, time
 from types import SimpleNamespace
 import torch
 import portagpu as pg
@@ -74,10 +74,34 @@ if fault == "wrong":
         found.reshape(-1)[-1:].add_(1.0)
         return found
     setattr(kernels, kernel, broken)
+if fault == "graphs":
+    from contextlib import contextmanager
+    from portagpu.contract import Capability
+
+    class Graph:
+        # it replays nothing: the result is that of the capture
+        replays = captures = 0
+        def replay(self):
+            Graph.replays += 1
+            time.sleep(1e-4)
+
+    class Graphs(type(gpu)):
+        __slots__ = ()
+        def Graph(self):
+            return Graph()
+        @contextmanager
+        def graph(self, graph):
+            Graph.captures += 1
+            yield graph
+
+    gpu.__class__ = Graphs
+    gpu.capabilities |= {Capability.GRAPHS}
 rank = SimpleNamespace(gpu=gpu, step=lambda name: None)
 for other in ("torch", "copy") if kernel != "matmul" else ("torch",):
     found = area.against(
         rank, effort="quick", kernel=kernel, other=other, dtype=dtype, rows=64, columns=64)
+    if fault == "graphs":
+        found["notes"] |= {"captures": Graph.captures, "replays": Graph.replays}
     print(json.dumps(found))
 """
 
@@ -113,6 +137,18 @@ def test_a_kernel_is_timed_beside_torchs(kernel: str) -> None:
         assert point["work"] == work
         assert len(point["seconds"]) >= 5
         assert min(point["seconds"]) > 0
+
+
+@pytest.mark.torch
+def test_a_kernel_is_timed_as_a_graph_where_the_device_has_graphs() -> None:
+    pytest.importorskip("triton")
+    pytest.importorskip("torch")
+    first, second = _measured("sum", "float32", "graphs")
+    for reading, captures in ((first, 2), (second, 4)):
+        assert (reading["wrong"], reading["skip"]) == ("", "")
+        notes, (point,) = reading["notes"], reading["points"]  # type: ignore[misc]
+        assert notes["captures"] == captures, "ours and theirs are captured once each"
+        assert notes["replays"] > 2 * len(point["seconds"]), "a sample replays no graph"
 
 
 @pytest.mark.torch

@@ -292,6 +292,19 @@ def test_a_sustained_load_reports_each_interval(ranks: Ranks) -> None:
     )
 
 
+def test_the_load_goes_on_while_its_device_is_asked(ranks: Ranks) -> None:
+    (found,) = bench.sustained(
+        broken(ranks, "sustain", "sustain_with_slow_telemetry"),
+        3.0,
+        backend="cpu",
+        size=64,
+        interval_s=0.1,
+    )
+    assert found.wrong == ""
+    clocks = {each["clock_mhz"] for each in found.readings}
+    assert clocks == {1980.0}, f"readings of an idle device, or none: {found.readings}"
+
+
 def test_ranks_under_load_on_one_device_are_told_apart(ranks: Ranks) -> None:
     found = bench.sustained(ranks, 0.1, backend="cpu", indices=[0, 0], size=64, interval_s=0.1)
     assert [each.device for each in found] == ["rank 0", "rank 1"]

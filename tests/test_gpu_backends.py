@@ -320,6 +320,22 @@ def test_the_library_behind_nccl_is_named(monkeypatch, gpu):
     assert Capability.COLLECTIVES in handle.capabilities
 
 
+@either
+def test_ranks_of_one_machine_meet_on_its_loopback_over_both_libraries(monkeypatch, gpu):
+    handle, _ = opened(monkeypatch, gpu)
+    wanted = {"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
+    assert dict(handle.comm.local_env) == wanted, "the group has Gloo for tensors of the CPU"
+
+
+@either
+def test_code_that_is_compiled_has_no_range(monkeypatch, gpu):
+    """tests/test_cuda_build.py compiles some: a fake build has not all that torch.compile asks."""
+    handle, driver = opened(monkeypatch, gpu)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    with handle.annotate("twice"):
+        assert driver.ranges == [], "a graph takes no call that returns an int"
+
+
 def test_a_torch_without_nccl_claims_no_collectives(monkeypatch):
     fake_torch.install(monkeypatch, "cuda", CUDA[1:2])
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)

@@ -183,17 +183,19 @@ def test_the_other_vendors_build_is_an_error_with_both_reasons(monkeypatch, driv
 # --- counting
 
 
-def loaded_torch(monkeypatch, *, initialized, count):
+def loaded_torch(monkeypatch, *, initialized, count, opened=0):
     cuda = SimpleNamespace(is_initialized=lambda: initialized, device_count=lambda: count)
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    # torch 2.11 counts by NVML also after the driver was opened; what it opened is below
+    driver = SimpleNamespace(_cuda_getDeviceCount=lambda: opened)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, _C=driver))
 
 
 @both
 def test_an_initialised_torch_counts_itself(monkeypatch, kind):
-    loaded_torch(monkeypatch, initialized=True, count=8)
+    loaded_torch(monkeypatch, initialized=True, count=8, opened=1)
     plugin = PLUGINS[kind]()
     monkeypatch.setattr(plugin, "count_without_opening", lambda: pytest.fail("asked again"))
-    assert plugin.count() == 8
+    assert plugin.count() == 1, "NVML's count, and not that of the driver"
 
 
 @both
@@ -229,23 +231,67 @@ def test_what_a_process_prepared_its_ranks_need_not_ask(monkeypatch, kind):
     assert (plugin.count(), len(asked)) == (2, 1), f"{len(asked)} children were asked"
 
 
-def test_cuda_counts_through_torch_where_nvml_answers(monkeypatch):
+class Nvml:
+    """libnvidia-ml.so.1 as far as a count asks it; names, numbers and errors are nvml.h's."""
+
+    SUCCESS, UNINITIALIZED, NOT_SUPPORTED = 0, 1, 3
+
+    def __init__(self, *modes, broken=""):
+        self.modes, self.broken, self.open = modes, broken, 0
+
+    def nvmlInit_v2(self):  # noqa: N802 - the library's name
+        self.open += 1
+        return 9 if self.broken == "nvmlInit_v2" else self.SUCCESS
+
+    def nvmlShutdown(self):  # noqa: N802 - the library's name
+        self.open -= 1
+        return self.SUCCESS
+
+    def nvmlDeviceGetCount_v2(self, count):  # noqa: N802 - the library's name
+        count._obj.value = len(self.modes)
+        return 999 if self.broken == "nvmlDeviceGetCount_v2" else self.SUCCESS
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index, handle):  # noqa: N802 - the library's name
+        handle._obj.value = index + 1
+        return self.SUCCESS
+
+    def nvmlDeviceGetMigMode(self, handle, current, pending):  # noqa: N802 - the library's name
+        found = self.modes[handle.value - 1]
+        if found is None:
+            return self.NOT_SUPPORTED
+        current._obj.value = pending._obj.value = found
+        return self.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("modes", "counted"),
+    [((None, None), 4), ((0, 0), 4), ((0, 1), None), ((1, 1), None), ((None, 1), None)],
+    ids=["no MIG", "off", "one cut", "all cut", "an older one beside"],
+)
+def test_cuda_counts_through_torch_where_nvml_counts_what_cuda_shows(monkeypatch, modes, counted):
     loaded_torch(monkeypatch, initialized=False, count=4)
-    library = SimpleNamespace(nvmlInit_v2=lambda: 0, nvmlShutdown=lambda: 0)
-    monkeypatch.setattr("ctypes.CDLL", lambda name: library)
-    assert CudaPlugin().count_without_opening() == 4
+    nvml = Nvml(*modes)
+    monkeypatch.setattr("ctypes.CDLL", lambda name: nvml)
+    assert CudaPlugin().count_without_opening() == counted
+    assert nvml.open == 0, "NVML stays open"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
     assert CudaPlugin().count_without_opening() is None, "torch would open the driver for MIG"
 
 
-@pytest.mark.parametrize("nvml", ["missing", "failing", "old"])
+def test_a_count_of_nothing_is_left_to_the_driver_which_says_why(monkeypatch):
+    loaded_torch(monkeypatch, initialized=False, count=0)
+    monkeypatch.setattr("ctypes.CDLL", lambda name: Nvml(None))
+    assert CudaPlugin().count_without_opening() is None
+
+
+@pytest.mark.parametrize("nvml", ["missing", "nvmlInit_v2", "nvmlDeviceGetCount_v2", "old"])
 def test_cuda_does_not_let_torch_open_the_driver_where_nvml_does_not_answer(monkeypatch, nvml):
     loaded_torch(monkeypatch, initialized=False, count=4)
 
     def load(name):
         if nvml == "missing":
             raise OSError(f"{name}: cannot open shared object file")
-        return SimpleNamespace(nvmlInit_v2=lambda: 9) if nvml == "failing" else SimpleNamespace()
+        return SimpleNamespace() if nvml == "old" else Nvml(None, broken=nvml)
 
     monkeypatch.setattr("ctypes.CDLL", load)
     assert CudaPlugin().count_without_opening() is None

@@ -17,6 +17,7 @@ import portagpu as pg
 from portagpu.errors import Unsupported
 from portagpu.precision import Arithmetic, Precision, Recipe, Support, format_of
 from portagpu.precision.facts import from_facts
+from portagpu.precision.formats import FP8_NAMES
 from portagpu.precision.support import dtype_support
 from portagpu.target import load_target
 
@@ -123,6 +124,36 @@ def test_running_a_dtype_finds_what_the_facts_have_wrong(stated, dtype, found, s
     report = dtype_support(Precision({dtype: stated}), dtype, torch.device("cpu"), probe=True)
     assert report.found is found, f"{dtype} ran as {report.found}: {report.reason}"
     assert said in report.disagreement and bool(said) is bool(report.disagreement)
+
+
+def of_cublaslt(left, right, scale_left, scale_right, *, out_dtype):
+    """What ScaledBlas.cpp checks of two dtypes (torch 2.11 and 2.13, not in a build for ROCm)."""
+    if left.dtype is right.dtype is torch.float8_e5m2:
+        raise ValueError("Multiplication of two Float8_e5m2 matrices is not supported")
+    return (left.float() @ right.float()).to(out_dtype)
+
+
+@pytest.mark.parametrize("name", FP8_NAMES)
+def test_fp8_that_a_library_multiplies_in_pairs_runs(monkeypatch, name) -> None:
+    monkeypatch.setattr(torch, "_scaled_mm", of_cublaslt)
+    dtype = getattr(torch, name)
+    report = dtype_support(
+        Precision({dtype: Support.NATIVE}), dtype, torch.device("cpu"), probe=True
+    )
+    assert not report.disagreement, report.disagreement
+
+
+def test_a_product_that_is_refused_with_a_value_error_is_storage(monkeypatch) -> None:
+    def refuse(*operands, **options):
+        raise ValueError("Multiplication of two Float8_e5m2 matrices is not supported")
+
+    monkeypatch.setattr(torch, "_scaled_mm", refuse)
+    dtype = torch.float8_e5m2
+    report = dtype_support(
+        Precision({dtype: Support.NATIVE}), dtype, torch.device("cpu"), probe=True
+    )
+    assert report.found is Support.STORAGE, "what raises is no arithmetic"
+    assert "two Float8_e5m2 matrices" in report.disagreement
 
 
 OUT_OF_MEMORY = [

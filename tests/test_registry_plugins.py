@@ -256,7 +256,7 @@ def test_a_device_that_does_not_open_is_a_reason_and_not_available(monkeypatch, 
 
     monkeypatch.setattr(plugin, member, fail, raising=False)
     use_plugins(monkeypatch, plugin)
-    with pytest.raises(BackendNotFound, match="cannot open device 0") as caught:
+    with pytest.raises(BackendNotFound, match=r"cannot (open|count)") as caught:
         registry.backend()
     assert type(error).__name__ in caught.value.reasons["odd"], "what happened is not said"
     assert "\n" not in str(caught.value), "more than one line"
@@ -288,6 +288,6 @@ def test_a_handle_that_is_no_backend_is_refused(monkeypatch, opened):
 
 def test_a_plugin_that_counts_nothing_has_no_device(monkeypatch):
     use_plugins(monkeypatch, FakePlugin("empty", count=0, automatic=True))
-    with pytest.raises(IndexError, match="it sees 0"):
+    with pytest.raises(BackendNotFound, match="counts 0 devices"):
         registry.backend()
     assert functions.is_available() is False

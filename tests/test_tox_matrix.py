@@ -103,7 +103,7 @@ def test_every_target_has_every_suite(tox: Callable[..., Child]) -> None:
     for target in TARGETS:
         for suite in SUITES:
             assert found.get(f"{target}-{suite}"), f"no {target}-{suite}, or no description of it"
-    plain = {"lint", "cpu", "py311", "py312", "py313"}
+    plain = {"lint", "cpu", "cuda-build", "py311", "py312", "py313"}
     assert len(found) == len(plain) + len(TARGETS) * len(SUITES), sorted(found)
 
 

@@ -48,26 +48,48 @@ class CudaPlugin(TorchGpuPlugin):
     def count_without_opening(self) -> int | None:
         """torch's own count, which asks NVML and honours CUDA_VISIBLE_DEVICES.
 
-        Only where NVML answers: without it, and for MIG slices by UUID, torch opens the driver.
+        Only where NVML answers: without it, and for MIG slices by UUID, torch opens the driver. Not
+        where a GPU is cut by MIG: CUDA then shows one slice, and NVML counts GPUs. A count of 0 is
+        unknown, for the driver's own words say why.
         """
-        if os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-"):
-            return None
-        try:
-            library = ctypes.CDLL("libnvidia-ml.so.1")
-            if library.nvmlInit_v2() != 0:
-                return None
-            library.nvmlShutdown()
-        except (OSError, AttributeError):
+        if os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-") or not _nvml_counts():
             return None
         import torch
 
-        return torch.cuda.device_count()
+        return torch.cuda.device_count() or None
 
     def open(self, index: int) -> Backend:
         """Open the device of that index among the visible ones."""
         from portagpu_cuda.backend import CudaBackend
 
         return CudaBackend(self, index)
+
+
+def _nvml_counts() -> bool:
+    """Whether NVML answers, and what it counts is what CUDA shows: no GPU is cut by MIG.
+
+    Names and numbers are those of nvml.h.
+    """
+    count, handle = ctypes.c_uint(), ctypes.c_void_p()
+    mode, pending = ctypes.c_uint(), ctypes.c_uint()
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2() != 0:
+            return False
+        try:
+            if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+                return False
+            for index in range(count.value):
+                found = nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))
+                modes = ctypes.byref(mode), ctypes.byref(pending)
+                # what is no such GPU answers with an error
+                if found == 0 and nvml.nvmlDeviceGetMigMode(handle, *modes) == 0 and mode.value:
+                    return False
+        finally:
+            nvml.nvmlShutdown()
+    except (OSError, AttributeError):
+        return False
+    return True
 
 
 PLUGIN: Final = CudaPlugin()

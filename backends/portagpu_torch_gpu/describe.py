@@ -68,7 +68,8 @@ def describe(
             version=nccl_version(),
             device_type="cuda",
             reduce_ops=_REDUCE_OPS,
-            local_env=MappingProxyType({"NCCL_SOCKET_IFNAME": "lo"}),
+            # Gloo moves the tensors of the CPU in the same group
+            local_env=MappingProxyType({"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}),
             device_ids=(index,),
         ),
         sizing=of_device(properties, target, arch.warp_size),
@@ -98,8 +99,11 @@ def pci_address(properties: Any) -> str | None:
 def addresses(identity: str) -> list[list[str | None]]:
     """[PCI address, UUID] of every visible device; ``identity`` names the vendor's module.
 
-    It opens the driver's runtime: run it in a child process.
+    It opens the driver's runtime: run it in a child process. Raises RuntimeError with torch's own
+    words where the driver does not work or shows no device: torch's count would be 0.
     """
+    torch.cuda.init()
     device_uuid = import_module(identity).device_uuid
-    properties = [properties_of(index) for index in range(torch.cuda.device_count())]
+    # the driver's own count: that of torch 2.11 stays NVML's, which counts GPUs where MIG cut them
+    properties = [properties_of(index) for index in range(torch._C._cuda_getDeviceCount())]
     return [[pci_address(each), device_uuid(each)] for each in properties]

@@ -111,7 +111,14 @@ class TorchGpu(Backend):
 
     @contextmanager
     def annotate(self, name: str) -> Iterator[None]:
-        """A range for the vendor's profiler; torch's own ``nvtx.range`` would format braces."""
+        """A range for the vendor's profiler; torch's own ``nvtx.range`` would format braces.
+
+        Code that ``torch.compile`` traces has none, as with torch's own ``record_function``.
+        """
+        if torch.compiler.is_compiling():
+            # a graph takes no call that returns an int
+            yield
+            return
         torch.cuda.nvtx.range_push(name)
         try:
             yield
@@ -133,8 +140,7 @@ class TorchGpu(Backend):
 
         By default on a stream of this device, the same at every call. ``torch.cuda.graph`` alone
         synchronises the current device, and its own default stream is of the device that was
-        current when the process first captured. torch raises what may not be captured. Finish
-        collectives before: a watchdog's query of their events ends a capture.
+        current when the process first captured. torch raises what may not be captured.
         """
         if stream is None:
             stream = self._capture_stream = self._capture_stream or self.Stream()

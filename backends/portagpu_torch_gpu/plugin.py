@@ -39,6 +39,9 @@ class TorchGpuPlugin(Plugin):
     """The module whose ``probe(only)`` returns findings as JSON; it runs in a child process."""
     library: ClassVar[str]
     """The vendor's management library, for people."""
+    start_s = (
+        60.0  # a driver that nothing keeps loaded needs up to 30 s, and a library's first group
+    )
 
     def __init__(self, root: Tree | None = None) -> None:
         self.root: Final = root or Tree()
@@ -74,8 +77,8 @@ class TorchGpuPlugin(Plugin):
             return self._count
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
-            # from here on neither torch nor the driver looks at the masks again
-            self._count = int(torch.cuda.device_count())
+            # from here on the driver looks at no mask again, and torch 2.11 still asks NVML
+            self._count = int(torch._C._cuda_getDeviceCount())
             return self._count
         known = self.count_without_opening()
         if known is not None:

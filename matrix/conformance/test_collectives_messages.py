@@ -281,6 +281,8 @@ def _shared(rank):
     import torch.distributed as dist
     import torch.multiprocessing as processes
 
+    import portagpu as pg
+
     def call():
         processes.set_sharing_strategy("file_system")
         handle = [None]
@@ -291,7 +293,8 @@ def _shared(rank):
         if rank.rank == 1:
             mine = ForkingPickler.loads(handle[0])
             mine.fill_(7.0)
-            rank.gpu.synchronize()
+            # it lies on the device of the rank that shared it
+            pg.synchronize(mine.device)
         dist.barrier()
         seen = values_of(mine)
         dist.barrier()

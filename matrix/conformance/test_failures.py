@@ -160,13 +160,21 @@ def test_initialise_again(world, n, tmp_path):
         assert sums == [n, n], f"rank {me} sums {sums} over groups of {n} that were made again"
 
 
+def _connected(rank, tensor, group=None):
+    """Let the ranks connect for a sum of that size, which needs all of them and may take long."""
+    import torch.distributed as dist
+
+    dist.all_reduce(tensor, group=group)
+    rank.gpu.synchronize()
+
+
 def _with_a_victim(rank, victim, how):
     """One rank is killed or stopped inside a large all-reduce, or never comes to it."""
     import torch
 
-    comm = rank.gpu.comm.checked(timeout_s=LIMIT_S)
-    comm.all_reduce(torch.ones(1, device=rank.gpu.device))
     large = torch.ones(1 << 22, device=rank.gpu.device)
+    _connected(rank, large.clone())
+    comm = rank.gpu.comm.checked(timeout_s=LIMIT_S)
     if rank.rank == victim:
         if how == "absent":
             time.sleep(NAP_S)
@@ -200,20 +208,23 @@ def test_lost_rank_is_named(world, how, victim):
 
 
 def _plain_with_a_victim(rank, victim):
-    """torch's own all_reduce over a group with a timeout, where one rank is killed."""
+    """Seconds until torch's own all_reduce raises where one rank is killed."""
     import datetime
 
     import torch
     import torch.distributed as dist
 
-    group = dist.new_group(timeout=datetime.timedelta(seconds=LIMIT_S))
+    group = dist.new_group()
     tensor = torch.ones(1 << 20, device=rank.gpu.device)
-    dist.all_reduce(tensor, group=group)
+    _connected(rank, tensor, group)
     if rank.rank == victim:
         os.kill(os.getpid(), signal.SIGKILL)
     started = time.monotonic()
     try:
-        dist.all_reduce(tensor, group=group)
+        work = dist.all_reduce(tensor, group=group, async_op=True)
+        # without a limit NCCL puts the wait into the stream and returns, and its watchdog ends the
+        # process after its dump (torch, ProcessGroupNCCL.cpp, WorkNCCL::wait and Watchdog::runLoop)
+        work.wait(datetime.timedelta(seconds=LIMIT_S))
         rank.gpu.synchronize()
     except RuntimeError:
         return time.monotonic() - started
@@ -222,9 +233,10 @@ def _plain_with_a_victim(rank, victim):
 
 @case(
     "failures/killed-rank-ends-the-collective",
-    spec="Where a rank is killed, the library's own all-reduce raises on every other rank within "
-    "its timeout and two seconds.",
+    spec="Where a rank is killed, waiting with a limit for the library's own all-reduce raises on "
+    "every other rank within the limit and two seconds.",
     capability=COLLECTIVES,
+    does_not_show="a wait without a limit, in which NCCL raises nothing",
 )
 def test_killed_rank_ends_the_collective(world):
     for me, seconds in enumerate(world(4, _plain_with_a_victim, victim=1, lost=[1])):
@@ -269,12 +281,17 @@ def _crossed(rank):
     import torch
     import torch.distributed as dist
 
-    group = dist.new_group(timeout=datetime.timedelta(seconds=LIMIT_S))
-    dist.barrier(group=group)
+    other, group = 1 - rank.rank, dist.new_group()
     large = torch.ones(1 << 24, device=rank.gpu.device)
+    # both directions are connected before nobody answers
+    met = [(dist.isend, large), (dist.irecv, torch.empty_like(large))]
+    for work in dist.batch_isend_irecv([dist.P2POp(*each, other, group) for each in met]):
+        work.wait()
+    rank.gpu.synchronize()
+    rank.broke_group = True
     started = time.monotonic()
     try:
-        dist.send(large, 1 - rank.rank, group=group)
+        dist.isend(large, other, group=group).wait(datetime.timedelta(seconds=LIMIT_S))
         rank.gpu.synchronize()
     except RuntimeError as error:
         return [type(error).__name__, time.monotonic() - started]
@@ -283,9 +300,10 @@ def _crossed(rank):
 
 @case(
     "failures/crossed-sends-time-out",
-    spec="Two ranks that send to each other and never receive raise within the group's timeout "
-    "and two seconds.",
+    spec="Two ranks that send to each other and never receive raise where they wait with a limit, "
+    "within it and two seconds.",
     capability=COLLECTIVES,
+    does_not_show="a wait without a limit, in which NCCL raises nothing",
 )
 def test_crossed_sends_time_out(world):
     for me, (kind, seconds) in enumerate(world(2, _crossed)):
@@ -334,12 +352,13 @@ def _given_up(rank):
     import torch.distributed as dist
 
     group = dist.new_group()
+    ones = torch.ones(1024, device=rank.gpu.device)
+    _connected(rank, ones.clone(), group)
     dist.barrier(group=group)
+    rank.broke_group = True
     pending = None
     if rank.rank == 0:
-        pending = dist.all_reduce(
-            torch.ones(1024, device=rank.gpu.device), group=group, async_op=True
-        )
+        pending = dist.all_reduce(ones, group=group, async_op=True)
     started = time.monotonic()
     if pending is not None:
         group.abort()

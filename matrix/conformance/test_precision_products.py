@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 
 from portagpu.precision import Arithmetic
+from portagpu.precision.float32 import switched_by_variable
+from portagpu.precision.products import wide_partial_sums
 from portagpu.suite import NotClaimed, NotHere, case, refused
 from portagpu.suite.values import FLOATS, UNIT
 
@@ -62,7 +64,8 @@ def test_matmul_of_small_integers(gpu, torch, dtype, n):
 
 @case(
     "precision/matmul-is-accurate",
-    spec="A product of random matrices is near the product in float64.",
+    spec="A product of random matrices is near the product in float64, where partial sums are not "
+    "rounded to 16 bits.",
     outcome="bounded: |A||B| * (k * u' + 2 u), u' = 2^-24 for the sum, u of the dtype for the end",
     traps=("P08", "P21"),
     params={"dtype": FLOATS},
@@ -75,8 +78,9 @@ def test_matmul_is_accurate(gpu, torch, dtype):
     magnitude = left.double().abs() @ right.double().abs()
     sums = UNIT["float64"] if dtype == "float64" else UNIT["float32"]
     bound = magnitude * (inner * sums) + 2 * UNIT[dtype] * exact.abs()
-    off = ((left.to(gpu.device) @ right.to(gpu.device)).cpu().double() - exact).abs()
-    worst = float((off / bound.clamp_min(1e-300)).max())
+    with wide_partial_sums():
+        found = (left.to(gpu.device) @ right.to(gpu.device)).cpu().double()
+    worst = float(((found - exact).abs() / bound.clamp_min(1e-300)).max())
     assert worst <= 1.0, f"an entry of the product in {dtype} is {worst:.2f} times the bound off"
 
 
@@ -91,7 +95,9 @@ def test_float32_matmul_is_float32(gpu, torch):
     identity = torch.eye(size, device=gpu.device)
     for value in (1 + 2.0**-12, 1 + 2.0**-9 + 2.0**-23):
         found = float(((identity * value) @ identity)[0, 0])
-        assert found == value, f"{value!r} came out of a float32 product as {found!r}"
+        why = switched_by_variable()
+        because = f", because {why} is set: unset it" if why else ""
+        assert found == value, f"{value!r} came out of a float32 product as {found!r}{because}"
 
 
 @case(
@@ -371,7 +377,9 @@ def test_addmm_keeps_alpha(gpu, torch, mode, n):
 def test_matmul_sums_in_float32(gpu, torch, dtype):
     kind, length = getattr(torch, dtype), 65536
     halves = torch.full((16, length), 0.5, device=gpu.device).to(kind)
-    found = (halves @ torch.ones(length, 16, device=gpu.device).to(kind)).double().unique().tolist()
+    ones = torch.ones(length, 16, device=gpu.device).to(kind)
+    with wide_partial_sums():
+        found = (halves @ ones).double().unique().tolist()
     assert found == [32768.0], f"65536 times 0.5 in a product of {dtype} is {found}"
 
 

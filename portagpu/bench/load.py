@@ -60,7 +60,7 @@ def compare_ranks(
         world,
         arguments={"effort": str(effort), "dtype": dtype, "size": size, "rounds": rounds},
         backend=backend,
-        timeout_s=timeout_s or pace.timeout_s,
+        timeout_s=timeout_s or pace.timeout_s + world * rounds * (pace.warmup_s + 2 * pace.point_s),
     )
     if not outcome.ok:
         empty = Peers(None, None, (), False, outcome.sentence)
@@ -134,7 +134,7 @@ class Sustained:
     """One device under load for a while; ranks that share a device are named by their rank.
 
     ``throughput`` holds (seconds since the start, TFLOPS) for each interval; ``readings`` what the
-    plugin's telemetry said after each, with the second under "t_s". ``drift_percent`` is the mean
+    plugin's telemetry said meanwhile, with the second under "t_s". ``drift_percent`` is the mean
     of the last third against the first, in percent; None with fewer than three intervals.
     """
 
@@ -182,7 +182,7 @@ def sustained(
     """Keep the devices ``indices`` busy with products for ``seconds``, all at the same time.
 
     The first product is checked against float64, and one of each batch is compared with it bit for
-    bit: a difference is silent corruption, and FAIL. Telemetry is read after each interval.
+    bit: a difference is silent corruption, and FAIL. Telemetry is read beside the running products.
     ``on_interval(position in indices, {"t_s", "tflops", "telemetry"})`` is called while it runs.
     Throughput and drift are UNVERIFIED: nothing says what they should be.
     """

@@ -63,6 +63,7 @@ def run(
     on_result: Callable[[Result], object] | None = None,
     on_case: Callable[[Case, int, int], None] | None = None,
     timeout_s: float | None = None,
+    ended: Callable[[], str] = str,
 ) -> list[Result]:
     """Measure what ``names`` say and judge it; one result for each case, in order.
 
@@ -70,7 +71,8 @@ def run(
     is the device of measures of one device; ``world`` the number of ranks of collectives (by
     default every device, or two ranks where all share one). ``target`` is what is judged, by
     default what this device is; another target makes every case INCONCLUSIVE. ``timeout_s`` is the
-    hard limit of each case. ``device`` saves looking again at what ``open_device`` gave.
+    hard limit of each case; from where ``ended()`` answers with a reason, no further case is begun,
+    and is INCONCLUSIVE for it. ``device`` saves looking again at what ``open_device`` gave.
 
     ``on_device`` is called with the device, and ``on_case(case, number, of)`` before each case that
     runs. Raises UnknownMeasure, TargetNotFound, and MissingDependency where there is no torch.
@@ -105,6 +107,9 @@ def run(
     cases = suite.plan(names, opened, effort, size, judged)
     session = Session(ranks, opened, effort, judged, timeout_s)
     for number, case in enumerate(cases, 1):
+        if case.absent is None and (reason := ended()):
+            add(not_run(case, reason))
+            continue
         if on_case is not None and case.absent is None:
             on_case(case, number, len(cases))
         add(session.result(case))

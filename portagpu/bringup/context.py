@@ -55,6 +55,8 @@ class Context:
     shared: bool = False
     """Whether all ranks of the machine share one device."""
     devices: list[Device] = field(default_factory=list)
+    device_count: int = 1
+    """How many there are to open; 1 until the identity gate has counted them."""
     versions: dict[str, str | None] = field(default_factory=dict)
     step: Callable[[str], None] = lambda _: None
     """Says what the check is doing, for whoever watches."""
@@ -66,10 +68,25 @@ class Context:
         return self.gate.amounts[self.effort]
 
     @property
-    def left_s(self) -> float:
-        """Seconds until the gate's limit, at least one."""
-        limit_s: float = self.amounts["limit_s"]
-        return max(1.0, limit_s - (time.monotonic() - self.started_s))
+    def limit_s(self) -> float:
+        """Seconds for one device, or for the gate where it does not go by devices.
+
+        What a check runs has it for itself, whatever the gate has used up: a device that is given
+        less than the start of its runtime takes would be blamed for the others.
+        """
+        stated: float = self.amounts["limit_s"]
+        return stated
+
+    def time_is_up(self) -> str:
+        """Why the gate begins nothing more, in one clause; empty while it has time.
+
+        Its time is ``limit_s``, and ``device_s`` for every device after the first.
+        """
+        further: float = self.amounts.get("device_s", 0.0) * (self.device_count - 1)
+        limit_s = self.limit_s + further
+        if time.monotonic() - self.started_s < limit_s:
+            return ""
+        return f"not run: the gate {self.gate.id} has used up its {limit_s:g} s"
 
     def result(
         self,

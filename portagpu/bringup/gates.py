@@ -31,7 +31,8 @@ class Gate:
 
     ``check`` names a generator function "module:name" that takes a Context and yields Results;
     ``needs`` are the ids of gates without whose success this one is not run. ``amounts`` holds,
-    for each effort, ``limit_s`` (the gate's time limit in seconds) and what its check reads.
+    for each effort, ``limit_s`` (the gate's time limit in seconds), where it goes by devices
+    ``device_s`` (how much longer it is for each one after the first), and what its check reads.
     ``replay`` names the function that judges a recording, None where only a machine can be judged.
     """
 
@@ -96,9 +97,11 @@ def _gate(entry: Mapping[str, Any], where: str, earlier: list[str]) -> Gate:
         if need not in earlier:
             raise PortagpuError(f"{where}.needs {need!r}, which is no earlier gate")
     for effort in EFFORTS:
-        limit = entry.get(effort, {}).get("limit_s")
-        if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
-            raise PortagpuError(f"{where}.{effort}.limit_s must be a number of seconds above 0")
+        amounts = entry.get(effort, {})
+        for key in ("limit_s", *({"device_s"} & set(amounts))):
+            limit = amounts.get(key)
+            if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
+                raise PortagpuError(f"{where}.{effort}.{key} must be a number of seconds above 0")
     return Gate(
         id=entry["id"],
         title=entry["title"],

@@ -9,6 +9,7 @@ and float32 with MIOpen.
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -34,6 +35,7 @@ _OPERATIONS: Final = (
     "mkldnn.rnn",
 )
 """Below ``torch.backends``; those called cuda and cudnn are HIP's and MIOpen's in a ROCm build."""
+_OVERRIDE: Final = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
 _SIZE: Final = 512
 _VALUES: Final = (1 + 2.0**-12, 1 + 2.0**-9 + 2.0**-23)
 """Two numbers that tell the arithmetics apart, since a product with 1 rounds nothing else."""
@@ -79,6 +81,16 @@ class Float32Switch:
 
     def __exit__(self, *_: object) -> None:
         self._before.restore()
+
+
+def switched_by_variable() -> str:
+    """The variable that has torch start with rounded float32 products, NAME=value; empty if none.
+
+    NVIDIA's containers set it. Source: aten/src/ATen/Context.h, ``allow_tf32_cublas_override``;
+    torch takes "1" for true (c10/util/env.h, ``check_env``).
+    """
+    value = os.environ.get(_OVERRIDE, "")
+    return f"{_OVERRIDE}={value}" if value == "1" else ""
 
 
 def _set(fast: bool) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import Unsupported
 from portagpu.precision.levels import Recipe
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
 
     from portagpu.precision.model import Precision
@@ -16,6 +19,27 @@ if TYPE_CHECKING:
 _OUT: Final = ("bfloat16", "float16", "float32")
 _MULTIPLE: Final = 16
 """Of it torch wants K and N (pytorch, aten/src/ATen/native/cuda/ScaledBlas.cpp)."""
+
+
+@contextmanager
+def wide_partial_sums() -> Iterator[None]:
+    """No partial sum of a 16-bit product is rounded to 16 bits inside the block.
+
+    By default torch allows it on GPUs: a library that splits K between blocks writes what each of
+    them came to in the dtype of the product.
+    """
+    import torch
+
+    switches = torch.backends.cuda.matmul
+    names = [f"allow_{kind}_reduced_precision_reduction" for kind in ("fp16", "bf16")]
+    before = [getattr(switches, name) for name in names]
+    for name in names:
+        setattr(switches, name, False)
+    try:
+        yield
+    finally:
+        for name, value in zip(names, before, strict=True):
+            setattr(switches, name, value)
 
 
 def scaled_matmul(

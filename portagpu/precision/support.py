@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from portagpu.precision.formats import FP8_NAMES
+from portagpu.precision.formats import FLAVOURS, FP8_NAMES
 from portagpu.precision.levels import Support
 
 if TYPE_CHECKING:
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from portagpu.precision.model import Precision
 
 _RUNS: Final = (Support.NATIVE, Support.EMULATED)
-_REFUSED: Final = (RuntimeError, TypeError, NotImplementedError)
-"""What torch raises for a dtype that an operation does not have."""
+_REFUSED: Final = (RuntimeError, TypeError, ValueError, NotImplementedError)
+"""What torch raises for a dtype that an operation does not have: ``TORCH_CHECK_VALUE`` in
+aten/src/ATen/native/cuda/ScaledBlas.cpp is a ValueError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +75,20 @@ def _store(dtype: torch.dtype, device: torch.device) -> None:
 
 
 def _compute(dtype: torch.dtype, device: torch.device) -> None:
-    """A product of ones: scaled for fp8, of matrices for floats, else element by element."""
+    """A product of ones: scaled for fp8, of matrices for floats, else element by element.
+
+    An fp8 dtype meets the e4m3 of its flavour: cuBLASLt multiplies no two matrices of e5m2
+    (ScaledBlas.cpp, "Multiplication of two Float8_e5m2 matrices is not supported").
+    """
     import torch
 
     ones = torch.ones(16, 16, device=device).to(dtype)
-    if str(dtype).removeprefix("torch.") in FP8_NAMES:
+    name = str(dtype).removeprefix("torch.")
+    if name in FP8_NAMES:
         one = torch.ones((), device=device)
-        result = torch._scaled_mm(ones, ones.t(), one, one, out_dtype=torch.bfloat16)
+        e4m3 = next(pair[0] for pair in FLAVOURS.values() if name in pair)
+        other = torch.ones(16, 16, device=device).to(getattr(torch, e4m3)).t()
+        result = torch._scaled_mm(ones, other, one, one, out_dtype=torch.bfloat16)
         expected = 16
     elif dtype.is_floating_point:
         result, expected = ones @ ones, 16

@@ -47,6 +47,7 @@ def conform(
     on_start: Callable[[str, int, int], None] | None = None,
     on_machine: Callable[[Machine], None] | None = None,
     folder: Path | None = None,
+    ended: Callable[[], str] = str,
 ) -> list[Result]:
     """Run the cases against ``backend`` (by default the one for this machine), in a child process.
 
@@ -57,14 +58,15 @@ def conform(
 
     ``on_result`` gets every result as it comes, ``on_start(id, number, total)`` every case before
     it runs, ``on_machine`` what was opened. On Ctrl-C the child is ended and KeyboardInterrupt
-    raised; ``on_result`` has had all results by then. ``folder`` holds other case files.
+    raised; ``on_result`` has had all results by then. ``folder`` holds other case files. From where
+    ``ended()`` answers with a reason no further case is begun, and is INCONCLUSIVE for it.
 
     Raises BackendNotFound, TargetNotFound, SelectionError for a selection without cases, and
     SuiteError when the child cannot run.
     """
     from portagpu.suite.runner import Callbacks, Request, run
 
-    request = Request(backend, target, selection, timeout_s, folder)
+    request = Request(backend, target, selection, timeout_s, folder, ended)
     return run(request, Callbacks(on_result, on_start, on_machine))
 
 

@@ -132,6 +132,11 @@ def elsewhere(case: Listed, machine: Machine, target: Judged) -> Result:
     return _result(case, Verdict.INCONCLUSIVE, f"this machine is {machine.name}, not {target.id}")
 
 
+def not_begun(case: Listed, reason: str) -> Result:
+    """The result of a case that a run had no time left for."""
+    return _result(case, Verdict.INCONCLUSIVE, reason)
+
+
 def broken_file(name: str, reason: str) -> Result:
     """The error of a case file, or of a declaration in it."""
     return Result(

@@ -124,6 +124,8 @@ class Machine:
     arch: str
     capabilities: frozenset[str]
     target: Judged | None
+    start_s: float = 0.0
+    """Seconds that a world of ranks may need before its time limit begins."""
     overrides: tuple[Override, ...] = ()
     versions: Mapping[str, str | None] = field(default_factory=dict)
 

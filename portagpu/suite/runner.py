@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.contents import check_installation, missing_cases
+from portagpu.contract import Capability
 from portagpu.errors import BackendNotFound
 from portagpu.paths import matrix_dir
 from portagpu.suite.child import Child, SuiteError
@@ -18,6 +19,7 @@ from portagpu.suite.judge import (
     excused,
     gone,
     judge,
+    not_begun,
     unexplained,
     unjudged,
     unused,
@@ -45,6 +47,7 @@ class Request:
     selection: Selection = EVERYTHING
     timeout_s: float = 60.0
     folder: Path | None = None
+    ended: Callable[[], str] = str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,7 @@ class _Run:
         self.set_aside: set[str] = set()
         self.machine: Machine | None = None
         self.pending: list[Listed] = []
+        self.ended = ""
         self.total = 0
         self._all_children()
 
@@ -130,7 +134,7 @@ class _Run:
         elsewhere = self.wanted is not None and self.machine is not None
         here = self.machine.target if self.machine is not None else None
         away = elsewhere and (here is None or self.wanted is None or here.id != self.wanted.id)
-        return self.request.selection.partial or away
+        return bool(self.request.selection.partial or away or self.ended)
 
     def _open(self, child: Child, first: bool) -> Machine:
         """Read which cases there are, and have the child open the device."""
@@ -183,7 +187,7 @@ class _Run:
         """Take results until the child is done, dies, or a case runs out of its time."""
         running: Listed | None = None
         while True:
-            limit_s = STARTUP_LIMIT_S if running is None else self._limit(running)
+            limit_s = STARTUP_LIMIT_S if running is None else self._limit(running, machine)
             try:
                 event = child.event(limit_s)
             except TimeoutError:
@@ -205,6 +209,13 @@ class _Run:
             elif event["event"] == "result" and running is not None:
                 self._settle(running, event, machine)
                 running = None
+                self.ended = self.request.ended()
+                if self.ended and self.pending:
+                    child.kill()
+                    for case in self.pending:
+                        self._emit(not_begun(case, self.ended))
+                    self.pending = []
+                    return
             elif event["event"] == "done":
                 return
 
@@ -240,8 +251,10 @@ class _Run:
     def _case(self, full: str) -> Listed:
         return next(each for each in self.pending if each.id == full)
 
-    def _limit(self, case: Listed) -> float:
-        return case.timeout_s or self.request.timeout_s
+    def _limit(self, case: Listed, machine: Machine) -> float:
+        """A case on ranks may start two worlds: one for all its parameters, and one of its own."""
+        starts = 2 if Capability.COLLECTIVES in case.capability else 0
+        return (case.timeout_s or self.request.timeout_s) + starts * machine.start_s
 
 
 def _known(only: Sequence[str], cases: Sequence[Listed]) -> tuple[str, ...]:

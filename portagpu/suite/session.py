@@ -89,6 +89,7 @@ def machine_of(gpu: Backend) -> dict[str, Any]:
         "arch": str(gpu.arch),
         "capabilities": sorted(str(each) for each in gpu.capabilities),
         "target": None if gpu.target is None else Judged.of(gpu.target).to_json(),
+        "start_s": float(gpu.plugin.start_s),
         "overrides": [asdict(each) for each in gpu.plugin.overrides],
         "versions": {**gpu.versions, "comm": gpu.comm.version},
     }

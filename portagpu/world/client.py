@@ -170,7 +170,8 @@ class Ranks:
         ``function`` is "package.module:name" or "/path/to/file.py:name"; it gets a
         :class:`portagpu.world.Rank` and returns something JSON can hold. ``indices`` are
         the device of each rank (default: its rank). With ``group``, torch.distributed is
-        initialised on the backend's library. At ``timeout_s`` every rank that is left is killed.
+        initialised on the backend's library. ``timeout_s`` after all ranks have opened their device
+        and joined, for which they have ``Plugin.start_s`` more, every rank that is left is killed.
         ``lost`` are ranks that the function ends or stops on purpose: nobody is stopped for what
         becomes of them, and they are ended when the others have returned.
         ``on_step(rank, name, data)`` is called for every step a rank announces.
@@ -227,6 +228,9 @@ class Ranks:
                 raise PortagpuError(f"the rank server cannot run: {message['fatal']}")
             if "ranks" in message:
                 return message
+            if "start_s" in message:
+                deadline += message["start_s"]
+                continue
             if on_step is not None:
                 on_step(message["rank"], message["step"], message["data"])
 

@@ -34,6 +34,8 @@ class Rank:
         self.rank = rank
         self.world = world
         self.gpu = gpu
+        self.broke_group = False
+        """Set by a function that breaks a group on purpose, which then cannot be left in order."""
         self._pipe = pipe
 
     def step(self, name: str, **data: Any) -> None:
@@ -177,11 +179,13 @@ def _work(request: dict[str, Any], post: Post) -> None:
             store=store,
             rank=post.rank,
             world_size=world,
-            timeout=timedelta(seconds=float(request["timeout_s"])),
+            timeout=timedelta(seconds=float(request["timeout_s"]) + request["start_s"]),
             **options,
         )
+    send(post.pipe, {"ready": True})
     function = load_function(request["function"])
-    value = function(Rank(post.rank, world, gpu, post.pipe), **request["arguments"])
+    me = Rank(post.rank, world, gpu, post.pipe)
+    value = function(me, **request["arguments"])
     try:
         send(post.pipe, {"value": value})
     except (TypeError, ValueError, RecursionError) as error:
@@ -196,6 +200,6 @@ def _work(request: dict[str, Any], post: Post) -> None:
         stay = [rank for rank in range(world) if rank not in request["lost"]]
         others = [f"portagpu/returned/{rank}" for rank in stay]
         store.wait(others, timedelta(days=1))
-        if not request["lost"]:
+        if not request["lost"] and not me.broke_group:
             # what a lost rank left unfinished would be waited for
             dist.destroy_process_group()

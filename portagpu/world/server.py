@@ -56,6 +56,8 @@ class _Child:
     error: str = ""
     where: str = ""
     in_collective: bool = False
+    ready: bool = False
+    """Whether it has opened its device and joined the group."""
     returned: bool = False
     """Whether its function returned; the rank then waits for the others and leaves the group."""
     open: bool = True
@@ -112,7 +114,9 @@ class _World:
 
     def _watch(self) -> None:
         """Read until every rank is gone, the deadline, or the grace after a failure."""
-        deadline = time.monotonic() + float(self.request["timeout_s"])
+        limit_s = float(self.request["timeout_s"])
+        deadline = time.monotonic() + self.request["start_s"] + limit_s
+        starting = True
         with selectors.DefaultSelector() as selector:
             selector.register(self.control, selectors.EVENT_READ, None)
             for child in self.children:
@@ -132,6 +136,9 @@ class _World:
                     else:
                         self._read(child, selector)
                 self._collect(selector)
+                if starting and all(child.ready or child.ended for child in self.children):
+                    starting = False
+                    deadline = min(deadline, time.monotonic() + limit_s)
                 if os.getppid() != self.client:
                     self.abandoned = True
                     return
@@ -165,6 +172,8 @@ class _World:
             child.state, child.error = "raised", message["raised"]
             child.in_collective = message["in_collective"]
             self._failed(child)
+        elif "ready" in message:
+            child.ready = True
         elif "value" in message:
             child.returned, child.value = True, message["value"]
         else:
@@ -233,7 +242,11 @@ class _World:
             if child.state == "stopped":
                 child.error = "was stopped, because another rank had failed"
             elif child.state == "hung":
-                child.error = f"did not finish within {self.request['timeout_s']:g} s"
+                limit_s = self.request["timeout_s"]
+                child.error = f"did not finish within {limit_s:g} s"
+                if not child.ready:
+                    within_s = limit_s + self.request["start_s"]
+                    child.error = f"had not opened its device and joined within {within_s:g} s"
 
     @property
     def culprit(self) -> int | None:
@@ -344,16 +357,24 @@ def main() -> int:
                 return 0
 
 
-def _prepare(name: str | None) -> None:
-    """Import once what every rank would import; whatever is wrong is for the ranks to say."""
+def _prepare(name: str | None) -> float:
+    """Import once what every rank would import; the seconds that the backend's start may take.
+
+    Whatever is wrong is for the ranks to say.
+    """
+    start_s = 0.0
     with contextlib.suppress(Exception):
-        plugin(resolve(name)).prepare()
+        found = plugin(resolve(name))
+        start_s = max(0.0, float(found.start_s))
+        found.prepare()
+    return start_s
 
 
 def _serve(request: dict[str, Any], reply: int) -> bool:
     """Run one world and answer; False when there is nobody left to answer."""
-    _prepare(request["backend"])
+    request["start_s"] = _prepare(request["backend"])
     try:
+        send(reply, {"start_s": request["start_s"]})
         world = _World(request, 0, reply)
         outcome = world.run()
         if not world.abandoned:

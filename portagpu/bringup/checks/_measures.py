@@ -21,9 +21,13 @@ def measure_devices(context: Context, names: Sequence[str]) -> Iterator[Result]:
 
     A value that was wrong is a FAIL of its measure; the result "values" says that none was.
     """
-    by_device = {device.name: _measure(context, names, device) for device in context.devices}
-    for device, found in by_device.items():
-        yield from adopted(context, found, device if len(by_device) > 1 else None)
+    by_device: dict[str, list[Result]] = {}
+    for device in context.devices:
+        if spent := context.time_is_up():
+            yield context.result("measures", Verdict.INCONCLUSIVE, spent, device=device.name)
+            continue
+        found = by_device[device.name] = _measure(context, names, device)
+        yield from adopted(context, found, device.name if len(context.devices) > 1 else None)
     yield from unlike_peers(context, by_device)
 
 
@@ -39,7 +43,7 @@ def _measure(context: Context, names: Sequence[str], device: Device) -> list[Res
         effort=bench.Effort(context.effort),
         target=context.wanted,
         on_case=show,
-        timeout_s=context.left_s,
+        ended=context.time_is_up,
     )
 
 

@@ -26,6 +26,9 @@ def check(context: Context) -> Iterator[Result]:
             "world", Verdict.SKIP, "one device: there is nothing to communicate with"
         )
         return
+    if spent := context.time_is_up():
+        yield context.result("world", Verdict.INCONCLUSIVE, spent)
+        return
     effort = bench.Effort(context.effort)
     found = bench.run(
         ["collectives"],
@@ -35,18 +38,17 @@ def check(context: Context) -> Iterator[Result]:
         effort=effort,
         target=context.wanted,
         on_case=lambda case, number, of: context.step(f"{case.id} ({number} of {of})"),
-        timeout_s=context.left_s,
+        ended=context.time_is_up,
     )
     yield from adopted(context, found, None)
+    if spent := context.time_is_up():
+        yield context.result("ranks", Verdict.INCONCLUSIVE, spent)
+        return
 
     def compare() -> bench.Comparison:
         context.step(f"each of {world} ranks in turn")
         return bench.compare_ranks(
-            context.ranks,
-            backend=context.backend,
-            world=world,
-            effort=effort,
-            timeout_s=context.left_s,
+            context.ranks, backend=context.backend, world=world, effort=effort
         )
 
     for result in confirmed(compare):

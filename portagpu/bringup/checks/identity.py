@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from portagpu import registry
 from portagpu.arch import base_name
 from portagpu.bringup.context import Device
 from portagpu.bringup.recorded import equal_parts, names, recorded_devices, whole_target
 from portagpu.bringup.reported import Subject, compare
+from portagpu.errors import BackendNotFound
 from portagpu.host.gpus import PCI_DEVICES
 from portagpu.host.kfd import NODES
 from portagpu.results import Verdict
@@ -28,27 +30,33 @@ _DESCRIBE = "portagpu.bringup.device:describe"
 
 def check(context: Context) -> Iterator[Result]:
     """Open every device in a rank of its own; count, compare, and match with the target."""
-    count = 1
-    index = 0
-    while index < count:
+    try:
+        count = context.device_count = registry.count(context.backend or "")
+    except BackendNotFound as error:
+        yield context.judge("device", False, str(error), device=context.backend)
+        return
+    for index in range(count):
+        if spent := context.time_is_up():
+            name = f"{context.backend} device {index}"
+            yield context.result("device", Verdict.INCONCLUSIVE, spent, device=name)
+            break
         context.step(f"device {index}")
         outcome = context.ranks.run(
             _DESCRIBE,
             backend=context.backend,
             indices=[index],
             group=False,
-            timeout_s=context.left_s,
+            timeout_s=context.limit_s,
         )
         if not outcome.ok:
             yield context.failure("device", outcome, f"{context.backend} device {index}")
         else:
             facts = outcome.values[0]
-            count = facts["count"]
             device = Device(index, facts["device"], facts)
             context.devices.append(device)
             yield _device(context, device)
-        index += 1
-    yield _count(context, count)
+    else:
+        yield _count(context, count)
     if context.devices:
         yield from _target(context)
     if len(context.devices) > 1:

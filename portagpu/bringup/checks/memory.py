@@ -19,7 +19,10 @@ _WORD_BYTES: Final = 8
 def check(context: Context) -> Iterator[Result]:
     """The pattern test on every device, over the amount that the gate states."""
     for device in context.devices:
-        yield _patterns(context, device)
+        if spent := context.time_is_up():
+            yield context.result("patterns", Verdict.INCONCLUSIVE, spent, device=device.name)
+        else:
+            yield _patterns(context, device)
 
 
 def _patterns(context: Context, device: Device) -> Result:
@@ -39,7 +42,7 @@ def _patterns(context: Context, device: Device) -> Result:
         backend=context.backend,
         indices=[device.index],
         group=False,
-        timeout_s=context.left_s,
+        timeout_s=context.limit_s,
         on_step=lambda rank, name, data: context.step(f"{device.name}: {name} over {stated}"),
     )
     if not outcome.ok:

@@ -24,7 +24,8 @@ def check(context: Context) -> Iterator[Result]:
 
     try:
         selection = Selection(smoke=context.amounts["smoke"])
-        conform(context.backend, selection=selection, on_result=keep)
+        ended = context.time_is_up
+        conform(context.backend, selection=selection, on_result=keep, ended=ended)
     except KeyboardInterrupt:
         # what was judged before the interrupt stays part of the run
         yield from found

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu import bench
 from portagpu.bringup.checks._measures import measure_devices
+from portagpu.results import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 def check(context: Context) -> Iterator[Result]:
     """Matrix products per dtype, then all devices under load at once for the stated seconds."""
     yield from measure_devices(context, ["gemm"])
+    if spent := context.time_is_up():
+        yield context.result("sustained", Verdict.INCONCLUSIVE, spent)
+        return
     seconds = context.amounts["seconds"]
 
     def show(position: int, interval: Mapping[str, Any]) -> None:
@@ -31,7 +35,6 @@ def check(context: Context) -> Iterator[Result]:
         backend=context.backend,
         indices=[device.index for device in context.devices],
         on_interval=show,
-        timeout_s=context.left_s,
     ):
         for result in each.results:
             yield context.adopt(result)
