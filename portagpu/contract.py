@@ -22,7 +22,7 @@ from portagpu.training import Ranges, Training
 from portagpu.variables import Variables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     import torch
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from portagpu.sizing import Sizing
     from portagpu.target import Target
 
-CONTRACT: Final = (1, 1)
+CONTRACT: Final = (1, 2)
 """(major, minor): a new minor adds optional members; a new major changes what is required."""
 
 
@@ -165,6 +165,10 @@ class Backend(Training, ABC):
         self.versions = description.versions
         self._ranges = Ranges()
 
+    current_index: ClassVar[Callable[[], int] | None] = None
+    """torch's function for the index of the device of this kind that is current in this thread;
+    None where torch has no current device (a CPU). Since contract 1.2."""
+
     def __repr__(self) -> str:
         product = self.product or "unknown product"
         return f"<{self.name} backend on {self.device}: {product} ({self.arch})>"
@@ -291,7 +295,8 @@ class Plugin(ABC):
     vendor: ClassVar[str] = ""
     """Whose GPUs these are, as ``portagpu.inventory`` calls it; empty for a CPU."""
     shared: ClassVar[bool] = False
-    """True where all ranks of a machine share one device, so that any index opens it (a CPU)."""
+    """True where all ranks of a machine share one device, so that any index opens it (a CPU). It
+    counts as several devices where a launcher has several ranks (``portagpu.sharing``)."""
     variables: ClassVar[Variables] = Variables()
     """The vendor's names of variables for what every stack can do; since contract 1.1."""
     overrides: ClassVar[tuple[Override, ...]] = ()
@@ -309,6 +314,13 @@ class Plugin(ABC):
     @abstractmethod
     def open(self, index: int) -> Backend:
         """Open the device of that index (among the visible ones). Imports torch."""
+
+    def current_index(self) -> int | None:
+        """The index of torch's current device of this kind, None where torch has opened none yet.
+
+        Since contract 1.2. Imports no torch and opens no device.
+        """
+        return None
 
     def prepare(self) -> None:  # noqa: B027 - nothing to import is a fair answer
         """Import what :meth:`open` needs, and open nothing.

@@ -41,8 +41,8 @@ def device_count() -> int:
 
 
 def current_device() -> int:
-    """The index of the current device."""
-    return backend().index
+    """The index of the current device; torch takes it as ``device`` too, on a CPU as well."""
+    return backend().current_device()
 
 
 def set_device(device: int | str | torch.device) -> None:

@@ -19,6 +19,8 @@ from portagpu.precision import Support
 from portagpu.precision.float32 import Float32Switch, arithmetic_of, multiply_by
 from portagpu.precision.products import scaled_matmul
 from portagpu.precision.support import dtype_support
+from portagpu.sharing import shared_count
+from portagpu.tracing import run_by_the_compiler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,9 +60,13 @@ class Training:
         def generator(self) -> torch.Generator: ...
         def annotate(self, name: str) -> AbstractContextManager[Any]: ...
 
+    @run_by_the_compiler
     def device_count(self) -> int:
-        """The number of devices of this backend: at least 1."""
-        return self.plugin.count()
+        """The number of devices of this backend: at least 1.
+
+        A device that all ranks share counts as often as :func:`portagpu.sharing.shared_count` says.
+        """
+        return max(self.plugin.count(), shared_count() if self.plugin.shared else 1)
 
     def current_device(self) -> int:
         """The index of this device."""

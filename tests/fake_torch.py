@@ -157,6 +157,7 @@ def _functions(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver) -> None:
         "_cuda_getDeviceCount": lambda: len(driver.gpus),
         "_cuda_getDevice": lambda: driver.current,
         "_cuda_setDevice": driver.set_device,
+        "_accelerator_getDeviceIndex": lambda: driver.current,
         "_cuda_synchronize": lambda: driver.call("synchronize", driver.current),
         "_cuda_memoryStats": driver.memory_stats,
         "_cuda_resetPeakMemoryStats": lambda index: driver.call("reset_peak", index),

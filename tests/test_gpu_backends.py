@@ -86,6 +86,7 @@ def use_all(handle, driver):
     values = {
         "device_count": (handle.device_count(), 2),
         "current_device": (handle.current_device(), 1),
+        "current_index": (handle.current_index(), driver.current),
         "get_device_name": (
             handle.get_device_name(),
             handle.get_device_properties().name or handle.product,

@@ -8,6 +8,7 @@ import torch
 
 from portagpu.contract import Backend
 from portagpu_cpu import identity, memory
+from portagpu_cpu.index import index_of
 from portagpu_cpu.queues import CpuEvent, CpuStream, Current, Using
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ class CpuBackend(Backend):
 
     How it differs from a GPU, all in one place:
 
-    - ``device_count()`` is 1 and any index opens the same device, which all ranks share.
+    - Any index opens the same device, which all ranks share. ``device_count()`` is 1, or as many as
+      ``portagpu.sharing.shared_count`` says; so many ranks have each an index of their own.
+    - ``current_device()`` is a ``CpuIndex``: a number that torch also takes for a device.
     - Work is done when a call returns: ``synchronize`` has nothing to wait for, and streams order
       work that is already done. Streams and events are this package's own.
     - ``Event`` takes the time on the monotonic clock.
@@ -41,6 +44,11 @@ class CpuBackend(Backend):
         description, self._properties = identity.describe(index)
         super().__init__(plugin, description)
         self._current = Current(self.device)
+
+    def current_device(self) -> int:
+        """The index of this device, which torch takes as ``device`` too; see ``CpuIndex``."""
+        number: int = index_of(self.index)
+        return number
 
     def activate(self) -> None:
         """torch's calls without a device already use the CPU."""
