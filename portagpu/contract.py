@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from portagpu.collectives.comm import Comm
     from portagpu.compile.toolchain import Toolchain
     from portagpu.inventory import Findings
+    from portagpu.objects import Event as EventType
+    from portagpu.objects import Stream as StreamType
     from portagpu.precision import Precision
     from portagpu.sizing import Sizing
     from portagpu.target import Target
@@ -60,6 +62,11 @@ class Capability(StrEnum):
     """``autocast`` and ``GradScaler``: mixed precision."""
     COLLECTIVES = "collectives"
     """``comm``: process groups over the vendor's communication library."""
+    EXTERNAL_STREAMS = "external-streams"
+    """``ExternalStream``: streams of other libraries. Since contract 1.2."""
+    ALLOCATOR = "allocator"
+    """``memory_snapshot`` and its record and dump, ``MemPool``, ``use_mem_pool`` and
+    ``set_per_process_memory_fraction``: torch's caching allocator. Since contract 1.2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +124,11 @@ class Description:
 class Backend(Training, ABC):
     """One device, opened for life.
 
-    The attributes are those of :class:`Description`. A subclass gives the primitives below and
-    nothing else: what training code calls under torch's names is written once over them, in
-    :class:`portagpu.training.Training`. Every primitive either does what its docstring says on
-    this device, or raises :class:`portagpu.Unsupported` when the capability it belongs to is not
-    claimed. None of them may be a silent no-op.
+    The attributes are those of :class:`Description`. A subclass gives the primitives below, and
+    those of :class:`portagpu.optional.Optional` that its device has: what training code calls under
+    torch's names is written once over them, in :class:`portagpu.training.Training`. Every primitive
+    either does what its docstring says on this device, or raises :class:`portagpu.Unsupported` when
+    the capability it belongs to is not claimed. None of them may be a silent no-op.
 
     Handles compare by identity and are safe to use from several threads as far as torch is.
     """
@@ -164,6 +171,8 @@ class Backend(Training, ABC):
         self.part = description.part
         self.versions = description.versions
         self._ranges = Ranges()
+
+    _known_capabilities = tuple(Capability)
 
     current_index: ClassVar[Callable[[], int] | None] = None
     """torch's function for the index of the device of this kind that is current in this thread;
@@ -217,14 +226,14 @@ class Backend(Training, ABC):
         """The device's default random number generator, the one that ``torch.rand`` uses there."""
 
     @abstractmethod
-    def Stream(self, priority: int = 0) -> Any:  # noqa: N802 - torch's name
+    def Stream(self, priority: int = 0) -> StreamType:  # noqa: N802 - torch's name
         """A new stream, with torch's ``synchronize``, ``query``, ``wait_*`` and ``record_event``.
 
         A lower ``priority`` is more urgent. Raises Unsupported where STREAMS is not claimed.
         """
 
     @abstractmethod
-    def current_stream(self) -> Any:
+    def current_stream(self) -> StreamType:
         """The stream that work is put on now. Raises Unsupported where STREAMS is not claimed."""
 
     @abstractmethod
@@ -234,7 +243,7 @@ class Backend(Training, ABC):
     @abstractmethod
     def Event(  # noqa: N802 - torch's name
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
-    ) -> Any:
+    ) -> EventType:
         """A new event: ``record``, ``wait``, ``query``, ``synchronize``, ``elapsed_time``.
 
         ``start.elapsed_time(end)`` is in milliseconds, needs ``enable_timing`` on both, and is

@@ -57,7 +57,13 @@ for _name in _OPERATIONS:
     setattr(CpuIndex, f"__{_name}__", _of_int(f"__{_name}__"))
 
 
+_made: Final[dict[int, CpuIndex]] = {}
+
+
 @run_by_the_compiler
 def index_of(index: int) -> Any:
     """The CpuIndex of that number; type checkers are to take it for the int that it stands for."""
-    return CpuIndex(index)
+    try:
+        return _made[index]
+    except KeyError:
+        return _made.setdefault(index, CpuIndex(index))
