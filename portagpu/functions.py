@@ -230,7 +230,8 @@ def GradScaler(  # noqa: N802 - torch's name
 class annotate(ContextDecorator):  # noqa: N801 - a function in every other respect
     """Mark the block, or the decorated function, as ``name`` for the vendor's profiler.
 
-    The device is asked when the block is entered, so that decorating a function opens none.
+    The device is asked when the block is entered, so that decorating a function opens none. Inside
+    ``torch.compile`` nothing is marked: the compiler fuses across the block.
     """
 
     def __init__(self, name: str) -> None:
@@ -241,9 +242,13 @@ class annotate(ContextDecorator):  # noqa: N801 - a function in every other resp
         return annotate(self.name)
 
     def __enter__(self) -> None:
-        block = backend().annotate(self.name)
-        block.__enter__()
-        self._open.append(block)
+        handle = backend()
+        import torch
+
+        if not torch.compiler.is_compiling():
+            block = handle.annotate(self.name)
+            block.__enter__()
+            self._open.append(block)
 
     def __exit__(
         self,
@@ -251,7 +256,8 @@ class annotate(ContextDecorator):  # noqa: N801 - a function in every other resp
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._open.pop().__exit__(kind, error, traceback)
+        if self._open:
+            self._open.pop().__exit__(kind, error, traceback)
 
 
 def mark(msg: str) -> None:

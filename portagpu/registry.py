@@ -11,7 +11,7 @@ import copyreg
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING, Final, SupportsIndex, cast
+from typing import TYPE_CHECKING, Final, SupportsIndex
 
 from portagpu.candidates import plugin, status, statuses
 from portagpu.contract import Backend
@@ -52,10 +52,10 @@ class _Nothing:
     """
 
 
-_NOTHING: Final = cast("Backend", _Nothing())
+_NOTHING: Final = _Nothing()
 
 _handles: dict[tuple[str, int], Backend] = {}
-_current: Backend = _NOTHING
+_current: Backend | _Nothing = _NOTHING
 _of_default: dict[int, Backend] = {}
 """Handles of the default backend by index, as they are asked for."""
 _default_name: str | None = None
@@ -162,7 +162,7 @@ def backend(name: str | None = None, index: int | None = None) -> Backend:
     if name is None:
         if index is None:
             current = _current
-            if current is _NOTHING:
+            if isinstance(current, _Nothing):
                 return _default()
             current_index = type(current).current_index
             return current if current_index is None else _numbered(current_index())
@@ -179,7 +179,7 @@ def _default() -> Backend:
     """Open the default backend's current device, which is torch's where torch opened one."""
     global _current
     with _lock:
-        if _current is _NOTHING:
+        if isinstance(_current, _Nothing):
             name = _name_of_default()
             _current = _open(name, plugin(name).current_index() or 0)
         return _current
@@ -199,7 +199,7 @@ def _name_of_default() -> str:
     """The default backend's name, chosen once: a rank that uses device 3 never opens device 0."""
     global _default_name
     with _lock:
-        if _current is not _NOTHING:
+        if not isinstance(_current, _Nothing):
             return _current.name
         if _default_name is None:
             _default_name = resolve()
@@ -211,7 +211,7 @@ def is_initialized() -> bool:
 
     A device that torch opened without this package counts too.
     """
-    if _current is not _NOTHING:
+    if not isinstance(_current, _Nothing):
         return True
     try:
         return plugin(_name_of_default()).current_index() is not None
@@ -280,7 +280,7 @@ def at(device: SupportsIndex | str | torch.device | None) -> Backend:
     if device is None:
         return backend()
     current = _current
-    if type(device) is int and current is not _NOTHING:
+    if type(device) is int and not isinstance(current, _Nothing):
         known = _handles.get((current.name, device))
         if known is not None:
             return known
@@ -295,7 +295,7 @@ def _of_device(device: str | torch.device) -> Backend:
     import torch
 
     wanted = torch.device(device)
-    opened = _current is not _NOTHING
+    opened = not isinstance(_current, _Nothing)
     if wanted.index is None or (opened and wanted.type != backend().device.type):
         found = backend()
     else:

@@ -227,7 +227,10 @@ class Training(Optional):
         return len(ranges)
 
     def mark(self, msg: str) -> None:
-        """Mark this moment for the vendor's profiler, as ``torch.cuda.nvtx.mark`` does."""
+        """Mark this moment for the vendor's profiler, as ``torch.cuda.nvtx.mark`` does.
+
+        Nothing inside ``torch.compile``.
+        """
         with self.annotate(msg):
             pass
 

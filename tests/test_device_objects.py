@@ -14,8 +14,6 @@ torch = pytest.importorskip("torch")
 
 import portagpu as pg
 from portagpu import registry
-from tests import fake_torch
-from tests.recorded_gpus import ALL
 from tests.registry_state import forget
 
 SCRIPT = """
@@ -89,36 +87,28 @@ def _on_the_cpu(monkeypatch):
     monkeypatch.setenv("PORTAGPU_BACKEND", "cpu")
 
 
+def mypy_on(folder, text):
+    """What mypy --strict says of that script; torch's own functions may be untyped."""
+    pytest.importorskip("mypy")
+    (folder / "script.py").write_text(text, encoding="utf-8")
+    words = ("--strict", "--config-file", os.devnull, "--cache-dir", str(folder / "cache"))
+    return subprocess.run(
+        [sys.executable, "-m", "mypy", *words, "script.py"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=folder,
+    ).stdout
+
+
 def test_mypy_strict_knows_the_types(tmp_path):
-    pytest.importorskip("mypy")
-    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
-    found = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull, "--cache-dir"]
-        + [str(tmp_path / "cache"), str(tmp_path / "script.py")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=tmp_path,
+    found = mypy_on(tmp_path, SCRIPT)
+    assert "Success: no issues found" in found, found
+    found = mypy_on(
+        tmp_path, f"{SCRIPT}\nbad: str = event.elapsed_time(event)\nstep('x', times=2)\n"
     )
-    # torch's own functions may be untyped; ours are not
-    assert found.returncode == 0, found.stdout
-
-
-def test_mypy_sees_a_wrong_use(tmp_path):
-    pytest.importorskip("mypy")
-    wrong = SCRIPT + "\nbad: str = event.elapsed_time(event)\nstep('x', times=2)\n"
-    (tmp_path / "script.py").write_text(wrong, encoding="utf-8")
-    found = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull, "--cache-dir"]
-        + [str(tmp_path / "cache"), str(tmp_path / "script.py")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert "Found 2 errors" in found.stdout, found.stdout
+    assert "Found 2 errors" in found, found
 
 
 def test_instances_are_of_their_types():
@@ -160,16 +150,12 @@ def test_decorating_opens_no_device(child):
 
 
 def test_a_decorated_function_is_marked_at_every_call():
-    calls = []
-
     @pg.annotate("decorated")
-    def recursive(n):
-        calls.append(n)
-        return n if n == 0 else recursive(n - 1)
+    def twice(n):
+        return 2 * n
 
     with torch.profiler.profile() as profile:
-        assert recursive(2) == 0
-    assert calls == [2, 1, 0]
+        assert [twice(n) for n in (1, 2, 3)] == [2, 4, 6]
     marks = {event.key: event.count for event in profile.key_averages()}
     assert marks.get("decorated") == 3, f"three calls are {marks.get('decorated')} marks"
 
@@ -248,20 +234,18 @@ def decorated(x):
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda", "rocm"])
-@pytest.mark.filterwarnings("ignore:Profiler record function")
 def test_annotated_code_compiles_whole(monkeypatch, kind):
     torch._dynamo.reset()
     if kind != "cpu":
-        gpu = next(gpu for gpu in ALL if gpu.kind == kind)
-        driver = fake_torch.install(monkeypatch, kind, [gpu])
-        module = importlib.import_module(f"portagpu_{kind}")
-        handle = (module.CudaPlugin if kind == "cuda" else module.RocmPlugin)().open(0)
-        monkeypatch.setattr(type(handle), "current_index", None)
+        module = importlib.import_module(f"portagpu_{kind}.backend")
+        # torch's stand-in for NVTX raises, so that a mark would be seen
+        base = module.CudaBackend if kind == "cuda" else module.RocmBackend
+        handle = object.__new__(type("Marking", (base,), {"current_index": None}))
         monkeypatch.setattr(registry, "_current", handle)
+        with pytest.raises(RuntimeError, match="NVTX"):
+            _marked(torch.ones(2))
     compiled = torch.compile(_marked, backend="eager", fullgraph=True)
     assert compiled(torch.ones(2)).tolist() == [4.0, 4.0]
-    if kind != "cpu":
-        assert driver.ranges == driver.marks == [], "the compilation was marked"
 
 
 def test_a_stream_is_set_for_its_thread():
