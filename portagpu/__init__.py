@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from portagpu.errors import RankLost as RankLost
     from portagpu.errors import TargetNotFound as TargetNotFound
     from portagpu.errors import Unsupported as Unsupported
+    from portagpu.functions import CUDAGraph as CUDAGraph
     from portagpu.functions import Event as Event
     from portagpu.functions import ExternalStream as ExternalStream
     from portagpu.functions import GradScaler as GradScaler
@@ -129,6 +130,7 @@ _HOME: Final[dict[str, tuple[str, ...]]] = {
         "Unsupported",
     ),
     "portagpu.functions": (
+        "CUDAGraph",
         "Event",
         "ExternalStream",
         "GradScaler",

@@ -11,7 +11,9 @@ from contextlib import ContextDecorator, nullcontext
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from portagpu.objects import Event as Event
+from portagpu.objects import ExternalStream as ExternalStream
 from portagpu.objects import Graph as Graph
+from portagpu.objects import MemPool as MemPool
 from portagpu.objects import Stream as Stream
 from portagpu.objects import made_by
 from portagpu.registry import at, backend, select
@@ -188,6 +190,10 @@ def _graph() -> Graph:
     return backend().Graph()
 
 
+CUDAGraph = Graph
+"""torch's name of it."""
+
+
 def current_stream(device: DeviceLike = None) -> Stream:
     """The stream that work on the device is put on now."""
     return (backend() if device is None else at(device)).current_stream()
@@ -344,8 +350,8 @@ def default_stream(device: DeviceLike = None) -> Stream:
     return (backend() if device is None else at(device)).default_stream()
 
 
-def ExternalStream(stream_ptr: int, device: DeviceLike = None) -> Stream:  # noqa: N802 - torch's
-    """A stream that another library made, from its pointer; raises Unsupported without any."""
+@made_by(ExternalStream)
+def _external_stream(stream_ptr: int, device: DeviceLike = None) -> Stream:
     return (backend() if device is None else at(device)).ExternalStream(stream_ptr)
 
 
@@ -379,8 +385,8 @@ def dump_memory_snapshot(filename: str | PathLike[str]) -> None:
     backend().dump_memory_snapshot(filename)
 
 
-def MemPool(*arguments: Any, **options: Any) -> Any:  # noqa: N802 - torch's name
-    """A pool of the allocator, with torch's arguments; raises Unsupported where there is none."""
+@made_by(MemPool)
+def _mem_pool(*arguments: Any, **options: Any) -> Any:
     return backend().MemPool(*arguments, **options)
 
 

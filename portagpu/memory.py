@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from portagpu.functions import MemPool as MemPool
 from portagpu.functions import (
-    MemPool,
     device_memory_used,
     empty_cache,
     max_memory_allocated,

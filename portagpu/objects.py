@@ -29,9 +29,12 @@ class _OfDevice(type):
     def __subclasscheck__(cls, other: type) -> bool:
         if type.__subclasscheck__(cls, other):
             return True
-        return cls in _makers and all(
-            callable(getattr(other, name, None)) for name in vars(cls) if not name.startswith("_")
-        )
+        if cls not in _makers:
+            return False
+        names = [name for name in vars(cls) if not name.startswith("_")]
+        if not names:  # it adds nothing by which it could be known
+            return any(base.__name__ == cls.__name__ for base in other.__mro__)
+        return all(hasattr(other, name) for name in names)
 
     def __instancecheck__(cls, one: object) -> bool:
         return cls.__subclasscheck__(type(one))
@@ -137,4 +140,37 @@ class Graph(metaclass=_OfDevice):
 
     def pool(self) -> Any:
         """The graph's pool of memory, for other graphs to share."""
+        raise NotImplementedError
+
+
+class ExternalStream(Stream):
+    """A stream that another library made: a ``torch.cuda.ExternalStream`` on a GPU."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __init__(self, stream_ptr: int, device: Any = None) -> None: ...
+
+
+class MemPool(metaclass=_OfDevice):
+    """A pool of the allocator: a ``torch.cuda.MemPool`` on a GPU."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *arguments: Any, **options: Any) -> None: ...
+
+    @property
+    def id(self) -> tuple[int, int]:
+        """What ``memory_snapshot`` and a graph's ``pool`` take."""
+        raise NotImplementedError
+
+    def use_count(self) -> int:
+        """How often the pool is in use."""
+        raise NotImplementedError
+
+    def snapshot(self) -> Any:
+        """What the allocator holds in this pool."""
         raise NotImplementedError

@@ -22,7 +22,10 @@ def _captured(gpu, torch, on):
     "graphs/replay-reads-new-input",
     spec="A replayed graph computes with what its input holds then.",
     capability=GRAPHS,
-    covers=("Backend.Graph", "Backend.graph", "portagpu.Graph", "portagpu.graph"),
+    covers=(
+        *("Backend.Graph", "Backend.graph"),
+        *("portagpu.Graph", "portagpu.CUDAGraph", "portagpu.graph"),
+    ),
     traps=("G03",),
     params={"call": ("method", "function")},
     smoke=True,
