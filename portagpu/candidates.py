@@ -107,7 +107,8 @@ def plugin(name: str) -> Plugin:
     candidate = candidates().get(name)
     if candidate is None:
         names = sorted(candidates())
-        close = difflib.get_close_matches(name.strip().lower(), names, n=1)
+        whose = _of_vendor(name.strip().lower())
+        close = [whose] if whose else difflib.get_close_matches(name.strip().lower(), names, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"installed are: {', '.join(names)}"
         if {",", " "} & set(name.strip()):
             hint = f"name one backend; installed are: {', '.join(names)}"
@@ -120,6 +121,16 @@ def plugin(name: str) -> Plugin:
         raise BackendNotFound(f"the backend {name!r} cannot be used", {name: reason})
     _plugins[name] = loaded
     return loaded
+
+
+def _of_vendor(word: str) -> str | None:
+    """Our backend for that vendor's GPUs; None where there is none."""
+    for name, candidate in candidates().items():
+        if word and candidate.distribution == _OWN_DISTRIBUTION:
+            with contextlib.suppress(BackendNotFound):
+                if plugin(name).vendor == word:
+                    return name
+    return None
 
 
 def _load(candidate: Candidate) -> tuple[Plugin | None, str]:

@@ -22,7 +22,7 @@ from portagpu.training import Ranges, Training
 from portagpu.variables import Variables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     import torch
@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from portagpu.collectives.comm import Comm
     from portagpu.compile.toolchain import Toolchain
     from portagpu.inventory import Findings
+    from portagpu.objects import Event as EventType
+    from portagpu.objects import Stream as StreamType
     from portagpu.precision import Precision
     from portagpu.sizing import Sizing
     from portagpu.target import Target
 
-CONTRACT: Final = (1, 1)
+CONTRACT: Final = (1, 2)
 """(major, minor): a new minor adds optional members; a new major changes what is required."""
 
 
@@ -60,6 +62,11 @@ class Capability(StrEnum):
     """``autocast`` and ``GradScaler``: mixed precision."""
     COLLECTIVES = "collectives"
     """``comm``: process groups over the vendor's communication library."""
+    EXTERNAL_STREAMS = "external-streams"
+    """``ExternalStream``: streams of other libraries. Since contract 1.2."""
+    ALLOCATOR = "allocator"
+    """``memory_snapshot`` and its record and dump, ``MemPool``, ``use_mem_pool`` and
+    ``set_per_process_memory_fraction``: torch's caching allocator. Since contract 1.2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +124,11 @@ class Description:
 class Backend(Training, ABC):
     """One device, opened for life.
 
-    The attributes are those of :class:`Description`. A subclass gives the primitives below and
-    nothing else: what training code calls under torch's names is written once over them, in
-    :class:`portagpu.training.Training`. Every primitive either does what its docstring says on
-    this device, or raises :class:`portagpu.Unsupported` when the capability it belongs to is not
-    claimed. None of them may be a silent no-op.
+    The attributes are those of :class:`Description`. A subclass gives the primitives below, and
+    those of :class:`portagpu.optional.Optional` that its device has: what training code calls under
+    torch's names is written once over them, in :class:`portagpu.training.Training`. Every primitive
+    either does what its docstring says on this device, or raises :class:`portagpu.Unsupported` when
+    the capability it belongs to is not claimed. None of them may be a silent no-op.
 
     Handles compare by identity and are safe to use from several threads as far as torch is.
     """
@@ -164,6 +171,12 @@ class Backend(Training, ABC):
         self.part = description.part
         self.versions = description.versions
         self._ranges = Ranges()
+
+    _known_capabilities = tuple(Capability)
+
+    current_index: ClassVar[Callable[[], int] | None] = None
+    """torch's function for the index of the device of this kind that is current in this thread;
+    None where torch has no current device (a CPU). Since contract 1.2."""
 
     def __repr__(self) -> str:
         product = self.product or "unknown product"
@@ -213,14 +226,14 @@ class Backend(Training, ABC):
         """The device's default random number generator, the one that ``torch.rand`` uses there."""
 
     @abstractmethod
-    def Stream(self, priority: int = 0) -> Any:  # noqa: N802 - torch's name
+    def Stream(self, priority: int = 0) -> StreamType:  # noqa: N802 - torch's name
         """A new stream, with torch's ``synchronize``, ``query``, ``wait_*`` and ``record_event``.
 
         A lower ``priority`` is more urgent. Raises Unsupported where STREAMS is not claimed.
         """
 
     @abstractmethod
-    def current_stream(self) -> Any:
+    def current_stream(self) -> StreamType:
         """The stream that work is put on now. Raises Unsupported where STREAMS is not claimed."""
 
     @abstractmethod
@@ -230,7 +243,7 @@ class Backend(Training, ABC):
     @abstractmethod
     def Event(  # noqa: N802 - torch's name
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
-    ) -> Any:
+    ) -> EventType:
         """A new event: ``record``, ``wait``, ``query``, ``synchronize``, ``elapsed_time``.
 
         ``start.elapsed_time(end)`` is in milliseconds, needs ``enable_timing`` on both, and is
@@ -291,10 +304,11 @@ class Plugin(ABC):
     vendor: ClassVar[str] = ""
     """Whose GPUs these are, as ``portagpu.inventory`` calls it; empty for a CPU."""
     shared: ClassVar[bool] = False
-    """True where all ranks of a machine share one device, so that any index opens it (a CPU)."""
+    """True where all ranks of a machine share one device, so that any index opens it (a CPU). It
+    counts as several devices where a launcher has several ranks (``portagpu.sharing``)."""
     start_s: ClassVar[float] = 0.0
     """Seconds that the ranks of one machine may need to open their devices and to form a group, all
-    at once and with nothing loaded; time limits of worlds begin after it. Since contract 1.1."""
+    at once and with nothing loaded; time limits of worlds begin after it. Since contract 1.2."""
     variables: ClassVar[Variables] = Variables()
     """The vendor's names of variables for what every stack can do; since contract 1.1."""
     overrides: ClassVar[tuple[Override, ...]] = ()
@@ -312,6 +326,13 @@ class Plugin(ABC):
     @abstractmethod
     def open(self, index: int) -> Backend:
         """Open the device of that index (among the visible ones). Imports torch."""
+
+    def current_index(self) -> int | None:
+        """The index of torch's current device of this kind, None where torch has opened none yet.
+
+        Since contract 1.2. Imports no torch and opens no device.
+        """
+        return None
 
     def prepare(self) -> None:  # noqa: B027 - nothing to import is a fair answer
         """Import what :meth:`open` needs, and open nothing.

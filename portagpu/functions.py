@@ -6,14 +6,23 @@ index, a ``torch.device`` or its string, and None means the current device.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from contextlib import ContextDecorator, nullcontext
+from typing import TYPE_CHECKING, Any, Final, overload
 
+from portagpu.objects import Event as Event
+from portagpu.objects import ExternalStream as ExternalStream
+from portagpu.objects import Graph as Graph
+from portagpu.objects import MemPool as MemPool
+from portagpu.objects import Stream as Stream
+from portagpu.objects import made_by
 from portagpu.registry import at, backend, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from contextlib import AbstractContextManager
+    from os import PathLike
+    from types import TracebackType
     from typing import TypeAlias
 
     import torch
@@ -41,8 +50,8 @@ def device_count() -> int:
 
 
 def current_device() -> int:
-    """The index of the current device."""
-    return backend().index
+    """The index of the current device; torch takes it as ``device`` too, on a CPU as well."""
+    return backend().current_device()
 
 
 def set_device(device: int | str | torch.device) -> None:
@@ -164,19 +173,28 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
     return backend().is_bf16_supported(including_emulation)
 
 
-def Event(  # noqa: N802 - torch's name
+@made_by(Event)
+def _event(
     enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
-) -> Any:
-    """A new event of the current device."""
+) -> Event:
     return backend().Event(enable_timing, blocking, interprocess)
 
 
-def Stream(device: DeviceLike = None, priority: int = 0) -> Any:  # noqa: N802 - torch's name
-    """A new stream of the device; a lower priority is more urgent."""
+@made_by(Stream)
+def _stream(device: DeviceLike = None, priority: int = 0) -> Stream:
     return (backend() if device is None else at(device)).Stream(priority)
 
 
-def current_stream(device: DeviceLike = None) -> Any:
+@made_by(Graph)
+def _graph() -> Graph:
+    return backend().Graph()
+
+
+CUDAGraph = Graph
+"""torch's name of it."""
+
+
+def current_stream(device: DeviceLike = None) -> Stream:
     """The stream that work on the device is put on now."""
     return (backend() if device is None else at(device)).current_stream()
 
@@ -184,11 +202,6 @@ def current_stream(device: DeviceLike = None) -> Any:
 def stream(stream: Any) -> AbstractContextManager[Any]:
     """Put work on that stream inside the block; None changes nothing."""
     return nullcontext() if stream is None else backend().stream(stream)
-
-
-def Graph() -> Any:  # noqa: N802 - one name for every vendor's graph
-    """A graph to capture work into; raises Unsupported where the device has none."""
-    return backend().Graph()
 
 
 def graph(
@@ -220,9 +233,42 @@ def GradScaler(  # noqa: N802 - torch's name
     return backend().GradScaler(init_scale, growth_factor, backoff_factor, growth_interval, enabled)
 
 
-def annotate(name: str) -> AbstractContextManager[Any]:
-    """Mark the block as ``name`` for the profiler of the current device's vendor."""
-    return backend().annotate(name)
+class annotate(ContextDecorator):  # noqa: N801 - a function in every other respect
+    """Mark the block, or the decorated function, as ``name`` for the vendor's profiler.
+
+    The device is asked when the block is entered, so that decorating a function opens none. Inside
+    ``torch.compile`` nothing is marked: the compiler fuses across the block.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._open: list[AbstractContextManager[Any]] = []
+
+    def _recreate_cm(self) -> annotate:
+        return annotate(self.name)
+
+    def __enter__(self) -> None:
+        handle = backend()
+        import torch
+
+        if not torch.compiler.is_compiling():
+            block = handle.annotate(self.name)
+            block.__enter__()
+            self._open.append(block)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._open:
+            self._open.pop().__exit__(kind, error, traceback)
+
+
+def mark(msg: str) -> None:
+    """Mark this moment for the profiler of the current device's vendor."""
+    backend().mark(msg)
 
 
 def range_push(msg: str) -> int:
@@ -241,3 +287,173 @@ def range_pop() -> int:
 def pin(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` in page-locked host memory; raises Unsupported where there is none."""
     return backend().pin(tensor)
+
+
+def supports(capability: str) -> bool:
+    """Whether the current device claims that capability: ``pg.supports("pinned-memory")``.
+
+    Raises ValueError with the known ones for another word.
+    """
+    return backend().supports(capability)
+
+
+def init() -> None:
+    """Open the current device, which the first call of any function does as well."""
+    backend()
+
+
+class device_index(ContextDecorator):  # noqa: N801 - the name of torch.accelerator's
+    """Make that device the current one inside the block; None and a negative index change nothing.
+
+    What ``torch.cuda.device`` does, under the name that ``torch.accelerator`` gives it: a block
+    ``with pg.device(i)`` is one of torch.device, which moves torch's factories and no other call.
+    """
+
+    def __init__(self, device: DeviceLike) -> None:
+        self._device = None if isinstance(device, int) and device < 0 else device
+        self._before: list[int] = []
+
+    def _recreate_cm(self) -> device_index:
+        return device_index(self._device)
+
+    def __enter__(self) -> None:
+        if self._device is not None:
+            before = backend().index
+            select(self._device)
+            self._before.append(before)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._device is not None:
+            select(self._before.pop())
+
+
+def device_of(obj: torch.Tensor) -> device_index:
+    """Make the device of that tensor the current one inside the block, if it is of this backend."""
+    where = obj.device
+    ours = where.type == backend().device.type and where.index is not None
+    return device_index(where.index if ours else None)
+
+
+def set_stream(stream: Stream | None) -> None:
+    """Put the work of this thread on that stream from now on; None changes nothing."""
+    if stream is not None:
+        backend().set_stream(stream)
+
+
+def default_stream(device: DeviceLike = None) -> Stream:
+    """The stream that work on the device is put on where nobody chose another."""
+    return (backend() if device is None else at(device)).default_stream()
+
+
+@made_by(ExternalStream)
+def _external_stream(stream_ptr: int, device: DeviceLike = None) -> Stream:
+    return (backend() if device is None else at(device)).ExternalStream(stream_ptr)
+
+
+def graph_pool_handle() -> Any:
+    """A pool of memory that graphs can share; raises Unsupported where the device has none."""
+    return backend().graph_pool_handle()
+
+
+def is_current_stream_capturing() -> bool:
+    """Whether a graph is being captured from the current stream."""
+    return backend().is_current_stream_capturing()
+
+
+def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
+    """The memory of this process on the device, as a text for people."""
+    return (backend() if device is None else at(device)).memory_summary(abbreviated)
+
+
+def memory_snapshot(mempool_id: Any = None) -> Any:
+    """What the allocator holds, as torch lists it; raises Unsupported where there is none."""
+    return backend().memory_snapshot(mempool_id)
+
+
+def record_memory_history(*arguments: Any, **options: Any) -> None:
+    """``torch.cuda.memory._record_memory_history``; raises Unsupported where there is none."""
+    backend().record_memory_history(*arguments, **options)
+
+
+def dump_memory_snapshot(filename: str | PathLike[str]) -> None:
+    """``torch.cuda.memory._dump_snapshot``; raises Unsupported where there is none."""
+    backend().dump_memory_snapshot(filename)
+
+
+@made_by(MemPool)
+def _mem_pool(*arguments: Any, **options: Any) -> Any:
+    return backend().MemPool(*arguments, **options)
+
+
+def use_mem_pool(pool: Any, device: DeviceLike = None) -> AbstractContextManager[Any]:
+    """Allocate from ``pool`` inside the block; raises Unsupported where there are no pools."""
+    return (backend() if device is None else at(device)).use_mem_pool(pool)
+
+
+def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
+    """Limit this process to a part of the device's memory; raises Unsupported where none can be."""
+    (backend() if device is None else at(device)).set_per_process_memory_fraction(fraction)
+
+
+def device_memory_used(device: DeviceLike = None) -> int:
+    """Bytes of the device's memory that are in use, by whatever process."""
+    return (backend() if device is None else at(device)).device_memory_used()
+
+
+def get_device_capability(device: DeviceLike = None) -> tuple[int, int]:
+    """torch's (major, minor) of the device; raises Unsupported where it has none.
+
+    CUDA's compute capability or the numbers of AMD's gfx name, which do not compare: to choose by
+    what a device can do ask ``supports``, ``is_bf16_supported`` or ``backend().precision``.
+    """
+    return (backend() if device is None else at(device)).get_device_capability()
+
+
+def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
+    """Whether ``device`` reads the memory of ``peer_device`` without going through the host."""
+    return at(device).can_device_access_peer(at(peer_device).index)
+
+
+def ipc_collect() -> None:
+    """Free memory of tensors that other processes have released."""
+    backend().ipc_collect()
+
+
+def profiler_start() -> None:
+    """Have the vendor's profiler that is attached to this process begin to record."""
+    backend().profiler_start()
+
+
+def profiler_stop() -> None:
+    """Have the vendor's profiler that is attached to this process stop recording."""
+    backend().profiler_stop()
+
+
+def cudart() -> Any:
+    """The runtime's calls as ``torch.cuda.cudart`` names them; on a CPU those of the profiler."""
+    return backend().cudart()
+
+
+class _Generators(Sequence["torch.Generator"]):
+    """The default generator of every device, by index: ``torch.cuda.default_generators``."""
+
+    def __len__(self) -> int:
+        return device_count()
+
+    @overload
+    def __getitem__(self, index: int) -> torch.Generator: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[torch.Generator]: ...
+    def __getitem__(self, index: int | slice) -> torch.Generator | list[torch.Generator]:
+        chosen = range(len(self))[index]  # raises IndexError, and counts negative ones from the end
+        if isinstance(chosen, range):
+            return [at(each).generator() for each in chosen]
+        return at(chosen).generator()
+
+
+default_generators: Final = _Generators()

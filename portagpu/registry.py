@@ -7,18 +7,21 @@ or the machine has no GPU at all. A GPU that torch was built for but cannot use 
 
 from __future__ import annotations
 
+import copyreg
 import logging
 import os
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, SupportsIndex
 
 from portagpu.candidates import plugin, status, statuses
 from portagpu.contract import Backend
 from portagpu.errors import BackendNotFound, MissingDependency, PortagpuError
+from portagpu.sharing import shared_count
+from portagpu.tracing import run_by_the_compiler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import torch
 
@@ -42,12 +45,26 @@ FALLBACK: Final = "cpu"
 
 _log = logging.getLogger("portagpu")
 
+
+class _Nothing:
+    """What ``_current`` is until a device is opened.
+
+    It is not None: a function whose compilation opens the device is guarded by what it read, and
+    torch.compile takes no other object for a None (torch 2.13, GuardBuilder.EQUALS_MATCH).
+    """
+
+
+_NOTHING: Final = _Nothing()
+
 _handles: dict[tuple[str, int], Backend] = {}
-_current: Backend | None = None
+_current: Backend | _Nothing = _NOTHING
+_of_default: dict[int, Backend] = {}
+"""Handles of the default backend by index, as they are asked for."""
 _default_name: str | None = None
 _lock = threading.RLock()
 
 
+@run_by_the_compiler
 def resolve(name: str | None = None) -> str:
     """The name of the backend to use: ``name``, else by the order at the top of this module.
 
@@ -136,8 +153,10 @@ def backend(name: str | None = None, index: int | None = None) -> Backend:
     """The device to use: by default the current one, else the backend and index asked for.
 
     ``name`` is a backend's name ("cpu", "cuda", "rocm"); ``index`` counts the visible devices and
-    is an int. The first call without arguments chooses the default, and later ones return it until
-    ``set_device``. Handles are made once for each device.
+    is an int. The first call without arguments chooses the default backend. Which of its devices is
+    current is torch's answer, in this thread, so that ``torch.cuda.set_device`` of a framework
+    counts too; on a CPU it is the one of the last ``set_device``. Handles are made once for each
+    device.
 
     Raises BackendNotFound (with every candidate's reason), IndexError, or MissingDependency when
     torch is not installed.
@@ -145,7 +164,10 @@ def backend(name: str | None = None, index: int | None = None) -> Backend:
     if name is None:
         if index is None:
             current = _current
-            return current if current is not None else _default()
+            if isinstance(current, _Nothing):
+                return _default()
+            current_index = type(current).current_index
+            return current if current_index is None else _numbered(current_index())
         return _open(_name_of_default(), index)
     if index is None:
         handle = _handles.get((name, 0))
@@ -154,31 +176,58 @@ def backend(name: str | None = None, index: int | None = None) -> Backend:
     return _open(resolve(name), 0 if index is None else index)
 
 
+@run_by_the_compiler
 def _default() -> Backend:
+    """Open the default backend's current device, which is torch's where torch opened one."""
     global _current
     with _lock:
-        if _current is None:
-            _current = _open(_name_of_default(), 0)
+        if isinstance(_current, _Nothing):
+            name = _name_of_default()
+            _current = _open(name, plugin(name).current_index() or 0)
         return _current
 
 
+@run_by_the_compiler
+def _numbered(index: int) -> Backend:
+    """The device of that index of the default backend."""
+    known = _of_default.get(index)
+    if known is None:
+        known = _of_default[index] = _open(_name_of_default(), index)
+    return known
+
+
+@run_by_the_compiler
 def _name_of_default() -> str:
     """The default backend's name, chosen once: a rank that uses device 3 never opens device 0."""
     global _default_name
     with _lock:
-        if _current is not None:
+        if not isinstance(_current, _Nothing):
             return _current.name
         if _default_name is None:
             _default_name = resolve()
         return _default_name
 
 
+def is_initialized() -> bool:
+    """Whether this process has opened a device of the default backend; opens and raises nothing.
+
+    A device that torch opened without this package counts too.
+    """
+    if not isinstance(_current, _Nothing):
+        return True
+    try:
+        return plugin(_name_of_default()).current_index() is not None
+    except PortagpuError:
+        return False
+
+
+@run_by_the_compiler
 def _open(name: str, index: int) -> Backend:
     with _lock:
         found = plugin(name)
         if isinstance(index, bool) or not isinstance(index, int):
             raise TypeError(f"a device index is an int, not {index!r}")
-        if found.shared and index >= 0:
+        if found.shared and index >= shared_count():
             index = 0
         handle = _handles.get((name, index))
         if handle is None:
@@ -212,7 +261,7 @@ def _reasons(what: str, name: str) -> Iterator[None]:
 
 def _opened(found: Plugin, name: str, index: int) -> Backend:
     """A new handle from the plugin, whose failures become a reason."""
-    known = count(name)
+    known = max(count(name), shared_count()) if found.shared else count(name)
     there = 0 <= index < known
     with _reasons(f"the backend {name!r} cannot open device {index}", name):
         handle = found.open(index) if there else None
@@ -222,7 +271,13 @@ def _opened(found: Plugin, name: str, index: int) -> Backend:
         )
     if not isinstance(handle, Backend):
         raise BackendNotFound(f"the backend {name!r} opened a {type(handle).__name__}")
+    copyreg.pickle(type(handle), _reopening)
     return handle
+
+
+def _reopening(handle: Backend) -> tuple[Callable[..., Backend], tuple[str, int]]:
+    """How a handle is pickled and copied: its device is opened again, by name and index."""
+    return backend, (handle.name, handle.index)
 
 
 def select(device: int | str | torch.device) -> Backend:
@@ -237,22 +292,28 @@ def select(device: int | str | torch.device) -> Backend:
     return chosen
 
 
-def at(device: int | str | torch.device | None) -> Backend:
+def at(device: SupportsIndex | str | torch.device | None) -> Backend:
     """The handle for what torch's functions take as ``device``; None is the current device."""
     if device is None:
         return backend()
     current = _current
-    if current is not None and type(device) is int:
+    if type(device) is int and not isinstance(current, _Nothing):
         known = _handles.get((current.name, device))
         if known is not None:
             return known
+    if isinstance(device, SupportsIndex):
+        return _open(_name_of_default(), device if isinstance(device, int) else device.__index__())
+    return _of_device(device)
+
+
+@run_by_the_compiler
+def _of_device(device: str | torch.device) -> Backend:
     name = _name_of_default()
-    if isinstance(device, int):
-        return _open(name, device)
     import torch
 
     wanted = torch.device(device)
-    if wanted.index is None or (current is not None and wanted.type != current.device.type):
+    opened = not isinstance(_current, _Nothing)
+    if wanted.index is None or (opened and wanted.type != backend().device.type):
         found = backend()
     else:
         found = _open(name, wanted.index)

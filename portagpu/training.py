@@ -14,11 +14,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from portagpu import oom
-from portagpu.errors import Unsupported
+from portagpu.optional import Optional
 from portagpu.precision import Support
 from portagpu.precision.float32 import Float32Switch, arithmetic_of, multiply_by
 from portagpu.precision.products import scaled_matmul
 from portagpu.precision.support import dtype_support
+from portagpu.sharing import shared_count
+from portagpu.tracing import run_by_the_compiler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +40,7 @@ class Ranges(threading.local):
         self.open: list[AbstractContextManager[Any]] = []
 
 
-class Training:
+class Training(Optional):
     """What training code calls, for one device. All sizes are bytes, all seeds are Python ints."""
 
     __slots__ = ()
@@ -50,17 +52,25 @@ class Training:
         arch: Arch
         product: str | None
         plugin: Plugin
+        capabilities: frozenset[Any]
         precision: Precision
         _ranges: Ranges
 
+        _known_capabilities: tuple[str, ...]
+
         def get_device_properties(self) -> Any: ...
+        def mem_get_info(self) -> tuple[int, int]: ...
         def memory_stats(self) -> Mapping[str, int]: ...
         def generator(self) -> torch.Generator: ...
         def annotate(self, name: str) -> AbstractContextManager[Any]: ...
 
+    @run_by_the_compiler
     def device_count(self) -> int:
-        """The number of devices of this backend: at least 1."""
-        return self.plugin.count()
+        """The number of devices of this backend: at least 1.
+
+        A device that all ranks share counts as often as :func:`portagpu.sharing.shared_count` says.
+        """
+        return max(self.plugin.count(), shared_count() if self.plugin.shared else 1)
 
     def current_device(self) -> int:
         """The index of this device."""
@@ -140,6 +150,8 @@ class Training:
         """``torch.amp.GradScaler`` for this device, with torch's options and defaults."""
         import torch
 
+        if isinstance(init_scale, str):
+            raise TypeError(f"GradScaler knows its device: leave {init_scale!r} out")
         return torch.amp.GradScaler(
             self.device.type, init_scale, growth_factor, backoff_factor, growth_interval, enabled
         )
@@ -214,31 +226,39 @@ class Training:
         ranges.pop().__exit__(None, None, None)
         return len(ranges)
 
-    def Graph(self) -> Any:  # noqa: N802 - one name for every vendor's graph
-        """A graph to capture work into. Raises Unsupported where GRAPHS is not claimed."""
-        raise Unsupported(f"the {self.name} backend does not capture graphs; run the work eagerly")
+    def mark(self, msg: str) -> None:
+        """Mark this moment for the vendor's profiler, as ``torch.cuda.nvtx.mark`` does.
 
-    def graph(
-        self,
-        cuda_graph: Any,
-        pool: Any = None,
-        stream: Any = None,
-        capture_error_mode: str = "global",
-    ) -> AbstractContextManager[Any]:
-        """Capture the block's work into ``cuda_graph``, with the options of ``torch.cuda.graph``.
-
-        Raises Unsupported where GRAPHS is not claimed.
+        Nothing inside ``torch.compile``.
         """
-        del cuda_graph, pool, stream, capture_error_mode
-        raise Unsupported(f"the {self.name} backend does not capture graphs; run the work eagerly")
+        with self.annotate(msg):
+            pass
 
-    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """``tensor`` in page-locked host memory. Raises Unsupported where it is not claimed.
+    def supports(self, capability: str) -> bool:
+        """Whether the device claims that capability, for instance "pinned-memory".
 
-        Ask ``Capability.PINNED_MEMORY in gpu.capabilities`` first, for instance to set a
-        DataLoader's ``pin_memory``.
+        Raises ValueError with the known ones for another word.
         """
-        del tensor
-        raise Unsupported(
-            f"the {self.name} backend has no page-locked memory; use the tensor as it is"
-        )
+        claimed: frozenset[str] = self.capabilities
+        if capability in claimed:
+            return True
+        if capability not in self._known_capabilities:
+            raise ValueError(
+                f"there is no capability {capability!r}: {', '.join(self._known_capabilities)}"
+            )
+        return False
+
+    def device_memory_used(self) -> int:
+        """Bytes of the device's memory that are in use, by whatever process."""
+        free, total = self.mem_get_info()
+        return total - free
+
+    def memory_summary(self, abbreviated: bool = False) -> str:
+        """The memory of this process as a text for people."""
+        del abbreviated
+        rows = [f"{self.name}, {self.device}: memory of this process in MiB", f"{'':<11}now   peak"]
+        stats = self.memory_stats()
+        for kind in ("allocated", "reserved"):
+            now, peak = (stats[f"{kind}_bytes.all.{key}"] >> 20 for key in ("current", "peak"))
+            rows.append(f"{kind:<9}{now:>6} {peak:>6}")
+        return "\n".join(rows)

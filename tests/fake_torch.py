@@ -60,6 +60,7 @@ class FakeDriver:
     capturing: bool = False
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     ranges: list[str] = field(default_factory=list)
+    marks: list[str] = field(default_factory=list)
     streams: dict[int, int] = field(default_factory=dict)
     ids: Any = field(default_factory=lambda: itertools.count(1))
     clock: Any = field(default_factory=lambda: itertools.count(1))
@@ -104,11 +105,18 @@ class FakeDriver:
     def memory_stats(self, index: int) -> dict[str, Any]:
         self.call("memory_stats", self.check(index))
         base = 1000 * (index + 1)
-        return {
-            "allocated_bytes": {"all": {"current": base, "peak": base + 1}},
-            "reserved_bytes": {"all": {"current": base + 2, "peak": base + 3}},
-            "num_ooms": 0,
+        empty = {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
+        # the keys that torch's own table of them reads (torch 2.13, torch/cuda/memory.py)
+        kinds = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
+        kinds += ("inactive_split_bytes", "allocation", "active", "segment", "inactive_split")
+        stats: dict[str, Any] = {
+            kind: {pool: dict(empty) for pool in ("all", "small_pool", "large_pool")}
+            for kind in kinds
         }
+        stats |= {"oversize_allocations": dict(empty), "oversize_segments": dict(empty)}
+        stats["allocated_bytes"]["all"] |= {"current": base, "peak": base + 1}
+        stats["reserved_bytes"]["all"] |= {"current": base + 2, "peak": base + 3}
+        return {**stats, "num_ooms": 0, "num_alloc_retries": 0}
 
     def mem_get_info(self, index: int) -> tuple[int, int]:
         total = self.properties(index).total_memory
@@ -157,10 +165,15 @@ def _functions(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver) -> None:
         "_cuda_getDeviceCount": lambda: len(driver.gpus),
         "_cuda_getDevice": lambda: driver.current,
         "_cuda_setDevice": driver.set_device,
+        "_accelerator_getDeviceIndex": lambda: driver.current,
         "_cuda_synchronize": lambda: driver.call("synchronize", driver.current),
         "_cuda_memoryStats": driver.memory_stats,
         "_cuda_resetPeakMemoryStats": lambda index: driver.call("reset_peak", index),
         "_cuda_emptyCache": lambda: driver.call("empty_cache"),
+        "_cuda_ipc_collect": lambda: driver.call("ipc_collect"),
+        "_cuda_setMemoryFraction": lambda fraction, index: driver.call("fraction", index),
+        "_cuda_canDeviceAccessPeer": lambda index, peer: True,
+        "_cuda_memorySnapshot": lambda *asked: {"segments": []},
         "_host_emptyCache": lambda: None,
         "_cuda_getCurrentStream": driver.current_stream,
         "_cuda_getDefaultStream": lambda index: (DEFAULT_STREAM, index, CUDA_DEVICE_TYPE),
@@ -173,7 +186,12 @@ def _functions(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver) -> None:
         "_initialized": False,
         "_queued_calls": [],
         "_cached_device_count": None,
-        "_cudart": SimpleNamespace(cudaMemGetInfo=driver.mem_get_info),
+        "_cudart": SimpleNamespace(
+            cudaMemGetInfo=driver.mem_get_info,
+            cudaProfilerStart=lambda: driver.call("profiler_start") or 0,
+            cudaProfilerStop=lambda: driver.call("profiler_stop") or 0,
+            cudaError=SimpleNamespace(success=0),
+        ),
         "_exchange_device": driver.exchange,
         "_maybe_exchange_device": driver.exchange,
         "_get_device_properties": driver.properties,
@@ -183,6 +201,7 @@ def _functions(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver) -> None:
     for name, value in above.items():
         monkeypatch.setattr(torch.cuda, name, value, raising=False)
     nvtx = SimpleNamespace(
+        markA=driver.marks.append,
         rangePushA=lambda text: driver.ranges.append(text) or len(driver.ranges) - 1,
         rangePop=lambda: (driver.ranges.pop(), len(driver.ranges))[1],
     )
@@ -208,6 +227,7 @@ def _streams(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver) -> None:
         stream.device_type = CUDA_DEVICE_TYPE
         stream.device = torch.device("cuda", stream.device_index)
         stream.cuda_stream = stream.stream_id
+        stream.pointer = known.get("stream_ptr")
         stream.priority = max(greatest, min(least, priority))
         return stream
 
@@ -286,4 +306,15 @@ def _graphs(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver) -> None:
         pool=lambda self: (0, 1),
     )
     monkeypatch.setattr(torch.cuda.graph, "default_capture_stream", None)
+    memory, graphs = torch.cuda.memory, torch.cuda.graphs
+    # these modules bound torch's functions, or stand-ins for them, when they were imported
+    monkeypatch.setattr(graphs, "_cuda_isCurrentStreamCapturing", lambda: driver.capturing)
+    monkeypatch.setattr(graphs, "_graph_pool_handle", lambda: (0, 7))
     monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: driver.capturing)
+    for name in ("beginAllocateCurrentThreadToPool", "endAllocateToPool", "releasePool"):
+        monkeypatch.setattr(memory, f"_cuda_{name}", lambda index, pool: driver.call("pool", index))
+    monkeypatch.setattr(torch.cuda, "MemPool", lambda: SimpleNamespace(id=(0, 9)))
+    monkeypatch.setattr(
+        memory, "_record_memory_history", lambda *given, **options: driver.call("record_history")
+    )
+    monkeypatch.setattr(memory, "_dump_snapshot", lambda name: driver.call("dump"))

@@ -20,7 +20,8 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget every choice until the end of the test."""
     monkeypatch.delenv(registry.VARIABLE, raising=False)
     monkeypatch.setattr(registry, "_handles", {})
-    monkeypatch.setattr(registry, "_current", None)
+    monkeypatch.setattr(registry, "_current", registry._NOTHING)
+    monkeypatch.setattr(registry, "_of_default", {})
     monkeypatch.setattr(registry, "_default_name", None)
     monkeypatch.setattr(candidates, "_candidates", None)
     monkeypatch.setattr(candidates, "_plugins", {})

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 import torch
 
 import portagpu as pg
-from portagpu import functions, registry
+from portagpu import registry
 from portagpu.contract import Backend
 from portagpu.errors import Unsupported
 from tests.fake_plugins import FakePlugin
@@ -20,11 +20,7 @@ from tests.registry_state import forget, use_plugins
 
 pytestmark = pytest.mark.torch
 
-PUBLIC = sorted(
-    name
-    for name, value in vars(functions).items()
-    if inspect.isfunction(value) and value.__module__ == functions.__name__
-)
+PUBLIC = sorted({*pg._HOME["portagpu.functions"]} - {"default_generators", "CUDAGraph"})
 
 COUNTERPARTS = {
     "is_available": "registry: whether backend() opens",
@@ -33,6 +29,9 @@ COUNTERPARTS = {
     "manual_seed_all": "manual_seed of every handle",
     "get_rng_state_all": "get_rng_state of every handle",
     "set_rng_state_all": "set_rng_state of every handle",
+    "device_index": "set_device, inside a block",
+    "device_of": "set_device, inside a block",
+    "init": "backend()",
 }
 """Functions over several devices, or about choosing one, which one device's handle cannot have."""
 
@@ -49,7 +48,11 @@ DEVIATIONS = {
     "autocast": "has torch.autocast's order, dtype first, not torch.cuda.amp.autocast's",
     "Event": "has no external=, which only the capture of CUDA graphs uses",
     "graph": "has no option that torch.cuda.graph has not had since 2.1",
-    "device": "is a torch.device, not torch.cuda.device's context manager",
+    "device": "is a torch.device, not torch.cuda.device's context manager: device_index",
+    "device_of": "is a function, which names its argument as torch's class does",
+    "init": "takes nothing",
+    "memory_snapshot": "has no include_traces, which torch has had since 2.10",
+    "MemPool": "hands torch whatever torch's takes",
     "set_device": "does not take None, which torch refuses too",
 }
 """Where the signature is not torch.cuda's, and why."""
@@ -96,12 +99,12 @@ def test_a_function_takes_what_its_method_takes(name):
 
 def torchs(name: str):
     """What training code calls on CUDA in place of the function, or None."""
-    if name in {"range_push", "range_pop"}:
+    if name in {"range_push", "range_pop", "mark"}:
         return getattr(torch.cuda.nvtx, name)
     if name in {"autocast", "GradScaler"}:
         return getattr(torch.cuda.amp, name).__init__
     found = getattr(torch.cuda, name, None)
-    return found.__new__ if name in {"Event", "Stream"} else found
+    return found.__new__ if name in {"Event", "Stream", "ExternalStream"} else found
 
 
 def test_the_grad_scaler_has_torchs_defaults():
@@ -142,6 +145,22 @@ CALLS = {
     "pin": ((torch.ones(1),), {}),
     "graph": ((None,), {}),
     "range_push": (("x",), {}),
+    "mark": (("x",), {}),
+    "supports": (("graphs",), {}),
+    "device_index": ((0,), {}),
+    "device_of": ((torch.ones(1),), {}),
+    "set_stream": ((None,), {}),
+    "ExternalStream": ((0,), {}),
+    "dump_memory_snapshot": (("x",), {}),
+    "use_mem_pool": ((None,), {}),
+    "set_per_process_memory_fraction": ((0.5,), {}),
+    "can_device_access_peer": ((0, 1), {}),
+}
+
+UNSUPPORTED = {
+    *("Graph", "graph", "graph_pool_handle", "pin", "ExternalStream", "get_device_capability"),
+    *("MemPool", "use_mem_pool", "set_per_process_memory_fraction"),
+    *("memory_snapshot", "record_memory_history", "dump_memory_snapshot"),
 }
 
 
@@ -149,7 +168,7 @@ CALLS = {
 def test_every_function_works_on_the_cpu_or_says_unsupported(name):
     arguments, options = CALLS.get(name, ((), {}))
     call = getattr(pg, name)
-    if name in {"Graph", "graph", "pin"}:
+    if name in UNSUPPORTED:
         with pytest.raises(Unsupported):
             call(*arguments, **options)
         return
@@ -162,7 +181,11 @@ DEVICE_FUNCTIONS = [
     name
     for name in PUBLIC
     if "device" in inspect.signature(getattr(pg, name)).parameters
-    and name not in {"set_device", "set_rng_state", "reset_peak_memory_stats", "Stream"}
+    and name
+    not in {
+        *("set_device", "set_rng_state", "reset_peak_memory_stats", "Stream", "device_index"),
+        *("can_device_access_peer", *UNSUPPORTED),
+    }
 ]
 
 

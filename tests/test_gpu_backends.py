@@ -86,6 +86,7 @@ def use_all(handle, driver):
     values = {
         "device_count": (handle.device_count(), 2),
         "current_device": (handle.current_device(), 1),
+        "current_index": (handle.current_index(), driver.current),
         "get_device_name": (
             handle.get_device_name(),
             handle.get_device_properties().name or handle.product,
@@ -103,6 +104,37 @@ def use_all(handle, driver):
         "is_oom": (handle.is_oom(MemoryError()), True),
         "scaled_matmul": (float(handle.scaled_matmul(*scaled_ones())[0, 0]), 16.0),
     }
+    handle.set_stream(side)
+    handle.set_stream(handle.default_stream())
+    handle.mark("here")
+    handle.profiler_start()
+    handle.profiler_stop()
+    handle.ipc_collect()
+    handle.record_memory_history(None)
+    handle.dump_memory_snapshot("snapshot.pickle")
+    handle.set_per_process_memory_fraction(0.5)
+    with handle.use_mem_pool(handle.MemPool()):
+        pass
+    external = handle.ExternalStream(77)
+    assert (external.device_index, external.pointer) == (1, 77), f"{external} is another's stream"
+    values |= {
+        "graph_pool_handle": (handle.graph_pool_handle(), (0, 7)),
+        "is_current_stream_capturing": (handle.is_current_stream_capturing(), False),
+        "can_device_access_peer": (handle.can_device_access_peer(0), True),
+        "cudart": (handle.cudart(), torch.cuda.cudart()),
+        "get_device_capability": (
+            handle.get_device_capability(),
+            (handle.get_device_properties().major, handle.get_device_properties().minor),
+        ),
+        "memory_snapshot": (handle.memory_snapshot(), []),
+        "supports": (handle.supports("allocator"), True),
+        "device_memory_used": (handle.device_memory_used(), 1 << 20),
+    }
+    assert "device ID 1" in handle.memory_summary(), "the summary is of another device"
+    assert driver.marks == ["here"], f"the marks are {driver.marks}"
+    names = {call[0] for call in driver.calls}
+    expected = {"profiler_start", "profiler_stop", "record_history", "dump", "fraction", "pool"}
+    assert expected <= names, f"torch was not asked for {sorted(expected - names)}"
     with handle.set_float32_precision("tf32") as switch:
         assert switch.arithmetic is handle.precision.tf32, f"{switch} on {handle}"
     for name, (found, expected) in values.items():
@@ -113,7 +145,10 @@ def use_all(handle, driver):
         *("range_push", "range_pop", "activate", "synchronize", "reset_peak_memory_stats"),
         *("empty_cache", "get_rng_state", "set_rng_state", "manual_seed", "initial_seed", "seed"),
         *("GradScaler", "autocast", "get_device_properties", "memory_stats"),
-        "set_float32_precision",
+        *("set_float32_precision", "set_stream", "default_stream", "ExternalStream", "mark"),
+        *("profiler_start", "profiler_stop", "ipc_collect", "record_memory_history"),
+        *("dump_memory_snapshot", "set_per_process_memory_fraction", "use_mem_pool", "MemPool"),
+        "memory_summary",
     }
 
 
@@ -316,7 +351,9 @@ def test_the_library_behind_nccl_is_named(monkeypatch, gpu):
     expected = {"cuda": ("NCCL", "2.27.7"), "rocm": ("RCCL", "2.22.3")}[gpu.kind]
     assert (handle.comm.library, handle.comm.version) == expected
     assert (handle.comm.c10d_name, handle.comm.init_string) == ("nccl", "cpu:gloo,cuda:nccl")
-    assert handle.comm.device_ids == (1,), "DistributedDataParallel would use another device"
+    comm = handle.comm
+    assert (comm.output_device, comm.device_id) == (1, torch.device("cuda", 1))
+    assert comm.device_ids == [1], "DistributedDataParallel would use another device"
     assert Capability.COLLECTIVES in handle.capabilities
 
 

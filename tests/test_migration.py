@@ -9,6 +9,8 @@ from typing import Final
 import pytest
 
 import portagpu as pg
+from tests.benchmarks import coverage
+from tests.registry_state import forget
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -40,3 +42,22 @@ def test_rows_that_keep_the_name_name_functions_of_both() -> None:
         for name in re.findall(r"`(?:torch\.cuda\.)?(\w+)`", row):
             assert hasattr(torch.cuda, name), f"torch.cuda has no {name}, which the guide replaces"
             assert name in pg.__all__, f"the guide keeps the name {name}, which portagpu lacks"
+
+
+def test_public_code_finds_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget(monkeypatch)
+    monkeypatch.setenv("PORTAGPU_BACKEND", "cpu")
+    uses = coverage.load_uses()
+    assert sum(use.uses for use in uses) > 1000, "the table of uses has shrunk"
+    covered, literal, refused = coverage.shares()
+    assert covered >= 0.95, f"{covered:.1%} of the uses have a name or a row"
+    assert literal >= 0.95, f"{literal:.1%} of the uses are written with pg for torch.cuda"
+    assert refused <= 0.06, f"a CPU refuses {refused:.1%} of the uses"
+
+
+def test_a_name_that_is_missing_is_not_covered() -> None:
+    gone = coverage.Use("no_such_name", "call", 1, 1)
+    assert not coverage.is_covered(gone)
+    assert coverage.is_literal(gone).startswith("AttributeError")
+    wrong = coverage.Use("current_device", "with", 1, 1)
+    assert coverage.is_literal(wrong) not in ("runs", "refused")

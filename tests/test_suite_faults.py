@@ -34,6 +34,66 @@ from tests import suite_harness
 pytestmark = pytest.mark.torch
 
 
+class SetsNoStream(CpuBackend):
+    def set_stream(self, stream):
+        del stream
+
+
+class DefaultStreamMoves(CpuBackend):
+    def default_stream(self):
+        return self.current_stream()
+
+
+class MarksARange(CpuBackend):
+    def mark(self, msg):
+        self.range_push(msg)
+
+
+class AlwaysCaptures(CpuBackend):
+    def is_current_stream_capturing(self):
+        return True
+
+
+class UsesWhatIsFree(CpuBackend):
+    def device_memory_used(self):
+        return self.mem_get_info()[0]
+
+
+class SupportsAll(CpuBackend):
+    def supports(self, capability):
+        del capability
+        return True
+
+
+class HalfACapability(CpuBackend):
+    def get_device_capability(self):
+        return (9,)
+
+
+class NumberIsNoDevice(CpuBackend):
+    def current_device(self):
+        return self.index
+
+
+class RuntimeOfNothing(CpuBackend):
+    def cudart(self):
+        return SimpleNamespace()
+
+
+class SummaryOfNothing(CpuBackend):
+    def memory_summary(self, abbreviated=False):
+        del abbreviated
+        return ""
+
+
+class PeersInWords(CpuBackend):
+    def device_count(self):
+        return 2
+
+    def can_device_access_peer(self, peer_device):
+        return f"device {peer_device} is near"
+
+
 class SeedsTheNext(CpuBackend):
     def manual_seed(self, seed):
         super().manual_seed((seed + 1) % 2**63)
@@ -818,6 +878,72 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
     "marks nothing": (MarksNothing, {}, "profiling/annotate-marks", "marks nothing"),
     "swallows errors": (SwallowsErrors, {}, "profiling/annotate-passes-errors", "was not refused"),
     "counts depth from one": (DepthFromOne, {}, "profiling/range-depth[method]", "returned [1"),
+    "sets no stream": (
+        SetsNoStream,
+        {},
+        "streams/set-stream-stays[method]",
+        "the current stream is",
+    ),
+    "has a default stream that moves": (
+        DefaultStreamMoves,
+        {},
+        "streams/default-is-steady[method]",
+        "changes the default stream",
+    ),
+    "opens a range for a mark": (
+        MarksARange,
+        {},
+        "profiling/mark-leaves-no-range[method]",
+        "depth 1",
+    ),
+    "captures nothing and says so": (
+        AlwaysCaptures,
+        {},
+        "graphs/nothing-is-captured-outside",
+        "say (True, True)",
+    ),
+    "uses what is free": (
+        UsesWhatIsFree,
+        {},
+        "memory/used-is-what-is-not-free[method]",
+        "in use",
+    ),
+    "supports what it does not claim": (
+        SupportsAll,
+        {},
+        "identity/supports-is-what-is-claimed[method]",
+        "is not False",
+    ),
+    "has half a capability": (
+        HalfACapability,
+        {},
+        "identity/device-capability-is-a-pair",
+        "is no pair",
+    ),
+    "numbers its device as no device": (
+        NumberIsNoDevice,
+        {},
+        "identity/current-device-is-an-argument[method]",
+        "accelerator",
+    ),
+    "has a runtime without a profiler": (
+        RuntimeOfNothing,
+        {},
+        "profiling/runtime-has-the-profilers-calls",
+        "has no cudaProfilerStart",
+    ),
+    "has a summary of nothing": (
+        SummaryOfNothing,
+        {},
+        "memory/summary-is-a-text[method]",
+        "says no more than",
+    ),
+    "names peers in words": (
+        PeersInWords,
+        {},
+        "identity/peers-are-told",
+        "to device 1 it says",
+    ),
     "pops nothing": (PopsNothing, {}, "profiling/range-pop-of-none", "was not refused"),
 }
 
@@ -863,7 +989,11 @@ def test_backend_that_answers_none_fails_every_method_that_returns(
         f"Backend.{name}"
         for name, _ in inspect.getmembers(CpuBackend, inspect.isfunction)
         if not name.startswith("_")
-    } - {"Backend.synchronize", "Backend.empty_cache", "Backend.activate"}
+    } - {
+        *("Backend.synchronize", "Backend.empty_cache", "Backend.activate", "Backend.set_stream"),
+        *("Backend.ipc_collect", "Backend.mark"),
+        *("Backend.profiler_start", "Backend.profiler_stop"),
+    }
     caught: set[str] = set()
     for name, case in suite_harness.everything().items():
         covered = returning & set(case.listed.covers)

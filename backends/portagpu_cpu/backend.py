@@ -8,6 +8,7 @@ import torch
 
 from portagpu.contract import Backend
 from portagpu_cpu import identity, memory
+from portagpu_cpu.index import index_of
 from portagpu_cpu.queues import CpuEvent, CpuStream, Current, Using
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ class CpuBackend(Backend):
 
     How it differs from a GPU, all in one place:
 
-    - ``device_count()`` is 1 and any index opens the same device, which all ranks share.
+    - Any index opens the same device, which all ranks share. ``device_count()`` is 1, or as many as
+      ``portagpu.sharing.shared_count`` says; so many ranks have each an index of their own.
+    - ``current_device()`` is a ``CpuIndex``: a number that torch also takes for a device.
     - Work is done when a call returns: ``synchronize`` has nothing to wait for, and streams order
       work that is already done. Streams and events are this package's own.
     - ``Event`` takes the time on the monotonic clock.
@@ -35,12 +38,18 @@ class CpuBackend(Backend):
     - ``GradScaler`` and ``autocast`` are torch's for the CPU, whose default dtype is bfloat16.
     """
 
-    __slots__ = ("_current", "_properties")
+    __slots__ = ("_current", "_default_stream", "_properties")
 
     def __init__(self, plugin: Plugin, index: int) -> None:
         description, self._properties = identity.describe(index)
         super().__init__(plugin, description)
-        self._current = Current(self.device)
+        self._default_stream = CpuStream(self.device)
+        self._current = Current(self._default_stream)
+
+    def current_device(self) -> int:
+        """The index of this device, which torch takes as ``device`` too; see ``CpuIndex``."""
+        number: int = index_of(self.index)
+        return number
 
     def activate(self) -> None:
         """torch's calls without a device already use the CPU."""
@@ -92,6 +101,15 @@ class CpuBackend(Backend):
         """Make ``stream`` the calling thread's current one inside the block."""
         return Using(self._current, self.current_stream() if stream is None else stream)
 
+    def set_stream(self, stream: CpuStream | None) -> None:
+        """Make ``stream`` the calling thread's current one."""
+        if stream is not None:
+            self._current.stream[-1] = stream
+
+    def default_stream(self) -> CpuStream:
+        """The stream that every thread starts on."""
+        return self._default_stream
+
     def Event(  # noqa: N802 - torch's name
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
     ) -> CpuEvent:
@@ -102,3 +120,35 @@ class CpuBackend(Backend):
     def annotate(self, name: str) -> AbstractContextManager[Any]:
         """``torch.profiler.record_function``: the block appears in torch's profiles."""
         return torch.profiler.record_function(name)
+
+    def can_device_access_peer(self, peer_device: int) -> bool:
+        """True: whatever index it has, it is the memory of the same CPU."""
+        del peer_device
+        return True
+
+    def ipc_collect(self) -> None:
+        """Memory that processes share is freed when the last of them lets it go."""
+
+    def profiler_start(self) -> None:
+        """No profiler waits for it, as on a GPU that none is attached to."""
+
+    def profiler_stop(self) -> None:
+        """No profiler waits for it, as on a GPU that none is attached to."""
+
+    def cudart(self) -> CpuRuntime:
+        """The calls that start and stop a profiler, of which none is attached."""
+        return CpuRuntime()
+
+
+class CpuRuntime:
+    """What scripts call of ``torch.cuda.cudart()``; each returns 0, CUDA's number for success."""
+
+    __slots__ = ()
+
+    def cudaProfilerStart(self) -> int:  # noqa: N802 - CUDA's name
+        """No profiler waits for it."""
+        return 0
+
+    def cudaProfilerStop(self) -> int:  # noqa: N802 - CUDA's name
+        """No profiler waits for it."""
+        return 0

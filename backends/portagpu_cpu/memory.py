@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from portagpu.errors import Unsupported
-from portagpu.host.cgroup import read_cgroup
-from portagpu.host.memory import read_memory
+from portagpu.host.cgroup import memory_usage_file, read_cgroup
 from portagpu.host.tree import Tree
 
 ROOT: Final = Tree()
@@ -21,6 +22,7 @@ _RESET_PEAK: Final = "5"
 _peak = 0
 """The highest peak that was stated since the last reset."""
 
+_MEMINFO: Final = re.compile(rb"^Mem(Total|Available):\s+(\d{1,18}) kB", re.MULTILINE)
 _FIELDS: Final = re.compile(rb"Vm(HWM|RSS):\s+(\d+) kB")
 
 
@@ -83,14 +85,39 @@ def trim() -> None:
 
 
 def free_and_total() -> tuple[int, int]:
-    """(free, total) bytes that this process may use: the machine's, or the container's if less."""
-    memory = read_memory(ROOT)
-    if memory.total_bytes is None or memory.available_bytes is None:
+    """(free, total) bytes that this process may use: the machine's, or the container's if less.
+
+    What limits the container is read anew once a second, what is used at every call.
+    """
+    found = dict(_MEMINFO.findall(_read(ROOT.root / "proc/meminfo")))
+    if len(found) < 2:
         raise Unsupported("/proc/meminfo does not state total and available memory")
-    free, total = memory.available_bytes, memory.total_bytes
-    group = read_cgroup(ROOT)
-    if group.memory_max_bytes is not None:
-        total = min(total, group.memory_max_bytes)
-        left = group.memory_max_bytes - (group.memory_used_bytes or 0)
-        free = max(0, min(free, left))
+    total, free = (int(found[name]) * 1024 for name in (b"Total", b"Available"))
+    limit, usage = _container(ROOT, int(time.monotonic()))
+    if limit is not None:
+        used = _read(usage).strip() if usage is not None else b""
+        total = min(total, limit)
+        free = max(0, min(free, limit - (int(used) if used.isdigit() else 0)))
     return free, total
+
+
+@lru_cache(maxsize=1)
+def _container(tree: Tree, second: int) -> tuple[int | None, Path | None]:
+    """The container's limit in bytes, and the file of what it uses, as they are in that second."""
+    del second
+    usage = memory_usage_file(tree)
+    return read_cgroup(tree).memory_max_bytes, None if usage is None else tree.root / usage
+
+
+def _read(path: Path) -> bytes:
+    """The beginning of one of the kernel's files; empty where it cannot be read."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(handle, 4096)
+    except OSError:
+        return b""
+    finally:
+        os.close(handle)

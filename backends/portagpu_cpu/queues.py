@@ -7,12 +7,13 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import Unsupported
+from portagpu.objects import Event, Stream
 
 if TYPE_CHECKING:
     import torch
 
 
-class CpuEvent:
+class CpuEvent(Event):
     """A point in time on the monotonic clock, with the methods of ``torch.cuda.Event``.
 
     Work on a CPU is done when its call returns, so a recorded event has always happened.
@@ -58,7 +59,7 @@ class CpuEvent:
         return f"<cpu event, {state}>"
 
 
-class CpuStream:
+class CpuStream(Stream):
     """A queue of work on a CPU: in order, and empty again when a call returns."""
 
     __slots__ = ("device", "priority")
@@ -93,8 +94,8 @@ class CpuStream:
 class Current(threading.local):
     """The stream that each thread puts its work on."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.stream: Final = [CpuStream(device)]
+    def __init__(self, stream: CpuStream) -> None:
+        self.stream: Final = [stream]
 
 
 class Using:

@@ -26,7 +26,10 @@ _REDUCE_OPS: Final = frozenset({"SUM", "AVG", "PRODUCT", "MIN", "MAX"})
 
 _ALWAYS: Final = frozenset(
     Capability(name)
-    for name in ("streams", "events", "graphs", "peak-memory", "pinned-memory", "autocast")
+    for name in (
+        *("streams", "events", "graphs", "peak-memory", "pinned-memory", "autocast"),
+        *("external-streams", "allocator"),
+    )
 )
 
 

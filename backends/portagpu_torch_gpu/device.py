@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,9 @@ class TorchGpu(Backend):
 
     __slots__ = ("_capture_stream", "_properties", "integrated")
 
+    # half the time of torch.cuda.current_device, which looks first whether CUDA is initialised
+    current_index = staticmethod(torch.accelerator.current_device_index)
+
     def __init__(self, plugin: Plugin, description: Description, properties: Any) -> None:
         super().__init__(plugin, description)
         self._properties = properties
@@ -90,11 +94,11 @@ class TorchGpu(Backend):
             least, greatest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]
         return least, greatest
 
-    def Stream(self, priority: int = 0) -> torch.cuda.Stream:  # noqa: N802 - torch's name
+    def Stream(self, priority: int = 0) -> Any:  # noqa: N802 - torch's name
         """A new stream of this device; its attribute ``priority`` says what it was clamped to."""
         return torch.cuda.Stream(self.index, priority)
 
-    def current_stream(self) -> torch.cuda.Stream:
+    def current_stream(self) -> Any:
         return torch.cuda.current_stream(self.index)
 
     def stream(self, stream: Any) -> AbstractContextManager[Any]:
@@ -103,7 +107,7 @@ class TorchGpu(Backend):
 
     def Event(  # noqa: N802 - torch's name
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
-    ) -> DeviceEvent:
+    ) -> Any:
         """A ``torch.cuda.Event`` of this device."""
         event = DeviceEvent(enable_timing, blocking, interprocess)  # type: ignore[no-untyped-call]
         event.index = self.index
@@ -113,10 +117,10 @@ class TorchGpu(Backend):
     def annotate(self, name: str) -> Iterator[None]:
         """A range for the vendor's profiler; torch's own ``nvtx.range`` would format braces.
 
-        Code that ``torch.compile`` traces has none, as with torch's own ``record_function``.
+        None inside ``torch.compile``, which fuses across the block: the range would be of the
+        compilation.
         """
         if torch.compiler.is_compiling():
-            # a graph takes no call that returns an int
             yield
             return
         torch.cuda.nvtx.range_push(name)
@@ -125,7 +129,7 @@ class TorchGpu(Backend):
         finally:
             torch.cuda.nvtx.range_pop()
 
-    def Graph(self) -> torch.cuda.CUDAGraph:  # noqa: N802 - one name for every vendor's graph
+    def Graph(self) -> Any:  # noqa: N802 - one name for every vendor's graph
         return torch.cuda.CUDAGraph()
 
     @contextmanager
@@ -153,6 +157,69 @@ class TorchGpu(Backend):
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         """``tensor`` in page-locked host memory; torch raises for one that is on a device."""
         return tensor.pin_memory()
+
+    def graph_pool_handle(self) -> Any:
+        return torch.cuda.graph_pool_handle()
+
+    def is_current_stream_capturing(self) -> bool:
+        with torch.cuda.device(self.index):
+            return torch.cuda.is_current_stream_capturing()
+
+    def set_stream(self, stream: Any) -> None:
+        """Put work on ``stream`` from now on; its device becomes the current one, as in torch."""
+        torch.cuda.set_stream(stream)
+
+    def default_stream(self) -> Any:
+        return torch.cuda.default_stream(self.index)
+
+    def ExternalStream(self, stream_ptr: int) -> Any:  # noqa: N802 - torch's name
+        """A ``torch.cuda.ExternalStream`` of this device."""
+        return torch.cuda.ExternalStream(stream_ptr, self.index)
+
+    def mark(self, msg: str) -> None:
+        if not torch.compiler.is_compiling():
+            torch.cuda.nvtx.mark(msg)
+
+    def memory_summary(self, abbreviated: bool = False) -> str:
+        """torch's table of the allocator."""
+        return torch.cuda.memory_summary(self.index, abbreviated)
+
+    def memory_snapshot(self, mempool_id: Any = None) -> Any:
+        return torch.cuda.memory_snapshot(mempool_id)
+
+    def record_memory_history(self, *arguments: Any, **options: Any) -> None:
+        torch.cuda.memory._record_memory_history(*arguments, **options)
+
+    def dump_memory_snapshot(self, filename: str | os.PathLike[str]) -> None:
+        torch.cuda.memory._dump_snapshot(os.fspath(filename))
+
+    def MemPool(self, *arguments: Any, **options: Any) -> Any:  # noqa: N802 - torch's name
+        with torch.cuda.device(self.index):
+            return torch.cuda.MemPool(*arguments, **options)
+
+    def use_mem_pool(self, pool: Any) -> AbstractContextManager[Any]:
+        return torch.cuda.use_mem_pool(pool, self.index)
+
+    def set_per_process_memory_fraction(self, fraction: float) -> None:
+        torch.cuda.set_per_process_memory_fraction(fraction, self.index)
+
+    def get_device_capability(self) -> tuple[int, int]:
+        return torch.cuda.get_device_capability(self.index)
+
+    def can_device_access_peer(self, peer_device: int) -> bool:
+        return torch.cuda.can_device_access_peer(self.index, peer_device)
+
+    def ipc_collect(self) -> None:
+        torch.cuda.ipc_collect()
+
+    def profiler_start(self) -> None:
+        torch.cuda.profiler.start()
+
+    def profiler_stop(self) -> None:
+        torch.cuda.profiler.stop()
+
+    def cudart(self) -> Any:
+        return torch.cuda.cudart()
 
     def random_wave(self) -> int:
         """Elements of one random call up to which other devices may draw the same numbers."""

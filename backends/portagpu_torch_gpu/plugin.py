@@ -88,6 +88,13 @@ class TorchGpuPlugin(Plugin):
             raise BackendNotFound("torch cannot count its devices", {self.name: problem})
         return len(found)
 
+    def current_index(self) -> int | None:
+        """torch's current device, where torch has opened the driver's runtime."""
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_initialized():
+            return None
+        return int(torch.cuda.current_device())
+
     def prepare(self) -> None:
         """Import the backend, and count once what every rank would count for itself."""
         import_module(self.backend)

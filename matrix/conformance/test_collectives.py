@@ -84,12 +84,35 @@ def test_reduce_ops_exist(gpu, torch):
 
 @case(
     "collectives/device-ids",
-    spec="The device_ids for DistributedDataParallel name this device, or are None on a CPU.",
-    covers=("Comm.device_ids",),
+    spec="device_ids, output_device and device_id name this device, or are None on a CPU.",
+    covers=("Comm.device_ids", "Comm.output_device", "Comm.device_id"),
 )
 def test_device_ids(gpu):
-    expected = None if gpu.device.type == "cpu" else (gpu.index,)
-    assert gpu.comm.device_ids == expected, f"device_ids are {gpu.comm.device_ids}"
+    comm = gpu.comm
+    found = comm.device_ids, comm.output_device, comm.device_id
+    own = [gpu.index], gpu.index, gpu.device
+    expected = (None, None, None) if gpu.device.type == "cpu" else own
+    assert found == expected, f"device_ids, output_device and device_id are {found}"
+
+
+def _libraries(rank):
+    import torch.distributed as dist
+
+    dist.barrier(device_ids=rank.gpu.comm.device_ids)
+    both = dist.new_group(backend=rank.gpu.comm.init_string)
+    return [rank.gpu.comm.get_backend(), rank.gpu.comm.get_backend(both)]
+
+
+@case(
+    "collectives/library-of-a-group",
+    spec="get_backend() is the name of the library that moves this device's tensors, whatever else "
+    "a group has; barrier() takes the device_ids.",
+    capability=COLLECTIVES,
+    covers=("Comm.get_backend", "Comm.device_ids", "Comm.c10d_name"),
+)
+def test_library_of_a_group(gpu, world):
+    for rank, found in enumerate(world(2, _libraries)):
+        assert found == [gpu.comm.c10d_name] * 2, f"rank {rank}: the groups run on {found}"
 
 
 @case(

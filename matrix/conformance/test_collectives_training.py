@@ -18,8 +18,10 @@ def _ddp(rank):
 
     torch.manual_seed(rank.rank)
     model = torch.nn.Linear(4, 1, bias=False).to(rank.gpu.device)
-    ids = rank.gpu.comm.device_ids
-    wrapped = DistributedDataParallel(model, device_ids=None if ids is None else list(ids))
+    comm = rank.gpu.comm
+    wrapped = DistributedDataParallel(
+        model, device_ids=comm.device_ids, output_device=comm.output_device
+    )
     found = {"start": values_of(model.weight.detach().reshape(-1))}
     mine = tensor_of(rank, [[float(value) for value in payload(rank.rank, 4)]])
 

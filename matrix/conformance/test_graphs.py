@@ -22,7 +22,10 @@ def _captured(gpu, torch, on):
     "graphs/replay-reads-new-input",
     spec="A replayed graph computes with what its input holds then.",
     capability=GRAPHS,
-    covers=("Backend.Graph", "Backend.graph", "portagpu.Graph", "portagpu.graph"),
+    covers=(
+        *("Backend.Graph", "Backend.graph"),
+        *("portagpu.Graph", "portagpu.CUDAGraph", "portagpu.graph"),
+    ),
     traps=("G03",),
     params={"call": ("method", "function")},
     smoke=True,
@@ -143,3 +146,52 @@ def test_collective_in_a_graph(gpu, world):
     gpu.Graph()
     for rank, found in enumerate(world(2, _captured_beside, within=True)):
         assert found == [6.0, 6.0], f"rank {rank}: the captured sum of 2 and 4 is {found}"
+
+
+@case(
+    "graphs/pool-is-shared",
+    spec="Two graphs that share a pool of memory replay one after the other with right results.",
+    capability=GRAPHS,
+    covers=("Backend.graph_pool_handle", "portagpu.graph_pool_handle"),
+    params={"call": ("method", "function")},
+)
+def test_pool_is_shared(gpu, torch, call):
+    pool = (gpu if call == "method" else pg).graph_pool_handle()
+    source = torch.zeros(256, device=gpu.device)
+    first, second = gpu.Graph(), gpu.Graph()
+    with gpu.graph(first, pool=pool):
+        middle = source * 2
+    with gpu.graph(second, pool=pool):
+        result = middle + 1
+    source.fill_(5.0)
+    first.replay()
+    second.replay()
+    gpu.synchronize()
+    found = set(result.cpu().tolist())
+    assert found == {11.0}, f"two graphs over 5 give {sorted(found)[:3]}"
+
+
+@case(
+    "graphs/capture-is-seen",
+    spec="is_current_stream_capturing() is True inside a capture and False outside.",
+    capability=GRAPHS,
+    covers=("Backend.is_current_stream_capturing", "portagpu.is_current_stream_capturing"),
+)
+def test_capture_is_seen(gpu, torch):
+    source, graph = torch.zeros(16, device=gpu.device), gpu.Graph()
+    with gpu.graph(graph):
+        source + 1
+        inside = gpu.is_current_stream_capturing(), pg.is_current_stream_capturing()
+    outside = gpu.is_current_stream_capturing(), pg.is_current_stream_capturing()
+    assert inside == (True, True), f"inside a capture method and function say {inside}"
+    assert outside == (False, False), f"after a capture method and function say {outside}"
+
+
+@case(
+    "graphs/nothing-is-captured-outside",
+    spec="Where no graph is captured, is_current_stream_capturing() is False on every device.",
+    covers=("Backend.is_current_stream_capturing", "portagpu.is_current_stream_capturing"),
+)
+def test_nothing_is_captured_outside(gpu):
+    found = gpu.is_current_stream_capturing(), pg.is_current_stream_capturing()
+    assert found == (False, False), f"without a capture method and function say {found}"

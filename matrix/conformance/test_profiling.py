@@ -6,6 +6,7 @@ import contextlib
 import threading
 
 import portagpu as pg
+from portagpu.errors import Unsupported
 from portagpu.suite import case, refused
 
 CALLS = ("method", "function")
@@ -149,3 +150,68 @@ def test_torch_profiler_sees_work(gpu, torch):
             left @ left
     counts = {event.key: event.count for event in profile.key_averages()}
     assert counts.get("aten::mm") == 5, f"five products are {counts.get('aten::mm')} in the profile"
+
+
+@case(
+    "profiling/mark-leaves-no-range",
+    spec="A mark of a moment opens no range.",
+    covers=("Backend.mark", "portagpu.mark"),
+    params={"call": CALLS},
+)
+def test_mark_leaves_no_range(gpu, call):
+    source = _source(gpu, call)
+    source.mark("schöne Grüße")
+    depth = source.range_push("after")
+    source.range_pop()
+    assert depth == 0, f"after a mark the first range has the depth {depth}"
+
+
+@case(
+    "profiling/start-and-stop",
+    spec="Work between the start and the stop of the vendor's profiler is done, whether or not one "
+    "is attached.",
+    covers=(
+        "Backend.profiler_start",
+        "Backend.profiler_stop",
+        "portagpu.profiler_start",
+        "portagpu.profiler_stop",
+    ),
+    params={"call": CALLS},
+)
+def test_start_and_stop(gpu, torch, call):
+    source = _source(gpu, call)
+    source.profiler_start()
+    try:
+        total = int(torch.arange(100, device=gpu.device).sum())
+    finally:
+        source.profiler_stop()
+    assert total == 4950, f"while a profiler may record, the sum is {total}"
+
+
+@case(
+    "profiling/runtime-has-the-profilers-calls",
+    spec="cudart() has the calls that start and stop the profiler, or is refused with Unsupported.",
+    covers=("Backend.cudart", "portagpu.cudart"),
+)
+def test_runtime_has_the_profilers_calls(gpu):
+    for call in (gpu.cudart, pg.cudart):
+        try:
+            runtime = call()
+        except Unsupported:
+            continue
+        for name in ("cudaProfilerStart", "cudaProfilerStop"):
+            assert callable(getattr(runtime, name, None)), f"cudart() has no {name}"
+
+
+@case(
+    "profiling/annotate-decorates",
+    spec="annotate() decorates a function, which is marked at each call and returns its value.",
+    covers=("portagpu.annotate",),
+)
+def test_annotate_decorates(gpu, torch):
+    @pg.annotate("portagpu-decorated")
+    def total(count):
+        return int(torch.arange(count, device=gpu.device).sum())
+
+    assert (total(4), total(5)) == (6, 10), "a decorated function returns another value"
+    assert total.__name__ == "total", f"a decorated function is called {total.__name__}"

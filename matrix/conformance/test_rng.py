@@ -401,3 +401,17 @@ def test_generator_is_the_default(gpu):
     gpu.generator().manual_seed(123)
     assert gpu.initial_seed() == 123, "two calls gave two generators"
     gpu.set_rng_state(before)
+
+
+@case(
+    "rng/default-generators-are-the-devices",
+    spec="default_generators has the default generator of each device, by index.",
+    covers=("portagpu.default_generators", "Backend.generator"),
+)
+def test_default_generators_are_the_devices(gpu):
+    found = len(pg.default_generators)
+    assert found == gpu.device_count(), f"{found} generators for {gpu.device_count()} devices"
+    gpu.manual_seed(123)
+    seed = pg.default_generators[gpu.index].initial_seed()
+    assert seed == 123, f"after manual_seed(123) the generator of the index has the seed {seed}"
+    refused(lambda: pg.default_generators[found], IndexError, "a generator past the last")

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    import torch
     import torch.distributed as dist
 
     from portagpu.collectives.checked import Checked
@@ -30,8 +31,48 @@ class Comm:
     """Names of ``torch.distributed.ReduceOp`` that it claims for floating-point tensors."""
     local_env: Mapping[str, str] | None = None
     """Environment for ranks that all run on this machine, for instance the loopback interface."""
-    device_ids: tuple[int, ...] | None = None
-    """What DistributedDataParallel wants as ``device_ids``; None on a CPU."""
+    device_ids: Sequence[int] | None = None
+    """What DistributedDataParallel and ``barrier`` want as ``device_ids``; None on a CPU.
+
+    It is kept as a list: ``torch.distributed.barrier`` reads no other sequence.
+    """
+
+    def __post_init__(self) -> None:
+        if self.device_ids is not None:
+            object.__setattr__(self, "device_ids", list(self.device_ids))
+
+    @property
+    def output_device(self) -> int | None:
+        """What DistributedDataParallel wants as ``output_device``; None on a CPU."""
+        return self.device_ids[0] if self.device_ids else None
+
+    @property
+    def device_id(self) -> torch.device | None:
+        """What ``init_process_group`` and FSDP want as ``device_id``; None on a CPU.
+
+        With it the process group is bound to the device, and its communicator made at once.
+        """
+        if not self.device_ids:
+            return None
+        import torch
+
+        return torch.device(self.device_type, self.device_ids[0])
+
+    def get_backend(self, group: dist.ProcessGroup | None = None) -> str:
+        """The name of the library that moves this device's tensors in ``group``: ``c10d_name``.
+
+        ``torch.distributed.get_backend`` answers with all of a group's libraries: "nccl" is
+        "cpu:gloo,cuda:nccl" there. Raises ValueError for a group that has none for this device, and
+        what torch raises before ``init_process_group``.
+        """
+        from torch.distributed import distributed_c10d as c10d
+
+        config = c10d.get_backend_config(group)
+        libraries = c10d.BackendConfig(c10d.Backend(config)).get_device_backend_map()
+        found = libraries.get(self.device_type)
+        if found is None:
+            raise ValueError(f"the group of {config} has no library for {self.device_type} tensors")
+        return str(found)
 
     @property
     def init_string(self) -> str:

@@ -128,8 +128,17 @@ def _memory_limits(tree: Tree, version: int, folders: tuple[str, ...]) -> Iterat
 
 
 def _memory_used(tree: Tree, version: int, folders: tuple[str, ...]) -> int | None:
-    name = "memory.current" if version == 2 else "memory.usage_in_bytes"
-    return tree.integer(f"{folders[0]}/{name}") if folders else None
+    return tree.integer(_usage_file(version, folders[0])) if folders else None
+
+
+def _usage_file(version: int, folder: str) -> str:
+    return f"{folder}/{'memory.current' if version == 2 else 'memory.usage_in_bytes'}"
+
+
+def memory_usage_file(tree: Tree) -> str | None:
+    """The file that states the memory this process's group uses; None where there is no group."""
+    version, folders = _folders(tree, tuple(_mounts(tree)), _memberships(tree), "memory")
+    return _usage_file(version, folders[0]) if folders else None
 
 
 def _cpuset(tree: Tree, version: int, folders: tuple[str, ...]) -> tuple[int, ...] | None:

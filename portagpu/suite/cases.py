@@ -35,13 +35,23 @@ GUARDED: Final[Mapping[str, Capability]] = {
     "Stream": Capability.STREAMS,
     "stream": Capability.STREAMS,
     "current_stream": Capability.STREAMS,
+    "set_stream": Capability.STREAMS,
+    "default_stream": Capability.STREAMS,
     "Event": Capability.EVENTS,
     "Graph": Capability.GRAPHS,
     "graph": Capability.GRAPHS,
+    "graph_pool_handle": Capability.GRAPHS,
     "reset_peak_memory_stats": Capability.PEAK_MEMORY,
     "pin": Capability.PINNED_MEMORY,
     "autocast": Capability.AUTOCAST,
     "GradScaler": Capability.AUTOCAST,
+    "ExternalStream": Capability.EXTERNAL_STREAMS,
+    "memory_snapshot": Capability.ALLOCATOR,
+    "record_memory_history": Capability.ALLOCATOR,
+    "dump_memory_snapshot": Capability.ALLOCATOR,
+    "MemPool": Capability.ALLOCATOR,
+    "use_mem_pool": Capability.ALLOCATOR,
+    "set_per_process_memory_fraction": Capability.ALLOCATOR,
 }
 """The calls that belong to a capability: a case that covers one has to declare it."""
 

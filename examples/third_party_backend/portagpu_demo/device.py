@@ -21,6 +21,7 @@ from portagpu import (
     Capability,
     Comm,
     Description,
+    Event,
     Precision,
     Sizing,
     Support,
@@ -71,7 +72,7 @@ class DemoProperties:
     warp_size: int
 
 
-class DemoEvent:
+class DemoEvent(Event):
     """A point in time; work on this device is done when its call returns."""
 
     __slots__ = ("_recorded_ns", "_timing")

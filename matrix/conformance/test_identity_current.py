@@ -1,0 +1,148 @@
+"""Identity: the current device is torch's, inside a block and out, and a handle is a device."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import portagpu as pg
+from portagpu.contract import Capability
+from portagpu.errors import Unsupported
+from portagpu.suite import case, refused
+
+
+@case(
+    "identity/current-device-is-torchs",
+    spec="The current device is the one that torch has as current, where torch has one.",
+    covers=("Backend.current_index", "Plugin.current_index", "portagpu.current_device"),
+)
+def test_current_device_is_torchs(gpu, torch):
+    pg.set_device(gpu.index)
+    torch.ones(1, device=gpu.device)
+    if gpu.current_index is not None:
+        found = (gpu.current_index(), gpu.plugin.current_index(), pg.current_device())
+        assert found == (gpu.index,) * 3, f"handle, plugin and function say {found}"
+    elif gpu.plugin.current_index() is not None:
+        raise AssertionError("the plugin knows torch's current device, and its handles do not")
+
+
+@case(
+    "identity/current-device-is-an-argument",
+    spec="torch takes current_device() as the device of a tensor.",
+    covers=("portagpu.current_device", "Backend.current_device"),
+    params={"call": ("method", "function")},
+    smoke=True,
+)
+def test_current_device_is_an_argument(gpu, torch, call):
+    number = (gpu if call == "method" else pg).current_device()
+    made = torch.zeros(2, device=number)
+    assert made.device.type == gpu.device.type, f"current_device() made a tensor on {made.device}"
+    moved = torch.ones(2).to(number)
+    assert moved.device == made.device, f".to(current_device()) moved it to {moved.device}"
+
+
+@case(
+    "identity/device-index-is-a-block",
+    spec="A block of device_index() has that device as the current one, and restores the former, "
+    "also after an error; None and -1 change nothing.",
+    covers=("portagpu.device_index",),
+)
+def test_device_index_is_a_block(gpu):
+    before = pg.backend()
+    for index in range(gpu.device_count()):
+        with pg.device_index(index):
+            found = pg.current_device()
+        assert found == index, f"in the block of device {index} the current one is {found}"
+    for nothing in (None, -1):
+        with pg.device_index(nothing):
+            assert pg.backend() is before, f"device_index({nothing}) changed the device"
+
+    def broken():
+        with pg.device_index(gpu.device_count() - 1):
+            raise KeyError("on purpose")
+
+    refused(broken, KeyError, "an error inside the block")
+    assert pg.backend() is before, f"after the blocks the device is {pg.backend()!r}"
+
+
+@case(
+    "identity/device-of-a-tensor",
+    spec="A block of device_of() has the tensor's device as the current one; a tensor of another "
+    "type of device changes nothing.",
+    covers=("portagpu.device_of",),
+)
+def test_device_of_a_tensor(gpu, torch):
+    before = pg.backend()
+    for tensor in (torch.ones(1, device=gpu.device), torch.ones(1, device="meta")):
+        with pg.device_of(tensor):
+            assert pg.backend() is before, f"of {tensor.device} the device is {pg.backend()!r}"
+
+
+@case(
+    "identity/is-initialized",
+    spec="init() opens a device, after which is_initialized() is True.",
+    covers=("portagpu.is_initialized", "portagpu.init"),
+)
+def test_is_initialized(gpu):
+    pg.init()
+    assert pg.is_initialized() is True, "a device is open, and is_initialized() does not say True"
+
+
+@case(
+    "identity/supports-is-what-is-claimed",
+    spec="supports() is True for each claimed capability and False for the others; another word "
+    "is a ValueError.",
+    covers=("Backend.supports", "portagpu.supports"),
+    params={"call": ("method", "function")},
+    smoke=True,
+)
+def test_supports_is_what_is_claimed(gpu, call):
+    supports = (gpu if call == "method" else pg).supports
+    for each in Capability:
+        claimed = each in gpu.capabilities
+        assert supports(each.value) is claimed, f"supports({each.value!r}) is not {claimed}"
+    refused(lambda: supports("teleport"), ValueError, "a capability that is none")
+
+
+@case(
+    "identity/device-capability-is-a-pair",
+    spec="get_device_capability() is two numbers, or is refused with Unsupported.",
+    covers=("Backend.get_device_capability", "portagpu.get_device_capability"),
+    traps=("E01",),
+)
+def test_device_capability_is_a_pair(gpu):
+    found = []
+    for call in (gpu.get_device_capability, pg.get_device_capability):
+        try:
+            found.append(call())
+        except Unsupported:
+            found.append("refused")
+    assert found[0] == found[1], f"method and function give {found}"
+    if found[0] != "refused":
+        assert isinstance(found[0], tuple), f"the capability is {found[0]!r}, no pair"
+        numbers = all(type(each) is int and each >= 0 for each in found[0])
+        assert len(found[0]) == 2, f"the capability {found[0]} is no pair"
+        assert numbers, f"the capability {found[0]} is not of whole numbers"
+
+
+@case(
+    "identity/peers-are-told",
+    spec="can_device_access_peer() is a bool for every pair of devices.",
+    covers=("Backend.can_device_access_peer", "portagpu.can_device_access_peer"),
+)
+def test_peers_are_told(gpu):
+    for index in range(gpu.device_count()):
+        if index != gpu.index:
+            found = gpu.can_device_access_peer(index), pg.can_device_access_peer(gpu.index, index)
+            assert found in ((True, True), (False, False)), f"to device {index} it says {found}"
+
+
+@case(
+    "identity/handle-is-pickled",
+    spec="A handle that is pickled or copied deeply is the handle of the same device.",
+    covers=("portagpu.backend",),
+)
+def test_handle_is_pickled(gpu):
+    again = pickle.loads(pickle.dumps(gpu))  # noqa: S301 - its own text
+    assert again is pg.backend(gpu.name, gpu.index), f"the pickled handle came back as {again!r}"
+    assert copy.deepcopy(gpu) is again, "a deep copy of the handle is another one"

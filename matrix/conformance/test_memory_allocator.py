@@ -1,0 +1,140 @@
+"""Memory: torch's allocator listed, recorded, divided into pools and limited, or refused."""
+
+from __future__ import annotations
+
+import portagpu as pg
+from portagpu.contract import Capability
+from portagpu.suite import case
+
+ALLOCATOR = Capability.ALLOCATOR
+CALLS = ("method", "function")
+_MIB = 1 << 20
+
+
+def _source(gpu, call):
+    return gpu if call == "method" else pg
+
+
+def _listed_bytes(snapshot, index):
+    return sum(segment["total_size"] for segment in snapshot if segment["device"] == index)
+
+
+@case(
+    "memory/snapshot-lists-what-is-held",
+    spec="A snapshot of the allocator lists at least as much memory as a live tensor has.",
+    capability=ALLOCATOR,
+    covers=("Backend.memory_snapshot", "portagpu.memory_snapshot"),
+    params={"call": CALLS},
+)
+def test_snapshot_lists_what_is_held(gpu, torch, call):
+    held = torch.ones(8 * _MIB, dtype=torch.uint8, device=gpu.device)
+    listed = _listed_bytes(_source(gpu, call).memory_snapshot(), gpu.index)
+    assert listed >= held.nbytes, f"a snapshot lists {listed} bytes while {held.nbytes} are live"
+
+
+@case(
+    "memory/history-is-dumped",
+    spec="What was recorded of the allocator is written to the file that was named.",
+    capability=ALLOCATOR,
+    covers=(
+        "Backend.record_memory_history",
+        "Backend.dump_memory_snapshot",
+        "portagpu.record_memory_history",
+        "portagpu.dump_memory_snapshot",
+    ),
+    params={"call": CALLS},
+)
+def test_history_is_dumped(gpu, torch, tmp_path, call):
+    source = _source(gpu, call)
+    file = tmp_path / "snapshot.pickle"
+    source.record_memory_history(max_entries=1000)
+    try:
+        torch.ones(_MIB, device=gpu.device)
+        source.dump_memory_snapshot(file)
+    finally:
+        source.record_memory_history(None)
+    assert file.stat().st_size > 0, "the dump of the history is empty"
+
+
+@case(
+    "memory/pool-serves-its-block",
+    spec="Memory that is allocated in a pool's block is the pool's, and holds what was written.",
+    capability=ALLOCATOR,
+    covers=("Backend.MemPool", "Backend.use_mem_pool", "portagpu.MemPool", "portagpu.use_mem_pool"),
+    params={"call": CALLS},
+)
+def test_pool_serves_its_block(gpu, torch, call):
+    source = _source(gpu, call)
+    pool = source.MemPool()
+    with source.use_mem_pool(pool):
+        inside = torch.full((8 * _MIB,), 7, dtype=torch.uint8, device=gpu.device)
+    outside = torch.full((8 * _MIB,), 9, dtype=torch.uint8, device=gpu.device)
+    listed = _listed_bytes(source.memory_snapshot(pool.id), gpu.index)
+    assert listed >= inside.nbytes, f"the pool has {listed} bytes of {inside.nbytes}"
+    found = int(inside.sum()) // inside.numel(), int(outside.sum()) // outside.numel()
+    assert found == (7, 9), f"the tensors in the pool and outside hold {found}, not (7, 9)"
+
+
+@case(
+    "memory/fraction-is-a-limit",
+    spec="Above the fraction of memory that a process was given, memory is out.",
+    capability=ALLOCATOR,
+    covers=(
+        "Backend.set_per_process_memory_fraction",
+        "portagpu.set_per_process_memory_fraction",
+    ),
+    params={"call": CALLS},
+)
+def test_fraction_is_a_limit(gpu, torch, call):
+    limit = _source(gpu, call).set_per_process_memory_fraction
+    limit(1.0)
+    gpu.empty_cache()
+    total = gpu.mem_get_info()[1]
+    error = None
+    limit((gpu.memory_reserved() + 64 * _MIB) / total)
+    try:
+        torch.empty(256 * _MIB, dtype=torch.uint8, device=gpu.device)
+    except RuntimeError as raised:
+        error = raised
+    finally:
+        limit(1.0)
+    assert error is not None, "256 MiB were allocated with 64 MiB left of the fraction"
+    assert gpu.is_oom(error), f"above the fraction it raises {error!r}"
+
+
+@case(
+    "memory/used-is-what-is-not-free",
+    spec="device_memory_used() is the total of mem_get_info() less what is free.",
+    covers=("Backend.device_memory_used", "portagpu.device_memory_used"),
+    outcome="bounded: 5 % of the total, which other processes may take between two calls",
+    params={"call": CALLS},
+)
+def test_used_is_what_is_not_free(gpu, call):
+    used = _source(gpu, call).device_memory_used()
+    free, total = gpu.mem_get_info()
+    assert 0 < used <= total, f"{used} of {total} bytes are in use"
+    assert abs(total - free - used) <= total // 20, f"{used} in use, {free} of {total} free"
+
+
+@case(
+    "memory/summary-is-a-text",
+    spec="memory_summary() is a text of several lines for people.",
+    covers=("Backend.memory_summary", "portagpu.memory_summary"),
+    params={"call": CALLS},
+)
+def test_summary_is_a_text(gpu, call):
+    text = _source(gpu, call).memory_summary()
+    assert isinstance(text, str), f"memory_summary() is a {type(text).__name__}"
+    assert len(text.splitlines()) > 2, f"memory_summary() says no more than {text!r}"
+
+
+@case(
+    "memory/ipc-collect-keeps-tensors",
+    spec="ipc_collect() leaves the tensors of this process as they are.",
+    covers=("Backend.ipc_collect", "portagpu.ipc_collect"),
+    params={"call": CALLS},
+)
+def test_ipc_collect_keeps_tensors(gpu, torch, call):
+    held = torch.arange(1000, device=gpu.device)
+    _source(gpu, call).ipc_collect()
+    assert int(held.sum()) == 499_500, f"after ipc_collect() the sum is {int(held.sum())}"

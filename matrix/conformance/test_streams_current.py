@@ -1,0 +1,81 @@
+"""Streams: the one that is current for good, the default one, those of others, and the types."""
+
+from __future__ import annotations
+
+import portagpu as pg
+from portagpu.contract import Capability
+from portagpu.suite import case
+
+STREAMS = Capability.STREAMS
+CALLS = ("method", "function")
+
+
+def _source(gpu, call):
+    return gpu if call == "method" else pg
+
+
+@case(
+    "streams/set-stream-stays",
+    spec="A stream that is set is the current one until another is, and None changes nothing.",
+    capability=STREAMS,
+    covers=("Backend.set_stream", "portagpu.set_stream"),
+    params={"call": CALLS},
+)
+def test_set_stream_stays(gpu, call):
+    source = _source(gpu, call)
+    before, side = gpu.current_stream(), gpu.Stream()
+    source.set_stream(side)
+    try:
+        source.set_stream(None)
+        found = gpu.current_stream()
+    finally:
+        source.set_stream(before)
+    assert found == side, f"after set_stream({side!r}) the current stream is {found!r}"
+    assert gpu.current_stream() == before, "the former stream was not set again"
+
+
+@case(
+    "streams/default-is-steady",
+    spec="The default stream is the same inside of another stream's block.",
+    capability=STREAMS,
+    covers=("Backend.default_stream", "portagpu.default_stream"),
+    params={"call": CALLS},
+)
+def test_default_is_steady(gpu, call):
+    source = _source(gpu, call)
+    first, side = source.default_stream(), gpu.Stream()
+    assert first != side, "a new stream is the default one"
+    with gpu.stream(side):
+        assert source.default_stream() == first, "a stream's block changes the default stream"
+
+
+@case(
+    "streams/external-stream-is-the-same",
+    spec="A stream that is made of another one's pointer takes work and orders it.",
+    capability=(STREAMS, Capability.EXTERNAL_STREAMS),
+    covers=("Backend.ExternalStream", "portagpu.ExternalStream"),
+    params={"call": CALLS},
+)
+def test_external_stream_is_the_same(gpu, torch, call):
+    owner = gpu.Stream()
+    external = _source(gpu, call).ExternalStream(getattr(owner, "cuda_stream", 0))
+    external.wait_stream(gpu.current_stream())
+    with gpu.stream(external):
+        value = torch.full((1000,), 3.0, device=gpu.device) * 2
+    external.synchronize()
+    assert set(value.cpu().tolist()) == {6.0}, "work on an external stream is not done"
+
+
+@case(
+    "streams/objects-are-of-their-types",
+    spec="Streams and events are instances of portagpu.Stream and portagpu.Event, and of one only.",
+    capability=(STREAMS, Capability.EVENTS),
+    covers=("portagpu.Stream", "portagpu.Event"),
+)
+def test_objects_are_of_their_types(gpu):
+    for made in (gpu.Stream(), pg.Stream(), gpu.current_stream()):
+        assert isinstance(made, pg.Stream), f"{made!r} is no portagpu.Stream"
+        assert not isinstance(made, pg.Event), f"{made!r} is a portagpu.Event"
+    for made in (gpu.Event(), pg.Event()):
+        assert isinstance(made, pg.Event), f"{made!r} is no portagpu.Event"
+        assert not isinstance(made, pg.Stream), f"{made!r} is a portagpu.Stream"

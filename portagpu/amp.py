@@ -1,0 +1,69 @@
+"""``torch.cuda.amp``, for the current device of any vendor."""
+
+from __future__ import annotations
+
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from portagpu.functions import GradScaler
+from portagpu.registry import backend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
+
+_F = TypeVar("_F", bound="Callable[..., Any]")
+
+
+def autocast(
+    enabled: bool = True, dtype: torch.dtype | None = None, cache_enabled: bool | None = None
+) -> torch.autocast:
+    """``torch.autocast`` for the current device, with the arguments of ``torch.cuda.amp``'s.
+
+    Without a dtype it computes in torch's default for the device: float16 on a GPU, bfloat16 on a
+    CPU.
+    """
+    return backend().autocast(dtype, enabled, cache_enabled)
+
+
+def _of_the_device(name: str, function: Callable[..., Any], **options: Any) -> Any:
+    """``function``, decorated by torch for the device that is there when it is called."""
+    made: dict[str, Callable[..., Any]] = {}
+
+    @wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        kind = backend().device.type
+        decorated = made.get(kind)
+        if decorated is None:
+            import torch
+
+            decorate = getattr(torch.amp, name)
+            decorated = made[kind] = decorate(function, device_type=kind, **options)
+        return decorated(*arguments, **keywords)
+
+    return call
+
+
+@overload
+def custom_fwd(fwd: _F, *, cast_inputs: torch.dtype | None = None) -> _F: ...
+@overload
+def custom_fwd(
+    fwd: None = None, *, cast_inputs: torch.dtype | None = None
+) -> Callable[[_F], _F]: ...
+def custom_fwd(fwd: _F | None = None, *, cast_inputs: torch.dtype | None = None) -> Any:
+    """``torch.amp.custom_fwd`` for the current device, which decorating does not open."""
+    if fwd is None:
+        return partial(custom_fwd, cast_inputs=cast_inputs)
+    return _of_the_device("custom_fwd", fwd, cast_inputs=cast_inputs)
+
+
+@overload
+def custom_bwd(bwd: _F) -> _F: ...
+@overload
+def custom_bwd(bwd: None = None) -> Callable[[_F], _F]: ...
+def custom_bwd(bwd: _F | None = None) -> Any:
+    """``torch.amp.custom_bwd`` for the current device, which decorating does not open."""
+    return custom_bwd if bwd is None else _of_the_device("custom_bwd", bwd)

@@ -1,0 +1,145 @@
+"""What a device may have beyond the primitives: each call is refused until a backend has it.
+
+Since contract 1.2, but for graphs and page-locked memory, which are older.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from portagpu.errors import Unsupported
+
+if TYPE_CHECKING:
+    import os
+    from contextlib import AbstractContextManager
+
+    import torch
+
+    from portagpu.objects import Graph as GraphType
+    from portagpu.objects import Stream as StreamType
+
+
+class Optional:
+    """Calls with torch's names and meanings that some devices have.
+
+    Those of a capability raise Unsupported where it is not claimed; see
+    :class:`portagpu.contract.Capability`.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        name: str
+
+    def _lacks(self, what: str) -> NoReturn:
+        raise Unsupported(f"the {self.name} backend {what}")
+
+    def Graph(self) -> GraphType:  # noqa: N802 - one name for every vendor's graph
+        """A graph to capture work into. Raises Unsupported where GRAPHS is not claimed."""
+        self._lacks("does not capture graphs; run the work eagerly")
+
+    def graph(
+        self,
+        cuda_graph: Any,
+        pool: Any = None,
+        stream: Any = None,
+        capture_error_mode: str = "global",
+    ) -> AbstractContextManager[Any]:
+        """Capture the block's work into ``cuda_graph``, with the options of ``torch.cuda.graph``.
+
+        Raises Unsupported where GRAPHS is not claimed.
+        """
+        del cuda_graph, pool, stream, capture_error_mode
+        self._lacks("does not capture graphs; run the work eagerly")
+
+    def graph_pool_handle(self) -> Any:
+        """A pool of memory for graphs to share. Raises Unsupported where GRAPHS is not claimed."""
+        self._lacks("does not capture graphs; run the work eagerly")
+
+    def is_current_stream_capturing(self) -> bool:
+        """Whether a graph is captured from the current stream: never where there are none."""
+        return False
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        """``tensor`` in page-locked host memory. Raises Unsupported where it is not claimed.
+
+        Ask ``gpu.supports("pinned-memory")`` first, for instance to set a DataLoader's
+        ``pin_memory``.
+        """
+        del tensor
+        self._lacks("has no page-locked memory; use the tensor as it is")
+
+    def set_stream(self, stream: Any) -> None:
+        """Put work on ``stream`` from now on; None changes nothing.
+
+        Raises Unsupported where STREAMS is not claimed, or the backend is older than contract 1.2.
+        """
+        if stream is not None:
+            self._lacks("cannot set a stream for good; use a block: with pg.stream(stream)")
+
+    def default_stream(self) -> StreamType:
+        """The stream that work is put on where nobody chose another; STREAMS."""
+        self._lacks("does not name its default stream; use pg.current_stream()")
+
+    def ExternalStream(self, stream_ptr: int) -> StreamType:  # noqa: N802 - torch's name
+        """A stream that another library made, from its pointer; EXTERNAL_STREAMS."""
+        del stream_ptr
+        self._lacks("takes no streams of other libraries; use pg.Stream()")
+
+    def memory_snapshot(self, mempool_id: Any = None) -> Any:
+        """What the allocator holds, as ``torch.cuda.memory_snapshot`` lists it; ALLOCATOR."""
+        del mempool_id
+        self._lacks("has no allocator that could be listed; see pg.memory_stats()")
+
+    def record_memory_history(self, *arguments: Any, **options: Any) -> None:
+        """``torch.cuda.memory._record_memory_history`` with its arguments; ALLOCATOR."""
+        del arguments, options
+        self._lacks("records no history of its memory; see pg.max_memory_allocated()")
+
+    def dump_memory_snapshot(self, filename: str | os.PathLike[str]) -> None:
+        """Write the recorded history, for https://pytorch.org/memory_viz; ALLOCATOR."""
+        del filename
+        self._lacks("records no history of its memory; see pg.max_memory_allocated()")
+
+    def MemPool(self, *arguments: Any, **options: Any) -> Any:  # noqa: N802 - torch's name
+        """A pool of the allocator, with ``torch.cuda.MemPool``'s arguments; ALLOCATOR."""
+        del arguments, options
+        self._lacks("has no pools of memory; allocate as usual")
+
+    def use_mem_pool(self, pool: Any) -> AbstractContextManager[Any]:
+        """Allocate from ``pool`` inside the block; ALLOCATOR."""
+        del pool
+        self._lacks("has no pools of memory; allocate as usual")
+
+    def set_per_process_memory_fraction(self, fraction: float) -> None:
+        """Limit this process to that part of the device's memory; ALLOCATOR."""
+        del fraction
+        self._lacks("cannot limit a process's memory; use the container's limit")
+
+    def get_device_capability(self) -> tuple[int, int]:
+        """torch's (major, minor): CUDA's compute capability, or the numbers of AMD's gfx name.
+
+        Numbers of two vendors do not compare. Raises Unsupported where torch has none.
+        """
+        self._lacks("has no compute capability; ask gpu.arch, gpu.supports() or gpu.precision")
+
+    def can_device_access_peer(self, peer_device: int) -> bool:
+        """Whether this device reads the memory of that one without going through the host."""
+        del peer_device
+        self._lacks("does not say which devices reach each other")
+
+    def ipc_collect(self) -> None:
+        """Free memory of tensors that other processes have released."""
+        self._lacks("does not say what it shares between processes")
+
+    def profiler_start(self) -> None:
+        """Have the vendor's profiler that is attached to this process begin to record."""
+        self._lacks("controls no profiler; use torch.profiler")
+
+    def profiler_stop(self) -> None:
+        """Have the vendor's profiler that is attached to this process stop recording."""
+        self._lacks("controls no profiler; use torch.profiler")
+
+    def cudart(self) -> Any:
+        """The runtime's calls as ``torch.cuda.cudart`` names them, where torch has them."""
+        self._lacks("has no CUDA runtime; pg.profiler.start() and stop() are portable")

@@ -1,0 +1,31 @@
+"""As how many devices a device counts that all ranks of a machine share: a CPU."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from portagpu.errors import PortagpuError
+
+VARIABLE: Final = "PORTAGPU_SHARED_DEVICES"
+LAUNCHERS: Final = "LOCAL_WORLD_SIZE"
+"""How many ranks run on this machine, as torchrun and other launchers say it."""
+_MOST: Final = 4096
+
+
+def shared_count() -> int:
+    """``PORTAGPU_SHARED_DEVICES``, else the launcher's ``LOCAL_WORLD_SIZE``, else 1.
+
+    Scripts compare the number of devices with the number of ranks, and give each rank the device of
+    its number. Raises PortagpuError where the first is no number from 1 to 4096; the second is
+    another program's, and counts as 1 then.
+    """
+    for name in (VARIABLE, LAUNCHERS):
+        text = os.environ.get(name)
+        if not text:
+            continue
+        if text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= _MOST:
+            return int(text)
+        if name == VARIABLE:
+            raise PortagpuError(f"{name} is a number of devices from 1 to {_MOST}, not {text!r}")
+    return 1
