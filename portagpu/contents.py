@@ -39,7 +39,8 @@ def check_installation() -> None:
     except importlib.metadata.PackageNotFoundError:
         return
     for file in files:
-        if file.hash is None:
+        # what lies beside the packages, such as the command, is elsewhere after pip's --target
+        if file.hash is None or ".." in file.parts:
             continue
         try:
             digest = hashlib.new(file.hash.mode, file.read_binary()).digest()
