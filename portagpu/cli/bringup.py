@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "effort",
     flag_value="quick",
     default="quick",
-    help="Some 40 s on a quiet machine; default.",
+    help="Some 40 s when quiet; default.",
 )
 @click.option("--full", "effort", flag_value="full", help="All cases, more memory, longer load.")
 @click.option("--backend", metavar="NAME", help="The backend to test, instead of the default one.")
