@@ -106,7 +106,7 @@ def _document(data: bytes) -> dict[str, Any]:
         raise BundleError(f"is not JSON: {_short(str(error))}") from error
     if not isinstance(document, dict) or set(document) != set(KEYS):
         raise BundleError(
-            f"is no bundle, an object with the keys {', '.join(KEYS)}: bringup --full --out writes one"
+            f"is no bundle, which bringup --full --out writes: its keys are {', '.join(KEYS)}"
         )
     _check_bounds(document)
     result = document["result"]
