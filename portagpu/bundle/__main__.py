@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str]) -> int:
     """Say for each file that it is valid, or in one line what is wrong; 0, 1 or 2 (usage)."""
-    if not arguments or ("--table" in arguments and len(arguments) != 2):
-        print("usage: python -m portagpu.bundle FILE ... | --table DIR", file=sys.stderr)
+    options = [each for each in arguments if each.startswith("-") and each != "--table"]
+    if not arguments or options or ("--table" in arguments and len(arguments) != 2):
+        print("usage: python -P -m portagpu.bundle FILE ... | --table DIR", file=sys.stderr)
         return 2
     if arguments[0] == "--table":
         return _say(partial(table, Path(arguments[1])))

@@ -105,7 +105,9 @@ def _document(data: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise BundleError(f"is not JSON: {_short(str(error))}") from error
     if not isinstance(document, dict) or set(document) != set(KEYS):
-        raise BundleError(f"must be an object with the keys {', '.join(KEYS)}")
+        raise BundleError(
+            f"is no bundle, which bringup --full --out writes: its keys are {', '.join(KEYS)}"
+        )
     _check_bounds(document)
     result = document["result"]
     if not isinstance(result, dict) or not isinstance(result.get("results"), list):

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--quick", "effort", flag_value="quick", default="quick", help="At most 90 s; default."
+    "--quick",
+    "effort",
+    flag_value="quick",
+    default="quick",
+    help="Some 40 s when quiet; default.",
 )
 @click.option("--full", "effort", flag_value="full", help="All cases, more memory, longer load.")
 @click.option("--backend", metavar="NAME", help="The backend to test, instead of the default one.")
