@@ -71,7 +71,7 @@ def test_a_shared_world_that_failed_once_is_told(
     tmp_path: Path, what: str, alone: Verdict, whole: Verdict, said: str
 ) -> None:
     pytest.importorskip("torch")
-    limit_s = 8.0 if what == "hang" else 30.0
+    limit_s = 16.0 if what == "hang" else 30.0
     text = f"FOLDER, WHAT, TIMEOUT = {str(tmp_path)!r}, {what!r}, {limit_s}\n{ONCE}"
     results = by_id(conform("cpu", folder=write_cases(tmp_path / "cases", text)))
     for value in (1, 2, 3):
