@@ -58,7 +58,7 @@ def dtype_support(
     try:
         _store(dtype, device)
         found = Support.STORAGE
-        _compute(dtype, device)
+        _compute(dtype, device, paired=stated is Support.NATIVE)
         found = stated if stated in _RUNS else Support.EMULATED
     except _REFUSED as error:
         reason = str(error).partition("\n")[0]
@@ -74,11 +74,11 @@ def _store(dtype: torch.dtype, device: torch.device) -> None:
         raise RuntimeError("ones came back as something else")
 
 
-def _compute(dtype: torch.dtype, device: torch.device) -> None:
+def _compute(dtype: torch.dtype, device: torch.device, *, paired: bool) -> None:
     """A product of ones: scaled for fp8, of matrices for floats, else element by element.
 
-    An fp8 dtype meets the e4m3 of its flavour: cuBLASLt multiplies no two matrices of e5m2
-    (ScaledBlas.cpp, "Multiplication of two Float8_e5m2 matrices is not supported").
+    ``paired``, an fp8 dtype meets the e4m3 of its flavour: cuBLASLt multiplies no two matrices of
+    e5m2 (ScaledBlas.cpp, "Multiplication of two Float8_e5m2 matrices is not supported").
     """
     import torch
 
@@ -87,7 +87,7 @@ def _compute(dtype: torch.dtype, device: torch.device) -> None:
     if name in FP8_NAMES:
         one = torch.ones((), device=device)
         e4m3 = next(pair[0] for pair in FLAVOURS.values() if name in pair)
-        other = torch.ones(16, 16, device=device).to(getattr(torch, e4m3)).t()
+        other = torch.ones(16, 16, device=device).to(getattr(torch, e4m3 if paired else name)).t()
         result = torch._scaled_mm(ones, other, one, one, out_dtype=torch.bfloat16)
         expected = 16
     elif dtype.is_floating_point:
