@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -47,9 +47,13 @@ class CpuBackend(Backend):
         self._current = Current(self._default_stream)
 
     def current_device(self) -> int:
-        """The index of this device, which torch takes as ``device`` too; see ``CpuIndex``."""
-        number: int = index_of(self.index)
-        return number
+        """The index of this device, which torch takes as ``device`` too; see ``CpuIndex``.
+
+        Inside ``torch.compile`` it is the plain text "cpu", for which torch 2.11 can write code.
+        """
+        if torch.compiler.is_compiling():
+            return cast("int", self.device.type)
+        return cast("int", index_of(self.index))
 
     def activate(self) -> None:
         """torch's calls without a device already use the CPU."""

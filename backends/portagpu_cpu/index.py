@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.tracing import run_by_the_compiler
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -60,9 +58,8 @@ for _name in _OPERATIONS:
 _made: Final[dict[int, CpuIndex]] = {}
 
 
-@run_by_the_compiler
-def index_of(index: int) -> Any:
-    """The CpuIndex of that number; type checkers are to take it for the int that it stands for."""
+def index_of(index: int) -> CpuIndex:
+    """The CpuIndex of that number."""
     try:
         return _made[index]
     except KeyError:
