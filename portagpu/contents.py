@@ -12,6 +12,7 @@ import hashlib
 import importlib.metadata
 import tomllib
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.errors import PortagpuError
@@ -32,21 +33,27 @@ class DamagedInstallation(PortagpuError, RuntimeError):
 def check_installation() -> None:
     """Raise DamagedInstallation for a file that is not as the wheel's RECORD states it.
 
-    An editable install has no record of its files, and nothing is checked.
+    Every file of the matrix has to stand in the record. A checkout has none, and is not checked.
     """
+    matrix = matrix_dir()
+    if not matrix.is_relative_to(Path(__file__).parent):
+        return
     try:
         files = importlib.metadata.distribution("portagpu").files or []
     except importlib.metadata.PackageNotFoundError:
-        return
-    for file in files:
-        # what lies beside the packages, such as the command, is elsewhere after pip's --target
-        if file.hash is None or ".." in file.parts:
-            continue
+        files = []
+    # what lies beside the packages, such as the command, is elsewhere after pip's --target
+    hashed = [(file, file.hash) for file in files if file.hash and ".." not in file.parts]
+    stated = {Path(file.locate()) for file, _ in hashed}
+    for path in sorted(matrix.rglob("*")):
+        if path.is_file() and path.suffix != ".pyc" and path not in stated:
+            raise _damaged(f"its record (RECORD) does not name {path}")
+    for file, known in hashed:
         try:
-            digest = hashlib.new(file.hash.mode, file.read_binary()).digest()
-        except OSError as error:
-            raise _damaged(f"{file} cannot be read: {error.strerror}") from None
-        if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
+            digest = hashlib.new(known.mode, file.read_binary()).digest()
+        except (OSError, ValueError) as error:
+            raise _damaged(f"{file} cannot be compared with the record: {error}") from None
+        if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != known.value:
             raise _damaged(f"{file} is not as it was installed")
 
 

@@ -36,7 +36,10 @@ def read_bounded(path: str | os.PathLike[str], most: int, *, follow: bool = True
             raise OSError(errno.EINVAL, "is no regular file")
         # open() of a folder's descriptor would raise without closing it
         with open(descriptor, "rb", closefd=False) as stream:
-            return stream.read(most)
+            data: bytes | None = stream.read(most)
+            if data is None:  # one of the kernel's that has nothing to say yet
+                raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            return data
     finally:
         os.close(descriptor)
 

@@ -305,3 +305,24 @@ def test_a_name_that_every_bundle_holds_is_not_searched_for(
         ("environment", "swordfish"),
     } <= set(names)
     assert scrub({"host": "gpu"}, names).document == {"host": "<host-1>"}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "DB_PASSWORD",
+        "api_key",
+        "apiKey",
+        "AWS_SECRET_ACCESS_KEY",
+        "access-key",
+        "hf_token",
+        "token",
+    ],
+)
+def test_the_value_of_a_key_that_names_a_secret_is_taken_out(key: str) -> None:
+    document = {"results": [{"extra": {"env": {key: "hunter2"}, "tokens_per_batch": 7}}]}
+    clean = scrub(document)
+    assert "hunter2" not in str(clean.document)
+    assert clean.document["results"][0]["extra"]["tokens_per_batch"] == 7
+    assert list(remaining(document))
+    assert not list(remaining(clean.document))

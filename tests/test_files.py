@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -14,7 +15,8 @@ import pytest
 
 from portagpu import files
 from portagpu.errors import OutputError
-from portagpu.files import write_atomic
+from portagpu.files import read_bounded, write_atomic
+from portagpu.inventory.record import record
 
 
 def names(folder: Path) -> list[str]:
@@ -259,7 +261,7 @@ def test_a_named_pipe_is_written_into(tmp_path):
 
 
 def test_standard_output_as_a_path_works_in_a_pipe():
-    code = "from portagpu.files import write_atomic; write_atomic('/dev/stdout', 'hello')"
+    code = "from portagpu.files import read_bounded, write_atomic; write_atomic('/dev/stdout', 'hello')"
     link = Path("/dev/stdout").readlink()
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
@@ -283,3 +285,26 @@ def test_many_writers_leave_one_whole_file(tmp_path):
         thread.join(30)
     assert target.read_text() in texts, "two writers were mixed in one file"
     assert names(tmp_path) == ["result.json"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a link of another user")
+def test_record_follows_no_link_of_another_user(tmp_path: Path) -> None:
+    open_to_all = tmp_path / "all"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o1777)
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    link = open_to_all / "planted"
+    link.symlink_to(victim)
+    os.lchown(link, 65534, 65534)
+    with pytest.raises(OutputError, match="of another user"):
+        record(link / "recording", root=tmp_path)
+    assert not list(victim.iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root reads the kernel's messages")
+def test_a_file_that_has_nothing_to_say_yet_is_no_file(tmp_path: Path) -> None:
+    if not os.access("/proc/kmsg", os.R_OK):
+        pytest.skip("there are no messages of the kernel here")
+    with contextlib.suppress(OSError):
+        assert isinstance(read_bounded("/proc/kmsg", 10), bytes)

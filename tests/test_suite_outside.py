@@ -153,6 +153,8 @@ def test_what_is_said_of_the_suite_itself_fails_the_run(project: Path, tmp_path:
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAILED portagpu::suite" in done.stdout
     assert "suite/unjudged-rng: overrides" in done.stdout
+    again = run_pytest(project, *options, "-p", "cacheprovider", "--lf", path=path)
+    assert "FAILED portagpu::suite" in again.stdout, "what failed last time leaves the item out"
     strict = run_pytest(project, *options, "--portagpu-strict", path=path)
     assert "FAILED portagpu::rng/seed-repeats[rand]" in strict.stdout
 

@@ -156,6 +156,31 @@ def test_a_backend_whose_rank_dies_in_its_first_world_does_not_pass(
     assert "rank 1 died of SIGSEGV" in done.stderr
 
 
+GIVEN_UP = """
+@case("rng/given-up", spec="Ends the run.")
+def test_given_up(gpu):
+    import pytest
+    mark = Path(FOLDER) / "given-up"
+    if not mark.exists():
+        mark.mkdir()
+        ENDS
+
+@case("rng/next", spec="Is fine.")
+def test_next(gpu): pass
+"""
+
+
+@needs_torch
+@pytest.mark.parametrize("ends", ["pytest.exit('enough')", "raise KeyboardInterrupt"])
+def test_a_case_without_a_result_is_not_tried_again(tmp_path: Path, ends: str) -> None:
+    pytest.importorskip("torch")
+    text = f"from pathlib import Path\nFOLDER = {str(tmp_path)!r}\n{GIVEN_UP.replace('ENDS', ends)}"
+    results = by_id(conform("cpu", folder=write_cases(tmp_path / "cases", text)))
+    assert results["rng/given-up"].verdict is Verdict.ERROR
+    assert "gave it up without a result" in results["rng/given-up"].reason
+    assert results["rng/next"].verdict is Verdict.PASS
+
+
 def test_a_world_that_raised_or_died_for_no_case_fails_the_run() -> None:
     how = {"state": "died", "sentence": "rank 1 died of SIGKILL"}
     (found,) = unexplained({"collectives/x": how}, set())
@@ -178,7 +203,7 @@ def test_an_area_of_which_nothing_is_judged_is_told() -> None:
         _result("memory/b", Verdict.PASS),
         _result("graphs/a", Verdict.SKIP),
     ]
-    (found,) = unjudged(results, {"rng", "memory"})
+    (found,) = unjudged(results, {"rng": 2, "memory": 1})
     assert (found.id, found.verdict) == ("suite/unjudged-rng", Verdict.INCONCLUSIVE)
 
 
@@ -276,19 +301,21 @@ def test_contents_that_cannot_be_read_are_damage(
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with an installed wheel of one file, which is the distribution that is asked."""
-    file = tmp_path / "portagpu" / "some.toml"
-    file.parent.mkdir()
+    """A matrix of one file in an installed wheel, which is the distribution that is asked."""
+    file = tmp_path / "portagpu" / "_matrix" / "some.toml"
+    file.parent.mkdir(parents=True)
     file.write_bytes(b"a = 1\n")
     digest = base64.urlsafe_b64encode(hashlib.sha256(b"a = 1\n").digest()).rstrip(b"=").decode()
     info = tmp_path / "portagpu-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: portagpu\nVersion: 1.0\n")
     # the command is elsewhere after pip's --target
-    rows = f"../../bin/portagpu,sha256={digest},6\nportagpu/some.toml,sha256={digest},6\n"
+    rows = f"../../bin/portagpu,sha256={digest},6\nportagpu/_matrix/some.toml,sha256={digest},6\n"
     (info / "RECORD").write_text(rows)
     found = importlib.metadata.PathDistribution(info)
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: found)
+    monkeypatch.setattr(contents, "__file__", str(tmp_path / "portagpu" / "contents.py"))
+    monkeypatch.setattr(contents, "matrix_dir", lambda: file.parent)
     return file
 
 
@@ -299,8 +326,28 @@ def test_a_file_that_is_not_as_it_was_installed_is_named(installed: Path) -> Non
     with pytest.raises(DamagedInstallation, match=r"some\.toml is not as it was installed"):
         check()
     installed.unlink()
-    with pytest.raises(DamagedInstallation, match=r"some\.toml cannot be read: No such file"):
+    with pytest.raises(DamagedInstallation, match=r"some\.toml cannot be compared .*: .*No such"):
         check()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "",
+        "portagpu/_matrix/some.toml,,\n",
+        "portagpu/_matrix/other.toml,sha256=x,6\n",
+        "portagpu/_matrix/some.toml,sha999=x,6\n",
+        None,
+    ],
+)
+def test_a_record_that_lost_a_file_is_damage_too(installed: Path, record: str | None) -> None:
+    file = installed.parents[2] / "portagpu-1.0.dist-info" / "RECORD"
+    if record is None:
+        file.unlink()
+    else:
+        file.write_text(record)
+    with pytest.raises(DamagedInstallation, match=r"record.*; reinstall portagpu"):
+        contents.check_installation.__wrapped__()
 
 
 @needs_torch

@@ -37,14 +37,18 @@ KINDS: Final = (
 LONGEST_TEXT: Final = 4000
 """Characters that are kept of one text: reasons are sentences, and the end of a dump is a leak."""
 
+_WORDS_OF_KEYS: Final = (
+    "tokens?|secrets?|passw(?:or)?ds?|passphrase|api_?keys?|access_?keys?|private_?key|credentials?"
+)
 _IDENTIFYING: Final = tuple(
     (re.compile(rf"(?:\A|_)(?:{words})\Z"), kind)
     for words, kind in (
         ("uuid|guid|unique_id", "uuid"),
         ("serial(?:_(?:number|num|no))?|asset_tag", "serial"),
         ("host_?(?:name)?", "host"),
-        ("user_?(?:name)?", "user"),
+        ("users?_?(?:name)?", "user"),
         ("mac(?:_address)?", "address"),
+        (rf"(?:{_WORDS_OF_KEYS})(?:_.*+)?", "secret"),
     )
 )
 """Keys, with underscores for blanks, whose values are replaced whatever they look like."""

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bundle.patterns import bare_uuid
+from portagpu.bundle.patterns import PLACEHOLDER, bare_uuid
 from portagpu.bundle.scrub import Names, kind_of
 from portagpu.host.settings import is_parameter
 from portagpu.inventory.anonymous_output import NO_VALUE, clean_document, clean_lines, clean_output
@@ -174,7 +174,8 @@ class Anonymous:
         kind = kind_of(key) if key else None
         if kind is not None:
             numbered = kind == "uuid" and len(bare) < _SHORTEST_UUID
-            if bare.strip('",').lower() in _ABSENT or numbered or self._joins(bare):
+            nothing = bare.strip('",').lower() in _ABSENT or PLACEHOLDER.fullmatch(bare) is not None
+            if nothing or numbered or self._joins(bare):
                 return text
             return self._instead(kind, bare)
         if _VERSIONED.search(key) is not None and _VERSION.match(bare) is not None:

@@ -39,8 +39,9 @@ NO_VALUE: Final = "N/A"
 
 _BLANKS: Final = re.compile(r"[\s-]++")
 _OF_PROCESSES: Final = re.compile(
-    r"(?:\A|_)(?:process(?:es|_(?:info|information|list|name|id))?|pids?|comm|cmdline|command_line"
-    r"|fdinfo|container_name|cgroup)\Z"
+    r"(?:\A|_)(?:process(?:es|_(?:info|information|list|name|id|details))?|pids?|comm|cmd|cmdline"
+    r"|command_line|argv|exe|fdinfo|(?:container|job|task|app|pod)_(?:name|id)|namespace|owner"
+    r"|cgroup)\Z"
 )
 _ONE_PROCESS: Final = re.compile(r"pid|process[ _](?:id|name)", re.IGNORECASE)
 _OF_RECORDS: Final = frozenset({"gpu", "gpu_id"})

@@ -33,6 +33,7 @@ from portagpu.inventory.watched import Watched
 from portagpu.scratch import Scratch
 from portagpu.telemetry.formats import kernel_log, one_line
 from portagpu.telemetry.reader import read_text
+from portagpu.trust import destination
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -67,7 +68,8 @@ def record(
     """
     target = Path(folder)
     try:
-        there = target.resolve().exists()
+        place = destination(target)
+        there = place.exists()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise OutputError(f"{one_line(str(target))}: it cannot be written: {reason}") from None
@@ -93,7 +95,7 @@ def record(
         if each not in read and not each.problem and each.command != _LOG_COMMAND
     ]
     try:
-        with Scratch("recording", target.resolve().parent) as made:
+        with Scratch("recording", place.parent) as made:
             here = made / "whole"
             here.mkdir()
             _save_tree(tree, here / TREE, cleaner)
@@ -101,7 +103,7 @@ def record(
             problems += _save_outputs(read, here / OUTPUTS, cleaner)
             _save_manifest(machine, here, cleaner, known, problems)
             files = sum(1 for each in here.rglob("*") if each.is_file() and not each.is_symlink())
-            here.rename(target)
+            here.rename(place)
     except OSError as error:
         raise OutputError(f"{target}: it cannot be written: {error.strerror}") from error
     taken = {kind: count for kind, count in sorted(cleaner.counts.items()) if count}

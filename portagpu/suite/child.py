@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.children import python_environment, python_module
 from portagpu.errors import PortagpuError
+from portagpu.processes import signal_name
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -115,7 +116,7 @@ class Child:
         """How the child ended, as the rest of a sentence that begins with "the process"."""
         code = self._process.wait()
         if code < 0:
-            return f"died of {signal.Signals(-code).name}"
+            return f"died of {signal_name(-code)}"
         return f"ended with status {code}"
 
     def complaint(self) -> str:

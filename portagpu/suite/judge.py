@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -243,17 +244,19 @@ def unexplained(shared: Mapping[str, Mapping[str, str]], failed: Container[str])
     return found
 
 
-def unjudged(results: Sequence[Result], set_aside: Container[str]) -> list[Result]:
-    """An INCONCLUSIVE result for every area where what was set aside left nothing to judge.
+def unjudged(results: Sequence[Result], set_aside: Mapping[str, int]) -> list[Result]:
+    """An INCONCLUSIVE result for every area of which more cases were set aside than judged.
 
-    ``set_aside`` are the areas with a case that an override decided or an excuse covered.
+    ``set_aside`` is how many cases of each area an override decided or an excuse covered.
     """
-    areas = dict.fromkeys(each.area for each in results)
-    counted = {each.area for each in results if each.verdict in _JUDGED}
+    counted = Counter(each.area for each in results if each.verdict in _JUDGED)
     found = []
-    for area in areas:
-        if area in set_aside and area not in counted:
-            reason = f"overrides or expected failures leave no case of {area} that is judged"
+    for area, count in set_aside.items():
+        if count > counted[area]:
+            reason = (
+                f"overrides or expected failures set {count} cases of {area} aside, and "
+                f"{counted[area]} were judged: most of an area has to be"
+            )
             result = broken_file(f"unjudged-{area}", "")
             found.append(_replace(result, Verdict.INCONCLUSIVE, reason))
     return found

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from portagpu.results import Result
     from portagpu.suite.machine import Listed
@@ -74,12 +74,16 @@ def pytest_collection_modifyitems(
 
 
 class _Last:
-    """Adds the last item, when everything was selected and deselected."""
+    """Adds the last item, when everything was selected, deselected and put in order.
 
-    @pytest.hookimpl(trylast=True)
+    Registered last, it is around all others, also the wrapper of ``--last-failed``.
+    """
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(
         self, session: pytest.Session, items: list[pytest.Item]
-    ) -> None:
+    ) -> Iterator[None]:
+        yield
         case = next((each for each in items if isinstance(each, _CaseItem)), None)
         if case is not None:
             items.append(_WholeItem.from_parent(session, run=case.run))

@@ -97,7 +97,7 @@ class _Run:
         self.raw: dict[str, Verdict] = {}
         self.failed: set[str] = set()
         self.shared_worlds: dict[str, dict[str, str]] = {}
-        self.set_aside: set[str] = set()
+        self.set_aside: Counter[str] = Counter()
         self.machine: Machine | None = None
         self.pending: list[Listed] = []
         self.ended = ""
@@ -203,6 +203,10 @@ class _Run:
             if event is None:
                 self._child_ended(child, running, machine)
                 return
+            if running is not None and event["event"] in ("start", "done"):
+                reason = "the suite's process gave it up without a result"
+                self._settle(running, _lost("error", reason, 0.0), machine)
+                running = None
             if event["event"] == "start":
                 running = self._case(event["id"])
                 self._tell_start(running)
@@ -235,7 +239,7 @@ class _Run:
         if outcome.get("shared_world") is not None:
             self.shared_worlds[base_id(case.id)] = outcome["shared_world"]
         if result is not judged or case.override_of(machine.overrides) is not None:
-            self.set_aside.add(case.area)
+            self.set_aside[case.area] += 1
         self.pending = [each for each in self.pending if each.id != case.id]
         self._emit(result)
 
