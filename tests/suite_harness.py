@@ -98,7 +98,7 @@ def open_device(
 
     class Opener(CpuPlugin):
         name = "cpu"
-        contract = (1, 0)
+        contract = (1, 2)
         shared = True
 
         def open(self, index: int) -> CpuBackend:

@@ -9,6 +9,7 @@ import os
 import re
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -422,6 +423,18 @@ def test_what_is_not_claimed_raises_unsupported(cpu, capability, call):
         call(cpu)
     assert isinstance(caught.value, NotImplementedError), "generic code catches the builtin"
     assert isinstance(caught.value, pg.PortagpuError)
+
+
+def test_the_container_is_looked_up_once_a_second(monkeypatch):
+    looked, now = [], [7.0]
+    real = memory.read_cgroup
+    monkeypatch.setattr(memory, "read_cgroup", lambda tree: (looked.append(tree), real(tree))[1])
+    monkeypatch.setattr(memory, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    memory._container.cache_clear()
+    for now[0] in (7.0, 7.5, 7.9, 8.1, 8.2):
+        free, total = memory.free_and_total()
+        assert 0 < free <= total
+    assert len(looked) == 2, f"five questions in two seconds looked {len(looked)} times"
 
 
 def test_ddp_takes_the_device_ids(cpu, tmp_path):

@@ -20,7 +20,7 @@ class CpuPlugin(Plugin):
     """One device, shared by all ranks of the machine, wherever torch is installed."""
 
     name = "cpu"
-    contract = (1, 0)
+    contract = (1, 2)
     shared = True
     variables = Variables(caches={"TORCHINDUCTOR_CACHE_DIR": "inductor"})
 
