@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -271,7 +272,7 @@ def test_a_suite_of_one_file_does_not_pass(tmp_path: Path, monkeypatch: pytest.M
     results = by_id(conform("cpu", selection=Selection(only=("rng/seed-repeats",))))
     damage = results["suite/contents"]
     assert damage.verdict is Verdict.ERROR
-    assert "0 of 26 in memory" in damage.reason
+    assert re.search(r"\b0 of \d+ in memory\b", damage.reason)
     assert "reinstall portagpu" in damage.reason
     assert "in rng" not in damage.reason
 

@@ -24,6 +24,7 @@ def _source(gpu, call):
 def test_set_stream_stays(gpu, call):
     source = _source(gpu, call)
     before, side = gpu.current_stream(), gpu.Stream()
+    assert side != before, "a new stream is the current one already"
     source.set_stream(side)
     try:
         source.set_stream(None)
