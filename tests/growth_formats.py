@@ -24,6 +24,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+# last, as for the tests: of an installed package the checkout beside them is not what is read
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 from portagpu.inventory.model import FormatError
 from portagpu.telemetry import formats
 from portagpu.telemetry.formats import text_of

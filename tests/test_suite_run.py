@@ -8,7 +8,6 @@ import platform
 import signal
 import subprocess
 import sys
-import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +19,7 @@ from portagpu.results import Evidence, Result, Verdict
 from portagpu.suite import Selection, conform, list_cases
 from portagpu.suite.child import SuiteError
 from portagpu.suite.select import SelectionError
+from tests.case_files import by_id, write_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,22 +28,6 @@ if TYPE_CHECKING:
     from tests.conftest import Child
 
 pytestmark = pytest.mark.torch
-
-HEAD = "import os, signal, sys, threading, time\nfrom portagpu.suite import *\n"
-
-
-def write_cases(folder: Path, text: str, name: str = "test_rng.py") -> Path:
-    """A folder of cases with that one file."""
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(HEAD + textwrap.dedent(text), "utf-8")
-    return folder
-
-
-def by_id(results: list[Result]) -> dict[str, Result]:
-    found = {each.id: each for each in results}
-    assert len(found) == len(results), "a case has two results"
-    return found
-
 
 OUTCOMES = '''
 @case("rng/passes", spec="Passes.")

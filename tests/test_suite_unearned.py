@@ -27,9 +27,9 @@ from portagpu.suite import Selection, conform
 from portagpu.suite.day import today
 from portagpu.suite.judge import audit, excused, unexplained, unjudged
 from portagpu.suite.machine import Excuse
+from tests.case_files import by_id, write_cases
 from tests.contents_page import contents_page
 from tests.fake_plugins import install
-from tests.test_suite_run import by_id, write_cases
 
 if TYPE_CHECKING:
     from pathlib import Path
