@@ -8,6 +8,7 @@ the gates and the number of cases in each area, also where there is no such reco
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import importlib.metadata
 import tomllib
@@ -38,23 +39,30 @@ def check_installation() -> None:
     matrix = matrix_dir()
     if not matrix.is_relative_to(Path(__file__).parent):
         return
+    # not distribution.files: since Python 3.12 it leaves out what is missing
     try:
-        files = importlib.metadata.distribution("portagpu").files or []
+        distribution = importlib.metadata.distribution("portagpu")
+        record = distribution.read_text("RECORD") or ""
     except importlib.metadata.PackageNotFoundError:
-        files = []
-    # what lies beside the packages, such as the command, is elsewhere after pip's --target
-    hashed = [(file, file.hash) for file in files if file.hash and ".." not in file.parts]
-    stated = {Path(file.locate()) for file, _ in hashed}
+        record = ""
+    rows = (row for row in csv.reader(record.splitlines()) if len(row) > 1)
+    stated = {
+        Path(str(distribution.locate_file(name))): digest
+        # what lies beside the packages, such as the command, is elsewhere after pip's --target
+        for name, digest, *_ in rows
+        if digest and ".." not in Path(name).parts
+    }
     for path in sorted(matrix.rglob("*")):
         if path.is_file() and path.suffix != ".pyc" and path not in stated:
             raise _damaged(f"its record (RECORD) does not name {path}")
-    for file, known in hashed:
+    for path, digest in stated.items():
+        kind, _, value = digest.partition("=")
         try:
-            digest = hashlib.new(known.mode, file.read_binary()).digest()
+            found = hashlib.new(kind, path.read_bytes()).digest()
         except (OSError, ValueError) as error:
-            raise _damaged(f"{file} cannot be compared with the record: {error}") from None
-        if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != known.value:
-            raise _damaged(f"{file} is not as it was installed")
+            raise _damaged(f"{path} cannot be compared with the record: {error}") from None
+        if base64.urlsafe_b64encode(found).rstrip(b"=").decode() != value:
+            raise _damaged(f"{path} is not as it was installed")
 
 
 def stated_gates() -> tuple[str, ...]:

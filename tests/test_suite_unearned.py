@@ -336,6 +336,7 @@ def test_a_file_that_is_not_as_it_was_installed_is_named(installed: Path) -> Non
     [
         "",
         "portagpu/_matrix/some.toml,,\n",
+        "portagpu/_matrix/some.toml\n",
         "portagpu/_matrix/other.toml,sha256=x,6\n",
         "portagpu/_matrix/some.toml,sha999=x,6\n",
         None,
