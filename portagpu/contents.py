@@ -60,7 +60,8 @@ def check_installation() -> None:
         try:
             found = hashlib.new(kind, path.read_bytes()).digest()
         except (OSError, ValueError) as error:
-            raise _damaged(f"{path} cannot be compared with the record: {error}") from None
+            why = getattr(error, "strerror", None) or error
+            raise _damaged(f"{path} cannot be compared with the record: {why}") from None
         if base64.urlsafe_b64encode(found).rstrip(b"=").decode() != value:
             raise _damaged(f"{path} is not as it was installed")
 
