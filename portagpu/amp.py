@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from portagpu.training import Unchanged
+
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
@@ -20,7 +22,7 @@ _F = TypeVar("_F", bound="Callable[..., Any]")
 
 def autocast(
     enabled: bool = True, dtype: torch.dtype | None = None, cache_enabled: bool | None = None
-) -> torch.autocast:
+) -> torch.autocast | Unchanged:
     """``torch.autocast`` for the current device, with the arguments of ``torch.cuda.amp``'s.
 
     Without a dtype it computes in torch's default for the device: float16 on a GPU, bfloat16 on a

@@ -18,6 +18,7 @@ from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from portagpu import oom
 from portagpu.training import Ranges, Training
 from portagpu.variables import Variables
 
@@ -59,9 +60,11 @@ class Capability(StrEnum):
     PINNED_MEMORY = "pinned-memory"
     """``pin``: page-locked host memory."""
     AUTOCAST = "autocast"
-    """``autocast`` and ``GradScaler``: mixed precision."""
+    """``autocast`` and ``GradScaler``: mixed precision. With ``enabled=False`` both work on every
+    device, and change nothing."""
     COLLECTIVES = "collectives"
-    """``comm``: process groups over the vendor's communication library."""
+    """``comm``: process groups over the vendor's communication library. A device without one has
+    ``Comm.none(device.type)``."""
     EXTERNAL_STREAMS = "external-streams"
     """``ExternalStream``: streams of other libraries. Since contract 1.2."""
     ALLOCATOR = "allocator"
@@ -171,6 +174,7 @@ class Backend(Training, ABC):
         self.part = description.part
         self.versions = description.versions
         self._ranges = Ranges()
+        oom.remember(plugin.out_of_memory)
 
     _known_capabilities = tuple(Capability)
 
@@ -309,6 +313,9 @@ class Plugin(ABC):
     start_s: ClassVar[float] = 0.0
     """Seconds that the ranks of one machine may need to open their devices and to form a group, all
     at once and with nothing loaded; time limits of worlds begin after it. Since contract 1.2."""
+    out_of_memory: ClassVar[tuple[str, ...]] = ()
+    """Parts of the texts with which this vendor's errors say that memory is exhausted, for those
+    that are no ``torch.OutOfMemoryError`` and not in ``portagpu.oom``. Since contract 1.2."""
     variables: ClassVar[Variables] = Variables()
     """The vendor's names of variables for what every stack can do; since contract 1.1."""
     overrides: ClassVar[tuple[Override, ...]] = ()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from portagpu.training import Unchanged
+
     DeviceLike: TypeAlias = int | str | torch.device | None
 
 
@@ -213,7 +215,7 @@ def graph(
 
 def autocast(
     dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool | None = None
-) -> torch.autocast:
+) -> torch.autocast | Unchanged:
     """``torch.autocast`` for the current device.
 
     The order is ``torch.autocast``'s after the device type; ``torch.cuda.amp.autocast`` has

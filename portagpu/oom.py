@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _TEXTS: Final = (
     # torch's caching allocator, which raises OutOfMemoryError; older builds, and code that wraps
@@ -42,8 +45,19 @@ _TEXTS: Final = (
     "failed to cuda calloc",
 )
 """In lower case."""
+_of_opened: set[str] = set()
+"""In lower case: the own words of the vendors of the devices that this process opened."""
 _TRITON: Final = re.compile(r"triton error \[(cuda|hip)\]:.*out of memory")
 """The same errors as Triton says them (third_party/nvidia and amd, backend/driver.c)."""
+
+
+def remember(texts: Iterable[str]) -> None:
+    """From now on, an error that has one of ``texts`` says that memory is exhausted.
+
+    A device's own texts are remembered when it is opened
+    (:attr:`portagpu.contract.Plugin.out_of_memory`).
+    """
+    _of_opened.update(text.lower() for text in texts)
 
 
 def is_oom(error: BaseException) -> bool:
@@ -72,5 +86,6 @@ def _says_so(error: BaseException) -> bool:
     import torch
 
     text = str(error).lower()
-    known = any(each in text for each in _TEXTS) or _TRITON.search(text) is not None
+    known = any(each in text for each in (*_TEXTS, *_of_opened))
+    known = known or _TRITON.search(text) is not None
     return known or isinstance(error, torch.OutOfMemoryError)

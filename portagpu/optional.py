@@ -123,6 +123,13 @@ class Optional:
         """
         self._lacks("has no compute capability; ask gpu.arch, gpu.supports() or gpu.precision")
 
+    def random_wave(self) -> int:
+        """Elements that one random call fills as :func:`portagpu.rng.launch_wave` says.
+
+        Raises Unsupported for a device whose random numbers are made by another rule.
+        """
+        self._lacks("draws random numbers by a rule of its own; draw on the CPU and copy")
+
     def can_device_access_peer(self, peer_device: int) -> bool:
         """Whether this device reads the memory of that one without going through the host."""
         del peer_device

@@ -19,8 +19,11 @@ def launch_wave(sizing: Sizing) -> int:
     Philox gives every thread a stream of its own. ATen launches a thread for each element, in
     blocks of 256, up to ``unit_count * (max_threads_per_unit // 256)`` blocks; beyond, threads take
     several elements each. Source: ``calc_execution_policy`` of pytorch v2.13.0,
-    aten/src/ATen/native/cuda/DistributionTemplates.h.
+    aten/src/ATen/native/cuda/DistributionTemplates.h. Raises ValueError for a device without warps,
+    which this kernel does not run on.
     """
+    if sizing.warp_size == 1:
+        raise ValueError("a device without warps draws other random numbers, from the first on")
     return BLOCK * sizing.unit_count * (sizing.max_threads_per_unit // BLOCK)
 
 
@@ -29,12 +32,12 @@ def same_numbers_up_to(*devices: Backend | Sizing) -> int:
 
     It is the smallest launch wave of them. It speaks of one call of a kernel that torch.rand,
     torch.randn and the like share, after the same calls before; larger tensors differ. It promises
-    nothing for a CPU, whose generator is another one, nor for compiled code. To start two machines
-    alike, draw on the CPU and copy. Raises ValueError for no device, or one that is a CPU.
+    nothing for compiled code. To start two machines alike, draw on the CPU and copy. Raises
+    ValueError for no device or a sizing without warps, and Unsupported for a device whose generator
+    is another one, such as a CPU.
     """
-    sizings = [each if isinstance(each, Sizing) else each.sizing for each in devices]
-    if not sizings:
+    if not devices:
         raise ValueError("same_numbers_up_to compares devices: give at least one")
-    if any(sizing.warp_size == 1 for sizing in sizings):
-        raise ValueError("a CPU draws other random numbers than any GPU, from the first on")
-    return min(launch_wave(sizing) for sizing in sizings)
+    return min(
+        launch_wave(each) if isinstance(each, Sizing) else each.random_wave() for each in devices
+    )

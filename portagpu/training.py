@@ -11,6 +11,7 @@ A handle is one device for life, so its methods take no device; the functions of
 from __future__ import annotations
 
 import threading
+from contextlib import ContextDecorator
 from typing import TYPE_CHECKING, Any
 
 from portagpu import oom
@@ -38,6 +39,16 @@ class Ranges(threading.local):
 
     def __init__(self) -> None:
         self.open: list[AbstractContextManager[Any]] = []
+
+
+class Unchanged(ContextDecorator):
+    """What ``autocast(enabled=False)`` is on a device without autocast: a block or a decorator."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *raised: object) -> None:
+        pass
 
 
 class Training(Optional):
@@ -126,15 +137,21 @@ class Training(Optional):
         dtype: torch.dtype | None = None,
         enabled: bool = True,
         cache_enabled: bool | None = None,
-    ) -> torch.autocast:
+    ) -> torch.autocast | Unchanged:
         """``torch.autocast`` for this device; ``dtype=None`` is torch's default for its type.
 
-        Raises ValueError for a dtype with which torch would only warn and compute as before.
+        With ``enabled=False`` it is a block that changes nothing on every device. Else it raises
+        Unsupported where AUTOCAST is not claimed, and ValueError for a dtype with which torch would
+        only warn and compute as before.
         """
         import torch
 
         if isinstance(dtype, bool):
             raise TypeError(f"the first argument of autocast is dtype: write enabled={dtype}")
+        if not self.supports("autocast"):
+            if enabled:
+                self._lacks("has no autocast; cast the model, or run with enabled=False")
+            return Unchanged()
         if enabled and dtype not in (None, torch.bfloat16, torch.float16):
             raise ValueError(f"autocast computes in float16 or bfloat16, not in {dtype}")
         return torch.autocast(self.device.type, dtype, enabled, cache_enabled)
@@ -147,11 +164,17 @@ class Training(Optional):
         growth_interval: int = 2000,
         enabled: bool = True,
     ) -> torch.amp.GradScaler:
-        """``torch.amp.GradScaler`` for this device, with torch's options and defaults."""
+        """``torch.amp.GradScaler`` for this device, with torch's options and defaults.
+
+        With ``enabled=False`` it scales nothing on every device. Else it raises Unsupported where
+        AUTOCAST is not claimed.
+        """
         import torch
 
         if isinstance(init_scale, str):
             raise TypeError(f"GradScaler knows its device: leave {init_scale!r} out")
+        if enabled and not self.supports("autocast"):
+            self._lacks("scales no gradients; train in float32, or run with enabled=False")
         return torch.amp.GradScaler(
             self.device.type, init_scale, growth_factor, backoff_factor, growth_interval, enabled
         )

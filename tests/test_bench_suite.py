@@ -34,7 +34,6 @@ GPU = replace(
     name="some:0",
     count=8,
     shared=False,
-    wide=True,
     support=dict.fromkeys(("fp64", "fp32", "bf16", "fp16", "fp8", "int8"), "native"),
     capabilities=("collectives", "events", "pinned-memory"),
 )
@@ -144,10 +143,12 @@ def test_an_unknown_cache_is_stated() -> None:
 def test_a_device_described_by_its_target_claims_what_has_a_rate() -> None:
     mi300x, h200 = (Device.of_target(load_target(n)) for n in ("amd-mi300x", "nvidia-h200-sxm"))
     assert mi300x.cache_bytes == 256 * MIB
-    assert mi300x.wide
+    assert mi300x.triton
+    assert not mi300x.shared
     assert h200.support["tf32"] == "native"
     assert mi300x.support["tf32"] == "none", "its matrix units have another format of 32 bits"
-    assert not Device.of_target(load_target("cpu-x86-64")).wide
+    cpu = Device.of_target(load_target("cpu-x86-64"))
+    assert (cpu.triton, cpu.shared) == (False, True)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from portagpu.bringup import Gate, Options, bringup
-from portagpu.bringup.checks import environment, health, identity, links, versions
+from portagpu.bringup.checks import collectives, environment, health, identity, links, versions
 from portagpu.bringup.context import Context, Device
 from portagpu.bringup.device import check_memory
+from portagpu.contract import CONTRACT
 from portagpu.host.gpus import PciGpu
 from portagpu.inventory import Event, Findings, Memory, Reading
 from portagpu.inventory.sources import Live
@@ -187,6 +188,24 @@ def test_devices_with_different_drivers_fail():
     (result,) = versions._drivers(context_of("versions", devices))
     assert result.verdict is Verdict.FAIL
     assert "cuda:1: 535.1" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("available", "verdict"), [(None, "SKIP"), (False, "FAIL"), (True, "PASS")]
+)
+def test_only_a_library_that_should_be_there_is_missing(available, verdict):
+    facts = {"torch": torch.__version__, "contract": list(CONTRACT), "comm_version": None}
+    facts |= {"comm_library": "none", "comm_available": available}
+    context = context_of("versions", [device(0, **facts)])
+    found = named(versions.check(context))
+    assert found["comm"].verdict == verdict, found["comm"].reason
+    assert not [each for name, each in found.items() if each.failed and name != "comm"]
+
+
+def test_devices_without_collectives_have_nothing_to_communicate():
+    (found,) = collectives.check(context_of("collectives", [device(0), device(1)]))
+    assert found.verdict is Verdict.SKIP
+    assert found.reason == "the cpu backend claims no collectives"
 
 
 def test_links_that_a_target_claims_and_nobody_read_are_not_passed():

@@ -39,6 +39,7 @@ OF_ONE_DEVICE = {
     "dtype_support",
     "float32_arithmetic",
     "is_oom",
+    "random_wave",
     "scaled_matmul",
     "set_float32_precision",
 }

@@ -565,8 +565,11 @@ def test_a_wave_of_odd_sizes_counts_whole_blocks():
 
 
 def test_a_cpu_shares_no_random_stream_with_a_gpu():
-    with pytest.raises(ValueError, match="CPU"):
-        same_numbers_up_to(Sizing(32, 132, 1024, 2048, 32), Sizing(1, 8, 1, 1, 1))
+    h200 = Sizing(32, 132, 1024, 2048, 32)
+    with pytest.raises(ValueError, match="without warps"):
+        same_numbers_up_to(h200, Sizing(1, 8, 1, 1, 1))
+    with pytest.raises(portagpu.Unsupported, match="by a rule of its own"):
+        same_numbers_up_to(h200, portagpu.backend("cpu"))
     with pytest.raises(ValueError, match="at least one"):
         same_numbers_up_to()
 

@@ -58,6 +58,7 @@ def test_library_moves_this_device(gpu):
 @case(
     "collectives/init-string",
     spec="The string for init_process_group names a library for this device and for the CPU.",
+    capability=COLLECTIVES,
     covers=("Comm.init_string",),
     traps=("C10",),
 )
@@ -84,14 +85,16 @@ def test_reduce_ops_exist(gpu, torch):
 
 @case(
     "collectives/device-ids",
-    spec="device_ids, output_device and device_id name this device, or are None on a CPU.",
+    spec="device_ids, output_device and device_id name this device, or are None on a CPU and "
+    "without a library.",
     covers=("Comm.device_ids", "Comm.output_device", "Comm.device_id"),
 )
 def test_device_ids(gpu):
     comm = gpu.comm
     found = comm.device_ids, comm.output_device, comm.device_id
     own = [gpu.index], gpu.index, gpu.device
-    expected = (None, None, None) if gpu.device.type == "cpu" else own
+    needed = comm.c10d_name and gpu.device.type != "cpu"
+    expected = own if needed else (None, None, None)
     assert found == expected, f"device_ids, output_device and device_id are {found}"
 
 

@@ -135,13 +135,12 @@ def _initialised_again(rank, path):
         dist.barrier()
         dist.destroy_process_group()
         store = dist.FileStore(f"{path}-{number}", rank.world)
-        options = {} if rank.gpu.device.type == "cpu" else {"device_id": rank.gpu.device}
         dist.init_process_group(
             rank.gpu.comm.init_string,
             store=store,
             rank=rank.rank,
             world_size=rank.world,
-            **options,
+            device_id=rank.gpu.comm.device_id,
         )
         tensor = torch.ones(1, device=rank.gpu.device)
         dist.all_reduce(tensor)

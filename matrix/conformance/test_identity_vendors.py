@@ -200,11 +200,11 @@ def test_unknown_product_has_no_peak():
 def test_dlpack_device(gpu, torch):
     # dlpack.h: kDLCPU, kDLCUDA, kDLROCM
     codes = {"cpu": 1, "nvidia": 2, "amd": 10}
-    tensor = torch.zeros(4, device=gpu.device)
-    kind, index = tensor.__dlpack_device__()
     expected = codes.get(gpu.arch.vendor)
     if expected is None:
-        raise NotClaimed(f"DLPack has no code for {gpu.arch.vendor}")
+        raise NotClaimed(f"no case knows the code of DLPack for {gpu.arch.vendor}")
+    tensor = torch.zeros(4, device=gpu.device)
+    kind, index = tensor.__dlpack_device__()
     assert kind == expected, f"DLPack calls a device of {gpu.arch.vendor} {kind}, not {expected}"
     assert index == (gpu.device.index or 0), f"DLPack gives it the index {index}"
     other = torch.from_dlpack(tensor)

@@ -92,7 +92,7 @@ def test_arithmetic_works(gpu, torch, dtype):
         ("sum", left.sum().reshape(1), [15]),
     ):
         assert value.dtype == kind or name == "sum", f"{name} of {dtype} is {value.dtype}"
-        found = value.to(torch.complex128).real.cpu().tolist()
+        found = value.cpu().to(torch.complex128).real.tolist()
         assert found == by_hand, f"{name} in {dtype} gave {found}, not {by_hand}"
 
 
@@ -103,7 +103,7 @@ def _multiply_fp8(gpu, torch, dtype, native_only):
     right = torch.full((32, 16), 3.0, device=gpu.device).to(other)
     half, one = (torch.tensor(value, device=gpu.device) for value in (0.5, 1.0))
     operands = Scaled(left, half), Scaled(right, one, dim=0)
-    found = gpu.scaled_matmul(*operands, native_only=native_only).double().unique().tolist()
+    found = gpu.scaled_matmul(*operands, native_only=native_only).cpu().double().unique().tolist()
     assert found == [96.0], f"32 times 2 * 3 * 0.5 in {dtype} is {found}"
 
 
@@ -165,6 +165,15 @@ def sys_max(exponent_bits, mantissa_bits):
     return (2.0 - 2.0**-mantissa_bits) * 2.0**bias
 
 
+def _wider(gpu, values, dtype):
+    """The values on the device in its widest format, which is to be wider than ``dtype``."""
+    need_to_hold(gpu, dtype)
+    widest = next((each for each in FLOATS if claimed(gpu, each) != "none"), dtype)
+    if UNIT[widest] >= UNIT[dtype]:
+        raise NotClaimed(f"{gpu.name} holds nothing wider than {dtype}")
+    return on(gpu, values, widest)
+
+
 @case(
     "precision/rounds-to-nearest-even",
     spec="A conversion rounds to the nearest number, and a tie to the even one.",
@@ -176,8 +185,7 @@ def test_rounds_to_nearest_even(gpu, torch, dtype):
     half = step / 2
     values = [1 + half, 1 + 3 * half, 1 + half * 1.01, 1 + half * 0.99, -1 - half, -1 - 3 * half]
     by_hand = [1.0, 1 + 2 * step, 1 + step, 1.0, -1.0, -1 - 2 * step]
-    source = torch.tensor(values, dtype=torch.float64, device=gpu.device)
-    found = listed(source.to(getattr(torch, dtype)))
+    found = listed(_wider(gpu, values, dtype).to(getattr(torch, dtype)))
     assert found == by_hand, f"{values} became {found} in {dtype}, not {by_hand}"
 
 
@@ -188,8 +196,8 @@ def test_rounds_to_nearest_even(gpu, torch, dtype):
 )
 def test_overflows_to_infinity(gpu, torch, dtype):
     largest = torch.finfo(getattr(torch, dtype)).max
-    source = torch.tensor([largest, largest * 1.1, -largest * 1.1], dtype=torch.float64)
-    found = listed(source.to(gpu.device).to(getattr(torch, dtype)))
+    source = _wider(gpu, [largest, largest * 1.1, -largest * 1.1], dtype)
+    found = listed(source.to(getattr(torch, dtype)))
     assert found == [largest, math.inf, -math.inf], f"at and beyond the largest: {found}"
 
 

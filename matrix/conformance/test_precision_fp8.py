@@ -215,7 +215,7 @@ def test_format_limits(torch, dtype):
     smoke=True,
 )
 def test_cast_saturates(gpu, torch, dtype, source):
-    need_to_hold(gpu, dtype)
+    need_to_hold(gpu, dtype, source)
     largest = {"float16": 65504.0}.get(dtype) or format_of(dtype).max
     above = min(torch.finfo(getattr(torch, source)).max, 70000.0)
     values = [above, -above, math.inf, -math.inf, math.nan, 1.0, 0.0]

@@ -12,7 +12,7 @@ from portagpu.precision import Arithmetic
 from portagpu.precision.float32 import switched_by_variable
 from portagpu.precision.products import wide_partial_sums
 from portagpu.suite import NotClaimed, NotHere, case, refused
-from portagpu.suite.values import FLOATS, UNIT
+from portagpu.suite.values import FLOATS, UNIT, need_to_hold
 
 MODES = ("ieee", "tf32")
 INPUTS = {Arithmetic.IEEE: 2.0**-24, Arithmetic.TF32: 2.0**-10, Arithmetic.BF16X3: 2.0**-15}
@@ -26,6 +26,7 @@ INPUTS = {Arithmetic.IEEE: 2.0**-24, Arithmetic.TF32: 2.0**-10, Arithmetic.BF16X
     params={"dtype": FLOATS},
 )
 def test_sum_is_accurate(gpu, torch, dtype):
+    need_to_hold(gpu, dtype)
     count = 4096
     values = torch.randn(count, dtype=torch.float64).to(getattr(torch, dtype))
     exact = math.fsum(values.double().tolist())
@@ -41,6 +42,7 @@ def test_sum_is_accurate(gpu, torch, dtype):
     params={"dtype": FLOATS},
 )
 def test_mean_of_ones(gpu, torch, dtype):
+    need_to_hold(gpu, dtype)
     found = float(torch.ones(100_000, device=gpu.device).to(getattr(torch, dtype)).mean())
     assert found == 1.0, f"the mean of ones in {dtype} is {found}: a narrow sum was kept"
 
@@ -52,6 +54,7 @@ def test_mean_of_ones(gpu, torch, dtype):
     smoke=True,
 )
 def test_matmul_of_small_integers(gpu, torch, dtype, n):
+    need_to_hold(gpu, dtype)
     generator = torch.Generator().manual_seed(n)
     left = torch.randint(-1, 2, (n, n), generator=generator)
     right = torch.randint(-1, 2, (n, n), generator=generator)
@@ -71,6 +74,7 @@ def test_matmul_of_small_integers(gpu, torch, dtype, n):
     params={"dtype": FLOATS},
 )
 def test_matmul_is_accurate(gpu, torch, dtype):
+    need_to_hold(gpu, dtype)
     kind, inner = getattr(torch, dtype), 256
     left = torch.randn(48, inner, dtype=torch.float64).to(kind)
     right = torch.randn(inner, 40, dtype=torch.float64).to(kind)
@@ -133,6 +137,7 @@ def test_matmul_bfloat16_subnormals(gpu, torch):
 
 
 def _multiply_subnormal(gpu, torch, number, dtype):
+    need_to_hold(gpu, str(dtype).removeprefix("torch."))
     identity = torch.eye(32, device=gpu.device).to(dtype)
     found = float(((identity * number) @ identity)[3, 3])
     allowed = {number, 0.0} if dtype in gpu.precision.flushes else {number}
@@ -146,6 +151,7 @@ def _multiply_subnormal(gpu, torch, number, dtype):
     params={"dtype": FLOATS},
 )
 def test_matmul_repeats(gpu, torch, dtype):
+    need_to_hold(gpu, dtype)
     left = torch.randn(128, 128).to(getattr(torch, dtype)).to(gpu.device)
     first = left @ left
     again = [torch.equal(left @ left, first) for _ in range(5)]
@@ -158,10 +164,11 @@ def test_matmul_repeats(gpu, torch, dtype):
     params={"dtype": ("float64", "float32", "bfloat16")},
 )
 def test_matmul_strides(gpu, torch, dtype):
+    need_to_hold(gpu, dtype)
     base = (torch.arange(40 * 40) % 5).reshape(40, 40).to(getattr(torch, dtype)).to(gpu.device)
     left, right = base.t()[::2], base[:, 1::3]
-    found = (left @ right).double().cpu()
-    exact = left.double().cpu() @ right.double().cpu()
+    found = (left @ right).cpu().double()
+    exact = left.cpu().double() @ right.cpu().double()
     assert torch.equal(found, exact), f"a product of strided matrices in {dtype} is wrong"
 
 
@@ -375,11 +382,12 @@ def test_addmm_keeps_alpha(gpu, torch, mode, n):
     params={"dtype": ("float16", "bfloat16")},
 )
 def test_matmul_sums_in_float32(gpu, torch, dtype):
+    need_to_hold(gpu, dtype)
     kind, length = getattr(torch, dtype), 65536
     halves = torch.full((16, length), 0.5, device=gpu.device).to(kind)
     ones = torch.ones(length, 16, device=gpu.device).to(kind)
     with wide_partial_sums():
-        found = (halves @ ones).double().unique().tolist()
+        found = (halves @ ones).cpu().double().unique().tolist()
     assert found == [32768.0], f"65536 times 0.5 in a product of {dtype} is {found}"
 
 
@@ -392,6 +400,7 @@ def test_matmul_sums_in_float32(gpu, torch, dtype):
 )
 def test_matmul_same_forward_and_backward(gpu, torch, value):
     number = {"full": 1 + 2.0**-10, "subnormal": 2.0**-15}[value]
+    need_to_hold(gpu, "float16")
     identity = torch.eye(64, device=gpu.device).half()
     weight = identity.clone().requires_grad_()
     result = (identity * number) @ weight
@@ -409,6 +418,7 @@ def test_matmul_same_forward_and_backward(gpu, torch, value):
     traps=("P18", "P19"),
 )
 def test_long_matmul_repeats(gpu, torch):
+    need_to_hold(gpu, "float16")
     left = torch.randn(64, 65536).half().to(gpu.device)
     right = torch.randn(65536, 64).half().to(gpu.device)
     first = left @ right

@@ -8,6 +8,7 @@ from portagpu.errors import Unsupported
 from portagpu.precision import Recipe, Scaled, quantize
 from portagpu.precision.products import mx_blocked
 from portagpu.suite import NotClaimed, case, refused
+from portagpu.suite.values import need_to_hold
 
 RECIPES = ("tensor", "row", "mx")
 PAIRS = ("e4m3-e4m3", "e4m3-e5m2", "e5m2-e4m3", "e5m2-e5m2")
@@ -20,7 +21,9 @@ def _dtypes(gpu, torch, pair="e4m3-e4m3"):
         "e4m3": native.e4m3 if native else torch.float8_e4m3fn,
         "e5m2": native.e5m2 if native else torch.float8_e5m2,
     }
-    return [by_name[each] for each in pair.split("-")]
+    found = [by_name[each] for each in pair.split("-")]
+    need_to_hold(gpu, *(str(each).removeprefix("torch.") for each in found))
+    return found
 
 
 def _small_integers(gpu, torch, shape, dtype, recipe, dim):
@@ -83,7 +86,7 @@ def test_scaled_matmul_is_accurate(gpu, torch, recipe, out):
     covers=("Backend.scaled_matmul",),
 )
 def test_scaled_matmul_keeps_float32(gpu, torch):
-    kind = gpu.precision.fp8.e4m3 if gpu.precision.fp8 else torch.float8_e4m3fn
+    kind, _ = _dtypes(gpu, torch)
     ones = torch.ones(16, 272)
     ones[:, 0] = 2
     one = torch.ones((), device=gpu.device)
@@ -203,6 +206,7 @@ def test_recipes_of_target(gpu, target):
     traps=("P03", "P06"),
 )
 def test_flavours_do_not_mix(gpu, torch):
+    need_to_hold(gpu, "float8_e4m3fn", "float8_e4m3fnuz")
     matrix = torch.ones(32, 32, device=gpu.device)
     left = quantize(matrix, torch.float8_e4m3fn, dim=1)
     right = quantize(matrix, torch.float8_e4m3fnuz, dim=0)

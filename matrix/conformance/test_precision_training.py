@@ -104,6 +104,19 @@ def test_autocast_disabled(gpu, torch):
 
 
 @case(
+    "precision/autocast-that-is-off",
+    spec="Autocast that is not enabled changes nothing, as a block and as a decorator, on every "
+    "device.",
+)
+def test_autocast_that_is_off(gpu, torch):
+    left = torch.ones(8, 8, device=gpu.device)
+    with gpu.autocast(enabled=False):
+        inside = left @ left
+    decorated = gpu.autocast(enabled=False)(lambda: left @ left)()
+    assert (inside.dtype, decorated.dtype) == (torch.float32,) * 2, "a product changed its dtype"
+
+
+@case(
     "precision/autocast-default",
     spec="Without a dtype autocast uses torch's default for the device's type.",
     capability=AUTOCAST,
@@ -175,7 +188,7 @@ def test_autocast_ends_after_error(gpu, torch):
     covers=("Backend.autocast",),
 )
 def test_autocast_of_a_bool_is_refused(gpu):
-    gpu.autocast(enabled=False)
+    gpu.autocast()
     refused(lambda: gpu.autocast(True), TypeError, "autocast(True)")
 
 
@@ -230,9 +243,7 @@ def test_scaler_grows(gpu, torch):
 
 @case(
     "precision/scaler-disabled",
-    spec="A GradScaler that is disabled scales nothing.",
-    capability=AUTOCAST,
-    covers=("Backend.GradScaler",),
+    spec="A GradScaler that is disabled scales nothing, on every device.",
 )
 def test_scaler_disabled(gpu, torch):
     scaler = gpu.GradScaler(enabled=False)
@@ -287,9 +298,22 @@ def test_training_of_storage_is_refused(gpu, torch):
     spec="Twenty steps of training by what a loop is told at least halve the loss.",
     capability=AUTOCAST,
     covers=("Precision.training", "Backend.autocast", "Backend.GradScaler"),
-    params={"dtype": ("float32", "bfloat16", "float16")},
+    params={"dtype": ("bfloat16", "float16")},
 )
 def test_training_learns(gpu, torch, dtype):
+    _learn(gpu, torch, dtype)
+
+
+@case(
+    "precision/training-learns-in-float32",
+    spec="Twenty steps of training in float32, by what a loop is told, at least halve the loss.",
+    covers=("Precision.training",),
+)
+def test_training_learns_in_float32(gpu, torch):
+    _learn(gpu, torch, "float32")
+
+
+def _learn(gpu, torch, dtype):
     if claimed(gpu, dtype) not in ("native", "emulated"):
         raise NotClaimed(f"{gpu.name} does not compute in {dtype}")
     choice = gpu.precision.training(getattr(torch, dtype))

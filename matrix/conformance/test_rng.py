@@ -308,8 +308,8 @@ def test_draws_have_their_mean(gpu, torch, draw):
             "dropout": lambda: torch.nn.functional.dropout(empty.fill_(1.0), 0.25),
             "exponential": empty.exponential_,
         }[draw]()
-        .double()
         .cpu()
+        .double()
     )
     expected, variance = DRAWN[draw]
     away = abs(float(numbers.mean()) - expected)

@@ -82,7 +82,7 @@ def _sizes(
     device: Device, effort: Effort, operation: str, world: int, target: Target | None
 ) -> list[int]:
     """Total bytes S: whole elements for each rank; the sizes that the target expects too."""
-    if device.wide:
+    if not device.shared:
         quick, full = (_MIB, 16 * _MIB, 256 * _MIB), tuple(4**i * _KIB for i in range(1, 11))
     else:
         quick, full = (64 * _KIB, _MIB, 4 * _MIB), tuple(4**i * _KIB for i in range(1, 8))

@@ -70,8 +70,9 @@ def _case(device: Device, dtype: str, support: Support, shape: tuple[int, int, i
 
 def _edge(device: Device, dtype: str, support: Support) -> int:
     """The edge of the square: enough work for the device, little enough for a slow path."""
-    if device.wide:
-        return 4096 if dtype in ("fp64", "fp32") else 8192
+    if not device.shared:
+        wide = dtype in ("fp64", "fp32") or support is Support.EMULATED
+        return 4096 if wide else 8192
     # torch has no fast path for these on a CPU without instructions for them
     slow = support is Support.EMULATED or dtype in ("int8", "fp8")
     return 256 if slow else 1024

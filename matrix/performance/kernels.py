@@ -47,8 +47,8 @@ def cases(*, device: Device, effort: Effort, world: int, target: Target | None) 
     del world, target
     array = large_array_bytes(device, arrays=6)
     absent = None
-    if not device.wide:
-        absent = Absent(Verdict.SKIP, "Triton builds for GPUs only, and this device is a CPU")
+    if not device.triton:
+        absent = Absent(Verdict.SKIP, f"Triton launches nothing on {device.name}")
     rows = {"rows": max(array // (2 * _COLUMNS), _CHECKED_ROWS), "columns": _COLUMNS}
     edge = _EDGE[effort]
     found = [(name, "copy", _OF_COPY, rows) for name in _BOUND_BY_MEMORY]

@@ -29,7 +29,7 @@ def cases(*, device: Device, effort: Effort, world: int, target: Target | None) 
     """The time to issue a call, and the time until it is known to have finished."""
     del effort, world, target
     limits = ["the share of the Python loop and of torch's dispatch"]
-    if not device.wide:
+    if device.shared:
         limits.append("a launch: on a CPU the call itself does the work")
     return [
         Case(

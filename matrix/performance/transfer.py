@@ -47,7 +47,7 @@ def _case(device: Device, metric: str, memory: str, sizes: list[int]) -> Case:
             Verdict.SKIP, f"the {device.backend} backend claims no page-locked host memory"
         )
     limits = [cache_sentence(device, sizes[-1])]
-    if not device.wide:
+    if device.shared:
         limits.insert(0, "a link: both ends are host memory, so this is a host-to-host copy")
     return Case(
         id=f"{metric}[{memory}]",

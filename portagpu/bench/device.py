@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.kernels.ops import runs_on
 from portagpu.precision import Support
 from portagpu.precision.formats import FP8_NAMES
 
@@ -32,8 +33,8 @@ class Device:
     """One device as the suite plans for it; None is unknown.
 
     ``count`` is how many its backend sees and ``shared`` whether all ranks use one; ``support``
-    maps the dtypes of ``DTYPES`` to ``portagpu.precision.Support``; ``wide`` is True where threads
-    run in lockstep, on a device with a memory of its own.
+    maps the dtypes of ``DTYPES`` to ``portagpu.precision.Support``; ``triton`` is whether Triton
+    launches on it.
     """
 
     backend: str
@@ -41,7 +42,7 @@ class Device:
     index: int = 0
     count: int = 1
     shared: bool = False
-    wide: bool = False
+    triton: bool = False
     product: str | None = None
     arch: str = ""
     target: str | None = None
@@ -68,8 +69,8 @@ class Device:
             backend="",
             name=target.id,
             count=2,
-            shared=target.arch.warp_size == 1,
-            wide=target.arch.warp_size > 1,
+            shared=target.arch.vendor == "cpu",
+            triton=target.arch.vendor != "cpu",
             product=target.product,
             arch=target.arch.name,
             target=target.id,
@@ -91,7 +92,7 @@ def describe(rank: Rank) -> dict[str, Any]:
         index=gpu.index,
         count=gpu.device_count(),
         shared=gpu.plugin.shared,
-        wide=gpu.arch.warp_size > 1,
+        triton=runs_on(gpu.device.type),
         product=gpu.product,
         arch=gpu.arch.name,
         target=gpu.target.id if gpu.target is not None else None,

@@ -26,7 +26,7 @@ _BATCH_S: Final = 0.05
 def _edge(gpu: Backend, size: int | None) -> int:
     if size is not None:
         return size
-    return 4096 if gpu.arch.warp_size > 1 else 512
+    return 512 if gpu.plugin.shared else 4096
 
 
 def take_turns(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from portagpu.collectives.comm import Comm
     from portagpu.world import Rank
 
 _CHUNK: Final = 1 << 22
@@ -22,7 +23,6 @@ _CHUNK: Final = 1 << 22
 def describe(rank: Rank) -> dict[str, Any]:
     """The device's description as JSON, and how many devices its backend has."""
     import torch
-    import torch.distributed as dist
 
     gpu = rank.gpu
     properties = gpu.get_device_properties()
@@ -50,10 +50,19 @@ def describe(rank: Rank) -> dict[str, Any]:
         "versions": dict(gpu.versions),
         "comm_library": gpu.comm.library,
         "comm_version": gpu.comm.version,
-        "comm_available": dist.is_available() and dist.is_backend_available(gpu.comm.c10d_name),
+        "comm_available": _has_library(gpu.comm),
         "torch": str(torch.__version__),
         "contract": list(gpu.plugin.contract),
     }
+
+
+def _has_library(comm: Comm) -> bool | None:
+    """Whether this torch has the communication library; None for a device that needs none."""
+    import torch.distributed as dist
+
+    if not comm.c10d_name:
+        return None
+    return dist.is_available() and dist.is_backend_available(comm.c10d_name)
 
 
 def _reported(properties: Any) -> dict[str, float]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from portagpu.errors import Unsupported
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -20,6 +22,7 @@ class Comm:
 
     ``c10d_name`` is what ``torch.distributed`` calls it, which does not tell the vendor: RCCL is
     "nccl" there too. ``library`` and ``version`` name what really runs; an unknown version is None.
+    A device without a library has :meth:`none`: what needs one raises Unsupported there.
     """
 
     c10d_name: str
@@ -36,6 +39,18 @@ class Comm:
 
     It is kept as a list: ``torch.distributed.barrier`` reads no other sequence.
     """
+
+    @classmethod
+    def none(cls, device_type: str) -> Comm:
+        """What a device has that no communication library moves tensors of."""
+        return cls("", "none", None, device_type)
+
+    def _need_library(self) -> None:
+        if not self.c10d_name:
+            raise Unsupported(
+                f"no communication library moves {self.device_type} tensors: run one process, or "
+                "reduce on the CPU"
+            )
 
     def __post_init__(self) -> None:
         if self.device_ids is not None:
@@ -62,9 +77,11 @@ class Comm:
         """The name of the library that moves this device's tensors in ``group``: ``c10d_name``.
 
         ``torch.distributed.get_backend`` answers with all of a group's libraries: "nccl" is
-        "cpu:gloo,cuda:nccl" there. Raises ValueError for a group that has none for this device, and
-        what torch raises before ``init_process_group``.
+        "cpu:gloo,cuda:nccl" there. Raises ValueError for a group that has none for this device,
+        Unsupported for a device without a library, and what torch raises before
+        ``init_process_group``.
         """
+        self._need_library()
         from torch.distributed import distributed_c10d as c10d
 
         config = c10d.get_backend_config(group)
@@ -79,8 +96,10 @@ class Comm:
         """The ``backend`` for ``init_process_group``: CPU tensors have a library on every device.
 
         A bare "nccl" leaves CPU tensors without one; "cpu:gloo,cuda:nccl" does not. Where the
-        device is the CPU it is the bare name, so that ``get_backend()`` answers with it.
+        device is the CPU it is the bare name, so that ``get_backend()`` answers with it. Raises
+        Unsupported for a device without a library.
         """
+        self._need_library()
         if self.device_type == "cpu":
             return self.c10d_name
         return f"cpu:gloo,{self.device_type}:{self.c10d_name}"
@@ -89,7 +108,9 @@ class Comm:
         """The collectives of ``group`` (default: all ranks), compared between the ranks first.
 
         Call it on every rank of the group; see :class:`portagpu.collectives.checked.Checked`.
+        Raises Unsupported for a device without a library.
         """
+        self._need_library()
         from portagpu.collectives.checked import Checked
 
         return Checked(group, timeout_s)

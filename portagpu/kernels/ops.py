@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import os
@@ -246,6 +247,19 @@ class Place:
         return "Triton's interpreter" if self.gpu is None else f"{self.gpu.arch} ({self.device})"
 
 
+@functools.cache
+def runs_on(device_type: str) -> bool:
+    """Whether Triton is here, and its driver launches on devices of that torch type."""
+    if device_type == "cpu" or importlib.util.find_spec("triton") is None:
+        return False
+    from triton.runtime import driver
+
+    try:
+        return bool(driver.active.get_active_torch_device().type == device_type)
+    except RuntimeError:  # "0 active drivers"
+        return False
+
+
 def place_of(*tensors: torch.Tensor) -> Place:
     """Where a call with these tensors runs.
 
@@ -273,10 +287,10 @@ def place_of(*tensors: torch.Tensor) -> Place:
     if importlib.util.find_spec("triton") is None:
         raise Unsupported(f"portagpu.kernels need triton: {INSTALL_TRITON}")
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if first.device.type == "cpu" and not interpreted:
+    if not interpreted and not runs_on(first.device.type):
         raise Unsupported(
-            "Triton has no CPU: move the tensors to a GPU, or call the same function of "
-            "portagpu.kernels.reference"
+            f"Triton runs nothing on {first.device.type!r} here: move the tensors to a GPU that it "
+            "has, or call the same function of portagpu.kernels.reference"
         )
     return Place(first.device, interpreted)
 

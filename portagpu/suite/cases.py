@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from portagpu.contract import Capability
+from portagpu.errors import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -175,12 +176,14 @@ def refused(
 ) -> Exception:
     """The typed error with which ``call`` refuses ``what``.
 
-    Fails the case when there was none, or one of another type.
+    Fails the case when there was none, or one of another type; Unsupported passes through.
     """
     try:
         value = call()
     except kinds as error:
         return error
+    except Unsupported:
+        raise
     except Exception as error:
         raise AssertionError(
             f"{what} was refused with {type(error).__name__} instead of {_names(kinds)}: {error}"

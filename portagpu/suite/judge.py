@@ -56,12 +56,15 @@ def _verdict(case: Listed, outcome: Mapping[str, Any], machine: Machine) -> tupl
     missing = [each for each in case.capability if each not in machine.capabilities]
     if kind == "error":
         return Verdict.ERROR, reason
-    if kind == "not-here":
-        return Verdict.INCONCLUSIVE, reason
-    if kind == "not-claimed" and not missing:
+    if kind == "not-claimed":
         return Verdict.SKIP, reason
     if missing:
-        return _unclaimed(f"{machine.backend} does not claim {' or '.join(missing)}", kind, reason)
+        lacks = f"{machine.backend} does not claim {' or '.join(missing)}"
+        if kind == "not-here":
+            return Verdict.SKIP, f"{lacks}, and this machine could not judge it: {reason}"
+        return _unclaimed(lacks, kind, reason)
+    if kind == "not-here":
+        return Verdict.INCONCLUSIVE, reason
     if kind == "unsupported":
         claimed = (
             f"{machine.backend} claims {' and '.join(case.capability)}"

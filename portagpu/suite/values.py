@@ -30,8 +30,13 @@ UNIT: Final = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "b
 
 
 def on(gpu: Backend, values: Sequence[float], dtype: str) -> torch.Tensor:
-    """``values``, rounded on the host to ``dtype``, on the device."""
+    """``values``, rounded on the host to ``dtype``, on the device.
+
+    Raises NotClaimed for a device without that dtype.
+    """
     import torch
+
+    need_to_hold(gpu, dtype)
 
     return torch.tensor(values, dtype=torch.float64).to(getattr(torch, dtype)).to(gpu.device)
 

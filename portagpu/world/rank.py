@@ -169,9 +169,6 @@ def _work(request: dict[str, Any], post: Post) -> None:
     gpu = select(request["indices"][post.rank])
     os.environ.update(gpu.comm.local_env or {})
     if request["group"]:
-        options: dict[str, Any] = {}
-        if gpu.device.type != "cpu":
-            options["device_id"] = gpu.device
         # torch re-exports FileStore with a star, which its type stubs do not show
         store = dist.FileStore(str(post.folder / "store"))  # type: ignore[attr-defined]
         dist.init_process_group(
@@ -180,7 +177,7 @@ def _work(request: dict[str, Any], post: Post) -> None:
             rank=post.rank,
             world_size=world,
             timeout=timedelta(seconds=float(request["timeout_s"]) + request["start_s"]),
-            **options,
+            device_id=gpu.comm.device_id,
         )
     send(post.pipe, {"ready": True})
     function = load_function(request["function"])

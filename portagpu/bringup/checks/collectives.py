@@ -20,6 +20,11 @@ _COMPARISONS: Final = 3
 
 def check(context: Context) -> Iterator[Result]:
     """Checked collectives with their bus bandwidth, then the same work on each rank in turn."""
+    if "collectives" not in context.devices[0].facts["capabilities"]:
+        yield context.result(
+            "world", Verdict.SKIP, f"the {context.backend} backend claims no collectives"
+        )
+        return
     world = context.amounts["shared_world"] if context.shared else len(context.devices)
     if world < 2:
         yield context.result(

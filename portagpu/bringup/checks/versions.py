@@ -40,9 +40,14 @@ def check(context: Context) -> Iterator[Result]:
         f"backend written for {theirs}, package has {ours}",
     )
     library, version = facts["comm_library"], facts["comm_version"]
-    named = f"{library} {version}" if version else f"{library}, which states no version"
-    reason = named if facts["comm_available"] else f"this torch has no {library}"
-    yield context.judge("comm", facts["comm_available"], reason)
+    if facts["comm_available"] is None:
+        yield context.result(
+            "comm", Verdict.SKIP, f"the {context.backend} backend claims no collectives"
+        )
+    else:
+        named = f"{library} {version}" if version else f"{library}, which states no version"
+        reason = named if facts["comm_available"] else f"this torch has no {library}"
+        yield context.judge("comm", facts["comm_available"], reason)
     context.versions.update(facts["versions"])
     context.versions["comm"] = version
     yield from _drivers(context)
