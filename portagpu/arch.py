@@ -14,10 +14,10 @@ from dataclasses import dataclass
 class Arch:
     """An architecture of one vendor.
 
-    ``vendor`` is "nvidia", "amd" or "cpu"; ``name`` is the compiler's name for it ("sm_90",
-    "gfx942", "x86-64"); ``warp_size`` is the number of threads that run in lockstep on this device
-    (warp, wavefront or, on a CPU, 1: a CPU thread runs alone, and its vector units are listed in
-    ``portagpu.host``).
+    ``vendor`` is the maker in lower case ("nvidia", "amd", or "cpu" for any CPU); ``name`` is the
+    compiler's name for it ("sm_90", "gfx942", "x86-64"); ``warp_size`` is the number of threads
+    that run in lockstep on this device (warp, wavefront), and 1 on a device without warps, as a CPU
+    is: its threads run alone, and its vector units are listed in ``portagpu.host``.
     """
 
     vendor: str

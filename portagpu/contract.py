@@ -70,6 +70,9 @@ class Capability(StrEnum):
     ALLOCATOR = "allocator"
     """``memory_snapshot`` and its record and dump, ``MemPool``, ``use_mem_pool`` and
     ``set_per_process_memory_fraction``: torch's caching allocator. Since contract 1.2."""
+    IPC = "ipc"
+    """``ipc_collect``, and tensors of the device that ``torch.multiprocessing`` hands to another
+    process without a copy. Since contract 1.2."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,8 +136,8 @@ class Optional:
         self._lacks("does not say which devices reach each other")
 
     def ipc_collect(self) -> None:
-        """Free memory of tensors that other processes have released."""
-        self._lacks("does not say what it shares between processes")
+        """Free memory of tensors that other processes have released; IPC."""
+        self._lacks("shares no memory between processes; send a copy")
 
     def profiler_start(self) -> None:
         """Have the vendor's profiler that is attached to this process begin to record."""

@@ -17,6 +17,7 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
+import portagpu
 from portagpu import registry
 from portagpu.arch import Arch
 from portagpu.bench.session import _versions

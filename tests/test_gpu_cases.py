@@ -164,7 +164,7 @@ class Counting:
 
 
 def spin(gpu):
-    named = SimpleNamespace(cuda=SimpleNamespace(_sleep=gpu.sleep))
+    named = SimpleNamespace(get_device_module=lambda device: SimpleNamespace(_sleep=gpu.sleep))
     suite_harness.everything()["kernels/calibrated-spin"].function(gpu, named)
 
 

@@ -113,9 +113,7 @@ def test_cpu_is_refused_in_one_line() -> None:
         lambda: kernels.matmul(x.half(), x.half()),
         lambda: kernels.quantize_fp8(x),
     ):
-        with pytest.raises(
-            Unsupported, match=r"Triton runs nothing on 'cpu'|need triton"
-        ) as caught:
+        with pytest.raises(Unsupported, match=r"Triton runs nothing|need triton") as caught:
             call()
         assert "\n" not in str(caught.value)
 

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
     from portagpu.host.cpu import Cpu
 
 _CAPABILITIES: Final = frozenset(
-    {Capability.STREAMS, Capability.EVENTS, Capability.AUTOCAST, Capability.COLLECTIVES}
+    {
+        Capability.STREAMS,
+        Capability.EVENTS,
+        Capability.AUTOCAST,
+        Capability.COLLECTIVES,
+        Capability.IPC,
+    }
 )
 
 # Units with arithmetic of their own in the dtype, by the names of portagpu.host.features.

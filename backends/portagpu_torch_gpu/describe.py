@@ -28,7 +28,7 @@ _ALWAYS: Final = frozenset(
     Capability(name)
     for name in (
         *("streams", "events", "graphs", "peak-memory", "pinned-memory", "autocast"),
-        *("external-streams", "allocator"),
+        *("external-streams", "allocator", "ipc"),
     )
 )
 

@@ -306,8 +306,9 @@ def _shared(rank):
 @case(
     "collectives/memory-of-another-rank",
     spec="What one rank writes into memory that another shared with it is seen by both.",
-    capability=COLLECTIVES,
+    capability=(COLLECTIVES, Capability.IPC),
     traps=("C11",),
 )
-def test_memory_of_another_rank(world):
+def test_memory_of_another_rank(world, gpu):
+    gpu.ipc_collect()
     each_has(world(2, _shared), [[7.0] * 16] * 2, "memory shared between two ranks")

@@ -317,12 +317,15 @@ def _one_is_late(rank, late):
 
     import torch.distributed as dist
 
-    group = dist.new_group(backend="gloo")
-    dist.barrier(group=group)
+    # a group of "gloo" alone has no library for the device that the default group is bound to,
+    # which torch asks for it (v2.13.0, distributed_c10d.py, _new_process_group_helper)
+    group = dist.new_group(backend=rank.gpu.comm.init_string)
+    dist.barrier(group=group, device_ids=rank.gpu.comm.device_ids)
     if rank.rank == late:
         return None
     try:
-        dist.monitored_barrier(group, timeout=datetime.timedelta(seconds=LIMIT_S))
+        # the function of that name takes no group that has another library too
+        group.monitored_barrier(datetime.timedelta(seconds=LIMIT_S))
     except RuntimeError as error:
         return str(error)
     return ""

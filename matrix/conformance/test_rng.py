@@ -7,7 +7,8 @@ devices by design, and no case promises otherwise.
 from __future__ import annotations
 
 import portagpu as pg
-from portagpu.suite import case, refused
+from portagpu.errors import Unsupported
+from portagpu.suite import NotClaimed, case, refused
 
 COUNT = 1000
 
@@ -277,6 +278,22 @@ def test_uniform_is_uniform(gpu, torch):
     assert float(numbers.max()) < 1.0, f"the largest uniform number is {float(numbers.max())}"
     away = abs(float(numbers.mean()) - 0.5)
     assert away <= 6 / (12 * count) ** 0.5, f"the mean of uniform numbers is {away} from a half"
+
+
+@case(
+    "rng/wave-is-whole-blocks",
+    spec="Where random numbers are made as ATen's GPU kernels do, a wave is whole blocks of "
+    "256 threads.",
+    covers=("Backend.random_wave",),
+)
+def test_wave_is_whole_blocks(gpu):
+    try:
+        wave = gpu.random_wave()
+    except Unsupported as error:
+        raise NotClaimed(str(error)) from None
+    assert isinstance(wave, int), f"random_wave() is {wave!r}"
+    assert wave > 0, f"a wave is {wave} elements"
+    assert wave % 256 == 0, f"a wave of {wave} elements is no whole blocks of 256"
 
 
 DRAWN = {

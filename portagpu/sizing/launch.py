@@ -54,7 +54,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """The limits of one device that a launch has to fit."""
+    """The limits of one device that a launch has to fit.
+
+    A device whose programs are not made of blocks of threads has 1 in all but ``unit_count``.
+    """
 
     warp_size: int
     unit_count: int

@@ -47,6 +47,7 @@ GUARDED: Final[Mapping[str, Capability]] = {
     "autocast": Capability.AUTOCAST,
     "GradScaler": Capability.AUTOCAST,
     "ExternalStream": Capability.EXTERNAL_STREAMS,
+    "ipc_collect": Capability.IPC,
     "memory_snapshot": Capability.ALLOCATOR,
     "record_memory_history": Capability.ALLOCATOR,
     "dump_memory_snapshot": Capability.ALLOCATOR,
