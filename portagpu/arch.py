@@ -14,10 +14,11 @@ from dataclasses import dataclass
 class Arch:
     """An architecture of one vendor.
 
-    ``vendor`` is "nvidia", "amd" or "cpu"; ``name`` is the compiler's name for it ("sm_90",
-    "gfx942", "x86-64"); ``warp_size`` is the number of threads that run in lockstep on this device
-    (warp, wavefront or, on a CPU, 1: a CPU thread runs alone, and its vector units are listed in
-    ``portagpu.host``).
+    ``vendor`` is "nvidia", "amd", "cpu" or the word of another vendor's targets; ``name`` is the
+    compiler's name for it ("sm_90", "gfx942", "x86-64"), as :func:`base_name` gives it;
+    ``warp_size`` is the number of threads that run in lockstep on this device, a power of two
+    (warp, wavefront, sub-group, or 1 where a thread runs alone, as on a CPU, whose vector units are
+    listed in ``portagpu.host``).
     """
 
     vendor: str
