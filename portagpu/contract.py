@@ -156,9 +156,9 @@ class Backend(Training, ABC):
     Handles compare by identity and are safe to use from several threads as far as torch is. One is
     pickled as its name and index, and opened again: it needs no method for that.
 
-    ``current_device()`` has to be what torch takes for this device (``torch.zeros(1,
-    device=gpu.current_device())``): override it where a number is none, as on a CPU. Since contract
-    1.2.
+    ``current_device()`` equals ``index``, and since contract 1.2 torch takes it for this device
+    (``torch.zeros(1, device=gpu.current_device())``): override it where a number is none, as on a
+    CPU (``portagpu_cpu.index.CpuIndex``).
 
     Where memory is exhausted torch raises ``torch.OutOfMemoryError``, or a RuntimeError whose text
     :func:`portagpu.is_oom` knows, and the device works on.
