@@ -14,10 +14,11 @@ from dataclasses import dataclass
 class Arch:
     """An architecture of one vendor.
 
-    ``vendor`` is the maker in lower case ("nvidia", "amd", or "cpu" for any CPU); ``name`` is the
-    compiler's name for it ("sm_90", "gfx942", "x86-64"); ``warp_size`` is the number of threads
-    that run in lockstep on this device (warp, wavefront), and 1 on a device without warps, as a CPU
-    is: its threads run alone, and its vector units are listed in ``portagpu.host``.
+    ``vendor`` is "nvidia", "amd", "cpu" for any CPU, or the word of another vendor's targets;
+    ``name`` is the compiler's name for it ("sm_90", "gfx942", "x86-64"), as :func:`base_name` gives
+    it; ``warp_size`` is the number of threads that run in lockstep on this device, a power of two
+    (warp, wavefront, sub-group), and 1 on a device without warps, as a CPU is: its threads run
+    alone, and its vector units are listed in ``portagpu.host``.
     """
 
     vendor: str

@@ -3,7 +3,12 @@
 Two small abstract classes. A :class:`Plugin` is what an entry point of the group
 ``portagpu.backends`` names: it answers, without importing torch, whether its hardware and its build
 of torch are here, and opens devices. A :class:`Backend` is one opened device for life: some data
-about it, and the primitives over which :mod:`portagpu.training` writes the whole training surface.
+about it, the primitives over which :mod:`portagpu.training` writes the whole training surface, and
+those of :mod:`portagpu.optional` that the device has.
+
+What a backend must give are the abstract methods of both classes, ``Plugin.name`` and
+``Plugin.contract``, and the members that the capabilities which it claims name. All else has a
+default. CONTRIBUTING.md, "Add a backend", has them in one table.
 
 The contract has a version. A backend states the one it was written for; another major version, or
 a newer minor one than this package has, is refused with both numbers.
@@ -50,26 +55,32 @@ class Capability(StrEnum):
     """
 
     STREAMS = "streams"
-    """``Stream``, ``stream``, ``current_stream``: ordered queues of work."""
+    """``Stream``, ``stream``, ``current_stream``, and since contract 1.2 ``set_stream`` and
+    ``default_stream``: ordered queues of work, of which each thread has its own current one."""
     EVENTS = "events"
-    """``Event``: points in a stream, with times where ``enable_timing=True``."""
+    """``Event``: points in a stream, with times where ``enable_timing=True``. A device without
+    STREAMS may have it."""
     GRAPHS = "graphs"
-    """``Graph``: work that is captured once and replayed."""
+    """``Graph``, ``graph``, and since contract 1.2 ``graph_pool_handle`` and
+    ``is_current_stream_capturing``: work that is captured once and replayed. With COLLECTIVES a
+    graph may hold collectives too."""
     PEAK_MEMORY = "peak-memory"
     """``reset_peak_memory_stats``: the peaks of ``memory_stats`` start again from now."""
     PINNED_MEMORY = "pinned-memory"
-    """``pin``: page-locked host memory."""
+    """``pin``: page-locked host memory, whose tensors say so in ``is_pinned()``."""
     AUTOCAST = "autocast"
     """``autocast`` and ``GradScaler``: mixed precision. With ``enabled=False`` both work on every
     device, and change nothing."""
     COLLECTIVES = "collectives"
-    """``comm``: process groups over the vendor's communication library. A device without one has
+    """``comm``: process groups over the vendor's communication library. A wait with a limit raises
+    RuntimeError there, and a group can be aborted and made again. A device without a library has
     ``Comm.none(device.type)``."""
     EXTERNAL_STREAMS = "external-streams"
     """``ExternalStream``: streams of other libraries. Since contract 1.2."""
     ALLOCATOR = "allocator"
-    """``memory_snapshot`` and its record and dump, ``MemPool``, ``use_mem_pool`` and
-    ``set_per_process_memory_fraction``: torch's caching allocator. Since contract 1.2."""
+    """``memory_snapshot``, ``record_memory_history``, ``dump_memory_snapshot``, ``MemPool``,
+    ``use_mem_pool`` and ``set_per_process_memory_fraction``: torch's caching allocator. Since
+    contract 1.2."""
     IPC = "ipc"
     """``ipc_collect``, and tensors of the device that ``torch.multiprocessing`` hands to another
     process without a copy. Since contract 1.2."""
@@ -97,34 +108,45 @@ class Part:
     product: str | None
     """The name of the whole GPU's product, where the device states it."""
     of: int | None = None
-    """Into how many equal parts the GPU is divided; None where they may differ."""
+    """Into how many equal parts, two or more, the GPU is divided; None where they may differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a backend knows about its device when it opens it. Unknown is None."""
+    """What a backend knows about its device when it opens it.
+
+    Unknown is None, never an empty text; what is known is one printable line.
+    """
 
     name: str
     """The backend's name, as given to ``portagpu.backend(name)``."""
     index: int
+    """From 0, and below ``Plugin.count()``."""
     device: torch.device
+    """With its index; without one where torch has none for that type (a CPU)."""
     arch: Arch
     product: str | None
     """The product's name as the device reports it, else the one of its target."""
     vendor: str | None = None
     """The maker of the silicon ("nvidia", "amd", "intel"), for people; decide by ``arch``."""
     target: Target | None
+    """Of ``arch``, equal in all three fields; None for an architecture that is not known. A part of
+    a GPU has that of its architecture, which names no product."""
     capabilities: frozenset[Capability]
+    """Empty for a device that has no more than plain tensors."""
     precision: Precision
     comm: Comm
+    """``device_type`` is the type of ``device``; ``device_ids`` is ``[index]``, None on a CPU."""
     sizing: Sizing
     uuid: str | None = None
     pci: str | None = None
-    """The PCI address, ``domain:bus:device.function`` in hexadecimal."""
+    """The PCI address as the kernel writes it, ``domain:bus:device.function``: lower-case
+    hexadecimal, four digits of domain or more."""
     part: Part | None = None
     """Which part of a GPU the device is; None for a whole one, and where it is not known."""
     versions: Mapping[str, str | None] = field(default_factory=dict)
-    """Driver, runtime and libraries by name."""
+    """Driver, runtime and libraries, under their own names ("rccl", not "nccl"); "torch" has to be
+    there, as ``torch.__version__``."""
 
 
 class Backend(Training, ABC):
@@ -134,9 +156,18 @@ class Backend(Training, ABC):
     those of :class:`portagpu.optional.Optional` that its device has: what training code calls under
     torch's names is written once over them, in :class:`portagpu.training.Training`. Every primitive
     either does what its docstring says on this device, or raises :class:`portagpu.Unsupported` when
-    the capability it belongs to is not claimed. None of them may be a silent no-op.
+    the capability it belongs to is not claimed. None of them may be a silent no-op, and none draws
+    random numbers.
 
-    Handles compare by identity and are safe to use from several threads as far as torch is.
+    Handles compare by identity and are safe to use from several threads as far as torch is. One is
+    pickled as its name and index, and opened again: it needs no method for that.
+
+    ``current_device()`` equals ``index``, and since contract 1.2 torch takes it for this device
+    (``torch.zeros(1, device=gpu.current_device())``): override it where a number is none, as on a
+    CPU (``portagpu_cpu.index.CpuIndex``).
+
+    Where memory is exhausted torch raises ``torch.OutOfMemoryError``, or a RuntimeError whose text
+    :func:`portagpu.is_oom` knows, and the device works on.
     """
 
     __slots__ = (
@@ -182,8 +213,9 @@ class Backend(Training, ABC):
     _known_capabilities = tuple(Capability)
 
     current_index: ClassVar[Callable[[], int] | None] = None
-    """torch's function for the index of the device of this kind that is current in this thread;
-    None where torch has no current device (a CPU). Since contract 1.2."""
+    """torch's function for the index of the device of this kind that is current in this thread, as
+    a ``staticmethod``; None where torch has no current device (a CPU). A backend that has it has
+    ``Plugin.current_index`` too. Since contract 1.2."""
 
     def __repr__(self) -> str:
         product = self.product or "unknown product"
@@ -191,14 +223,15 @@ class Backend(Training, ABC):
 
     @abstractmethod
     def activate(self) -> None:
-        """Make this device the one that torch's own calls without a device use."""
+        """Make this device the one that torch means where no index is given ("cuda")."""
 
     @abstractmethod
     def get_device_properties(self) -> Any:
         """torch's properties object of this device, or one with its field names.
 
-        At least ``name`` (str), ``total_memory`` (bytes), ``multi_processor_count`` and
-        ``warp_size``.
+        At least ``name`` (str, empty where the driver states none), ``total_memory`` (bytes),
+        ``multi_processor_count`` (at least 1; ``sizing.unit_count`` is the same number) and
+        ``warp_size``, which is the one of ``arch`` and ``sizing``.
         """
 
     @abstractmethod
@@ -207,14 +240,20 @@ class Backend(Training, ABC):
 
     @abstractmethod
     def mem_get_info(self) -> tuple[int, int]:
-        """(free, total) memory of the device in bytes, as the driver or the kernel sees it."""
+        """(free, total) memory of the device in bytes, as the driver or the kernel sees it now.
+
+        Plain ints. The total is the same at each call, and ``total_memory`` of the properties
+        within 1 %.
+        """
 
     @abstractmethod
     def memory_stats(self) -> Mapping[str, int]:
         """This process's memory on the device in bytes, under torch's keys.
 
-        At least ``{allocated,reserved}_bytes.all.{current,peak}``; other keys of torch's allocator
-        where there are any. A peak is never below its current value.
+        At least ``{allocated,reserved}_bytes.all.{current,peak}``, as ints; other keys of torch's
+        allocator where there are any. A peak is never below its current value, and what is reserved
+        not below what is allocated. A tensor counts as allocated to within 16 MiB while it lives.
+        The mapping stays as it is when memory changes.
         """
 
     @abstractmethod
@@ -226,40 +265,56 @@ class Backend(Training, ABC):
 
     @abstractmethod
     def empty_cache(self) -> None:
-        """Give memory that the allocator holds but no tensor uses back to the system."""
+        """Give memory that the allocator holds but no tensor uses back: it is reserved no more."""
 
     @abstractmethod
     def generator(self) -> torch.Generator:
-        """The device's default random number generator, the one that ``torch.rand`` uses there."""
+        """The device's default random number generator, the one that ``torch.rand`` uses there.
+
+        Always the same one, whose ``device`` has this device's type. Its state is a copy: a uint8
+        tensor of one dimension on the CPU. A ``torch.Generator`` of this device with the same seed
+        gives the same numbers.
+        """
 
     @abstractmethod
     def Stream(self, priority: int = 0) -> StreamType:  # noqa: N802 - torch's name
-        """A new stream, with torch's ``synchronize``, ``query``, ``wait_*`` and ``record_event``.
+        """A new stream, as :class:`portagpu.objects.Stream` says, equal to no other.
 
-        A lower ``priority`` is more urgent. Raises Unsupported where STREAMS is not claimed.
+        A lower ``priority`` is more urgent: 0 and -1 exist, and ``stream.priority`` is what was
+        asked for; others may be clamped or refused. Raises Unsupported where STREAMS is not
+        claimed.
         """
 
     @abstractmethod
     def current_stream(self) -> StreamType:
-        """The stream that work is put on now. Raises Unsupported where STREAMS is not claimed."""
+        """The stream that this thread puts work on now: equal (``==``) at each call.
+
+        Raises Unsupported where STREAMS is not claimed.
+        """
 
     @abstractmethod
     def stream(self, stream: Any) -> AbstractContextManager[Any]:
-        """Put work on ``stream`` inside the block; ``None`` changes nothing, as in torch."""
+        """Put this thread's work on ``stream`` inside the block; None changes nothing, as in torch.
+
+        Blocks nest, and restore the former stream after an error too.
+        """
 
     @abstractmethod
     def Event(  # noqa: N802 - torch's name
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
     ) -> EventType:
-        """A new event: ``record``, ``wait``, ``query``, ``synchronize``, ``elapsed_time``.
+        """A new event, as :class:`portagpu.objects.Event` says.
 
-        ``start.elapsed_time(end)`` is in milliseconds, needs ``enable_timing`` on both, and is
-        measured on the device's own clock. Raises Unsupported where EVENTS is not claimed.
+        Its times are measured on the device's own clock. Where only ``interprocess`` is not
+        possible, that raises Unsupported. So does all of it where EVENTS is not claimed.
         """
 
     @abstractmethod
     def annotate(self, name: str) -> AbstractContextManager[Any]:
-        """Mark the block as ``name`` for the vendor's profiler (NVTX, ROCTx or record_function)."""
+        """Mark the block as ``name`` for the vendor's profiler (NVTX, ROCTx or record_function).
+
+        Any text is a name, and blocks nest. ``contextlib.nullcontext`` is no mark.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,16 +355,20 @@ class Plugin(ABC):
     """
 
     name: ClassVar[str]
-    """The name users give; the entry point has the same."""
+    """The name users give; the entry point and the handles have the same."""
     contract: ClassVar[tuple[int, int]] = CONTRACT
     """The version of the contract that the plugin was written for: state it as literal numbers."""
     commands: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """Command lines whose output says what this vendor's devices are and how they are linked, in
-    formats of ``portagpu.telemetry.formats``. Since contract 1.1; run where such a GPU is."""
+    formats of ``portagpu.telemetry.formats`` or of a distribution's reader (the entry point group
+    ``portagpu.formats``). Since contract 1.1; run where a device of ``vendor`` is shown."""
     toolchain_module: ClassVar[str] = ""
     """The module with ``TOOLCHAIN``, which :meth:`toolchain` imports. Since contract 1.1."""
     vendor: ClassVar[str] = ""
-    """Whose GPUs these are, as ``portagpu.inventory`` calls it; empty for a CPU."""
+    """Whose devices these are, in lower case, as their readings, architectures and targets have it;
+    empty for a CPU. "nvidia" and "amd" are those that the kernel's files show without a probe
+    (``portagpu.host.gpus.PCI_VENDORS``); any other word is as good, and its devices are shown by
+    :meth:`probe`."""
     shared: ClassVar[bool] = False
     """True where all ranks of a machine share one device, so that any index opens it (a CPU). It
     counts as several devices where a launcher has several ranks (``portagpu.sharing``)."""
@@ -327,7 +386,11 @@ class Plugin(ABC):
 
     @abstractmethod
     def status(self) -> Status:
-        """Whether this backend can be used here, decided from torch's build and the machine."""
+        """Whether this backend can be used here, decided from torch's build and the machine.
+
+        A package that adds a device to torch is looked for (``importlib.util.find_spec``), not
+        imported: its import is that of torch.
+        """
 
     @abstractmethod
     def count(self) -> int:
@@ -335,7 +398,10 @@ class Plugin(ABC):
 
     @abstractmethod
     def open(self, index: int) -> Backend:
-        """Open the device of that index (among the visible ones). Imports torch."""
+        """Open the device of that index (among the visible ones). Imports torch.
+
+        May be asked for the same index again, and answers with another handle of the same device.
+        """
 
     def current_index(self) -> int | None:
         """The index of torch's current device of this kind, None where torch has opened none yet.
@@ -345,9 +411,10 @@ class Plugin(ABC):
         return None
 
     def prepare(self) -> None:  # noqa: B027 - nothing to import is a fair answer
-        """Import what :meth:`open` needs, and open nothing.
+        """Import what :meth:`open` needs, open nothing and start no thread.
 
-        A process that forks ranks calls it once, so that each rank need not.
+        A process that forks ranks calls it, so that each rank need not; again is no error. What
+        opens the device or starts a thread when it is imported is left to :meth:`open`.
         """
 
     def probe(self) -> Findings:
@@ -355,7 +422,8 @@ class Plugin(ABC):
 
         Since contract 1.1. Needs no torch, opens no device in this process, and asks nothing where
         the machine shows none of this vendor's GPUs. A library that is missing, fails or does not
-        answer is a sentence in ``problems``; nothing is raised for it.
+        answer is a sentence in ``problems``; nothing is raised for it. Readings hold the PCI
+        address of each handle that states one; what is unknown of them is None, never 0 or "".
         """
         from portagpu.inventory import Findings
 
@@ -364,7 +432,7 @@ class Plugin(ABC):
     def toolchain(self) -> Toolchain | None:
         """How this vendor's code is built and read, without torch; None for what builds none.
 
-        Since contract 1.1.
+        Its vendor is the one of the handles' ``arch``. Since contract 1.1.
         """
         if not self.toolchain_module:
             return None
@@ -375,7 +443,9 @@ class Plugin(ABC):
         """Readings of that device now, by name with the unit as suffix; empty where none is shown.
 
         Names in use: ``clock_mhz``, ``memory_clock_mhz``, ``temperature_c``, ``power_w``,
-        ``throttle_count`` (events since boot). Needs no torch.
+        ``throttle_count`` (events since boot); further ones end in one of these units too. What is
+        not shown is absent, not 0. Needs no torch, and raises nothing where the vendor's library is
+        missing.
         """
         del index
         return {}

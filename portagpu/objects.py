@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from inspect import Signature
 
+    import torch
+
 _makers: dict[type, Callable[..., Any]] = {}
 
 
@@ -57,7 +59,11 @@ def made_by(kind: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 class Event(metaclass=_OfDevice):
-    """A point in a stream of the current device: a ``torch.cuda.Event`` on a GPU."""
+    """A point in a stream of the current device: a ``torch.cuda.Event`` on a GPU.
+
+    It may be recorded again, and then stands for the last time; by one thread, and waited for by
+    another.
+    """
 
     __slots__ = ()
 
@@ -75,24 +81,34 @@ class Event(metaclass=_OfDevice):
         raise NotImplementedError
 
     def query(self) -> bool:
-        """Whether all work that was recorded is done."""
+        """Whether all work that was recorded is done: True where none was."""
         raise NotImplementedError
 
     def synchronize(self) -> None:
-        """Wait until the event has happened."""
+        """Wait until the event has happened; not at all where it was never recorded."""
         raise NotImplementedError
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds from this event to ``end_event``."""
+        """Milliseconds from this event to ``end_event``, a float: negative where that was before.
+
+        Raises ValueError or RuntimeError unless both were made with ``enable_timing=True`` and
+        recorded.
+        """
         raise NotImplementedError
 
 
 class Stream(metaclass=_OfDevice):
-    """An ordered queue of work of a device: a ``torch.cuda.Stream`` on a GPU."""
+    """An ordered queue of work of a device: a ``torch.cuda.Stream`` on a GPU.
+
+    Two objects of one stream are equal. ``device`` is the stream's, and ``priority`` what it was
+    made with.
+    """
 
     __slots__ = ()
 
     if TYPE_CHECKING:
+        device: torch.device
+        priority: int
 
         def __init__(self, device: Any = None, priority: int = 0) -> None: ...
 
@@ -113,12 +129,16 @@ class Stream(metaclass=_OfDevice):
         raise NotImplementedError
 
     def record_event(self, event: Any = None) -> Any:
-        """Record ``event``, or a new one, on this stream and return it."""
+        """Record ``event``, or a new one, on this stream; returns the event itself."""
         raise NotImplementedError
 
 
 class Graph(metaclass=_OfDevice):
-    """Work that is captured once and replayed: a ``torch.cuda.CUDAGraph`` on a GPU."""
+    """Work that is captured once and replayed: a ``torch.cuda.CUDAGraph`` on a GPU.
+
+    What is captured does not run before the first replay, and each replay runs it over what its
+    tensors hold then.
+    """
 
     __slots__ = ()
 

@@ -1,6 +1,7 @@
 """What a device may have beyond the primitives: each call is refused until a backend has it.
 
-Since contract 1.2, but for graphs and page-locked memory, which are older.
+A backend that claims the capability which a call names has to give it; the others it may leave
+out. Since contract 1.2, but for ``Graph``, ``graph`` and ``pin``, which are older.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Optional:
         self._lacks("does not capture graphs; run the work eagerly")
 
     def is_current_stream_capturing(self) -> bool:
-        """Whether a graph is captured from the current stream: never where there are none."""
+        """Whether a graph is captured from the current stream; GRAPHS, and False without."""
         return False
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -70,7 +71,7 @@ class Optional:
         self._lacks("has no page-locked memory; use the tensor as it is")
 
     def set_stream(self, stream: Any) -> None:
-        """Put work on ``stream`` from now on; None changes nothing.
+        """Put this thread's work on ``stream`` from now on; None changes nothing.
 
         Raises Unsupported where STREAMS is not claimed, or the backend is older than contract 1.2.
         """
@@ -78,21 +79,30 @@ class Optional:
             self._lacks("cannot set a stream for good; use a block: with pg.stream(stream)")
 
     def default_stream(self) -> StreamType:
-        """The stream that work is put on where nobody chose another; STREAMS."""
+        """The stream that work is put on where nobody chose another, inside blocks too; STREAMS."""
         self._lacks("does not name its default stream; use pg.current_stream()")
 
     def ExternalStream(self, stream_ptr: int) -> StreamType:  # noqa: N802 - torch's name
-        """A stream that another library made, from its pointer; EXTERNAL_STREAMS."""
+        """A stream that another library made, from its pointer; EXTERNAL_STREAMS.
+
+        The backend's own streams have their pointer as ``cuda_stream``, whoever the vendor is.
+        """
         del stream_ptr
         self._lacks("takes no streams of other libraries; use pg.Stream()")
 
     def memory_snapshot(self, mempool_id: Any = None) -> Any:
-        """What the allocator holds, as ``torch.cuda.memory_snapshot`` lists it; ALLOCATOR."""
+        """What the allocator holds, as ``torch.cuda.memory_snapshot`` lists it; ALLOCATOR.
+
+        Each segment has at least ``device``, an index, and ``total_size`` in bytes.
+        """
         del mempool_id
         self._lacks("has no allocator that could be listed; see pg.memory_stats()")
 
     def record_memory_history(self, *arguments: Any, **options: Any) -> None:
-        """``torch.cuda.memory._record_memory_history`` with its arguments; ALLOCATOR."""
+        """``torch.cuda.memory._record_memory_history`` with its arguments; ALLOCATOR.
+
+        None ends the recording.
+        """
         del arguments, options
         self._lacks("records no history of its memory; see pg.max_memory_allocated()")
 
@@ -148,5 +158,8 @@ class Optional:
         self._lacks("controls no profiler; use torch.profiler")
 
     def cudart(self) -> Any:
-        """The runtime's calls as ``torch.cuda.cudart`` names them, where torch has them."""
+        """The runtime's calls as ``torch.cuda.cudart`` names them, where torch has them.
+
+        At least ``cudaProfilerStart`` and ``cudaProfilerStop``.
+        """
         self._lacks("has no CUDA runtime; pg.profiler.start() and stop() are portable")

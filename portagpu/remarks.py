@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 INSTALL_TORCH: Final = "pip install 'portagpu[torch]', or your vendor's torch wheel"
 _WHERE: Final = "https://pytorch.org/get-started/locally"
-# the kind of torch's build for each vendor's GPUs
+# the kind of torch's build for each vendor's GPUs; another vendor's needs are told by its status
 _BUILDS: Final = {"amd": "rocm", "nvidia": "cuda"}
 
 # Docker's default for --shm-size (docker run reference): too small for data loaders and for
@@ -87,12 +87,13 @@ def _on_torch(build: TorchBuild | None, gpus: Sequence[Gpu]) -> Iterable[str]:
     if build.problem is not None:
         yield build.problem
         return
-    vendors = sorted({gpu.vendor for gpu in gpus})
-    others = [vendor for vendor in vendors if _BUILDS.get(vendor) != build.kind]
+    known = [gpu for gpu in gpus if gpu.vendor in _BUILDS]
+    vendors = sorted({gpu.vendor for gpu in known})
+    others = [vendor for vendor in vendors if _BUILDS[vendor] != build.kind]
     if not others:
         return
-    here = f"{len(gpus)} GPU(s) of {' and '.join(vendors)}"
-    wanted = " or ".join(_BUILDS.get(vendor, vendor) for vendor in others)
+    here = f"{len(known)} GPU(s) of {' and '.join(vendors)}"
+    wanted = " or ".join(_BUILDS[vendor] for vendor in others)
     install = f"install a {wanted} build ({_WHERE}), and keep it with pip's --constraint"
     if build.kind == "cpu":
         yield f"torch {build.version} has no GPU build, and this machine has {here}: {install}"

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
+from collections import Counter
 
 import pytest
 
 from portagpu.collectives.comm import Comm
 from portagpu.contract import CONTRACT, Backend, Capability, Description, Plugin, Status
 from portagpu.errors import PortagpuError, Unsupported
+from portagpu.optional import Optional
 from portagpu.precision import Fp8, Precision, Support
 from portagpu.training import Training
+from tests.conftest import ROOT
 from tests.fake_plugins import FakePlugin, handle
 
 
@@ -19,6 +23,54 @@ def test_the_contract_stays_small():
     primitives = sorted(Backend.__abstractmethods__)
     assert len(primitives) <= 15, f"{len(primitives)} primitives: {primitives}"
     assert Plugin.__abstractmethods__ == {"status", "count", "open"}
+
+
+ROW = re.compile(r"^\| `(Plugin|Description|Backend)` \| ([^|]+) \| (.+) \|$", re.MULTILINE)
+
+
+def documented() -> dict[tuple[str, str], list[str]]:
+    """The members in the table of CONTRIBUTING.md, by class and by whether they are required."""
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    rows = ROW.findall(text.partition("## Add a backend")[2].partition("\n## ")[0])
+    return {(of, how.strip()): re.findall(r"`(\w+)`", members) for of, how, members in rows}
+
+
+def public(kind) -> set[str]:
+    """Its own members that have a docstring or a default; the slots are those of Description."""
+    slots = set(getattr(kind, "__slots__", ()))
+    return {name for name in vars(kind) if not name.startswith("_")} - slots
+
+
+def test_contributing_has_each_member_once_and_says_which_are_required():
+    members = {"Plugin": public(Plugin) | {"name"}, "Backend": public(Backend) | public(Optional)}
+    members["Description"] = {field.name for field in dataclasses.fields(Description)}
+    listed = documented()
+    for of, expected in members.items():
+        found = Counter(name for (kind, _), names in listed.items() if kind == of for name in names)
+        assert set(found) == expected, f"the table of {of} is off by {set(found) ^ expected}"
+        twice = [name for name, times in found.items() if times > 1]
+        assert not twice, f"the table of {of} has {twice} twice"
+    abstract = {"Plugin": Plugin.__abstractmethods__ | {"name", "contract"}}
+    abstract["Backend"] = Backend.__abstractmethods__
+    for of, expected in abstract.items():
+        rows = [names for (kind, how), names in listed.items() if kind == of and "required" in how]
+        required = {name for names in rows for name in names} - public(Optional)
+        assert required == expected, f"{of} requires {sorted(expected)}, not {sorted(required)}"
+
+
+def test_each_capability_names_the_calls_that_it_requires():
+    text = inspect.getsource(Capability)
+    required = documented()["Backend", "required with its capability"]
+    missing = [name for name in required if f"``{name}``" not in text]
+    assert not missing, f"no capability names {missing}"
+
+
+def test_only_what_the_table_says_may_be_none():
+    optional = {f.name for f in dataclasses.fields(Description) if "None" in str(f.type)}
+    optional -= {"versions"}  # its values may be
+    assert optional == set(
+        documented()["Description", "None where there is none or it is not known"]
+    )
 
 
 def test_the_version_is_two_whole_numbers():

@@ -9,6 +9,7 @@ import portagpu as pg
 from portagpu.contract import Capability
 from portagpu.errors import Unsupported
 from portagpu.suite import NotClaimed, case, refused
+from portagpu.suite.values import need_contract
 
 
 @case(
@@ -34,8 +35,8 @@ def test_current_device_is_torchs(gpu, torch):
     smoke=True,
 )
 def test_current_device_is_an_argument(gpu, torch, call):
-    if gpu.device.type == "cpu" and gpu.plugin.contract < (1, 2):
-        raise NotClaimed(f"the {gpu.name} backend is older than contract 1.2")
+    if gpu.device.type == "cpu":
+        need_contract(gpu, 2)
     number = (gpu if call == "method" else pg).current_device()
     made = torch.zeros(2, device=number)
     assert made.device.type == gpu.device.type, f"current_device() made a tensor on {made.device}"

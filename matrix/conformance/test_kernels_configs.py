@@ -233,6 +233,11 @@ def test_portable_kernels(gpu, torch, kernel):
         assert not off, f"{kernel} of {rows} x {columns}: {off} elements are beyond their bound"
 
 
+def _builds_cpp(gpu):
+    toolchain = gpu.plugin.toolchain()
+    return toolchain is not None and toolchain.cupy is not None
+
+
 @case(
     "kernels/portable-kernels-in-cpp",
     spec="Each kernel in C++ gives exact sums, prefix sums, ranks and counts on the device, over "
@@ -245,7 +250,7 @@ def test_portable_kernels_in_cpp(gpu, torch, n):
     draw = torch.Generator().manual_seed(n)
     values = torch.randint(0, 100, (5, n), generator=draw, dtype=torch.int32)
     here = values.to(gpu.device)
-    if gpu.plugin.toolchain() is None:
+    if not _builds_cpp(gpu):
         refused(lambda: cpp.sum_rows(here, gpu=gpu), Unsupported, "a kernel in C++")
         raise NotClaimed(f"the {gpu.name} backend runs no C++; kernels raised Unsupported")
     try:
@@ -279,7 +284,7 @@ def test_portable_kernels_in_cpp(gpu, torch, n):
 )
 def test_occupancy_is_the_drivers(gpu, source, threads):
     first = cpp.KERNELS[source][0]
-    if gpu.plugin.toolchain() is None:
+    if not _builds_cpp(gpu):
         refused(lambda: cpp.loaded(source, first, threads, gpu=gpu), Unsupported, "its occupancy")
         raise NotClaimed(f"the {gpu.name} backend runs no C++; occupancy raised Unsupported")
     for function in cpp.KERNELS[source]:

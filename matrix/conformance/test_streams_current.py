@@ -5,6 +5,7 @@ from __future__ import annotations
 import portagpu as pg
 from portagpu.contract import Capability
 from portagpu.suite import case
+from portagpu.suite.values import need_contract
 
 STREAMS = Capability.STREAMS
 CALLS = ("method", "function")
@@ -22,6 +23,7 @@ def _source(gpu, call):
     params={"call": CALLS},
 )
 def test_set_stream_stays(gpu, call):
+    need_contract(gpu, 2)
     source = _source(gpu, call)
     before, side = gpu.current_stream(), gpu.Stream()
     assert side != before, "a new stream is the current one already"
@@ -43,6 +45,7 @@ def test_set_stream_stays(gpu, call):
     params={"call": CALLS},
 )
 def test_default_is_steady(gpu, call):
+    need_contract(gpu, 2)
     source = _source(gpu, call)
     first, side = source.default_stream(), gpu.Stream()
     assert first != side, "a new stream is the default one"

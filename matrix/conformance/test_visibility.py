@@ -265,7 +265,7 @@ def _runtime(gpu):
 def test_child_sees_the_device_by_index(gpu):
     runtime = _runtime(gpu)
     last = gpu.device_count() - 1
-    here = type(gpu)(gpu.plugin, last)
+    here = gpu.plugin.open(last)
     told = _child(gpu, [visible.DeviceId(last, here.uuid)], runtime)
     assert told == [1, here.uuid, here.pci], f"the child that is given device {last} says {told}"
 

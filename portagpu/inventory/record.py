@@ -81,7 +81,8 @@ def record(
     collect(machine=machine)
     machine.topology()
     _complete(tree)
-    printed = list(outputs([*machine.commands(), *([_LOG_COMMAND] if tree.is_live else [])]))
+    asked = machine.commands(machine.findings())
+    printed = list(outputs([*asked, *([_LOG_COMMAND] if tree.is_live else [])]))
     read = {each: found for each in printed if (found := _findings(each)) is not None}
     cleaner = Anonymous(
         [pair for pair in known if pair[0] not in _NOT_NAMING],

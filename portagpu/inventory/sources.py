@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from portagpu.errors import BackendNotFound
-from portagpu.host import gpus_on_machine
 from portagpu.host.tree import Tree, as_tree
 from portagpu.inventory.infiniband import read_infiniband
 from portagpu.inventory.join import join
@@ -20,7 +19,7 @@ from portagpu.inventory.tools import tool_findings
 from portagpu.inventory.topology import build
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from portagpu.contract import Status
@@ -98,16 +97,17 @@ class Live(Machine):
         return tuple(each for each in asked if each.readings or each.problems)
 
     def topology(self) -> Topology:
+        found = self.findings()
         more = (kfd_links(self.tree), read_infiniband(self.tree))
-        return build([*self.findings(), *tool_findings(self.commands()), *more])
+        return build([*found, *tool_findings(self.commands(found)), *more])
 
-    def commands(self) -> tuple[tuple[str, ...], ...]:
-        """The command lines of the plugins whose GPUs are here, of this machine alone."""
+    def commands(self, findings: Iterable[Findings]) -> tuple[tuple[str, ...], ...]:
+        """The command lines of the plugins whose GPUs ``findings`` show, of this machine alone."""
         from portagpu.candidates import candidates, plugin
 
         if not self.tree.is_live:
             return ()
-        vendors = {gpu.vendor for gpu in gpus_on_machine(self.tree)}
+        vendors = {reading.vendor for each in findings for reading in each.readings}
         found: list[tuple[str, ...]] = []
         for name in candidates() if vendors else ():
             with contextlib.suppress(BackendNotFound):

@@ -27,18 +27,21 @@ class Fp8:
 class Precision:
     """What one device does with each dtype.
 
-    ``fp8`` is the flavour with instructions of its own on this device, or None.
+    ``fp8`` is the flavour with instructions of its own on this device, or None. A dtype that
+    ``table`` lacks is one that the device does not compute in: leave float64, complex numbers or
+    fp8 out where there are none.
     """
 
     table: Mapping[torch.dtype, Support]
     fp8: Fp8 | None = None
     recipes: frozenset[Recipe] = frozenset()
-    """The recipes whose scaled products torch has instructions for, in the dtypes of ``fp8``."""
+    """The recipes whose scaled products torch has instructions for, in the dtypes of ``fp8``; empty
+    without them."""
     tf32: Arithmetic = Arithmetic.IEEE
     """What float32 products run in where "tf32" is asked for: IEEE where nothing is faster."""
     alignment: Mapping[torch.dtype, int] = field(default_factory=lambda: MappingProxyType({}))
     """Elements that the dimensions of a matrix are a multiple of where the matrix unit's tiles are
-    full, by dtype; a dtype of which it is not known is absent."""
+    full, by dtype; a dtype of which it is not known, or that ``table`` lacks, is absent."""
     flushes: frozenset[torch.dtype] = frozenset()
     """The dtypes whose matrix products take subnormal numbers for zero."""
     deterministic_env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

@@ -54,19 +54,22 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """The limits of one device that a launch has to fit.
+    """The limits of one device that a launch has to fit, each at least 1.
 
-    A device whose programs are not made of blocks of threads has 1 in all but ``unit_count``.
+    A block holds a warp, and a unit a block: ``max_threads_per_unit >= max_threads_per_block >=
+    warp_size``. A device that launches no blocks states 1 for all but ``unit_count``.
     """
 
     warp_size: int
     unit_count: int
-    """Streaming multiprocessors, compute units or usable CPU cores."""
+    """Streaming multiprocessors, compute units or usable CPU cores; the properties'
+    ``multi_processor_count``."""
     max_threads_per_block: int
     max_threads_per_unit: int
     max_blocks_per_unit: int
     target: Target | None = None
-    """Where the further limits are from; without it they are not known, and not checked."""
+    """Where the further limits are from, the device's own target; without it they are not known,
+    and not checked."""
 
     @property
     def max_num_warps(self) -> int:

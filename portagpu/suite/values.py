@@ -53,6 +53,12 @@ def claimed(gpu: Backend, dtype: str) -> str:
     return str(gpu.precision.support(getattr(torch, dtype)))
 
 
+def need_contract(gpu: Backend, minor: int) -> None:
+    """Raise NotClaimed for a backend that was written before contract 1.``minor``."""
+    if gpu.plugin.contract < (1, minor):
+        raise NotClaimed(f"the {gpu.name} backend is older than contract 1.{minor}")
+
+
 def need_to_hold(gpu: Backend, *dtypes: str) -> None:
     """Raise NotClaimed where the backend claims not even tensors of one of the dtypes."""
     for dtype in dtypes:

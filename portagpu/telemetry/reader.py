@@ -5,10 +5,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from portagpu.inventory.model import FormatError
+from portagpu.distributions import entry_points
+from portagpu.inventory.model import Findings, FormatError
 
 if TYPE_CHECKING:
-    from portagpu.inventory.model import Findings
+    from importlib.metadata import EntryPoint
+
+ENTRY_POINTS: Final = "portagpu.formats"
+"""The group in which a distribution names a module with a reader, as those of ``FORMATS`` are."""
 
 FORMATS: Final = (
     "nvidia_capture",
@@ -32,7 +36,7 @@ FORMATS: Final = (
 
 
 def read_text(text: str) -> Findings:
-    """What the text says, by the first reader that knows it.
+    """What the text says, by the first reader that knows it: ours before those of distributions.
 
     Raises FormatError where none does, or where nothing in it can be used.
     """
@@ -41,4 +45,27 @@ def read_text(text: str) -> Findings:
         if module.matches(text):
             found: Findings = module.parse(text)
             return found
-    raise FormatError("its format is not known")
+    reasons = ["its format is not known"]
+    for point in sorted(entry_points(ENTRY_POINTS), key=lambda each: (each.name, each.value)):
+        try:
+            brought = _brought(point, text)
+        except FormatError:
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's reader stops no other
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            reasons.append(f"the reader {point.name} ({point.value}) raised {why}")
+            continue
+        if brought is not None:
+            return brought
+    raise FormatError("; ".join(reasons))
+
+
+def _brought(point: EntryPoint, text: str) -> Findings | None:
+    """What the reader of a distribution says; None where it does not know the text."""
+    module = point.load()
+    if not module.matches(text):
+        return None
+    found = module.parse(text)
+    if not isinstance(found, Findings):
+        raise TypeError(f"parse gave a {type(found).__name__} instead of portagpu Findings")
+    return found

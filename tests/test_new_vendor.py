@@ -1,0 +1,180 @@
+"""A vendor of which no file of the project knows: a distribution brings all there is of it."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import Child
+
+FILES = {
+    "acme-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n",
+    "acme-1.0.dist-info/entry_points.txt": """
+        [portagpu.backends]
+        acme = acme_backend:PLUGIN
+        [portagpu.targets]
+        acme = acme_targets
+        [portagpu.formats]
+        acme-smi = acme_smi
+    """,
+    "acme_backend.py": """
+        from portagpu import Plugin, Status
+        from portagpu.inventory import Findings, Reading
+
+        class Acme(Plugin):
+            name = "acme"
+            contract = (1, 2)
+            vendor = "acme"
+            commands = (("echo", "acme-smi: board 0 to 1 over acmelink"),)
+
+            def status(self):
+                return Status(True, "torch_acme is installed for 2 boards", automatic=True)
+
+            def count(self):
+                return 2
+
+            def open(self, index):
+                raise NotImplementedError
+
+            def probe(self):
+                names = {"vendor": "acme", "source": "acme-ml", "name": "Acme One", "arch": "ac1"}
+                boards = [
+                    Reading(index=index, pci=f"0000:4{index}:00.0", device_id=0xFFFE, **names)
+                    for index in range(2)
+                ]
+                return Findings(kind="acme-ml", readings=tuple(boards))
+
+        PLUGIN = Acme()
+    """,
+    "acme_smi.py": """
+        from portagpu.inventory import End, Findings, Link, Node
+
+        KIND = "acme-smi"
+
+        def matches(text):
+            return text.startswith("acme-smi: ")
+
+        def parse(text):
+            board = [End(Node.GPU, f"board {i}", f"0000:4{i}:00.0", i) for i in range(2)]
+            return Findings(kind=KIND, links=(Link(source=KIND, a=board[0], b=board[1],
+                                                   kind="acmelink"),))
+    """,
+    "acme_targets/__init__.py": "",
+    "acme_targets/sources.toml": """
+        schema = "portagpu.sources/1"
+        [sources.ACME-SHEET]
+        kind = "secondary"
+        where = "https://example.org/acme"
+    """,
+    "acme_targets/families/ac1.toml": """
+        schema = "portagpu.family/1"
+        id = "ac1"
+        vendor = "acme"
+        [facts.exec.wave_size_default]
+        value = 1
+        unit = "threads"
+        source = ["ACME-SHEET"]
+        confidence = "secondary"
+    """,
+    "acme_targets/acme-one.toml": """
+        schema = "portagpu.target/1"
+        id = "acme-one"
+        vendor = "acme"
+        product = "Acme One"
+        family = "ac1"
+        [match]
+        names = ["Acme One"]
+    """,
+}
+
+
+@pytest.fixture
+def acme(tmp_path: Path) -> Path:
+    """A folder in which the distribution of that vendor is installed."""
+    for name, text in FILES.items():
+        file = tmp_path / "site" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(textwrap.dedent(text), "utf-8")
+    return tmp_path / "site"
+
+
+def _info(child: Callable[..., Child], acme: Path, *words: str) -> dict[str, Any]:
+    ended = child("-m", "portagpu", "info", *words, "--json", "-", path=[acme])
+    found: dict[str, Any] = json.loads(ended.ok())
+    return found
+
+
+def test_its_devices_are_shown_with_its_own_targets(
+    child: Callable[..., Child], acme: Path
+) -> None:
+    found = _info(child, acme)
+    boards = [each for each in found["devices"] if each["vendor"] == "acme"]
+    assert [(each["pci"], each["target"]) for each in boards] == [
+        ("0000:40:00.0", "acme-one"),
+        ("0000:41:00.0", "acme-one"),
+    ]
+
+
+def test_nobody_is_told_to_install_another_torch_for_it(
+    child: Callable[..., Child], acme: Path
+) -> None:
+    wrong = [each for each in _info(child, acme)["remarks"] if "acme" in each]
+    assert not wrong, f"what its torch needs is known to its plugin alone, and info says {wrong}"
+
+
+def test_its_tool_is_asked_and_read_by_its_own_reader(
+    child: Callable[..., Child], acme: Path
+) -> None:
+    ended = child("-m", "portagpu", "info", "--topology", "--json", "-", path=[acme])
+    assert "acmelink" in ended.ok(), "what its tool prints of links is not in the topology"
+
+
+def test_its_tool_is_recorded_and_replayed(
+    child: Callable[..., Child], acme: Path, tmp_path: Path
+) -> None:
+    recording = tmp_path / "recording"
+    child("-m", "portagpu", "record", str(recording), path=[acme]).ok()
+    printed = [file.read_text("utf-8") for file in recording.glob("outputs/*.txt")]
+    assert any(text.startswith("acme-smi: ") for text in printed), f"recorded are {printed}"
+    replayed = _info(child, acme, "--replay", str(recording))
+    boards = [each["target"] for each in replayed["devices"] if each["vendor"] == "acme"]
+    assert boards == ["acme-one"] * 2
+
+
+READ = """
+import sys
+from portagpu.inventory import FormatError
+from portagpu.telemetry.reader import read_text
+try:
+    print(read_text(sys.argv[1]).kind)
+except FormatError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "said"),
+    [
+        ("raise SystemExit(3)", "acme-smi: 1", "acme-smi"),
+        ("raise SystemExit(3)", "other", "its format is not known; the reader aaa (aaa) raised"),
+        ("matches = lambda text: 1 / 0", "other", "raised ZeroDivisionError: division by zero"),
+        ("matches = parse = len", "other", "parse gave a int instead of portagpu Findings"),
+        ("matches = lambda text: False", "other", "its format is not known"),
+        ("matches = parse = len", "GPU 0: NVIDIA H100 (UUID: GPU-1)", "nvidia-smi -L"),
+    ],
+)
+def test_a_broken_reader_is_named_and_stops_no_other(
+    child: Callable[..., Child], acme: Path, code: str, text: str, said: str
+) -> None:
+    (acme / "aaa.py").write_text(code, "utf-8")
+    (acme / "aaa-1.dist-info").mkdir()
+    (acme / "aaa-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: aaa\nVersion: 1\n")
+    (acme / "aaa-1.dist-info/entry_points.txt").write_text("[portagpu.formats]\naaa = aaa\n")
+    assert said in child("-c", READ, text, path=[acme]).ok()
