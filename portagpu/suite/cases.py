@@ -114,7 +114,8 @@ def _problem(case: Case) -> str:
     if case.outcome.startswith(_BOUNDED) and not case.outcome.removeprefix(_BOUNDED).strip():
         return "a bounded outcome states the formula of its bound"
     for covered in case.covers:
-        needed = GUARDED.get(covered.rpartition(".")[2])
+        of_library = Capability.COLLECTIVES if covered.startswith("Comm.") else None
+        needed = of_library or GUARDED.get(covered.rpartition(".")[2])
         if needed is not None and needed not in case.capability:
             return f"it covers {covered} and does not declare the capability {needed}"
     return ""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
+    from portagpu.collectives.comm import Comm
     from portagpu.contract import Backend
     from portagpu.target import Target
     from portagpu.world import Ranks, WorldOutcome
@@ -27,6 +28,16 @@ _WORLD_SHARE: Final = 0.5
 _RETRY_SHARE: Final = 0.6
 """Of a world's time, where the world that it shared may have taken all of its own."""
 _RAISED: Final = "raised AssertionError: "
+
+
+def library_of(gpu: Backend) -> Comm:
+    """The communication library of the device.
+
+    Raises Unsupported where the backend does not claim collectives: there is none to judge.
+    """
+    if Capability.COLLECTIVES not in gpu.capabilities:
+        raise Unsupported(f"the {gpu.name} backend does not claim collectives")
+    return gpu.comm
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +56,12 @@ def torch() -> ModuleType:
 def target(gpu: Backend) -> Target | None:
     """The target that the device is, or None."""
     return gpu.target
+
+
+@pytest.fixture
+def comm(gpu: Backend) -> Comm:
+    """The device's communication library; Unsupported where the backend claims none."""
+    return library_of(gpu)
 
 
 @pytest.fixture(autouse=True)
@@ -89,8 +106,7 @@ def world(
     def run(
         n: int, function: Callable[..., Any], *, lost: Sequence[int] = (), **arguments: Any
     ) -> list[Any]:
-        if Capability.COLLECTIVES not in gpu.capabilities:
-            raise Unsupported(f"the {gpu.name} backend does not claim collectives")
+        library_of(gpu)
         if n > gpu.device_count() and not gpu.plugin.shared:
             raise NotHere(f"needs {n} devices, and this machine has {gpu.device_count()}")
 
