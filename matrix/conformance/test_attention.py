@@ -1,7 +1,8 @@
 """Attention: ``scaled_dot_product_attention`` against its formula in float64 on the host.
 
 The bound of a result in a narrower dtype is that of an average: the weights add up to 1, so that an
-error of u in weights, values and result each leaves at most a few u of the largest value.
+error of u in weights, values and result each leaves at most a few u of the largest value. Averages
+of many values are small beside that, and zeros no farther off, so the norm has a bound too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from portagpu.contract import Capability
 from portagpu.suite import NotHere, case
 
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
-BOUND = "8 u max|v| + 4 u max|q.k| max|v|, u the unit of the dtype"
+BOUND = "8 u max|v| + 4 u max|q.k| max|v|, u the unit of the dtype, and a quarter of its norm"
 KERNELS = ("MATH", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION")
 
 
@@ -57,6 +58,8 @@ def _compare(torch, found, exact, bound, what):
     off = float((found.double() - exact).abs().max())
     assert math.isfinite(off), f"{what} is not finite"
     assert off <= bound, f"{what} is {off:.3g} off, the bound is {bound:.3g}"
+    far = float((found.double() - exact).norm() / exact.norm())
+    assert far <= 1 / 4, f"{what} is {far:.2g} of its norm off"
 
 
 @case(

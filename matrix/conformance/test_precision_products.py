@@ -63,10 +63,10 @@ def test_matmul_of_small_integers(gpu, torch, dtype, n):
     generator = torch.Generator().manual_seed(n + 1)
     left = torch.randint(-1, 2, (n, n), generator=generator)
     right = torch.randint(-1, 2, (n, n), generator=generator)
-    exact = left @ right
+    exact = left.double() @ right.double()
     assert bool(exact.any()), "the product of the case is zero, which tells nothing"
     kind = getattr(torch, dtype)
-    found = (left.to(gpu.device).to(kind) @ right.to(gpu.device).to(kind)).cpu().to(torch.int64)
+    found = (left.to(gpu.device).to(kind) @ right.to(gpu.device).to(kind)).cpu().double()
     wrong = int((found != exact).sum())
     assert wrong == 0, f"{wrong} of {n * n} entries of a product in {dtype} are wrong"
 
