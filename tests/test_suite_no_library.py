@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 
 from portagpu.collectives.comm import Comm
 from portagpu_cpu.backend import CpuBackend
-from tests import suite_harness
+from tests import registry_state, suite_harness
 
 pytestmark = pytest.mark.torch
 
@@ -58,6 +58,7 @@ def test_every_case_about_a_library_is_refused(
         tmp_path, "portagpu-alone", {"alone": "portagpu_alone:PLUGIN"}, {"portagpu_alone": MODULE}
     )
     monkeypatch.syspath_prepend(tmp_path)
+    registry_state.forget(monkeypatch)
     on_ranks = [k for k, each in suite_harness.everything().items() if each.needs_ranks]
     only = ("collectives", "failures", *{base_id(each) for each in on_ranks})
     found = by_id(conform("alone", selection=Selection(only=only)))

@@ -68,6 +68,14 @@ class NotClaimed(Exception):
     """Raised by a case about something that the backend's data does not claim; becomes SKIP."""
 
 
+class RankFailed(AssertionError):
+    """A rank's end that is no wrong value: it ``raised`` another error, or was ``lost``."""
+
+    def __init__(self, sentence: str, kind: str) -> None:
+        super().__init__(sentence)
+        self.kind = kind
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One case before its parameters are filled in.

@@ -10,8 +10,9 @@ import pytest
 from portagpu.contract import Capability
 from portagpu.errors import Unsupported
 from portagpu.suite.batch import Batches, calls_of
-from portagpu.suite.cases import ATTRIBUTE, Case, NotHere
+from portagpu.suite.cases import ATTRIBUTE, Case, NotHere, RankFailed
 from portagpu.suite.session import SESSION
+from portagpu.world import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from portagpu.collectives.comm import Comm
     from portagpu.contract import Backend
     from portagpu.target import Target
-    from portagpu.world import Ranks, WorldOutcome
+    from portagpu.world import RankOutcome, Ranks, WorldOutcome
 
 _SEED: Final = 20240607
 _WORLD_SHARE: Final = 0.5
@@ -110,10 +111,20 @@ def world(
         if n > gpu.device_count() and not gpu.plugin.shared:
             raise NotHere(f"needs {n} devices, and this machine has {gpu.device_count()}")
 
+        # the device that is judged is rank 0's
+        first, count = (0, n) if gpu.plugin.shared else (gpu.index, gpu.device_count())
+        indices = [(first + rank) % count for rank in range(n)]
+
         def fork(place: str, given: dict[str, Any], share: float = 1.0) -> WorldOutcome:
             limit = limit_s * share
             return ranks.run(
-                place, n, arguments=given, backend=gpu.name, lost=lost, timeout_s=limit
+                place,
+                n,
+                arguments=given,
+                backend=gpu.name,
+                indices=indices,
+                lost=lost,
+                timeout_s=limit,
             )
 
         place = f"{function.__code__.co_filename}:{function.__name__}"
@@ -127,13 +138,20 @@ def world(
             said = failed.sentence.replace(f" {_RAISED}", ": ")
             session.shared_world = {"state": str(failed.blamed.state), "sentence": said}
         outcome = fork(place, arguments, 1.0 if failed is None else _RETRY_SHARE)
-        if not outcome.ok:
-            raise AssertionError(outcome.sentence.replace(f" {_RAISED}", ": "))
+        if outcome.blamed is not None:
+            raise _failure(outcome.blamed, outcome.sentence)
         if not lost:
             batches.keep(place, n, arguments, outcome.values)
         return outcome.values
 
     return run
+
+
+def _failure(blamed: RankOutcome, sentence: str) -> AssertionError:
+    """What a case fails with: a rank's assertion is about a value, any other end is not."""
+    if blamed.state is State.RAISED and blamed.error.startswith(_RAISED):
+        return AssertionError(sentence.replace(f" {_RAISED}", ": "))
+    return RankFailed(sentence, "raised" if blamed.state is State.RAISED else "lost")
 
 
 def _parameters(request: pytest.FixtureRequest) -> tuple[dict[str, Any], list[dict[str, Any]]]:
