@@ -64,6 +64,22 @@ FAULTS = {
         "failures/monitored-barrier-names-the-rank[late1]",
         "passed a barrier",
     ),
+    "agrees on zeros on four ranks": (
+        "collectives/ranks-agree[float32]",
+        "the sum that all have of float32 is",
+    ),
+    "sums to zero on four ranks, the same each time": (
+        "collectives/sums-repeat",
+        "a repeated sum is",
+    ),
+    "repeats zeros at every size": (
+        "collectives/sums-repeat-at-every-size[count1024]",
+        "one of 1024 sums is",
+    ),
+    "sums to zero where terms cancel": (
+        "collectives/cancellation",
+        "1e8 + 1001 - 1e8 + 1001 is",
+    ),
 }
 GOOD = ("collectives/all-reduce-op[SUM-n2]", "collectives/all-reduce-op[MAX-n2]")
 """Cases that this backend passes."""
@@ -104,6 +120,8 @@ def break_collectives(dist: Any) -> None:
     ) -> Any:
         if op == op_of.PRODUCT or (op == op_of.BAND and tensor.is_floating_point()):
             return None
+        if dist.get_world_size() == 4 and tensor.dtype == torch.float32 and not async_op:
+            return tensor.zero_()
         whole = tensor
         if tensor.dtype == torch.int8:
             whole = tensor.int()

@@ -19,6 +19,7 @@ import torch
 import portagpu as pg
 from portagpu.paths import matrix_dir
 from portagpu.suite.cases import ATTRIBUTE, Case, label
+from portagpu.suite.fixtures import library_of
 from portagpu.suite.judge import judge
 from portagpu.suite.machine import Listed, Machine
 from portagpu.suite.session import what_happened
@@ -125,6 +126,8 @@ def run(gpu: Backend, name: str, tmp_path: Path | None = None) -> Result:
     torch.manual_seed(0)
     kind, reason = "passed", ""
     try:
+        if "comm" in wanted:
+            given["comm"] = library_of(gpu)
         case.function(**{key: given[key] for key in wanted if key in given}, **case.arguments)
     except Exception as error:  # noqa: BLE001 - whatever a case raises is its outcome
         kind, reason = what_happened("call", error)

@@ -346,6 +346,11 @@ class Patch:
     attributes: tuple[tuple[str, Any], ...] = ()
 
 
+UNWRITTEN_ATTENTION = broken.replaced(
+    broken.FUNCTIONAL, "scaled_dot_product_attention", broken.written_by_nobody(0.0)
+)
+UNWRITTEN_PRODUCT = broken.replaced(torch.Tensor, "__matmul__", broken.written_by_nobody(0.0))
+
 PATCHES: dict[str, Patch] = {
     "counts one of what it scatters to a place": Patch(
         "precision/scatter-add-is-exact",
@@ -433,6 +438,59 @@ PATCHES: dict[str, Patch] = {
     "sums products of bfloat16 in bfloat16": Patch(
         "precision/matmul-is-accurate[bfloat16]", "times the bound off", _bfloat16_sums
     ),
+    "attends to nothing, the same each time": Patch(
+        "attention/repeats[bfloat16]", "off, the bound is", UNWRITTEN_ATTENTION
+    ),
+    "attends to nothing after nothing": Patch(
+        "attention/of-nothing", "after those of nothing is", UNWRITTEN_ATTENTION
+    ),
+    "gives finite zeros for large scores": Patch(
+        "attention/large-scores-are-finite", "of large scores is", UNWRITTEN_ATTENTION
+    ),
+    "saves the memory by attending to nothing": Patch(
+        "attention/fused-kernels-save-memory", "of its norm off", UNWRITTEN_ATTENTION
+    ),
+    "multiplies nothing, the same each time": Patch(
+        "precision/matmul-repeats[float32]", "of its own norm off", UNWRITTEN_PRODUCT
+    ),
+    "multiplies nothing long, the same each time": Patch(
+        "precision/long-matmul-repeats", "of its own norm off", UNWRITTEN_PRODUCT
+    ),
+    "multiplies nothing under autocast's default": Patch(
+        "precision/autocast-default", "a product of eight ones in", UNWRITTEN_PRODUCT
+    ),
+    "multiplies nothing with autocast disabled": Patch(
+        "precision/autocast-disabled", "a product of eight ones with", UNWRITTEN_PRODUCT
+    ),
+    "multiplies nothing after an error": Patch(
+        "precision/autocast-ends-after-error", "after an exception is [0.0]", UNWRITTEN_PRODUCT
+    ),
+    "has layers of zeros under autocast": Patch(
+        "precision/autocast-keeps-weights",
+        "result and gradients are",
+        broken.replaced(broken.FUNCTIONAL, "linear", broken.written_by_nobody(0.0)),
+    ),
+    "adds nothing to the largest integer": Patch(
+        "precision/integers-wrap[uint8]",
+        "255 + 3 in uint8 is 0",
+        broken.replaced(torch.Tensor, "__add__", broken.written_by_nobody(0.0)),
+    ),
+    **{
+        f"draws one number for ever: {case}": Patch(
+            f"rng/{case}",
+            "numbers that were drawn are all 0.5",
+            broken.replaced(torch, draw, broken.written_by_nobody(0.5)),
+        )
+        for case, draw in {
+            "seed-repeats[rand]": "rand",
+            "seed-repeats[bernoulli]": "bernoulli",
+            "seed-is-the-devices": "rand",
+            "state-restores[before17]": "rand",
+            "normal-state-restores": "randn",
+            "function-state": "rand",
+            "states-are-copies": "rand",
+        }.items()
+    },
     "does not scale scores": Patch(
         "attention/matches-float64[float32-causalFalse]", "off, the bound is", _attention(scale=1.0)
     ),

@@ -291,7 +291,7 @@ def test_an_interrupt_keeps_the_cases_that_were_judged(monkeypatch):
 
     judged = Result(id="rng/seed", suite="conformance", area="rng", verdict=Verdict.PASS)
 
-    def conform(backend, *, selection, on_result, ended):
+    def conform(backend, *, on_result, **asked):
         on_result(judged)
         raise KeyboardInterrupt
 

@@ -116,12 +116,13 @@ def test_a_gate_whose_time_is_up_begins_nothing_and_blames_nobody(monkeypatch, n
     if name == "numerics":
         asked = []
 
-        def late(backend, *, selection, on_result, ended):
-            asked.append(ended())
+        def late(backend, *, ended, **given):
+            asked.append((ended(), given["index"]))
 
         monkeypatch.setattr(numerics, "conform", late)
         list(numerics.check(context))
-        assert asked == ["not run: the gate numerics has used up its 600 s"]
+        # 600 s, and 120 s for each device after the first
+        assert asked == [("not run: the gate numerics has used up its 960 s", [0, 1, 2, 3])]
         return
     found = list(CHECKS[name].check(context))
     assert found, "a gate that ran nothing says so"
@@ -133,7 +134,7 @@ def test_a_gate_whose_time_is_up_begins_nothing_and_blames_nobody(monkeypatch, n
 
 
 def test_the_time_of_a_gate_that_goes_by_devices_grows_with_them():
-    for name in ("identity", "memory", "transfers", "collectives", "sustained"):
+    for name in ("identity", "memory", "numerics", "transfers", "collectives", "sustained"):
         for effort in ("quick", "full"):
             assert GATES[name].amounts[effort]["device_s"] > 0, f"{name} in a {effort} run"
 

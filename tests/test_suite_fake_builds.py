@@ -29,7 +29,8 @@ CASES = (
     *("identity/unknown-is-none", "identity/variables-are-not-set", "identity/versions"),
     *("identity/warp-size-is-the-devices", "identity/foreign-device-is-refused"),
     *("collectives/device-ids", "collectives/init-string", "collectives/library-is-named"),
-    *("collectives/library-moves-this-device", "collectives/no-foreign-tuning"),
+    *("collectives/library-is-the-vendors", "collectives/library-moves-this-device"),
+    "collectives/no-foreign-tuning",
     *("collectives/reduce-ops-exist", "kernels/launch-fills-the-device-once"),
     *("kernels/launch-beyond-a-limit", "kernels/launch-has-whole-warps"),
     *("kernels/launch-of-nothing", "kernels/sizing-limits", "kernels/sizing-units"),
@@ -96,9 +97,9 @@ WRONG = {
         "should be 'gfx942'",
     ),
     "the other vendor's library": (
-        "identity/libraries-are-the-vendors",
+        "collectives/library-is-the-vendors",
         lambda handle: setattr(handle, "comm", replace(handle.comm, library="NCCL")),
-        "communicates over nccl",
+        "communicates over NCCL",
     ),
     "OCP fp8 on a device of FNUZ": (
         "precision/fp8-flavour-of-target",

@@ -57,6 +57,10 @@ BOTH, NEITHER = {"graphs"}, set[str]()
         ("failed", NEITHER, BOTH, Verdict.FAIL, "instead it failed: why"),
         ("not-claimed", NEITHER, None, Verdict.SKIP, "why"),
         ("not-here", NEITHER, None, Verdict.SKIP, "does not claim graphs"),
+        ("raised", BOTH, BOTH, Verdict.FAIL, "why"),
+        ("raised", NEITHER, None, Verdict.FAIL, "instead it failed: why"),
+        ("lost", BOTH, BOTH, Verdict.FAIL, "why"),
+        ("lost", NEITHER, None, Verdict.FAIL, "instead it failed: why"),
         ("not-claimed", BOTH, BOTH, Verdict.SKIP, "why"),
         ("not-here", BOTH, BOTH, Verdict.INCONCLUSIVE, "why"),
         ("error", BOTH, BOTH, Verdict.ERROR, "why"),
@@ -81,10 +85,20 @@ def test_one_of_two_capabilities_is_missing() -> None:
     assert "does not claim graphs;" in found.reason
 
 
-def test_undefined_is_recorded_whatever_happened() -> None:
-    for kind in ("passed", "failed"):
-        found = _judge(kind, _case(outcome="undefined"), _machine(NEITHER))
-        assert found.verdict is Verdict.SKIP, f"undefined and {kind} is {found.verdict}"
+@pytest.mark.parametrize(
+    ("kind", "verdict"),
+    [
+        ("passed", Verdict.SKIP),
+        ("failed", Verdict.SKIP),
+        ("raised", Verdict.FAIL),
+        ("lost", Verdict.FAIL),
+        ("error", Verdict.ERROR),
+    ],
+)
+def test_undefined_is_a_value_and_no_error(kind: str, verdict: Verdict) -> None:
+    found = _judge(kind, _case(outcome="undefined"), _machine(NEITHER))
+    assert found.verdict is verdict, f"undefined and {kind} is {found.verdict}"
+    assert "why" in found.reason
 
 
 def test_elsewhere_names_both_machines() -> None:
@@ -116,6 +130,16 @@ def test_expected_failure_is_a_skip_that_says_both(pattern: str) -> None:
     assert found.verdict is Verdict.SKIP
     for said in ("driver bug", "https://example.org/1", "2030-06-15", "it broke"):
         assert said in found.reason, f"{said!r} is not in {found.reason!r}"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "lost"), [(Verdict.FAIL, True), (Verdict.ERROR, False), (Verdict.ERROR, True)]
+)
+def test_no_excuse_is_for_a_death_or_a_hang(verdict: Verdict, lost: bool) -> None:
+    found = excused(_failed(verdict), [_excuse("graphs")], TODAY, lost=lost)
+    assert found.verdict is verdict
+    said = "it broke (the expected failure excuses no death and no hang: driver bug, https://"
+    assert found.reason.startswith(said)
 
 
 def test_other_failure_is_not_excused() -> None:

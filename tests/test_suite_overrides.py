@@ -12,8 +12,11 @@ import pytest
 
 from portagpu.contract import Override
 from portagpu.results import Verdict
+from portagpu.suite import conform
 from portagpu.suite.judge import judge, unused
 from portagpu.suite.machine import Listed, Machine
+from tests import registry_state
+from tests.case_files import by_id, write_cases
 from tests.fake_plugins import install
 
 if TYPE_CHECKING:
@@ -72,12 +75,16 @@ def _judge(kind: str, override: Override, capability: tuple[str, ...] = ()) -> t
         ("undefined", "passed", Verdict.UNVERIFIED, "recorded and not judged: it passed"),
         ("undefined", "failed", Verdict.UNVERIFIED, "recorded and not judged: it was so"),
         ("undefined", "unsupported", Verdict.UNVERIFIED, "recorded and not judged: it was so"),
+        ("undefined", "raised", Verdict.FAIL, "which is about values: it was so"),
+        ("undefined", "lost", Verdict.FAIL, "which is about values: it was so"),
         ("undefined", "error", Verdict.ERROR, "it was so"),
         ("undefined", "not-here", Verdict.INCONCLUSIVE, "it was so"),
         ("undefined", "not-claimed", Verdict.SKIP, "it was so"),
         ("unsupported", "unsupported", Verdict.SKIP, "it raised Unsupported, as it must"),
         ("unsupported", "passed", Verdict.FAIL, "so it must raise Unsupported; instead it passed"),
         ("unsupported", "failed", Verdict.FAIL, "instead it failed: it was so"),
+        ("unsupported", "raised", Verdict.FAIL, "instead it failed: it was so"),
+        ("unsupported", "lost", Verdict.FAIL, "instead it failed: it was so"),
         ("unsupported", "error", Verdict.ERROR, "it was so"),
         ("unsupported", "not-here", Verdict.INCONCLUSIVE, "it was so"),
     ],
@@ -223,3 +230,57 @@ def test_a_run_is_judged_by_a_backends_outcomes(quirky: dict[str, str]) -> None:
     assert seeds, sorted(results)
     assert {each["verdict"] for each in seeds.values()} == {"FAIL"}
     assert done.returncode == 1, "it claims to be unable to do what it does"
+
+
+ENDS = {
+    "value": "assert 1 == 2, 'one is two'",
+    "rank-value": "world(2, ends, how='value')",
+    "runtime-error": "raise RuntimeError('device-side assert triggered')",
+    "memory-error": "raise MemoryError('out of memory')",
+    "rank-error": "world(2, ends, how='error')",
+    "rank-dies": "world(2, ends, how='dies')",
+    "rank-hangs": "world(2, ends, how='hangs')",
+    "hangs": "threading.Event().wait()",
+    "dies": "os.kill(os.getpid(), signal.SIGSEGV)",
+}
+ON_RANKS = """
+def ends(rank, how):
+    if rank.rank == 1:
+        if how == "error": raise RuntimeError("device-side assert triggered")
+        if how == "dies": os.kill(os.getpid(), signal.SIGKILL)
+        if how == "hangs": threading.Event().wait()
+        assert how != "value", "one is two"
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("stated", ["exact", "undefined"])
+def test_what_is_undefined_hides_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stated: str
+) -> None:
+    pytest.importorskip("torch")
+    pattern = "rng/*" if stated == "exact" else "rng/seed-repeats[rand]"
+    module = QUIRKY.replace("rng/seed-repeats[rand]", pattern)
+    install(tmp_path, "portagpu-quirky", {"quirky": "quirky_1:PLUGIN"}, {"quirky_1": module})
+    monkeypatch.syspath_prepend(tmp_path)
+    registry_state.forget(monkeypatch)
+    # a world has half of a case's time, and is given up before it
+    text = ON_RANKS + "".join(
+        f"""
+@case("rng/{name}", spec="It ends.", outcome="{stated}", capability="collectives", timeout_s=8.0)
+def test_{name.replace("-", "_")}(gpu, world): {body}
+"""
+        for name, body in ENDS.items()
+    )
+    found = by_id(conform("quirky", folder=write_cases(tmp_path / "cases", text)))
+    recorded = Verdict.UNVERIFIED if stated == "exact" else Verdict.SKIP
+    verdicts = {name: found[f"rng/{name}"].verdict for name in ENDS}
+    assert verdicts == {
+        **dict.fromkeys(ENDS, Verdict.FAIL),
+        "value": recorded,
+        "rank-value": recorded,
+        "dies": Verdict.ERROR,
+    }, {name: found[f"rng/{name}"].reason for name in ENDS}
+    assert "device-side assert" in found["rng/runtime-error"].reason
+    assert "rank 1 died of SIGKILL" in found["rng/rank-dies"].reason
+    assert "rank 1 hung" in found["rng/rank-hangs"].reason

@@ -36,22 +36,38 @@ def test_ranks_know_themselves(gpu, world, n):
 @case(
     "collectives/library-is-named",
     spec="The library has a name, and its version is a text or unknown.",
+    capability=COLLECTIVES,
     covers=("Backend.comm", "Comm.library", "Comm.version"),
     traps=("C05",),
 )
-def test_library_is_named(gpu):
-    assert gpu.comm.library.strip(), "the communication library has no name"
-    version = gpu.comm.version
+def test_library_is_named(comm):
+    assert comm.library.strip(), "the communication library has no name"
+    version = comm.version
     assert version is None or version.strip(), "an unknown version is empty instead of None"
+
+
+@case(
+    "collectives/library-is-the-vendors",
+    spec="The library has the name of the one that runs, not the one that torch uses for every "
+    "vendor.",
+    capability=COLLECTIVES,
+    covers=("Comm.library",),
+    traps=("C05",),
+)
+def test_library_is_the_vendors(gpu, comm):
+    others = {"nvidia": ("rccl",), "amd": ("nccl",), "cpu": ("nccl", "rccl")}
+    alien = comm.library.lower() in others.get(gpu.arch.vendor, ())
+    assert not alien, f"a {gpu.arch.vendor} device communicates over {comm.library}"
 
 
 @case(
     "collectives/library-moves-this-device",
     spec="The communication library moves tensors of this device's type.",
+    capability=COLLECTIVES,
     covers=("Comm.device_type",),
 )
-def test_library_moves_this_device(gpu):
-    moves = gpu.comm.device_type
+def test_library_moves_this_device(gpu, comm):
+    moves = comm.device_type
     assert moves == gpu.device.type, f"the library moves {moves}, the device is {gpu.device.type}"
 
 
@@ -74,27 +90,24 @@ def test_init_string(gpu, torch):
 @case(
     "collectives/reduce-ops-exist",
     spec="Every reduce op that is claimed is one of torch's.",
+    capability=COLLECTIVES,
     covers=("Comm.reduce_ops",),
 )
-def test_reduce_ops_exist(gpu, torch):
-    strange = [
-        name for name in gpu.comm.reduce_ops if not hasattr(torch.distributed.ReduceOp, name)
-    ]
+def test_reduce_ops_exist(comm, torch):
+    strange = [name for name in comm.reduce_ops if not hasattr(torch.distributed.ReduceOp, name)]
     assert not strange, f"torch has no reduce op {', '.join(strange)}"
 
 
 @case(
     "collectives/device-ids",
-    spec="device_ids, output_device and device_id name this device, or are None on a CPU and "
-    "without a library.",
+    spec="device_ids, output_device and device_id name this device, or are None on a CPU.",
+    capability=COLLECTIVES,
     covers=("Comm.device_ids", "Comm.output_device", "Comm.device_id"),
 )
-def test_device_ids(gpu):
-    comm = gpu.comm
+def test_device_ids(gpu, comm):
     found = comm.device_ids, comm.output_device, comm.device_id
     own = [gpu.index], gpu.index, gpu.device
-    needed = comm.c10d_name and gpu.device.type != "cpu"
-    expected = own if needed else (None, None, None)
+    expected = (None, None, None) if gpu.device.type == "cpu" else own
     assert found == expected, f"device_ids, output_device and device_id are {found}"
 
 
@@ -159,10 +172,11 @@ def test_host_tensors_move_too(world):
     "collectives/no-foreign-tuning",
     spec="The environment for ranks chooses no algorithm, protocol or number of channels, which "
     "two libraries that read the same variable take differently.",
+    capability=COLLECTIVES,
     covers=("Comm.local_env",),
     traps=("C03",),
 )
-def test_no_foreign_tuning(gpu):
+def test_no_foreign_tuning(comm):
     tuning = ("ALGO", "PROTO", "CHANNELS", "CTAS", "NTHREADS", "BUFFSIZE", "MSCCL", "DMABUF", "PXN")
-    chosen = [name for name in gpu.comm.local_env or {} if any(word in name for word in tuning)]
+    chosen = [name for name in comm.local_env or {} if any(word in name for word in tuning)]
     assert not chosen, f"the environment for ranks sets {', '.join(chosen)}"

@@ -302,47 +302,64 @@ def _random_inputs(torch, dtype, count, n):
     ]
 
 
+BOUND = "(n-1) u sum|x| + u |sum|"
+
+
+def _times_the_bound(torch, found, inputs, dtype):
+    """By how many times BOUND the worst of the sums is off; inputs has a row for each rank."""
+    exact, magnitude = inputs.sum(0), inputs.abs().sum(0)
+    bound = (len(inputs) - 1) * UNIT[dtype] * magnitude + UNIT[dtype] * exact.abs()
+    off = (torch.as_tensor(found, dtype=torch.float64) - exact).abs()
+    return float((off / (bound * 1.0001 + 2.0**-1000)).max())
+
+
 @case(
     "collectives/random-sum-is-bounded",
     spec="A sum of random numbers is near the sum in float64.",
     capability=COLLECTIVES,
-    outcome="bounded: (n-1) u sum|x| + u |sum|",
+    outcome=f"bounded: {BOUND}",
     params={"dtype": FLOATS, "n": SEVERAL},
 )
 def test_random_sum_is_bounded(torch, world, dtype, n):
     count = 2000
     inputs = torch.stack(_random_inputs(torch, dtype, count, n))
-    exact, magnitude = inputs.sum(0), inputs.abs().sum(0)
-    bound = ((n - 1) * UNIT[dtype] * magnitude + UNIT[dtype] * exact.abs()) * 1.0001 + 2.0**-1000
     for rank, (found,) in enumerate(world(n, _random, dtype=dtype, count=count)):
-        worst = float(((torch.tensor(found, dtype=torch.float64) - exact).abs() / bound).max())
+        worst = _times_the_bound(torch, found, inputs, dtype)
         assert worst <= 1.0, f"rank {rank}: a sum of {dtype} is {worst:.2f} times the bound off"
 
 
 @case(
     "collectives/ranks-agree",
-    spec="All ranks get bitwise the same sum of random numbers.",
+    spec="All ranks get bitwise the same sum of random numbers, which is near the one in float64.",
     capability=COLLECTIVES,
+    outcome=f"bounded: {BOUND}",
     params={"dtype": ("float32", "bfloat16")},
 )
-def test_ranks_agree(world, dtype):
+def test_ranks_agree(torch, world, dtype):
     found = world(4, _random, dtype=dtype, count=3000)
     for rank, mine in enumerate(found):
         wrong = sum(a != b for a, b in zip(mine[0], found[0][0], strict=True))
         assert wrong == 0, f"rank {rank} differs from rank 0 in {wrong} of 3000 sums of {dtype}"
+    inputs = torch.stack(_random_inputs(torch, dtype, 3000, 4))
+    worst = _times_the_bound(torch, found[0][0], inputs, dtype)
+    assert worst <= 1.0, f"the sum that all have of {dtype} is {worst:.2f} times the bound off"
 
 
 @case(
     "collectives/sums-repeat",
-    spec="The same sum twice is bitwise the same.",
+    spec="The same sum twice is bitwise the same, and near the one in float64.",
     capability=COLLECTIVES,
+    outcome=f"bounded: {BOUND}",
     traps=("P18",),
 )
-def test_sums_repeat(world):
+def test_sums_repeat(torch, world):
+    inputs = torch.stack(_random_inputs(torch, "float32", 3000, 4))
     for rank, (first, *again) in enumerate(
         world(4, _random, dtype="float32", count=3000, repeat=4)
     ):
         assert all(each == first for each in again), f"rank {rank}: a repeated sum differs"
+        worst = _times_the_bound(torch, first, inputs, "float32")
+        assert worst <= 1.0, f"rank {rank}: a repeated sum is {worst:.2f} times the bound off"
 
 
 @case(
@@ -352,12 +369,13 @@ def test_sums_repeat(world):
     outcome="bounded: (n-1) u sum|x| + u |sum|, u = 2^-24",
 )
 def test_cancellation(world):
-    orders = list(itertools.permutations([1e8, 1.0, -1e8, 1.0]))
+    # 1e8 + 1001 has no float32, and the bound of 36 is far from the sum
+    orders = list(itertools.permutations([1e8, 1001.0, -1e8, 1001.0]))
     values = [[order[rank] for order in orders] for rank in range(4)]
-    bound = 3 * UNIT["float32"] * 200_000_002.0 + UNIT["float32"] * 2.0
+    bound = 3 * UNIT["float32"] * 200_002_002.0 + UNIT["float32"] * 2002.0
     for rank, found in enumerate(world(4, _all_reduce, dtype="float32", values=values)):
-        worst = max(abs(each - 2.0) for each in found)
-        assert worst <= bound, f"rank {rank}: 1e8 + 1 - 1e8 + 1 is {worst} off, bound {bound}"
+        worst = max(abs(each - 2002.0) for each in found)
+        assert worst <= bound, f"rank {rank}: 1e8 + 1001 - 1e8 + 1001 is {worst} off, bound {bound}"
 
 
 @case(
@@ -394,15 +412,18 @@ def test_nan_in_maximum(world, op, record):
 @case(
     "collectives/sums-repeat-at-every-size",
     spec="With torch's deterministic algorithms sums of 4 KiB to 4 MiB repeat bitwise, whichever "
-    "algorithm a library takes for the size.",
+    "algorithm a library takes for the size, and are near those in float64.",
     capability=COLLECTIVES,
+    outcome=f"bounded: {BOUND}",
     traps=("C04", "P18"),
     params={"count": (1 << 10, 1 << 14, 1 << 17, 1 << 20)},
 )
 def test_sums_repeat_at_every_size(world, count):
     # two ranks have one order, which no algorithm changes
-    for rank, wrong in enumerate(world(4, _repeats, count=count, deterministic=True)):
+    found = world(4, _repeats, count=count, deterministic=True)
+    for rank, (wrong, worst) in enumerate(found):
         assert not wrong, f"rank {rank}: {wrong} of 4 repetitions of {count} sums differ"
+        assert worst <= 1.0, f"rank {rank}: one of {count} sums is {worst:.2f} times the bound off"
 
 
 @case(
@@ -414,25 +435,32 @@ def test_sums_repeat_at_every_size(world, count):
     traps=("C04",),
 )
 def test_sums_repeat_by_default(world, record):
-    found = world(4, _repeats, count=1 << 20, deterministic=False)
+    found = [wrong for wrong, _ in world(4, _repeats, count=1 << 20, deterministic=False)]
     record(f"of 4 repeated sums of 4 MiB {found} differ on the ranks")
 
 
 def _repeats(rank, count, deterministic):
-    """How many of four repetitions differ from the first sum."""
+    """[how many of four repetitions differ from the first sum, times the bound that it is off]."""
     import torch
     import torch.distributed as dist
 
     # torch keeps NCCL from NVLS in groups that are made with it (ProcessGroupNCCL.cpp; NCCL #1497)
     torch.use_deterministic_algorithms(deterministic)
     group = dist.new_group()
-    numbers = torch.randn(count, generator=torch.Generator().manual_seed(100 + rank.rank))
+    every = torch.stack(
+        [
+            torch.randn(count, generator=torch.Generator().manual_seed(100 + each))
+            for each in range(rank.world)
+        ]
+    )
+    numbers = every[rank.rank]
     sums = []
     for _ in range(5):
         value = numbers.to(rank.gpu.device, copy=True)
         dist.all_reduce(value, group=group)
         sums.append(value)
-    return sum(not torch.equal(sums[0], each) for each in sums[1:])
+    wrong = sum(not torch.equal(sums[0], each) for each in sums[1:])
+    return [wrong, _times_the_bound(torch, sums[0].cpu(), every.double(), "float32")]
 
 
 def _orders(rank):

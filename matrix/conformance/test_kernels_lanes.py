@@ -91,7 +91,7 @@ import sys
 import portagpu as pg
 import torch
 import torch.nn.functional as F
-gpu = pg.backend(sys.argv[1])
+gpu = pg.backend(sys.argv[1], int(sys.argv[2]))
 table = torch.ones(8, 4, device=gpu.device)
 try:
     found = F.embedding(torch.tensor([8], device=gpu.device), table)
@@ -112,7 +112,7 @@ except (IndexError, RuntimeError) as error:
 def test_index_out_of_range(gpu, record):
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-c", INDEX, gpu.name],
+            [sys.executable, "-P", "-c", INDEX, gpu.name, str(gpu.index)],
             capture_output=True,
             text=True,
             timeout=CHILD_LIMIT_S,

@@ -70,7 +70,8 @@ def test_batched_matmul_is_each(gpu, torch):
     left = torch.randint(-8, 9, (5, 7, 33), generator=made).float()
     right = torch.randint(-8, 9, (5, 33, 9), generator=made).float()
     found = torch.bmm(left.to(gpu.device), right.to(gpu.device)).cpu()
-    wrong = [n for n in range(5) if not torch.equal(found[n], left[n] @ right[n])]
+    exact = left.double() @ right.double()
+    wrong = [n for n in range(5) if not torch.equal(found[n].double(), exact[n])]
     assert not wrong, f"of five products of a batch {wrong} are others"
 
 

@@ -101,6 +101,8 @@ def test_autocast_disabled(gpu, torch):
     with gpu.autocast(torch.bfloat16), gpu.autocast(enabled=False):
         inside = left @ left
     assert inside.dtype == torch.float32, f"a product with autocast disabled is {inside.dtype}"
+    found = set(inside.flatten().tolist())
+    assert found == {8.0}, f"a product of eight ones with autocast disabled is {sorted(found)}"
 
 
 @case(
@@ -128,22 +130,29 @@ def test_autocast_default(gpu, torch):
         inside = left @ left
     expected = torch.get_autocast_dtype(gpu.device.type)
     assert inside.dtype == expected, f"autocast made {inside.dtype}, torch's default is {expected}"
+    found = set(inside.flatten().tolist())
+    assert found == {8.0}, f"a product of eight ones in torch's default is {sorted(found)}"
 
 
 @case(
     "precision/autocast-keeps-weights",
-    spec="Weights and their gradients stay float32 under autocast.",
+    spec="Weights and their gradients stay float32 under autocast, and both passes are right.",
     capability=AUTOCAST,
     covers=("Backend.autocast",),
 )
 def test_autocast_keeps_weights(gpu, torch):
     layer = torch.nn.Linear(8, 8).to(gpu.device)
+    torch.nn.init.constant_(layer.weight, 0.5)
+    torch.nn.init.constant_(layer.bias, 3.0)
     with gpu.autocast(torch.bfloat16):
         result = layer(torch.ones(4, 8, device=gpu.device))
     result.float().sum().backward()
     assert result.dtype == torch.bfloat16, f"the layer's result is {result.dtype}"
     assert layer.weight.dtype == torch.float32, f"the weight is {layer.weight.dtype}"
     assert layer.weight.grad.dtype == torch.float32, f"the gradient is {layer.weight.grad.dtype}"
+    found = [set(each.flatten().tolist()) for each in (result, layer.weight.grad, layer.bias.grad)]
+    # 8 * 0.5 + 3, and one for each of the four rows
+    assert found == [{7.0}, {4.0}, {4.0}], f"result and gradients are {found}"
 
 
 @case(
@@ -177,7 +186,10 @@ def test_autocast_ends_after_error(gpu, torch):
 
     refused(body, KeyError, "an exception inside autocast")
     left = torch.ones(4, 4, device=gpu.device)
-    assert (left @ left).dtype == torch.float32, "autocast stayed on after an exception"
+    after = left @ left
+    assert after.dtype == torch.float32, "autocast stayed on after an exception"
+    found = set(after.flatten().tolist())
+    assert found == {4.0}, f"a product of four ones after an exception is {sorted(found)}"
 
 
 @case(

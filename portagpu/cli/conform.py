@@ -42,6 +42,15 @@ def _limit(context: click.Context, option: click.Parameter, value: float) -> flo
     return value
 
 
+def _index(context: click.Context, option: click.Parameter, value: str) -> int | None:
+    """The number, or None for all devices."""
+    if value == "all":
+        return None
+    if not (value.isascii() and value.isdigit()):
+        raise click.BadParameter(f"{value!r} is neither the number of a device nor all")
+    return int(value[:9])
+
+
 def _shard(
     context: click.Context, option: click.Parameter, value: str | None
 ) -> tuple[int, int] | None:
@@ -56,6 +65,14 @@ def _shard(
 
 @click.command()
 @click.option("--backend", metavar="NAME", help="The backend to judge; by default this machine's.")
+@click.option(
+    "--index",
+    callback=_index,
+    default="0",
+    show_default=True,
+    metavar="N|all",
+    help="The device to judge, or all: each after the first by the cases about one device.",
+)
 @click.option(
     "--target",
     metavar="ID",
@@ -100,6 +117,7 @@ def _shard(
 @json_option
 def conform(
     backend: str | None,
+    index: int | None,
     target: str | None,
     only: tuple[str, ...],
     list_only: bool,
@@ -129,10 +147,24 @@ def conform(
         require_torch("conform")
         if target is not None:
             load_target(target)
+        indices = _indices(backend, index)
         session = _Session(json_to, strict, target)
-        return session.run(backend, target, selection, timeout_s, junit)
+        return session.run(backend, target, selection, timeout_s, junit, indices)
     except SelectionError as error:
         raise click.UsageError(str(error)) from error
+
+
+def _indices(backend: str | None, index: int | None) -> Sequence[int]:
+    """The devices to judge; raises UsageError for one that the backend does not see."""
+    from portagpu import registry
+    from portagpu.cli._running import check_device
+
+    if index is not None:
+        if index:
+            check_device(backend, index)
+        return [index]
+    name = registry.resolve(backend)
+    return range(1 if registry.plugin(name).shared else registry.count(name))
 
 
 def _list(selection: Selection, backend: str | None, json_to: str | None) -> None:
@@ -175,7 +207,7 @@ class _Session:
     strict: bool
     target: str | None
     results: list[Result] = field(default_factory=list)
-    machine: Machine | None = None
+    machines: list[Machine] = field(default_factory=list)
 
     def run(
         self,
@@ -184,6 +216,7 @@ class _Session:
         selection: Selection,
         timeout_s: float,
         junit: str | None,
+        indices: Sequence[int] = (0,),
     ) -> int:
         from portagpu.cli._running import Progress
         from portagpu.junit import write_junit
@@ -198,16 +231,17 @@ class _Session:
                     backend,
                     target,
                     selection,
+                    index=indices,
                     timeout_s=timeout_s,
                     on_result=self.results.append,
                     on_start=progress.show,
-                    on_machine=self._opened,
+                    on_machine=self.machines.append,
                 )
             except KeyboardInterrupt:
                 interrupted = True
         run = self._finish(run, interrupted)
         # the summary first: it must not be lost with a file that cannot be written
-        click.echo(summary(run, self.machine), file=human_stream(self.json_to))
+        click.echo(summary(run, self.machines), file=human_stream(self.json_to))
         if self.json_to is not None and self.json_to != STDOUT:
             run.write_json(self.json_to)
         elif self.json_to == STDOUT:
@@ -215,9 +249,6 @@ class _Session:
         if junit is not None:
             write_junit(run, junit)
         return run.exit_code
-
-    def _opened(self, machine: Machine) -> None:
-        self.machine = machine
 
     def _new_run(self) -> Run:
         from portagpu.results import new_run
@@ -228,22 +259,39 @@ class _Session:
         """The run with its results and what is known of the machine by now."""
         from dataclasses import replace
 
-        machine = self.machine
-        if machine is not None:
+        if self.machines:
+            machine = self.machines[0]
             here = machine.target.id if machine.target is not None else None
-            device = {"name": machine.product or machine.device, "arch": machine.arch}
+            devices = (
+                {"name": each.product or each.device, "arch": each.arch, "vendor": each.vendor}
+                for each in self.machines
+            )
             run.info = replace(
                 run.info,
                 backend=machine.backend,
                 target=self.target or here,
                 versions={**run.info.versions, **machine.versions},
-                devices=({**device, "vendor": machine.vendor},),
+                devices=tuple(devices),
             )
         run.extend(self.results)
         return run.finish(interrupted=interrupted)
 
 
-def summary(run: Run, machine: Machine | None) -> str:
+def _where(machines: Sequence[Machine]) -> str:
+    """What was judged, and how many devices beside it were not."""
+    if not machines:
+        return ""
+    machine, judged = machines[0], len(machines)
+    text = f"on {machine.backend}, {machine.name}"
+    if machine.count == 1:
+        return text
+    if judged == machine.count:
+        return f"{text}, all {judged} devices"
+    named = " and ".join(each.device for each in machines)
+    return f"{text}, {named} of {machine.count} devices: --index all judges all"
+
+
+def summary(run: Run, machines: Sequence[Machine]) -> str:
     """Failing sentences first, then what was not judged, the areas, and the verdict."""
     from portagpu.result_schema import printable
     from portagpu.results import Verdict
@@ -260,7 +308,7 @@ def summary(run: Run, machine: Machine | None) -> str:
             parts.append("\n".join([f"{title}:", *lines]))
     if run.results:
         parts.append("\n".join(_areas(run)))
-    where = "" if machine is None else printable(f"on {machine.backend}, {machine.name}")
+    where = printable(_where(machines))
     counts = f"{results_line(run)} {where}".rstrip()
     parts.append(f"{counts}\n{run.summary_line()}")
     return "\n\n".join(parts)
@@ -273,7 +321,9 @@ def _sentences(results: Sequence[Result]) -> list[str]:
         by_reason.setdefault(f"{each.verdict} {each.reason}", []).append(each)
     lines = []
     for group in by_reason.values():
-        named = ", ".join(each.id for each in group[:3])
+        named = ", ".join(
+            f"{each.id} on {each.device}" if each.device else each.id for each in group[:3]
+        )
         more = f" and {len(group) - 3} more" if len(group) > 3 else ""
         lines.append(f"  {group[0].verdict:<13}{named}{more}")
         lines.append(f"  {'':<13}{group[0].reason}")

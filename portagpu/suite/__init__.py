@@ -14,7 +14,7 @@ from portagpu.suite.cases import AREAS, Case, NotClaimed, NotHere, case, refused
 from portagpu.suite.select import EVERYTHING, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from portagpu.results import Result
@@ -42,6 +42,7 @@ def conform(
     target: str | Target | None = None,
     selection: Selection = EVERYTHING,
     *,
+    index: int | Sequence[int] = 0,
     timeout_s: float = TIMEOUT_S,
     on_result: Callable[[Result], None] | None = None,
     on_start: Callable[[str, int, int], None] | None = None,
@@ -50,6 +51,10 @@ def conform(
     ended: Callable[[], str] = str,
 ) -> list[Result]:
     """Run the cases against ``backend`` (by default the one for this machine), in a child process.
+
+    ``index`` is the device to judge, or several: each after the first is judged by the cases about
+    one device, and not once more by those of data alone or on ranks. Where the backend has several
+    devices, results about one name it; one that cannot be opened after the first is an ERROR.
 
     ``target`` is what is judged, by default the target that this machine is. Where the machine is
     another one, nothing runs and every case is INCONCLUSIVE. ``selection`` says which cases run and
@@ -61,12 +66,13 @@ def conform(
     raised; ``on_result`` has had all results by then. ``folder`` holds other case files. From where
     ``ended()`` answers with a reason no further case is begun, and is INCONCLUSIVE for it.
 
-    Raises BackendNotFound, TargetNotFound, SelectionError for a selection without cases, and
-    SuiteError when the child cannot run.
+    Raises BackendNotFound, TargetNotFound, SelectionError for a selection without cases,
+    SuiteError when the child cannot run, and ValueError where ``index`` names no device.
     """
     from portagpu.suite.runner import Callbacks, Request, run
 
-    request = Request(backend, target, selection, timeout_s, folder, ended)
+    indices = (index,) if isinstance(index, int) else tuple(index)
+    request = Request(backend, target, selection, timeout_s, folder, ended, indices)
     return run(request, Callbacks(on_result, on_start, on_machine))
 
 

@@ -70,6 +70,14 @@ class NotClaimed(Exception):
     """Raised by a case about something that the backend's data does not claim; becomes SKIP."""
 
 
+class RankFailed(AssertionError):
+    """A rank's end that is no wrong value: it ``raised`` another error, or was ``lost``."""
+
+    def __init__(self, sentence: str, kind: str) -> None:
+        super().__init__(sentence)
+        self.kind = kind
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One case before its parameters are filled in.
@@ -116,7 +124,8 @@ def _problem(case: Case) -> str:
     if case.outcome.startswith(_BOUNDED) and not case.outcome.removeprefix(_BOUNDED).strip():
         return "a bounded outcome states the formula of its bound"
     for covered in case.covers:
-        needed = GUARDED.get(covered.rpartition(".")[2])
+        of_library = Capability.COLLECTIVES if covered.startswith("Comm.") else None
+        needed = of_library or GUARDED.get(covered.rpartition(".")[2])
         if needed is not None and needed not in case.capability:
             return f"it covers {covered} and does not declare the capability {needed}"
     return ""

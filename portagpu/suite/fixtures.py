@@ -10,16 +10,18 @@ import pytest
 from portagpu.contract import Capability
 from portagpu.errors import Unsupported
 from portagpu.suite.batch import Batches, calls_of
-from portagpu.suite.cases import ATTRIBUTE, Case, NotHere
+from portagpu.suite.cases import ATTRIBUTE, Case, NotHere, RankFailed
 from portagpu.suite.session import SESSION
+from portagpu.world import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
+    from portagpu.collectives.comm import Comm
     from portagpu.contract import Backend
     from portagpu.target import Target
-    from portagpu.world import Ranks, WorldOutcome
+    from portagpu.world import RankOutcome, Ranks, WorldOutcome
 
 _SEED: Final = 20240607
 _WORLD_SHARE: Final = 0.5
@@ -27,6 +29,16 @@ _WORLD_SHARE: Final = 0.5
 _RETRY_SHARE: Final = 0.6
 """Of a world's time, where the world that it shared may have taken all of its own."""
 _RAISED: Final = "raised AssertionError: "
+
+
+def library_of(gpu: Backend) -> Comm:
+    """The communication library of the device.
+
+    Raises Unsupported where the backend does not claim collectives: there is none to judge.
+    """
+    if Capability.COLLECTIVES not in gpu.capabilities:
+        raise Unsupported(f"the {gpu.name} backend does not claim collectives")
+    return gpu.comm
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +57,12 @@ def torch() -> ModuleType:
 def target(gpu: Backend) -> Target | None:
     """The target that the device is, or None."""
     return gpu.target
+
+
+@pytest.fixture
+def comm(gpu: Backend) -> Comm:
+    """The device's communication library; Unsupported where the backend claims none."""
+    return library_of(gpu)
 
 
 @pytest.fixture(autouse=True)
@@ -89,15 +107,24 @@ def world(
     def run(
         n: int, function: Callable[..., Any], *, lost: Sequence[int] = (), **arguments: Any
     ) -> list[Any]:
-        if Capability.COLLECTIVES not in gpu.capabilities:
-            raise Unsupported(f"the {gpu.name} backend does not claim collectives")
+        library_of(gpu)
         if n > gpu.device_count() and not gpu.plugin.shared:
             raise NotHere(f"needs {n} devices, and this machine has {gpu.device_count()}")
+
+        # the device that is judged is rank 0's
+        first, count = (0, n) if gpu.plugin.shared else (gpu.index, gpu.device_count())
+        indices = [(first + rank) % count for rank in range(n)]
 
         def fork(place: str, given: dict[str, Any], share: float = 1.0) -> WorldOutcome:
             limit = limit_s * share
             return ranks.run(
-                place, n, arguments=given, backend=gpu.name, lost=lost, timeout_s=limit
+                place,
+                n,
+                arguments=given,
+                backend=gpu.name,
+                indices=indices,
+                lost=lost,
+                timeout_s=limit,
             )
 
         place = f"{function.__code__.co_filename}:{function.__name__}"
@@ -111,13 +138,20 @@ def world(
             said = failed.sentence.replace(f" {_RAISED}", ": ")
             session.shared_world = {"state": str(failed.blamed.state), "sentence": said}
         outcome = fork(place, arguments, 1.0 if failed is None else _RETRY_SHARE)
-        if not outcome.ok:
-            raise AssertionError(outcome.sentence.replace(f" {_RAISED}", ": "))
+        if outcome.blamed is not None:
+            raise _failure(outcome.blamed, outcome.sentence)
         if not lost:
             batches.keep(place, n, arguments, outcome.values)
         return outcome.values
 
     return run
+
+
+def _failure(blamed: RankOutcome, sentence: str) -> AssertionError:
+    """What a case fails with: a rank's assertion is about a value, any other end is not."""
+    if blamed.state is State.RAISED and blamed.error.startswith(_RAISED):
+        return AssertionError(sentence.replace(f" {_RAISED}", ": "))
+    return RankFailed(sentence, "raised" if blamed.state is State.RAISED else "lost")
 
 
 def _parameters(request: pytest.FixtureRequest) -> tuple[dict[str, Any], list[dict[str, Any]]]:

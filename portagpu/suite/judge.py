@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 OWN_AREA: Final = "suite"
 """The area of results about the suite itself: broken case files, excuses that do not fit."""
 
+UNOPENED: Final = "device"
+"""The name, in that area, of a further device that could not be judged at all."""
+
+FAILED: Final = ("failed", "raised", "lost")
+"""The kinds of outcome of a case that did not hold; see :func:`what_happened` of the session."""
 _JUDGED: Final = frozenset({Verdict.PASS, Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE})
 _RAN: Final = frozenset({Verdict.PASS, Verdict.FAIL, Verdict.ERROR, Verdict.UNVERIFIED})
 
@@ -72,10 +77,10 @@ def _verdict(case: Listed, outcome: Mapping[str, Any], machine: Machine) -> tupl
             else "every backend must do this"
         )
         return Verdict.FAIL, f"{claimed}, but it raised Unsupported: {reason}"
-    if case.outcome == "undefined":
+    if case.outcome == "undefined" and kind not in ("raised", "lost"):
         seen = "; ".join(outcome.get("observed", ())) or reason or "nothing to record"
         return Verdict.SKIP, f"undefined, recorded and not judged: {seen}"
-    if kind == "failed":
+    if kind in FAILED:
         return Verdict.FAIL, reason
     return Verdict.PASS, ""
 
@@ -92,6 +97,8 @@ def _overridden(
     if kind == "not-claimed":
         return Verdict.SKIP, reason
     if override.outcome == "undefined":
+        if kind in ("raised", "lost"):
+            return Verdict.FAIL, f"{declares}, which is about values: {reason}"
         seen = "; ".join(outcome.get("observed", ())) or reason or "it passed"
         return Verdict.UNVERIFIED, f"{declares}, recorded and not judged: {seen}"
     if kind == "unsupported":
@@ -100,13 +107,13 @@ def _overridden(
 
 
 def _did(outcome: Mapping[str, Any]) -> str:
-    return f"failed: {outcome['reason']}" if outcome["kind"] == "failed" else "passed"
+    return f"failed: {outcome['reason']}" if outcome["kind"] in FAILED else "passed"
 
 
 def _unclaimed(lacks: str, kind: str, reason: str) -> tuple[Verdict, str]:
     if kind == "unsupported":
         return Verdict.SKIP, f"{lacks}; it raised Unsupported, as it must"
-    did = f"failed: {reason}" if kind == "failed" else "did what it does not claim"
+    did = f"failed: {reason}" if kind in FAILED else "did what it does not claim"
     return Verdict.FAIL, f"{lacks}, so it must raise Unsupported; instead it {did}"
 
 
@@ -152,6 +159,12 @@ def broken_file(name: str, reason: str) -> Result:
     )
 
 
+def unopened(device: str, reason: str) -> Result:
+    """The error of a further device that could not be judged at all."""
+    result = broken_file(UNOPENED, "")
+    return replace(result, device=device, reason=reason)
+
+
 def gone(name: str) -> Result:
     """The result of what failed in an earlier run and is no case that can run again by itself."""
     return Result(
@@ -163,8 +176,13 @@ def gone(name: str) -> Result:
     )
 
 
-def excused(result: Result, excuses: Sequence[Excuse], day: date | None = None) -> Result:
-    """``result``, or SKIP in its place when it failed as the target declares, before the expiry."""
+def excused(
+    result: Result, excuses: Sequence[Excuse], day: date | None = None, *, lost: bool = False
+) -> Result:
+    """``result``, or SKIP in its place when it failed as the target declares, before the expiry.
+
+    No excuse is for an ERROR, nor for what was ``lost``: a case or a rank that hung or died.
+    """
     if not result.failed:
         return result
     day = day or today()
@@ -174,6 +192,9 @@ def excused(result: Result, excuses: Sequence[Excuse], day: date | None = None) 
         told = f"{excuse.reason}, {excuse.url}"
         if day > excuse.expires:
             reason = f"{result.reason} (its excuse expired on {excuse.expires}: {told})"
+            return _replace(result, result.verdict, reason)
+        if lost or result.verdict is Verdict.ERROR:
+            reason = f"{result.reason} (the expected failure excuses no death and no hang: {told})"
             return _replace(result, result.verdict, reason)
         reason = f"expected to fail until {excuse.expires} ({told}): {result.reason}"
         return _replace(result, Verdict.SKIP, reason)

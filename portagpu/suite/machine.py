@@ -31,6 +31,8 @@ class Listed:
     does_not_show: str = ""
     function: str = ""
     """The file and name of its pytest function."""
+    of_device: bool = False
+    """Whether it asks something of one device, so that each device has to answer it."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Listed:
@@ -124,6 +126,8 @@ class Machine:
     arch: str
     capabilities: frozenset[str]
     target: Judged | None
+    count: int = 1
+    """How many devices the backend has beside each other; 1 where all ranks share one."""
     start_s: float = 0.0
     """Seconds that a world of ranks may need before its time limit begins."""
     overrides: tuple[Override, ...] = ()

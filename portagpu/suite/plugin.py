@@ -82,7 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if request is None:
         items.clear()
         return
-    session.backend, session.timeout_s = request["backend"], request["timeout_s"]
+    session.backend, session.index = request["backend"], request["index"]
+    session.timeout_s = request["timeout_s"]
     try:
         machine = machine_of(session.device())
         json.dumps(machine)
@@ -104,6 +105,12 @@ def _area(item: pytest.Item) -> int:
     """Cases run in the order of the areas."""
     case = getattr(getattr(item, "function", None), ATTRIBUTE, None)
     return AREAS.index(case.area) if isinstance(case, Case) else len(AREAS)
+
+
+def _of_device(item: pytest.Item) -> bool:
+    """Whether a case is given the device, and no ranks: not those of data, nor of a group."""
+    given = getattr(item, "fixturenames", ())
+    return "gpu" in given and "ranks" not in given
 
 
 def _listed(session: Session, items: list[pytest.Item]) -> Iterator[dict[str, Any]]:
@@ -137,6 +144,7 @@ def _listed(session: Session, items: list[pytest.Item]) -> Iterator[dict[str, An
             "timeout_s": case.timeout_s,
             "does_not_show": case.does_not_show,
             "function": where,
+            "of_device": _of_device(item),
         }
 
 

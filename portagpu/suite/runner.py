@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.contents import check_installation, missing_cases
 from portagpu.contract import Capability
-from portagpu.errors import BackendNotFound
+from portagpu.errors import BackendNotFound, PortagpuError
 from portagpu.paths import matrix_dir
+from portagpu.results import Verdict
 from portagpu.suite.child import Child, SuiteError
 from portagpu.suite.ids import base_id, matches
 from portagpu.suite.judge import (
+    FAILED,
     audit,
     broken_file,
     elsewhere,
@@ -22,6 +24,7 @@ from portagpu.suite.judge import (
     not_begun,
     unexplained,
     unjudged,
+    unopened,
     unused,
 )
 from portagpu.suite.machine import Judged, Listed, Machine
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from portagpu.results import Result, Verdict
+    from portagpu.results import Result
     from portagpu.target import Target
 
 STARTUP_LIMIT_S: Final = 120.0
@@ -48,6 +51,8 @@ class Request:
     timeout_s: float = 60.0
     folder: Path | None = None
     ended: Callable[[], str] = str
+    indices: tuple[int, ...] = (0,)
+    """The devices to judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +81,52 @@ def listing(selection: Selection, folder: Path | None) -> list[Listed]:
 
 def run(request: Request, callbacks: Callbacks) -> list[Result]:
     """Run what is asked for and return every result, in the order in which the cases ran."""
-    from portagpu.registry import resolve
+    from portagpu.registry import plugin, resolve
     from portagpu.target import load_target
 
     check_installation()
     wanted = load_target(request.target) if isinstance(request.target, str) else request.target
-    return _Run(request, callbacks, resolve(request.backend), wanted).results
+    name = resolve(request.backend)
+    if not request.indices:
+        raise ValueError("conform() judges at least one device: index is empty")
+    first, *others = dict.fromkeys(request.indices)
+    results = _Run(request, callbacks, name, wanted, first).results
+    if not plugin(name).shared:
+        further = replace(request, selection=replace(request.selection, of_device=True))
+        for index in others:
+            results += _further(further, callbacks, name, wanted, index)
+    return results
+
+
+def _further(
+    request: Request, callbacks: Callbacks, name: str, wanted: Target | None, index: int
+) -> list[Result]:
+    """The results of one more device; none where no case that is asked for is about a device."""
+    device = f"{name} device {index}"
+    reason = request.ended()
+    try:
+        if not reason:
+            return _Run(request, callbacks, name, wanted, index).results
+        result = replace(unopened(device, reason), verdict=Verdict.INCONCLUSIVE)
+    except PortagpuError as error:
+        result = unopened(device, str(error))
+    if callbacks.on_result is not None:
+        callbacks.on_result(result)
+    return [result]
 
 
 class _Run:
     def __init__(
-        self, request: Request, callbacks: Callbacks, backend: str, wanted: Target | None
+        self,
+        request: Request,
+        callbacks: Callbacks,
+        backend: str,
+        wanted: Target | None,
+        index: int,
     ) -> None:
         self.request = request
+        self.index = index
+        self.further = index != request.indices[0]
         self.callbacks = callbacks
         self.backend = backend
         self.wanted = None if wanted is None else Judged.of(wanted)
@@ -140,11 +178,13 @@ class _Run:
         """Read which cases there are, and have the child open the device."""
         collected = _collect(child)
         if first:
-            for problem in [*collected.problems, *self._missing(collected)]:
+            problems = [] if self.further else [*collected.problems, *self._missing(collected)]
+            for problem in problems:
                 self._emit(problem)
             self.pending = self._selected(collected)
             self.total = len(self.pending)
-        child.ask({"backend": self.backend, "timeout_s": self.request.timeout_s})
+        request = {"backend": self.backend, "index": self.index}
+        child.ask({**request, "timeout_s": self.request.timeout_s})
         event = _expect(child, "machine")
         machine = Machine.from_json(event["machine"])
         if first:
@@ -180,7 +220,7 @@ class _Run:
         if wanted is None or (machine.target is not None and machine.target.id == wanted.id):
             return
         for case in self.pending:
-            self._emit(elsewhere(case, machine, wanted))
+            self._emit(elsewhere(case, machine, wanted), case)
         self.pending = []
 
     def _drain(self, child: Child, machine: Machine) -> None:
@@ -198,7 +238,7 @@ class _Run:
                 reason = (
                     f"did not finish within {limit_s:g} s{' and stood' + where if where else ''}"
                 )
-                self._settle(running, _lost("failed", reason, limit_s), machine)
+                self._settle(running, _lost("lost", reason, limit_s), machine)
                 return
             if event is None:
                 self._child_ended(child, running, machine)
@@ -217,7 +257,7 @@ class _Run:
                 if self.ended and self.pending:
                     child.kill()
                     for case in self.pending:
-                        self._emit(not_begun(case, self.ended))
+                        self._emit(not_begun(case, self.ended), case)
                     self.pending = []
                     return
             elif event["event"] == "done":
@@ -232,18 +272,23 @@ class _Run:
     def _settle(self, case: Listed, outcome: dict[str, Any], machine: Machine) -> None:
         judged = judge(case, outcome, machine)
         excuses = () if machine.target is None else machine.target.excuses
-        result = excused(judged, excuses)
+        result = excused(judged, excuses, lost=outcome["kind"] == "lost")
         self.raw[case.id] = judged.verdict
-        if outcome["kind"] in ("failed", "error"):
+        if outcome["kind"] in (*FAILED, "error"):
             self.failed.add(base_id(case.id))
         if outcome.get("shared_world") is not None:
             self.shared_worlds[base_id(case.id)] = outcome["shared_world"]
-        if result is not judged or case.override_of(machine.overrides) is not None:
+        if result.verdict is not judged.verdict or case.override_of(machine.overrides) is not None:
             self.set_aside[case.area] += 1
         self.pending = [each for each in self.pending if each.id != case.id]
-        self._emit(result)
+        self._emit(result, case)
 
-    def _emit(self, result: Result) -> None:
+    def _emit(self, result: Result, case: Listed | None = None) -> None:
+        """Keep and tell a result, which names the device where that one alone has it."""
+        several = self.machine is not None and self.machine.count > 1
+        own = self.further or (case is not None and case.of_device)
+        if self.machine is not None and several and own:
+            result = replace(result, device=self.machine.device)
         self.results.append(result)
         if self.callbacks.on_result is not None:
             self.callbacks.on_result(result)

@@ -31,8 +31,9 @@ class Selection:
     selection; ``failed_in`` the cases that are FAIL or ERROR in that result document, which is read
     at once into ``failed``, so that a run may write its results to the same file. ``shard`` is
     (i, n), the i-th of n parts, which together are the whole and keep the parameters of a case in
-    one part. ``shuffle`` is the seed of a random order. Raises SelectionError for what is no result
-    document.
+    one part. ``shuffle`` is the seed of a random order. ``of_device`` leaves out the cases of data
+    alone and those on ranks, which no further device of a machine changes. Raises SelectionError
+    for what is no result document.
     """
 
     only: tuple[str, ...] = ()
@@ -40,6 +41,7 @@ class Selection:
     failed_in: Path | None = None
     shard: tuple[int, int] | None = None
     shuffle: int | None = None
+    of_device: bool = False
     failed: frozenset[str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -49,7 +51,7 @@ class Selection:
     @property
     def partial(self) -> bool:
         """Whether cases are left out, so that nothing can be said of the suite as a whole."""
-        return bool(self.only or self.smoke or self.failed_in or self.shard)
+        return bool(self.only or self.smoke or self.failed_in or self.shard or self.of_device)
 
     def of(self, cases: Sequence[Listed]) -> list[Listed]:
         """The chosen cases in the order to run; SelectionError where there is none."""
@@ -60,6 +62,8 @@ class Selection:
                 raise SelectionError(f"no case that is asked for failed in {self.failed_in}")
         if self.shard is not None:
             chosen = _shard(chosen, *self.shard)
+        if self.of_device:
+            chosen = [each for each in chosen if each.of_device]
         if self.shuffle is not None:
             random.Random(self.shuffle).shuffle(chosen)  # noqa: S311 - an order, no secret
         return chosen

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from portagpu.errors import Unsupported
-from portagpu.suite.cases import NotClaimed, NotHere
+from portagpu.suite.cases import NotClaimed, NotHere, RankFailed
 from portagpu.suite.machine import Judged
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class Session:
     reader: Any = None
     writer: int | None = None
     backend: str | None = None
+    index: int = 0
     gpu: Backend | None = None
     ranks: Ranks | None = None
     timeout_s: float = 60.0
@@ -49,12 +50,13 @@ class Session:
 
     def device(self) -> Backend:
         if self.gpu is None:
-            from portagpu.registry import VARIABLE, backend
+            from portagpu.registry import VARIABLE, backend, select
 
             if self.backend:
                 # the default too, also of this process's ranks: functions are cases as well
                 os.environ[VARIABLE] = self.backend
-            self.gpu = backend()
+            # the current one, because functions without a handle are judged by it too
+            self.gpu = select(self.index) if self.index else backend()
         return self.gpu
 
     def rank_server(self) -> Ranks:
@@ -84,6 +86,7 @@ def machine_of(gpu: Backend) -> dict[str, Any]:
     return {
         "backend": gpu.name,
         "device": str(gpu.device),
+        "count": 1 if gpu.plugin.shared else gpu.device_count(),
         "product": gpu.product,
         "vendor": gpu.vendor,
         "arch": str(gpu.arch),
@@ -96,7 +99,10 @@ def machine_of(gpu: Backend) -> dict[str, Any]:
 
 
 def what_happened(when: str | None, error: BaseException) -> tuple[str, str]:
-    """The kind of outcome, and its reason as a sentence of one line."""
+    """The kind of outcome, and its reason as a sentence of one line.
+
+    "failed" is an assertion about a value, "raised" any other error, "lost" a rank's death or hang.
+    """
     text = str(error).strip()
     first = text.splitlines()[0].strip() if text else ""
     named = f"raised {type(error).__name__}{': ' + first if first else ''}"
@@ -110,6 +116,8 @@ def what_happened(when: str | None, error: BaseException) -> tuple[str, str]:
         return "error", f"{when} {named}"
     if isinstance(error, Unsupported):
         return "unsupported", first
+    if isinstance(error, RankFailed):
+        return error.kind, first
     if isinstance(error, (AssertionError, pytest.fail.Exception)):
         return "failed", first or "an assertion without a sentence did not hold"
-    return "failed", named
+    return "raised", named

@@ -1,35 +1,94 @@
-"""Does the device compute what the conformance suite specifies?"""
+"""Do the devices compute what the conformance suite specifies?"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
-from portagpu.results import Verdict
+from portagpu.results import Verdict, fold
 from portagpu.suite import Selection, conform
+from portagpu.suite.judge import OWN_AREA, UNOPENED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from portagpu.bringup.context import Context
     from portagpu.results import Result
+    from portagpu.suite.machine import Machine
+
+_TOLD_ALONE: Final = frozenset(
+    {Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.UNVERIFIED}
+)
+
+
+@dataclass(slots=True)
+class _Judged:
+    """What the suite said: all of the first device, and of each further one by its name."""
+
+    context: Context
+    opened: int = 0
+    first: list[Result] = field(default_factory=list)
+    further: dict[str, list[Result]] = field(default_factory=dict)
+
+    def open(self, machine: Machine) -> None:
+        self.opened += 1
+        if self.opened > 1:
+            self.further[machine.device] = []
+
+    def keep(self, result: Result) -> None:
+        name = result.device or ""
+        if self.opened > 1 or result.id == f"{OWN_AREA}/{UNOPENED}":
+            self.further.setdefault(name, []).append(result)
+        else:
+            self.first.append(result)
+        self.context.step(f"{name}: {result.id}" if name else result.id)
+
+    def results(self) -> Iterator[Result]:
+        """Each result of the first device; of a further one what did not pass, and a sum."""
+        yield from map(self.context.adopt, self.first)
+        spent = self.context.time_is_up()
+        for name, found in self.further.items():
+            for result in found:
+                if result.verdict in _TOLD_ALONE and (result.reason != spent or not spent):
+                    yield self.context.adopt(result)
+            yield self._sum(name, found, spent)
+
+    def _sum(self, name: str, found: Sequence[Result], spent: str) -> Result:
+        """One result for a further device: 64 of them with 700 each would make no report."""
+        counts = Counter(each.verdict for each in found)
+        listed = ", ".join(f"{counts[each]} {each}" for each in Verdict if counts[each])
+        why = f"; {spent}" if any(each.reason == spent for each in found if spent) else ""
+        return self.context.result(
+            "device",
+            fold(counts),
+            f"cases about one device: {listed or 'none'}{why}",
+            device=name,
+            duration_s=sum(each.duration_s for each in found),
+            does_not_show="cases on ranks and those of data, which ran once",
+        )
 
 
 def check(context: Context) -> Iterator[Result]:
-    """The suite's smoke cases, or all of it, on the first device."""
-    found: list[Result] = []
+    """The suite's smoke cases, or all of it, on every device.
 
-    def keep(result: Result) -> None:
-        found.append(context.adopt(result))
-        context.step(result.id)
-
+    What is about no device, and what runs on ranks, runs once.
+    """
+    judged = _Judged(context)
+    devices = [] if context.shared else [device.index for device in context.devices]
     try:
-        selection = Selection(smoke=context.amounts["smoke"])
-        ended = context.time_is_up
-        conform(context.backend, selection=selection, on_result=keep, ended=ended)
+        conform(
+            context.backend,
+            selection=Selection(smoke=context.amounts["smoke"]),
+            index=devices or 0,
+            on_machine=judged.open,
+            on_result=judged.keep,
+            ended=context.time_is_up,
+        )
     except KeyboardInterrupt:
         # what was judged before the interrupt stays part of the run
-        yield from found
+        yield from judged.results()
         raise
-    if not found:
+    if not judged.first:
         yield context.result("suite", Verdict.INCONCLUSIVE, "the conformance suite ran no case")
-    yield from found
+    yield from judged.results()
