@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from portagpu.report import scale
+from portagpu import units
 from portagpu.report.charts import collect, figure
 from portagpu.report.markup import Child, Markup, join, tag
 from portagpu.results import bounds
@@ -79,7 +79,7 @@ def run_card(run: Run) -> Markup:
     facts: list[tuple[str, Child]] = [
         ("Target", info.target or "none: this hardware matches no target"),
         ("Started", info.started),
-        ("Took", scale.duration(info.duration_s)),
+        ("Took", units.duration(info.duration_s)),
         ("Run", info.id),
     ]
     if info.replay:
@@ -103,7 +103,7 @@ def gates(run: Run) -> Markup | None:
     rows = []
     for number, ((_, area), results) in enumerate(grouped.items(), 1):
         summed_s = sum(result.duration_s for result in results)
-        took = scale.duration(run.info.area_duration_s.get(area, summed_s))
+        took = units.duration(run.info.area_duration_s.get(area, summed_s))
         rows.append(
             tag(
                 "tr",
@@ -158,7 +158,7 @@ def checks(run: Run) -> Markup | None:
                 tag("th", *_name(result), scope="row"),
                 tag("td", _reason(result), class_="reason"),
                 tag("td", *_evidence(result)),
-                tag("td", scale.duration(result.duration_s), class_="n", data_label="Took"),
+                tag("td", units.duration(result.duration_s), class_="n", data_label="Took"),
             )
             for result in sorted(results, key=lambda result: not result.failed)
         ]
@@ -277,10 +277,10 @@ def _reason(result: Result) -> Child:
 
 def _value(result: Result) -> list[Child]:
     assert result.value is not None  # noqa: S101 - the caller chose results that have one
-    parts: list[Child] = [scale.quantity(result.value, result.unit)]
+    parts: list[Child] = [units.quantity(result.value, result.unit)]
     about = []
     if result.spread is not None:
-        about.append(f"± {scale.quantity(result.spread, result.unit)}")
+        about.append(f"± {units.quantity(result.spread, result.unit, like=result.value)}")
     if result.statistic:
         about.append(result.statistic + (f" of {result.n}" if result.n else ""))
     if about:
@@ -304,11 +304,11 @@ def _expected(result: Result) -> list[Child]:
     lower, upper = bounds(result.expected)
     unit = result.expected["unit"]
     if lower is not None and upper is not None:
-        allowed = f"{scale.number(lower)} to {scale.quantity(upper, unit)}"
+        allowed = f"{units.number(lower)} to {units.quantity(upper, unit)}"
     elif lower is not None:
-        allowed = f"at least {scale.quantity(lower, unit)}"
+        allowed = f"at least {units.quantity(lower, unit)}"
     elif upper is not None:
-        allowed = f"at most {scale.quantity(upper, unit)}"
+        allowed = f"at most {units.quantity(upper, unit)}"
     else:
         allowed = "any value"
     source = tag("span", _source(result.expected), class_="soft")
@@ -316,7 +316,7 @@ def _expected(result: Result) -> list[Child]:
 
 
 def _source(expected: Mapping[str, Any]) -> Markup:
-    reference = scale.quantity(expected["reference"], expected["unit"])
+    reference = units.quantity(expected["reference"], expected["unit"])
     source = expected["source"]
     linked = source.startswith(("https://", "http://")) and not source.split()[1:]
     shown = tag("a", source, href=source, rel="noreferrer") if linked else source
@@ -347,7 +347,7 @@ def _devices(devices: Sequence[Mapping[str, Any]]) -> Child:
         if device.get("arch"):
             parts.append(str(device["arch"]))
         if isinstance(device.get("memory_bytes"), int):
-            parts.append(scale.size(device["memory_bytes"]))
+            parts.append(units.size(device["memory_bytes"]))
         told = ", ".join(parts)
         counted[told] = counted.get(told, 0) + 1
     return "; ".join(f"{n} × {told}" if n > 1 else told for told, n in counted.items())
