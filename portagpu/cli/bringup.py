@@ -17,6 +17,7 @@ from portagpu.cli._common import (
     terminal,
 )
 from portagpu.errors import BundleError
+from portagpu.wording import failures_text
 
 if TYPE_CHECKING:
     from portagpu.cli._bringup_view import Files
@@ -116,7 +117,8 @@ def bundle_line(run: Run, effort: str, folder: Path) -> str:
 
 def _finish(run: Run, files: Files, json_to: str | None, stream: IO[str]) -> None:
     """The verdict first, then the files: a disk that is full must not hide what was found."""
-    click.echo(f"\n{run.summary_line()}", file=stream)
+    lines = ["", *failures_text(run.results), run.summary_line()]
+    click.echo("\n".join(lines), file=stream)
     if json_to == STDOUT:
         run.dump(sys.stdout)
     for path in files.write(run):

@@ -244,22 +244,24 @@ class _Session:
 
 
 def summary(run: Run, machine: Machine | None) -> str:
-    """Failing sentences first, then what was not judged, the areas, and the verdict."""
+    """What was not judged, the areas, every failure, and the verdict."""
     from portagpu.result_schema import printable
     from portagpu.results import Verdict
+    from portagpu.wording import failures_text
 
     parts = []
-    for title, verdicts in (
-        ("Failed", (Verdict.FAIL, Verdict.ERROR)),
-        ("Not judged", (Verdict.INCONCLUSIVE,)),
-        ("Unverified", (Verdict.UNVERIFIED,)),
-        ("Skipped", (Verdict.SKIP,)),
+    for title, verdict in (
+        ("Not judged", Verdict.INCONCLUSIVE),
+        ("Unverified", Verdict.UNVERIFIED),
+        ("Skipped", Verdict.SKIP),
     ):
-        lines = _sentences([each for each in run.results if each.verdict in verdicts])
+        lines = _sentences([each for each in run.results if each.verdict is verdict])
         if lines:
             parts.append("\n".join([f"{title}:", *lines]))
     if run.results:
         parts.append("\n".join(_areas(run)))
+    if failures := failures_text(run.results):
+        parts.append("\n".join(failures).rstrip())
     where = "" if machine is None else printable(f"on {machine.backend}, {machine.name}")
     counts = f"{results_line(run)} {where}".rstrip()
     parts.append(f"{counts}\n{run.summary_line()}")

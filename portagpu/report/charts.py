@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from portagpu import units
@@ -76,7 +76,20 @@ def collect(results: Iterable[Result]) -> list[Chart]:
             title = curve.get("title") or _title(result.area, curve["y_label"])
             chart = charts.setdefault((result.suite, title, *axes, log), Chart(title, *axes, log))
             chart.series.append(Series(curve["series"], _points(curve)))
-    return [chart for chart in charts.values() if any(line.known for line in chart.series)]
+    drawn = [chart for chart in charts.values() if any(line.known for line in chart.series)]
+    return [_in_prefix(chart) for chart in drawn]
+
+
+def _in_prefix(chart: Chart) -> Chart:
+    """``chart`` with its values in the prefix that fits the highest; sizes stay in bytes."""
+    if chart.y_unit == "B":
+        return chart
+    factor, unit = units.scaled(max(y for s in chart.series for _, y in s.known), chart.y_unit)
+    series = [
+        Series(s.name, tuple(None if p is None else (p[0], p[1] * factor) for p in s.points))
+        for s in chart.series
+    ]
+    return replace(chart, y_unit=unit, series=series)
 
 
 def figure(chart: Chart, identifier: str) -> Markup:
@@ -265,5 +278,6 @@ def _table(chart: Chart, lines: list[Series]) -> Markup:
         )
         for x in xs
     ]
-    table = tag("table", tag("thead", head), tag("tbody", join(*rows)))
+    caption = tag("caption", f"{chart.title}: the values of its lines")
+    table = tag("table", caption, tag("thead", head), tag("tbody", join(*rows)))
     return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=chart.title)
