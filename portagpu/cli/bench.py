@@ -15,6 +15,7 @@ from portagpu.cli._common import (
     json_option,
     require_torch,
     results_line,
+    say,
     terminal,
 )
 
@@ -153,4 +154,4 @@ def _show(run: Run, json_to: str | None) -> None:
     if run.results:
         show_table(run, terminal(stream), stream)
     lines = ["", *notes(run), "", *failures_text(run.results), results_line(run)]
-    click.echo("\n".join([*lines, run.summary_line()]), file=stream)
+    say([*lines, run.summary_line()], stream)

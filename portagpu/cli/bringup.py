@@ -14,6 +14,7 @@ from portagpu.cli._common import (
     human_stream,
     json_option,
     require_torch,
+    say,
     terminal,
 )
 from portagpu.errors import BundleError
@@ -117,8 +118,7 @@ def bundle_line(run: Run, effort: str, folder: Path) -> str:
 
 def _finish(run: Run, files: Files, json_to: str | None, stream: IO[str]) -> None:
     """The verdict first, then the files: a disk that is full must not hide what was found."""
-    lines = ["", *failures_text(run.results), run.summary_line()]
-    click.echo("\n".join(lines), file=stream)
+    say(["", *failures_text(run.results), run.summary_line()], stream)
     if json_to == STDOUT:
         run.dump(sys.stdout)
     for path in files.write(run):

@@ -17,6 +17,7 @@ from portagpu.cli._common import (
     json_option,
     require_torch,
     results_line,
+    say,
     terminal,
     write_json,
 )
@@ -207,7 +208,7 @@ class _Session:
                 interrupted = True
         run = self._finish(run, interrupted)
         # the summary first: it must not be lost with a file that cannot be written
-        click.echo(summary(run, self.machine), file=human_stream(self.json_to))
+        say(summary(run, self.machine).split("\n"), human_stream(self.json_to))
         if self.json_to is not None and self.json_to != STDOUT:
             run.write_json(self.json_to)
         elif self.json_to == STDOUT:

@@ -102,7 +102,7 @@ def banner(run: Run, title: str, names: Names) -> Markup:
         if blocked := sum(result.blocked_by is not None for result in run.results):
             facts.append(("Blocked by a failure", f"{blocked} of {len(run.results)} checks"))
         if run.next_step:
-            wide.append(("Next step", run.next_step))
+            wide.append(("Next step", _with_code(run.next_step)))
     counts = [
         tag("li", badge(verdict, f"{count} {verdict}"))
         for verdict, count in run.counts.items()
@@ -161,8 +161,8 @@ def failed(run: Run, names: Names) -> Markup | None:
         head = ("Check", "Verdict", "Reason", "Found", "Expected")
         steps = tag(
             "div",
-            tag("p", tag("b", "What it means: "), check.means) if check else None,
-            tag("p", tag("b", "Next: "), check.do) if check else None,
+            tag("p", tag("b", "What it means: "), _with_code(check.means)) if check else None,
+            tag("p", tag("b", "Next: "), _with_code(check.do)) if check else None,
             class_="advice",
         )
         table = _table(head, rows, f"Failures: {group.title}", card=False)
@@ -191,7 +191,7 @@ def run_card(run: Run) -> Markup:
         ("Versions", versions),
         ("Command", tag("code", shlex.join(info.command)) if info.command else "not recorded"),
     ]
-    return _section("Run", _facts(facts, wide, class_="card"))
+    return _section("Run", _facts(facts, wide, class_="card"), failures=False)
 
 
 def gates(run: Run, names: Names) -> Markup | None:
@@ -225,7 +225,7 @@ def curves(run: Run) -> Markup | None:
     if not charts:
         return None
     drawn = (figure(chart, f"chart-{index}") for index, chart in enumerate(charts))
-    return _section("Curves", tag("div", *drawn, class_="charts"))
+    return _section("Curves", tag("div", *drawn, class_="charts"), failures=False)
 
 
 def numbers(run: Run, names: Names) -> Markup | None:
@@ -256,7 +256,8 @@ def numbers(run: Run, names: Names) -> Markup | None:
     ]
     head = ["Measure", "Value", "Expected", "Verdict", "Evidence"]
     head += ["Does not show"] if limits else []
-    return _section("Numbers", _table(head, rows, "What was measured, and by what it is judged"))
+    table = _table(head, rows, "What was measured, and by what it is judged")
+    return _section("Numbers", table, failures=any(result.failed for result in measured))
 
 
 def checks(run: Run, names: Names) -> Markup | None:
@@ -337,16 +338,16 @@ def badge(verdict: Verdict, words: str | None = None) -> Markup:
     return tag("span", icon(verdict), words or str(verdict), class_=f"badge {verdict.lower()}")
 
 
-def _section(title: str, *content: Child) -> Markup:
-    heading = tag("h2", title)
-    whole = title in _WHOLE
-    return tag(
-        "section", heading, *content, id=_slug(title), class_="only-whole" if whole else None
-    )
+def _section(title: str, *content: Child, failures: bool = True) -> Markup:
+    """A part of the page; without ``failures`` it is hidden where only they are shown."""
+    hidden = None if failures else "only-whole"
+    return tag("section", tag("h2", title), *content, id=_slug(title), class_=hidden)
 
 
-_WHOLE: Final = frozenset({"Run", "Curves"})
-"""Sections that have no failures of their own."""
+def _with_code(text: str) -> Markup:
+    """``text`` with what stands between backticks as code."""
+    parts = text.split("`")
+    return join(*(tag("code", part) if n % 2 else part for n, part in enumerate(parts)))
 
 
 def _slug(*parts: str) -> str:

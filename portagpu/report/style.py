@@ -94,7 +94,8 @@ footer { margin-top: 36px; color: var(--soft); font-size: 13.5px; }
 footer dl { display: grid; gap: 6px 16px; margin: 8px 0 16px; }
 footer dt { font-size: inherit; color: var(--text); }
 @media (min-width: 641px) { footer dl { grid-template-columns: max-content 1fr; }
-  .cards tbody th { min-width: 13em; } .cards td[data-label] { min-width: 9em; } }
+  .cards tbody th { min-width: 13em; } .cards td[data-label] { min-width: 9em; }
+  .failures .reason { width: 34%; } }
 @media (max-width: 640px) {
   main { padding: 12px 12px 32px; }
   .verdict { padding: 18px 16px; }
@@ -103,7 +104,7 @@ footer dt { font-size: inherit; color: var(--text); }
   .verdict h1 { font-size: 31px; }
   .cards thead { position: absolute; width: 1px; height: 1px; overflow: hidden;
     clip-path: inset(50%); }
-  .cards, .cards tbody, .cards tr, .cards th, .cards td { display: block; }
+  .cards, .cards caption, .cards tbody, .cards tr, .cards th, .cards td { display: block; }
   .cards tbody tr { display: grid; grid-template-columns: 1fr auto; column-gap: 12px;
     padding: 10px 14px; border-top: 1px solid var(--line); }
   .cards tbody tr:first-child { border-top: 0; }
