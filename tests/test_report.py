@@ -9,10 +9,11 @@ from urllib.parse import unquote
 
 import pytest
 
+from portagpu.expectations import at_least, exactly
 from portagpu.report import render, write_report
 from portagpu.results import Result, Run
 from portagpu.verdicts import Evidence, Verdict
-from portagpu.wording import headline
+from portagpu.wording import failures_text, headline
 from tests.result_samples import failing, gate, info, passing, stopped
 
 if TYPE_CHECKING:
@@ -247,3 +248,93 @@ def test_the_page_is_made_for_phones_dark_rooms_and_screen_readers() -> None:
 def test_the_page_is_written_whole(tmp_path: Path) -> None:
     path = write_report(passing(), tmp_path / "report.html")
     assert path.read_text(encoding="utf-8") == render(passing())
+
+
+def test_failures_stand_together_in_the_words_of_the_terminal() -> None:
+    slow = {"unit": "1", "value": 8, "expected": at_least(16, "the slot")}
+    results = [
+        gate("links", "pcie-width", Verdict.FAIL, device="cuda:1", reason="x8", **slow),
+        gate("links", "links-up", Verdict.FAIL, device="cuda:2", reason="a link is down"),
+        gate("health", "answers", Verdict.FAIL, device="cuda:3", reason="does not answer"),
+    ]
+    run = Run(info(), results)
+    text = render(run)
+    section = Page(text.partition("<h2>Failures</h2>")[2].partition("</section>")[0] + "").text
+    order = [section.index(f"on cuda:{n}") for n in (3, 2, 1)]
+    assert order == sorted(order), "the gravest first"
+    for line in failures_text(run.results):
+        if "next: " in line:
+            step = " ".join(line.partition("next: ")[2].replace("`", "").split())
+            assert step in " ".join(section.split()), "the report says the same next step"
+    assert "8 at least 16 the slot" in section
+    assert "Next:" in Page(text).text
+    banner = Page(text.partition("<nav")[0].partition("<header")[2].partition(">")[2] + "").text
+    assert "the device is gone" in banner
+
+
+def test_the_failures_only_view_hides_whatever_did_not_fail() -> None:
+    page = Page(render(failing()))
+    boxes = [a for tag, a in page.tags if tag == "input"]
+    assert [(box["type"], box["id"]) for box in boxes] == [("checkbox", "only-failures")]
+    assert {a.get("for") for tag, a in page.tags if tag == "label"} == {"only-failures"}
+    assert "#only-failures:checked ~ section .only-whole" in render(failing())
+    rows = [str(a.get("class")) for tag, a in page.tags if tag == "tr" and a.get("class")]
+    kept = rows.count("bad")
+    assert kept == 4, "the failure among failures, gates, numbers and checks"
+    assert rows.count("only-whole") == len(rows) - kept
+    assert not [tag for tag, _ in Page(render(passing())).tags if tag == "input"]
+
+
+def test_passing_rows_of_a_long_area_stay_closed_beside_a_failure() -> None:
+    results = [gate("memory", f"case-{n}") for n in range(40)]
+    results.append(gate("memory", "patterns", Verdict.FAIL, reason="so"))
+    page = Page(render(Run(info(), results)))
+    folds = [a for tag, a in page.tags if tag == "details"]
+    assert ["open" in a for a in folds] == [True, False], "the area is open, its 40 passes are not"
+    assert "40 passed" in page.text
+    short = Page(render(Run(info(), results[30:])))
+    assert [tag for tag, _ in short.tags].count("details") == 1
+
+
+def test_every_result_has_an_anchor_that_the_next_run_has_too() -> None:
+    first, second = failing(), failing()
+    second.results.reverse()
+
+    def anchors(run: Run) -> set[str]:
+        return {str(a["id"]) for tag, a in Page(render(run)).tags if tag == "tr" and "id" in a}
+
+    assert anchors(first) == anchors(second)
+    assert len(anchors(first)) == len(first.results)
+    assert "bringup:transfers/host-to-device@ex:5" in anchors(first)
+
+
+def test_names_that_differ_in_blanks_alone_have_anchors_of_their_own() -> None:
+    results = [gate("a", "b", device="rank 1"), gate("a", "b", device="rank-1")]
+    ids = [a["id"] for _, a in Page(render(Run(info(), results))).tags if "id" in a]
+    assert len(ids) == len(set(ids))
+
+
+def test_ids_may_be_broken_behind_their_parts() -> None:
+    text = render(Run(info(), [gate("collectives", "all_reduce[float32-n8]")]))
+    assert "collectives/<wbr>all_<wbr>reduce[<wbr>float32-<wbr>n8]" in text
+
+
+def test_words_are_values_too_and_counts_are_no_measures() -> None:
+    wanted = exactly("on", "the product")
+    results = [
+        gate("health", "ecc", Verdict.FAIL, reason="ECC is off", value="off", expected=wanted),
+        gate("memory", "patterns", value=0, unit="1", expected=exactly(0, "wrong words")),
+    ]
+    text = Page(render(Run(info(), results))).text
+    assert "found off, expected on" in text
+    assert "Numbers" not in text
+
+
+def test_units_of_values_and_curves_fit_their_magnitude() -> None:
+    slow = {"x": [1, 2], "y": [0.01, 0.02], "x_label": "t", "y_label": "rate", "x_log": False}
+    curve = {**slow, "x_unit": "s", "y_unit": "TFLOPS", "series": "a"}
+    result = gate("sustained", "x", value=0.02, unit="TFLOPS", spread=0.001, extra={"curve": curve})
+    text = Page(render(Run(info(), [result]))).text
+    assert "20 GFLOPS ± 1 GFLOPS" in text
+    assert "rate (GFLOPS)" in text
+    assert "TFLOPS" not in text

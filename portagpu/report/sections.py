@@ -449,7 +449,7 @@ def _source(expected: Mapping[str, Any]) -> Markup:
     reference, source = value_in_words(expected["reference"], expected["unit"]), expected["source"]
     linked = source.startswith(("https://", "http://")) and not source.split()[1:]
     shown = tag("a", source, href=source, rel="noreferrer") if linked else source
-    same = reference == expected_in_words(expected)
+    same = expected_in_words(expected).endswith(reference)
     return join(shown) if same else join(f"reference {reference}, ", shown)
 
 
