@@ -259,7 +259,7 @@ def test_failures_stand_together_in_the_words_of_the_terminal() -> None:
     ]
     run = Run(info(), results)
     text = render(run)
-    section = Page(text.partition("<h2>Failures</h2>")[2].partition("</section>")[0] + "").text
+    section = Page(text.partition("<h2>Failures</h2>")[2].partition("</section>")[0]).text
     order = [section.index(f"on cuda:{n}") for n in (3, 2, 1)]
     assert order == sorted(order), "the gravest first"
     for line in failures_text(run.results):
@@ -267,8 +267,7 @@ def test_failures_stand_together_in_the_words_of_the_terminal() -> None:
             step = " ".join(line.partition("next: ")[2].replace("`", "").split())
             assert step in " ".join(section.split()), "the report says the same next step"
     assert "8 at least 16 the slot" in section
-    assert "Next:" in Page(text).text
-    banner = Page(text.partition("<nav")[0].partition("<header")[2].partition(">")[2] + "").text
+    banner = Page(text[text.index("<header") : text.index("<nav")]).text
     assert "the device is gone" in banner
 
 
