@@ -203,11 +203,20 @@ def _above(value: object, path: str) -> None:
         raise refuse(path, "a fraction of the reference of at least 0, or null", value)
 
 
+def number_or_words(value: object, path: str) -> None:
+    """A finite number, or one line of text where what was found is no number."""
+    (name if isinstance(value, str) else number)(value, path)
+
+
+def _reference(value: object, path: str) -> None:
+    (name if isinstance(value, str) else not_negative)(value, path)
+
+
 EXPECTED_RULES: Final[Mapping[str, Rule]] = {
-    "reference": not_negative,
+    "reference": _reference,
     "lower": or_null(_below),
     "upper": or_null(_above),
-    "unit": name,
+    "unit": or_null(name),
     "source": name,
     "statistic": or_null(text),
     "shape": or_null(shape),
@@ -220,6 +229,13 @@ EXPECTED_RULES: Final[Mapping[str, Rule]] = {
 def expected(value: object, path: str) -> None:
     optional = frozenset({"statistic", "shape", "algorithm", "software", "confidence"})
     keys(value, path, EXPECTED_RULES, optional)
+    document = mapping(value, path)
+    words = isinstance(document["reference"], str)
+    for key in ("lower", "upper", "unit"):
+        if words and document[key] is not None:
+            raise ResultError(f"{path}.{key}: must be null, because the reference is text")
+    if not words and document["unit"] is None:
+        raise ResultError(f"{path}.unit: is missing; a number has a unit, 1 for a plain one")
 
 
 _CURVE_RULES: Final[Mapping[str, Rule]] = {
@@ -306,7 +322,7 @@ RESULT_RULES: Final[Mapping[str, Rule]] = {
     "verdict": one_of(*Verdict),
     "evidence": each(one_of(*Evidence)),
     "device": or_null(name),
-    "value": or_null(number),
+    "value": or_null(number_or_words),
     "unit": or_null(name),
     "statistic": or_null(name),
     "n": or_null(positive),
@@ -351,12 +367,21 @@ def check_result(value: object, path: str) -> None:
         raise ResultError(f"{path}.blocked_by: is only for INCONCLUSIVE, not {verdict}")
     if len(set(result["evidence"])) != len(result["evidence"]):
         raise ResultError(f"{path}.evidence: names a badge twice")
-    if result["value"] is not None and result["unit"] is None:
+    words, wanted = isinstance(result["value"], str), result["expected"]
+    if words and result["unit"] is not None:
+        raise ResultError(f"{path}.unit: must be null, because the value is text")
+    if not words and result["value"] is not None and result["unit"] is None:
         raise ResultError(f"{path}.unit: is missing; a value has a unit, 1 for a plain number")
-    if result["expected"] is not None and result["unit"] not in (None, result["expected"]["unit"]):
+    if wanted is None:
+        return
+    if result["value"] is not None and words is not isinstance(wanted["reference"], str):
+        raise ResultError(
+            f"{path}.expected.reference: must be text where the value is, and only there"
+        )
+    if result["unit"] not in (None, wanted["unit"]):
         raise ResultError(
             f"{path}.expected.unit: must be the unit of the value, {result['unit']},"
-            f" not {result['expected']['unit']}"
+            f" not {wanted['unit']}"
         )
 
 

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from portagpu import advice
 from portagpu._version import __version__
 from portagpu.errors import ResultError
+from portagpu.expectations import bounds
 from portagpu.files import read_bounded, write_atomic
 from portagpu.result_schema import (
     RESULT_RULES,
@@ -38,6 +40,7 @@ from portagpu.verdicts import (
     exit_code,
     fold,
 )
+from portagpu.wording import without_device
 
 if TYPE_CHECKING:
     import os
@@ -57,6 +60,7 @@ __all__ = [
     "new_run",
     "read_json",
     "validate",
+    "verdict_of",
 ]
 
 _UNJUDGED_NUMBER = frozenset({Verdict.PASS, Verdict.UNVERIFIED})
@@ -68,8 +72,9 @@ class Result:
 
     ``id`` is stable across runs and targets; ``device`` names the device or rank ("cuda:3",
     "rank 2") where there is more than one to blame. ``value`` and ``spread`` are in ``unit``
-    ("1" for a plain number), ``spread`` is the median absolute deviation of the ``n`` samples that
-    ``statistic`` ("median", "min", ...) condenses; ``duration_s`` is in seconds. ``expected`` is
+    ("1" for a plain number; a value in words has none), ``spread`` is the median absolute deviation
+    of the ``n`` samples that ``statistic`` ("median", "min", ...) condenses; ``duration_s`` is in
+    seconds. ``expected`` is
     ReFrame's expectation, see ``bounds``. FAIL, ERROR, INCONCLUSIVE and SKIP need a ``reason``;
     ``blocked_by`` is the id of the result that kept an INCONCLUSIVE one from running.
     ``does_not_show`` is a sentence on what the evidence leaves open. ``extra`` may hold "curve",
@@ -82,7 +87,7 @@ class Result:
     verdict: Verdict
     evidence: Sequence[Evidence] = ()
     device: str | None = None
-    value: float | None = None
+    value: float | str | None = None
     unit: str | None = None
     statistic: str | None = None
     n: int | None = None
@@ -234,21 +239,37 @@ class Run:
         return next((r.device for r in self.results if r.failed and r.device), None)
 
     @property
+    def failures(self) -> list[Result]:
+        """Every FAIL and ERROR, the gravest first."""
+        return advice.gravest_first(self.results)
+
+    @property
+    def next_step(self) -> str:
+        """What to do about the gravest failure; empty where nothing failed or nobody says."""
+        check = advice.check_of(self.failures[0]) if self.failures else None
+        return check.do if check else ""
+
+    @property
     def why(self) -> str:
-        """One sentence for the verdict, without the verdict; empty for a plain PASS."""
-        if failure := self.first_failure:
-            where = f" on {failure.device}" if failure.device else ""
-            other = f" ({failure.verdict})" if failure.verdict is not self.verdict else ""
-            return f"{failure.id}{where}{other}: {_one_line(failure.reason)}"
+        """One sentence for the verdict, without the verdict; empty for a plain PASS.
+
+        Where something failed it is the gravest failure, and how many more there are.
+        """
+        if failures := self.failures:
+            first, more = failures[0], len(failures) - 1
+            where = f" on {first.device}" if first.device else ""
+            other = f" ({first.verdict})" if first.verdict is not self.verdict else ""
+            beside = f" (and {_plural(more, 'more failure')})" if more else ""
+            return f"{first.id}{where}{other}: {without_device(first)}{beside}"
         unverified = self.counts[Verdict.UNVERIFIED]
         open_ = [r for r in self.results if r.verdict is Verdict.INCONCLUSIVE]
         if self.info.interrupted:
             done = _plural(len(self.results) - len(open_), "result")
             return f"interrupted after {done}" + (f", {len(open_)} not judged" if open_ else "")
         if open_:
-            more = f" (and {len(open_) - 1} more)" if len(open_) > 1 else ""
+            beside = f" (and {len(open_) - 1} more)" if len(open_) > 1 else ""
             where = f" on {open_[0].device}" if open_[0].device else ""
-            return f"{open_[0].id}{where}: {_one_line(open_[0].reason)}{more}"
+            return f"{open_[0].id}{where}: {_one_line(open_[0].reason)}{beside}"
         if self.verdict is Verdict.INCONCLUSIVE:
             beside = f", {unverified} unverified" if unverified else ""
             return f"nothing was judged{beside}"
@@ -257,9 +278,11 @@ class Run:
         return f"{unverified} unverified" if unverified else ""
 
     def summary_line(self) -> str:
-        """The verdict and its sentence: "PASS, 14 unverified", "FAIL: ID on rank 2: reason"."""
+        """The verdict and its sentence, with what to do: "PASS, 14 unverified", "FAIL: ID on rank
+        2: reason; next: run it again"."""
         joint = ", " if self.verdict is Verdict.PASS else ": "
-        return f"{self.verdict}{joint}{self.why}" if self.why else str(self.verdict)
+        step = f"; next: {self.next_step}" if self.next_step else ""
+        return f"{self.verdict}{joint}{self.why}{step}" if self.why else str(self.verdict)
 
     def to_json(self) -> dict[str, Any]:
         """The document of the schema ``portagpu.result/1``."""
@@ -342,6 +365,17 @@ def new_run(
     return Run(info)
 
 
+def verdict_of(results: Sequence[Result]) -> Verdict:
+    """Of a gate or an area: the fold of its results, or what they all are where none was judged."""
+    verdicts = {result.verdict for result in results}
+    for unjudged in (Verdict.SKIP, Verdict.UNVERIFIED):
+        if verdicts == {unjudged}:
+            return unjudged
+    if verdicts == {Verdict.SKIP, Verdict.UNVERIFIED}:
+        return Verdict.UNVERIFIED
+    return fold(verdicts)
+
+
 def validate(document: object) -> None:
     """Raise ResultError, naming the key, unless ``document`` follows ``portagpu.result/1``."""
     Run.from_json(document)
@@ -365,20 +399,6 @@ def read_json(path: str | os.PathLike[str]) -> Run:
         raise ResultError(f"{path}: {error}") from error
 
 
-def bounds(expected: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """The lowest and highest value that an expectation accepts, in its unit; None is no bound.
-
-    ``lower`` and ``upper`` are signed fractions of ``reference``, as in ReFrame's performance
-    references: the bounds are ``reference * (1 + lower)`` and ``reference * (1 + upper)``.
-    """
-    reference = expected["reference"]
-    lower, upper = (
-        None if expected[side] is None else reference * (1 + expected[side])
-        for side in ("lower", "upper")
-    )
-    return lower, upper
-
-
 def _one_line(text: str) -> str:
     return " ".join(text.split())
 
@@ -391,7 +411,8 @@ def _plain_result(raw: dict[str, Any], path: str) -> dict[str, Any]:
     """The fields as JSON has them, with numbers that are not finite taken out."""
     lost = []
     for key in ("value", "spread"):
-        if raw[key] is not None and plain([raw[key]], f"{path}.{key}", gaps=True) == [None]:
+        number = raw[key] is not None and not isinstance(raw[key], str)
+        if number and plain([raw[key]], f"{path}.{key}", gaps=True) == [None]:
             lost.append(f"{key} {float(raw[key])}")
             raw[key] = None
     if lost:
@@ -401,9 +422,14 @@ def _plain_result(raw: dict[str, Any], path: str) -> dict[str, Any]:
             raw["verdict"] = Verdict.ERROR
     extra = plain(raw.pop("extra"), f"{path}.extra", gaps=True)
     document = dict(mapping(plain(raw, path), path))
-    for key in ("id", "device"):
+    for key in ("id", "device", "value"):
         if isinstance(document[key], str):
             document[key] = printable(document[key]) or None
+    if isinstance(document["expected"], dict):
+        wanted = document["expected"]
+        document["expected"] = {
+            key: printable(text) if isinstance(text, str) else text for key, text in wanted.items()
+        }
     for key in ("reason", "does_not_show"):
         if isinstance(document[key], str):
             # what a device or a stranger's error says may hold a terminal's commands

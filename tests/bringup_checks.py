@@ -7,6 +7,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from portagpu.expectations import exactly
 from portagpu.results import Verdict
 
 if TYPE_CHECKING:
@@ -16,23 +17,27 @@ if TYPE_CHECKING:
     from portagpu.results import Result
     from portagpu.world import Rank
 
+FINE = exactly("fine", "these tests")
+
 
 def good(context: Context) -> Iterator[Result]:
-    yield context.judge("fine", True, "all is well")
+    yield context.judge("fine", True, "all is well", expected=FINE)
 
 
 def bad(context: Context) -> Iterator[Result]:
-    yield context.judge("fine", True, "all is well")
-    yield context.judge("wrong", False, "device 3 is <b>cracked</b>", device="cuda:3")
+    yield context.judge("fine", True, "all is well", expected=FINE)
+    yield context.judge(
+        "wrong", False, "device 3 is <b>cracked</b>", device="cuda:3", expected=FINE
+    )
 
 
 def twice(context: Context) -> Iterator[Result]:
-    yield context.judge("fine", True, "all is well")
-    yield context.judge("fine", True, "all is well")
+    yield context.judge("fine", True, "all is well", expected=FINE)
+    yield context.judge("fine", True, "all is well", expected=FINE)
 
 
 def broken(context: Context) -> Iterator[Result]:
-    yield context.judge("fine", True, "all is well")
+    yield context.judge("fine", True, "all is well", expected=FINE)
     raise RuntimeError("the check\nhas a fault")
 
 
@@ -45,12 +50,12 @@ def unverified(context: Context) -> Iterator[Result]:
 
 
 def interrupted(context: Context) -> Iterator[Result]:
-    yield context.judge("fine", True, "all is well")
+    yield context.judge("fine", True, "all is well", expected=FINE)
     raise KeyboardInterrupt
 
 
 def sleeps(context: Context) -> Iterator[Result]:
-    yield context.judge("fine", True, "all is well")
+    yield context.judge("fine", True, "all is well", expected=FINE)
     outcome = context.ranks.run(f"{__file__}:sleep", 2, backend="cpu", timeout_s=120)
     yield context.failure("world", outcome)
 

@@ -60,7 +60,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path, arguments, said):
 def test_another_machine_fails_in_a_pipe_with_plain_lines_and_complete_files(tmp_path):
     pytest.importorskip("torch")
     out = tmp_path / "new" / "out"
-    ended = portagpu("bringup", "--target", "amd-mi300x", "--out", str(out), cwd=tmp_path)
+    ended = portagpu("bringup", "--target", "nvidia-h200-sxm", "--out", str(out), cwd=tmp_path)
     assert ended.returncode == 1
     lines = ended.stdout.splitlines()
     assert "\x1b" not in ended.stdout
@@ -75,6 +75,14 @@ def test_another_machine_fails_in_a_pipe_with_plain_lines_and_complete_files(tmp
     run = read_json(out / "result.json")
     assert run.first_failed == "identity/target"
     assert {result.blocked_by for result in run.results if result.blocked_by} == {"identity/target"}
+    assert all(each.expected is not None and each.value is not None for each in run.failures)
+    if "this machine is cpu-x86-64" in ended.stdout:
+        readme = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+        shown = readme.partition("--target nvidia-h200-sxm\n")[2].partition("```")[0]
+        failures = shown.partition("5 failures")[2].splitlines()[1:]
+        assert len(failures) > 8
+        for line in failures:
+            assert line in lines or line == "...", f"README shows what is not printed: {line}"
 
 
 def test_json_on_standard_output_is_the_document_alone(tmp_path):

@@ -441,7 +441,7 @@ def test_judgements_of_one_name_and_device_become_the_worst_of_them() -> None:
         ]
     )
     assert [(j.name, j.device, str(j.verdict), j.reason, j.value) for j in found] == [
-        ("up", "a", "FAIL", "link 1 is down; link 2 is down", None),
+        ("up", "a", "FAIL", "link 1 is down; link 2 is down", 2),
         ("up", "b", "PASS", "all are up", None),
         ("peers", None, "UNVERIFIED", "nobody knows", None),
     ]

@@ -15,10 +15,9 @@ import pytest
 pytest.importorskip("torch")
 
 from portagpu.bringup import Gate, Options, Progress, bringup
-from portagpu.bringup.run import verdict_of
 from portagpu.errors import TargetNotFound
 from portagpu.report import render
-from portagpu.results import Result, Verdict, validate
+from portagpu.results import Result, Verdict, validate, verdict_of
 from tests.processes import descendants
 
 pytestmark = pytest.mark.torch

@@ -94,15 +94,17 @@ def test_strict_lowers_what_is_unverified(gives: Callable[..., None]) -> None:
     assert cli.main(["conform", "--strict"]) == 3
 
 
-def test_summary_begins_with_the_failing_sentence(
+def test_failures_stand_at_the_end_before_the_verdict(
     gives: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     gives(PASSED, SKIPPED, OPEN, FAILED)
     cli.main(["conform"])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
-    assert lines[0] == "Failed:"
-    assert "memory/bad" in lines[1]
-    assert lines[2].strip() == "the peak is below the current value"
+    at = lines.index("1 failure:")
+    assert lines[at + 1] == "results are wrong:"
+    assert lines[at + 2] == "  FAIL  memory/bad: the peak is below the current value"
+    assert lines[at + 3].startswith("  next: run the case alone")
+    assert len(lines) == at + 6, "below it are the counts and the verdict"
     assert lines[-1].startswith("FAIL: memory/bad: the peak is below the current value")
     areas = [line.split()[0] for line in lines if line.split()[-1] == "0.5"]
     assert areas == ["rng", "graphs", "streams", "memory"], "an area is missing in the table"

@@ -13,7 +13,6 @@ import pytest
 
 import portagpu.info
 from portagpu.cli._infotext import sections
-from portagpu.cli._sizes import size
 from portagpu.contract import Status
 from portagpu.errors import TargetError
 from portagpu.host import read_host
@@ -24,6 +23,7 @@ from portagpu.inventory import Findings, Gpu, Part, Reading
 from portagpu.inventory.sources import Live, Machine
 from portagpu.remarks import remarks, software_remarks
 from portagpu.torchbuild import TorchBuild
+from portagpu.units import size
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.host_trees import (
     GIB,
@@ -225,11 +225,11 @@ def test_text_shows_every_section(tmp_path: Path) -> None:
     ("count", "text"),
     [
         (0, "0 B"),
-        (1023, "1023 B"),
+        (1023, "1,023 B"),
         (1536, "1.5 KiB"),
         (25274793984, "23.5 GiB"),
         (192 * GIB, "192 GiB"),
-        (3 << 50, "3072 TiB"),
+        (3 << 50, "3 PiB"),
         (None, "unknown"),
     ],
 )

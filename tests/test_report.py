@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pytest
 
+from portagpu.expectations import at_least, exactly
 from portagpu.report import render, write_report
 from portagpu.results import Result, Run
 from portagpu.verdicts import Evidence, Verdict
+from portagpu.wording import failures_text, headline
 from tests.result_samples import failing, gate, info, passing, stopped
 
 if TYPE_CHECKING:
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SAMPLES = [passing, failing, stopped]
-VOID = {"meta"}
+VOID = {"input", "meta", "wbr"}
 
 
 class Page(HTMLParser):
@@ -29,6 +32,7 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.words: list[tuple[str, str]] = []
+        self.broken = False
         self.feed(text)
         self.close()
         assert not self.open, f"never closed: {self.open}"
@@ -37,13 +41,18 @@ class Page(HTMLParser):
         self.tags.append((tag, dict(attrs)))
         if tag not in VOID:
             self.open.append(tag)
+        # a word may be broken there, and is one
+        self.broken = tag == "wbr"
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag, f"</{tag}> closes something else"
 
     def handle_data(self, data: str) -> None:
-        if data.strip() and self.open[-1] != "style":
+        if self.broken:
+            self.words[-1] = (self.words[-1][0], self.words[-1][1] + data)
+        elif data.strip() and self.open[-1] != "style":
             self.words.append((self.open[-1], data))
+        self.broken = False
 
     @property
     def text(self) -> str:
@@ -81,9 +90,8 @@ def test_the_verdict_comes_before_everything_else() -> None:
 @pytest.mark.parametrize(
     ("label", "value"),
     [
-        ("First failing gate", "transfers"),
-        ("First failed check", "transfers/host-to-device"),
-        ("Culprit", "ex:5"),
+        ("Check", "transfers/host-to-device"),
+        ("Device", "ex:5"),
         ("Blocked by a failure", "2 of 14 checks"),
         ("Target", "example-ex900"),
         ("Devices", "8 × Example Accelerator 300, ex900, 192 GiB"),
@@ -93,8 +101,8 @@ def test_the_verdict_comes_before_everything_else() -> None:
     ],
 )
 def test_the_page_names_culprit_and_machine(label: str, value: str) -> None:
-    words = [word for _, word in Page(render(failing())).words]
-    assert words[words.index(label) + 1] == value
+    words = Page(render(failing())).words
+    assert words[words.index(("dt", label)) + 1][1] == value
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
@@ -112,24 +120,25 @@ def test_a_verdict_is_told_by_word_and_shape_and_not_only_by_colour(verdict: Ver
 
 def test_gates_are_in_order_with_verdict_and_reason() -> None:
     text = render(failing())
-    table = text[text.index("<h2>Gates</h2>") : text.index("<h2>Curves</h2>")]
-    rows = [Page(row).text for row in re.findall(r"<tr>.*?</tr>", table)[1:]]
+    table = text[text.index("<h2>Gates</h2>") : text.index("<h2>Run</h2>")]
+    rows = [Page(row).text for row in re.findall(r"<tr class.*?</tr>", table)]
     assert [row.split()[:2] for row in rows] == [
-        ["1.", "environment"],
-        ["2.", "identity"],
-        ["3.", "versions"],
-        ["4.", "links"],
-        ["5.", "transfers"],
-        ["6.", "collectives"],
-    ]
-    assert "FAIL transfers/host-to-device on ex:5 13.2 GB/s is 24 %" in rows[4]
-    assert "blocked by  transfers/host-to-device" in rows[5]
+        ["1.", "Environment"],
+        ["2.", "Identity"],
+        ["3.", "Versions"],
+        ["4.", "Links"],
+        ["5.", "Transfers"],
+        ["6.", "Collectives"],
+    ], "titles are those that the terminal shows"
+    results = [each for each in failing().results if each.area == "transfers"]
+    assert f"FAIL {headline(results)}" in rows[4], "as on the terminal"
+    assert "blocked by  transfers/host-to-device" in Page(text).text
 
 
 def test_a_gate_of_measures_without_expectation_is_not_called_a_pass() -> None:
     text = render(passing())
-    table = text[text.index("<h2>Gates</h2>") : text.index("<h2>Curves</h2>")]
-    row = next(row for row in re.findall(r"<tr>.*?</tr>", table) if "collectives" in row)
+    table = text[text.index("<h2>Gates</h2>") : text.index("<h2>Run</h2>")]
+    row = next(row for row in re.findall(r"<tr .*?</tr>", table) if "Collectives" in row)
     assert "UNVERIFIED" in row
     assert ">PASS" not in row
 
@@ -157,7 +166,7 @@ def test_a_run_without_gates_curves_or_results_still_has_a_page() -> None:
     assert "nothing was judged" in empty
     assert "Gates" not in empty
     one = Result(id="a/b", suite="conformance", area="a", verdict=Verdict.PASS)
-    assert "1 judged, and all passed." in Page(render(Run(info(), [one]))).text
+    assert "1 passed" in Page(render(Run(info(), [one]))).text
 
 
 def test_a_stopped_run_says_so() -> None:
@@ -210,7 +219,8 @@ def test_only_an_address_becomes_a_link(source: str) -> None:
     expected = {"reference": 1, "lower": None, "upper": 0, "unit": "s", "source": source}
     result = gate("a", "b", value=1.0, unit="s", expected=expected)
     page = Page(render(Run(info(), [result])))
-    assert "a" not in {tag for tag, _ in page.tags}
+    links = {attributes["href"] for tag, attributes in page.tags if tag == "a"}
+    assert all(link and link.startswith("#") for link in links), "no link leaves the page"
     assert source in page.text
 
 
@@ -225,7 +235,12 @@ def test_the_page_is_made_for_phones_dark_rooms_and_screen_readers() -> None:
     assert len(identifiers) == len(set(identifiers))
     named = [a["aria-labelledby"] or "" for _, a in tags if a.get("role") == "img"]
     assert named, "there are charts"
-    assert {part for names in named for part in names.split()} == set(identifiers)
+    assert {part for names in named for part in names.split()} <= set(identifiers)
+    linked = {unquote(a["href"] or "")[1:] for tag, a in tags if tag == "a" and "href" in a}
+    inside = {each for each in linked if not each.startswith("ttps:")}
+    assert inside <= set(identifiers), "a link of the page leads to a place of the page"
+    tables = [tag for tag, _ in tags].count("table")
+    assert tables == [tag for tag, _ in tags].count("caption"), "each table has a caption"
     hidden = [a.get("aria-hidden") or a.get("role") for tag, a in tags if tag == "svg"]
     assert None not in hidden, "each drawing is either named or hidden from screen readers"
 
@@ -233,3 +248,92 @@ def test_the_page_is_made_for_phones_dark_rooms_and_screen_readers() -> None:
 def test_the_page_is_written_whole(tmp_path: Path) -> None:
     path = write_report(passing(), tmp_path / "report.html")
     assert path.read_text(encoding="utf-8") == render(passing())
+
+
+def test_failures_stand_together_in_the_words_of_the_terminal() -> None:
+    slow = {"unit": "1", "value": 8, "expected": at_least(16, "the slot")}
+    results = [
+        gate("links", "pcie-width", Verdict.FAIL, device="cuda:1", reason="x8", **slow),
+        gate("links", "links-up", Verdict.FAIL, device="cuda:2", reason="a link is down"),
+        gate("health", "answers", Verdict.FAIL, device="cuda:3", reason="does not answer"),
+    ]
+    run = Run(info(), results)
+    text = render(run)
+    section = Page(text.partition("<h2>Failures</h2>")[2].partition("</section>")[0]).text
+    order = [section.index(f"on cuda:{n}") for n in (3, 2, 1)]
+    assert order == sorted(order), "the gravest first"
+    for line in failures_text(run.results):
+        if "next: " in line:
+            step = " ".join(line.partition("next: ")[2].replace("`", "").split())
+            assert step in " ".join(section.split()), "the report says the same next step"
+    assert "8 at least 16 the slot" in section
+    banner = Page(text[text.index("<header") : text.index("<nav")]).text
+    assert "the device is gone" in banner
+
+
+def test_the_failures_only_view_hides_whatever_did_not_fail() -> None:
+    page = Page(render(failing()))
+    boxes = [a for tag, a in page.tags if tag == "input"]
+    assert [(box["type"], box["id"]) for box in boxes] == [("checkbox", "only-failures")]
+    assert {a.get("for") for tag, a in page.tags if tag == "label"} == {"only-failures"}
+    assert "#only-failures:checked ~ section .only-whole" in render(failing())
+    rows = [str(a.get("class")) for tag, a in page.tags if tag == "tr" and a.get("class")]
+    kept = rows.count("bad")
+    assert kept == 4, "the failure among failures, gates, numbers and checks"
+    assert rows.count("only-whole") == len(rows) - kept
+    assert not [tag for tag, _ in Page(render(passing())).tags if tag == "input"]
+
+
+def test_passing_rows_of_a_long_area_stay_closed_beside_a_failure() -> None:
+    results = [gate("memory", f"case-{n}") for n in range(40)]
+    results.append(gate("memory", "patterns", Verdict.FAIL, reason="so"))
+    page = Page(render(Run(info(), results)))
+    folds = [a for tag, a in page.tags if tag == "details"]
+    assert ["open" in a for a in folds] == [True, False], "the area is open, its 40 passes are not"
+    assert "40 passed" in page.text
+    short = Page(render(Run(info(), results[30:])))
+    assert [tag for tag, _ in short.tags].count("details") == 1
+
+
+def test_every_result_has_an_anchor_that_the_next_run_has_too() -> None:
+    first, second = failing(), failing()
+    second.results.reverse()
+
+    def anchors(run: Run) -> set[str]:
+        return {str(a["id"]) for tag, a in Page(render(run)).tags if tag == "tr" and "id" in a}
+
+    assert anchors(first) == anchors(second)
+    assert len(anchors(first)) == len(first.results)
+    assert "bringup:transfers/host-to-device@ex:5" in anchors(first)
+
+
+def test_names_that_differ_in_blanks_alone_have_anchors_of_their_own() -> None:
+    results = [gate("a", "b", device="rank 1"), gate("a", "b", device="rank-1")]
+    ids = [a["id"] for _, a in Page(render(Run(info(), results))).tags if "id" in a]
+    assert len(ids) == len(set(ids))
+
+
+def test_ids_may_be_broken_behind_their_parts() -> None:
+    text = render(Run(info(), [gate("collectives", "all_reduce[float32-n8]")]))
+    assert "collectives/<wbr>all_<wbr>reduce[<wbr>float32-<wbr>n8]" in text
+
+
+def test_words_are_values_too_and_counts_are_no_measures() -> None:
+    wanted = exactly("on", "the product")
+    results = [
+        gate("health", "ecc", Verdict.FAIL, reason="ECC is off", value="off", expected=wanted),
+        gate("memory", "patterns", value=0, unit="1", expected=exactly(0, "wrong words")),
+    ]
+    text = Page(render(Run(info(), results))).text
+    assert "found off, expected on" in text
+    assert "Numbers" not in text
+
+
+def test_units_of_values_and_curves_fit_their_magnitude() -> None:
+    slow = {"x": [1, 2], "y": [0.01, 0.02], "x_label": "t", "y_label": "rate", "x_log": False}
+    curve = {**slow, "x_unit": "s", "y_unit": "TFLOPS", "series": "a"}
+    result = gate("sustained", "x", value=0.02, unit="TFLOPS", spread=0.001, extra={"curve": curve})
+    text = Page(render(Run(info(), [result]))).text
+    assert "20 GFLOPS ± 1 GFLOPS" in text
+    assert "rate (GFLOPS)" in text
+    assert "TFLOPS" not in text

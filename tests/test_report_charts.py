@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from portagpu import units
 from portagpu.report import scale
 from portagpu.report.charts import collect, figure
 from portagpu.results import Result
@@ -176,7 +177,7 @@ def test_more_series_than_colours_differ_in_dash_or_marker() -> None:
     ],
 )
 def test_numbers_keep_four_digits(value: float, text: str) -> None:
-    assert scale.number(value) == text
+    assert units.number(value) == text
 
 
 @pytest.mark.parametrize(
@@ -187,11 +188,23 @@ def test_numbers_keep_four_digits(value: float, text: str) -> None:
         (3 * 2**30, "B", "3 GiB"),
         (900, "B", "900 B"),
         (2.5, "GB/s", "2.5 GB/s"),
+        (0.41, "TFLOPS", "410 GFLOPS"),
+        (1979, "TFLOPS", "1.979 PFLOPS"),
+        (0.0002, "TOPS", "200 MOPS"),
+        (0.034, "GB/s", "34 MB/s"),
+        (3200, "GB/s", "3.2 TB/s"),
+        (2048, "MiB", "2 GiB"),
+        (1500, "us", "1.5 ms"),
+        (0.25, "s", "250 ms"),
+        (90, "s", "90 s"),
+        (-3.4, "%", "-3.4 %"),
+        (1980, "MHz", "1,980 MHz"),
+        (0, "TFLOPS", "0 TFLOPS"),
         (4, "1", "4"),
     ],
 )
 def test_quantities_have_their_unit(value: float, unit: str, text: str) -> None:
-    assert scale.quantity(value, unit) == text
+    assert units.quantity(value, unit) == text
 
 
 @pytest.mark.parametrize(
@@ -206,7 +219,7 @@ def test_quantities_have_their_unit(value: float, unit: str, text: str) -> None:
     ],
 )
 def test_durations_are_told_as_people_do(seconds: float, text: str) -> None:
-    assert scale.duration(seconds) == text
+    assert units.duration(seconds) == text
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,8 @@ def test_control_characters_in_names_become_spaces() -> None:
         ({"verdict": Verdict.SKIP}, "a/b.reason: is empty; SKIP needs a reason"),
         ({"blocked_by": "x"}, "a/b.blocked_by: is only for INCONCLUSIVE"),
         ({"value": 1.0}, "a/b.unit: is missing"),
-        ({"value": "fast", "unit": "s"}, "a/b.value: must be a finite number"),
+        ({"value": "fast", "unit": "s"}, "a/b.unit: must be null, because the value is text"),
+        ({"value": [1], "unit": "s"}, "a/b.value: must be a finite number"),
         ({"value": True, "unit": "s"}, "a/b.value: must be a finite number"),
         ({"value": 10**400, "unit": "s"}, "a/b.value: must be a finite number"),
         ({"n": 0}, "a/b.n: must be a whole number of at least 1"),
@@ -265,3 +266,30 @@ def test_results_junit_and_report_need_neither_torch_nor_the_command_line() -> N
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+ON: dict[str, Any] = {
+    "reference": "on", "lower": None, "upper": None, "unit": None, "source": "the product",
+}  # fmt: skip
+
+
+def test_a_value_may_be_words_that_words_were_expected_of() -> None:
+    result = measure(value="off", unit=None, spread=None, expected=ON)
+    assert Result.from_json(result.to_json()) == result
+    nothing = measure(value=None, unit=None, spread=None, expected=ON)
+    assert nothing.expected == ON, "what is expected can be told without a value"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"expected": {**ON, "lower": -0.1}}, "a/b.expected.lower: must be null"),
+        ({"expected": {**ON, "unit": "s"}}, "a/b.expected.unit: must be null"),
+        ({"expected": {**ON, "reference": 1}}, "a/b.expected.unit: is missing"),
+        ({"value": 1.0, "unit": "s", "expected": ON}, "a/b.expected.reference: must be text where"),
+        ({"expected": {**ON, "reference": ""}}, "a/b.expected.reference: must be text of one line"),
+    ],
+)
+def test_words_and_numbers_are_not_compared(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ResultError, match="^" + re.escape(message)):
+        measure(**{"value": "off", "unit": None, "spread": None, **fields})

@@ -114,7 +114,7 @@ def test_the_first_failure_and_the_first_named_device_are_found() -> None:
         ([], False, "INCONCLUSIVE: nothing was judged"),
         ([("a", P), ("b", N), ("c", N)], False, "INCONCLUSIVE: b: so (and 1 more)"),
         ([("a", F), ("b", P)], False, "FAIL: a: so"),
-        ([("a", F), ("b", E)], False, "ERROR: a (FAIL): so"),
+        ([("a", F), ("b", E)], False, "ERROR: a (FAIL): so (and 1 more failure)"),
     ],
 )
 def test_the_summary_is_one_sentence(
@@ -126,7 +126,9 @@ def test_the_summary_is_one_sentence(
 
 def test_the_summary_names_the_device_and_stays_on_one_line() -> None:
     run = run_of(result("collectives/all-reduce", F, "rank 2", "wrong sum\nin 3 words"))
-    assert run.summary_line() == "FAIL: collectives/all-reduce on rank 2: wrong sum in 3 words"
+    line, _, step = run.summary_line().partition("; next: ")
+    assert line == "FAIL: collectives/all-reduce on rank 2: wrong sum in 3 words"
+    assert "portagpu conform --only" in step
 
 
 def test_one_id_is_reported_once_for_each_device() -> None:

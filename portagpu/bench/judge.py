@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.expectations import at_least, at_most
 from portagpu.target.limits import METRICS, NoLimit, limit
 from portagpu.target.model import Authority, Confidence
 from portagpu.verdicts import Verdict
@@ -63,6 +64,7 @@ def judge(
                 Verdict.ERROR,
                 f"the measurement is wrong: {summary.median:.6g} {case.unit} is {share:.0%} of "
                 f"the {most[0]:.6g} {case.unit} that {target.id} can reach ({most[1]})",
+                at_most(most[0], f"{target.id}: {most[1]}", case.unit),
                 of_limit=share,
             )
     stated = target.expectations(case.metric)
@@ -82,14 +84,7 @@ def judge(
 def _held_to_least(case: Case, least: float, summary: Summary) -> Opinion:
     """What this project asks of its own code on any hardware."""
     source = "what portagpu's kernels are held to"
-    expected = {
-        "reference": least,
-        "lower": 0.0,
-        "upper": None,
-        "unit": case.unit,
-        "source": source,
-        "statistic": "median",
-    }
+    expected = {**at_least(least, source, case.unit), "statistic": "median"}
     if summary.median >= least:
         return Opinion(Verdict.PASS, f"at least {least:g}, {source}", expected)
     reason = f"the median of {summary.median:.3g} is below {least:g}, {source}"

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bench.cases import SCALES, SUITE
 from portagpu.bench.effort import PACES, Effort
-from portagpu.bench.peers import RELATIVE, Peers, peers
+from portagpu.bench.peers import RELATIVE, Peers, alike, peers
 from portagpu.bench.reading import Reading
 from portagpu.bench.stats import Summary, mad, summarise
+from portagpu.expectations import exactly
 from portagpu.results import Result
 from portagpu.verdicts import Evidence, Verdict
 from portagpu.world import State
@@ -101,7 +102,12 @@ def _compared(
         "does_not_show": "how fast the device should be: it is only compared with its peers",
     }
     if summary is None:
-        return Result(verdict=Verdict.FAIL, reason=reading.wrong, **shared)
+        return Result(
+            verdict=Verdict.FAIL,
+            reason=reading.wrong,
+            expected=exactly("right", "the product in float64"),
+            **shared,
+        )
     outlier = next((each for each in compared.outliers if each.name == name), None)
     verdict, reason = Verdict.PASS, ""
     if outlier is not None:
@@ -118,6 +124,7 @@ def _compared(
         statistic="median",
         n=summary.n,
         spread=summary.spread,
+        expected=alike(compared, UNIT, within),
         extra={
             "peers_median": compared.median,
             "peers_mad": compared.mad,
@@ -238,8 +245,10 @@ def _identical(found: Sustained, shared: Mapping[str, Any]) -> Result:
         id="sustained/identical",
         verdict=Verdict.FAIL if found.wrong else Verdict.PASS,
         reason=found.wrong,
-        value=float(found.compared),
+        value=1.0 if found.wrong else 0.0,
         unit="products",
+        expected=exactly(0, "products that are wrong, or differ from the first", "products"),
+        extra={"compared": found.compared},
         does_not_show="units and memory that this product does not use",
         **shared,
     )
@@ -329,5 +338,7 @@ def _broken(name: str, outcome: WorldOutcome) -> Result:
         verdict=Verdict.ERROR if state is State.RAISED else Verdict.FAIL,
         reason=outcome.sentence,
         device=f"rank {culprit}" if culprit is not None else None,
+        value=str(state),
+        expected=exactly(str(State.DONE), "every rank ends"),
         duration_s=outcome.duration_s,
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bench.stats import mad
+from portagpu.expectations import within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,6 +89,13 @@ def peers(
     ]
     far.sort(key=lambda each: abs(each.relative), reverse=True)
     return Peers(middle, spread, (*_lost(values), *far), True)
+
+
+def alike(compared: Peers, unit: str, relative: float = RELATIVE) -> dict[str, Any] | None:
+    """The median of the peers as an expectation; None where nothing was judged by it."""
+    if not compared.judged or compared.median is None or compared.median < 0:
+        return None
+    return within(compared.median, relative, "the median of its peers", unit)
 
 
 def _lost(values: Mapping[str, float]) -> tuple[Outlier, ...]:

@@ -10,9 +10,11 @@ from portagpu.bench.device import Device
 from portagpu.bench.effort import Effort
 from portagpu.bench.session import Session, not_run
 from portagpu.contents import check_installation
+from portagpu.expectations import exactly
 from portagpu.results import Result
 from portagpu.target import Target, load_target, load_targets
 from portagpu.verdicts import Verdict
+from portagpu.world import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,6 +47,8 @@ def open_device(
         verdict=Verdict.ERROR,
         reason=f"the device cannot be opened: {outcome.sentence}",
         device=f"{backend or 'device'} {index}",
+        value=str(outcome.blamed.state) if outcome.blamed is not None else None,
+        expected=exactly(str(State.DONE), "the device opens"),
         duration_s=outcome.duration_s,
     )
 

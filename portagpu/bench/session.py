@@ -11,6 +11,7 @@ from portagpu.bench.judge import judge
 from portagpu.bench.reading import Reading
 from portagpu.bench.stats import Summary, summarise
 from portagpu.bench.suite import function_spec
+from portagpu.expectations import exactly
 from portagpu.results import Result
 from portagpu.verdicts import Evidence, Verdict
 from portagpu.world import State
@@ -63,6 +64,8 @@ class Session:
             Verdict.ERROR if raised else Verdict.FAIL,
             outcome.sentence,
             device=named,
+            value=str(blamed.state) if blamed is not None else None,
+            expected=exactly(str(State.DONE), "every rank ends"),
             duration_s=outcome.duration_s,
             evidence=() if raised else (Evidence.EXECUTED,),
             extra={"output": text} if (text := _output(outcome)) else {},
@@ -79,6 +82,7 @@ class Session:
                     Verdict.FAIL,
                     f"{reading.wrong}; no time was kept",
                     device=self._name(case, rank),
+                    expected=exactly("right", f"values are checked: {case.checks}"),
                     duration_s=duration_s,
                     evidence=(Evidence.EXECUTED,),
                 )

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.expectations import exactly
 from portagpu.inventory.sources import Live, Machine
 from portagpu.results import Evidence, Result, Verdict
 from portagpu.world import State
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from portagpu.bringup.gates import Gate
+    from portagpu.inventory.judged import Judged
     from portagpu.inventory.origin import Origin
     from portagpu.target import Target
     from portagpu.world import Ranks, WorldOutcome
@@ -119,9 +121,29 @@ class Context:
             **fields,
         )
 
-    def judge(self, name: str, good: bool, reason: str, **fields: Any) -> Result:
-        """PASS or FAIL by one condition; ``reason`` says what was seen, and is kept with both."""
-        return self.result(name, Verdict.PASS if good else Verdict.FAIL, reason, **fields)
+    def judge(
+        self, name: str, good: bool, reason: str, *, expected: Mapping[str, Any], **fields: Any
+    ) -> Result:
+        """PASS or FAIL by one condition; ``reason`` says what was seen, and is kept with both.
+
+        ``expected`` is what was asked for (``portagpu.expectations``).
+        """
+        verdict = Verdict.PASS if good else Verdict.FAIL
+        return self.result(name, verdict, reason, expected=expected, **fields)
+
+    def judged(self, found: Judged) -> Result:
+        """A judgement of the inventory as a result of this gate."""
+        named = {"severity": found.severity} if found.severity is not None else {}
+        return self.result(
+            found.name,
+            found.verdict,
+            found.reason,
+            device=found.device,
+            value=found.value,
+            unit=found.unit,
+            expected=found.expected,
+            extra=named,
+        )
 
     def failure(self, name: str, outcome: WorldOutcome, device: str | None = None) -> Result:
         """The result of a world that did not come back whole; names the device or the rank.
@@ -138,6 +160,8 @@ class Context:
             Verdict.ERROR if raised else Verdict.FAIL,
             outcome.sentence,
             device=device,
+            value=str(blamed.state) if blamed is not None else None,
+            expected=exactly(str(State.DONE), "every rank ends"),
             duration_s=outcome.duration_s,
             extra={"output": blamed.output} if blamed is not None and blamed.output else {},
         )

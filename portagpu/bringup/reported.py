@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from portagpu.expectations import at_least, exactly, within
 from portagpu.target import Confidence
 from portagpu.target.rules import fits_sold
 from portagpu.verdicts import Verdict
@@ -44,6 +46,21 @@ class Finding:
     name: str
     verdict: Verdict
     reason: str
+    value: float | None = None
+    unit: str | None = None
+    expected: Mapping[str, Any] | None = None
+
+
+class Held(NamedTuple):
+    """A device's figure held against a fact: whether they agree, both in words, and as results
+    have them; ``wanted`` is what ``portagpu.expectations`` makes of the fact, without its source.
+    """
+
+    agrees: bool
+    words: str
+    value: float
+    unit: str
+    wanted: Callable[[str], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +96,7 @@ class Share(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``judge(subject, fact)`` is whether both agree, and both in words.
+    """``judge(subject, fact)`` holds the device's figure against the fact.
 
     The first of ``keys`` that is stated counts. A difference in a ``firm`` row is a FAIL where more
     than a third party states the fact; in the others the driver decides what exactly it reports,
@@ -90,7 +107,7 @@ class Row:
     name: str
     fields: tuple[str, ...]
     keys: tuple[str, ...]
-    judge: Callable[[Subject, Fact], tuple[bool, str]]
+    judge: Callable[[Subject, Fact], Held]
     share: Share = Share.ALL
     firm: bool = True
     match: str | None = None
@@ -140,84 +157,108 @@ def _fact(target: Target, keys: tuple[str, ...]) -> Fact | None:
 
 
 def _finding(row: Row, subject: Subject, fact: Fact) -> Finding:
-    agrees, words = row.judge(subject, fact)
-    reason = f"{subject.target.id} states {words}"
+    held = row.judge(subject, fact)
+    reason = f"{subject.target.id} states {held.words}"
+    expected = held.wanted(f"{subject.target.id}: {fact.key}")
+    found = partial(Finding, row.name, value=held.value, unit=held.unit, expected=expected)
     if row.share is Share.EQUAL and subject.parts != 1:
         reason = f"{reason}, one of {subject.parts} equal parts"
     range_ = getattr(subject.target.match, row.match) if row.match is not None else None
     whole = subject.reported[row.fields[0]] * (subject.parts or 1)
     outside = range_ is not None and not range_[0] <= whole <= range_[1]
-    if agrees and not outside:
-        return Finding(row.name, Verdict.PASS, reason)
+    if held.agrees and not outside:
+        return found(Verdict.PASS, reason)
     if outside or (row.firm and fact.confidence is not Confidence.SECONDARY):
-        return Finding(row.name, Verdict.FAIL, reason)
+        return found(Verdict.FAIL, reason)
     why = "only a third party states it" if row.firm else "the driver decides what it counts"
-    return Finding(row.name, Verdict.UNVERIFIED, f"{reason}; {why}")
+    return found(Verdict.UNVERIFIED, f"{reason}; {why}")
 
 
-def _each(field: str, unit: str) -> Callable[[Subject, Fact], tuple[bool, str]]:
+def _each(field: str, unit: str) -> Callable[[Subject, Fact], Held]:
     """Equal; where the unit is a pair of compute units, the figure of one of them agrees too."""
 
-    def judge(subject: Subject, fact: Fact) -> tuple[bool, str]:
+    def judge(subject: Subject, fact: Fact) -> Held:
+        held = _same(field, unit)(subject, fact)
+        if subject.counts_pairs and 2 * held.value == _number(fact):
+            wanted = partial(exactly, held.value, unit=unit)
+            words = f"{held.words}, of one compute unit of two"
+            return held._replace(agrees=True, words=words, wanted=wanted)
+        return held
+
+    return judge
+
+
+def _same(field: str, unit: str) -> Callable[[Subject, Fact], Held]:
+    def judge(subject: Subject, fact: Fact) -> Held:
         found, stated = subject.reported[field], _number(fact)
         words = f"{stated:g} {unit}, the device reports {found:g}"
-        if subject.counts_pairs and 2 * found == stated:
-            return True, f"{words}, of one compute unit of two"
-        return found == stated, words
+        return Held(found == stated, words, found, unit, partial(exactly, stated, unit=unit))
 
     return judge
 
 
-def _same(field: str, unit: str) -> Callable[[Subject, Fact], tuple[bool, str]]:
-    def judge(subject: Subject, fact: Fact) -> tuple[bool, str]:
-        found, stated = subject.reported[field], _number(fact)
-        return found == stated, f"{stated:g} {unit}, the device reports {found:g}"
-
-    return judge
-
-
-def _units(subject: Subject, fact: Fact) -> tuple[bool, str]:
+def _units(subject: Subject, fact: Fact) -> Held:
     """Equal; HIP counts compute units instead of pairs with GPU_ENABLE_WGP_MODE=0."""
     found = subject.reported["multi_processor_count"]
     stated = _number(fact) / (subject.parts or 1)
-    words = f"{stated:g} {fact.unit}, the device reports {found:g}"
+    unit = fact.unit or "1"
+    words = f"{stated:g} {unit}, the device reports {found:g}"
     if subject.counts_pairs and found == 2 * stated:
-        return True, f"{words}, counted as compute units"
-    return found == stated, words
+        words, stated = f"{words}, counted as compute units", found
+    return Held(found == stated, words, found, unit, partial(exactly, stated, unit=unit))
 
 
-def _memory(subject: Subject, fact: Fact) -> tuple[bool, str]:
+def _memory(subject: Subject, fact: Fact) -> Held:
     """What devices report less what a driver keeps; else what fits the size that is sold."""
     parts, found = subject.parts or 1, subject.reported["total_memory"]
     says = f"the device reports {found / _GIB:.1f} GiB"
     if fact.key == "memory.reported":
         most = _number(fact) / parts
         words = f"{most / _GIB:.1f} GiB, of which a driver keeps up to {KEPT_BY_DRIVER:.0%}, {says}"
-        return (1 - KEPT_BY_DRIVER) * most <= found <= most, words
+        agrees = (1 - KEPT_BY_DRIVER) * most <= found <= most
+
+        def wanted(source: str) -> Mapping[str, Any]:
+            return {**exactly(most, source, "B"), "lower": -KEPT_BY_DRIVER}
+
+        return Held(agrees, words, found, "B", wanted)
     sold = fact.value if isinstance(fact.value, tuple) else (fact.value,)
     agrees = any(fits_sold(found * parts, float(each)) for each in sold)
-    return agrees, f"{' or '.join(f'{each} GB' for each in sold)}, {says}"
+    words = f"{' or '.join(f'{each} GB' for each in sold)}, {says}"
+    # the size that the device has, or else is nearest to
+    size = min(sold, key=lambda each: abs(float(each) * 1e9 / parts - found))
+    return Held(agrees, words, found, "B", partial(_about_sold, float(size) * 1e9 / parts))
 
 
-def _l2(subject: Subject, fact: Fact) -> tuple[bool, str]:
+def _about_sold(size: float, source: str) -> Mapping[str, Any]:
+    """The bounds of ``fits_sold``, as fractions of the size in GB of 1e9 bytes."""
+    return {**exactly(size, source, "B"), "lower": -0.15, "upper": 1.01 * _GIB / 1e9 - 1}
+
+
+def _l2(subject: Subject, fact: Fact) -> Held:
     """The cache of a chiplet where the GPU has several, as HIP reports it, else all of it."""
-    found = subject.reported["L2_cache_size"] / _MIB
-    return found == _number(fact), f"{fact.value} MiB, the device reports {found:g}"
+    found, stated = subject.reported["L2_cache_size"], _number(fact)
+    words = f"{fact.value} MiB, the device reports {found / _MIB:g}"
+    wanted = partial(exactly, stated * _MIB, unit="B")
+    return Held(found == stated * _MIB, words, found, "B", wanted)
 
 
-def _bandwidth(subject: Subject, fact: Fact) -> tuple[bool, str]:
+def _bandwidth(subject: Subject, fact: Fact) -> Held:
     """Bus width times clock times transfers, which are the driver's to choose."""
     stated, width = _number(fact), subject.reported["memory_bus_width"]
     mhz = subject.reported["memory_clock_rate"] / 1000
     rates = [width / 8 * mhz * each / 1000 for each in _TRANSFERS_A_CLOCK]
-    agrees = any(abs(rate - stated) <= _BANDWIDTH_TOLERANCE * stated for rate in rates)
-    return agrees, f"{stated:g} GB/s, the device reports a bus of {width:g} bit at {mhz:g} MHz"
+    nearest = min(rates, key=lambda rate: abs(rate - stated))
+    agrees = abs(nearest - stated) <= _BANDWIDTH_TOLERANCE * stated
+    words = f"{stated:g} GB/s, the device reports a bus of {width:g} bit at {mhz:g} MHz"
+    wanted = partial(within, stated, _BANDWIDTH_TOLERANCE, unit="GB/s")
+    return Held(agrees, words, nearest, "GB/s", wanted)
 
 
-def _clock(subject: Subject, fact: Fact) -> tuple[bool, str]:
+def _clock(subject: Subject, fact: Fact) -> Held:
     """The highest clock is at least the one of the peaks."""
-    found = subject.reported["clock_rate"] / 1000
-    return found >= _number(fact), f"peaks at {fact.value} MHz, the device reports {found:g} MHz"
+    found, stated = subject.reported["clock_rate"] / 1000, _number(fact)
+    words = f"peaks at {fact.value} MHz, the device reports {found:g} MHz"
+    return Held(found >= stated, words, found, "MHz", partial(at_least, stated, unit="MHz"))
 
 
 def _number(fact: Fact) -> float:

@@ -12,7 +12,7 @@ from portagpu.bringup.gates import Gate, load_gates
 from portagpu.contents import check_installation
 from portagpu.inventory.sources import Live
 from portagpu.registry import plugin, resolve
-from portagpu.results import Result, Run, Verdict, fold, new_run
+from portagpu.results import Result, Run, Verdict, new_run, verdict_of
 from portagpu.target import load_target
 from portagpu.world import Ranks
 
@@ -62,17 +62,6 @@ class Progress:
 
     def end(self) -> None:
         """Nothing more will be told: the run is over or was interrupted."""
-
-
-def verdict_of(results: Sequence[Result]) -> Verdict:
-    """A gate's verdict: the fold of its results, or what they all are where none was judged."""
-    verdicts = {result.verdict for result in results}
-    for unjudged in (Verdict.SKIP, Verdict.UNVERIFIED):
-        if verdicts == {unjudged}:
-            return unjudged
-    if verdicts == {Verdict.SKIP, Verdict.UNVERIFIED}:
-        return Verdict.UNVERIFIED
-    return fold(verdicts)
 
 
 def bringup(

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from portagpu.cli._tables import VERDICT, reasons, show, some
-from portagpu.results import bounds
+from portagpu.expectations import expected_in_words, value_in_words
+from portagpu.units import size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from rich.console import Console
 
     from portagpu.results import Result, Run
 
-HEAD: Final = ("measure", "shape", "median", "spread", "unit", VERDICT, "expected")
+HEAD: Final = ("measure", "shape", "median", "spread", VERDICT)
+"""Within 80 columns; what is expected stands below the table."""
 _RIGHT: Final = frozenset({"median", "spread"})
 _NAMED: Final = 3
 
@@ -25,16 +27,15 @@ def rows(run: Run) -> list[tuple[str, ...]]:
 
 
 def _row(result: Result) -> tuple[str, ...]:
-    name = result.id if result.device is None else f"{result.id} on {result.device}"
-    return (
-        name,
-        shape(result.shape),
-        "-" if result.value is None else f"{result.value:.4g}",
-        "-" if result.spread is None else f"± {result.spread:.2g}",
-        result.unit or "",
-        str(result.verdict),
-        "-" if result.expected is None else _expected(result.expected),
-    )
+    median = value_in_words(result.value, result.unit) or "-"
+    spread = "-"
+    if result.spread is not None and isinstance(result.value, int | float) and result.value:
+        spread = f"± {result.spread / abs(result.value):.0%}"
+    return (_named(result), shape(result.shape), median, spread, str(result.verdict))
+
+
+def _named(result: Result) -> str:
+    return result.id if result.device is None else f"{result.id} on {result.device}"
 
 
 def shape(value: Any) -> str:
@@ -45,26 +46,10 @@ def shape(value: Any) -> str:
         return "x".join(str(part) for part in value)
     if {"m", "n", "k"} <= value.keys():
         return f"{value['m']}x{value['n']}x{value['k']}"
-    parts = [_size(value[key]) for key in ("array_bytes", "bytes") if key in value]
+    parts = [size(value[key]) for key in ("array_bytes", "bytes") if key in value]
     if "ranks" in value:
         parts.append("1 rank" if value["ranks"] == 1 else f"{value['ranks']} ranks")
     return ", ".join(parts)
-
-
-def _size(count: int) -> str:
-    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= scale:
-            return f"{count / scale:.4g} {unit}"
-    return f"{count} B"
-
-
-def _expected(expected: Mapping[str, Any]) -> str:
-    low, high = bounds(expected)
-    if low is None or high is None:
-        bound = f">= {low:.4g}" if low is not None else f"<= {high:.4g}"
-    else:
-        bound = f"{low:.4g} to {high:.4g}"
-    return f"{bound} ({expected['source']})"
 
 
 def show_table(run: Run, console: Console | None, stream: TextIO) -> None:
@@ -73,13 +58,21 @@ def show_table(run: Run, console: Console | None, stream: TextIO) -> None:
 
 
 def notes(run: Run) -> list[str]:
-    """What the table leaves out: reasons, what measures do not show, and how they were timed."""
-    lines = reasons(run.results, lambda each: each.id, _NAMED)
+    """What the table leaves out: reasons, what measures do not show, what is expected of them, and
+    how they were timed. Failures are told by themselves."""
+    open_ = [result for result in run.results if not result.failed]
+    lines = reasons(open_, lambda each: each.id, _NAMED)
     shown: dict[str, list[str]] = {}
     for result in run.results:
         if result.does_not_show and result.value is not None:
             shown.setdefault(result.does_not_show, []).append(result.id)
     lines += [f"does not show: {some(ids, _NAMED)}: {text}" for text, ids in shown.items()]
+    lines += [
+        f"expected: {_named(result)}: {expected_in_words(result.expected)} "
+        f"({result.expected['source']})"
+        for result in run.results
+        if result.expected is not None and not result.failed
+    ]
     return lines + _timing(run.results)
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from typing import IO, TYPE_CHECKING, Any
 
 from portagpu.bringup import Progress
-from portagpu.bringup.run import verdict_of
 from portagpu.errors import OutputError
 from portagpu.files import is_special, remove_file
-from portagpu.results import Run, Verdict
+from portagpu.results import Run, Verdict, verdict_of
+from portagpu.wording import headline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,40 +85,6 @@ class Files:
 def view(console: Console | None, stream: IO[str], files: Files) -> Progress:
     """A live checklist on a terminal, plain lines elsewhere."""
     return Plain(stream, files) if console is None else Live(console, files)
-
-
-_WORDS = {
-    Verdict.ERROR: "broke",
-    Verdict.FAIL: "failed",
-    Verdict.INCONCLUSIVE: "not judged",
-    Verdict.PASS: "passed",
-    Verdict.UNVERIFIED: "unverified",
-    Verdict.SKIP: "skipped",
-}
-
-
-def headline(results: Sequence[Result]) -> str:
-    """One line for a gate: its first failure or what was not judged, and how much was."""
-    if len(results) == 1:
-        return _said(results[0])
-    shown = None
-    for verdict in (Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE):
-        shown = shown or next((each for each in results if each.verdict is verdict), None)
-    counts = Counter(result.verdict for result in results)
-    if shown is not None:
-        counts[shown.verdict] -= 1
-    listed = ", ".join(
-        f"{count} {'more ' if shown and verdict is shown.verdict else ''}{word}"
-        for verdict, word in _WORDS.items()
-        if (count := counts[verdict])
-    )
-    return listed if shown is None else f"{_said(shown)} ({listed})"
-
-
-def _said(result: Result) -> str:
-    """The reason, behind the device's name where it does not begin with it."""
-    named = result.device is None or result.reason.startswith(result.device)
-    return result.reason if named else f"{result.device}: {result.reason}"
 
 
 def replayed(run: Run) -> list[str]:

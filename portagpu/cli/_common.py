@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 
@@ -14,7 +16,7 @@ from portagpu.files import check_writable, is_special, write_atomic
 from portagpu.result_schema import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
@@ -87,13 +89,29 @@ def begin_outputs(run: Run, json_to: str | None, junit: str | None = None) -> No
             write(path)
 
 
+def say(lines: Sequence[str], stream: IO[str]) -> None:
+    """Print ``lines``; on a terminal they are broken between words, and the rest is indented."""
+    columns = shutil.get_terminal_size().columns if terminal(stream) is not None else 0
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        if columns > 40 and len(line) > columns:
+            line = textwrap.fill(
+                line,
+                columns,
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        click.echo(line, file=stream)
+
+
 def results_line(run: Run) -> str:
     """ "12 results in 3.4 s"."""
     count = len(run.results)
     return f"{count} result{'' if count == 1 else 's'} in {run.info.duration_s:.1f} s"
 
 
-def terminal(stream: TextIO | None = None) -> Console | None:
+def terminal(stream: IO[str] | None = None) -> Console | None:
     """A rich console where ``stream`` is a terminal that moves its cursor, else None.
 
     rich itself leaves colours out where NO_COLOR is set.

@@ -8,9 +8,9 @@ from statistics import median
 from typing import Any, Final
 
 from portagpu.cli._infogpus import gpu_rows
-from portagpu.cli._sizes import UNKNOWN, count, size
 from portagpu.host.tree import format_cpu_list
 from portagpu.result_schema import printable
+from portagpu.units import UNKNOWN, count, size
 from portagpu.visible import shown
 
 _EMPTY: Final = "set and empty"

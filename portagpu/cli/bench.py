@@ -15,6 +15,7 @@ from portagpu.cli._common import (
     json_option,
     require_torch,
     results_line,
+    say,
     terminal,
 )
 
@@ -147,9 +148,10 @@ def _measure(
 
 def _show(run: Run, json_to: str | None) -> None:
     from portagpu.cli._benchtext import notes, show_table
+    from portagpu.wording import failures_text
 
     stream = human_stream(json_to)
     if run.results:
         show_table(run, terminal(stream), stream)
-    lines = ["", *notes(run), results_line(run)]
-    click.echo("\n".join([*lines, run.summary_line()]), file=stream)
+    lines = ["", *notes(run), "", *failures_text(run.results), results_line(run)]
+    say([*lines, run.summary_line()], stream)

@@ -14,9 +14,11 @@ from portagpu.cli._common import (
     human_stream,
     json_option,
     require_torch,
+    say,
     terminal,
 )
 from portagpu.errors import BundleError
+from portagpu.wording import failures_text
 
 if TYPE_CHECKING:
     from portagpu.cli._bringup_view import Files
@@ -116,7 +118,7 @@ def bundle_line(run: Run, effort: str, folder: Path) -> str:
 
 def _finish(run: Run, files: Files, json_to: str | None, stream: IO[str]) -> None:
     """The verdict first, then the files: a disk that is full must not hide what was found."""
-    click.echo(f"\n{run.summary_line()}", file=stream)
+    say(["", *failures_text(run.results), run.summary_line()], stream)
     if json_to == STDOUT:
         run.dump(sys.stdout)
     for path in files.write(run):

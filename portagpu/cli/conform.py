@@ -17,6 +17,7 @@ from portagpu.cli._common import (
     json_option,
     require_torch,
     results_line,
+    say,
     terminal,
     write_json,
 )
@@ -241,7 +242,7 @@ class _Session:
                 interrupted = True
         run = self._finish(run, interrupted)
         # the summary first: it must not be lost with a file that cannot be written
-        click.echo(summary(run, self.machines), file=human_stream(self.json_to))
+        say(summary(run, self.machines).split("\n"), human_stream(self.json_to))
         if self.json_to is not None and self.json_to != STDOUT:
             run.write_json(self.json_to)
         elif self.json_to == STDOUT:
@@ -292,22 +293,24 @@ def _where(machines: Sequence[Machine]) -> str:
 
 
 def summary(run: Run, machines: Sequence[Machine]) -> str:
-    """Failing sentences first, then what was not judged, the areas, and the verdict."""
+    """What was not judged, the areas, every failure, and the verdict."""
     from portagpu.result_schema import printable
     from portagpu.results import Verdict
+    from portagpu.wording import failures_text
 
     parts = []
-    for title, verdicts in (
-        ("Failed", (Verdict.FAIL, Verdict.ERROR)),
-        ("Not judged", (Verdict.INCONCLUSIVE,)),
-        ("Unverified", (Verdict.UNVERIFIED,)),
-        ("Skipped", (Verdict.SKIP,)),
+    for title, verdict in (
+        ("Not judged", Verdict.INCONCLUSIVE),
+        ("Unverified", Verdict.UNVERIFIED),
+        ("Skipped", Verdict.SKIP),
     ):
-        lines = _sentences([each for each in run.results if each.verdict in verdicts])
+        lines = _sentences([each for each in run.results if each.verdict is verdict])
         if lines:
             parts.append("\n".join([f"{title}:", *lines]))
     if run.results:
         parts.append("\n".join(_areas(run)))
+    if failures := failures_text(run.results):
+        parts.append("\n".join(failures).rstrip())
     where = printable(_where(machines))
     counts = f"{results_line(run)} {where}".rstrip()
     parts.append(f"{counts}\n{run.summary_line()}")

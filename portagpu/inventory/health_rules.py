@@ -13,7 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.peers import LEAST, peers
+from portagpu.bench.peers import LEAST, alike, peers
+from portagpu.expectations import at_least, at_most, exactly
 from portagpu.inventory.judge_alike import key_of, product_of
 from portagpu.inventory.model import Memory, State
 from portagpu.verdicts import Verdict
@@ -31,16 +32,22 @@ _WATT: Final = 1.0
 """Power limits are set in whole watts: a smaller difference is none."""
 _LIMITS: Final = ("max-operating", "slowdown", "critical", "shutdown")
 _UNRESERVED: Final = "unreservable"
+_ANSWERS: Final = exactly("answers and asks for nothing", "the vendor's tool")
+_NOT_PENDING: Final = exactly("nothing", "memory that waits for a reset")
+_REPAIRED: Final = exactly("every row remapped", "docs/health.md")
+_NOT_SLOWED: Final = exactly("no fault", "reasons that slow the clocks")
+_NO_ERROR: Final = exactly(0, "docs/health.md")
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a rule sees of one GPU; ``value`` is in ``unit``."""
+    """What a rule sees of one GPU; ``value`` is in ``unit``, and was held against ``expected``."""
 
     verdict: Verdict
     reason: str = ""
-    value: float | None = None
+    value: float | str | None = None
     unit: str | None = None
+    expected: Mapping[str, Any] | None = None
 
 
 @cache
@@ -52,9 +59,11 @@ def terms() -> Mapping[str, Any]:
 def answers(gpu: Gpu) -> Seen | None:
     """Whether the GPU answers and asks for nothing; None where nothing of its health is known."""
     if gpu.state.error is not None:
-        return Seen(Verdict.FAIL, f"does not answer ({gpu.state.error}): restart the machine")
+        reason = f"does not answer ({gpu.state.error}): restart the machine"
+        return Seen(Verdict.FAIL, reason, gpu.state.error, expected=_ANSWERS)
     if gpu.state.recovery is not None:
-        return Seen(Verdict.FAIL, f"asks for: {gpu.state.recovery}")
+        reason = f"asks for: {gpu.state.recovery}"
+        return Seen(Verdict.FAIL, reason, gpu.state.recovery, expected=_ANSWERS)
     nothing = gpu.memory == Memory() and gpu.state == State() and gpu.pcie.replays is None
     return None if nothing else Seen(Verdict.PASS)
 
@@ -65,12 +74,17 @@ def ecc(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
     if on is None:
         return None
     wanted = target.value("memory.ecc") if target is not None else None
+    delivered = exactly(str(wanted), f"{target.id}: memory.ecc") if target and wanted else None
     if on:
-        return Seen(Verdict.PASS)
+        # on is never worse than what is delivered
+        expected = delivered if wanted == "on" else None
+        return Seen(Verdict.PASS, value="on", expected=expected)
     if wanted == "on":
-        return Seen(Verdict.FAIL, "ECC is off: turn it on and restart the machine")
+        reason = "ECC is off: turn it on and restart the machine"
+        return Seen(Verdict.FAIL, reason, "off", expected=delivered)
     if wanted == "off":
-        return Seen(Verdict.PASS, "ECC is off, as the product is delivered")
+        reason = "ECC is off, as the product is delivered"
+        return Seen(Verdict.PASS, reason, "off", expected=delivered)
     return Seen(Verdict.UNVERIFIED, "ECC is off: errors in its memory are not seen")
 
 
@@ -85,7 +99,7 @@ def uncorrected(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | 
         return None
     count = max(count, *blocks.values()) if blocks else count
     if not count:
-        return Seen(Verdict.PASS, value=0, unit="1")
+        return Seen(Verdict.PASS, value=0, unit="1", expected=_NO_ERROR)
     where = ", ".join(f"{name} {number}" for name, number in blocks.items())
     return Seen(
         Verdict.FAIL,
@@ -93,6 +107,7 @@ def uncorrected(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | 
         "reset the GPU, test its memory, and replace it if they return",
         count,
         "1",
+        _NO_ERROR,
     )
 
 
@@ -117,7 +132,9 @@ def corrected(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | No
         return Seen(Verdict.UNVERIFIED, reason, count, "1")
     if any(each.name == key_of(gpu) and each.relative > 0 for each in compared.outliers):
         reason = f"{count} corrected errors since the driver was loaded, {compared.median:g} at "
-        return Seen(Verdict.UNVERIFIED, f"{reason}the median of its peers: watch it", count, "1")
+        reason = f"{reason}the median of its peers: watch it"
+        return Seen(Verdict.UNVERIFIED, reason, count, "1", alike(compared, "1"))
+    # of peers that differ by little either side is well
     return Seen(Verdict.PASS, f"{count} corrected errors", count, "1")
 
 
@@ -137,8 +154,9 @@ def pending(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None
     if gpu.memory.pending is None:
         return None
     if gpu.memory.pending:
-        return Seen(Verdict.FAIL, "bad memory waits to be taken out of use: reset the GPU")
-    return Seen(Verdict.PASS)
+        reason = "bad memory waits to be taken out of use: reset the GPU"
+        return Seen(Verdict.FAIL, reason, "pending", expected=_NOT_PENDING)
+    return Seen(Verdict.PASS, value="nothing", expected=_NOT_PENDING)
 
 
 def remapping(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
@@ -146,16 +164,18 @@ def remapping(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | No
     memory = gpu.memory
     rows = memory.remapped_rows.get("uncorrectable")
     if memory.beyond_repair:
-        return Seen(Verdict.FAIL, "states that its memory is beyond repair: replace the GPU")
+        reason = "states that its memory is beyond repair: replace the GPU"
+        return Seen(Verdict.FAIL, reason, "beyond repair", expected=_REPAIRED)
     if memory.remap_failed:
-        return Seen(Verdict.FAIL, "a row could not be remapped: replace the GPU", rows, "1")
+        reason = "a row could not be remapped: replace the GPU"
+        return Seen(Verdict.FAIL, reason, "a row could not be remapped", expected=_REPAIRED)
     limit = terms()["rows"].get(gpu.vendor, {}).get("limit")
     if rows is not None and limit is not None and rows >= limit:
         reason = f"{rows} rows are remapped, and the GPU has {limit} for it: replace the GPU"
-        return Seen(Verdict.FAIL, reason, rows, "1")
+        return Seen(Verdict.FAIL, reason, rows, "1", at_most(limit - 1, "docs/health.md"))
     if memory.exhausted_banks:
         reason = f"{memory.exhausted_banks} banks have no spare row left: watch it"
-        return Seen(Verdict.UNVERIFIED, reason, memory.exhausted_banks, "1")
+        return Seen(Verdict.UNVERIFIED, reason, memory.exhausted_banks, "1", _NO_ERROR)
     if memory.remap_failed is None and memory.beyond_repair is None:
         return None
     return Seen(Verdict.PASS, f"{rows} rows are remapped" if rows else "", rows, "1")
@@ -172,9 +192,10 @@ def pages(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
     if limit is None and "limit_bytes" in limits and gpu.memory_bytes:
         limit = gpu.memory_bytes // limits["limit_bytes"]
     causes = ", ".join(f"{name} {number}" for name, number in retired.items() if number)
+    expected = at_most(max(limit - 1, 0), "docs/health.md") if limit is not None else None
     if limit is not None and count >= limit:
         reason = f"{count} pages are retired ({causes}), and {limit} are the limit: replace the GPU"
-        return Seen(Verdict.FAIL, reason, count, "1")
+        return Seen(Verdict.FAIL, reason, count, "1", expected)
     if retired.get(_UNRESERVED):
         reason = f"{retired[_UNRESERVED]} bad pages could not be taken out of use: reset the GPU"
         return Seen(Verdict.UNVERIFIED, reason, count, "1")
@@ -185,7 +206,8 @@ def pages(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
     if count and limit is None:
         reason = f"{count} pages are retired ({causes}), and no limit is known"
         return Seen(Verdict.UNVERIFIED, reason, count, "1")
-    return Seen(Verdict.PASS, f"{count} pages are retired" if count else "", count, "1")
+    reason = f"{count} pages are retired" if count else ""
+    return Seen(Verdict.PASS, reason, count, "1", expected)
 
 
 def replays(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
@@ -193,10 +215,11 @@ def replays(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None
     count, limit = gpu.pcie.replays, terms()["replays"]["per_minute"]
     if count is None:
         return None
+    expected = at_most(limit, "docs/health.md")
     if count <= limit:
-        return Seen(Verdict.PASS, f"{count} since the counter began", count, "1")
+        return Seen(Verdict.PASS, f"{count} since the counter began", count, "1", expected)
     reason = f"{count} packets were sent again since the counter began; vendors allow {limit} a "
-    return Seen(Verdict.UNVERIFIED, f"{reason}minute: see whether it grows", count, "1")
+    return Seen(Verdict.UNVERIFIED, f"{reason}minute: see whether it grows", count, "1", expected)
 
 
 def throttling(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
@@ -209,10 +232,12 @@ def throttling(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | N
     faults = [r for r in active if r not in unknown and kinds[words[r.lower()]]["fault"]]
     if faults:
         action = kinds[words[faults[0].lower()]]["action"]
-        return Seen(Verdict.FAIL, f"slowed by {', '.join(faults)}: {action}")
+        value = ", ".join(faults)
+        return Seen(Verdict.FAIL, f"slowed by {value}: {action}", value, expected=_NOT_SLOWED)
     if unknown:
         return Seen(Verdict.UNVERIFIED, f"slowed by {', '.join(unknown)}, of no known kind")
-    return Seen(Verdict.PASS, f"slowed by {', '.join(active)}, as designed" if active else "")
+    reason = f"slowed by {', '.join(active)}, as designed" if active else ""
+    return Seen(Verdict.PASS, reason, "no fault", expected=_NOT_SLOWED)
 
 
 def temperature(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
@@ -231,7 +256,8 @@ def _temperatures(gpu: Gpu) -> Iterable[Seen | None]:
     state = gpu.state
     if state.margin_c is not None and math.isfinite(state.margin_c):
         what = f"{state.margin_c:g} °C are left until it slows down"
-        yield _near(state.margin_c, what, "it is too hot, and slows down", state.margin_c)
+        least = at_least(0, "the margin that the GPU states", "°C")
+        yield _near(state.margin_c, what, "it is too hot, and slows down", state.margin_c, least)
     for name, value in state.temperatures_c.items():
         prefix = terms()["sensors"].get(name)
         limits = {what: state.limits_c.get(f"{prefix}{what}") for what in _LIMITS}
@@ -241,15 +267,16 @@ def _temperatures(gpu: Gpu) -> Iterable[Seen | None]:
         reached = [what for what, at in known.items() if value >= at]
         what = reached[-1] if reached else min(known, key=lambda each: known[each])
         told = f"{name} is at {value:g} °C, and its limit ({what}) at {known[what]:g} °C"
-        yield _near(known[what] - value, told, told, value)
+        most = at_most(known[what], f"the limit ({what}) that the GPU states", "°C")
+        yield _near(known[what] - value, told, told, value, most)
 
 
-def _near(left: float, near: str, over: str, value: float) -> Seen:
+def _near(left: float, near: str, over: str, value: float, expected: Mapping[str, Any]) -> Seen:
     if left <= 0:
-        return Seen(Verdict.FAIL, f"{over}: check the cooling", value, "°C")
+        return Seen(Verdict.FAIL, f"{over}: check the cooling", value, "°C", expected)
     if left < _NEAR_C:
-        return Seen(Verdict.UNVERIFIED, f"{near}: check the cooling", value, "°C")
-    return Seen(Verdict.PASS, near, value, "°C")
+        return Seen(Verdict.UNVERIFIED, f"{near}: check the cooling", value, "°C", expected)
+    return Seen(Verdict.PASS, near, value, "°C", expected)
 
 
 def power_limit(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
@@ -259,7 +286,9 @@ def power_limit(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | 
     # a die that shares its package's limit states 0
     if wanted is None or not limit or limit < 0:
         return None
+    assert target is not None  # noqa: S101 - it states what is wanted
+    expected = at_least(wanted, f"{target.id}: power.limit", "W")
     if limit < wanted - _WATT:
         reason = f"may draw {limit:g} W, and the product {wanted:g} W: it will be slower"
-        return Seen(Verdict.UNVERIFIED, reason, limit, "W")
-    return Seen(Verdict.PASS, f"{limit:g} W", limit, "W")
+        return Seen(Verdict.UNVERIFIED, reason, limit, "W", expected)
+    return Seen(Verdict.PASS, f"{limit:g} W", limit, "W", expected)

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.expectations import exactly
 from portagpu.inventory.judged import Judged
 from portagpu.verdicts import Verdict
 
@@ -118,7 +119,8 @@ def judge_alike(gpus: Sequence[Gpu]) -> Iterator[Judged]:
     yield from found
     if compared and not found:
         what = ", ".join(dict.fromkeys(compared))
-        yield Judged("peers", Verdict.PASS, None, f"{len(gpus)} GPUs are alike: {what}")
+        reason, none = f"{len(gpus)} GPUs are alike: {what}", exactly(0, "differences of peers")
+        yield Judged("peers", Verdict.PASS, None, reason, 0, "1", none)
 
 
 def _differences(trait: _Trait, gpus: Sequence[Gpu], compared: list[str]) -> Iterator[Judged]:
@@ -153,4 +155,11 @@ def _differences(trait: _Trait, gpus: Sequence[Gpu], compared: list[str]) -> Ite
         if not trait.same(usual, value):
             reason = f"{key_of(gpu)}: {trait.what} {trait.shown(value)}"
             reason += f", {alike[usual]} peers {trait.shown(usual)}"
-            yield Judged("peers", trait.verdict, key_of(gpu), reason)
+            yield Judged(
+                "peers",
+                trait.verdict,
+                key_of(gpu),
+                reason,
+                f"{trait.what} {trait.shown(value)}",
+                expected=exactly(f"{trait.what} {trait.shown(usual)}", "what most peers have"),
+            )

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from portagpu.advice import severity_of_event
+from portagpu.expectations import exactly
 from portagpu.inventory.health_rules import (
     Seen,
     answers,
@@ -94,7 +96,7 @@ def _answers(able: Sequence[Gpu], silent: Sequence[Gpu]) -> Iterator[Judged]:
         seen = answers(gpu)
         if seen is not None and seen.verdict is not Verdict.PASS:
             bad += 1
-            yield Judged("answers", seen.verdict, key_of(gpu), f"{key_of(gpu)} {seen.reason}")
+            yield _of(seen, "answers", key_of(gpu), f"{key_of(gpu)} {seen.reason}")
     if silent:
         reason = f"no source states any value of the health of {_and_more(silent)}"
         yield Judged("answers", Verdict.INCONCLUSIVE, key_of(silent[0]), reason)
@@ -108,14 +110,12 @@ def _apply(rule: _Rule, gpus: Sequence[Gpu], target: Target | None) -> Iterator[
     known = {key: found for key, found in seen.items() if found is not None}
     for key, found in known.items():
         if found.verdict is Verdict.FAIL:
-            yield Judged(
-                rule.name, Verdict.FAIL, key, f"{key}: {found.reason}", found.value, found.unit
-            )
+            yield _of(found, rule.name, key, f"{key}: {found.reason}")
     doubtful = {key: f for key, f in known.items() if f.verdict is Verdict.UNVERIFIED}
     for key, found in list(doubtful.items())[:1]:
         more = f" (and {len(doubtful) - 1} more)" if len(doubtful) > 1 else ""
         reason = f"{key}{more}: {found.reason}"
-        yield Judged(rule.name, Verdict.UNVERIFIED, key, reason, found.value, found.unit)
+        yield _of(found, rule.name, key, reason)
     missing = [gpu for gpu in gpus if seen[key_of(gpu)] is None]
     claimed = rule.claim is not None and _claims(target, rule.claim)
     stating = {product_of(gpu) for gpu in gpus if seen[key_of(gpu)] is not None}
@@ -131,6 +131,10 @@ def _apply(rule: _Rule, gpus: Sequence[Gpu], target: Target | None) -> Iterator[
         yield Judged(rule.name, Verdict.PASS, None, f"{rule.good}: {of}{detail}")
 
 
+def _of(seen: Seen, name: str, device: str, reason: str) -> Judged:
+    return Judged(name, seen.verdict, device, reason, seen.value, seen.unit, seen.expected)
+
+
 def _claims(target: Target | None, fact: str) -> bool:
     """Whether the target has what GPUs then state: a fact that is known and not "off"."""
     return target is not None and target.value(fact) not in (None, "off")
@@ -144,7 +148,8 @@ def _events(inventory: Inventory) -> Iterator[Judged]:
     """One judgement for each kind of event of a device, with what its vendor says to do."""
     if not inventory.events and inventory.gpus:
         if KIND in inventory.kinds:
-            yield Judged("events", Verdict.PASS, None, "the kernel's log has no error of a GPU")
+            reason, none = "the kernel's log has no error of a GPU", exactly(0, "a GPU's errors")
+            yield Judged("events", Verdict.PASS, None, reason, 0, "1", none)
         else:
             reason = "no log of the kernel was read: look for errors with dmesg"
             yield Judged("events", Verdict.SKIP, None, reason)
@@ -171,4 +176,6 @@ def _events(inventory: Inventory) -> Iterator[Judged]:
             f"{pci}: {reason}" if pci else reason,
             len(events),
             "1",
+            exactly(0, "errors of a GPU in the kernel's log"),
+            severity_of_event(code, told.meaning) if fatal else None,
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from portagpu.expectations import at_most, exactly
 from portagpu.inventory.judged import Judged
 from portagpu.verdicts import Verdict
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
     from portagpu.host.edac import MemoryController
     from portagpu.host.sensors import Sensors, Temperature
+
+_NONE: Final = exactly(0, "a host in order")
 
 
 def judge_host(controllers: Sequence[MemoryController], sensors: Sensors) -> Iterator[Judged]:
@@ -33,14 +36,18 @@ def _memory(controllers: Sequence[MemoryController]) -> Iterator[Judged]:
         if each.uncorrected:
             who = _blamed(each, corrected=False)
             reason = f"{who}: {each.uncorrected} uncorrected memory errors: replace the module"
-            yield Judged("host-memory-errors", Verdict.FAIL, who, reason, each.uncorrected, "1")
+            yield Judged(
+                "host-memory-errors", Verdict.FAIL, who, reason, each.uncorrected, "1", _NONE
+            )
         elif each.corrected:
             who = _blamed(each, corrected=True)
             reason = f"{who}: {each.corrected} corrected memory errors: see whether they grow"
-            yield Judged("host-memory-errors", Verdict.UNVERIFIED, who, reason, each.corrected, "1")
+            yield Judged(
+                "host-memory-errors", Verdict.UNVERIFIED, who, reason, each.corrected, "1", _NONE
+            )
     if not bad:
         reason = f"no memory error since {len(counted)} memory controllers began to count"
-        yield Judged("host-memory-errors", Verdict.PASS, None, reason)
+        yield Judged("host-memory-errors", Verdict.PASS, None, reason, 0, "1", _NONE)
 
 
 def _blamed(controller: MemoryController, *, corrected: bool) -> str:
@@ -70,6 +77,7 @@ def _temperatures(temperatures: Sequence[Temperature]) -> Iterator[Judged]:
             f"{reason}check the cooling",
             each.celsius,
             "°C",
+            at_most(each.critical_celsius or 0.0, "the sensor's own limit", "°C"),
         )
     if not over:
         reason = f"{len(limited)} sensors are below their limits"
@@ -84,6 +92,6 @@ def _throttling(sensors: Sensors) -> Judged:
         return Judged("host-throttling", Verdict.SKIP, None, reason)
     if any(known):
         reason = f"the CPU was slowed {max(known)} times since boot by its temperature"
-        return Judged("host-throttling", Verdict.UNVERIFIED, None, reason, max(known), "1")
+        return Judged("host-throttling", Verdict.UNVERIFIED, None, reason, max(known), "1", _NONE)
     reason = "the CPU was never slowed by its temperature since boot"
-    return Judged("host-throttling", Verdict.PASS, None, reason)
+    return Judged("host-throttling", Verdict.PASS, None, reason, 0, "1", _NONE)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from portagpu.expectations import at_least, exactly
 from portagpu.inventory.judge_speeds import judge_speeds
 from portagpu.inventory.judged import Judged
 from portagpu.inventory.model import Pcie
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
     from portagpu.inventory.topology import Device, Joint, Topology
     from portagpu.target import Target
+
+_NONE_DOWN: Final = exactly(0, "links that are down")
+_ALL_JOINED: Final = exactly(0, "pairs of one hive without a link")
 
 
 def judge_links(topology: Topology, target: Target | None = None) -> Iterator[Judged]:
@@ -56,10 +60,14 @@ def _down(fabric: Sequence[Joint]) -> Iterator[Judged]:
             Verdict.FAIL,
             joint.a,
             f"{joint.down} of {of} {joint.kind} links between {joint.a} and {joint.b} are down",
+            joint.down,
+            "1",
+            _NONE_DOWN,
         )
     if not broken and known:
         total = sum(joint.count or 1 for joint in known)
-        yield Judged("links-up", Verdict.PASS, None, f"all {total} links are up")
+        reason = f"all {total} links are up"
+        yield Judged("links-up", Verdict.PASS, None, reason, 0, "1", _NONE_DOWN)
     elif not broken:
         yield Judged(
             "links-up", Verdict.INCONCLUSIVE, None, "no source states whether links are up"
@@ -121,13 +129,17 @@ def _counts(topology: Topology, fabric: Sequence[Joint], target: Target | None) 
             Verdict.FAIL,
             gpu.key,
             f"{gpu.key} has {count} {noun}, and {target.id} has {wanted}",
+            count,
+            "1",
+            at_least(wanted, f"{target.id}: link.count"),
         )
     if unknown:
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         what = f"no source states the links of {unknown[0].key}{more}"
         yield Judged("link-count", Verdict.INCONCLUSIVE, unknown[0].key, what)
     elif not short:
-        yield Judged("link-count", Verdict.PASS, None, f"each GPU has {wanted} {noun}")
+        reason, least = f"each GPU has {wanted} {noun}", at_least(wanted, target.id)
+        yield Judged("link-count", Verdict.PASS, None, reason, wanted, "1", least)
 
 
 def _hives(topology: Topology, fabric: Sequence[Joint], target: Target | None) -> Iterator[Judged]:
@@ -162,10 +174,12 @@ def _hives(topology: Topology, fabric: Sequence[Joint], target: Target | None) -
     often = Counter(key for pair in missing for key in pair)
     for a, b in missing:
         culprit = max((a, b), key=lambda key: often[key])
-        yield Judged("hive", Verdict.FAIL, culprit, f"{a} and {b} are of one hive without a link")
+        reason = f"{a} and {b} are of one hive without a link"
+        yield Judged("hive", Verdict.FAIL, culprit, reason, 1, "1", _ALL_JOINED)
     if not missing:
         size = ", ".join(str(len(group)) for group in groups)
-        yield Judged("hive", Verdict.PASS, None, f"hives of {size} GPUs are joined")
+        reason = f"hives of {size} GPUs are joined"
+        yield Judged("hive", Verdict.PASS, None, reason, 0, "1", _ALL_JOINED)
 
 
 def _pcie(gpu: Device) -> Pcie:
@@ -197,12 +211,14 @@ def _widths(topology: Topology, target: Target | None) -> Iterator[Judged]:
         able = max((w for w in (link.max_width, wanted) if w is not None), default=None)
         if link.width is not None and able is not None and link.width < able:
             by = "slot and GPU can do" if able == link.max_width else "the target has"
-            short.append((gpu.key, f"{gpu.key} runs at x{link.width}, and {by} x{able}"))
+            reason = f"{gpu.key} runs at x{link.width}, and {by} x{able}"
+            short.append((gpu.key, (reason, link.width, able)))
         elif link.width is None or able is None:
             unknown.append(gpu)
         short += _narrow_bridges(topology, gpu)
-    for key, reason in dict(short).items():
-        yield Judged("pcie-width", Verdict.FAIL, key, reason)
+    for key, (reason, width, able) in dict(short).items():
+        lanes = at_least(able, "lanes that both ends can do")
+        yield Judged("pcie-width", Verdict.FAIL, key, reason, width, "1", lanes)
     if unknown:
         what = f"no source states lanes and what they can be of {unknown[0].key}"
         if len(unknown) > 1:
@@ -212,14 +228,18 @@ def _widths(topology: Topology, target: Target | None) -> Iterator[Judged]:
         yield Judged("pcie-width", Verdict.PASS, None, "each GPU has all its lanes")
 
 
-def _narrow_bridges(topology: Topology, gpu: Device) -> Iterator[tuple[str, str]]:
-    """Bridges on a GPU's way to its CPU that run with fewer lanes than both their ends can do."""
+def _narrow_bridges(topology: Topology, gpu: Device) -> Iterator[tuple[str, tuple[str, int, int]]]:
+    """Bridges on a GPU's way to its CPU that run with fewer lanes than both their ends can do.
+
+    Each with the reason, its lanes and those that it can do.
+    """
     for key in ancestors(gpu.key, topology.parents)[1:]:
         link = topology.edges.get(key)
         able = link.extra.get("max_width", "") if link is not None else ""
         now = link.width if link is not None and able.isdecimal() else None
         if now is not None and now < int(able):
-            yield key, f"the bridge {key} above {gpu.key} runs at x{now} of x{able}"
+            reason = f"the bridge {key} above {gpu.key} runs at x{now} of x{able}"
+            yield key, (reason, now, int(able))
 
 
 def _generations(gpus: Sequence[Device], target: Target | None) -> Iterator[Judged]:
@@ -240,9 +260,9 @@ def _generations(gpus: Sequence[Device], target: Target | None) -> Iterator[Judg
         if able < needed:
             owner = "the target has" if wanted is not None else "the GPU can do"
             reason = f"slot and {gpu.key} reach generation {able}, and {owner} {needed}"
-            short.append((gpu.key, reason))
-    for key, reason in short:
-        yield Judged("pcie-generation", Verdict.FAIL, key, reason)
+            short.append((gpu.key, reason, able, at_least(needed, owner)))
+    for key, reason, found, expected in short:
+        yield Judged("pcie-generation", Verdict.FAIL, key, reason, found, "1", expected)
     if unknown:
         yield Judged(
             "pcie-generation",
@@ -283,9 +303,12 @@ def _alike(topology: Topology, fabric: Sequence[Joint]) -> Iterator[Judged]:
                 if value != usual:
                     odd += 1
                     reason = f"{gpu.key}: {what} {value}, its peers {usual}"
-                    yield Judged("peers-alike", Verdict.FAIL, gpu.key, reason)
+                    peers = exactly(f"{what} {usual}", "what most peers have")
+                    told = f"{what} {value}"
+                    yield Judged("peers-alike", Verdict.FAIL, gpu.key, reason, told, expected=peers)
     if compared and not odd:
-        yield Judged("peers-alike", Verdict.PASS, None, "GPUs of one product have the same links")
+        reason, none = "GPUs of one product have the same links", exactly(0, "unlike peers")
+        yield Judged("peers-alike", Verdict.PASS, None, reason, 0, "1", none)
     elif not compared:
         reason = "no source states links of two GPUs of one product"
         yield Judged("peers-alike", Verdict.INCONCLUSIVE, None, reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from portagpu.expectations import exactly
 from portagpu.inventory.judged import Judged
 from portagpu.verdicts import Verdict
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _SHORT: Final = 0.1
 """Sources round, and count a line code or not: an H100's 25 GB/s are 26.6 in nvidia-smi. A link
 that was trained down has half its lanes, or the rate of a generation before."""
+_ENOUGH: Final = {"lower": -_SHORT, "upper": None}
 
 
 def judge_speeds(fabric: Sequence[Joint], target: Target | None) -> Iterator[Judged]:
@@ -38,7 +40,13 @@ def judge_speeds(fabric: Sequence[Joint], target: Target | None) -> Iterator[Jud
     for joint, found in slow:
         reason = f"the {joint.kind} link between {joint.a} and {joint.b} runs at {found:g} GB/s"
         yield Judged(
-            "link-speed", Verdict.FAIL, joint.a, f"{reason}, and {target.id} has {per_link:g}"
+            "link-speed",
+            Verdict.FAIL,
+            joint.a,
+            f"{reason}, and {target.id} has {per_link:g}",
+            found,
+            "GB/s",
+            {**exactly(per_link, f"{target.id}: one link in one direction", "GB/s"), **_ENOUGH},
         )
     if known and not slow:
         reason = f"{known} links of the fabric are as fast as {target.id} has them"

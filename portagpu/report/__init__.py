@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from portagpu.bringup.gates import load_gates
+from portagpu.errors import PortagpuError
 from portagpu.files import write_atomic
 from portagpu.report import sections
 from portagpu.report.markup import Markup, tag
@@ -23,7 +25,8 @@ __all__ = ["render", "write_report"]
 
 
 def render(run: Run, *, title: str | None = None) -> str:
-    """``run`` as an HTML document: verdict and why, the run, gates, curves, numbers, checks.
+    """``run`` as an HTML document: verdict and why, contents, failures, gates, the run, curves,
+    numbers, checks.
 
     ``title`` is by default the verb, the target and the host or the recording. Whatever comes from
     the run is escaped.
@@ -41,14 +44,22 @@ def render(run: Run, *, title: str | None = None) -> str:
         tag("title", f"{run.verdict}: {title}"),
         tag("style", Markup(CSS)),
     )
+    names = sections.names(run, _gate_titles(run))
+    parts = (
+        ("Failures", sections.failed(run, names)),
+        ("Gates", sections.gates(run, names)),
+        ("Run", sections.run_card(run)),
+        ("Curves", sections.curves(run)),
+        ("Numbers", sections.numbers(run, names)),
+        ("Checks", sections.checks(run, names)),
+    )
     main = tag(
         "main",
-        sections.banner(run, title),
-        sections.run_card(run),
-        sections.gates(run),
-        sections.curves(run),
-        sections.numbers(run),
-        sections.checks(run),
+        # before what it hides, so that the style sheet can tell
+        tag("input", type="checkbox", id=sections.ONLY_FAILURES) if run.failures else None,
+        sections.banner(run, title, names),
+        sections.contents(parts, run, names),
+        *(part for _, part in parts),
         sections.footer(run),
     )
     return f"<!doctype html>\n{tag('html', head, tag('body', main), lang='en')}\n"
@@ -57,6 +68,16 @@ def render(run: Run, *, title: str | None = None) -> str:
 def write_report(run: Run, path: str | os.PathLike[str], *, title: str | None = None) -> Path:
     """Write ``render(run)`` to ``path``, whole or not at all; raises OutputError."""
     return write_atomic(path, render(run, title=title))
+
+
+def _gate_titles(run: Run) -> dict[str, str]:
+    """The titles of gates that a terminal shows; a report is written without them if need be."""
+    if not any(result.suite == "bringup" for result in run.results):
+        return {}
+    try:
+        return {gate.id: gate.title for gate in load_gates()}
+    except PortagpuError:
+        return {}
 
 
 def _title(run: Run) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from portagpu import units
 from portagpu.report import scale
 from portagpu.report.markup import Markup, join, tag
 from portagpu.report.style import CHART_CSS
@@ -75,7 +76,20 @@ def collect(results: Iterable[Result]) -> list[Chart]:
             title = curve.get("title") or _title(result.area, curve["y_label"])
             chart = charts.setdefault((result.suite, title, *axes, log), Chart(title, *axes, log))
             chart.series.append(Series(curve["series"], _points(curve)))
-    return [chart for chart in charts.values() if any(line.known for line in chart.series)]
+    drawn = [chart for chart in charts.values() if any(line.known for line in chart.series)]
+    return [_in_prefix(chart) for chart in drawn]
+
+
+def _in_prefix(chart: Chart) -> Chart:
+    """``chart`` with its values in the prefix that fits the highest; sizes stay in bytes."""
+    if chart.y_unit == "B":
+        return chart
+    factor, unit = units.scaled(max(y for s in chart.series for _, y in s.known), chart.y_unit)
+    series = [
+        Series(s.name, tuple(None if p is None else (p[0], p[1] * factor) for p in s.points))
+        for s in chart.series
+    ]
+    return replace(chart, y_unit=unit, series=series)
 
 
 def figure(chart: Chart, identifier: str) -> Markup:
@@ -129,7 +143,7 @@ def _described(chart: Chart, lines: list[Series]) -> str:
     best = max((y, line.name) for line in lines for _, y in line.known)
     return (
         f"{chart.y_label} against {chart.x_label} for {', '.join(line.name for line in lines)}."
-        f" The highest value is {scale.quantity(best[0], chart.y_unit)} ({best[1]})."
+        f" The highest value is {units.quantity(best[0], chart.y_unit)} ({best[1]})."
     )
 
 
@@ -178,12 +192,12 @@ def _axes(chart: Chart, across: Scale, up: Scale) -> Markup:
     parts = [tag("text", _axis_name(chart.y_label, chart.y_unit), x=2, y=13, class_="axis")]
     for tick in up.ticks:
         y = up(tick)
-        label = scale.size(tick) if chart.y_unit == "B" else scale.compact(tick)
+        label = units.size(tick) if chart.y_unit == "B" else scale.compact(tick)
         parts.append(tag("line", x1=LEFT, x2=RIGHT, y1=y, y2=y, class_="grid"))
         parts.append(tag("text", label, x=LEFT - 6, y=y + 4, class_="tick y"))
     for tick in across.ticks:
         x = across(tick)
-        label = scale.size(tick) if chart.x_unit == "B" else scale.compact(tick)
+        label = units.size(tick) if chart.x_unit == "B" else scale.compact(tick)
         parts.append(tag("line", x1=x, x2=x, y1=BOTTOM, y2=BOTTOM + 4, class_="mark"))
         parts.append(tag("text", label, x=x, y=BOTTOM + 17, class_="tick x"))
     middle = (LEFT + RIGHT) / 2
@@ -219,7 +233,7 @@ def _line(chart: Chart, line: Series, index: int, across: Scale, up: Scale) -> M
 
 
 def _told(chart: Chart, name: str, point: _Point) -> str:
-    x, y = scale.quantity(point[0], chart.x_unit), scale.quantity(point[1], chart.y_unit)
+    x, y = units.quantity(point[0], chart.x_unit), units.quantity(point[1], chart.y_unit)
     return f"{name}, {x}: {y}"
 
 
@@ -259,10 +273,11 @@ def _table(chart: Chart, lines: list[Series]) -> Markup:
     rows = [
         tag(
             "tr",
-            tag("th", scale.quantity(x, chart.x_unit), scope="row"),
-            *(tag("td", scale.number(c[x]) if x in c else "–", class_="n") for c in columns),
+            tag("th", units.quantity(x, chart.x_unit), scope="row"),
+            *(tag("td", units.number(c[x]) if x in c else "–", class_="n") for c in columns),
         )
         for x in xs
     ]
-    table = tag("table", tag("thead", head), tag("tbody", join(*rows)))
+    caption = tag("caption", f"{chart.title}: the values of its lines")
+    table = tag("table", caption, tag("thead", head), tag("tbody", join(*rows)))
     return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=chart.title)

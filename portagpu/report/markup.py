@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from portagpu.result_schema import UNSAFE
 
-_VOID: Final = frozenset({"meta"})
+_VOID: Final = frozenset({"input", "meta", "wbr"})
 
 
 class Markup(str):

@@ -1,4 +1,4 @@
-"""Axes: where a value lies, which ticks are round, and how numbers are written."""
+"""Axes: where a value lies, and which ticks are round."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from portagpu.units import number
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -71,54 +72,12 @@ def logarithmic(values: Sequence[float], start: float, end: float, *, base: int)
     return Scale(low, high, start, end, log=True, ticks=ticks)
 
 
-def number(value: float) -> str:
-    """Four significant digits, thousands grouped, no trailing zeros: "1,235", "0.0123"."""
-    if value == 0:
-        return "0"
-    magnitude = math.floor(math.log10(abs(value)))
-    if magnitude >= 12 or magnitude < -4:
-        return f"{value:.3g}"
-    digits = max(0, 3 - magnitude)
-    shown = f"{value:,.{digits}f}"
-    return shown.rstrip("0").rstrip(".") if digits else shown
-
-
 def compact(value: float) -> str:
     """A number short enough for a tick: "7,500", "40k", "2.5M"."""
     for least, factor, suffix in ((1e10, 1e9, "G"), (1e7, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
             return number(value / factor) + suffix
     return number(value)
-
-
-def quantity(value: float, unit: str | None) -> str:
-    """A number with its unit; bytes with binary prefixes: "64 KiB"."""
-    if unit == "B":
-        return size(value)
-    return number(value) if unit in (None, "", "1") else f"{number(value)} {unit}"
-
-
-def size(count: float) -> str:
-    """A number of bytes with the largest binary prefix that leaves at least 1: "1.5 MiB"."""
-    prefix = 0
-    while abs(count) >= 1024 and prefix < len(_BINARY) - 1:
-        count, prefix = count / 1024, prefix + 1
-    return f"{number(count)} {_BINARY[prefix]}"
-
-
-def duration(seconds: float) -> str:
-    """A time as a person reads it: "0 s", "12 ms", "3.4 s", "2 min 5 s", "1 h 0 min"."""
-    if seconds < 0.0005:
-        return "0 s"
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min"
 
 
 def _round_step(rough: float) -> float:

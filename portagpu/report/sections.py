@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
-from portagpu.report import scale
+from portagpu import units
+from portagpu.advice import severity_of
+from portagpu.expectations import expected_in_words, value_in_words
 from portagpu.report.charts import collect, figure
 from portagpu.report.markup import Child, Markup, join, tag
-from portagpu.results import bounds
-from portagpu.verdicts import FAILING, Evidence, Verdict, fold
+from portagpu.results import verdict_of
+from portagpu.verdicts import FAILING, Evidence, Verdict
+from portagpu.wording import failures, found_in_words, headline, tally, without_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -45,17 +51,58 @@ _ICONS: Final = {
 }
 
 
-def banner(run: Run, title: str) -> Markup:
-    """The verdict, why, and the first failing gate and culprit: what a reader came for."""
+ONLY_FAILURES: Final = "only-failures"
+"""The id of the check box that hides whatever did not fail, by the style sheet alone."""
+_LONG: Final = 20
+"""Of more results of an area those that passed or were skipped are folded by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What parts of the page call one another: the anchor of each result, the title of each area.
+
+    An anchor is the result's suite, id and device, so that a link to it holds in the next run.
+    """
+
+    anchors: Mapping[tuple[str, str, str | None], str]
+    titles: Mapping[str, str]
+
+    def anchor(self, result: Result) -> str:
+        return self.anchors[result.suite, result.id, result.device]
+
+    def title(self, suite: str, area: str) -> str:
+        """A gate by its title, as on a terminal; any other area by its id."""
+        return self.titles.get(area, area) if suite == "bringup" else area
+
+
+def names(run: Run, titles: Mapping[str, str]) -> Names:
+    """The names of a run's page; ``titles`` are those of gates by their id."""
+    anchors: dict[tuple[str, str, str | None], str] = {}
+    taken: set[str] = set()
+    for result in run.results:
+        where = f"@{result.device}" if result.device else ""
+        anchor = "-".join(f"{result.suite}:{result.id}{where}".split())
+        while anchor in taken:
+            anchor += "-"
+        taken.add(anchor)
+        anchors[result.suite, result.id, result.device] = anchor
+    return Names(anchors, titles)
+
+
+def banner(run: Run, title: str, names: Names) -> Markup:
+    """The verdict, why, the gravest failure and what to do: what a reader came for."""
     facts: list[tuple[str, Child]] = []
-    if failure := run.first_failure:
-        gate = "First failing gate" if failure.suite == "bringup" else "First failing area"
-        facts.append((gate, failure.area))
-        facts.append(("First failed check", _id(failure.id)))
-        facts.append(("Culprit", run.culprit or "no device named"))
-        blocked = sum(result.blocked_by is not None for result in run.results)
-        if blocked:
+    wide: list[tuple[str, Child]] = []
+    if failures := run.failures:
+        gravest = failures[0]
+        facts.append(("Gravest failure", severity_of(gravest).title))
+        href = f"#{quote(names.anchor(gravest))}"
+        facts.append(("Check", tag("a", _id(gravest.id), href=href)))
+        facts.append(("Device", gravest.device or "none named"))
+        if blocked := sum(result.blocked_by is not None for result in run.results):
             facts.append(("Blocked by a failure", f"{blocked} of {len(run.results)} checks"))
+        if run.next_step:
+            wide.append(("Next step", _with_code(run.next_step)))
     counts = [
         tag("li", badge(verdict, f"{count} {verdict}"))
         for verdict, count in run.counts.items()
@@ -65,11 +112,63 @@ def banner(run: Run, title: str) -> Markup:
         "header",
         tag("p", title, class_="about"),
         tag("h1", icon(run.verdict), str(run.verdict)),
-        tag("p", _why(run), class_="why"),
-        _facts(facts) if facts else None,
+        tag("p", tally(run.results) if run.verdict is Verdict.PASS else run.why, class_="why"),
+        _facts(facts, wide) if facts else None,
         tag("ul", *counts, class_="counts", aria_label="Results by verdict") if counts else None,
         class_=f"card verdict {run.verdict.lower()}",
     )
+
+
+def contents(sections: Sequence[tuple[str, Markup | None]], run: Run, names: Names) -> Markup:
+    """Where things are: the sections that are there, and each area of the checks."""
+    links = [
+        tag("li", tag("a", title, href=f"#{_slug(title)}")) for title, there in sections if there
+    ]
+    areas = [
+        tag("li", tag("a", names.title(suite, area), href=f"#{_slug(suite, area)}"))
+        for suite, area in _grouped(run.results)
+    ]
+    only = None
+    if run.failures:
+        only = tag("label", "only failures", for_=ONLY_FAILURES, class_="switch")
+    below = tag("ul", *areas, class_="areas", aria_label="Areas of the checks") if areas else None
+    return tag("nav", tag("ul", *links), below, only, class_="contents", aria_label="Contents")
+
+
+def failed(run: Run, names: Names) -> Markup | None:
+    """Every failure, the gravest first, in the words of the terminal; None where there is none."""
+    if not run.failures:
+        return None
+    parts: list[Markup] = []
+    for group in failures(run.results):
+        rows = []
+        for members in group.alike:
+            first = members[0]
+            value = value_in_words(first.value, first.unit)
+            told = [_link(each, names) for each in members]
+            rows.append(
+                tag(
+                    "tr",
+                    tag("th", *_lines(told), scope="row"),
+                    tag("td", badge(first.verdict), class_="verdict-cell"),
+                    tag("td", without_device(first), class_="reason"),
+                    tag("td", value or None, data_label="Found"),
+                    tag("td", *_expected(first), data_label="Expected"),
+                    class_="bad",
+                )
+            )
+        check = group.check
+        head = ("Check", "Verdict", "Reason", "Found", "Expected")
+        steps = tag(
+            "div",
+            tag("p", tag("b", "What it means: "), _with_code(check.means)) if check else None,
+            tag("p", tag("b", "Next: "), _with_code(check.do)) if check else None,
+            class_="advice",
+        )
+        table = _table(head, rows, f"Failures: {group.title}", card=False)
+        parts.append(tag("div", table, steps, class_="card failures"))
+    note = tag("p", "The gravest first. Every check is in docs/when-it-fails.md of the project.")
+    return _section("Failures", note, *parts)
 
 
 def run_card(run: Run) -> Markup:
@@ -79,7 +178,7 @@ def run_card(run: Run) -> Markup:
     facts: list[tuple[str, Child]] = [
         ("Target", info.target or "none: this hardware matches no target"),
         ("Started", info.started),
-        ("Took", scale.duration(info.duration_s)),
+        ("Took", units.duration(info.duration_s)),
         ("Run", info.id),
     ]
     if info.replay:
@@ -92,28 +191,32 @@ def run_card(run: Run) -> Markup:
         ("Versions", versions),
         ("Command", tag("code", shlex.join(info.command)) if info.command else "not recorded"),
     ]
-    return _section("Run", _facts(facts, wide, class_="card"))
+    return _section("Run", _facts(facts, wide, class_="card"), failures=False)
 
 
-def gates(run: Run) -> Markup | None:
+def gates(run: Run, names: Names) -> Markup | None:
     """The ordered gates of a bring-up, each with its verdict; None for a run without them."""
     grouped = _grouped(result for result in run.results if result.suite == "bringup")
     if not grouped:
         return None
     rows = []
-    for number, ((_, area), results) in enumerate(grouped.items(), 1):
+    for number, ((suite, area), results) in enumerate(grouped.items(), 1):
         summed_s = sum(result.duration_s for result in results)
-        took = scale.duration(run.info.area_duration_s.get(area, summed_s))
+        took = units.duration(run.info.area_duration_s.get(area, summed_s))
+        verdict = verdict_of(results)
+        title = tag("a", names.title(suite, area), href=f"#{_slug(suite, area)}")
         rows.append(
             tag(
                 "tr",
-                tag("th", f"{number}. {area}", scope="row"),
-                tag("td", badge(_folded(results)), class_="verdict-cell"),
-                tag("td", _gate_reason(results), class_="reason"),
+                tag("th", f"{number}. ", title, scope="row"),
+                tag("td", badge(verdict), class_="verdict-cell"),
+                tag("td", headline(results), class_="reason"),
                 tag("td", took, class_="n", data_label="Took"),
+                class_=_row_class(verdict),
             )
         )
-    return _section("Gates", _table(("Gate", "Verdict", "Reason", "Took"), rows))
+    head = ("Gate", "Verdict", "Reason", "Took")
+    return _section("Gates", _table(head, rows, "Gates in the order in which they ran"))
 
 
 def curves(run: Run) -> Markup | None:
@@ -122,56 +225,93 @@ def curves(run: Run) -> Markup | None:
     if not charts:
         return None
     drawn = (figure(chart, f"chart-{index}") for index, chart in enumerate(charts))
-    return _section("Curves", tag("div", *drawn, class_="charts"))
+    return _section("Curves", tag("div", *drawn, class_="charts"), failures=False)
 
 
-def numbers(run: Run) -> Markup | None:
-    """Every measure with its unit, spread, expectation and evidence; None where there is none."""
-    measured = [result for result in run.results if result.value is not None]
+def numbers(run: Run, names: Names) -> Markup | None:
+    """Every measure with its unit, spread, expectation and evidence; None where there is none.
+
+    Counts and words are no measures: they stand with their checks.
+    """
+    measured = [
+        result
+        for result in run.results
+        if isinstance(result.value, int | float) and (result.unit != "1" or result.statistic)
+    ]
     if not measured:
         return None
     limits = any(result.does_not_show for result in measured)
     rows = [
         tag(
             "tr",
-            tag("th", *_name(result), scope="row"),
+            tag("th", _link(result, names), scope="row"),
             tag("td", *_value(result), class_="n", data_label="Value"),
             tag("td", *_expected(result), data_label="Expected"),
             tag("td", badge(result.verdict), class_="verdict-cell"),
             tag("td", *_evidence(result)),
             tag("td", result.does_not_show or None, data_label="Does not show") if limits else None,
+            class_=_row_class(result.verdict),
         )
         for result in measured
     ]
     head = ["Measure", "Value", "Expected", "Verdict", "Evidence"]
-    return _section("Numbers", _table([*head, "Does not show"] if limits else head, rows))
+    head += ["Does not show"] if limits else []
+    table = _table(head, rows, "What was measured, and by what it is judged")
+    return _section("Numbers", table, failures=any(result.failed for result in measured))
 
 
-def checks(run: Run) -> Markup | None:
-    """Every result by suite and area, what failed first, its areas open; None for an empty run."""
+def checks(run: Run, names: Names) -> Markup | None:
+    """Every result by suite and area; None for an empty run.
+
+    Areas in which something failed are open. In a long area, what passed or was skipped is folded
+    by itself.
+    """
     areas = []
     for (suite, area), results in _grouped(run.results).items():
-        rows = [
-            tag(
-                "tr",
-                tag("td", badge(result.verdict), class_="verdict-cell"),
-                tag("th", *_name(result), scope="row"),
-                tag("td", _reason(result), class_="reason"),
-                tag("td", *_evidence(result)),
-                tag("td", scale.duration(result.duration_s), class_="n", data_label="Took"),
+        title = names.title(suite, area)
+        bad = any(result.failed for result in results)
+        ordered = sorted(results, key=lambda result: not result.failed)
+        told = [each for each in ordered if each.verdict not in _QUIET]
+        quiet = [each for each in ordered if each.verdict in _QUIET]
+        if len(results) <= _LONG or not told:
+            told, quiet = ordered, []
+        body = [_checks_table(told, names, f"{title}: {tally(told)}")]
+        if quiet:
+            folded = _checks_table(quiet, names, f"{title}: {tally(quiet)}")
+            body.append(
+                tag("details", tag("summary", tally(quiet)), folded, class_="quiet only-whole")
             )
-            for result in sorted(results, key=lambda result: not result.failed)
-        ]
         summary = tag(
             "summary",
-            tag("h3", f"{area} ", tag("span", f"({suite})", class_="soft")),
-            tag("span", _tally(results), class_="soft"),
-            badge(_folded(results)),
+            tag("h3", f"{title} ", tag("span", f"({suite})", class_="soft")),
+            tag("span", tally(results), class_="soft"),
+            badge(verdict_of(results)),
         )
-        table = _table(("Verdict", "Check", "Reason", "Evidence", "Took"), rows, card=False)
-        failed = any(result.failed for result in results)
-        areas.append(tag("details", summary, table, class_="card area", open=failed))
+        classes = "card area" if bad else "card area only-whole"
+        slug = _slug(suite, area)
+        areas.append(tag("details", summary, *body, class_=classes, open=bad, id=slug))
     return _section("Checks", *areas) if areas else None
+
+
+_QUIET: Final = frozenset({Verdict.PASS, Verdict.SKIP})
+
+
+def _checks_table(results: Sequence[Result], names: Names, caption: str) -> Markup:
+    rows = [
+        tag(
+            "tr",
+            tag("td", badge(result.verdict), class_="verdict-cell"),
+            tag("th", _link(result, names), scope="row"),
+            tag("td", _reason(result), class_="reason"),
+            tag("td", *_evidence(result)),
+            tag("td", units.duration(result.duration_s), class_="n", data_label="Took"),
+            class_=_row_class(result.verdict),
+            id=names.anchor(result),
+        )
+        for result in results
+    ]
+    head = ("Verdict", "Check", "Reason", "Evidence", "Took")
+    return _table(head, rows, caption, card=False)
 
 
 def footer(run: Run) -> Markup:
@@ -198,16 +338,29 @@ def badge(verdict: Verdict, words: str | None = None) -> Markup:
     return tag("span", icon(verdict), words or str(verdict), class_=f"badge {verdict.lower()}")
 
 
-def _why(run: Run) -> str:
-    if run.verdict is not Verdict.PASS:
-        return run.why
-    passed, open_ = run.counts[Verdict.PASS], run.counts[Verdict.UNVERIFIED]
-    beside = f"; {open_} measured with nothing to judge by" if open_ else ""
-    return f"{passed} judged, and all passed{beside}."
+def _section(title: str, *content: Child, failures: bool = True) -> Markup:
+    """A part of the page; without ``failures`` it is hidden where only they are shown."""
+    hidden = None if failures else "only-whole"
+    return tag("section", tag("h2", title), *content, id=_slug(title), class_=hidden)
 
 
-def _section(title: str, *content: Child) -> Markup:
-    return tag("section", tag("h2", title), *content)
+def _with_code(text: str) -> Markup:
+    """``text`` with what stands between backticks as code."""
+    parts = text.split("`")
+    return join(*(tag("code", part) if n % 2 else part for n, part in enumerate(parts)))
+
+
+def _slug(*parts: str) -> str:
+    """An anchor of a section or an area."""
+    return "-".join("-".join(parts).lower().split())
+
+
+def _row_class(verdict: Verdict) -> str:
+    return "bad" if verdict in FAILING else "only-whole"
+
+
+def _lines(parts: Sequence[Child]) -> list[Markup]:
+    return [tag("div", part) for part in parts]
 
 
 def _facts(
@@ -225,9 +378,11 @@ def _legend(title: str, entries: Sequence[tuple[str, str]]) -> Markup:
     return join(tag("h2", title), tag("dl", *items))
 
 
-def _table(head: Sequence[str], rows: Sequence[Markup], *, card: bool = True) -> Markup:
+def _table(
+    head: Sequence[str], rows: Sequence[Markup], caption: str, *, card: bool = True
+) -> Markup:
     header = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in head)))
-    table = tag("table", header, tag("tbody", *rows), class_="cards")
+    table = tag("table", tag("caption", caption), header, tag("tbody", *rows), class_="cards")
     return tag("div", table, class_="wide-box card" if card else "wide-box")
 
 
@@ -238,49 +393,34 @@ def _grouped(results: Iterable[Result]) -> dict[tuple[str, str], list[Result]]:
     return groups
 
 
-def _folded(results: Sequence[Result]) -> Verdict:
-    """The verdict of a group; one that holds a single kind of result is called by that kind."""
-    kinds = {result.verdict for result in results}
-    return kinds.pop() if len(kinds) == 1 else fold(result.verdict for result in results)
-
-
-def _gate_reason(results: Sequence[Result]) -> Child:
-    verdict = _folded(results)
-    if verdict in FAILING or verdict is Verdict.INCONCLUSIVE:
-        kinds = FAILING if verdict in FAILING else {Verdict.INCONCLUSIVE}
-        first = next((result for result in results if result.verdict in kinds), None)
-        if first is not None:
-            return join(tag("div", *_name(first)), tag("div", _reason(first)))
-    return tag("span", _tally(results), class_="soft")
-
-
-def _tally(results: Sequence[Result]) -> str:
-    kinds = [result.verdict for result in results]
-    return ", ".join(f"{kinds.count(v)} {v}" for v in Verdict if v in kinds)
-
-
 def _id(identifier: str) -> Markup:
-    return tag("span", identifier, class_="id")
+    """An id that may be broken behind its parts, and nowhere else while they fit."""
+    parts = re.split(r"(?<=[/,:._\[-])(?=.)", identifier)
+    pieces = [join(part, tag("wbr")) for part in parts[:-1]]
+    return tag("span", *pieces, parts[-1], class_="id")
 
 
-def _name(result: Result) -> list[Child]:
+def _link(result: Result, names: Names) -> Markup:
+    """The result's id as a link to its place among the checks, and its device."""
     where = tag("span", f"on {result.device}", class_="soft") if result.device else None
-    return [_id(result.id), where]
+    return join(tag("a", _id(result.id), href=f"#{quote(names.anchor(result))}"), where)
 
 
 def _reason(result: Result) -> Child:
     blocked = None
     if result.blocked_by:
         blocked = tag("span", "blocked by ", _id(result.blocked_by), class_="soft")
-    return join(result.reason, blocked) if result.reason or blocked else None
+    found = found_in_words(result)
+    told = tag("span", found, class_="soft") if found else None
+    return join(result.reason, told, blocked) if result.reason or told or blocked else None
 
 
 def _value(result: Result) -> list[Child]:
-    assert result.value is not None  # noqa: S101 - the caller chose results that have one
-    parts: list[Child] = [scale.quantity(result.value, result.unit)]
+    assert isinstance(result.value, int | float)  # noqa: S101 - the caller chose those
+    parts: list[Child] = [units.quantity(result.value, result.unit)]
     about = []
     if result.spread is not None:
-        about.append(f"± {scale.quantity(result.spread, result.unit)}")
+        about.append(f"± {units.quantity(result.spread, result.unit, like=result.value)}")
     if result.statistic:
         about.append(result.statistic + (f" of {result.n}" if result.n else ""))
     if about:
@@ -301,26 +441,16 @@ def _shape(shape: str | Sequence[int] | Mapping[str, int | str]) -> str:
 def _expected(result: Result) -> list[Child]:
     if result.expected is None:
         return ["none"]
-    lower, upper = bounds(result.expected)
-    unit = result.expected["unit"]
-    if lower is not None and upper is not None:
-        allowed = f"{scale.number(lower)} to {scale.quantity(upper, unit)}"
-    elif lower is not None:
-        allowed = f"at least {scale.quantity(lower, unit)}"
-    elif upper is not None:
-        allowed = f"at most {scale.quantity(upper, unit)}"
-    else:
-        allowed = "any value"
     source = tag("span", _source(result.expected), class_="soft")
-    return [allowed, source]
+    return [expected_in_words(result.expected), source]
 
 
 def _source(expected: Mapping[str, Any]) -> Markup:
-    reference = scale.quantity(expected["reference"], expected["unit"])
-    source = expected["source"]
+    reference, source = value_in_words(expected["reference"], expected["unit"]), expected["source"]
     linked = source.startswith(("https://", "http://")) and not source.split()[1:]
     shown = tag("a", source, href=source, rel="noreferrer") if linked else source
-    return join(f"reference {reference}, ", shown)
+    same = expected_in_words(expected).endswith(reference)
+    return join(shown) if same else join(f"reference {reference}, ", shown)
 
 
 def _evidence(result: Result) -> list[Child]:
@@ -347,7 +477,7 @@ def _devices(devices: Sequence[Mapping[str, Any]]) -> Child:
         if device.get("arch"):
             parts.append(str(device["arch"]))
         if isinstance(device.get("memory_bytes"), int):
-            parts.append(scale.size(device["memory_bytes"]))
+            parts.append(units.size(device["memory_bytes"]))
         told = ", ".join(parts)
         counted[told] = counted.get(told, 0) + 1
     return "; ".join(f"{n} × {told}" if n > 1 else told for told, n in counted.items())

@@ -94,7 +94,8 @@ footer { margin-top: 36px; color: var(--soft); font-size: 13.5px; }
 footer dl { display: grid; gap: 6px 16px; margin: 8px 0 16px; }
 footer dt { font-size: inherit; color: var(--text); }
 @media (min-width: 641px) { footer dl { grid-template-columns: max-content 1fr; }
-  .cards tbody th { min-width: 13em; } .cards td[data-label] { min-width: 9em; } }
+  .cards tbody th { min-width: 13em; } .cards td[data-label] { min-width: 9em; }
+  .failures .reason { width: 34%; } }
 @media (max-width: 640px) {
   main { padding: 12px 12px 32px; }
   .verdict { padding: 18px 16px; }
@@ -103,7 +104,7 @@ footer dt { font-size: inherit; color: var(--text); }
   .verdict h1 { font-size: 31px; }
   .cards thead { position: absolute; width: 1px; height: 1px; overflow: hidden;
     clip-path: inset(50%); }
-  .cards, .cards tbody, .cards tr, .cards th, .cards td { display: block; }
+  .cards, .cards caption, .cards tbody, .cards tr, .cards th, .cards td { display: block; }
   .cards tbody tr { display: grid; grid-template-columns: 1fr auto; column-gap: 12px;
     padding: 10px 14px; border-top: 1px solid var(--line); }
   .cards tbody tr:first-child { border-top: 0; }
@@ -115,6 +116,45 @@ footer dt { font-size: inherit; color: var(--text); }
   .cards td[data-label]::before { content: attr(data-label) ": "; color: var(--soft);
     font-size: 12.5px; }
 }
-@media print { body { background: none; } .area, .chart { break-inside: avoid; } }
+caption { text-align: left; color: var(--soft); font-size: 12.5px; padding: 9px 14px 2px; }
+.chart caption { padding: 0 0 4px; }
+.contents { display: flex; flex-wrap: wrap; gap: 4px 24px; margin: 14px 2px 0; font-size: 13.5px;
+  color: var(--soft); }
+.contents ul { display: flex; flex-wrap: wrap; gap: 2px 14px; list-style: none; }
+.contents .areas { flex: 1 1 100%; order: 3; }
+.switch { cursor: pointer; } .switch::before { content: "\\2610\\a0"; }
+#only-failures { position: absolute; opacity: 0; }
+#only-failures:checked ~ .contents .switch::before { content: "\\2611\\a0"; }
+#only-failures:focus-visible ~ .contents .switch { outline: 2px solid; outline-offset: 2px; }
+#only-failures:checked ~ section.only-whole, #only-failures:checked ~ section .only-whole {
+  display: none; }
+.failures { margin-top: 10px; } .advice { padding: 4px 14px 12px; }
+.quiet { border-top: 1px solid var(--line); } .quiet > summary { padding: 9px 16px;
+  color: var(--soft); }
+td a, th a { text-decoration: none; }
+td a:hover, th a:hover, a:focus { text-decoration: underline; }
+tr:target { outline: 2px solid var(--tone, var(--soft)); outline-offset: -2px; }
+@page { size: A4; margin: 12mm; }
+@media print {
+  :root { color-scheme: light; --page: #fff; --card: #fff; --text: #000; --soft: #444;
+    --line: #bbb; --pass: #14713d; --fail: #b3261e; --error: #8a1c7c; --open: #8a5a00;
+    --skip: #444; --s0: #2563c9; --s1: #c2570c; --s2: #0f8a6d; --s3: #b02a7b; --s4: #6b4fc9;
+    --s5: #857100; }
+  body { background: none; font-size: 9.5pt; line-height: 1.35; }
+  main { max-width: none; padding: 0; }
+  .verdict h1 { font-size: 24pt; } .verdict .why { font-size: 11pt; max-width: none; }
+  .switch { display: none; }
+  details::details-content { content-visibility: visible; display: block; height: auto;
+    overflow: visible; }
+  .scroll, .wide-box { overflow: visible; max-height: none; }
+  .charts { display: block; } .chart { margin-bottom: 10px; } .chart > svg { max-width: 130mm; }
+  tr, .chart > svg, .verdict, .advice, figcaption { break-inside: avoid; }
+  h2, h3, summary, caption { break-after: avoid; }
+  thead { display: table-header-group; }
+  th, td { padding: 3px 6px; } td .soft, th .soft, caption, .badge, .evidence { font-size: 8pt; }
+  .area > summary::before { content: none; }
+  .cards { table-layout: auto; } .cards tbody th, .cards td[data-label] { min-width: 0; }
+  .reason { width: auto; } tbody th { width: 26%; }
+}
 """
 )

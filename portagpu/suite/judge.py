@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.expectations import exactly
 from portagpu.results import Evidence, Result, Verdict
 from portagpu.suite.cases import SUITE
 from portagpu.suite.day import today
@@ -263,7 +264,14 @@ def unexplained(shared: Mapping[str, Mapping[str, str]], failed: Container[str])
         verdict = Verdict.INCONCLUSIVE if hung else Verdict.FAIL
         evidence = () if hung else (Evidence.EXECUTED,)
         found.append(
-            replace(result, verdict=verdict, reason=f"{case}: {reason}", evidence=evidence)
+            replace(
+                result,
+                verdict=verdict,
+                reason=f"{case}: {reason}",
+                evidence=evidence,
+                value=str(how["state"]),
+                expected=exactly(str(State.DONE), "every rank ends"),
+            )
         )
     return found
 
@@ -294,6 +302,7 @@ def _result(
     extra: Mapping[str, Any] | None = None,
 ) -> Result:
     executed = verdict in _RAN
+    judged = verdict in (Verdict.PASS, Verdict.FAIL)
     return Result(
         id=case.id,
         suite=SUITE,
@@ -301,6 +310,7 @@ def _result(
         verdict=verdict,
         evidence=(Evidence.EXECUTED,) if executed else (),
         reason=reason,
+        expected=exactly(case.spec, "docs/cases.md") if judged and case.spec else None,
         does_not_show=case.does_not_show or _DOES_NOT_SHOW.get(case.area, ""),
         duration_s=duration_s,
         extra={**(extra or {}), "case": base_id(case.id)},

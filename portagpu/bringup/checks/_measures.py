@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from portagpu import bench
-from portagpu.bench.peers import LEAST
+from portagpu.bench.peers import LEAST, alike
+from portagpu.expectations import exactly
 from portagpu.results import Verdict
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ def adopted(context: Context, found: Sequence[Result], device: str | None) -> It
             True,
             f"the values of {len(kept)} measures were checked before a time was kept",
             device=device,
+            value=0,
+            unit="1",
+            expected=exactly(0, "values that are wrong"),
             does_not_show="values at other sizes and dtypes",
         )
 
@@ -67,12 +71,12 @@ def unlike_peers(context: Context, by_device: Mapping[str, Sequence[Result]]) ->
     """From four devices on: who differs from the median of all, one result for each measure."""
     if len(by_device) < LEAST:
         return
-    values: dict[str, dict[str, float]] = {}
+    values: dict[tuple[str, str], dict[str, float]] = {}
     for device, found in by_device.items():
         for result in found:
-            if result.value is not None:
-                values.setdefault(result.id, {})[device] = result.value
-    for name, of_devices in values.items():
+            if isinstance(result.value, int | float):
+                values.setdefault((result.id, result.unit or "1"), {})[device] = result.value
+    for (name, unit), of_devices in values.items():
         compared = bench.peers(of_devices)
         verdict = Verdict.PASS if compared.judged else Verdict.UNVERIFIED
         if compared.outliers:
@@ -82,5 +86,8 @@ def unlike_peers(context: Context, by_device: Mapping[str, Sequence[Result]]) ->
             verdict,
             compared.sentence or f"{len(of_devices)} devices agree",
             device=compared.outliers[0].name if compared.outliers else None,
+            value=compared.outliers[0].value if compared.outliers else None,
+            unit=unit,
+            expected=alike(compared, unit),
             extra={"values": of_devices, "median": compared.median, "mad": compared.mad},
         )

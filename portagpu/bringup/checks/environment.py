@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from portagpu.expectations import at_least, exactly
 from portagpu.host import gpus_on_machine, read_host, visibility
 from portagpu.host.settings import read_settings
 from portagpu.remarks import settings_remarks
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 _PYTHONS: Final = ((3, 11), (3, 13))
 """The first and the last Python this package is tested with."""
+_MASKS: Final = exactly(0, "variables that hide devices otherwise than they were meant to")
+_TORCH: Final = exactly("a torch that can be imported", "what a device is opened with")
+_USABLE: Final = exactly("usable", "a backend whose torch sees devices")
 _SHM_BYTES: Final = 1 << 30
 """NCCL's troubleshooting page asks for --shm-size=1g where Docker's default is 64 MiB."""
 
@@ -63,12 +67,15 @@ def _python(context: Context) -> Result:
         return context.result("python", Verdict.INCONCLUSIVE, "no Python was recorded")
     first, last = (".".join(map(str, bound)) for bound in _PYTHONS)
     numbers = re.match(r"(\d+)\.(\d+)", version)
+    expected = exactly(f"{first} to {last}", "the Pythons that this package is tested on")
     if numbers and _PYTHONS[0] <= (int(numbers[1]), int(numbers[2])) <= _PYTHONS[1]:
-        return context.judge("python", True, f"Python {version}")
+        return context.judge("python", True, f"Python {version}", value=version, expected=expected)
     return context.result(
         "python",
         Verdict.UNVERIFIED,
         f"Python {version}; this package is tested on {first} to {last}",
+        value=version,
+        expected=expected,
     )
 
 
@@ -76,8 +83,15 @@ def _torch(context: Context) -> Result:
     build = context.machine.torch()
     if build is None or build.problem is not None:
         problem = "torch is not installed" if build is None else build.problem
-        return context.result("torch", Verdict.FAIL, f"{problem}: pip install 'portagpu[torch]'")
-    return context.judge("torch", True, f"torch {build.version}, a {build.kind} build")
+        return context.judge(
+            "torch",
+            False,
+            f"{problem}: pip install 'portagpu[torch]'",
+            value=problem,
+            expected=_TORCH,
+        )
+    told = f"torch {build.version}, a {build.kind} build"
+    return context.judge("torch", True, told, value=build.version, expected=_TORCH)
 
 
 def _backend(context: Context) -> Iterator[Result]:
@@ -86,14 +100,19 @@ def _backend(context: Context) -> Iterator[Result]:
     if not context.origins:
         for name, status in found.items():
             if name == context.backend:
-                yield context.judge("backend", status.usable, f"{name}: {status.reason}")
+                yield _usable(context, status.usable, f"{name}: {status.reason}")
         return
     usable = [name for name, status in found.items() if status.usable]
     reasons = "; ".join(f"{name}: {status.reason}" for name, status in found.items())
     if not found:
         yield context.result("backend", Verdict.INCONCLUSIVE, "no backend was recorded")
     else:
-        yield context.judge("backend", bool(usable), reasons)
+        yield _usable(context, bool(usable), reasons)
+
+
+def _usable(context: Context, good: bool, reason: str) -> Result:
+    value = "usable" if good else "not usable"
+    return context.judge("backend", good, reason, value=value, expected=_USABLE)
 
 
 def _host(context: Context) -> Iterator[Result]:
@@ -103,7 +122,8 @@ def _host(context: Context) -> Iterator[Result]:
         return
     cpus = host.usable_cpus
     allowed = f"this process may use {cpus} of {host.cpu.logical_cpus} CPUs"
-    yield context.judge("cpus", bool(cpus), allowed, value=cpus, unit="1")
+    least = at_least(1, "a process needs a CPU")
+    yield context.judge("cpus", bool(cpus), allowed, value=cpus, unit="1", expected=least)
     yield _memory(context, host)
     yield _shared_memory(context, host)
     if context.machine.software_known:
@@ -136,7 +156,8 @@ def _shared_memory(context: Context, host: Host) -> Result:
     verdict = Verdict.PASS if shm >= _SHM_BYTES else Verdict.UNVERIFIED
     hint = "" if verdict is Verdict.PASS else "; under 1 GiB NCCL may fail: docker --shm-size=1g"
     reason = f"shared memory has {shm / 2**30:.2f} GiB{hint}"
-    return context.result("shm", verdict, reason, value=shm, unit="B")
+    least = at_least(_SHM_BYTES, "NCCL's troubleshooting page", "B")
+    return context.result("shm", verdict, reason, value=shm, unit="B", expected=least)
 
 
 def _settings(context: Context, host: Host) -> Iterator[Result]:
@@ -159,20 +180,31 @@ def _settings(context: Context, host: Host) -> Iterator[Result]:
         reason = f"it cannot be read how {' and '.join(unread)} is set"
         yield context.result("settings", Verdict.UNVERIFIED, reason)
     else:
-        yield context.judge("settings", True, f"{', '.join(known)}: nothing slows the GPUs")
+        yield context.judge(
+            "settings",
+            True,
+            f"{', '.join(known)}: nothing slows the GPUs",
+            value=0,
+            unit="1",
+            expected=exactly(0, "settings that slow GPUs"),
+        )
 
 
 def _visible(context: Context) -> Result:
     """Masks that the runtime and torch read otherwise than they were meant to be."""
     masks = visibility(context.machine.environment)
     if not masks:
-        return context.judge("visible", True, "no variable hides devices")
+        return context.judge(
+            "visible", True, "no variable hides devices", value=0, unit="1", expected=_MASKS
+        )
     build = context.machine.torch() if context.origins else None
     runtime = context.backend if build is None else build.kind
     problems = [problem for name in runtimes_on(runtime, ()) for problem in diagnose(masks, name)]
     harmful = [problem.message for problem in problems if problem.harmful]
     if harmful:
-        return context.result("visible", Verdict.FAIL, "; ".join(harmful))
+        return context.judge(
+            "visible", False, "; ".join(harmful), value=len(harmful), unit="1", expected=_MASKS
+        )
     listed = ", ".join(f"{name}={shown(value)}" for name, value in masks.items())
     advice = "".join(f"; {problem.message}" for problem in problems)
     reason = f"devices may be hidden by {listed}{advice}"
@@ -189,7 +221,15 @@ def _untested_gpus(context: Context) -> Result:
             Verdict.INCONCLUSIVE,
             f"{len(gpus)} GPU(s) of {vendors} are here and this run tests the {context.backend} "
             "backend: install a torch that was built for them and run bringup again",
+            value=len(gpus),
+            unit="1",
+            expected=exactly(0, "GPUs that this run does not test"),
         )
     return context.judge(
-        "gpus", True, f"{len(gpus)} GPU(s) on this machine", value=len(gpus), unit="1"
+        "gpus",
+        True,
+        f"{len(gpus)} GPU(s) on this machine",
+        value=0,
+        unit="1",
+        expected=exactly(0, "GPUs that this run does not test"),
     )

@@ -23,14 +23,7 @@ if TYPE_CHECKING:
 def check(context: Context) -> Iterator[Result]:
     """The host and the devices under test, by the rules of docs/health.md."""
     for each in combined(_judged(context)):
-        yield context.result(
-            each.name,
-            each.verdict,
-            each.reason,
-            device=each.device,
-            value=each.value,
-            unit=each.unit,
-        )
+        yield context.judged(each)
 
 
 def _judged(context: Context) -> Iterator[Judged]:

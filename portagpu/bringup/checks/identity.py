@@ -11,6 +11,7 @@ from portagpu.bringup.context import Device
 from portagpu.bringup.recorded import equal_parts, names, recorded_devices, whole_target
 from portagpu.bringup.reported import Subject, compare
 from portagpu.errors import BackendNotFound
+from portagpu.expectations import exactly
 from portagpu.host.gpus import PCI_DEVICES
 from portagpu.host.kfd import NODES
 from portagpu.results import Verdict
@@ -33,7 +34,14 @@ def check(context: Context) -> Iterator[Result]:
     try:
         count = context.device_count = registry.count(context.backend or "")
     except BackendNotFound as error:
-        yield context.judge("device", False, str(error), device=context.backend)
+        yield context.judge(
+            "device",
+            False,
+            str(error),
+            device=context.backend,
+            value="not usable",
+            expected=exactly("usable", "a backend whose torch sees devices"),
+        )
         return
     for index in range(count):
         if spent := context.time_is_up():
@@ -109,6 +117,7 @@ def _count(context: Context, count: int) -> Result:
             f"{found} of {count} visible devices opened",
             value=found,
             unit="1",
+            expected=exactly(count, "devices that torch sees"),
         )
     return context.judge(
         "count",
@@ -116,6 +125,7 @@ def _count(context: Context, count: int) -> Result:
         f"{found} devices opened, {expected} expected",
         value=found,
         unit="1",
+        expected=exactly(expected, "--expect-devices"),
     )
 
 
@@ -140,8 +150,8 @@ def _recorded_count(context: Context, inventory: Inventory) -> Result:
     if expected is None:
         reason = f"{words}; --expect-devices says how many there should be"
         return context.result("count", Verdict.UNVERIFIED, reason, value=found, unit="1")
-    reason = f"{words}, {expected} expected"
-    return context.judge("count", found == expected, reason, value=found, unit="1")
+    reason, asked = f"{words}, {expected} expected", exactly(expected, "--expect-devices")
+    return context.judge("count", found == expected, reason, value=found, unit="1", expected=asked)
 
 
 def _parts(context: Context, name: str, gpu: Gpu) -> Result:
@@ -158,7 +168,10 @@ def _parts(context: Context, name: str, gpu: Gpu) -> Result:
     reason = f"{found} of {of} parts of {target.value('exec.unit_count') // of} units"
     if found < of and len(missing) == of - found:
         reason = f"{reason}: {' and '.join(f'{name} part {each}' for each in missing)} is missing"
-    return context.judge("parts", found == of, reason, device=name)
+    stated = exactly(of, f"equal parts of {target.id}")
+    return context.judge(
+        "parts", found == of, reason, device=name, value=found, unit="1", expected=stated
+    )
 
 
 def _target(context: Context) -> Iterator[Result]:
@@ -173,7 +186,14 @@ def _target(context: Context) -> Iterator[Result]:
         seen = f"this machine is {found or 'no known target'}"
         reason = seen if is_wanted else f"{seen}, not {wanted.id}"
         culprit = None if is_wanted else device.name
-        yield context.judge("target", is_wanted, reason, device=culprit)
+        yield context.judge(
+            "target",
+            is_wanted,
+            reason,
+            device=culprit,
+            value=found or "no known target",
+            expected=exactly(wanted.id, "--target"),
+        )
     elif found is None:
         product = device.facts["product"] or "this device"
         yield context.result(
@@ -186,7 +206,13 @@ def _target(context: Context) -> Iterator[Result]:
         context.target = load_targets().get(found)
         scope = device.facts["target_scope"]
         note = " (facts of the family only)" if scope == "family" else ""
-        yield context.judge("target", True, f"this machine is {found}{note}")
+        yield context.judge(
+            "target",
+            True,
+            f"this machine is {found}{note}",
+            value=found,
+            expected=exactly("a known target", "docs/targets.md"),
+        )
     for each in context.devices:
         whole = _whole(each)
         target = (whole or context.target) if part is not None else (context.target or whole)
@@ -218,9 +244,15 @@ def _part(context: Context, device: Device) -> Result:
         return context.result(
             "target", Verdict.UNVERIFIED, f"{reason}: what is expected of a GPU is not of its parts"
         )
-    if whole is not wanted:
-        return context.judge("target", False, f"{reason}, not of {wanted.id}", device=device.name)
-    return context.judge("target", True, reason)
+    is_part = whole is wanted
+    return context.judge(
+        "target",
+        is_part,
+        reason if is_part else f"{reason}, not of {wanted.id}",
+        device=None if is_part else device.name,
+        value=whole.id if whole is not None else "no known target",
+        expected=exactly(wanted.id, "--target"),
+    )
 
 
 def _facts(context: Context, device: Device, target: Target) -> Iterator[Result]:
@@ -232,7 +264,15 @@ def _facts(context: Context, device: Device, target: Target) -> Iterator[Result]
     ):
         if reported is not None:
             reason = f"{target.id} states {stated}, the device reports {reported}"
-            yield context.judge(name, reported == stated, reason, device=device.name)
+            yield context.judge(
+                name,
+                reported == stated,
+                reason,
+                device=device.name,
+                value=reported,
+                unit=None if isinstance(reported, str) else "1",
+                expected=exactly(stated, target.id),
+            )
     if facts["capabilities"] is not None:
         yield _capabilities(context, device, target)
     subject = Subject(
@@ -242,7 +282,15 @@ def _facts(context: Context, device: Device, target: Target) -> Iterator[Result]
         part["of"] if part is not None else 1,
     )
     for finding in compare(subject, "the recording" if context.origins else "this torch"):
-        yield context.result(finding.name, finding.verdict, finding.reason, device=device.name)
+        yield context.result(
+            finding.name,
+            finding.verdict,
+            finding.reason,
+            device=device.name,
+            value=finding.value,
+            unit=finding.unit,
+            expected=finding.expected,
+        )
 
 
 def _capabilities(context: Context, device: Device, target: Target) -> Result:
@@ -251,7 +299,15 @@ def _capabilities(context: Context, device: Device, target: Target) -> Result:
     if missing:
         reason = f"{reason}; the backend does not claim {' and '.join(missing)}"
     verdict = Verdict.INCONCLUSIVE if missing else Verdict.PASS
-    return context.result("capabilities", verdict, reason, device=device.name)
+    return context.result(
+        "capabilities",
+        verdict,
+        reason,
+        device=device.name,
+        value=len(missing),
+        unit="1",
+        expected=exactly(0, "claims of the target that the backend does not make"),
+    )
 
 
 def _alike(context: Context) -> Result:
@@ -261,6 +317,7 @@ def _alike(context: Context) -> Result:
     """
     kinds = [_traits(device.facts) for device in context.devices]
     usual = Counter(kinds).most_common(1)[0][0]
+    usual_one = context.devices[kinds.index(usual)]
     pairs = [
         (device, [(own, theirs) for own, theirs in zip(kind, usual, strict=True) if own != theirs])
         for device, kind in zip(context.devices, kinds, strict=True)
@@ -269,13 +326,27 @@ def _alike(context: Context) -> Result:
     if odd:
         others = len(kinds) - len(odd)
         reason = f"{odd[0].name} is {_kind(odd[0].facts)}, unlike its {others} peers"
-        return context.judge("alike", False, reason, device=odd[0].name)
+        return context.judge(
+            "alike",
+            False,
+            reason,
+            device=odd[0].name,
+            value=_kind(odd[0].facts),
+            expected=exactly(_kind(usual_one.facts), "what most of its peers are"),
+        )
     silent = [device.name for device, differ in pairs if differ]
     if silent or not any(usual):
         who = silent[0] if silent else "any of them"
         reason = f"{len(kinds)} devices, and it is not known what {who} is"
         return context.result("alike", Verdict.INCONCLUSIVE, reason)
-    return context.judge("alike", True, f"{len(kinds)} devices of one kind")
+    return context.judge(
+        "alike",
+        True,
+        f"{len(kinds)} devices of one kind",
+        value=0,
+        unit="1",
+        expected=exactly(0, "devices unlike their peers"),
+    )
 
 
 def _traits(facts: Mapping[str, Any]) -> tuple[Any, ...]:

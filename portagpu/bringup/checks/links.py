@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from portagpu.expectations import exactly
 from portagpu.host import read_host
 from portagpu.inventory.judge_links import judge_links
 from portagpu.inventory.judged import combined
@@ -36,7 +37,7 @@ def _devices(context: Context, topology: Topology) -> Iterator[Result]:
         topology = only(topology, addresses)
     known = [gpu for gpu in topology.gpus if context.origins or gpu.key in addresses]
     for judged in combined(judge_links(topology, context.target)):
-        yield context.result(judged.name, judged.verdict, judged.reason, device=judged.device)
+        yield context.judged(judged)
     if known:
         return
     kind = context.target.value("link.kind") if context.target is not None else None
@@ -66,4 +67,12 @@ def _memory_nodes(context: Context) -> Iterator[Result]:
     if empty:
         reason = f"memory node {empty[0]} has CPUs and no memory: check its DIMMs"
     culprit = f"node {empty[0]}" if empty else None
-    yield context.judge("numa", not empty, reason, device=culprit)
+    yield context.judge(
+        "numa",
+        not empty,
+        reason,
+        device=culprit,
+        value=len(empty),
+        unit="1",
+        expected=exactly(0, "memory nodes with CPUs and without memory"),
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from portagpu.expectations import exactly
 from portagpu.results import Verdict
 
 if TYPE_CHECKING:
@@ -61,9 +62,10 @@ def _patterns(context: Context, device: Device) -> Result:
         not wrong,
         reason,
         device=device.name,
-        value=report["bytes"],
-        unit="B",
+        value=sum(seen["wrong_words"] for seen in wrong.values()),
+        unit="1",
+        expected=exactly(0, "words that do not hold their pattern"),
         duration_s=outcome.duration_s,
         does_not_show="memory outside the amount that was tested, and faults that come with heat",
-        extra={"patterns": report["patterns"], "seed": _SEED},
+        extra={"patterns": report["patterns"], "seed": _SEED, "bytes": report["bytes"]},
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from portagpu._version import __version__
 from portagpu.contract import CONTRACT
+from portagpu.expectations import exactly
 from portagpu.results import Verdict
 from portagpu.torchbuild import torch_build
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from portagpu.bringup.context import Context
     from portagpu.results import Result
+
+_ONE_DRIVER: Final = exactly(1, "versions of the driver")
 
 
 def check(context: Context) -> Iterator[Result]:
@@ -31,13 +34,16 @@ def check(context: Context) -> Iterator[Result]:
         if same
         else f"torch imports as {facts['torch']}, its files say {on_disk}: reinstall torch"
     )
-    yield context.judge("torch", same, reason)
+    on_disk_too = exactly(on_disk or "no version", "torch's files")
+    yield context.judge("torch", same, reason, value=facts["torch"], expected=on_disk_too)
     theirs = ".".join(map(str, facts["contract"]))
     ours = ".".join(map(str, CONTRACT))
     yield context.judge(
         "contract",
         facts["contract"][0] == CONTRACT[0],
         f"backend written for {theirs}, package has {ours}",
+        value=theirs,
+        expected=exactly(f"{CONTRACT[0]}.x", "the contract of this package"),
     )
     library, version = facts["comm_library"], facts["comm_version"]
     if facts["comm_available"] is None:
@@ -47,7 +53,13 @@ def check(context: Context) -> Iterator[Result]:
     else:
         named = f"{library} {version}" if version else f"{library}, which states no version"
         reason = named if facts["comm_available"] else f"this torch has no {library}"
-        yield context.judge("comm", facts["comm_available"], reason)
+        yield context.judge(
+            "comm",
+            facts["comm_available"],
+            reason,
+            value=library if facts["comm_available"] else "none",
+            expected=exactly(library, "the backend's library for collectives"),
+        )
     context.versions.update(facts["versions"])
     context.versions["comm"] = version
     yield from _drivers(context)
@@ -81,7 +93,13 @@ def _package(context: Context) -> Result:
     reason = f"portagpu {__version__}"
     if installed != __version__:
         reason = f"portagpu runs as {__version__}, pip installed {installed}: reinstall it"
-    return context.judge("portagpu", installed == __version__, reason)
+    return context.judge(
+        "portagpu",
+        installed == __version__,
+        reason,
+        value=installed,
+        expected=exactly(__version__, "the files that run"),
+    )
 
 
 def _drivers(context: Context) -> Iterator[Result]:
@@ -97,7 +115,12 @@ def _drivers(context: Context) -> Iterator[Result]:
     elif len(kinds) == 1:
         (driver,) = kinds
         context.versions.setdefault("driver", driver)
-        yield context.judge("driver", True, f"driver {driver}")
+        yield context.judge(
+            "driver", True, f"driver {driver}", value=1, unit="1", expected=_ONE_DRIVER
+        )
     else:
         listed = ", ".join(f"{name}: {version}" for name, version in drivers.items())
-        yield context.judge("driver", False, f"devices answer through different drivers ({listed})")
+        reason = f"devices answer through different drivers ({listed})"
+        yield context.judge(
+            "driver", False, reason, value=len(kinds), unit="1", expected=_ONE_DRIVER
+        )

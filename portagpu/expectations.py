@@ -1,0 +1,93 @@
+"""What a value was held against, as ``Result.expected`` has it, and both in words.
+
+An expectation is ReFrame's: a reference, and signed fractions of it as bounds. Where what is
+expected is no number (a product, a version, "on") the reference is text, and so is the value.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from portagpu import units
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def exactly(reference: float | str, source: str, unit: str = "1") -> dict[str, Any]:
+    """The reference and nothing else; ``unit`` is of a number."""
+    if isinstance(reference, str):
+        return {
+            "reference": reference,
+            "lower": None,
+            "upper": None,
+            "unit": None,
+            "source": source,
+        }
+    return _number(reference, source, unit, lower=0.0, upper=0.0)
+
+
+def at_least(reference: float, source: str, unit: str = "1") -> dict[str, Any]:
+    """The reference or more."""
+    return _number(reference, source, unit, lower=0.0, upper=None)
+
+
+def at_most(reference: float, source: str, unit: str = "1") -> dict[str, Any]:
+    """The reference or less."""
+    return _number(reference, source, unit, lower=None, upper=0.0)
+
+
+def within(reference: float, fraction: float, source: str, unit: str = "1") -> dict[str, Any]:
+    """The reference, give or take that fraction of it."""
+    return _number(reference, source, unit, lower=-min(fraction, 1.0), upper=fraction)
+
+
+def _number(
+    reference: float, source: str, unit: str, *, lower: float | None, upper: float | None
+) -> dict[str, Any]:
+    return {
+        "reference": reference,
+        "lower": lower,
+        "upper": upper,
+        "unit": unit,
+        "source": source,
+    }
+
+
+def bounds(expected: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """The lowest and highest value that an expectation accepts, in its unit; None is no bound.
+
+    ``lower`` and ``upper`` are signed fractions of ``reference``, as in ReFrame's performance
+    references: the bounds are ``reference * (1 + lower)`` and ``reference * (1 + upper)``. An
+    expectation in words has none.
+    """
+    reference = expected["reference"]
+    lower, upper = (
+        None if expected[side] is None else reference * (1 + expected[side])
+        for side in ("lower", "upper")
+    )
+    return lower, upper
+
+
+def value_in_words(value: float | str | None, unit: str | None) -> str:
+    """A value as a person reads it: "13.2 GB/s", "off"; empty where there is none."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return units.quantity(value, unit)
+
+
+def expected_in_words(expected: Mapping[str, Any]) -> str:
+    """What was accepted: "16 to 23 GB/s", "at least 8", "0", "on"."""
+    reference, unit = expected["reference"], expected["unit"]
+    if isinstance(reference, str):
+        return reference
+    lower, upper = bounds(expected)
+    if lower is not None and upper is not None:
+        high = units.quantity(upper, unit)
+        low = units.quantity(lower, unit, like=upper)
+        return high if lower == upper else f"{low.partition(' ')[0]} to {high}"
+    if lower is not None:
+        return f"at least {units.quantity(lower, unit)}"
+    if upper is not None:
+        return f"at most {units.quantity(upper, unit)}"
+    return "any value"

@@ -1,0 +1,91 @@
+"""Numbers, sizes and times as people read them, on a terminal and in a report alike."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+UNKNOWN: Final = "unknown"
+_BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_DECIMAL: Final = ("", "k", "M", "G", "T", "P")
+_RATE: Final = re.compile("([kMGTP]?)(FLOPS|FLOP/s|OPS|B/s)")
+_TIMES: Final = ("ns", "µs", "ms", "s")
+_TIME_NAMES: Final = {"us": "µs", **{name: name for name in _TIMES}}
+
+
+def number(value: float, digits: int = 4) -> str:
+    """Significant digits, thousands grouped, no trailing zeros: "1,235", "0.0123"."""
+    if value == 0:
+        return "0"
+    magnitude = math.floor(math.log10(abs(value)))
+    if magnitude >= 12 or magnitude < -4:
+        return f"{value:.3g}"
+    places = max(0, digits - 1 - magnitude)
+    shown = f"{value:,.{places}f}"
+    return shown.rstrip("0").rstrip(".") if places else shown
+
+
+def quantity(value: float, unit: str | None, *, like: float | None = None) -> str:
+    """A number with its unit, in the prefix that fits it: "64 KiB", "410 GFLOPS", "35 µs".
+
+    Sizes have binary prefixes, rates of bytes and operations decimal ones, and times end at
+    seconds. Any other unit stays as it is; "1" is a plain number. With ``like`` the prefix is the
+    one of that value, so that both can be compared.
+    """
+    if unit in (None, "", "1"):
+        return number(value)
+    assert unit is not None  # noqa: S101 - for the type checker
+    by = value if like is None else like
+    factor, shown = scaled(by, unit)
+    return f"{number(value * factor)} {shown}"
+
+
+def scaled(value: float, unit: str) -> tuple[float, str]:
+    """(what ``value`` is multiplied by, the unit that it then has)."""
+    prefixes: tuple[str, ...]
+    step, suffix = 1000, ""
+    if unit in _BINARY:
+        prefixes, at, step = _BINARY, _BINARY.index(unit), 1024
+    elif unit in _TIME_NAMES:
+        prefixes, at = _TIMES, _TIMES.index(_TIME_NAMES[unit])
+    elif rate := _RATE.fullmatch(unit):
+        prefixes, at, suffix = _DECIMAL, _DECIMAL.index(rate[1]), rate[2]
+    else:
+        return 1, unit
+    factor = 1.0
+    while value and abs(value) * factor >= step and at < len(prefixes) - 1:
+        factor, at = factor / step, at + 1
+    while value and abs(value) * factor < 1 and at > 0:
+        factor, at = factor * step, at - 1
+    return factor, f"{prefixes[at]}{suffix}"
+
+
+def size(count: float | None, digits: int = 3) -> str:
+    """Bytes with the largest binary prefix that leaves at least 1: "23.5 GiB"."""
+    if count is None:
+        return UNKNOWN
+    factor, unit = scaled(count, "B")
+    return f"{number(count * factor, digits)} {unit}"
+
+
+def count(number: int | None, singular: str, plural: str | None = None) -> str:
+    """``count(2, "core") == "2 cores"``; unknown numbers say so."""
+    if number is None:
+        return f"{UNKNOWN} {plural or singular + 's'}"
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A time as a person reads it: "0 s", "12 ms", "3.4 s", "2 min 5 s", "1 h 0 min"."""
+    if seconds < 0.0005:
+        return "0 s"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
