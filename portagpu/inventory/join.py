@@ -61,7 +61,7 @@ def join(findings: Sequence[Findings]) -> Inventory:
     versions: dict[str, str] = {}
     for each in findings:
         for name, version in each.versions.items():
-            if name != "driver":
+            if name != "driver" or not groups:
                 versions.setdefault(name, version)
     gpus = [_gpu(group, findings) for group in groups]
     return Inventory(

@@ -142,10 +142,11 @@ def _and_more(gpus: Sequence[Gpu]) -> str:
 
 def _events(inventory: Inventory) -> Iterator[Judged]:
     """One judgement for each kind of event of a device, with what its vendor says to do."""
-    if not inventory.events and inventory.gpus:
+    if not inventory.events:
         if KIND in inventory.kinds:
-            yield Judged("events", Verdict.PASS, None, "the kernel's log has no error of a GPU")
-        else:
+            reason = "the kernel's log has no error of a GPU or of the host"
+            yield Judged("events", Verdict.PASS, None, reason)
+        elif inventory.gpus:
             reason = "no log of the kernel was read: look for errors with dmesg"
             yield Judged("events", Verdict.SKIP, None, reason)
     kinds: dict[tuple[str | None, str], list[Event]] = {}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from portagpu.inventory.model import FormatError
-
-if TYPE_CHECKING:
-    from portagpu.inventory.model import Findings
+from portagpu.inventory.model import Findings, FormatError
+from portagpu.telemetry.formats._events import ANSWERS, answers
 
 FORMATS: Final = (
     "nvidia_capture",
@@ -32,10 +31,21 @@ FORMATS: Final = (
 
 
 def read_text(text: str) -> Findings:
-    """What the text says, by the first reader that knows it.
+    """What the text says, by the first reader that knows it, and what a tool could not answer.
 
     Raises FormatError where none does, or where nothing in it can be used.
     """
+    told = answers(text)
+    try:
+        found = _read(text)
+    except FormatError:
+        if not told:
+            raise
+        found = Findings(kind=ANSWERS)
+    return replace(found, events=(*found.events, *told))
+
+
+def _read(text: str) -> Findings:
     for name in FORMATS:
         module = import_module(f"portagpu.telemetry.formats.{name}")
         if module.matches(text):

@@ -35,7 +35,7 @@ def _devices(context: Context, topology: Topology) -> Iterator[Result]:
     if not context.origins:
         topology = only(topology, addresses)
     known = [gpu for gpu in topology.gpus if context.origins or gpu.key in addresses]
-    for judged in combined(judge_links(topology, context.target)):
+    for judged in combined(judge_links(topology, context.target, asked=context.wanted is not None)):
         yield context.result(judged.name, judged.verdict, judged.reason, device=judged.device)
     if known:
         return

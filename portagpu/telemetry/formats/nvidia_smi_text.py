@@ -19,12 +19,16 @@ LIST: Final = "nvidia-smi -L"
 _BEGINNING: Final = 8000
 _GPU: Final = re.compile(r"GPU (\d{1,4}): (\S.{0,200}?) \((?:UUID|S/N): ([^()]{1,100})\)")
 _MIG: Final = re.compile(r"MIG (\S{1,40}) +Device +(\d{1,4}): \(UUID: ([^()]{1,100})\)")
-_VERSION: Final = re.compile(r"(NVIDIA-SMI|NVML|DRIVER|CUDA) [Vv]ersion +: +(\S+)")
-_VERSION_NAMES: Final = {"NVML": "nvml", "DRIVER": "driver", "CUDA": "cuda"}
-# nvidia-smi's answers where there is nothing to list
-_NONE: Final = re.compile(
-    r"No devices were found|(?:NVIDIA-SMI has failed because|Failed to initialize NVML:) .{0,200}"
+_VERSION: Final = re.compile(
+    r"(NVIDIA-SMI|NVML|DRIVER|CUDA|KMD|CUDA UMD) [Vv]ersion +: +(\d\S*|N/A|Not Found)"
 )
+_VERSION_NAMES: Final = {
+    "NVML": "nvml",
+    "DRIVER": "driver",
+    "CUDA": "cuda",
+    "KMD": "driver",
+    "CUDA UMD": "cuda",
+}
 
 
 def matches(text: str) -> bool:
@@ -34,8 +38,7 @@ def matches(text: str) -> bool:
         return False
     known = is_table(start) or is_query(start) or is_csv(start) or _is_list(start)
     return known or any(
-        _VERSION.match(line) or _NONE.match(line) or lost(line) is not None
-        for line in start.splitlines()[:8]
+        _VERSION.match(line) or lost(line) is not None for line in start.splitlines()[:8]
     )
 
 
@@ -97,7 +100,7 @@ def _listed(match: re.Match[str], parts: tuple[Part, ...]) -> Reading:
 
 
 def _parse_rest(text: str) -> Findings:
-    """``--version``, or the one line with which the tool says that it cannot answer."""
+    """``--version``, or the lines with which the tool says that a GPU does not answer."""
     versions: dict[str, str] = {}
     readings: list[Reading] = []
     problems: list[str] = []
@@ -106,8 +109,6 @@ def _parse_rest(text: str) -> Findings:
             name, value = match.groups()
             if name in _VERSION_NAMES and stated(value) is not None:
                 versions[_VERSION_NAMES[name]] = value
-        elif (match := _NONE.match(line)) is not None:
-            problems.append(match.group().strip())
         elif (missing := lost(line)) is not None:
             readings.append(missing[0])
             problems.append(missing[1])
