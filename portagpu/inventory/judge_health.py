@@ -27,6 +27,9 @@ from portagpu.inventory.health_rules import (
 )
 from portagpu.inventory.judge_alike import judge_alike, key_of, product_of
 from portagpu.inventory.judged import Judged
+from portagpu.inventory.products import product_target
+from portagpu.target import Scope
+from portagpu.target.table import normalise
 from portagpu.telemetry.formats.kernel_log import KIND
 from portagpu.verdicts import Verdict
 
@@ -104,7 +107,8 @@ def _answers(able: Sequence[Gpu], silent: Sequence[Gpu]) -> Iterator[Judged]:
 
 def _apply(rule: _Rule, gpus: Sequence[Gpu], target: Target | None) -> Iterator[Judged]:
     """One judgement for each GPU that fails, one for each other verdict that there is."""
-    seen = {key_of(gpu): rule.see(gpu, gpus, target) for gpu in gpus}
+    targets = {key_of(gpu): _target_of(gpu, target) for gpu in gpus}
+    seen = {key_of(gpu): rule.see(gpu, gpus, targets[key_of(gpu)]) for gpu in gpus}
     known = {key: found for key, found in seen.items() if found is not None}
     for key, found in known.items():
         if found.verdict is Verdict.FAIL:
@@ -117,11 +121,15 @@ def _apply(rule: _Rule, gpus: Sequence[Gpu], target: Target | None) -> Iterator[
         reason = f"{key}{more}: {found.reason}"
         yield Judged(rule.name, Verdict.UNVERIFIED, key, reason, found.value, found.unit)
     missing = [gpu for gpu in gpus if seen[key_of(gpu)] is None]
-    claimed = rule.claim is not None and _claims(target, rule.claim)
     stating = {product_of(gpu) for gpu in gpus if seen[key_of(gpu)] is not None}
-    lacking = [gpu for gpu in missing if claimed or product_of(gpu) in stating]
+    claiming = [
+        gpu
+        for gpu in missing
+        if rule.claim is not None and _claims(targets[key_of(gpu)], rule.claim)
+    ]
+    lacking = [gpu for gpu in missing if gpu in claiming or product_of(gpu) in stating]
     if lacking:
-        by = f"{target.id} has it" if claimed and target is not None else "its peers state it"
+        by = f"{target.id} has it" if claiming and target is not None else "its peers state it"
         reason = f"no source states {rule.name} of {_and_more(lacking)}, and {by}"
         yield Judged(rule.name, Verdict.INCONCLUSIVE, key_of(lacking[0]), reason)
     well = [found for found in known.values() if found.verdict is Verdict.PASS]
@@ -129,6 +137,14 @@ def _apply(rule: _Rule, gpus: Sequence[Gpu], target: Target | None) -> Iterator[
         of = f"{len(well)} of {len(gpus)} GPUs" if len(well) < len(gpus) else f"{len(gpus)} GPU(s)"
         detail = f" ({well[0].reason})" if well[0].reason and len(well) == 1 else ""
         yield Judged(rule.name, Verdict.PASS, None, f"{rule.good}: {of}{detail}")
+
+
+def _target_of(gpu: Gpu, target: Target | None) -> Target | None:
+    """The facts to hold the GPU against: of another product beside it, its own or none."""
+    if target is None or gpu.name is None or normalise(gpu.name) in target.match.names:
+        return target
+    own = product_target(gpu)
+    return own if own is None or own.scope is Scope.PRODUCT or own is target else None
 
 
 def _claims(target: Target | None, fact: str) -> bool:

@@ -49,10 +49,12 @@ class _Rule:
 class Table:
     """One file of rules; ``about`` are lines that name the device of those that follow.
 
-    A line in which ``worth`` finds nothing needs no look.
+    A line in which ``worth`` finds nothing needs no look. Lines of the events ``of_processes`` name
+    processes.
     """
 
     worth: re.Pattern[str]
+    of_processes: frozenset[str]
     rules: tuple[_Rule, ...]
     about: tuple[tuple[str, re.Pattern[str]], ...]
     gpus: tuple[tuple[str, re.Pattern[str]], ...]
@@ -72,7 +74,8 @@ def table(name: str) -> Table:
         return tuple((each[field], re.compile(each["pattern"])) for each in data.get(key, ()))
 
     return Table(
-        worth=re.compile(data.get("worth", "")),
+        worth=re.compile(data["worth"]),
+        of_processes=frozenset(data.get("of_processes", ())),
         rules=tuple(
             _Rule(
                 re.compile(each["pattern"]),

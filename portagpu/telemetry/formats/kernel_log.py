@@ -33,6 +33,11 @@ def matches(text: str) -> bool:
     return _IS_LOG.search(text[:20_000]) is not None
 
 
+def of_processes() -> frozenset[str]:
+    """Codes of the events whose lines name processes, and no device."""
+    return table("kernel_log").of_processes
+
+
 def parse(text: str) -> Findings:
     """Every line that tells of an error, in order, with what the vendor says of it."""
     if not matches(text):
