@@ -17,7 +17,7 @@ from portagpu.inventory.model import Event
 from portagpu.telemetry.formats import pci_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 ANSWERS: Final = "a tool's answer"
 _FOLDER: Final = Path(__file__).resolve().parents[1]
@@ -49,11 +49,11 @@ class _Rule:
 class Table:
     """One file of rules; ``about`` are lines that name the device of those that follow.
 
-    A line in which ``worth`` finds nothing needs no look. Lines of the events ``of_processes`` name
-    processes.
+    A line without any of a vendor's words of ``worth`` in it, in lower case, says nothing of that
+    vendor's. Lines of the events ``of_processes`` name processes.
     """
 
-    worth: re.Pattern[str]
+    worth: Mapping[str, tuple[str, ...]]
     of_processes: frozenset[str]
     rules: tuple[_Rule, ...]
     about: tuple[tuple[str, re.Pattern[str]], ...]
@@ -74,7 +74,7 @@ def table(name: str) -> Table:
         return tuple((each[field], re.compile(each["pattern"])) for each in data.get(key, ()))
 
     return Table(
-        worth=re.compile(data["worth"]),
+        worth={vendor: tuple(words) for vendor, words in data["worth"].items()},
         of_processes=frozenset(data.get("of_processes", ())),
         rules=tuple(
             _Rule(
@@ -98,19 +98,27 @@ def table(name: str) -> Table:
     )
 
 
-def events(lines: Iterable[str], rules: Table, source: str) -> Iterator[tuple[str, Event | None]]:
+def events(text: str, rules: Table, source: str) -> Iterator[tuple[str, Event | None]]:
     """Each line that is worth a look, with the event that it states."""
     about: tuple[str, str] | None = None
     left = 0
-    for line in lines:
-        line = line[:_LINE_CHARS]
+    everything = text.lower()
+    worth = {
+        vendor: present
+        for vendor, words in rules.worth.items()
+        if (present := [word for word in words if word in everything])
+    }
+    for whole in text.splitlines() if worth else ():
+        line = whole[:_LINE_CHARS]
         left -= 1
-        if rules.worth.search(line) is None:
+        lower = line.lower()
+        vendors = {v for v, words in worth.items() if any(word in lower for word in words)}
+        if not vendors:
             continue
         for of, pattern in rules.about:
             if (match := pattern.search(line)) is not None:
                 about, left = (of, match.group("pci")), _ABOUT_LINES
-        event = _event(line, rules, source)
+        event = _event(line, rules, source, vendors)
         if event is not None and event.pci is None and about is not None and left > 0:
             pci = pci_address(about[1]) if event.vendor == about[0] else None
             event = replace(event, pci=pci)
@@ -119,13 +127,13 @@ def events(lines: Iterable[str], rules: Table, source: str) -> Iterator[tuple[st
 
 def answers(text: str) -> tuple[Event, ...]:
     """What vendors' tools print in ``text`` where they have no answer."""
-    found = events(text.splitlines(), table("answers"), ANSWERS)
+    found = events(text, table("answers"), ANSWERS)
     return tuple(event for _, event in found if event is not None)
 
 
-def _event(line: str, rules: Table, source: str) -> Event | None:
+def _event(line: str, rules: Table, source: str, vendors: Collection[str]) -> Event | None:
     for rule in rules.rules:
-        match = rule.pattern.search(line)
+        match = rule.pattern.search(line) if rule.vendor in vendors else None
         if match is None:
             continue
         groups = {key: value for key, value in match.groupdict().items() if value is not None}

@@ -46,7 +46,7 @@ def parse(text: str) -> Findings:
     found = []
     readings: dict[str, Reading] = {}
     versions: dict[str, str] = {}
-    for line, event in events(text.splitlines(), rules, KIND):
+    for line, event in events(text, rules, KIND):
         if event is not None:
             found.append(event)
             continue
