@@ -12,6 +12,8 @@ import pytest
 from portagpu.bringup import Options, bringup
 from portagpu.inventory.recording import Recording
 from portagpu.results import Verdict
+from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
+from tests.host_trees import build, two_socket_x86
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,6 +107,14 @@ def test_of_two_unlike_gpus_nobody_is_blamed(tmp_path: Path) -> None:
     lanes = replay(tmp_path, row(A100), row(A100, width=8))
     assert failures(lanes) == []
     assert one(lanes, "links/peers-alike").verdict is Verdict.UNVERIFIED
+
+
+def test_drivers_of_two_vendors_are_two(tmp_path: Path) -> None:
+    files, links = machine(amd_gpu(0), nvidia_gpu(1))
+    run = bringup(Options(replay=Recording(build(tmp_path, two_socket_x86() | files, links))))
+    assert failures(run) == []
+    drivers = [result.verdict for result in run.results if result.id == "versions/driver"]
+    assert drivers == [Verdict.PASS, Verdict.PASS]
 
 
 def test_each_gpu_is_held_against_its_own_product(tmp_path: Path) -> None:

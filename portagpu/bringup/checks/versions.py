@@ -11,9 +11,9 @@ from portagpu.results import Verdict
 from portagpu.torchbuild import torch_build
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from portagpu.bringup.context import Context
+    from portagpu.bringup.context import Context, Device
     from portagpu.results import Result
 
 
@@ -80,8 +80,15 @@ def _package(context: Context) -> Result:
 
 
 def _drivers(context: Context) -> Iterator[Result]:
-    """Every device answers through one driver."""
-    drivers = {device.name: device.facts["versions"].get("driver") for device in context.devices}
+    """Every device of a vendor answers through one driver."""
+    vendors = dict.fromkeys(device.facts["arch_vendor"] for device in context.devices)
+    for vendor in vendors:
+        own = [each for each in context.devices if each.facts["arch_vendor"] == vendor]
+        yield from _driver(context, own)
+
+
+def _driver(context: Context, devices: Sequence[Device]) -> Iterator[Result]:
+    drivers = {device.name: device.facts["versions"].get("driver") for device in devices}
     kinds = set(drivers.values())
     if kinds == {None} and context.origins:
         yield context.result("driver", Verdict.INCONCLUSIVE, "no driver's version was recorded")
