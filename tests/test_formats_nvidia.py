@@ -331,11 +331,14 @@ def test_processes_and_retired_pages_are_counted_for_each_gpu() -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "No devices were found\n",
+        "NVIDIA-SMI has failed because it couldn't communicate with the driver. Make sure ...",
+        "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.10",
         "Unable to determine the device handle for GPU 0000:05:00.0: GPU is lost.  Reboot ...",
         "Unable to determine the device handle for GPU3: Unknown Error",
     ],
 )
-def test_a_gpu_without_a_handle_is_a_problem(text: str) -> None:
+def test_an_answer_that_there_is_nothing_to_list_is_a_problem(text: str) -> None:
     assert nvidia_smi_text.matches(text)
     assert len(nvidia_smi_text.parse(text).problems) == 1
 

@@ -11,9 +11,9 @@ from portagpu.results import Verdict
 from portagpu.torchbuild import torch_build
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from portagpu.bringup.context import Context, Device
+    from portagpu.bringup.context import Context
     from portagpu.results import Result
 
 
@@ -81,15 +81,11 @@ def _package(context: Context) -> Result:
 
 def _drivers(context: Context) -> Iterator[Result]:
     """Every device of a vendor answers through one driver."""
-    vendors = dict.fromkeys(device.facts["arch_vendor"] for device in context.devices)
-    for vendor in vendors:
-        own = [each for each in context.devices if each.facts["arch_vendor"] == vendor]
-        yield from _driver(context, own)
-
-
-def _driver(context: Context, devices: Sequence[Device]) -> Iterator[Result]:
-    drivers = {device.name: device.facts["versions"].get("driver") for device in devices}
+    drivers = {device.name: device.facts["versions"].get("driver") for device in context.devices}
     kinds = set(drivers.values())
+    of_vendors = dict.fromkeys(
+        (device.facts["arch_vendor"], drivers[device.name]) for device in context.devices
+    )
     if kinds == {None} and context.origins:
         yield context.result("driver", Verdict.INCONCLUSIVE, "no driver's version was recorded")
     elif kinds == {None}:
@@ -100,6 +96,9 @@ def _driver(context: Context, devices: Sequence[Device]) -> Iterator[Result]:
         (driver,) = kinds
         context.versions.setdefault("driver", driver)
         yield context.judge("driver", True, f"driver {driver}")
+    elif len(of_vendors) == len({vendor for vendor, _ in of_vendors}):
+        listed = " and ".join(f"{driver} of {vendor}" for vendor, driver in of_vendors)
+        yield context.judge("driver", True, f"drivers {listed}")
     else:
         listed = ", ".join(f"{name}: {version}" for name, version in drivers.items())
         yield context.judge("driver", False, f"devices answer through different drivers ({listed})")

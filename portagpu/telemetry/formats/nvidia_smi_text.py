@@ -29,6 +29,10 @@ _VERSION_NAMES: Final = {
     "KMD": "driver",
     "CUDA UMD": "cuda",
 }
+# nvidia-smi's answers where there is nothing to list
+_NONE: Final = re.compile(
+    r"No devices were found|(?:NVIDIA-SMI has failed because|Failed to initialize NVML:) .{0,200}"
+)
 
 
 def matches(text: str) -> bool:
@@ -38,7 +42,8 @@ def matches(text: str) -> bool:
         return False
     known = is_table(start) or is_query(start) or is_csv(start) or _is_list(start)
     return known or any(
-        _VERSION.match(line) or lost(line) is not None for line in start.splitlines()[:8]
+        _VERSION.match(line) or _NONE.match(line) or lost(line) is not None
+        for line in start.splitlines()[:8]
     )
 
 
@@ -100,7 +105,7 @@ def _listed(match: re.Match[str], parts: tuple[Part, ...]) -> Reading:
 
 
 def _parse_rest(text: str) -> Findings:
-    """``--version``, or the lines with which the tool says that a GPU does not answer."""
+    """``--version``, or the one line with which the tool says that it cannot answer."""
     versions: dict[str, str] = {}
     readings: list[Reading] = []
     problems: list[str] = []
@@ -109,6 +114,8 @@ def _parse_rest(text: str) -> Findings:
             name, value = match.groups()
             if name in _VERSION_NAMES and stated(value) is not None:
                 versions[_VERSION_NAMES[name]] = value
+        elif (match := _NONE.match(line)) is not None:
+            problems.append(match.group().strip())
         elif (missing := lost(line)) is not None:
             readings.append(missing[0])
             problems.append(missing[1])
