@@ -92,6 +92,8 @@ def test_what_ends_a_gpu_or_its_host_fails_without_any_xid(
         # open-gpu-kernel-modules, src/nvidia/inc/libraries/utils/nvassert.h
         ("[ 12.0] NVRM: nvAssertOkFailedNoLog: Assertion failed: Generic error", None),
         ("[ 30.0] [drm:psp_hw_start [amdgpu]] *ERROR* PSP load tos failed!", None),
+        # drivers/gpu/drm/drm_drv.c, drm_dev_wedged_event
+        ("[ 30.0] amdgpu 0000:03:00.0: [drm] device wedged, needs recovery", "0000:03:00.0"),
         ("[  3.5] kfd kfd: amdgpu: PITCAIRN  not supported in kfd", None),
         # mm/oom_kill.c
         ("[ 90.0] Out of memory: Killed process 42 (python3) total-vm:1000kB, UID:1000", None),
