@@ -142,7 +142,6 @@ LOG_LINES = [
 QUIET_LINES = [
     AMD + "0 uncorrectable hardware errors detected in umc block",
     AMD + "no uncorrectable hardware errors detected in umc block",
-    "NVRM: Xid error: xyz, invalid data",
     "[   1.000000] nvidia: module license 'NVIDIA' taints kernel.",
     "[Feb 27 2025 15:10:02] [INFO] [tid 7] multicast group 0 is freed.",
 ]

@@ -65,7 +65,7 @@ def test_the_xml_of_the_first_generation() -> None:
     assert (tesla.device_id, tesla.subsystem_id) == (0x06D1, 0x0772)
     assert tesla.memory_bytes == 5375 * MIB
     assert (tesla.pcie.generation, tesla.pcie.max_generation) == (1, 2)
-    assert (tesla.pcie.width, tesla.pcie.max_width) == (8, 16)
+    assert (tesla.pcie.width, tesla.pcie.device_width) == (8, 16)
     assert tesla.memory.ecc_enabled is True
     assert (tesla.memory.corrected, tesla.memory.uncorrected) == (4, 1)
     assert (tesla.memory.corrected_total, tesla.memory.uncorrected_total) == (40, 2)
@@ -254,7 +254,7 @@ def test_the_columns_of_a_query() -> None:
     assert table.versions == {"driver": "580.10.01"}
     assert (gpu.index, gpu.arch, gpu.pci) == (0, "sm_89", "0000:03:00.0")
     assert gpu.state.temperatures_c == {"gpu": 84.0}
-    assert (gpu.pcie.width, gpu.pcie.max_width, gpu.pcie.device_generation) == (8, 16, 4)
+    assert (gpu.pcie.width, gpu.pcie.device_width, gpu.pcie.device_generation) == (8, 16, 4)
     assert gpu.state.throttling == ("sw_power_cap", "sw_thermal_slowdown"), "from the mask 0x24"
     assert gpu.memory.by_block == {"DRAM": (None, 0)}
     assert (gpu.memory.retired_pages, gpu.memory.pending) == ({}, None)

@@ -118,7 +118,7 @@ def test_nvml_says_all_that_it_knows_of_a_gpu(stand_in, tmp_path):
     )
     assert (h200.device_id, h200.subsystem_id) == (0x2335, 0x18BE)
     assert h200.memory_bytes == 143771 * MIB
-    assert h200.pcie == Pcie(generation=1, width=16, max_generation=5, max_width=16, replays=0)
+    assert h200.pcie == Pcie(generation=1, width=16, max_generation=5, device_width=16, replays=0)
     assert h200.firmware == {"vbios": "96.00.C2.00.02"}
     assert (h200.mig_enabled, h200.parts) == (False, ())
     # (uncorrected is kind 1, the life's is counter 1)

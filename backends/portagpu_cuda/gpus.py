@@ -105,7 +105,8 @@ def _reading(nvml: Library, handle: Any, index: int, pci: str | None, place: Any
             generation=nvml.whole("nvmlDeviceGetCurrPcieLinkGeneration", handle),
             width=nvml.whole("nvmlDeviceGetCurrPcieLinkWidth", handle),
             max_generation=nvml.whole("nvmlDeviceGetMaxPcieLinkGeneration", handle),
-            max_width=nvml.whole("nvmlDeviceGetMaxPcieLinkWidth", handle),
+            # of GPUs in narrow slots it is the GPU's, whatever its documentation says
+            device_width=nvml.whole("nvmlDeviceGetMaxPcieLinkWidth", handle),
             device_generation=nvml.whole("nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
             replays=nvml.whole("nvmlDeviceGetPcieReplayCounter", handle),
         ),

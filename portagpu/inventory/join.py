@@ -61,7 +61,7 @@ def join(findings: Sequence[Findings]) -> Inventory:
     versions: dict[str, str] = {}
     for each in findings:
         for name, version in each.versions.items():
-            if name != "driver":
+            if name != "driver" or not groups:
                 versions.setdefault(name, version)
     gpus = [_gpu(group, findings) for group in groups]
     return Inventory(
@@ -115,7 +115,8 @@ class _Joiner:
         """Put the reading with the others of its GPU; False where nothing tells which that is."""
         pci = self._address(reading)
         ids = _ids(reading)
-        keys: list[Hashable] = [*ids]
+        # in one order at every run: the first decides where identities contradict each other
+        keys: list[Hashable] = sorted(ids, key=str)
         if pci is not None:
             keys.insert(0, ("pci", pci))
         if reading.device_file is not None:

@@ -127,10 +127,17 @@ def _spelt(uuids: Sequence[str | None]) -> str | None:
 
 
 def _parts(found: Sequence[tuple[Part, ...]]) -> tuple[Part, ...]:
-    """The longest list of parts, completed by others of the same length."""
-    longest = max((len(parts) for parts in found), default=0)
-    alike = [parts for parts in found if len(parts) == longest]
-    return tuple(_first(each) for each in zip(*alike, strict=True))
+    """The longest list of parts, completed by others: by number, or all of the same length."""
+    longest = max(found, key=len, default=())
+    numbers = {part.index for part in longest}
+    joined = list(longest)
+    for parts in found:
+        own = {part.index: part for part in parts}
+        if None not in numbers and len(own) == len(parts) and own.keys() <= numbers:
+            joined = [_first([part, own.get(part.index, part)]) for part in joined]
+        elif len(parts) == len(joined):
+            joined = [_first(pair) for pair in zip(joined, parts, strict=True)]
+    return tuple(joined)
 
 
 def _same_size(one: int, two: int) -> bool:

@@ -188,7 +188,8 @@ def _save_outputs(printed: Iterable[Output], folder: Path, cleaner: Anonymous) -
 def _of_log(text: str) -> str:
     """The lines about devices: a kernel's log holds much that is nobody's business."""
     try:
-        return "\n".join(event.line for event in kernel_log.parse(text).events)
+        found, private = kernel_log.parse(text).events, kernel_log.of_processes()
+        return "\n".join(event.line for event in found if event.code not in private)
     except FormatError:
         return ""
 

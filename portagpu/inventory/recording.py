@@ -26,6 +26,7 @@ from portagpu.inventory.model import Findings, FormatError
 from portagpu.inventory.origin import origin_of
 from portagpu.inventory.sources import Machine
 from portagpu.telemetry.formats import one_line, text_of
+from portagpu.telemetry.formats.kernel_log import KIND as KERNEL_LOG
 from portagpu.telemetry.reader import read_text
 from portagpu.torchbuild import TorchBuild
 
@@ -162,7 +163,10 @@ def _opened(path: Path) -> tuple[list[Findings], Tree | None, dict[str, Any]]:
 
 
 def _says_something(found: Findings) -> bool:
-    return bool(found.readings or found.links or found.events or found.versions)
+    # a log without any error is a reading too
+    return bool(
+        found.readings or found.links or found.events or found.versions or found.kind == KERNEL_LOG
+    )
 
 
 def _texts(value: object) -> dict[str, str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from portagpu.distributions import entry_points
 from portagpu.inventory.model import Findings, FormatError
+from portagpu.telemetry.formats._events import ANSWERS, answers
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -36,10 +38,23 @@ FORMATS: Final = (
 
 
 def read_text(text: str) -> Findings:
-    """What the text says, by the first reader that knows it: ours before those of distributions.
+    """What the text says, by the first reader that knows it, and what a tool could not answer.
+
+    Our readers come before those of distributions.
 
     Raises FormatError where none does, or where nothing in it can be used.
     """
+    told = answers(text)
+    try:
+        found = _read(text)
+    except FormatError:
+        if not told:
+            raise
+        found = Findings(kind=ANSWERS)
+    return replace(found, events=(*found.events, *told))
+
+
+def _read(text: str) -> Findings:
     for name in FORMATS:
         module = import_module(f"portagpu.telemetry.formats.{name}")
         if module.matches(text):

@@ -36,7 +36,8 @@ def _devices(context: Context, topology: Topology) -> Iterator[Result]:
     if not context.origins:
         topology = only(topology, addresses)
     known = [gpu for gpu in topology.gpus if context.origins or gpu.key in addresses]
-    for judged in combined(judge_links(topology, context.target)):
+    asked = context.wanted is not None
+    for judged in combined(judge_links(topology, context.target, asked=asked)):
         yield context.judged(judged)
     if known:
         return

@@ -103,9 +103,12 @@ def _package(context: Context) -> Result:
 
 
 def _drivers(context: Context) -> Iterator[Result]:
-    """Every device answers through one driver."""
+    """Every device of a vendor answers through one driver."""
     drivers = {device.name: device.facts["versions"].get("driver") for device in context.devices}
     kinds = set(drivers.values())
+    of_vendors = dict.fromkeys(
+        (device.facts["arch_vendor"], drivers[device.name]) for device in context.devices
+    )
     if kinds == {None} and context.origins:
         yield context.result("driver", Verdict.INCONCLUSIVE, "no driver's version was recorded")
     elif kinds == {None}:
@@ -117,6 +120,11 @@ def _drivers(context: Context) -> Iterator[Result]:
         context.versions.setdefault("driver", driver)
         yield context.judge(
             "driver", True, f"driver {driver}", value=1, unit="1", expected=_ONE_DRIVER
+        )
+    elif len(of_vendors) == len({vendor for vendor, _ in of_vendors}):
+        listed = " and ".join(f"{driver} of {vendor}" for vendor, driver in of_vendors)
+        yield context.judge(
+            "driver", True, f"drivers {listed}", value=1, unit="1", expected=_ONE_DRIVER
         )
     else:
         listed = ", ".join(f"{name}: {version}" for name, version in drivers.items())

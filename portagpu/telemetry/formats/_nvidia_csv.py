@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory.model import Findings, FormatError, Memory, Reading, State
 from portagpu.telemetry.formats import bounded, pci_address, stated
-from portagpu.telemetry.formats._nvidia import VENDOR, failures, lost, pick, reading, uuid_of
+from portagpu.telemetry.formats._nvidia import (
+    VENDOR,
+    failures,
+    lost,
+    pick,
+    reading,
+    uuid_of,
+    version_texts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +28,7 @@ PAGES: Final = "nvidia-smi --query-retired-pages"
 
 # columns that no other tool has, and those that a query may consist of beside them
 _OWN: Final = re.compile(
-    r"gpu_(?:name|bus_id|serial|uuid)|driver_version|vbios_version|compute_cap|compute_mode|"
+    r"gpu_(?:name|bus_id|serial|uuid)|(?:driver|kmd|cuda_umd)_version|vbios_version|compute_cap|compute_mode|"
     r"(?:memory|utilization|temperature|clocks|power|pcie?|ecc|fan|mig|remapped_rows|retired_pages|"
     r"clocks_event_reasons|clocks_throttle_reasons)\.[\w.]{1,60}"
 )
@@ -117,11 +125,11 @@ def parse_csv(text: str) -> Findings:
             problems.append(f"a line has {len(cells)} values under {len(names)} columns")
     kind, read = _reader(names)
     readings, found = read(rows)
-    versions = {"driver": stated(rows[-1].get("driver_version")) if rows else None}
+    versions = version_texts(rows[-1]) if rows else {}
     return Findings(
         kind=kind,
         readings=(*readings, *(one for one, _ in gone)),
-        versions={name: value for name, value in versions.items() if value is not None},
+        versions=versions,
         taken=stated(rows[-1].get("timestamp")) if rows else None,
         problems=(*found, *problems, *(problem for _, problem in gone)),
     )

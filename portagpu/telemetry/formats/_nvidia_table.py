@@ -17,13 +17,15 @@ from portagpu.telemetry.formats._nvidia import VENDOR, lost, memory_bytes, yes
 KIND: Final = "nvidia-smi"
 
 _HEAD: Final = re.compile(
-    r"\| NVIDIA-SMI +(\S+) +Driver Version: +(\S+)(?: +CUDA Version: +(\S+))?"
+    r"\| NVIDIA-SMI +(\S+) +(?:Driver|KMD) Version: +(\S+)(?: +CUDA (?:UMD )?Version: +(\S+))?"
 )
 _TIME: Final = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} [\d:]{8} \d{4}")
 _FIRST: Final = re.compile(r"(\d{1,4})\.? +(\S.*)")
 _FLAGS: Final = frozenset({"On", "Off", "N/A", "ERR!"})
 _PROCESS: Final = re.compile(r"\| +(\d{1,4})\.? +(?:(?:\S+ +){2})?(\d{1,10}) +\S")
 _CUT: Final = "..."
+_MEASURES: Final = (True, False, True)
+"""Of a GPU's second line: what it does now, its memory, how busy it is."""
 
 
 @dataclass(slots=True)
@@ -184,9 +186,22 @@ def _reading(row: _Row) -> Reading:
             utilization_percent=float(busy.group(1)) if busy else None,
             memory_used_bytes=memory_bytes(used[0]) if used else None,
             processes=row.processes,
+            error=_gone(second),
         ),
         extra={"name begins with": name.removesuffix(_CUT)} if cut and name else {},
     )
+
+
+def _gone(second: list[str]) -> str | None:
+    """The word that stands for every measure of a GPU that no longer answers."""
+    if len(second) != len(_MEASURES):
+        return None
+    words = [
+        next((word for word in cell.split() if failed(word)), None)
+        for cell, measure in zip(second, _MEASURES, strict=True)
+        if measure
+    ]
+    return words[0] if None not in words else None
 
 
 def _failure(row: _Row) -> str | None:

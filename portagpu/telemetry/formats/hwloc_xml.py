@@ -21,6 +21,9 @@ KIND: Final = "hwloc XML"
 
 _BANDWIDTHS: Final = {"NVLinkBandwidth": "nvlink", "XGMIBandwidth": "xgmi"}
 """Matrices of hwloc's NVML and RSMI plugins, and the kind of link that they measure."""
+_MEMORY_BESIDE: Final = frozenset(
+    {"HBM", "MCDRAM", "SPM", "NVM", "GPUMemory", "CXL-DRAM", "CXL-NVM"}
+)
 _MAX_OBJECTS: Final = 2048
 """Of one matrix: its values are the square."""
 
@@ -70,7 +73,7 @@ class _Walk:
         if kind in ("NUMANode", "Node"):
             near = self._numa(element)
         else:
-            local = [c for c in element.named("object") if c.get("type") == "NUMANode"]
+            local = _memory_children(element)
             if len(local) == 1:
                 near = self._numa(local[0])
             elif len(local) > 1:
@@ -210,6 +213,22 @@ class _Walk:
                 f"{element.get('name')} names {len(unknown)} objects that are not there, "
                 f"the first {unknown[0][:40]!r}"
             )
+
+
+def _memory_children(element: Element) -> list[Element]:
+    """The NUMA nodes of an object's own memory: of several the main one, where hwloc says which.
+
+    They stand below a cache of the memory's side where there is one; the subtype tells main memory
+    from that of GPUs and from slower or faster memory beside (hwloc documentation, "Normal
+    attributes").
+    """
+    found: list[Element] = []
+    for child in element.named("object"):
+        if child.get("type") == "MemCache":
+            found += _memory_children(child)
+        elif child.get("type") == "NUMANode":
+            found.append(child)
+    return [child for child in found if child.get("subtype") not in _MEMORY_BESIDE] or found
 
 
 def _info(element: Element, name: str) -> str | None:

@@ -19,8 +19,16 @@ LIST: Final = "nvidia-smi -L"
 _BEGINNING: Final = 8000
 _GPU: Final = re.compile(r"GPU (\d{1,4}): (\S.{0,200}?) \((?:UUID|S/N): ([^()]{1,100})\)")
 _MIG: Final = re.compile(r"MIG (\S{1,40}) +Device +(\d{1,4}): \(UUID: ([^()]{1,100})\)")
-_VERSION: Final = re.compile(r"(NVIDIA-SMI|NVML|DRIVER|CUDA) [Vv]ersion +: +(\S+)")
-_VERSION_NAMES: Final = {"NVML": "nvml", "DRIVER": "driver", "CUDA": "cuda"}
+_VERSION: Final = re.compile(
+    r"(NVIDIA-SMI|NVML|DRIVER|CUDA|KMD|CUDA UMD) [Vv]ersion +: +(\d\S*|N/A|Not Found)"
+)
+_VERSION_NAMES: Final = {
+    "NVML": "nvml",
+    "DRIVER": "driver",
+    "CUDA": "cuda",
+    "KMD": "driver",
+    "CUDA UMD": "cuda",
+}
 # nvidia-smi's answers where there is nothing to list
 _NONE: Final = re.compile(
     r"No devices were found|(?:NVIDIA-SMI has failed because|Failed to initialize NVML:) .{0,200}"

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory.model import Findings, FormatError, Part, Reading
 from portagpu.telemetry.formats import bounded, integer, stated
-from portagpu.telemetry.formats._nvidia import failures, lost, part, reading, slug
+from portagpu.telemetry.formats._nvidia import (
+    failures,
+    lost,
+    part,
+    reading,
+    slug,
+    version_texts,
+)
 from portagpu.telemetry.formats._xml import Element, read_xml
 
 if TYPE_CHECKING:
@@ -53,13 +60,13 @@ def parse(text: str) -> Findings:
         if (missing := lost(line)) is not None:
             readings.append(missing[0])
             found.append(missing[1])
-    versions = {"driver": _text(root, "driver_version"), "cuda": _text(root, "cuda_version")}
-    if not readings and not any(versions.values()) and attached is None:
+    versions = version_texts({child.tag: child.text for child in root.children})
+    if not readings and not versions and attached is None:
         raise FormatError(f"{KIND}: the log breaks off before it says anything")
     return Findings(
         kind=KIND,
         readings=tuple(readings),
-        versions={name: text for name, text in versions.items() if text is not None},
+        versions=versions,
         taken=_text(root, "timestamp"),
         problems=tuple(found),
     )

@@ -145,7 +145,7 @@ def _reading(device: _Device, nodes: dict[str, int]) -> Reading:
             generation=device.integer("pcie/current_link_gen"),
             width=device.integer("pcie/current_link_width"),
             max_generation=device.integer("pcie/max_link_gen"),
-            max_width=device.integer("pcie/max_link_width"),
+            device_width=device.integer("pcie/max_link_width"),
             replays=device.integer("pcie/replay_counter"),
         ),
         memory=_memory(device),

@@ -16,6 +16,7 @@ from portagpu.arch import base_name
 from portagpu.inventory import Findings, FormatError, Reading, State
 from portagpu.telemetry.formats import bounded, integer, number, stated
 from portagpu.telemetry.formats._amd import VENDOR, gfx_arch, plain, product_name, unique_id_of
+from portagpu.telemetry.formats._events import answers
 
 KIND: Final = "rocminfo"
 
@@ -25,6 +26,8 @@ _MODULE: Final = re.compile(r"ROCk module version (\S{1,40}) is loaded")
 _VERSIONS: Final = {"Runtime Version": "hsa", "Runtime Ext Version": "hsa-ext"}
 _FIRMWARE: Final = {"Packet Processor uCode": "CP", "SDMA engine uCode": "SDMA"}
 _AGENT_DEPTH: Final = 2
+_NO_GPU: Final = "rocminfo: no agent is a GPU"
+"""What the tool does not print, and its list shows."""
 
 
 @dataclass(slots=True)
@@ -52,6 +55,7 @@ def parse(text: str) -> Findings:
     untyped = sum("Device Type" not in agent.values for agent in agents)
     return Findings(
         kind=KIND,
+        events=() if gpus or untyped else answers(_NO_GPU),
         readings=bounded(
             (
                 _reading(index, agent, uses[location] == 1)
