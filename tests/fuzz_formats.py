@@ -32,7 +32,7 @@ from typing import Any, Final, TextIO
 
 from portagpu.inventory import Findings, FormatError
 from portagpu.telemetry import formats
-from portagpu.telemetry.formats import text_of
+from portagpu.telemetry.cleaning import text_of
 
 FIXTURES: Final = Path(__file__).resolve().parent / "formats"
 RECORDINGS: Final = Path(__file__).resolve().parents[2] / "shared" / "recordings"

@@ -29,7 +29,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from portagpu.inventory.model import FormatError
 from portagpu.telemetry import formats
-from portagpu.telemetry.formats import text_of
+from portagpu.telemetry.cleaning import text_of
 from portagpu.telemetry.reader import read_text
 from tests.fuzz_formats import FIXTURES, TooSlow, format_modules, stop
 from tests.test_formats_amd import SAMPLES

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.inventory import Findings, Node, Reading
-from portagpu.telemetry.formats import text_of
+from portagpu.telemetry.cleaning import text_of
 from tests.fuzz_formats import RECORDINGS, format_modules
 
 if TYPE_CHECKING:

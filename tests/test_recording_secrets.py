@@ -22,7 +22,7 @@ from portagpu.inventory.record import record
 from portagpu.inventory.recording import Recording
 from portagpu.inventory.sources import Live
 from portagpu.inventory.tools import Output
-from portagpu.telemetry.formats import text_of
+from portagpu.telemetry.cleaning import text_of
 from portagpu.telemetry.reader import read_text
 from tests.conftest import ROOT
 from tests.fuzz_formats import RECORDINGS

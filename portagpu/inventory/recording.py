@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +25,8 @@ from portagpu.inventory.kernel import kernel_findings
 from portagpu.inventory.model import Findings, FormatError
 from portagpu.inventory.origin import origin_of
 from portagpu.inventory.sources import Machine
-from portagpu.telemetry.formats import one_line, text_of
+from portagpu.telemetry.cleaning import text_of
+from portagpu.telemetry.formats import one_line
 from portagpu.telemetry.reader import read_text
 from portagpu.torchbuild import TorchBuild
 
@@ -226,7 +227,7 @@ def _why(error: Exception) -> str:
 
 def _of_file(path: Path) -> Iterator[Findings]:
     """What a single file says, which may be given as a link."""
-    yield _told(path.name, path.parent.name, lambda: read_bounded(path, LONGEST_FILE + 1))[0]
+    yield from _told(path.name, path.parent.name, lambda: read_bounded(path, LONGEST_FILE + 1))[0]
 
 
 def _of_folder(folder: Inside) -> Iterator[Findings]:
@@ -252,7 +253,7 @@ def _of_folder(folder: Inside) -> Iterator[Findings]:
                 name, inner, partial(folder.data, name, LONGEST_FILE + 1, follow=False)
             )
             left -= size
-            yield found
+            yield from found
     except OSError as error:
         unread.append(
             f"{one_line(str(error.filename))}: {error.strerror}: what follows is not read"
@@ -269,7 +270,7 @@ def _is_kernels(folder: str, name: str) -> bool:
     return name in (*_KERNEL_FOLDERS, TREE) and Path(folder).name in ("", TREE)
 
 
-def _told(name: str, folder: str, read: Callable[[], bytes]) -> tuple[Findings, int]:
+def _told(name: str, folder: str, read: Callable[[], bytes]) -> tuple[list[Findings], int]:
     """(what the file ``name`` in a folder of that name says, its bytes)."""
     shown, size = one_line(name), 0
     try:
@@ -277,13 +278,13 @@ def _told(name: str, folder: str, read: Callable[[], bytes]) -> tuple[Findings, 
         size = len(data)
         text = text_of(data[:LONGEST_FILE])
         if folder == FINDINGS and name.endswith(".json"):
-            return _saved(text), size
-        found = read_text(text)
+            return [_saved(text)], size
+        found = list(read_text(text))
     except (FormatError, OSError) as error:
-        return Findings(kind=shown, problems=(f"{shown}: {one_line(_why(error))}",)), size
+        return [Findings(kind=shown, problems=(f"{shown}: {one_line(_why(error))}",))], size
     if size > LONGEST_FILE:
         more = f"{shown}: only its first {LONGEST_FILE >> 20} MiB were read"
-        found = replace(found, problems=(*found.problems, more))
+        found.append(Findings(kind=shown, problems=(more,), breaks_off=True))
     return found, size
 
 

@@ -1,17 +1,21 @@
-"""Reading a file of whatever format: the one reader that knows its beginning."""
+"""Reading a file of whatever formats: cleaned, divided, and each part by the reader that knows it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.inventory.model import FormatError
+from portagpu.inventory.model import Findings, FormatError
+from portagpu.telemetry.cleaning import cleaned
+from portagpu.telemetry.formats import kernel_log, one_line
+from portagpu.telemetry.parts import Part, Shapes, divided, is_known
 
 if TYPE_CHECKING:
-    from portagpu.inventory.model import Findings
+    from collections.abc import Iterator, Sequence
 
 FORMATS: Final = (
-    "nvidia_capture",
     "nvidia_smi_xml",
     "nvidia_topo",
     "nvidia_nvlink",
@@ -28,17 +32,113 @@ FORMATS: Final = (
     "lspci",
     "kernel_log",
 )
-"""Modules of ``portagpu.telemetry.formats``; a text of several sections before what it holds."""
+"""Modules of ``portagpu.telemetry.formats``, in the order in which they are asked."""
+
+UNREAD: Final = "what no reader knows"
+_MOST_SHOWN: Final = 3
+_MOST_PROBLEMS: Final = 50
 
 
-def read_text(text: str) -> Findings:
-    """What the text says, by the first reader that knows it.
+def read_text(text: str) -> tuple[Findings, ...]:
+    """What each output in ``text`` says, in order, and which lines no reader takes.
 
-    Raises FormatError where none does, or where nothing in it can be used.
+    Raises FormatError where nothing is of a known format, or where nothing in it can be used.
     """
-    for name in FORMATS:
-        module = import_module(f"portagpu.telemetry.formats.{name}")
-        if module.matches(text):
-            found: Findings = module.parse(text)
-            return found
-    raise FormatError("its format is not known")
+    shapes = _shapes()
+    found: list[Findings] = []
+    refused: list[str] = []
+    unread: list[tuple[int, str]] = []
+    for stream in cleaned(text, partial(is_known, shapes=shapes)):
+        parts, lines = divided(stream, shapes)
+        unread += lines
+        for part, reader in _joined(parts or [Part(None, 0, lines=stream.split("\n"))]):
+            if reader is None:
+                unread += [(part.first + n, line) for n, line in enumerate(part.lines)]
+                continue
+            try:
+                found.append(_read(part, reader))
+            except FormatError as error:
+                refused.append(f"{one_line(part.title)}: {error}" if part.title else str(error))
+    if not found:
+        raise FormatError(refused[0] if refused else "its format is not known")
+    problems = [*refused[:_MOST_PROBLEMS], *_said(unread)]
+    if problems:
+        found.append(Findings(kind=UNREAD, problems=tuple(problems)))
+    return tuple(found)
+
+
+@cache
+def _modules() -> dict[str, Any]:
+    return {name: import_module(f"portagpu.telemetry.formats.{name}") for name in FORMATS}
+
+
+@cache
+def _shapes() -> Shapes:
+    return Shapes(
+        [(name, shape) for name, each in _modules().items() for shape in getattr(each, "SHAPES", ())],
+        ("kernel_log", kernel_log.SHAPE),
+        "|".join(each.ROOT for each in _modules().values() if hasattr(each, "ROOT")),
+    )
+
+
+def _reader(part: Part) -> Any:
+    """The first module that knows the part."""
+    if part.module == "kernel_log":
+        return _modules()["kernel_log"]
+    text = part.text
+    return next((each for each in _modules().values() if each.matches(text)), None)
+
+
+def _joined(parts: Sequence[Part]) -> list[tuple[Part, Any]]:
+    """``parts`` with their readers; those in a row that are one output again and again are one.
+
+    Of such a loop the reader says what counts.
+    """
+    found: list[tuple[Part, Any]] = []
+    for part in parts:
+        reader = _reader(part)
+        last, before = found[-1] if found else (None, None)
+        if (
+            last is not None
+            and reader is not None
+            and reader is before
+            and (last.section, last.shape) == (part.section, part.shape)
+            and not getattr(reader, "SINGLE", False)
+        ):
+            last.lines += part.lines
+            last.cut |= part.cut
+        else:
+            found.append((part, reader))
+    return found
+
+
+def _read(part: Part, reader: Any) -> Findings:
+    found: Findings = reader.parse(part.text)
+    name = part.title
+    problems = tuple(f"{name}: {each}" for each in found.problems) if name else found.problems
+    if part.cut:
+        problems += ("the text says that parts of it were left out",)
+    found = replace(found, problems=problems, breaks_off=found.breaks_off or part.cut)
+    if part.state is None:
+        return found
+    return replace(
+        found,
+        readings=tuple(replace(one, source=f"{one.source} ({part.state})") for one in found.readings),
+        links=tuple(replace(one, source=f"{one.source} ({part.state})") for one in found.links),
+    )
+
+
+def _said(unread: Sequence[tuple[int, str]]) -> Iterator[str]:
+    """One sentence about the lines that no reader takes: how many, and the first words of them."""
+    spoken = [(at, line) for at, line in unread if any(map(str.isalnum, line))]
+    if not spoken:
+        return
+    places: list[tuple[int, str]] = []
+    last = -3
+    for at, line in spoken:
+        if at > last + 2 and len(places) < _MOST_SHOWN:
+            places.append((at, line))
+        last = at
+    shown = ", ".join(f"{one_line(line, 60)!r} in line {at + 1}" for at, line in places)
+    number = "1 line is" if len(spoken) == 1 else f"{len(spoken)} lines are"
+    yield f"{number} of no known format: {shown}"

@@ -132,6 +132,9 @@ def _recorded_count(context: Context, inventory: Inventory) -> Result:
     if any(device.facts["part"] is not None for device in context.devices):
         words = f"{words}, some of them parts of {gpus} GPU(s)"
     listed = gpus or any(context.machine.tree.exists(path) for path in (PCI_DEVICES, NODES))
+    if inventory.breaks_off:
+        reason = f"a list of devices breaks off: {words}, and there may be more"
+        return context.result("count", Verdict.INCONCLUSIVE, reason)
     if logged or not listed:
         why = "no list of devices is in the recording"
         if listed:

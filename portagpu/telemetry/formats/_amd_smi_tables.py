@@ -57,6 +57,11 @@ _PROCESSES: Final = "PROCESS INFO"
 _TITLES: Final = frozenset(
     {*_MATRICES, _METRICS, _STATUS, _PORTS, _CURRENT, _CURRENT_MEMORY, _PROCESSES}
 )
+BEGINS: Final = (
+    rf"(?:{'|'.join(sorted(map(re.escape, _TITLES)))}):? *\n"
+    r"|(?:TIMESTAMP +)?GPU(?: +(?:POWER|PWR_CAP|GPU_TEMP|GPU_T|MEM_TEMP|MEM_T|GFX_UTIL|GFX%|GFX_CLOCK|GFX_CLK))+ "
+)
+"""Of a line with which a table begins."""
 _MONITOR_HEADER: Final = re.compile(r"(?:TIMESTAMP +)?GPU(?: +[A-Z][A-Z_%]*)+")
 _METRIC_ROW: Final = re.compile(
     r"(GPU\d{1,6})\s+(\S+)\s+(N/A|\d+(?:\.\d+)? Gb/s)\s*(N/A|\d+(?:\.\d+)? Gb/s)\s*(\S+)?"

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory.model import Findings, FormatError, Memory, Reading, State
-from portagpu.telemetry.formats import bounded, pci_address, stated
+from portagpu.telemetry.formats import Shape, bounded, pci_address, stated
 from portagpu.telemetry.formats._nvidia import VENDOR, failures, lost, pick, reading, uuid_of
 
 if TYPE_CHECKING:
@@ -44,6 +44,14 @@ _ALONE: Final = re.compile(
 )
 """What an answer looks like where it is all there is in a line."""
 _LONGEST_UNIT: Final = 12
+_COLUMN: Final = r"[a-z][\w.]{1,80}(?: \[[^\]\n,]{1,12}\])?"
+
+CSV_SHAPE: Final = Shape(
+    # a name that only this tool has, among names alone
+    rf"(?=[^\n]{{0,4000}}?(?:^|, ?|\b)(?:{_OWN.pattern}))(?:{_COLUMN}, ?)+{_COLUMN} *\n"
+    rf"|(?:index|uuid|name|gpu_uuid|pci\.bus_id|timestamp)(?:, ?{_COLUMN})+ *\n",
+    re.compile(r"[^\n,]{0,200},|[Uu]nable to determine the device handle for "),
+)
 
 
 def header(text: str) -> tuple[int, list[str]] | None:
@@ -106,15 +114,23 @@ def parse_csv(text: str) -> Findings:
     rows: list[dict[str, str]] = []
     gone: list[tuple[Reading, str]] = []
     problems: list[str] = []
+    short = False
     for line in text.splitlines()[at + 1 :]:
         if (missing := lost(line)) is not None:
             gone.append(missing)
-        elif not line.strip() or line.strip().startswith(names[0] + ","):
             continue
-        elif (cells := [cell.strip() for cell in line.split(",")]) and len(cells) == len(names):
+        if not line.strip() or line.strip().startswith(names[0] + ","):
+            continue
+        cells = [cell.strip() for cell in line.split(",")]
+        short = len(cells) < len(names)
+        if len(cells) == len(names):
             rows.append(dict(zip(names, cells, strict=True)))
         elif not problems:
             problems.append(f"a line has {len(cells)} values under {len(names)} columns")
+    if rows and _is_cut(rows, names[-1]):
+        del rows[-1][names[-1]]
+        short = True
+        problems.append("the last line breaks off")
     kind, read = _reader(names)
     readings, found = read(rows)
     versions = {"driver": stated(rows[-1].get("driver_version")) if rows else None}
@@ -124,7 +140,14 @@ def parse_csv(text: str) -> Findings:
         versions={name: value for name, value in versions.items() if value is not None},
         taken=stated(rows[-1].get("timestamp")) if rows else None,
         problems=(*found, *problems, *(problem for _, problem in gone)),
+        breaks_off=short,
     )
+
+
+def _is_cut(rows: Sequence[dict[str, str]], name: str) -> bool:
+    """Whether the last value of all is the beginning of what others of its column look like."""
+    forms = [re.sub(r"[\da-fA-F.]+", "0", row[name]) for row in (rows[0], rows[-1])]
+    return len(rows) > 1 and forms[0] != forms[1] and forms[0].startswith(forms[1])
 
 
 def _reader(names: Sequence[str]) -> tuple[str, Callable[[list[dict[str, str]]], Table]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory.model import Findings, Reading
-from portagpu.telemetry.formats import bounded, integer, stated
+from portagpu.telemetry.formats import Shape, bounded, integer, stated
 from portagpu.telemetry.formats._nvidia import failures, lost, part, reading, slug
 
 if TYPE_CHECKING:
@@ -20,6 +20,14 @@ _GPU: Final = re.compile(r"GPU ((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{1,2}:[0-9A-Fa-
 _MIG: Final = "mig_device"
 _PROCESS_BLOCKS: Final = ("processes", "compute_processes")
 _DEEPEST: Final = 8
+
+QUERY_SHAPE: Final = Shape(
+    rf"=+ ?{_BANNER} ?=+",
+    re.compile(
+        rf"=+ ?{_BANNER}|\s+\S|GPU (?:[0-9A-Fa-f]{{4,8}}:)?[0-9A-Fa-f]{{1,2}}:[0-9A-Fa-f]{{1,2}}[.:]"
+        r"|[A-Z][\w ()/-]{1,60}? :(?: |$)|[Uu]nable to determine the device handle for "
+    ),
+)
 
 
 @dataclass(slots=True)
@@ -51,13 +59,15 @@ def parse_query(text: str) -> Findings:
         elif not gpus and (pair := _pair(line)) is not None:
             header.setdefault(slug(pair[0]), pair[1])
     attached = integer(header.get("attached_gpus"))
-    complete = attached in (None, len(gpus))
+    # a GPU that has no handle is attached, and not described
+    complete = attached in (None, len(gpus), len(gpus) + len(gone))
+    numbered = attached in (None, len(gpus))
     readings = bounded(
         (
             reading(
                 {"pci/bus_id": gpu.address, **gpu.values},
                 KIND,
-                index=position if complete else None,
+                index=position if numbered else None,
                 parts=bounded(map(part, gpu.parts), KIND),
                 processes=gpu.processes,
             )
@@ -80,6 +90,7 @@ def parse_query(text: str) -> Findings:
         versions={name: value for name, value in versions.items() if value is not None},
         taken=stated(header.get("timestamp")),
         problems=(*filter(None, problems), *(problem for _, problem in gone)),
+        breaks_off=not complete,
     )
 
 

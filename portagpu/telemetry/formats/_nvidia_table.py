@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from portagpu.inventory.model import Findings, Memory, Part, Reading, State
-from portagpu.telemetry.formats import bounded, failed, integer, number, pci_address, stated
+from portagpu.telemetry.formats import Shape, bounded, failed, integer, number, pci_address, stated
 from portagpu.telemetry.formats._nvidia import VENDOR, lost, memory_bytes, yes
 
 KIND: Final = "nvidia-smi"
@@ -24,6 +24,14 @@ _FIRST: Final = re.compile(r"(\d{1,4})\.? +(\S.*)")
 _FLAGS: Final = frozenset({"On", "Off", "N/A", "ERR!"})
 _PROCESS: Final = re.compile(r"\| +(\d{1,4})\.? +(?:(?:\S+ +){2})?(\d{1,10}) +\S")
 _CUT: Final = "..."
+_BORDER: Final = re.compile(r"\+[-=+]+\+")
+
+TABLE_SHAPE: Final = Shape(
+    r"\| NVIDIA-SMI +\S",
+    re.compile(
+        rf"\s*(?:\|(?! AMD-SMI )|\+|{_TIME.pattern}|[Uu]nable to determine the device handle for )"
+    ),
+)
 
 
 @dataclass(slots=True)
@@ -50,11 +58,13 @@ def parse_table(text: str) -> Findings:
     current: _Row | None = None
     gone: list[tuple[Reading, str]] = []
     problems: list[str] = []
+    closed = False
     for line in map(str.strip, text.splitlines()):
         if (match := _HEAD.match(line)) is not None:
             if head is not None:
                 problems.append("the text holds several tables; this is the last")
             head, section, rows, current, gone = match, "gpus", {}, None, []
+            closed = False
         elif (clock := _TIME.match(line)) is not None:
             time = clock.group()
         elif (missing := lost(line)) is not None:
@@ -67,12 +77,16 @@ def parse_table(text: str) -> Findings:
                 row.processes = 0
         elif not line.startswith("|"):
             current = None if line.startswith("+") else current
+            closed |= section == "processes" and _BORDER.fullmatch(line) is not None
         elif section == "gpus":
             current = _gpu_line(line, rows, current)
         elif section == "mig":
             _mig_line(line, rows)
         else:
             _process_line(line, rows)
+    broken = not closed
+    if broken:
+        problems.append("the table breaks off: the list of processes and its border are not in it")
     readings = bounded(map(_reading, rows.values()), KIND)
     problems += [sentence for row in rows.values() if (sentence := _failure(row)) is not None]
     return Findings(
@@ -81,6 +95,7 @@ def parse_table(text: str) -> Findings:
         versions=_versions(head),
         taken=time,
         problems=(*dict.fromkeys(problems), *(problem for _, problem in gone)),
+        breaks_off=broken,
     )
 
 
