@@ -2,7 +2,8 @@
 
 The orders of sources differ (a management library's is not the runtime's, nor the kernel's), so
 that readings are joined by PCI address, UUID, the hardware's own number or the device file. An
-index joins only readings of one tool, which numbers them alike in all its outputs. Time grows linearly with the number of readings.
+index joins only readings of one tool, which numbers them alike in all its outputs. Time
+grows linearly with the number of readings.
 """
 
 from __future__ import annotations
@@ -231,7 +232,10 @@ class _Joiner:
         for reading in readings[len(unseen) :]:
             group = _Group(vendor, readings=[(number, reading)])
             self._order[id(group)] = group
-            if reading.index is not None and self._by_key.setdefault(_order(reading), group) is group:
+            if (
+                reading.index is not None
+                and self._by_key.setdefault(_order(reading), group) is group
+            ):
                 group.keys.append(_order(reading))
 
 

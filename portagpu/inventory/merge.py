@@ -143,9 +143,7 @@ def _largest(stated: Sequence[Any]) -> Any:
     if not isinstance(stated[0], Mapping):
         return max(stated)
     keys = dict.fromkeys(key for each in stated for key in each)
-    return {
-        key: _largest_pair([each[key] for each in stated if key in each]) for key in keys
-    }
+    return {key: _largest_pair([each[key] for each in stated if key in each]) for key in keys}
 
 
 def _largest_pair(stated: Sequence[Any]) -> Any:

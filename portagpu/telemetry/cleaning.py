@@ -43,7 +43,9 @@ _NAMES: Final = (
     re.compile(r"([A-Za-z0-9][\w.-]{0,63}) {0,20}\| ?"),
     re.compile(r"(\[[\w./-]{1,100}\]) "),
     re.compile(r"()\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d) "),
-    re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,64} ([\w./-]{1,64})(?:\[\d{1,7}\])?: ?"),
+    re.compile(
+        r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,64} ([\w./-]{1,64})(?:\[\d{1,7}\])?: ?"
+    ),
 )
 _MOST_LABELS: Final = 64
 _SHARE: Final = 0.8
@@ -102,7 +104,9 @@ def _unquoted(text: str) -> str:
         lines = text.split("\n")
         quoted = sum(line.startswith(">") for line in lines)
         if quoted > 1:
-            text = "\n".join(_QUOTE.sub("", line, count=1) if ">" in line[:4] else line for line in lines)
+            text = "\n".join(
+                _QUOTE.sub("", line, count=1) if ">" in line[:4] else line for line in lines
+            )
     if not (text.startswith("|") or "\n|" in text):
         return text
     return "\n\n".join(_without_bars(paragraph) for paragraph in text.split("\n\n"))

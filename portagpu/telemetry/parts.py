@@ -1,9 +1,9 @@
 """A text of several outputs divided into them, by lines with which outputs begin and consist.
 
-Each reader states the shapes of what it reads (:class:`portagpu.telemetry.formats.Shape`). JSON and
-XML are followed to their last bracket or tag. Lines of a kernel's log are known one by one, wherever
-they stand. What stands between outputs, a prompt, a banner or the fence of a code block, ends the
-one before it and is nobody's.
+Each reader states the shapes of what it reads (:class:`portagpu.telemetry.formats.Shape`). JSON
+and XML are followed to their last bracket or tag. Lines of a kernel's log are known one by one,
+wherever they stand. What stands between outputs, a prompt, a banner or the fence of a code block,
+ends the one before it and is nobody's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _TOOLS: Final = (
     r"watch |ssh |head |tail |echo |uname|lsmod|modinfo|lscpu|free|numactl|python|exit|ls\b|cd )"
 )
 _PROMPT: Final = re.compile(
-    r"(?:\([\w.-]{1,40}\) ?){0,3}\[?[\w.-]{1,64}@[\w.-]{1,64}[: ][^$#%>|]{0,200}[$#%>](?: .{0,500})?"
+    r"(?:\([\w.-]{1,40}\) ?){0,3}\[?[\w.-]{1,64}@[\w.-]{1,64}[: ][^$#%>|]{0,200}[$#%>]"
+    r"(?: .{0,500})?"
     rf"|(?:PS )?[A-Z]:\\[^>]{{0,200}}> ?.{{0,500}}|[$#%>+!❯➜] ?{_TOOLS}.{{0,500}}"
     r"|[\w.:~/-]{1,60}[$#] (?=\S).{0,500}|In \[\d{0,5}\]: .{0,500}|CMD: .{0,200}"
     r"|Every \d{1,4}[.,]\d ?s: .{0,500}"
@@ -39,8 +40,9 @@ _COMMAND: Final = re.compile(r"# \$ (.{1,60})")
 _LEFT_OUT: Final = re.compile(
     r"(?:\.{3}|…).{0,60}|-{2,} ?(?:More|8<|>8|snip|cut).{0,40}"
     r"|[\[(<{]?(?=[^\n]{0,60}(?:\.{3}|…|truncat|omit|snip|trimm|cut|skipp|left out|elided))"
-    r"(?:\.{3,}|…)? ?(?:the )?(?:rest |output |lines? |rest of (?:the )?output |\d{1,9} (?:more )?\w{1,10} )?"
-    r"(?:is |was |were )?(?:truncated|omitted|snip(?:ped)?|trimmed|cut(?: off)?|skipp(?:ed|ing)|left out|elided)?"
+    r"(?:\.{3,}|…)? ?(?:the )?(?:rest |output |lines? |rest of (?:the )?output )?"
+    r"(?:\d{1,9} (?:more )?\w{1,10} )?(?:is |was |were )?"
+    r"(?:truncated|omitted|snip(?:ped)?|trimmed|cut(?: off)?|skipp(?:ed|ing)|left out|elided)?"
     r" ?(?:\.{3,}|…)?[\])>}]?",
     re.IGNORECASE,
 )
@@ -143,10 +145,8 @@ class _Dividing:
         self.cut = False
 
     def run(self) -> Divided:
-        at = 0
-        while at < len(self.lines):
+        for at in range(len(self.lines)):
             self._line(at)
-            at += 1
         if self.banner:
             self.unread += [(len(self.lines) - 1, line) for line in self.banner]
         return Divided(self.parts, self.unread)
@@ -178,7 +178,10 @@ class _Dividing:
             if self.banner is None:
                 self.banner = []
             else:
-                title, words = self.banner[0].lstrip("# ").strip() if self.banner else "", self.banner
+                title, words = (
+                    self.banner[0].lstrip("# ").strip() if self.banner else "",
+                    self.banner,
+                )
                 command = next((m[1] for each in words if (m := _COMMAND.fullmatch(each[:64]))), "")
                 self._close(title or command)
                 before, separator, _ = title.partition(" :: ")
@@ -191,7 +194,7 @@ class _Dividing:
                 return True
             # a frame that is not closed is no banner
             self.banner = None
-        if _FENCE.fullmatch(bare) is not None:
+        if _FENCE.fullmatch(bare) and (self.document is None or bare[0] != "<"):
             self._close("")
             return True
         if bare[0] in '|{<"' or (bare[0] == "[" and "@" not in bare[:80]):
@@ -251,10 +254,10 @@ class _Dividing:
             return
         below = self.lines[at + 1][:LONGEST].lstrip() if at + 1 < len(self.lines) else ""
         found = self.shapes.begun(bare, below)
-        if found is not None and (fits or document is not None):
-            # what may stand in another output as well begins none there
-            if found[1].weak or (deeper and fits and not found[1].anywhere):
-                found = None
+        # what may stand in another output as well begins none there
+        inside = fits or document is not None
+        if found and inside and (found[1].weak or (deeper and fits and not found[1].anywhere)):
+            found = None
         if found is not None:
             self._begin(at, line, bare, found)
         elif document is not None:
@@ -278,7 +281,12 @@ class _Dividing:
     def _begin(self, at: int, line: str, bare: str, found: tuple[str, Shape]) -> None:
         module, shape = found
         current = self.current
-        if self.document is None and current is not None and current.shape is shape and bare not in self.begun:
+        if (
+            self.document is None
+            and current is not None
+            and current.shape is shape
+            and bare not in self.begun
+        ):
             current.lines.append(line[self.indent :])
             self.begun.add(bare)
             return
@@ -296,9 +304,9 @@ class _Dividing:
         """Lines right above the beginning that are of the output as well: a border, a date."""
         taken: list[str] = []
         current = self.current
-        if current is not None and current.lines and current.shape is not shape:
-            if _BAR.fullmatch(current.lines[-1].strip()) and shape.line.match(current.lines[-1]):
-                return [current.lines.pop()]
+        border = current.lines[-1] if current is not None and current.lines else ""
+        if current is not None and current.shape is not shape and _BAR.fullmatch(border.strip()):
+            return [current.lines.pop()] if shape.line.match(border) else []
         while self.unread and self.unread[-1][0] == at - 1 - len(taken) and len(taken) < 8:
             if shape.line.match(self.unread[-1][1].lstrip()[:LONGEST]) is None:
                 break

@@ -1,13 +1,15 @@
-"""Reading a file of whatever formats: cleaned, divided, and each part by the reader that knows it."""
+"""Reading a file of whatever formats: cleaned, divided, each part by the reader that knows it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.inventory.model import Findings, FormatError
+from portagpu.telemetry import formats
 from portagpu.telemetry.cleaning import cleaned
 from portagpu.telemetry.formats import kernel_log, one_line
 from portagpu.telemetry.parts import Part, Shapes, divided, is_known
@@ -15,22 +17,13 @@ from portagpu.telemetry.parts import Part, Shapes, divided, is_known
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-FORMATS: Final = (
-    "nvidia_smi_xml",
-    "nvidia_topo",
-    "nvidia_nvlink",
-    "nvidia_smi_text",
-    "nvml_mock",
-    "amd_smi_json",
-    "amd_smi_text",
-    "rocm_smi_json",
-    "rocm_smi_text",
-    "rocminfo",
-    "amdgpu_top",
-    "hwloc_xml",
-    "nccl_topo",
-    "lspci",
-    "kernel_log",
+_LOG: Final = "kernel_log"
+"""Of which any text may have lines: asked last."""
+FORMATS: Final = tuple(
+    sorted(
+        (each.name for each in iter_modules(formats.__path__) if not each.name.startswith("_")),
+        key=lambda name: (name == _LOG, name),
+    )
 )
 """Modules of ``portagpu.telemetry.formats``, in the order in which they are asked."""
 
@@ -75,16 +68,20 @@ def _modules() -> dict[str, Any]:
 @cache
 def _shapes() -> Shapes:
     return Shapes(
-        [(name, shape) for name, each in _modules().items() for shape in getattr(each, "SHAPES", ())],
-        ("kernel_log", kernel_log.SHAPE),
+        [
+            (name, shape)
+            for name, each in _modules().items()
+            for shape in getattr(each, "SHAPES", ())
+        ],
+        (_LOG, kernel_log.SHAPE),
         "|".join(each.ROOT for each in _modules().values() if hasattr(each, "ROOT")),
     )
 
 
 def _reader(part: Part) -> Any:
     """The first module that knows the part."""
-    if part.module == "kernel_log":
-        return _modules()["kernel_log"]
+    if part.module == _LOG:
+        return kernel_log
     text = part.text
     return next((each for each in _modules().values() if each.matches(text)), None)
 
@@ -98,6 +95,10 @@ def _joined(parts: Sequence[Part]) -> list[tuple[Part, Any]]:
     for part in parts:
         reader = _reader(part)
         last, before = found[-1] if found else (None, None)
+        if last is not None and reader is None and not any(map(str.isalnum, part.text)):
+            # brackets with which the one before goes on, and breaks off
+            last.lines += part.lines
+            continue
         if (
             last is not None
             and reader is not None
@@ -123,7 +124,9 @@ def _read(part: Part, reader: Any) -> Findings:
         return found
     return replace(
         found,
-        readings=tuple(replace(one, source=f"{one.source} ({part.state})") for one in found.readings),
+        readings=tuple(
+            replace(one, source=f"{one.source} ({part.state})") for one in found.readings
+        ),
         links=tuple(replace(one, source=f"{one.source} ({part.state})") for one in found.links),
     )
 

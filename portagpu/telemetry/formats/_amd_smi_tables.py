@@ -59,7 +59,8 @@ _TITLES: Final = frozenset(
 )
 BEGINS: Final = (
     rf"(?:{'|'.join(sorted(map(re.escape, _TITLES)))}):? *\n"
-    r"|(?:TIMESTAMP +)?GPU(?: +(?:POWER|PWR_CAP|GPU_TEMP|GPU_T|MEM_TEMP|MEM_T|GFX_UTIL|GFX%|GFX_CLOCK|GFX_CLK))+ "
+    r"|(?:TIMESTAMP +)?GPU(?: +XCP)?(?: +(?:POWER|PWR_CAP|(?:GPU|MEM)_T(?:EMP)?|GFX_UTIL|GFX%|"
+    r"GFX_CLO?C?K|VRAM_\w{1,10}|\w{1,12}_ECC|PCIE_REPLAY|\w{1,8}VIOL))+(?: |\n)"
 )
 """Of a line with which a table begins."""
 _MONITOR_HEADER: Final = re.compile(r"(?:TIMESTAMP +)?GPU(?: +[A-Z][A-Z_%]*)+")

@@ -24,7 +24,7 @@ _DEEPEST: Final = 8
 QUERY_SHAPE: Final = Shape(
     rf"=+ ?{_BANNER} ?=+",
     re.compile(
-        rf"=+ ?{_BANNER}|\s+\S|GPU (?:[0-9A-Fa-f]{{4,8}}:)?[0-9A-Fa-f]{{1,2}}:[0-9A-Fa-f]{{1,2}}[.:]"
+        rf"=+ ?{_BANNER}|\s+\S|{_GPU.pattern}"
         r"|[A-Z][\w ()/-]{1,60}? :(?: |$)|[Uu]nable to determine the device handle for "
     ),
 )

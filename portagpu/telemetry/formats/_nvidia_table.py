@@ -58,8 +58,12 @@ def parse_table(text: str) -> Findings:
     current: _Row | None = None
     gone: list[tuple[Reading, str]] = []
     problems: list[str] = []
-    closed = False
+    closed = above = False
     for line in map(str.strip, text.splitlines()):
+        is_border = _BORDER.fullmatch(line) is not None
+        # the border of the list of processes; portagpu record keeps no more of the list
+        closed |= is_border and (section == "processes" or (above and bool(rows)))
+        above = is_border or (above and not line)
         if (match := _HEAD.match(line)) is not None:
             if head is not None:
                 problems.append("the text holds several tables; this is the last")
@@ -77,7 +81,6 @@ def parse_table(text: str) -> Findings:
                 row.processes = 0
         elif not line.startswith("|"):
             current = None if line.startswith("+") else current
-            closed |= section == "processes" and _BORDER.fullmatch(line) is not None
         elif section == "gpus":
             current = _gpu_line(line, rows, current)
         elif section == "mig":

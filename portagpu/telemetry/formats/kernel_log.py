@@ -46,7 +46,7 @@ _DRIVER: Final = r"NVRM: |nvidia-nvswitch\d|nvidia-nvlink: |\[drm[:\]]|amdgpu(?:
 SHAPE: Final = Shape(
     "",
     re.compile(
-        rf"(?:<\d{{1,3}}>)?(?:\w{{3,8}} *:\w{{3,6}} *: ?)?(?:(?:{_CLOCK})|{_DRIVER}"
+        rf"(?:<\d{{1,3}}>)?(?:\w{{3,8}} *:\w{{3,6}} *: ?)?(?:(?:{_CLOCK})|kernel: |{_DRIVER}"
         r"|\d{1,4},\d{1,20},\d{1,20},[^;]{0,40};|\[\.\.\.\] "
         r"|\[[A-Z][a-z]{2} \d\d \d{4} [\d:]{8}\] \[\w{1,12}\] "
         r"|[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15} \S{1,100} (?:kernel|nv-fabricmanager)\b"

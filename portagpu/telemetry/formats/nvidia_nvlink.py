@@ -32,7 +32,8 @@ _GIGABYTE: Final = 1e9
 SHAPES: Final = (
     # of drivers and options that print no UUID
     Shape(
-        r"GPU \d{1,4}: [^()\n]{1,200}\n(?:Link \d|NVML: |Nvlink |Unable to retrieve N|Device does not)"
+        r"GPU \d{1,4}: [^()\n]{1,200}\n"
+        r"(?:Link \d|NVML: |Nvlink |Unable to retrieve N|Device does not)"
         r"|Link \d{1,3}: (?:\d{1,6}(?:\.\d{1,6})? GB/s|<inactive>)",
         re.compile(r"\s*(?:GPU \d|Link \d|NVML: |Nvlink |Unable to |Device does not)"),
         weak=True,

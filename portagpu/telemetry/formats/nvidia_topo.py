@@ -36,7 +36,8 @@ _ACCESS_OPTIONS: Final = frozenset("rw")
 SHAPES: Final = (
     Shape(
         # the diagonal of the matrix is in its first row
-        r"GPU0(?:\s+(?:GPU|NIC)\d{1,4}|\s+[a-z]\w{0,30}_\w{0,30})*(?:\s+CPU Affinity[^\n]*|\s*)\nGPU0\s+X\b",
+        r"GPU0(?:[ \t]+(?:(?:GPU|NIC)\d{1,4}|[a-z]\w{0,30}_\w{0,30}))*[ \t]*"
+        r"(?:CPU Affinity[^\n]*)?\nGPU0[ \t]+X\b",
         re.compile(
             r"\s*(?:GPU\d|NIC\d|[a-z]\w{0,30}_\w{0,30}\s|NIC Legend:|Legend:|"
             r"(?:X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|NV#|OK|CNS|GNS|TNS|NS|DR|U|C2C) +=)"
@@ -78,8 +79,11 @@ def parse(text: str) -> Findings:
     problems: dict[str, None] = {}
     broken = False
     for matrix in matrices:
-        if len(matrix.rows) < len(matrix.columns):
-            problems[f"the matrix has {len(matrix.rows)} rows under {len(matrix.columns)} columns"] = None
+        described = sum(_GPU.fullmatch(row[0]) is not None for row in matrix.rows)
+        if described < (
+            columns := sum(_GPU.fullmatch(each) is not None for each in matrix.columns)
+        ):
+            problems[f"the matrix has the rows of {described} of {columns} GPUs"] = None
             broken = True
         for label, *cells in matrix.rows:
             width = len(matrix.columns)

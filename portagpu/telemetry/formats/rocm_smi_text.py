@@ -32,9 +32,7 @@ _MATRICES: Final = {
 }
 _END: Final = "End of ROCm SMI Log"
 
-SHAPES: Final = (
-    Shape(rf"=* ?{_BANNER}|GPU\[\d{{1,6}}\]\s*:", re.compile(r"."), re.compile(_END)),
-)
+SHAPES: Final = (Shape(rf"=* ?{_BANNER}|GPU\[\d{{1,6}}\]\s*:", re.compile(r"."), re.compile(_END)),)
 _PROBLEM: Final = re.compile(r"(?:ERROR|WARNING): .+")
 _MOST_PROBLEMS: Final = 20
 
