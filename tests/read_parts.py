@@ -15,6 +15,7 @@ def read_all(text: str) -> Findings:
         links=tuple(link for each in found for link in each.links),
         events=tuple(event for each in found for event in each.events),
         versions={name: value for each in found for name, value in each.versions.items()},
+        taken=next((each.taken for each in found if each.taken), None),
         problems=tuple(problem for each in found for problem in each.problems),
         breaks_off=any(each.breaks_off for each in found),
     )

@@ -22,7 +22,7 @@ from portagpu.inventory.pci_tree import KIND as PCI
 from portagpu.telemetry.formats.kernel_log import KIND as LOG
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Sequence
+    from collections.abc import Collection, Hashable, Mapping, Sequence
 
     from portagpu.inventory.model import Findings
 
@@ -69,7 +69,13 @@ def join(findings: Sequence[Findings]) -> Inventory:
         for name, version in each.versions.items():
             if name != "driver":
                 versions.setdefault(name, version)
-    gpus = [_gpu(group, findings) for group in groups]
+    # of one tool, some outputs name the GPUs and others the driver
+    unplaced = {
+        _tool(each.kind): (number, each.versions["driver"])
+        for number, each in reversed(list(enumerate(findings)))
+        if "driver" in each.versions and not each.readings
+    }
+    gpus = [_gpu(group, findings, unplaced) for group in groups]
     return Inventory(
         gpus=tuple(sorted(gpus, key=lambda gpu: (gpu.pci is None, gpu.pci or ""))),
         links=tuple(link for each in findings for link in each.links),
@@ -97,20 +103,17 @@ def _breaks_off(findings: Sequence[Findings], groups: Collection[_Group]) -> boo
     )
 
 
-def _gpu(group: _Group, findings: Sequence[Findings]) -> Gpu:
+def _gpu(
+    group: _Group, findings: Sequence[Findings], unplaced: Mapping[str, tuple[int, str]]
+) -> Gpu:
     drivers = {
         number: findings[number].versions["driver"]
         for number, _ in group.readings
         if "driver" in findings[number].versions
     }
     if not drivers:
-        # of one tool, some outputs name the GPUs and others the driver
-        tools = {_tool(reading.source) for _, reading in group.readings}
-        drivers = {
-            number: each.versions["driver"]
-            for number, each in enumerate(findings)
-            if "driver" in each.versions and not each.readings and _tool(each.kind) in tools
-        }
+        tools = dict.fromkeys(_tool(reading.source) for _, reading in group.readings)
+        drivers = dict(unplaced[tool] for tool in tools if tool in unplaced)
     readings: dict[int, list[Reading]] = {}
     for number, reading in sorted(group.readings, key=lambda pair: pair[0]):
         readings.setdefault(number, []).append(reading)

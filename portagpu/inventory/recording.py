@@ -98,7 +98,12 @@ class Recording(Machine):
             kind = "tar"
         if kind not in ("tar", "zip"):
             return _opened(path)
-        return _opened(Unpacked(path, kind, self).folder, archive=path)
+        packed = Unpacked(path, kind, self)
+        try:
+            return _opened(packed.folder, archive=path)
+        except RecordingError:
+            packed.remove()
+            raise
 
     def findings(self) -> tuple[Findings, ...]:
         return self._findings

@@ -88,17 +88,18 @@ class Unpacked:
 
     def __init__(self, path: Path, kind: str, owner: object) -> None:
         scratch = Scratch("recording")
-        weakref.finalize(owner, scratch.remove)
+        self.remove = weakref.finalize(owner, scratch.remove)
+        shown = one_line(path.name)
         try:
-            entries = _of_zip(path) if kind == "zip" else _of_tar(path)
-            _save(entries, scratch.path)
+            _save(_of_zip(path) if kind == "zip" else _of_tar(path), scratch.path)
         except _UNREADABLE as error:
+            self.remove()
             reason = error.strerror if isinstance(error, OSError) else one_line(str(error))
-            raise RecordingError(
-                f"{one_line(path.name)}: this {kind} cannot be read: {reason or 'it breaks off'}"
-            ) from None
+            said = f"{shown}: this {kind} cannot be read: {reason or 'it breaks off'}"
+            raise RecordingError(said) from None
         except _Refused as error:
-            raise RecordingError(f"{one_line(path.name)}: {error}; {_UNPACK}") from None
+            self.remove()
+            raise RecordingError(f"{shown}: {error}; {_UNPACK}") from None
         self.folder = _only_folder(scratch.path)
 
 

@@ -35,8 +35,8 @@ _ODD: Final = str.maketrans(
 _QUOTE: Final = re.compile(r"[ \t]{0,3}(?:>[ \t]?){1,8}")
 # what tells one program that wrote lines from another is the group of each
 _LABELS: Final = (
-    re.compile(r" {0,6}(\d{1,5}): ?"),
-    re.compile(r"\[\d{1,5},(\d{1,5})\]<std(?:out|err|diag)>: ?"),
+    re.compile(r" {0,6}(\d{1,5}):(?: |$)"),
+    re.compile(r"\[\d{1,5},(\d{1,5})\]<std(?:out|err|diag)>:"),
 )
 _NAMES: Final = (
     re.compile(r"([A-Za-z0-9][\w.-]{0,63}): ?"),

@@ -73,10 +73,17 @@ class Part:
     cut: bool = False
     lines: list[str] = field(default_factory=list)
     shape: Shape | None = None
+    tail: str = ""
+    """The last line of the text, where it has no end and is of this part, or behind it."""
 
     @property
     def text(self) -> str:
-        return "\n".join(self.lines) + "\n"
+        return "\n".join(self.lines) + ("" if self.ends_in_a_line else "\n")
+
+    @property
+    def ends_in_a_line(self) -> bool:
+        """Whether the text ends with the part's last line, and without its end."""
+        return bool(self.tail and self.lines) and self.lines[-1].strip() == self.tail.strip()
 
 
 class Divided(NamedTuple):
@@ -102,8 +109,9 @@ class Shapes:
     def is_log(self, line: str) -> bool:
         return self.log.line.match(line) is not None
 
-    def is_xml(self, line: str) -> bool:
-        return _XML.match(line) is not None or self._root.match(line) is not None
+    def is_document(self, line: str) -> bool:
+        """Whether JSON or XML may begin with ``line``."""
+        return any(each.match(line) is not None for each in (_JSON, _XML, self._root))
 
 
 def is_known(text: str, shapes: Shapes) -> bool:
@@ -111,7 +119,7 @@ def is_known(text: str, shapes: Shapes) -> bool:
     lines = text.split("\n")
     return any(
         shapes.is_log(line)
-        or shapes.is_xml(line)
+        or shapes.is_document(line[:LONGEST])
         or shapes.begun(line.lstrip()[:LONGEST], below.lstrip()[:LONGEST]) is not None
         for line, below in zip(lines, [*lines[1:], ""], strict=True)
         if line.strip()
@@ -143,12 +151,16 @@ class _Dividing:
         self.banner: list[str] | None = None
         self.in_log = False
         self.cut = False
+        self.at_prompt = False
 
     def run(self) -> Divided:
         for at in range(len(self.lines)):
             self._line(at)
         if self.banner:
             self.unread += [(len(self.lines) - 1, line) for line in self.banner]
+        # behind a prompt nothing was cut
+        if self.parts and self.lines[-1] and not self.at_prompt:
+            (self.current or self.parts[-1]).tail = self.lines[-1]
         return Divided(self.parts, self.unread)
 
     def _line(self, at: int) -> None:
@@ -160,7 +172,8 @@ class _Dividing:
             if self.current is not None:
                 self.current.lines.append("")
             return
-        if self._is_between(line, bare):
+        self.at_prompt = self._is_between(line, bare)
+        if self.at_prompt:
             return
         if len(bare) < 80 and (words := bare.strip("| ")) and _LEFT_OUT.fullmatch(words):
             self._left_out()
@@ -249,7 +262,7 @@ class _Dividing:
         current, document = self.current, self.document
         deeper = len(seen) - len(seen.lstrip()) - self.indent
         fits = document is None and deeper >= 0 and self._fits(seen)
-        if document is None and not (fits and deeper) and self._is_document(seen):
+        if document is None and not (fits and deeper) and self.shapes.is_document(seen):
             self._open_document(at, line)
             return
         below = self.lines[at + 1][:LONGEST].lstrip() if at + 1 < len(self.lines) else ""
@@ -268,11 +281,8 @@ class _Dividing:
                 self.current = None
         elif self.in_log and self.log is not None:
             self.log.lines.append(line)
-        elif any(map(str.isalnum, bare)) or _BAR.fullmatch(bare) or bare[0] in "=*":
+        else:
             self.unread.append((at, line))
-
-    def _is_document(self, seen: str) -> bool:
-        return _JSON.match(seen) is not None or self.shapes.is_xml(seen)
 
     def _fits(self, seen: str) -> bool:
         shape = self.current.shape if self.current is not None else None
@@ -281,14 +291,12 @@ class _Dividing:
     def _begin(self, at: int, line: str, bare: str, found: tuple[str, Shape]) -> None:
         module, shape = found
         current = self.current
-        if (
-            self.document is None
-            and current is not None
-            and current.shape is shape
-            and bare not in self.begun
-        ):
+        device = shape.device.match(bare) if shape.device is not None else None
+        name = bare if device is None else device.group()
+        goes_on = self.document is None and current is not None and current.shape is shape
+        if goes_on and current is not None and name not in self.begun:
             current.lines.append(line[self.indent :])
-            self.begun.add(bare)
+            self.begun.add(name)
             return
         above = self._above(at, shape)
         self.document = None
@@ -296,7 +304,7 @@ class _Dividing:
         self.indent = self._common_indent(at)
         part.lines += [each[self.indent :] for each in above]
         part.lines.append(line[self.indent :])
-        self.begun = {bare}
+        self.begun = {name}
         if shape.ends is not None and shape.ends.search(line[:LONGEST]):
             self.current = None
 
@@ -307,8 +315,12 @@ class _Dividing:
         border = current.lines[-1] if current is not None and current.lines else ""
         if current is not None and current.shape is not shape and _BAR.fullmatch(border.strip()):
             return [current.lines.pop()] if shape.line.match(border) else []
-        while self.unread and self.unread[-1][0] == at - 1 - len(taken) and len(taken) < 8:
-            if shape.line.match(self.unread[-1][1].lstrip()[:LONGEST]) is None:
+        for above in range(at - 1, max(-1, at - 30), -1):
+            if not self.lines[above].strip():
+                continue
+            if not self.unread or self.unread[-1][0] != above:
+                break
+            if shape.line.match(self.lines[above].lstrip()[:LONGEST]) is None:
                 break
             taken.append(self.unread.pop()[1])
         return taken[::-1]

@@ -12,7 +12,7 @@ from portagpu.inventory.model import Findings, FormatError
 from portagpu.telemetry import formats
 from portagpu.telemetry.cleaning import cleaned
 from portagpu.telemetry.formats import kernel_log, one_line
-from portagpu.telemetry.parts import Part, Shapes, divided, is_known
+from portagpu.telemetry.parts import LONGEST, Part, Shapes, divided, is_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -108,6 +108,7 @@ def _joined(parts: Sequence[Part]) -> list[tuple[Part, Any]]:
         ):
             last.lines += part.lines
             last.cut |= part.cut
+            last.tail = part.tail
         else:
             found.append((part, reader))
     return found
@@ -119,7 +120,11 @@ def _read(part: Part, reader: Any) -> Findings:
     problems = tuple(f"{name}: {each}" for each in found.problems) if name else found.problems
     if part.cut:
         problems += ("the text says that parts of it were left out",)
-    found = replace(found, problems=problems, breaks_off=found.breaks_off or part.cut)
+    ends_in_a_line = not part.cut and _ends_in_a_line(part)
+    if ends_in_a_line:
+        problems += (f"the text breaks off in a line: {one_line(part.tail[-40:])!r}",)
+    broken = found.breaks_off or part.cut or ends_in_a_line
+    found = replace(found, problems=problems, breaks_off=broken)
     if part.state is None:
         return found
     return replace(
@@ -129,6 +134,16 @@ def _read(part: Part, reader: Any) -> Findings:
         ),
         links=tuple(replace(one, source=f"{one.source} ({part.state})") for one in found.links),
     )
+
+
+def _ends_in_a_line(part: Part) -> bool:
+    """Whether the text ends in the middle of the part's last line."""
+    shape = part.shape
+    if not part.tail or shape is None or shape.tells_its_end or shape.ends is not None:
+        return False
+    if not part.ends_in_a_line or shape.last is None:
+        return True
+    return shape.last.fullmatch(part.tail[:LONGEST].strip()) is None
 
 
 def _said(unread: Sequence[tuple[int, str]]) -> Iterator[str]:

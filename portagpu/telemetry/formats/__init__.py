@@ -51,7 +51,10 @@ class Shape(NamedTuple):
     ``begins`` is matched with a line without the blanks around it, a line break, and the line
     below: so it sees both. ``line`` is matched with every other line of the output, ``ends`` is
     searched in its last. What is ``weak`` begins no output where another one goes on; what begins
-    ``anywhere`` does so too where the line is indented.
+    ``anywhere`` does so too where the line is indented. Where a text ends without a line's end,
+    its last line was cut, unless the reader of the shape ``tells_its_end`` by what it reads, or
+    ``last`` matches all of that line. Where ``device`` matches the same a second time, the output
+    begins again.
     """
 
     begins: str
@@ -59,6 +62,9 @@ class Shape(NamedTuple):
     ends: re.Pattern[str] | None = None
     weak: bool = False
     anywhere: bool = False
+    tells_its_end: bool = False
+    last: re.Pattern[str] | None = None
+    device: re.Pattern[str] | None = None
 
 
 def failed(text: str | None) -> bool:

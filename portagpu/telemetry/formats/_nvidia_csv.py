@@ -51,6 +51,7 @@ CSV_SHAPE: Final = Shape(
     rf"(?=[^\n]{{0,4000}}?(?:^|, ?|\b)(?:{_OWN.pattern}))(?:{_COLUMN}, ?)+{_COLUMN} *\n"
     rf"|(?:index|uuid|name|gpu_uuid|pci\.bus_id|timestamp)(?:, ?{_COLUMN})+ *\n",
     re.compile(r"[^\n,]{0,200},|[Uu]nable to determine the device handle for "),
+    last=re.compile(r".*,.*"),
 )
 
 
@@ -127,7 +128,7 @@ def parse_csv(text: str) -> Findings:
             rows.append(dict(zip(names, cells, strict=True)))
         elif not problems:
             problems.append(f"a line has {len(cells)} values under {len(names)} columns")
-    if rows and _is_cut(rows, names[-1]):
+    if rows and not text.endswith("\n") and _may_be_cut(rows, names[-1]):
         del rows[-1][names[-1]]
         short = True
         problems.append("the last line breaks off")
@@ -140,14 +141,14 @@ def parse_csv(text: str) -> Findings:
         versions={name: value for name, value in versions.items() if value is not None},
         taken=stated(rows[-1].get("timestamp")) if rows else None,
         problems=(*found, *problems, *(problem for _, problem in gone)),
-        breaks_off=short,
+        # processes and pages are of those GPUs that have some
+        breaks_off=short or not rows or kind != KIND,
     )
 
 
-def _is_cut(rows: Sequence[dict[str, str]], name: str) -> bool:
-    """Whether the last value of all is the beginning of what others of its column look like."""
-    forms = [re.sub(r"[\da-fA-F.]+", "0", row[name]) for row in (rows[0], rows[-1])]
-    return len(rows) > 1 and forms[0] != forms[1] and forms[0].startswith(forms[1])
+def _may_be_cut(rows: Sequence[dict[str, str]], name: str) -> bool:
+    """Whether the last value of all may be the beginning of one like that in the first line."""
+    return len(rows) == 1 or len(rows[-1][name]) < len(rows[0][name])
 
 
 def _reader(names: Sequence[str]) -> tuple[str, Callable[[list[dict[str, str]]], Table]]:

@@ -60,7 +60,7 @@ def parse_query(text: str) -> Findings:
             header.setdefault(slug(pair[0]), pair[1])
     attached = integer(header.get("attached_gpus"))
     # a GPU that has no handle is attached, and not described
-    complete = attached in (None, len(gpus), len(gpus) + len(gone))
+    complete = attached in (len(gpus), len(gpus) + len(gone)) or (attached is None and bool(gpus))
     numbered = attached in (None, len(gpus))
     readings = bounded(
         (
@@ -79,7 +79,9 @@ def parse_query(text: str) -> Findings:
     if len(logs) > 2:
         problems.append(f"the text holds {len(logs) - 1} logs; this is the last")
     if not complete:
-        problems.append(f"{attached} GPUs are attached and {len(gpus)} described")
+        problems.append(
+            f"{'?' if attached is None else attached} GPUs are attached and {len(gpus)} described"
+        )
     versions = {
         "driver": stated(header.get("driver_version")),
         "cuda": stated(header.get("cuda_version")),

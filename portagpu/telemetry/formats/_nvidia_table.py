@@ -25,12 +25,14 @@ _FLAGS: Final = frozenset({"On", "Off", "N/A", "ERR!"})
 _PROCESS: Final = re.compile(r"\| +(\d{1,4})\.? +(?:(?:\S+ +){2})?(\d{1,10}) +\S")
 _CUT: Final = "..."
 _BORDER: Final = re.compile(r"\+[-=+]+\+")
+_DIVIDER: Final = re.compile(r"\|[-+]+\|")
 
 TABLE_SHAPE: Final = Shape(
     r"\| NVIDIA-SMI +\S",
     re.compile(
         rf"\s*(?:\|(?! AMD-SMI )|\+|{_TIME.pattern}|[Uu]nable to determine the device handle for )"
     ),
+    tells_its_end=True,
 )
 
 
@@ -58,12 +60,14 @@ def parse_table(text: str) -> Findings:
     current: _Row | None = None
     gone: list[tuple[Reading, str]] = []
     problems: list[str] = []
-    closed = above = False
+    closed = False
+    borders = 0
     for line in map(str.strip, text.splitlines()):
         is_border = _BORDER.fullmatch(line) is not None
-        # the border of the list of processes; portagpu record keeps no more of the list
-        closed |= is_border and (section == "processes" or (above and bool(rows)))
-        above = is_border or (above and not line)
+        if line:
+            borders = 2 if _DIVIDER.fullmatch(line) else borders + 1 if is_border else 0
+        # of the list of processes portagpu record keeps the borders alone, below the last GPU's
+        closed |= is_border and (section == "processes" or (borders > 2 and bool(rows)))
         if (match := _HEAD.match(line)) is not None:
             if head is not None:
                 problems.append("the text holds several tables; this is the last")
@@ -76,7 +80,7 @@ def parse_table(text: str) -> Findings:
         elif line.startswith("| MIG devices"):
             section = "mig"
         elif re.match(r"\| (?:Compute p|P)rocesses:", line):
-            section = "processes"
+            section, closed = "processes", False
             for row in rows.values():
                 row.processes = 0
         elif not line.startswith("|"):

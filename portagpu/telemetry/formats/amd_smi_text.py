@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Final
 
 from portagpu.inventory import Findings, FormatError
@@ -34,7 +35,7 @@ _SUMMARY: Final = re.compile(
     r"\| AMD-SMI +(?P<amdsmi>\S+) +amdgpu version: +(?P<amdgpu>\S+) +"
     r"ROCm version: +(?P<rocm>\S+) *\|"
 )
-
+_OF_PROCESSES: Final = frozenset({"gpu", "process_list"})
 SHAPES: Final = (
     Shape(
         r"(?:GPU|CPU): *\d{1,6} *\n|(?:timestamp,)?gpu,[a-z]|AMDSMI Tool: \S|\| AMD-SMI +\S|"
@@ -77,7 +78,8 @@ def parse(text: str) -> Findings:
         links=links(records, KIND),
         versions=versions | ({"amdgpu": driver} if driver is not None else {}),
         problems=broken,
-        breaks_off=bool(broken),
+        # a table of processes is of those GPUs that have some
+        breaks_off=bool(broken) or all(record.keys() <= _OF_PROCESSES for record in merged),
     )
 
 
@@ -86,6 +88,9 @@ def _broken(lines: list[str], sections: list[dict[str, object]]) -> Iterator[str
     last = next((line for line in reversed(lines) if line.strip()), "")
     if any(map(_SUMMARY.match, lines)) and not last.startswith("+"):
         yield "the table breaks off: its last border is not in it"
+    for above, line in pairwise(lines):
+        if _CSV_HEADER.fullmatch(above.rstrip()) and 0 < line.count(",") < above.count(","):
+            yield "the text breaks off: a line has fewer values than there are columns"
     if len(sections) > 1 and _paths(sections[-1]) < _paths(sections[0]):
         yield "the text breaks off: the last GPU has less to say than the first"
 

@@ -29,15 +29,16 @@ _ABSENT: Final = "Device does not"
 _INACTIVE: Final = "<inactive>"
 _GIGABYTE: Final = 1e9
 
+_LINES: Final = re.compile(r"\s*(?:GPU \d|Link \d|NVML: |Nvlink |Unable to |Device does not)")
 SHAPES: Final = (
     # of drivers and options that print no UUID
     Shape(
         r"GPU \d{1,4}: [^()\n]{1,200}\n"
-        r"(?:Link \d|NVML: |Nvlink |Unable to retrieve N|Device does not)"
-        r"|Link \d{1,3}: (?:\d{1,6}(?:\.\d{1,6})? GB/s|<inactive>)",
-        re.compile(r"\s*(?:GPU \d|Link \d|NVML: |Nvlink |Unable to |Device does not)"),
-        weak=True,
+        r"(?:Link \d|NVML: |Nvlink |Unable to retrieve N|Device does not)",
+        _LINES,
+        device=re.compile(r"GPU \d{1,4}:"),
     ),
+    Shape(r"Link \d{1,3}: (?:\d{1,6}(?:\.\d{1,6})? GB/s|<inactive>)", _LINES, weak=True),
 )
 
 

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from portagpu.inventory.model import Findings, FormatError, Part, Reading
-from portagpu.telemetry.formats import Shape, bounded, one_line, stated
+from portagpu.telemetry.formats import Shape, bounded, stated
 from portagpu.telemetry.formats._nvidia import VENDOR, lost, uuid_of
 from portagpu.telemetry.formats._nvidia_csv import CSV_SHAPE, is_csv, parse_csv
 from portagpu.telemetry.formats._nvidia_query import QUERY_SHAPE, is_query, parse_query
@@ -17,7 +17,6 @@ LIST: Final = "nvidia-smi -L"
 
 _BEGINNING: Final = 8000
 _GPU: Final = re.compile(r"GPU (\d{1,4}): (\S.{0,200}?) \((?:UUID|S/N): ([^()]{1,100})\)")
-_CUT: Final = re.compile(r"(?:GPU \d|MIG \S)(?!.*\([^()]{1,120}\)$)")
 _MIG: Final = re.compile(r"MIG (\S{1,40}) +Device +(\d{1,4}): \(UUID: ([^()]{1,100})\)")
 _VERSION: Final = re.compile(r"(NVIDIA-SMI|NVML|DRIVER|CUDA) [Vv]ersion +: +(\S+)")
 _VERSIONS: Final = r"(?:NVIDIA-SMI|NVML|DRIVER|CUDA) [Vv]ersion +: +\S"
@@ -39,8 +38,11 @@ SHAPES: Final = (
             r"\s*(?:GPU \d|MIG \S+ +Device |Link \d|NVML: |Unable to |Nvlink |Device does not|"
             rf"{_NO_HANDLE})"
         ),
+        # a line of a list ends with the bracket behind the UUID
+        last=re.compile(r".{1,400}\([^()]{1,120}\)"),
+        device=re.compile(r"GPU \d{1,4}:"),
     ),
-    Shape(_VERSIONS, re.compile(_VERSIONS), weak=True),
+    Shape(_VERSIONS, re.compile(_VERSIONS), weak=True, tells_its_end=True),
     Shape(f"{_NONE.pattern}|{_NO_HANDLE}", re.compile(f"{_NONE.pattern}|{_NO_HANDLE}"), weak=True),
 )
 
@@ -82,8 +84,7 @@ def _is_list(text: str) -> bool:
 def _parse_list(text: str) -> Findings:
     gpus: list[tuple[re.Match[str], list[Part]]] = []
     gone: list[tuple[Reading, str]] = []
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    for line in lines:
+    for line in map(str.strip, text.splitlines()):
         if (match := _GPU.match(line)) is not None:
             gpus.append((match, []))
         elif (match := _MIG.match(line)) is not None and gpus:
@@ -91,19 +92,13 @@ def _parse_list(text: str) -> Findings:
             gpus[-1][1].append(Part(index=int(index), uuid=uuid_of(uuid), profile=profile))
         elif (missing := lost(line)) is not None:
             gone.append(missing)
-    # a line of a list ends with the bracket behind the UUID
-    broken = _CUT.match(lines[-1]) is not None
     return Findings(
         kind=LIST,
         readings=(
             *bounded((_listed(match, bounded(parts, LIST)) for match, parts in gpus), LIST),
             *(one for one, _ in gone),
         ),
-        problems=(
-            *(problem for _, problem in gone),
-            *((f"the list breaks off: {one_line(lines[-1], 40)!r}",) if broken else ()),
-        ),
-        breaks_off=broken,
+        problems=tuple(problem for _, problem in gone),
     )
 
 
@@ -139,5 +134,10 @@ def _parse_rest(text: str) -> Findings:
     if not versions and not problems:
         raise FormatError(f"{KIND}: none of the tool's outputs is in the text")
     return Findings(
-        kind=KIND, readings=tuple(readings), versions=versions, problems=tuple(problems)
+        kind=KIND,
+        readings=tuple(readings),
+        versions=versions,
+        problems=tuple(problems),
+        # one that has no handle is named by itself
+        breaks_off=bool(readings),
     )
