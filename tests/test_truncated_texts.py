@@ -1,4 +1,4 @@
-"""A text that was cut anywhere is read as one that was cut: no number of devices is judged by it."""
+"""A text that was cut anywhere is read as one: no number of devices is judged by it."""
 
 from __future__ import annotations
 
@@ -104,3 +104,15 @@ def test_a_whole_list_beside_a_cut_one_counts(tmp_path: Path) -> None:
     assert count_verdict(tmp_path, half, 4) == "INCONCLUSIVE"
     assert count_verdict(tmp_path, f"{half}$ nvidia-smi -L\n{listed(4)}", 4) == "PASS"
     assert count_verdict(tmp_path, f"{half}$ nvidia-smi -L\n{listed(4)}", 8) == "FAIL"
+
+
+def test_half_a_value_and_what_is_behind_it_are_no_fault(tmp_path: Path) -> None:
+    links = "".join(f"\t Link {n}: 25 GB/s\n" for n in range(12))
+    text = "".join(f"{line}\n{links}" for line in listed(4).splitlines())
+    lanes = ROCM.replace("Card", "")
+    for whole in (text, lanes):
+        for end in range(len(whole) // 2, len(whole), 7):
+            (tmp_path / "text").write_text(whole[:end])
+            run = bringup(Options(replay=Recording(tmp_path / "text")))
+            failed = [each for each in run.results if str(each.verdict) == "FAIL"]
+            assert whole[:end].endswith("\n") or not failed, (whole[:end][-30:], failed[0].reason)

@@ -154,7 +154,8 @@ def _json(text: str, clean: Cleaner) -> str:
 
 def _xml(text: str, clean: Cleaner) -> Iterator[str]:
     at, open_tag, left_out, depth = 0, "", "", 0
-    text = _without_comments(text)
+    # what a document declares before its first element is text to no reader
+    text = _DECLARED.sub("", _without_comments(text))
     for match in _TAG.finditer(text):
         between, at = text[at : match.start()], match.end()
         name, ends = match["name"], bool(match["end"])
@@ -172,6 +173,9 @@ def _xml(text: str, clean: Cleaner) -> Iterator[str]:
         open_tag = "" if ends else name
     if not left_out:
         yield _between(text[at:], open_tag, clean)
+
+
+_DECLARED: Final = re.compile(r"<\?xml[^<>]{0,200}\?>\s?|<!DOCTYPE[^<>\[]{0,300}>\s?")
 
 
 def _without_comments(text: str) -> str:
@@ -244,6 +248,8 @@ def clean_lines(text: str, clean: Cleaner) -> str:
             )
 
         kept = pattern.sub(hidden, kept)
+    if kept and text.endswith("\n") and not kept.endswith("\n"):
+        kept += "\n"  # a line without an end is one that was cut
     return clean.value("", kept)
 
 

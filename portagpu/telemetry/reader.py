@@ -115,12 +115,15 @@ def _joined(parts: Sequence[Part]) -> list[tuple[Part, Any]]:
 
 
 def _read(part: Part, reader: Any) -> Findings:
+    ends_in_a_line = not part.cut and _ends_in_a_line(part)
+    if part.ends_in_a_line and (ends_in_a_line or _is_before_its_end(part)):
+        # half a value is another one
+        part.lines.pop()
     found: Findings = reader.parse(part.text)
     name = part.title
     problems = tuple(f"{name}: {each}" for each in found.problems) if name else found.problems
     if part.cut:
         problems += ("the text says that parts of it were left out",)
-    ends_in_a_line = not part.cut and _ends_in_a_line(part)
     if ends_in_a_line:
         problems += (f"the text breaks off in a line: {one_line(part.tail[-40:])!r}",)
     broken = found.breaks_off or part.cut or ends_in_a_line
@@ -144,6 +147,12 @@ def _ends_in_a_line(part: Part) -> bool:
     if not part.ends_in_a_line or shape.last is None:
         return True
     return shape.last.fullmatch(part.tail[:LONGEST].strip()) is None
+
+
+def _is_before_its_end(part: Part) -> bool:
+    """Whether an output that has an end of its own breaks off in its last line."""
+    shape = part.shape
+    return shape is not None and shape.ends is not None and not shape.ends.search(part.tail)
 
 
 def _said(unread: Sequence[tuple[int, str]]) -> Iterator[str]:

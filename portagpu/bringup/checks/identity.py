@@ -272,6 +272,9 @@ def _alike(context: Context) -> Result:
     if odd:
         others = len(kinds) - len(odd)
         reason = f"{odd[0].name} is {_kind(odd[0].facts)}, unlike its {others} peers"
+        if context.origins and context.machine.inventory().breaks_off:
+            cut = f"{reason}; the recording breaks off"
+            return context.result("alike", Verdict.INCONCLUSIVE, cut, device=odd[0].name)
         return context.judge("alike", False, reason, device=odd[0].name)
     silent = [device.name for device, differ in pairs if differ]
     if silent or not any(usual):

@@ -79,7 +79,8 @@ def parse(text: str) -> Findings:
         versions=versions | ({"amdgpu": driver} if driver is not None else {}),
         problems=broken,
         # a table of processes is of those GPUs that have some
-        breaks_off=bool(broken) or all(record.keys() <= _OF_PROCESSES for record in merged),
+        breaks_off=bool(broken)
+        or (bool(merged) and all(record.keys() == _OF_PROCESSES for record in merged)),
     )
 
 

@@ -84,6 +84,8 @@ def parse(text: str) -> Findings:
             current.answer = one_line(line)
     if not any(gpu.links or gpu.answer for gpu in gpus.values()):
         raise FormatError(f"{KIND}: no line of a link is in the text")
+    last = list(gpus.values())[-1]
+    broken = not last.links and last.answer is None
     return Findings(
         kind=KIND,
         readings=bounded((_reading(gpu) for gpu in gpus.values() if gpu.index is not None), KIND),
@@ -95,6 +97,7 @@ def parse(text: str) -> Findings:
             for gpu in gpus.values()
             if gpu.answer is not None and not gpu.answer.startswith(_ABSENT)
         ),
+        breaks_off=broken,
     )
 
 
