@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from portagpu.inventory.model import Findings
-from portagpu.telemetry.reader import read_text
+from portagpu.telemetry.reader import UNREAD, read_text
 
 
 def read_all(text: str) -> Findings:
     """The findings of every part put together, which no other than a test does."""
     found = read_text(text)
     return Findings(
-        kind=", ".join(each.kind for each in found),
+        kind=", ".join(each.kind for each in found if each.kind != UNREAD),
         readings=tuple(reading for each in found for reading in each.readings),
         links=tuple(link for each in found for link in each.links),
         events=tuple(event for each in found for event in each.events),

@@ -498,3 +498,15 @@ def test_an_output_that_breaks_off_goes_on_breaking_off() -> None:
         assert any("breaks off" in each for each in read_all(clean).problems)
         found = [part for _, _, part in EVERY if part in clean]
         assert not found, found
+
+
+def test_what_stands_around_the_beginning_of_xml_is_cleaned_too() -> None:
+    said = "Serial Number : 1652acme7"
+    head = '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "x.dtd">\n'
+    root = "<nvidia_smi_log><driver_version>1.2</driver_version></nvidia_smi_log>\n"
+    warning = "Unable to determine the device handle for GPU2: 0000:4B:00.0: Unknown Error\n"
+    for text in (f"{said}\n{head}{root}", f"{head}{said}\n{root}", f"x {head}{said}\n{root}"):
+        assert "1652acme7" not in Anonymous().text(text), text
+    clean = Anonymous().text(warning + head + root)
+    assert "&lt;" not in clean
+    assert clean.startswith(warning)

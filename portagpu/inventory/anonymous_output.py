@@ -154,8 +154,7 @@ def _json(text: str, clean: Cleaner) -> str:
 
 def _xml(text: str, clean: Cleaner) -> Iterator[str]:
     at, open_tag, left_out, depth = 0, "", "", 0
-    # what a document declares before its first element is text to no reader
-    text = _DECLARED.sub("", _without_comments(text))
+    text = _without_comments(text)
     for match in _TAG.finditer(text):
         between, at = text[at : match.start()], match.end()
         name, ends = match["name"], bool(match["end"])
@@ -173,9 +172,6 @@ def _xml(text: str, clean: Cleaner) -> Iterator[str]:
         open_tag = "" if ends else name
     if not left_out:
         yield _between(text[at:], open_tag, clean)
-
-
-_DECLARED: Final = re.compile(r"<\?xml[^<>]{0,200}\?>\s?|<!DOCTYPE[^<>\[]{0,300}>\s?")
 
 
 def _without_comments(text: str) -> str:
@@ -205,13 +201,22 @@ def _without_comments(text: str) -> str:
     return "".join([*pieces, text[at:]])
 
 
+# what _without_comments leaves of a document's beginning
+_PROLOG: Final = re.compile(r'(<\?xml version="1\.0"\?>|<!DOCTYPE \w{1,40}>)')
+
+
 def _between(text: str, tag: str, clean: Cleaner) -> str:
     """Text outside of tags, with its blanks as they are."""
     bare = text.strip()
-    if not bare or bare.startswith(("<?xml", "<!DOCTYPE")):
+    if not bare:
         return text
     if not tag:
-        return escape(clean_lines(html.unescape(text), clean))
+        # a line of the tool's may stand around the beginning of the document
+        pieces = _PROLOG.split(text)
+        return "".join(
+            piece if number % 2 else escape(clean_lines(html.unescape(piece), clean))
+            for number, piece in enumerate(pieces)
+        )
     first = text.index(bare)
     return text[:first] + escape(clean.value(tag, html.unescape(bare))) + text[first + len(bare) :]
 
