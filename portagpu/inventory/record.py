@@ -13,6 +13,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -83,10 +84,10 @@ def record(
     _complete(tree)
     asked = machine.commands(machine.findings())
     printed = list(outputs([*asked, *([_LOG_COMMAND] if tree.is_live else [])]))
-    read = {each: found for each in printed if (found := _findings(each)) is not None}
+    read = {each: found for each in printed if (found := _findings(each))}
     cleaner = Anonymous(
         [pair for pair in known if pair[0] not in _NOT_NAMING],
-        identities(machine.findings(), read.values()),
+        identities(machine.findings(), chain.from_iterable(read.values())),
         group_mounts(tree.files.get("proc/self/mountinfo", b"").decode(errors="surrogateescape")),
     )
     problems = [each.problem for each in printed if each.problem and each.command != _LOG_COMMAND]
@@ -159,12 +160,12 @@ def _save_findings(found: Iterable[Findings], folder: Path, cleaner: Anonymous) 
         _write(folder / f"{_file_name(each.kind, cleaner)}.json", document)
 
 
-def _findings(output: Output) -> Findings | None:
-    """What a reader finds in the output; None where none knows it, so that nobody can scrub it."""
+def _findings(output: Output) -> tuple[Findings, ...]:
+    """What readers find in the output; empty where none knows it, so that nobody can scrub it."""
     try:
         return read_text(output.text)
     except FormatError:
-        return None
+        return ()
 
 
 def _left_out(output: Output) -> str:

@@ -146,6 +146,9 @@ def _recorded_count(context: Context, inventory: Inventory) -> Result:
     if any(device.facts["part"] is not None for device in context.devices):
         words = f"{words}, some of them parts of {gpus} GPU(s)"
     listed = gpus or any(context.machine.tree.exists(path) for path in (PCI_DEVICES, NODES))
+    if inventory.breaks_off:
+        reason = f"a list of devices breaks off: {words}, and there may be more"
+        return context.result("count", Verdict.INCONCLUSIVE, reason)
     if logged or not listed:
         why = "no list of devices is in the recording"
         if listed:
@@ -372,6 +375,9 @@ def _alike(context: Context) -> Result:
         usual_arch = next(each for each in devices if each.name == other).facts["arch"]
         if None not in (device.facts["arch"], usual_arch) and device.facts["arch"] != usual_arch:
             return context.result("alike", Verdict.UNVERIFIED, f"{reason}, which may be meant")
+        if context.origins and context.machine.inventory().breaks_off:
+            cut = f"{reason}; the recording breaks off"
+            return context.result("alike", Verdict.INCONCLUSIVE, cut, device=device.name)
         return context.judge(
             "alike",
             False,

@@ -106,6 +106,15 @@ def _drivers(context: Context) -> Iterator[Result]:
     """Every device of a vendor answers through one driver."""
     drivers = {device.name: device.facts["versions"].get("driver") for device in context.devices}
     kinds = set(drivers.values())
+    silent = [name for name, version in drivers.items() if version is None]
+    if context.origins and len(kinds) == 2 and silent:
+        (driver,) = kinds - {None}
+        reason = f"driver {driver}; nothing states that of {silent[0]}"
+        more = f" (and {len(silent) - 1} more)" if len(silent) > 1 else ""
+        yield context.result("driver", Verdict.INCONCLUSIVE, f"{reason}{more}")
+        return
+    if context.origins:
+        kinds -= {None} if len(kinds) > 1 else set()
     of_vendors = dict.fromkeys(
         (device.facts["arch_vendor"], drivers[device.name]) for device in context.devices
     )

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory.model import Findings, FormatError, Memory, Reading, State
-from portagpu.telemetry.formats import bounded, pci_address, stated
+from portagpu.telemetry.formats import Shape, bounded, pci_address, stated
 from portagpu.telemetry.formats._nvidia import (
     VENDOR,
     failures,
@@ -52,6 +52,15 @@ _ALONE: Final = re.compile(
 )
 """What an answer looks like where it is all there is in a line."""
 _LONGEST_UNIT: Final = 12
+_COLUMN: Final = r"[a-z][\w.]{1,80}(?: \[[^\]\n,]{1,12}\])?"
+
+CSV_SHAPE: Final = Shape(
+    # a name that only this tool has, among names alone
+    rf"(?=[^\n]{{0,4000}}?(?:^|, ?|\b)(?:{_OWN.pattern}))(?:{_COLUMN}, ?)+{_COLUMN} *\n"
+    rf"|(?:index|uuid|name|gpu_uuid|pci\.bus_id|timestamp)(?:, ?{_COLUMN})+ *\n",
+    re.compile(r"[^\n,]{0,200},|[Uu]nable to determine the device handle for "),
+    last=re.compile(r".*,.*"),
+)
 
 
 def header(text: str) -> tuple[int, list[str]] | None:
@@ -114,15 +123,23 @@ def parse_csv(text: str) -> Findings:
     rows: list[dict[str, str]] = []
     gone: list[tuple[Reading, str]] = []
     problems: list[str] = []
+    short = False
     for line in text.splitlines()[at + 1 :]:
         if (missing := lost(line)) is not None:
             gone.append(missing)
-        elif not line.strip() or line.strip().startswith(names[0] + ","):
             continue
-        elif (cells := [cell.strip() for cell in line.split(",")]) and len(cells) == len(names):
+        if not line.strip() or line.strip().startswith(names[0] + ","):
+            continue
+        cells = [cell.strip() for cell in line.split(",")]
+        short = len(cells) < len(names)
+        if len(cells) == len(names):
             rows.append(dict(zip(names, cells, strict=True)))
         elif not problems:
             problems.append(f"a line has {len(cells)} values under {len(names)} columns")
+    if rows and not text.endswith("\n") and _may_be_cut(rows, names[-1]):
+        del rows[-1][names[-1]]
+        short = True
+        problems.append("the last line breaks off")
     kind, read = _reader(names)
     readings, found = read(rows)
     versions = version_texts(rows[-1]) if rows else {}
@@ -132,7 +149,14 @@ def parse_csv(text: str) -> Findings:
         versions=versions,
         taken=stated(rows[-1].get("timestamp")) if rows else None,
         problems=(*found, *problems, *(problem for _, problem in gone)),
+        # processes and pages are of those GPUs that have some
+        breaks_off=short or not rows or kind != KIND,
     )
+
+
+def _may_be_cut(rows: Sequence[dict[str, str]], name: str) -> bool:
+    """Whether the last value of all may be the beginning of one like that in the first line."""
+    return len(rows) == 1 or len(rows[-1][name]) < len(rows[0][name])
 
 
 def _reader(names: Sequence[str]) -> tuple[str, Callable[[list[dict[str, str]]], Table]]:

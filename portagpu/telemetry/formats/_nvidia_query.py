@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory.model import Findings, Reading
-from portagpu.telemetry.formats import bounded, integer, stated
+from portagpu.telemetry.formats import Shape, bounded, integer, stated
 from portagpu.telemetry.formats._nvidia import failures, lost, part, reading, slug, version_texts
 
 if TYPE_CHECKING:
@@ -27,6 +27,14 @@ _BLOCK: Final = re.compile(
 _MIG: Final = "mig_device"
 _PROCESS_BLOCKS: Final = ("processes", "compute_processes")
 _DEEPEST: Final = 8
+
+QUERY_SHAPE: Final = Shape(
+    rf"=+ ?{_BANNER} ?=+",
+    re.compile(
+        rf"=+ ?{_BANNER}|\s+\S|{_GPU.pattern}"
+        r"|[A-Z][\w ()/-]{1,60}? :(?: |$)|[Uu]nable to determine the device handle for "
+    ),
+)
 
 
 @dataclass(slots=True)
@@ -61,13 +69,15 @@ def parse_query(text: str) -> Findings:
         gpus.append(_Gpu(""))
         _read(gpus[0], lines)
     attached = integer(header.get("attached_gpus"))
-    complete = attached in (None, len(gpus))
+    # a GPU that has no handle is attached, and not described
+    complete = attached in (len(gpus), len(gpus) + len(gone)) or (attached is None and bool(gpus))
+    numbered = attached in (None, len(gpus))
     readings = bounded(
         (
             reading(
                 {"pci/bus_id": gpu.address, **gpu.values},
                 KIND,
-                index=position if complete else None,
+                index=position if numbered else None,
                 parts=bounded(map(part, gpu.parts), KIND),
                 processes=gpu.processes,
             )
@@ -79,13 +89,16 @@ def parse_query(text: str) -> Findings:
     if len(logs) > 2:
         problems.append(f"the text holds {len(logs) - 1} logs; this is the last")
     if not complete:
-        problems.append(f"{attached} GPUs are attached and {len(gpus)} described")
+        problems.append(
+            f"{'?' if attached is None else attached} GPUs are attached and {len(gpus)} described"
+        )
     return Findings(
         kind=KIND,
         readings=(*readings, *(one for one, _ in gone)),
         versions=version_texts(header),
         taken=stated(header.get("timestamp")),
         problems=(*filter(None, problems), *(problem for _, problem in gone)),
+        breaks_off=not complete,
     )
 
 

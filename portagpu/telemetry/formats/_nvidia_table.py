@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from portagpu.inventory.model import Findings, Memory, Part, Reading, State
-from portagpu.telemetry.formats import bounded, failed, integer, number, pci_address, stated
+from portagpu.telemetry.formats import Shape, bounded, failed, integer, number, pci_address, stated
 from portagpu.telemetry.formats._nvidia import VENDOR, lost, memory_bytes, yes
 
 KIND: Final = "nvidia-smi"
@@ -26,6 +26,16 @@ _PROCESS: Final = re.compile(r"\| +(\d{1,4})\.? +(?:(?:\S+ +){2})?(\d{1,10}) +\S
 _CUT: Final = "..."
 _MEASURES: Final = (True, False, True)
 """Of a GPU's second line: what it does now, its memory, how busy it is."""
+_BORDER: Final = re.compile(r"\+[-=+]+\+")
+_DIVIDER: Final = re.compile(r"\|[-+]+\|")
+
+TABLE_SHAPE: Final = Shape(
+    r"\| NVIDIA-SMI +\S",
+    re.compile(
+        rf"\s*(?:\|(?! AMD-SMI )|\+|{_TIME.pattern}|[Uu]nable to determine the device handle for )"
+    ),
+    tells_its_end=True,
+)
 
 
 @dataclass(slots=True)
@@ -52,11 +62,19 @@ def parse_table(text: str) -> Findings:
     current: _Row | None = None
     gone: list[tuple[Reading, str]] = []
     problems: list[str] = []
+    closed = False
+    borders = 0
     for line in map(str.strip, text.splitlines()):
+        is_border = _BORDER.fullmatch(line) is not None
+        if line:
+            borders = 2 if _DIVIDER.fullmatch(line) else borders + 1 if is_border else 0
+        # of the list of processes portagpu record keeps the borders alone, below the last GPU's
+        closed |= is_border and (section == "processes" or (borders > 2 and bool(rows)))
         if (match := _HEAD.match(line)) is not None:
             if head is not None:
                 problems.append("the text holds several tables; this is the last")
             head, section, rows, current, gone = match, "gpus", {}, None, []
+            closed = False
         elif (clock := _TIME.match(line)) is not None:
             time = clock.group()
         elif (missing := lost(line)) is not None:
@@ -64,7 +82,7 @@ def parse_table(text: str) -> Findings:
         elif line.startswith("| MIG devices"):
             section = "mig"
         elif re.match(r"\| (?:Compute p|P)rocesses:", line):
-            section = "processes"
+            section, closed = "processes", False
             for row in rows.values():
                 row.processes = 0
         elif not line.startswith("|"):
@@ -75,6 +93,9 @@ def parse_table(text: str) -> Findings:
             _mig_line(line, rows)
         else:
             _process_line(line, rows)
+    broken = not closed
+    if broken:
+        problems.append("the table breaks off: the list of processes and its border are not in it")
     readings = bounded(map(_reading, rows.values()), KIND)
     problems += [sentence for row in rows.values() if (sentence := _failure(row)) is not None]
     return Findings(
@@ -83,6 +104,7 @@ def parse_table(text: str) -> Findings:
         versions=_versions(head),
         taken=time,
         problems=(*dict.fromkeys(problems), *(problem for _, problem in gone)),
+        breaks_off=broken,
     )
 
 

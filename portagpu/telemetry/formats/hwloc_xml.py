@@ -19,6 +19,8 @@ from portagpu.telemetry.formats._xml import Element, read_xml, root_tag
 
 KIND: Final = "hwloc XML"
 
+ROOT: Final = "topology"
+SINGLE: Final = True
 _BANDWIDTHS: Final = {"NVLinkBandwidth": "nvlink", "XGMIBandwidth": "xgmi"}
 """Matrices of hwloc's NVML and RSMI plugins, and the kind of link that they measure."""
 _MEMORY_BESIDE: Final = frozenset(
@@ -30,13 +32,13 @@ _MAX_OBJECTS: Final = 2048
 
 def matches(text: str) -> bool:
     """Whether the outermost element is hwloc's."""
-    return root_tag(text) == "topology"
+    return root_tag(text) == ROOT
 
 
 def parse(text: str) -> Findings:
     """The GPUs with the names that hwloc's plugins gave them, and the PCI and fabric links."""
     root, problems = read_xml(text, KIND)
-    if root.tag != "topology":
+    if root.tag != ROOT:
         raise FormatError(f"{KIND}: the outermost element is {root.tag[:40]!r}, not 'topology'")
     walk = _Walk(list(problems))
     for child in root.named("object"):
@@ -52,6 +54,7 @@ def parse(text: str) -> Findings:
         links=tuple(walk.links),
         versions={} if version is None else {"hwloc": version},
         problems=tuple(walk.problems),
+        breaks_off=bool(problems),
     )
 
 

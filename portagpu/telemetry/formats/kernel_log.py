@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from portagpu.inventory.model import Findings, FormatError, Reading
-from portagpu.telemetry.formats import pci_address
+from portagpu.telemetry.formats import Shape, pci_address
 from portagpu.telemetry.formats._events import events, table
 
 KIND: Final = "kernel log"
@@ -26,6 +26,26 @@ _IS_LOG: Final = re.compile(
     r"|^-- (?:No entries|Logs begin at .{10,120}|Journal begins at .{10,120}) --",
     re.MULTILINE,
 )
+
+_CLOCK: Final = (
+    r"\[ *\d{1,12}\.\d{1,9}\](?:\[[ \w]{1,12}\])? ?"
+    r"|\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:.]{8,15} \d{4}\] ?"
+    # dmesg -H: the minute, then seconds since the line before
+    r"|\[(?:[A-Z][a-z]{2} ?[ \d]\d \d\d:\d\d| *[+<] *\d{1,9}[.,]\d{1,9}>?)\] ?"
+)
+_DRIVER: Final = r"NVRM: |nvidia-nvswitch\d|nvidia-nvlink: |\[drm[:\]]|amdgpu(?: [0-9a-f]{4}:|: )"
+SHAPE: Final = Shape(
+    "",
+    re.compile(
+        rf"(?:<\d{{1,3}}>)?(?:\w{{3,8}} *:\w{{3,6}} *: ?)?(?:(?:{_CLOCK})|kernel: |{_DRIVER}"
+        r"|\d{1,4},\d{1,20},\d{1,20},[^;]{0,40};|\[\.\.\.\] "
+        r"|\[[A-Z][a-z]{2} \d\d \d{4} [\d:]{8}\] \[\w{1,12}\] "
+        r"|[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15} \S{1,100} (?:kernel|nv-fabricmanager)\b"
+        r"|\d{4}-\d\d-\d\d[T ][\d:.,]{8,18}(?:Z|[+-]\d\d:?\d\d)? "
+        rf"(?:\S{{1,100}} kernel: |(?:{_DRIVER})))"
+    ),
+)
+"""Of a log each line is known by itself, wherever it stands."""
 
 
 def matches(text: str) -> bool:

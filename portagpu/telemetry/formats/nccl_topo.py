@@ -27,6 +27,8 @@ from portagpu.telemetry.formats._xml import Element, read_xml, root_tag
 
 KIND: Final = "NCCL topology XML"
 
+ROOT: Final = "system"
+SINGLE: Final = True
 _FABRICS: Final = ("nvlink", "xgmi", "c2c")
 _INFINIBAND: Final = 0x0207
 _CPU_WITH_NVLINKS: Final = 0x068001
@@ -34,13 +36,13 @@ _CPU_WITH_NVLINKS: Final = 0x068001
 
 def matches(text: str) -> bool:
     """Whether the outermost element is NCCL's."""
-    return root_tag(text) == "system"
+    return root_tag(text) == ROOT
 
 
 def parse(text: str) -> Findings:
     """The GPUs, their links, and the PCI devices on the way to the CPUs."""
     root, problems = read_xml(text, KIND)
-    if root.tag != "system":
+    if root.tag != ROOT:
         raise FormatError(f"{KIND}: the outermost element is {root.tag[:40]!r}, not 'system'")
     walk = _Walk(list(problems))
     for cpu in root.named("cpu"):
@@ -59,6 +61,7 @@ def parse(text: str) -> Findings:
         links=tuple(walk.links),
         versions={"system": version} if (version := stated(root.get("version"))) else {},
         problems=tuple(walk.problems),
+        breaks_off=bool(problems),
     )
 
 

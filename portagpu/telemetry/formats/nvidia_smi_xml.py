@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 KIND: Final = "nvidia-smi -q -x"
 
-_ROOT: Final = "<nvidia_smi_log"
-_END: Final = "</nvidia_smi_log>"
+ROOT: Final = "nvidia_smi_log"
+_ROOT: Final = f"<{ROOT}"
+_END: Final = f"</{ROOT}>"
 _BEGINNING: Final = 20_000
 """Characters in which the root element stands: ``--dtd`` puts the whole DTD before it."""
 
@@ -44,12 +45,14 @@ def parse(text: str) -> Findings:
     if root.tag != "nvidia_smi_log":
         raise FormatError(f"{KIND}: the root element is {root.tag[:40]!r}")
     found = list(problems)
+    broken = bool(problems)
     if count > 1:
         found.append(f"the text holds {count} logs; this is the last that is complete")
     gpus = bounded(root.named("gpu"), KIND)
     attached = integer(_text(root, "attached_gpus"))
     if attached is not None and attached != len(gpus):
         found.append(f"{attached} GPUs are attached and {len(gpus)} described")
+        broken = True
     readings: list[Reading] = []
     for position, gpu in enumerate(gpus):
         # the log states no index: the order is the index only where every GPU is there
@@ -69,6 +72,7 @@ def parse(text: str) -> Findings:
         versions=versions,
         taken=_text(root, "timestamp"),
         problems=tuple(found),
+        breaks_off=broken,
     )
 
 
