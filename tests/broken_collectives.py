@@ -162,7 +162,8 @@ def break_collectives(dist: Any) -> None:
     )
     for function in broken:
         setattr(dist, function.__name__, function)
-    dist.barrier = dist.monitored_barrier = dist.reduce = lambda *arguments, **options: None
+    dist.barrier = dist.reduce = lambda *arguments, **options: None
+    dist.ProcessGroup.monitored_barrier = dist.barrier
     dist.all_to_all_single = lambda output, whole, *splits, **options: output.copy_(whole)
 
 

@@ -93,7 +93,7 @@ MADE = {
     "<rule.name>": ("health", list(first_words("inventory/judge_health.py", "_Rule"))),
 }
 """Names that are made at run time: their gate, and what they are there."""
-OF_NO_CHECK = {"<found.name>", "<name>"}
+OF_NO_CHECK = {"<found.name>", "<judged.name>", "<name>"}
 """A judgement that is passed on."""
 
 

@@ -116,6 +116,8 @@ def test_autocast_that_is_off(gpu, torch):
         inside = left @ left
     decorated = gpu.autocast(enabled=False)(lambda: left @ left)()
     assert (inside.dtype, decorated.dtype) == (torch.float32,) * 2, "a product changed its dtype"
+    found = {*inside.flatten().tolist(), *decorated.flatten().tolist()}
+    assert found == {8.0}, f"eight products of ones add up to {sorted(found)}"
 
 
 @case(
