@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from portagpu.contract import CONTRACT, Override, Plugin, Status
 from portagpu.distributions import entry_points
@@ -30,6 +30,8 @@ LOAD_LIMIT_S: Final = 10.0
 """An entry point that takes longer to load or to state its status is reported and passed over."""
 PROBE_LIMIT_S: Final = 40.0
 """The same for a probe: a driver that is not kept loaded initialises one GPU after the other."""
+LONGEST_START_S: Final = 3600.0
+"""What a plugin may ask for as ``start_s``: time limits have to end."""
 _PATIENCE_S: Final = 1.0
 
 _OWN_DISTRIBUTION: Final = "portagpu"
@@ -149,7 +151,7 @@ def _load(candidate: Candidate) -> tuple[Plugin | None, str]:
     stated, failure = bounded(lambda: _stated(value), f"the backend {candidate.name!r} to answer")
     if stated is None:
         return None, f"{origin} {failure}"
-    named, written, overrides = stated
+    named, written, overrides, vendor, start_s, texts = stated
     if named != candidate.name:
         return None, f"{origin} calls itself {named!r}: entry point and plugin must agree"
     if not (
@@ -165,12 +167,42 @@ def _load(candidate: Candidate) -> tuple[Plugin | None, str]:
     if not isinstance(overrides, tuple) or any(type(each) is not Override for each in overrides):
         shown = _one_line(repr(overrides))
         return None, f"{origin} states its overrides as {shown} instead of a tuple of Override"
+    for name, stated_value, fits, form in (
+        ("vendor", vendor, _is_word(vendor), "a word in lower case, or an empty one"),
+        ("start_s", start_s, _is_duration(start_s), "seconds from 0 to 3600"),
+        ("out_of_memory", texts, _are_texts(texts), "a tuple of texts that are not empty"),
+    ):
+        if not fits:
+            shown = _one_line(repr(stated_value))
+            return None, f"{origin} states its {name} as {shown} instead of {form}"
     return value, ""
 
 
-def _stated(plugin: Plugin) -> tuple[Any, Any, Any]:
-    """Name, contract and overrides, which may be any code's."""
-    return getattr(plugin, "name", None), plugin.contract, plugin.overrides
+def _is_word(vendor: object) -> bool:
+    return vendor == "" or (
+        isinstance(vendor, str)
+        and vendor == vendor.lower()
+        and vendor.isprintable()
+        and " " not in vendor
+    )
+
+
+def _is_duration(seconds: object) -> bool:
+    # a NaN is in no range
+    return type(seconds) in (int, float) and 0 <= cast("float", seconds) <= LONGEST_START_S
+
+
+def _are_texts(texts: object) -> bool:
+    # a tuple of one text without its comma is a text, whose every letter would be a part
+    whole = isinstance(texts, tuple | list)
+    return whole and all(isinstance(each, str) and each.strip() for each in cast("Any", texts))
+
+
+def _stated(plugin: Plugin) -> tuple[Any, ...]:
+    """Name, contract, overrides, vendor, start and texts, which may be any code's."""
+    name = getattr(plugin, "name", None)
+    of_devices = plugin.vendor, plugin.start_s, plugin.out_of_memory
+    return name, plugin.contract, plugin.overrides, *of_devices
 
 
 def bounded(

@@ -240,8 +240,9 @@ def count(name: str) -> int:
     """How many devices that backend can open; raises BackendNotFound with the reason where none."""
     with _reasons(f"the backend {name!r} cannot count its devices", name):
         found = plugin(name).count()
-    if not found:
-        reason = {name: "it can be used, and counts 0 devices"}
+    if type(found) is not int or found < 1:
+        shown = found if type(found) is int else repr(found)
+        reason = {name: f"it can be used, and counts {shown} devices"}
         raise BackendNotFound(f"the backend {name!r} has no device", reason)
     return found
 

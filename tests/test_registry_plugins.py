@@ -71,6 +71,15 @@ VERSIONED = """
     PLUGIN = Versioned("{name}")
 """
 
+STATED = """
+    from tests.fake_plugins import FakePlugin
+
+    class Stated(FakePlugin):
+        {member} = {value!r}
+
+    PLUGIN = Stated("{name}")
+"""
+
 BROKEN = {
     "raises": ("raise ValueError('no\\nluck')", "raised ValueError: no luck"),
     "import": ("import no_such_module_here", "raised ModuleNotFoundError: No module named"),
@@ -97,6 +106,13 @@ BROKEN = {
         VERSIONED.format(name="text", contract="1.0"),
         "states its contract as '1.0' instead of two numbers",
     ),
+    "shout": (STATED.format(name="shout", member="vendor", value="ACME"), "a word in lower case"),
+    "never": (STATED.format(name="never", member="start_s", value=-1.0), "seconds from 0 to 3600"),
+    "comma": (
+        STATED.format(name="comma", member="out_of_memory", value="no room"),
+        "states its out_of_memory as 'no room' instead of a tuple of texts",
+    ),
+    "every": (STATED.format(name="every", member="out_of_memory", value=("",)), "not empty"),
 }
 
 

@@ -118,6 +118,24 @@ LIES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
         },
         ("precision/autocast-changes-products[method]",),
     ),
+    "calls without a capability do nothing": (
+        {
+            "change": "handle.capabilities = frozenset()",
+            "method": "def set_stream(self, stream): pass",
+        },
+        ("identity/unclaimed-calls-are-refused[set_stream]",),
+    ),
+    "a stream of another library is any new one": (
+        {
+            "change": "handle.capabilities |= {Capability.EXTERNAL_STREAMS}",
+            "method": "def ExternalStream(self, stream_ptr): return self.Stream()",
+        },
+        ("streams/external-stream-is-the-same[method]",),
+    ),
+    "its vendor is another's": (
+        {"lie": "vendor = 'nvidia'"},
+        ("identity/vendor-is-the-archs",),
+    ),
     "another device than the one asked for": (
         {"change": "handle.device = torch.device('strict', 1 - index)"},
         ("identity/device-of-index",),

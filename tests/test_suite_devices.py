@@ -125,6 +125,36 @@ def test_a_further_device_is_not_begun_when_time_is_up(
     assert (last.verdict, last.reason) == (Verdict.INCONCLUSIVE, "no time is left")
 
 
+def test_a_device_that_is_one_of_the_others_is_named(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = MODULE.replace('torch.device("cpu", index)', 'torch.device("cpu", 0)')
+    (site / "portagpu_many.py").write_text(source, "utf-8")
+    *_, last = _judged(site, monkeypatch, 0, 1)
+    assert (last.id, last.device) == ("suite/device", "many device 1")
+    assert last.verdict is Verdict.ERROR
+    assert "opens as cpu:0, which was judged already" in last.reason
+
+
+@pytest.mark.parametrize(
+    ("counted", "said"),
+    [
+        ("raise OSError('no driver')", "raised OSError: no driver"),
+        ("return '4'", "counts '4' devices"),
+        ("return -4", "counts -4 devices"),
+    ],
+)
+@pytest.mark.parametrize("index", ["1", "all"])
+def test_a_count_that_is_none_is_told_in_one_line(
+    site: Path, tmp_path: Path, counted: str, said: str, index: str
+) -> None:
+    (site / "portagpu_many.py").write_text(MODULE.replace("return 4", counted, 1), "utf-8")
+    words = ("-m", "portagpu", "conform", "--backend", "many", "--index", index)
+    ended = run_child(tmp_path, *words, "--only", DATA, path=[site])
+    assert ended.code == 3, ended.err
+    assert said in ended.err, ended.err
+
+
 def test_what_is_of_a_device_is_given_it_and_no_ranks() -> None:
     cases = {case.id: case for case in list_cases()}
     of_device = {name for name, case in cases.items() if case.of_device}

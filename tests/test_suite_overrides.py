@@ -99,6 +99,12 @@ def test_an_override_decides_and_never_passes(
         assert f"some declares it {outcome} (one queue serves all, {URL})" in reason
 
 
+def test_what_is_claimed_and_refused_is_not_undefined() -> None:
+    found, reason = _judge("unsupported", _override(), ("streams",))
+    assert found is Verdict.FAIL, reason
+    assert "some claims streams, but it raised Unsupported" in reason
+
+
 def test_an_override_of_another_case_changes_nothing() -> None:
     assert _judge("passed", _override(pattern="streams/y"))[0] is Verdict.PASS
     assert _judge("failed", _override(pattern="streams/x[n3]"))[0] is Verdict.FAIL

@@ -9,6 +9,7 @@ import portagpu as pg
 from portagpu.contract import Capability
 from portagpu.errors import Unsupported
 from portagpu.suite import NotClaimed, case, refused
+from portagpu.suite.cases import GUARDED
 from portagpu.suite.values import need_contract
 
 
@@ -153,3 +154,60 @@ def test_handle_is_pickled(gpu):
     again = pickle.loads(pickle.dumps(gpu))  # noqa: S301 - its own text
     assert again is pg.backend(gpu.name, gpu.index), f"the pickled handle came back as {again!r}"
     assert copy.deepcopy(gpu) is again, "a deep copy of the handle is another one"
+
+
+def _enter(block):
+    with block:
+        pass
+
+
+_CALLS = {
+    "Stream": lambda on, file: on.Stream(),
+    "stream": lambda on, file: _enter(on.stream(object())),
+    "current_stream": lambda on, file: on.current_stream(),
+    "set_stream": lambda on, file: on.set_stream(object()),
+    "default_stream": lambda on, file: on.default_stream(),
+    "Event": lambda on, file: on.Event(),
+    "Graph": lambda on, file: on.Graph(),
+    "graph": lambda on, file: _enter(on.graph(object())),
+    "graph_pool_handle": lambda on, file: on.graph_pool_handle(),
+    "reset_peak_memory_stats": lambda on, file: on.reset_peak_memory_stats(),
+    "pin": lambda on, file: on.pin(None),
+    "autocast": lambda on, file: _enter(on.autocast()),
+    "GradScaler": lambda on, file: on.GradScaler(),
+    "ExternalStream": lambda on, file: on.ExternalStream(0),
+    "ipc_collect": lambda on, file: on.ipc_collect(),
+    "memory_snapshot": lambda on, file: on.memory_snapshot(),
+    "record_memory_history": lambda on, file: on.record_memory_history(None),
+    "dump_memory_snapshot": lambda on, file: on.dump_memory_snapshot(file),
+    "MemPool": lambda on, file: on.MemPool(),
+    "use_mem_pool": lambda on, file: _enter(on.use_mem_pool(object())),
+    "set_per_process_memory_fraction": lambda on, file: on.set_per_process_memory_fraction(1.0),
+}
+
+
+@case(
+    "identity/unclaimed-calls-are-refused",
+    spec="Each call of a capability that is not claimed raises Unsupported, from method and "
+    "function.",
+    covers=("Backend.capabilities",),
+    params={"call": tuple(_CALLS)},
+)
+def test_unclaimed_calls_are_refused(gpu, tmp_path, call):
+    capability = GUARDED[call]
+    if capability in gpu.capabilities:
+        raise NotClaimed(f"{gpu.name} claims {capability}, which other cases judge")
+    file = tmp_path / "snapshot.pickle"
+    for source, on in (("method", gpu), ("function", pg)):
+        refused(lambda on=on: _CALLS[call](on, file), Unsupported, f"the {source} {call}")
+
+
+@case(
+    "identity/vendor-is-the-archs",
+    spec="The plugin's vendor is the one of the architecture; a CPU's plugin may name none.",
+    covers=("Plugin.vendor", "Backend.arch"),
+)
+def test_vendor_is_the_archs(gpu):
+    stated = gpu.plugin.vendor
+    fits = stated == gpu.arch.vendor or (not stated and gpu.device.type == "cpu")
+    assert fits, f"the plugin is of {stated!r}, the architecture of {gpu.arch.vendor!r}"

@@ -62,7 +62,10 @@ def test_default_is_steady(gpu, call):
 )
 def test_external_stream_is_the_same(gpu, torch, call):
     owner = gpu.Stream()
-    external = _source(gpu, call).ExternalStream(getattr(owner, "cuda_stream", 0))
+    pointer = getattr(owner, "cuda_stream", 0)
+    external = _source(gpu, call).ExternalStream(pointer)
+    named = getattr(external, "cuda_stream", 0)
+    assert named == pointer != 0, f"a stream of the pointer {pointer} has the pointer {named}"
     external.wait_stream(gpu.current_stream())
     with gpu.stream(external):
         value = torch.full((1000,), 3.0, device=gpu.device) * 2

@@ -16,14 +16,15 @@ def check_device(backend: str | None, index: int) -> None:
     A name that no distribution declares raises UnknownBackend; a backend that is there and cannot
     be used raises BackendNotFound, with the reason.
     """
-    from portagpu.candidates import plugin
-    from portagpu.registry import resolve
+    from portagpu import registry
 
-    found = plugin(resolve(backend))
-    count = found.count()
-    if not found.shared and index >= count:
+    name = registry.resolve(backend)
+    if registry.plugin(name).shared:
+        return
+    count = registry.count(name)
+    if index >= count:
         raise click.UsageError(
-            f"the {found.name} backend has no device {index}: it sees {count}, numbered from 0"
+            f"the {name} backend has no device {index}: it sees {count}, numbered from 0"
         )
 
 

@@ -46,6 +46,10 @@ def judge(case: Listed, outcome: Mapping[str, Any], machine: Machine) -> Result:
         verdict, reason = _verdict(case, outcome, machine)
     else:
         verdict, reason = _overridden(override, outcome, machine.backend)
+        claims = bool(case.capability) and machine.capabilities.issuperset(case.capability)
+        if claims and outcome["kind"] == "unsupported" and override.outcome == "undefined":
+            # what is claimed and refused is no question of values
+            verdict, reason = _verdict(case, outcome, machine)
     verdict, reason = _held_to_target(case, verdict, reason, machine)
     shared = outcome.get("shared_world")
     if verdict is Verdict.PASS and shared is not None and shared["state"] != State.RAISED:

@@ -90,23 +90,33 @@ def run(request: Request, callbacks: Callbacks) -> list[Result]:
     if not request.indices:
         raise ValueError("conform() judges at least one device: index is empty")
     first, *others = dict.fromkeys(request.indices)
-    results = _Run(request, callbacks, name, wanted, first).results
+    judged = _Run(request, callbacks, name, wanted, first)
+    results = judged.results
     if not plugin(name).shared:
         further = replace(request, selection=replace(request.selection, of_device=True))
+        known = {each.device: each for each in (judged.machine,) if each is not None}
         for index in others:
-            results += _further(further, callbacks, name, wanted, index)
+            results += _further(further, callbacks, name, wanted, index, known)
     return results
 
 
 def _further(
-    request: Request, callbacks: Callbacks, name: str, wanted: Target | None, index: int
+    request: Request,
+    callbacks: Callbacks,
+    name: str,
+    wanted: Target | None,
+    index: int,
+    known: dict[str, Machine],
 ) -> list[Result]:
-    """The results of one more device; none where no case that is asked for is about a device."""
+    """The results of one more device; none where no case that is asked for is about a device.
+
+    One that opens as a device of ``known``, which gains it, is an error of its own.
+    """
     device = f"{name} device {index}"
     reason = request.ended()
     try:
         if not reason:
-            return _Run(request, callbacks, name, wanted, index).results
+            return _Run(request, callbacks, name, wanted, index, known).results
         result = replace(unopened(device, reason), verdict=Verdict.INCONCLUSIVE)
     except PortagpuError as error:
         result = unopened(device, str(error))
@@ -123,10 +133,12 @@ class _Run:
         backend: str,
         wanted: Target | None,
         index: int,
+        known: dict[str, Machine] | None = None,
     ) -> None:
         self.request = request
         self.index = index
-        self.further = index != request.indices[0]
+        self.further = known is not None
+        self.known = {} if known is None else known
         self.callbacks = callbacks
         self.backend = backend
         self.wanted = None if wanted is None else Judged.of(wanted)
@@ -188,7 +200,9 @@ class _Run:
         event = _expect(child, "machine")
         machine = Machine.from_json(event["machine"])
         if first:
-            self.machine = machine
+            if machine.device in self.known:
+                raise SuiteError(f"it opens as {machine.device}, which was judged already")
+            self.known[machine.device] = self.machine = machine
             if self.callbacks.on_machine is not None:
                 self.callbacks.on_machine(machine)
             self._away(machine)
@@ -285,7 +299,8 @@ class _Run:
 
     def _emit(self, result: Result, case: Listed | None = None) -> None:
         """Keep and tell a result, which names the device where that one alone has it."""
-        several = self.machine is not None and self.machine.count > 1
+        several = len(self.request.indices) > 1
+        several = several or (self.machine is not None and self.machine.count > 1)
         own = self.further or (case is not None and case.of_device)
         if self.machine is not None and several and own:
             result = replace(result, device=self.machine.device)
