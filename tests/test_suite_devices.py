@@ -11,7 +11,7 @@ import pytest
 from portagpu.bringup.checks import numerics
 from portagpu.bringup.context import Context, Device
 from portagpu.bringup.gates import load_gates
-from portagpu.results import Evidence, Result, Verdict
+from portagpu.results import Evidence, Result, Verdict, new_run
 from portagpu.suite import Selection, conform, list_cases
 from portagpu.suite.machine import Machine
 from portagpu.world import Ranks
@@ -288,3 +288,20 @@ def test_the_gate_of_such_a_machine_fails_and_names_the_device(
         (PRODUCT, f"cpu:{WRONG}", Verdict.FAIL),
         ("numerics/device", f"cpu:{WRONG}", Verdict.FAIL),
     ]
+
+
+def test_a_failure_on_another_device_is_not_passed_by_the_first(
+    site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _installed(site, monkeypatch)
+    run = new_run(["portagpu", "conform"])
+    run.results += conform("many", selection=Selection(only=(PRODUCT,)), index=(0, WRONG))
+    run.finish().write_json(tmp_path / "run.json")
+    again = Selection(failed_in=tmp_path / "run.json")
+    found = [(each.id, each.verdict) for each in conform("many", selection=again)]
+    assert found == [
+        (PRODUCT, Verdict.PASS),
+        (f"suite/not-again-cpu-{WRONG}", Verdict.INCONCLUSIVE),
+    ]
+    found = [(each.id, each.verdict) for each in conform("many", selection=again, index=WRONG)]
+    assert found == [(PRODUCT, Verdict.FAIL)]

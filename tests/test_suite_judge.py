@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
 import pytest
 
 from portagpu.results import Result, Verdict
-from portagpu.suite.judge import audit, elsewhere, excused, judge
+from portagpu.suite.judge import audit, elsewhere, excused, idle_claims, judge
 from portagpu.suite.machine import Excuse, Judged, Listed, Machine
 
 TODAY = date(2030, 6, 15)
@@ -180,3 +181,12 @@ def test_excuse_that_fits_is_no_error() -> None:
 def test_judged_survives_json() -> None:
     target = Judged("t", frozenset({"a", "b"}), (_excuse("graphs"),))
     assert Judged.from_json(target.to_json()) == target
+
+
+def test_a_claim_that_no_case_judged_is_open() -> None:
+    cases = [_case("graphs"), replace(_case("streams"), id="streams/x")]
+    machine = _machine({"graphs", "streams", "unknown-word"}, None)
+    verdicts = {cases[0].id: Verdict.SKIP, cases[1].id: Verdict.FAIL}
+    (found,) = idle_claims(machine, cases, verdicts)
+    assert (found.id, found.verdict) == ("suite/unjudged-graphs", Verdict.INCONCLUSIVE)
+    assert found.reason == "some claims graphs, and none of its 1 cases was judged"

@@ -14,6 +14,14 @@ AUTOCAST = Capability.AUTOCAST
 CALLS = ("method", "function")
 
 
+def _half(gpu, torch):
+    """The dtype of 16 bits to cast to: bfloat16 where the device computes in it."""
+    for dtype in ("bfloat16", "float16"):
+        if claimed(gpu, dtype) in ("native", "emulated"):
+            return getattr(torch, dtype)
+    raise NotClaimed(f"{gpu.name} computes in no format of 16 bits")
+
+
 @case(
     "precision/bf16-support",
     spec="is_bf16_supported() says what the table says, for hardware and with emulation.",
@@ -83,9 +91,9 @@ def test_training_follows_float64(gpu, torch):
 )
 def test_autocast_changes_products(gpu, torch, call):
     left = torch.ones(8, 8, device=gpu.device)
-    with (gpu if call == "method" else pg).autocast(torch.bfloat16):
+    with (gpu if call == "method" else pg).autocast(_half(gpu, torch)):
         inside = left @ left
-    assert inside.dtype == torch.bfloat16, f"inside autocast a product is {inside.dtype}"
+    assert inside.dtype == _half(gpu, torch), f"inside autocast a product is {inside.dtype}"
     assert (left @ left).dtype == torch.float32, "after autocast a product is not float32"
     assert inside.cpu().double().unique().tolist() == [8.0], "a product inside autocast is wrong"
 
@@ -98,7 +106,7 @@ def test_autocast_changes_products(gpu, torch, call):
 )
 def test_autocast_disabled(gpu, torch):
     left = torch.ones(8, 8, device=gpu.device)
-    with gpu.autocast(torch.bfloat16), gpu.autocast(enabled=False):
+    with gpu.autocast(_half(gpu, torch)), gpu.autocast(enabled=False):
         inside = left @ left
     assert inside.dtype == torch.float32, f"a product with autocast disabled is {inside.dtype}"
     found = set(inside.flatten().tolist())
@@ -146,10 +154,10 @@ def test_autocast_keeps_weights(gpu, torch):
     layer = torch.nn.Linear(8, 8).to(gpu.device)
     torch.nn.init.constant_(layer.weight, 0.5)
     torch.nn.init.constant_(layer.bias, 3.0)
-    with gpu.autocast(torch.bfloat16):
+    with gpu.autocast(_half(gpu, torch)):
         result = layer(torch.ones(4, 8, device=gpu.device))
     result.float().sum().backward()
-    assert result.dtype == torch.bfloat16, f"the layer's result is {result.dtype}"
+    assert result.dtype == _half(gpu, torch), f"the layer's result is {result.dtype}"
     assert layer.weight.dtype == torch.float32, f"the weight is {layer.weight.dtype}"
     assert layer.weight.grad.dtype == torch.float32, f"the gradient is {layer.weight.grad.dtype}"
     found = [set(each.flatten().tolist()) for each in (result, layer.weight.grad, layer.bias.grad)]
@@ -159,16 +167,17 @@ def test_autocast_keeps_weights(gpu, torch):
 
 @case(
     "precision/autocast-is-accurate",
-    spec="A product under autocast in bfloat16 is near the product in float64.",
-    outcome="bounded: |A||B| * (k * 2^-24 + 2 u) + u |AB|, u = 2^-8",
+    spec="A product under autocast in 16 bits is near the product in float64.",
+    outcome="bounded: |A||B| * (k * 2^-24 + 2 u) + u |AB|, u of the dtype",
     capability=AUTOCAST,
     covers=("Backend.autocast",),
 )
 def test_autocast_is_accurate(gpu, torch):
     left, right = torch.randn(64, 128), torch.randn(128, 64)
-    with gpu.autocast(torch.bfloat16):
+    with gpu.autocast(_half(gpu, torch)):
         found = (left.to(gpu.device) @ right.to(gpu.device)).cpu().double()
-    exact, unit = left.double() @ right.double(), UNIT["bfloat16"]
+    exact = left.double() @ right.double()
+    unit = UNIT[str(_half(gpu, torch)).removeprefix("torch.")]
     magnitude = left.double().abs() @ right.double().abs()
     bound = magnitude * (128 * UNIT["float32"] + 2.01 * unit) + 1.01 * unit * exact.abs()
     worst = float(((found - exact).abs() / bound).max())
@@ -183,7 +192,7 @@ def test_autocast_is_accurate(gpu, torch):
 )
 def test_autocast_ends_after_error(gpu, torch):
     def body():
-        with gpu.autocast(torch.bfloat16):
+        with gpu.autocast(_half(gpu, torch)):
             raise KeyError("on purpose")
 
     refused(body, KeyError, "an exception inside autocast")

@@ -62,6 +62,10 @@ _BOUNDED: Final = "bounded: "
 _F = TypeVar("_F", bound="Callable[..., None]")
 
 
+class WrongError(AssertionError):
+    """Raised by :func:`refused` for an error of another type, which is no matter of a value."""
+
+
 class NotHere(Exception):
     """Raised by a case that this machine cannot judge; it becomes INCONCLUSIVE with the reason."""
 
@@ -195,7 +199,7 @@ def refused(
     except Unsupported:
         raise
     except Exception as error:
-        raise AssertionError(
+        raise WrongError(
             f"{what} was refused with {type(error).__name__} instead of {_names(kinds)}: {error}"
         ) from error
     raise AssertionError(f"{what} was not refused with {_names(kinds)}: it gave {value!r}")

@@ -280,6 +280,32 @@ def unexplained(shared: Mapping[str, Mapping[str, str]], failed: Container[str])
     return found
 
 
+def not_judged_again(device: str) -> Result:
+    """The result of a device on which cases failed before, and that this run left out."""
+    reason = f"cases failed on {device} before, and it was not judged: name it with --index"
+    result = broken_file(f"not-again-{device.replace(':', '-')}", "")
+    return replace(_replace(result, Verdict.INCONCLUSIVE, reason), device=device)
+
+
+def idle_claims(
+    machine: Machine, cases: Sequence[Listed], verdicts: Mapping[str, Verdict]
+) -> list[Result]:
+    """An INCONCLUSIVE result for every capability that is claimed and that no case judged.
+
+    Overrides may have set its cases aside, or they need another capability that is not claimed.
+    """
+    found = []
+    for claim in sorted(machine.capabilities):
+        about = [each.id for each in cases if claim in each.capability]
+        if about and not any(verdicts.get(each) in _JUDGED for each in about):
+            reason = (
+                f"{machine.backend} claims {claim}, and none of its {len(about)} cases was judged"
+            )
+            result = broken_file(f"unjudged-{claim}", "")
+            found.append(_replace(result, Verdict.INCONCLUSIVE, reason))
+    return found
+
+
 def unjudged(results: Sequence[Result], set_aside: Mapping[str, int]) -> list[Result]:
     """An INCONCLUSIVE result for every area of which more cases were set aside than judged.
 

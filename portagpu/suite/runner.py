@@ -20,8 +20,10 @@ from portagpu.suite.judge import (
     elsewhere,
     excused,
     gone,
+    idle_claims,
     judge,
     not_begun,
+    not_judged_again,
     unexplained,
     unjudged,
     unopened,
@@ -90,13 +92,19 @@ def run(request: Request, callbacks: Callbacks) -> list[Result]:
     if not request.indices:
         raise ValueError("conform() judges at least one device: index is empty")
     first, *others = dict.fromkeys(request.indices)
+    if plugin(name).shared:
+        request, others = replace(request, indices=(first,)), []
     judged = _Run(request, callbacks, name, wanted, first)
     results = judged.results
-    if not plugin(name).shared:
-        further = replace(request, selection=replace(request.selection, of_device=True))
-        known = {each.device: each for each in (judged.machine,) if each is not None}
-        for index in others:
-            results += _further(further, callbacks, name, wanted, index, known)
+    known = {each.device: each for each in (judged.machine,) if each is not None}
+    further = replace(request, selection=replace(request.selection, of_device=True))
+    for index in others:
+        results += _further(further, callbacks, name, wanted, index, known)
+    for device in sorted(request.selection.failed_on - set(known)):
+        result = not_judged_again(device)
+        results.append(result)
+        if callbacks.on_result is not None:
+            callbacks.on_result(result)
     return results
 
 
@@ -150,6 +158,7 @@ class _Run:
         self.set_aside: Counter[str] = Counter()
         self.machine: Machine | None = None
         self.pending: list[Listed] = []
+        self.chosen: list[Listed] = []
         self.ended = ""
         self.total = 0
         self._all_children()
@@ -178,6 +187,7 @@ class _Run:
             if self.machine.target is not None:
                 yield from audit(self.machine.target.excuses, self.raw)
             yield from unused(self.machine.overrides, self.raw)
+            yield from idle_claims(self.machine, self.chosen, self.raw)
 
     @property
     def _partial(self) -> bool:
@@ -193,7 +203,7 @@ class _Run:
             problems = [] if self.further else [*collected.problems, *self._missing(collected)]
             for problem in problems:
                 self._emit(problem)
-            self.pending = self._selected(collected)
+            self.pending = self.chosen = self._selected(collected)
             self.total = len(self.pending)
         request = {"backend": self.backend, "index": self.index}
         child.ask({**request, "timeout_s": self.request.timeout_s})

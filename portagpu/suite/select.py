@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from portagpu.results import Result
     from portagpu.suite.machine import Listed
 
 
@@ -43,10 +44,15 @@ class Selection:
     shuffle: int | None = None
     of_device: bool = False
     failed: frozenset[str] | None = field(default=None, repr=False)
+    failed_on: frozenset[str] = field(default=frozenset(), repr=False)
+    """The devices that those results name."""
 
     def __post_init__(self) -> None:
         if self.failed_in is not None and self.failed is None:
-            object.__setattr__(self, "failed", _failed_ids(self.failed_in))
+            found = _failed(self.failed_in)
+            object.__setattr__(self, "failed", frozenset(each.id for each in found))
+            devices = frozenset(each.device for each in found if each.device)
+            object.__setattr__(self, "failed_on", devices)
 
     @property
     def partial(self) -> bool:
@@ -102,7 +108,7 @@ def _shard(cases: list[Listed], i: int, n: int) -> list[Listed]:
     return [each for each in cases if base_id(each.id) in mine]
 
 
-def _failed_ids(path: Path) -> frozenset[str]:
+def _failed(path: Path) -> list[Result]:
     """The conformance results that failed in a document of ``conform`` or of a bring-up's folder.
 
     The other gates of a bring-up are no part of this suite.
@@ -112,11 +118,9 @@ def _failed_ids(path: Path) -> frozenset[str]:
         results = read_json(file).results
     except ResultError as error:
         raise SelectionError(f"{error}; give a result document, as --json writes it") from None
-    return frozenset(
-        each.id
-        for each in results
-        if each.failed and SUITE in (each.suite, each.extra.get("suite"))
-    )
+    return [
+        each for each in results if each.failed and SUITE in (each.suite, each.extra.get("suite"))
+    ]
 
 
 def _unknown(pattern: str, cases: Sequence[Listed]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from portagpu.errors import Unsupported
-from portagpu.suite.cases import NotClaimed, NotHere, RankFailed
+from portagpu.suite.cases import NotClaimed, NotHere, RankFailed, WrongError
 from portagpu.suite.machine import Judged
 
 if TYPE_CHECKING:
@@ -118,6 +118,8 @@ def what_happened(when: str | None, error: BaseException) -> tuple[str, str]:
         return "unsupported", first
     if isinstance(error, RankFailed):
         return error.kind, first
+    if isinstance(error, WrongError):
+        return "raised", first
     if isinstance(error, (AssertionError, pytest.fail.Exception)):
         return "failed", first or "an assertion without a sentence did not hold"
     return "raised", named
