@@ -8,6 +8,7 @@ import platform
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,13 +18,13 @@ pytest.importorskip("torch")
 from portagpu.errors import TargetNotFound, UnknownBackend
 from portagpu.results import Evidence, Result, Verdict
 from portagpu.suite import Selection, conform, list_cases
+from portagpu.suite import child as suite_child
 from portagpu.suite.child import SuiteError
 from portagpu.suite.select import SelectionError
 from tests.case_files import by_id, write_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.conftest import Child
 
@@ -362,3 +363,29 @@ GOOD = """
 @case("rng/good", spec="Passes.")
 def test_good(gpu): pass
 """
+
+
+def test_compiled_code_is_kept_in_a_folder_that_nobody_else_can_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # torch's own default is a name in the temporary folder that every user can guess
+    # (torch/_inductor/runtime/cache_dir_utils.py, default_cache_dir)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with suite_child.Child(tmp_path) as child:
+        environment = Path(f"/proc/{child._process.pid}/environ").read_bytes().split(b"\0")
+        (cache,) = (each for each in environment if each.startswith(b"TORCHINDUCTOR_CACHE_DIR="))
+        folder = Path(os.fsdecode(cache.partition(b"=")[2]))
+        assert folder.parent == tmp_path
+        assert folder.stat().st_mode & 0o777 == 0o700
+        (folder / "code.py").write_text("compiled")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_process_that_cannot_be_started_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", "/proc/none")
+    with pytest.raises(OSError, match="/proc/none"):
+        suite_child.Child(tmp_path)
+    assert not list(tmp_path.iterdir())
