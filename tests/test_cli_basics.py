@@ -365,7 +365,8 @@ def test_a_verb_with_torch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_system_exit_keeps_its_code() -> None:
     assert _errors.report(SystemExit(7)) == 7
-    assert _errors.report(SystemExit(None)) == 0
+    assert _errors.report(SystemExit(None)) == 1
+    assert _errors.report(SystemExit(0)) == 1
     assert _errors.report(SystemExit("text")) == 1
 
 
@@ -409,3 +410,15 @@ def test_what_is_ignored_stays_ignored(child: Callable[..., Child]) -> None:
     done = child("-c", ENDED, str(int(signal.SIGHUP)), "ignored")
     assert done.code == 0, done.err
     assert done.out.split("\n") == ["goes on", "cleaned up", ""]
+
+
+@pytest.mark.parametrize("module", ["click", "json"])
+def test_a_module_that_ends_the_program_is_no_pass(
+    child: Callable[..., Child], tmp_path: Path, module: str
+) -> None:
+    (tmp_path / f"{module}.py").write_text("raise SystemExit(0)")
+    done = child("-m", "portagpu", "info", path=[tmp_path])
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err.startswith("portagpu: a module that was imported ended the program (0): ")
+    assert done.err.count("\n") == 1

@@ -8,6 +8,7 @@ import platform
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -375,8 +376,9 @@ def test_compiled_code_is_kept_in_a_folder_that_nobody_else_can_make(
         environment = Path(f"/proc/{child._process.pid}/environ").read_bytes().split(b"\0")
         (cache,) = (each for each in environment if each.startswith(b"TORCHINDUCTOR_CACHE_DIR="))
         folder = Path(os.fsdecode(cache.partition(b"=")[2]))
-        assert folder.parent == tmp_path
-        assert folder.stat().st_mode & 0o777 == 0o700
+        assert folder.parent.parent == tmp_path
+        assert folder.parent.stat().st_mode & 0o777 == 0o700
+        folder.mkdir(exist_ok=True)
         (folder / "code.py").write_text("compiled")
     assert not list(tmp_path.iterdir())
 
@@ -389,3 +391,48 @@ def test_a_process_that_cannot_be_started_leaves_nothing(
     with pytest.raises(OSError, match="/proc/none"):
         suite_child.Child(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_stopped_process_of_a_case_that_hangs_goes_on_and_ends(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    folder = write_cases(
+        tmp_path / "cases",
+        f"""
+        @case("rng/hangs", spec="Leaves a server that was stopped while it started.")
+        def test_hangs(gpu):
+            import subprocess
+            words = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+            server = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
+            server.send_signal(signal.SIGSTOP)
+            open({str(mark)!r}, "w").write(str(server.pid))
+            threading.Event().wait()
+        """,
+    )
+    (result,) = conform("cpu", folder=folder, timeout_s=3)
+    assert result.verdict is Verdict.FAIL
+    server = Path(f"/proc/{mark.read_text()}/stat")
+    deadline = time.monotonic() + 60
+    while server.exists() and server.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline, server.read_text()
+        time.sleep(0.05)
+
+
+def test_what_cases_write_into_their_folder_goes_with_the_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_cases(
+        tmp_path / "cases",
+        """
+        @case("rng/writes", spec="Writes, and fails, for which pytest keeps what was written.")
+        def test_writes(gpu, tmp_path):
+            (tmp_path / "file").write_text("x")
+            assert False, "kept"
+        """,
+    )
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    (result,) = conform("cpu", folder=folder)
+    assert result.reason == "kept"
+    assert not list(place.iterdir())

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.children import python_environment, python_module
 from portagpu.errors import PortagpuError
-from portagpu.processes import signal_name
+from portagpu.processes import children_of, signal_name
 from portagpu.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Child:
         self._scratch = Scratch("suite")
         try:
             self._process = subprocess.Popen(
-                _command(folder, request_reader, event_writer),
+                _command(folder, request_reader, event_writer, self._scratch.path),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
@@ -138,16 +138,22 @@ class Child:
     def kill(self) -> None:
         """End the child and its group; the ranks' server ends with its standard input."""
         if self._process.poll() is None:
+            servers = children_of(self._process.pid)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+            for pid in servers:
+                # one that was stopped while it started has not asked the kernel to wake it
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGCONT)
         self._process.wait()
 
 
-def _command(folder: Path, reader: int, writer: int) -> list[str]:
+def _command(folder: Path, reader: int, writer: int, scratch: Path) -> list[str]:
     options = ("-p", "portagpu.suite.plugin", "-p", "no:cacheprovider", "-p", "no:junitxml")
     return [
         *python_module("pytest", str(folder)),
         *("-c", str(_INI), "--rootdir", str(folder), "--noconftest"),
+        f"--basetemp={scratch / 'pytest'}",
         *("--import-mode=importlib", "--capture=no", "-qq", *options),
         *("--continue-on-collection-errors", f"--portagpu-channel={reader},{writer}"),
     ]
@@ -159,5 +165,5 @@ def _environment(scratch: Path) -> dict[str, str]:
         **kept,
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         # by default a name in /tmp that every user can guess, and make first
-        "TORCHINDUCTOR_CACHE_DIR": str(scratch),
+        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
     }
