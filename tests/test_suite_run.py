@@ -373,7 +373,9 @@ def test_compiled_code_is_kept_in_a_folder_that_nobody_else_can_make(
     # (torch/_inductor/runtime/cache_dir_utils.py, default_cache_dir)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with suite_child.Child(tmp_path) as child:
-        environment = Path(f"/proc/{child._process.pid}/environ").read_bytes().split(b"\0")
+        while not (said := Path(f"/proc/{child._process.pid}/environ").read_bytes()):
+            time.sleep(0.01)  # the kernel has not laid it out yet
+        environment = said.split(b"\0")
         (cache,) = (each for each in environment if each.startswith(b"TORCHINDUCTOR_CACHE_DIR="))
         folder = Path(os.fsdecode(cache.partition(b"=")[2]))
         assert folder.parent.parent == tmp_path
@@ -436,3 +438,13 @@ def test_what_cases_write_into_their_folder_goes_with_the_suite(
     (result,) = conform("cpu", folder=folder)
     assert result.reason == "kept"
     assert not list(place.iterdir())
+
+
+@pytest.mark.parametrize(("said", "end"), [("", "SIGKILL"), ("no torch", "SIGKILL: no torch")])
+def test_a_suite_that_is_killed_before_it_starts_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, end: str
+) -> None:
+    code = f"import os, sys; print({said!r}, file=sys.stderr, flush=True); os.kill(os.getpid(), 9)"
+    monkeypatch.setattr(suite_child, "_command", lambda *_: [sys.executable, "-c", code])
+    with pytest.raises(SuiteError, match=f"the suite cannot run: its process died of {end}$"):
+        list_cases(folder=tmp_path)
