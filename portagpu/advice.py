@@ -97,7 +97,7 @@ def find(suite: str, identifier: str) -> Check | None:
 
 def check_of(result: Result) -> Check | None:
     """The check that gave ``result``, also where a gate took it from another suite."""
-    return find(result.extra.get("suite", result.suite), result.id)
+    return find(str(result.extra.get("suite", result.suite)), result.id)
 
 
 def severity_of(result: Result) -> Severity:

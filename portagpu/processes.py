@@ -64,7 +64,7 @@ def end_strays(limit_s: float = 2.0) -> None:
         except ChildProcessError:
             return
         if pid == 0:
-            for stray in _children():
+            for stray in children_of(os.getpid()):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(stray, signal.SIGKILL)
             time.sleep(0.01)
@@ -78,8 +78,9 @@ def end_session(session: int) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _children() -> list[int]:
-    return [pid for pid, parent, _ in _processes() if parent == os.getpid()]
+def children_of(process: int) -> list[int]:
+    """The processes whose parent that one is, as far as they show themselves."""
+    return [pid for pid, parent, _ in _processes() if parent == process]
 
 
 def _processes() -> Iterator[tuple[int, int, int]]:

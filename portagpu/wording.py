@@ -52,9 +52,10 @@ def tally(results: Iterable[Result]) -> str:
 
 
 def _said(result: Result) -> str:
-    """The reason, behind the device's name where it does not begin with it."""
-    named = result.device is None or result.reason.startswith(result.device)
-    return result.reason if named else f"{result.device}: {result.reason}"
+    """The reason on one line, behind the device's name where it does not begin with it."""
+    reason = " ".join(result.reason.split())
+    named = result.device is None or reason.startswith(result.device)
+    return reason if named else f"{result.device}: {reason}"
 
 
 def without_device(result: Result) -> str:

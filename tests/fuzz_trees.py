@@ -8,13 +8,17 @@ project's own machines and the recorded topologies where there are any:
     python tests/fuzz_trees.py 2000            # mutated trees in all, shared among the seeds
     python tests/fuzz_trees.py 2000 --seed 7
     python tests/fuzz_trees.py 2000 --texts    # what tools print, through the same readers
+    python tests/fuzz_trees.py 2000 --published  # published outputs of tools, likewise
     python tests/fuzz_trees.py --show NAME NUMBER FOLDER    # one tree again, written to FOLDER
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import html
 import random
+import re
 import resource
 import shutil
 import signal
@@ -24,16 +28,22 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from portagpu.bringup import Options, bringup
+from portagpu.cli._bringup_view import replayed
 from portagpu.cli._infotext import sections
 from portagpu.errors import RecordingError
 from portagpu.info import collect
+from portagpu.inventory.model import FormatError
 from portagpu.inventory.recording import Recording
 from portagpu.inventory.topology_json import as_json
 from portagpu.junit import render as junit
 from portagpu.report import render as report_page
 from portagpu.result_schema import UNSAFE, json_text
+from portagpu.telemetry.formats import text_of
+from portagpu.telemetry.reader import read_text
+from portagpu.wording import failures_text, headline
 from tests.fuzz_formats import RECORDINGS, TooSlow, format_modules, mutate, stop
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.growth_formats import samples
@@ -42,8 +52,13 @@ from tests.host_trees import aarch64, gfx942_node, pci_device, two_socket_x86
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from portagpu.results import Result
+
 CPU_S: Final = 20.0
 """CPU time that one tree may take; an unchanged one takes some hundredths of a second."""
+_PUBLISHED_BYTES: Final = 1 << 16
+_ANCHOR: Final = re.compile(r' id="([^"]*)"')
+_LINK: Final = re.compile(r' href="#([^"]*)"')
 OUTSIDE: Final = "portagpu-outside-of-the-recording"
 """What a file beside each tree says: it must be in no document."""
 
@@ -116,11 +131,28 @@ def recorded() -> Iterator[Machine]:
             yield Machine(f"recorded/{folder.name}", files)
 
 
+def machines() -> Iterator[Machine]:
+    """Every tree."""
+    yield from own()
+    yield from recorded()
+
+
 def texts() -> Iterator[Machine]:
     """What tools print, of every format: a recording of one file."""
     for module in format_modules():
         for number, text in enumerate(samples(module)):
             yield Machine(f"text/{module}/{number}", {"text": text.encode()})
+
+
+def published() -> Iterator[Machine]:
+    """The published outputs of tools, where they lie beside this checkout: each a recording."""
+    for path in sorted(RECORDINGS.rglob("*")):
+        small = path.is_file() and path.stat().st_size <= _PUBLISHED_BYTES
+        if small and path.name != "MANIFEST.md" and "sys" not in path.parts:
+            data = path.read_bytes()
+            with contextlib.suppress(FormatError):
+                read_text(text_of(data))
+                yield Machine(f"published/{path.relative_to(RECORDINGS)}", {"text": data})
 
 
 # -- mutations -----------------------------------------------------------------------------------
@@ -265,6 +297,12 @@ def read(root: Path) -> str | None:
     texts["shown"] = "".join(
         label + text for section in sections(document) for label, text in section.rows
     )
+    by_gate: dict[str, list[Result]] = {}
+    for result in run.results:
+        by_gate.setdefault(result.area, []).append(result)
+    gates = [headline(results) for results in by_gate.values()]
+    lines = [*replayed(run), *gates, *failures_text(run.results), run.summary_line(), run.next_step]
+    texts["terminal"] = "".join(lines)
     broke = [result.reason for result in run.results if "the check broke" in result.reason]
     if broke:
         return broke[0]
@@ -274,7 +312,18 @@ def read(root: Path) -> str | None:
         odd = UNSAFE.search(text)
         if odd is not None:
             return f"{name} holds {odd.group()!r}"
-    return None
+    return _wrong_links(texts["page"])
+
+
+def _wrong_links(page: str) -> str | None:
+    """What is wrong with a page's anchors: one that is there twice, a link that leads nowhere."""
+    anchors = Counter(map(html.unescape, _ANCHOR.findall(page)))
+    twice = [anchor for anchor, times in anchors.items() if times > 1]
+    if twice:
+        return f"the page has the anchor {twice[0]!r} twice"
+    links = {unquote(html.unescape(link)) for link in _LINK.findall(page)}
+    lost = sorted(links - anchors.keys())
+    return f"the page has no anchor {lost[0]!r}" if lost else None
 
 
 def _open_files() -> int:
@@ -323,9 +372,10 @@ def main() -> int:
     parser.add_argument("count", nargs="?", type=int, default=500, help="mutated trees in all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--texts", action="store_true", help="what tools print, and no trees")
+    parser.add_argument("--published", action="store_true", help="published outputs, and no trees")
     parser.add_argument("--show", nargs=3, metavar=("NAME", "NUMBER", "FOLDER"))
     options = parser.parse_args()
-    seeds = [*texts()] if options.texts else [*own(), *recorded()]
+    seeds = [*(texts() if options.texts else published() if options.published else machines())]
     if options.show:
         name, number, folder = options.show
         origin = next(each for each in seeds if each.name == name)

@@ -9,10 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from portagpu.cli._bringup_view import Files, headline
 from portagpu.cli._common import check_outputs
+from portagpu.cli.bringup import bringup as bringup_verb
 from portagpu.errors import OutputError
+from portagpu.result_schema import UNSAFE
 from portagpu.results import Result, Verdict, new_run, read_json, validate
 
 pytestmark = pytest.mark.torch
@@ -195,3 +198,14 @@ def test_a_gates_line_tells_the_worst_first():
     assert headline([failed, failed]) == "cuda:3: is broken (1 more failed)"
     assert headline([passed, result("SKIP", "x")]) == "1 passed, 1 skipped"
     assert headline([result("UNVERIFIED", "3 GB/s")]) == "3 GB/s"
+
+
+def test_the_name_of_a_folder_commands_no_terminal(tmp_path):
+    (tmp_path / "list").write_text("GPU 0: NVIDIA H200 (UUID: GPU-a)\n")
+    out = tmp_path / "of\x1b[2J\x7f\x9b31m\u202eevil"
+    done = CliRunner().invoke(
+        bringup_verb, ["--replay", str(tmp_path / "list"), "--out", str(out), "--json", "-"]
+    )
+    assert "evil/report.html" in done.stderr
+    assert UNSAFE.search(done.output) is None
+    assert (out / "report.html").is_file()

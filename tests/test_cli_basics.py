@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,8 @@ from portagpu.torchbuild import TorchBuild
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.conftest import Child
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = {
@@ -362,5 +365,60 @@ def test_a_verb_with_torch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_system_exit_keeps_its_code() -> None:
     assert _errors.report(SystemExit(7)) == 7
-    assert _errors.report(SystemExit(None)) == 0
+    assert _errors.report(SystemExit(None)) == 1
+    assert _errors.report(SystemExit(0)) == 1
     assert _errors.report(SystemExit("text")) == 1
+
+
+ENDED = """
+import os, signal, sys, click
+from portagpu import cli
+
+@click.command()
+def ended():
+    if sys.argv[2] == "ignored":
+        click.echo("goes on")
+    else:
+        click.echo("begun")
+    try:
+        os.kill(os.getpid(), int(sys.argv[1]))
+        signal.sigtimedwait([signal.SIGUSR1], 0.2)
+    finally:
+        click.echo("cleaned up")
+
+if sys.argv[2] == "ignored":
+    signal.signal(int(sys.argv[1]), signal.SIG_IGN)
+cli.VERBS["ended"] = ("__main__:ended", "")
+before = signal.getsignal(int(sys.argv[1]))
+code = cli.main(["ended"])
+assert signal.getsignal(int(sys.argv[1])) is before
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_a_scheduler_sends_is_an_interruption(
+    child: Callable[..., Child], number: int
+) -> None:
+    done = child("-c", ENDED, str(int(number)), "default")
+    assert done.code == 130, done.err
+    assert done.out.split("\n") == ["begun", "cleaned up", ""]
+    assert done.err.strip() == "portagpu: interrupted"
+
+
+def test_what_is_ignored_stays_ignored(child: Callable[..., Child]) -> None:
+    done = child("-c", ENDED, str(int(signal.SIGHUP)), "ignored")
+    assert done.code == 0, done.err
+    assert done.out.split("\n") == ["goes on", "cleaned up", ""]
+
+
+@pytest.mark.parametrize("module", ["click", "json"])
+def test_a_module_that_ends_the_program_is_no_pass(
+    child: Callable[..., Child], tmp_path: Path, module: str
+) -> None:
+    (tmp_path / f"{module}.py").write_text("raise SystemExit(0)")
+    done = child("-m", "portagpu", "info", path=[tmp_path])
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err.startswith("portagpu: a module that was imported ended the program (0): ")
+    assert done.err.count("\n") == 1

@@ -337,3 +337,14 @@ def test_units_of_values_and_curves_fit_their_magnitude() -> None:
     assert "20 GFLOPS ± 1 GFLOPS" in text
     assert "rate (GFLOPS)" in text
     assert "TFLOPS" not in text
+
+
+def test_devices_that_look_alike_have_short_anchors_of_their_own() -> None:
+    run = Run(info())
+    for number in range(1200):
+        # white space of its own each, and no anchor holds white space
+        name = "a" + "".join("  b" if number >> bit & 1 else " b" for bit in range(11))
+        run.add(gate("links", "hive", Verdict.FAIL, device=name, reason="down"))
+    anchors = [at["id"] for tag, at in Page(render(run)).tags if tag == "tr" and at.get("id")]
+    assert len(set(anchors)) == len(anchors) == 1200
+    assert max(map(len, anchors)) < 60

@@ -8,6 +8,8 @@ import platform
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,13 +19,13 @@ pytest.importorskip("torch")
 from portagpu.errors import TargetNotFound, UnknownBackend
 from portagpu.results import Evidence, Result, Verdict
 from portagpu.suite import Selection, conform, list_cases
+from portagpu.suite import child as suite_child
 from portagpu.suite.child import SuiteError
 from portagpu.suite.select import SelectionError
 from tests.case_files import by_id, write_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.conftest import Child
 
@@ -362,3 +364,87 @@ GOOD = """
 @case("rng/good", spec="Passes.")
 def test_good(gpu): pass
 """
+
+
+def test_compiled_code_is_kept_in_a_folder_that_nobody_else_can_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # torch's own default is a name in the temporary folder that every user can guess
+    # (torch/_inductor/runtime/cache_dir_utils.py, default_cache_dir)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with suite_child.Child(tmp_path) as child:
+        while not (said := Path(f"/proc/{child._process.pid}/environ").read_bytes()):
+            time.sleep(0.01)  # the kernel has not laid it out yet
+        environment = said.split(b"\0")
+        (cache,) = (each for each in environment if each.startswith(b"TORCHINDUCTOR_CACHE_DIR="))
+        folder = Path(os.fsdecode(cache.partition(b"=")[2]))
+        assert folder.parent.parent == tmp_path
+        assert folder.parent.stat().st_mode & 0o777 == 0o700
+        folder.mkdir(exist_ok=True)
+        (folder / "code.py").write_text("compiled")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_process_that_cannot_be_started_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", "/proc/none")
+    with pytest.raises(OSError, match="/proc/none"):
+        suite_child.Child(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stopped_process_of_a_case_that_hangs_goes_on_and_ends(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    folder = write_cases(
+        tmp_path / "cases",
+        f"""
+        @case("rng/hangs", spec="Leaves a server that was stopped while it started.")
+        def test_hangs(gpu):
+            import subprocess
+            words = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+            server = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
+            server.send_signal(signal.SIGSTOP)
+            open({str(mark)!r}, "w").write(str(server.pid))
+            threading.Event().wait()
+        """,
+    )
+    (result,) = conform("cpu", folder=folder, timeout_s=3)
+    assert result.verdict is Verdict.FAIL
+    server = Path(f"/proc/{mark.read_text()}/stat")
+    deadline = time.monotonic() + 60
+    while server.exists() and server.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline, server.read_text()
+        time.sleep(0.05)
+
+
+def test_what_cases_write_into_their_folder_goes_with_the_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_cases(
+        tmp_path / "cases",
+        """
+        @case("rng/writes", spec="Writes, and fails, for which pytest keeps what was written.")
+        def test_writes(gpu, tmp_path):
+            (tmp_path / "file").write_text("x")
+            assert False, "kept"
+        """,
+    )
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    (result,) = conform("cpu", folder=folder)
+    assert result.reason == "kept"
+    assert not list(place.iterdir())
+
+
+@pytest.mark.parametrize(("said", "end"), [("", "SIGKILL"), ("no torch", "SIGKILL: no torch")])
+def test_a_suite_that_is_killed_before_it_starts_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, end: str
+) -> None:
+    code = f"import os, sys; print({said!r}, file=sys.stderr, flush=True); os.kill(os.getpid(), 9)"
+    monkeypatch.setattr(suite_child, "_command", lambda *_: [sys.executable, "-c", code])
+    with pytest.raises(SuiteError, match=f"the suite cannot run: its process died of {end}$"):
+        list_cases(folder=tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from portagpu.contract import Capability
+from portagpu.errors import TargetError
 from portagpu.paths import matrix_dir
 from portagpu.target import (
     Authority,
@@ -236,3 +238,18 @@ def test_what_is_no_target_file_is_one_line(tmp_path, capsys, kind):
     (line,) = capsys.readouterr().err.splitlines()
     assert "(rule readable)" in line
     assert line.isprintable()
+
+
+@pytest.mark.parametrize("said", ["\\u001b[31mH200", "H\\u0085200", "\\u202eH200", "H200\\nPASS"])
+@pytest.mark.parametrize("key", ["product", "names"])
+def test_no_target_says_what_a_terminal_obeys(key: str, said: str, tmp_path: Path) -> None:
+    folder = tmp_path / "targets"
+    shutil.copytree(matrix_dir() / "targets", folder)
+    file = folder / "nvidia-h200-sxm.toml"
+    value = f'"{said}"' if key == "product" else f'["{said}"]'
+    text, times = re.subn(rf"(?m)^{key} = .*$", lambda _: f"{key} = {value}", file.read_text())
+    assert times == 1
+    file.write_text(text)
+    with pytest.raises(TargetError, match=f"{key}: must be one line of printable text") as caught:
+        parse_target(file)
+    assert str(caught.value).isprintable()

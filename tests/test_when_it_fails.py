@@ -321,3 +321,25 @@ def test_what_a_stranger_wrote_is_no_command_of_the_terminal() -> None:
     text = "\n".join(failures_text([result]))
     assert "evil" in text
     assert all(char.isprintable() or char == "\n" for char in text)
+
+
+def test_a_reason_of_many_lines_is_one_line_of_a_gate() -> None:
+    said = Result(
+        id="links/hive", suite="bringup", area="links", verdict=Verdict.FAIL, reason="a\nPASS  b"
+    )
+    passed = replace(said, id="links/lanes", verdict=Verdict.PASS)
+    assert headline([said]) == "a PASS b"
+    assert headline([said, passed]) == "a PASS b (1 passed)"
+
+
+def test_a_suite_of_another_type_in_a_strangers_result_has_no_check() -> None:
+    said = Result(
+        id="links/hive",
+        suite="bringup",
+        area="links",
+        verdict=Verdict.FAIL,
+        reason="a",
+        extra={"suite": ["bringup"], "severity": {}},
+    )
+    assert advice.check_of(said) is None
+    assert failures_text([said])

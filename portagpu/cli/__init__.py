@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Final
 
 from portagpu._version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 VERBS: Final[dict[str, tuple[str, str]]] = {
     "info": (
@@ -60,11 +63,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         # without it no path means anything, and torch's libraries end the process
         working_folder()
-        return run(words)
+        with _ends_as_interrupts():
+            return run(words)
     except BaseException as error:  # noqa: BLE001 - the one place where every error ends
         from portagpu.cli._errors import report
 
         return report(error)
+
+
+@contextlib.contextmanager
+def _ends_as_interrupts() -> Iterator[None]:
+    """What a scheduler or a lost terminal sends is Ctrl-C: results are kept, nothing is left over.
+
+    A signal that is ignored, as by nohup(1), or has a handler stays as it is.
+    """
+    ours = threading.current_thread() is threading.main_thread()
+    ends = [s for s in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is signal.SIG_DFL]
+    for number in ends if ours else ():
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in ends if ours else ():
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _open_standard_files() -> None:

@@ -13,7 +13,7 @@ import click
 
 from portagpu.errors import MissingDependency, OutputError
 from portagpu.files import check_writable, is_special, write_atomic
-from portagpu.result_schema import json_text
+from portagpu.result_schema import json_text, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -90,10 +90,14 @@ def begin_outputs(run: Run, json_to: str | None, junit: str | None = None) -> No
 
 
 def say(lines: Sequence[str], stream: IO[str]) -> None:
-    """Print ``lines``; on a terminal they are broken between words, and the rest is indented."""
+    """Print ``lines``; on a terminal they are broken between words, and the rest is indented.
+
+    Words of a device, a package or a folder's name reach no terminal as commands.
+    """
     columns = shutil.get_terminal_size().columns if terminal(stream) is not None else 0
-    for line in lines:
-        indent = " " * (len(line) - len(line.lstrip()) + 2)
+    for text in lines:
+        line = text if text.isprintable() else _indent(text) + printable(text)
+        indent = _indent(line) + "  "
         if columns > 40 and len(line) > columns:
             line = textwrap.fill(
                 line,
@@ -103,6 +107,10 @@ def say(lines: Sequence[str], stream: IO[str]) -> None:
                 break_on_hyphens=False,
             )
         click.echo(line, file=stream)
+
+
+def _indent(line: str) -> str:
+    return " " * (len(line) - len(line.lstrip(" ")))
 
 
 def results_line(run: Run) -> str:

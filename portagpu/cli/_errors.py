@@ -52,8 +52,8 @@ def report(error: BaseException) -> int:
 
     ``PORTAGPU_DEBUG=1`` adds the traceback.
     """
-    if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else FAILED if error.code else 0
+    if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code:
+        return error.code
     if isinstance(error, BrokenPipeError):
         _drop_output()
         return FAILED
@@ -72,6 +72,12 @@ def report(error: BaseException) -> int:
 def _judge(error: BaseException) -> tuple[int, str]:
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, "interrupted"
+    if isinstance(error, SystemExit):
+        # no verb ends so: a stranger's module did, and 0 would be the exit code of a PASS
+        return FAILED, (
+            f"a module that was imported ended the program ({error}): "
+            "look for one in PYTHONPATH that has the name of another"
+        )
     if isinstance(error, PortagpuError):
         code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAILED)
         return code, str(error)

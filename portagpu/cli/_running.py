@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from portagpu.result_schema import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -46,4 +48,7 @@ class Progress:
     def show(self, name: str, number: int, total: int) -> None:
         """Say which of ``total`` begins."""
         if self._status is not None:
-            self._status.update(f"{number}/{total} {name}")
+            from rich.text import Text
+
+            # not as rich's markup, which ids with brackets look like
+            self._status.update(Text(f"{number}/{total} {printable(name)}"))

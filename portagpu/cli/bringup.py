@@ -102,7 +102,7 @@ def bringup(
     run = run_bringup(options, view(terminal(stream), stream, files))
     _finish(run, files, json_to, stream)
     if effort == "full" and out is not None and not replay:
-        click.echo(bundle_line(run, effort, out), file=stream)
+        say([bundle_line(run, effort, out)], stream)
     return run.exit_code
 
 
@@ -121,5 +121,4 @@ def _finish(run: Run, files: Files, json_to: str | None, stream: IO[str]) -> Non
     say(["", *failures_text(run.results), run.summary_line()], stream)
     if json_to == STDOUT:
         run.dump(sys.stdout)
-    for path in files.write(run):
-        click.echo(f"wrote {path}", file=stream)
+    say([f"wrote {path}" for path in files.write(run)], stream)

@@ -14,6 +14,7 @@ from portagpu.cli._common import (
     human_stream,
     json_option,
     results_line,
+    say,
     terminal,
 )
 
@@ -66,7 +67,7 @@ def compile_kernels(
     if cache.problem and not no_cache:
         lines.append(cache.problem)
     lines += [results_line(run), run.summary_line()]
-    click.echo("\n".join(lines), file=stream)
+    say(lines, stream)
     if json_to == STDOUT:
         run.dump(sys.stdout)
     elif json_to is not None:

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
-from portagpu.cli._common import STDOUT, check_outputs, human_stream, json_option, write_json
+from portagpu.cli._common import (
+    STDOUT,
+    check_outputs,
+    human_stream,
+    json_option,
+    say,
+    write_json,
+)
 from portagpu.errors import OutputError
 
 
@@ -39,9 +46,11 @@ def record(folder: str, json_to: str | None) -> None:
         json_to,
     )
     out = human_stream(json_to)
-    click.echo(f"{saved.folder}: {saved.files} files", file=out)
     taken = ", ".join(f"{count} {kind}" for kind, count in saved.scrubbed.items())
-    click.echo(f"taken out: {taken or 'nothing was found'}", file=out)
-    for problem in saved.problems:
-        click.echo(f"not in it: {problem}", file=out)
-    click.echo(f"read it with: portagpu info --replay {saved.folder}", file=out)
+    lines = [
+        f"{saved.folder}: {saved.files} files",
+        f"taken out: {taken or 'nothing was found'}",
+        *(f"not in it: {problem}" for problem in saved.problems),
+        f"read it with: portagpu info --replay {saved.folder}",
+    ]
+    say(lines, out)

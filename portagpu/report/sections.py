@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -79,11 +80,13 @@ def names(run: Run, titles: Mapping[str, str]) -> Names:
     """The names of a run's page; ``titles`` are those of gates by their id."""
     anchors: dict[tuple[str, str, str | None], str] = {}
     taken: set[str] = set()
+    alike: Counter[str] = Counter()
     for result in run.results:
         where = f"@{result.device}" if result.device else ""
-        anchor = "-".join(f"{result.suite}:{result.id}{where}".split())
+        anchor = stem = "-".join(f"{result.suite}:{result.id}{where}".split())
         while anchor in taken:
-            anchor += "-"
+            alike[stem] += 1
+            anchor = f"{stem}-{alike[stem]}"
         taken.add(anchor)
         anchors[result.suite, result.id, result.device] = anchor
     return Names(anchors, titles)

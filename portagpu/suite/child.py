@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.children import python_environment, python_module
 from portagpu.errors import PortagpuError
-from portagpu.processes import signal_name
+from portagpu.processes import children_of, signal_name
+from portagpu.scratch import Scratch
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -47,16 +48,20 @@ class Child:
         request_reader, self._request = os.pipe()
         self._events, event_writer = os.pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
+        self._scratch = Scratch("suite")
         try:
             self._process = subprocess.Popen(
-                _command(folder, request_reader, event_writer),
+                _command(folder, request_reader, event_writer, self._scratch.path),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
-                env=_environment(),
+                env=_environment(self._scratch.path),
                 pass_fds=(request_reader, event_writer),
                 start_new_session=True,
             )
+        except BaseException:
+            self._leave()
+            raise
         finally:
             os.close(request_reader)
             os.close(event_writer)
@@ -71,9 +76,13 @@ class Child:
         trace: TracebackType | None,
     ) -> None:
         self.kill()
+        self._leave()
+
+    def _leave(self) -> None:
         for descriptor in (self._request, self._events):
             os.close(descriptor)
         self._errors.close()
+        self._scratch.remove()
 
     def ask(self, request: dict[str, Any]) -> None:
         """Send a request; a child that is gone is noticed when its next event is read."""
@@ -129,21 +138,32 @@ class Child:
     def kill(self) -> None:
         """End the child and its group; the ranks' server ends with its standard input."""
         if self._process.poll() is None:
+            servers = children_of(self._process.pid)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+            for pid in servers:
+                # one that was stopped while it started has not asked the kernel to wake it
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGCONT)
         self._process.wait()
 
 
-def _command(folder: Path, reader: int, writer: int) -> list[str]:
+def _command(folder: Path, reader: int, writer: int, scratch: Path) -> list[str]:
     options = ("-p", "portagpu.suite.plugin", "-p", "no:cacheprovider", "-p", "no:junitxml")
     return [
         *python_module("pytest", str(folder)),
         *("-c", str(_INI), "--rootdir", str(folder), "--noconftest"),
+        f"--basetemp={scratch / 'pytest'}",
         *("--import-mode=importlib", "--capture=no", "-qq", *options),
         *("--continue-on-collection-errors", f"--portagpu-channel={reader},{writer}"),
     ]
 
 
-def _environment() -> dict[str, str]:
+def _environment(scratch: Path) -> dict[str, str]:
     kept = {key: value for key, value in python_environment().items() if key not in _LEFT_OUT}
-    return {**kept, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return {
+        **kept,
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        # by default a name in /tmp that every user can guess, and make first
+        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
+    }

@@ -290,7 +290,7 @@ class _Run:
     def _child_ended(self, child: Child, running: Listed | None, machine: Machine) -> None:
         how = child.end()
         if running is None:
-            raise SuiteError(f"the suite's process {how} between two cases: {child.complaint()}")
+            raise SuiteError(f"the suite's process {how} between two cases{_said(child)}")
         self._settle(running, _lost("error", f"the process {how}", 0.0), machine)
 
     def _settle(self, case: Listed, outcome: dict[str, Any], machine: Machine) -> None:
@@ -361,9 +361,15 @@ def _expect(child: Child, kind: str) -> dict[str, Any]:
         stood = f" and stood{where}" if where else ""
         raise SuiteError(f"{what} within {STARTUP_LIMIT_S:g} s{stood}") from None
     if event is None:
-        raise SuiteError(f"the suite cannot run: its process {child.end()}: {child.complaint()}")
+        raise SuiteError(f"the suite cannot run: its process {child.end()}{_said(child)}")
     if event["event"] == "fatal":
         raise BackendNotFound(f"the device cannot be opened: {event['kind']}: {event['reason']}")
     if event["event"] != kind:
         raise SuiteError(f"the suite answered {event['event']!r} instead of {kind!r}")
     return event
+
+
+def _said(child: Child) -> str:
+    """What a child that has ended complained of, behind a colon; empty where it said nothing."""
+    said = child.complaint()
+    return f": {said}" if said else ""

@@ -63,6 +63,12 @@ class Table:
             self.fail(key, "type", f"must be text, not {shown(value)}")
         if value.strip().lower() in _NOTHING:
             self.fail(key, "null", f"{value!r} says nothing: leave the key out")
+        return self._printable(key, value)
+
+    def _printable(self, key: str, value: str) -> str:
+        # they are shown on terminals and in reports
+        if not value.isprintable():
+            self.fail(key, "printable", f"must be one line of printable text, not {shown(value)}")
         return value
 
     def word(self, key: str, words: type[Word]) -> Word:
@@ -103,7 +109,7 @@ class Table:
             self.fail(key, "type", f"must be a list of texts, not {shown(value)}")
         if len(set(value)) != len(value):
             self.fail(key, "duplicate", "names something twice")
-        return tuple(value)
+        return tuple(self._printable(key, each) for each in value)
 
     def table(self, key: str) -> Mapping[str, Any]:
         value = self.data.get(key, {})
