@@ -13,7 +13,6 @@ from portagpu.cli._common import (
     check_outputs,
     human_stream,
     json_option,
-    require_torch,
     say,
     terminal,
 )
@@ -72,13 +71,11 @@ def bringup(
     The exit code is 0 for PASS, 1 for FAIL or ERROR, 3 when something was not judged, 130 when
     interrupted. With --out, a valid result.json is there from the start and grows gate by gate.
 
-    With --replay nothing runs and no torch is needed: the gates that can judge a recording do, and
-    the others are INCONCLUSIVE, so that the exit code is 1 or 3.
+    Without a torch that can use this machine's devices, and with --replay, nothing runs: the gates
+    that can judge files do, and the others are INCONCLUSIVE, so that the exit code is 1 or 3.
     """
     if replay and backend is not None:
         raise click.UsageError("--backend tests a machine; a recording has none to run")
-    if not replay:
-        require_torch("bringup")
     from portagpu.bringup import Options
     from portagpu.bringup import bringup as run_bringup
     from portagpu.cli._bringup_view import Files, view

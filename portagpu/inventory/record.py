@@ -28,7 +28,7 @@ from portagpu.inventory.document import to_document
 from portagpu.inventory.model import Findings, FormatError
 from portagpu.inventory.recording import FINDINGS, MANIFEST, OUTPUTS, SCHEMA, TREE
 from portagpu.inventory.sources import Live
-from portagpu.inventory.tools import outputs
+from portagpu.inventory.tools import Output, outputs
 from portagpu.inventory.watched import Watched
 from portagpu.scratch import Scratch
 from portagpu.telemetry.formats import kernel_log, one_line
@@ -38,9 +38,6 @@ from portagpu.trust import destination
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from portagpu.inventory.tools import Output
-
-_LOG_COMMAND: Final = ("dmesg",)
 _NOT_NAMING: Final = frozenset({"kernel", "path"})
 """A kernel's release is a version, and the paths of this process are in none of the files."""
 
@@ -82,26 +79,26 @@ def record(
     machine.topology()
     _complete(tree)
     asked = machine.commands(machine.findings())
-    printed = list(outputs([*asked, *([_LOG_COMMAND] if tree.is_live else [])]))
+    printed = list(outputs(asked))
     read = {each: found for each in printed if (found := _findings(each)) is not None}
+    log = machine.log_output()
+    logged = _logged(log) if log is not None else None
     cleaner = Anonymous(
         [pair for pair in known if pair[0] not in _NOT_NAMING],
-        identities(machine.findings(), read.values()),
+        identities(machine.findings(), [*read.values(), *([logged] if logged else [])]),
         group_mounts(tree.files.get("proc/self/mountinfo", b"").decode(errors="surrogateescape")),
     )
-    problems = [each.problem for each in printed if each.problem and each.command != _LOG_COMMAND]
-    problems += [
-        _left_out(each)
-        for each in printed
-        if each not in read and not each.problem and each.command != _LOG_COMMAND
-    ]
+    problems = [each.problem for each in (*printed, *([log] if log else [])) if each.problem]
+    problems += [_left_out(each) for each in printed if each not in read and not each.problem]
     try:
         with Scratch("recording", place.parent) as made:
             here = made / "whole"
             here.mkdir()
             _save_tree(tree, here / TREE, cleaner)
-            _save_findings(machine.asked, here / FINDINGS, cleaner)
-            problems += _save_outputs(read, here / OUTPUTS, cleaner)
+            quiet = [logged] if logged is not None and not logged.events else []
+            _save_findings([*machine.asked, *quiet], here / FINDINGS, cleaner)
+            kept = [Output(log.command, _of_log(logged))] if log and logged else []
+            problems += _save_outputs([*read, *kept], here / OUTPUTS, cleaner)
             _save_manifest(machine, here, cleaner, known, problems)
             files = sum(1 for each in here.rglob("*") if each.is_file() and not each.is_symlink())
             here.rename(place)
@@ -174,9 +171,8 @@ def _left_out(output: Output) -> str:
 def _save_outputs(printed: Iterable[Output], folder: Path, cleaner: Anonymous) -> Iterator[str]:
     """Write the outputs, and say of which nobody can tell what is what in them."""
     for each in printed:
-        text = _of_log(each.text) if each.command == _LOG_COMMAND else each.text
         try:
-            clean = cleaner.text(text)
+            clean = cleaner.text(each.text)
         except (FormatError, RecursionError):  # JSON that breaks off, or is nested without end
             yield _left_out(each)
             continue
@@ -185,12 +181,16 @@ def _save_outputs(printed: Iterable[Output], folder: Path, cleaner: Anonymous) -
             _write(folder / f"{name}.txt", clean)
 
 
-def _of_log(text: str) -> str:
+def _logged(log: Output) -> Findings | None:
+    """The events of the log; without any, that it was read."""
+    if log.problem:
+        return None
+    return Findings(kind=kernel_log.KIND, events=kernel_log.parse(log.text).events)
+
+
+def _of_log(logged: Findings) -> str:
     """The lines about devices: a kernel's log holds much that is nobody's business."""
-    try:
-        return "\n".join(event.line for event in kernel_log.parse(text).events)
-    except FormatError:
-        return ""
+    return "\n".join(event.line for event in logged.events)
 
 
 def _save_manifest(

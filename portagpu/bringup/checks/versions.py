@@ -66,7 +66,7 @@ def check(context: Context) -> Iterator[Result]:
 
 
 def replay(context: Context) -> Iterator[Result]:
-    """The versions that a recording states; the drivers of its devices have to be one."""
+    """The versions that files state; the drivers of the devices have to be one."""
     machine = context.machine
     stated = {**machine.inventory().versions, **machine.libraries()}
     build = machine.torch()
@@ -77,7 +77,7 @@ def replay(context: Context) -> Iterator[Result]:
         listed = ", ".join(f"{name} {text}" for name, text in sorted(stated.items()))
         yield context.result("stated", Verdict.UNVERIFIED, listed)
     else:
-        yield context.result("stated", Verdict.INCONCLUSIVE, "no version of software was recorded")
+        yield context.result("stated", Verdict.INCONCLUSIVE, "no version of software is stated")
     if context.devices and context.devices[0].facts["arch_vendor"] != "cpu":
         yield from _drivers(context)
 
@@ -106,8 +106,8 @@ def _drivers(context: Context) -> Iterator[Result]:
     """Every device answers through one driver."""
     drivers = {device.name: device.facts["versions"].get("driver") for device in context.devices}
     kinds = set(drivers.values())
-    if kinds == {None} and context.origins:
-        yield context.result("driver", Verdict.INCONCLUSIVE, "no driver's version was recorded")
+    if kinds == {None} and context.from_files:
+        yield context.result("driver", Verdict.INCONCLUSIVE, "no driver's version is stated")
     elif kinds == {None}:
         yield context.result(
             "driver", Verdict.SKIP, f"the {context.backend} backend has no driver of its own"
