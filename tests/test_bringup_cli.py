@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from portagpu.bringup import load_gates
 from portagpu.cli._bringup_view import Files, headline
 from portagpu.cli._common import check_outputs
 from portagpu.errors import OutputError
@@ -38,6 +39,12 @@ def portagpu(*arguments, cwd, **environment):
         (("--expect-devices", "0"), "'--expect-devices'"),
         (("--expect-devices", "many"), "'--expect-devices'"),
         (("--fulll",), "--full"),
+        (("--full", "--quick"), "--quick or --full"),
+        (("--only", "memry"), "did you mean 'memory'?"),
+        (("--skip", "zzz"), "gates are environment"),
+        (("--duration", "nan"), "no number of seconds"),
+        (("--duration", "0"), "--duration"),
+        (("--backend", "cpuu", "--out", "made"), "did you mean 'cpu'?"),
         (("extra",), "unexpected extra argument"),
         (("--out", "/proc/nowhere"), "cannot write /proc/nowhere/result.json"),
         (("--json", "/proc/nowhere/x.json"), "cannot write /proc/nowhere/x.json"),
@@ -195,3 +202,13 @@ def test_a_gates_line_tells_the_worst_first():
     assert headline([failed, failed]) == "cuda:3: is broken (1 more failed)"
     assert headline([passed, result("SKIP", "x")]) == "1 passed, 1 skipped"
     assert headline([result("UNVERIFIED", "3 GB/s")]) == "3 GB/s"
+
+
+def test_the_gates_are_listed_and_none_runs(tmp_path):
+    ended = portagpu("bringup", "--list", "--json", "gates.json", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    listed = json.loads((tmp_path / "gates.json").read_text())["gates"]
+    gates = load_gates()
+    assert [each["id"] for each in listed] == [gate.id for gate in gates]
+    for gate in gates:
+        assert gate.spec in ended.stdout

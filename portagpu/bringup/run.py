@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from portagpu.bringup.context import Context
-from portagpu.bringup.gates import Gate, load_gates
+from portagpu.bringup.gates import Gate, lasting, left_out, load_gates
 from portagpu.contents import check_installation
 from portagpu.errors import BackendNotFound, MissingDependency, UnknownBackend
 from portagpu.inventory.sources import Live
@@ -18,7 +18,7 @@ from portagpu.target import load_target
 from portagpu.world import Ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from portagpu.inventory.recording import Recording
     from portagpu.inventory.sources import Machine
@@ -35,7 +35,10 @@ class Options:
     backend's name, by default the one that ``portagpu.backend()`` chooses; ``expect_devices`` the
     number of devices that have to be there. Without a torch and a backend that can be used, and
     where a gate is blocked, the gates that can judge files do; nothing of that is a PASS of the
-    run. With ``replay`` a recording is judged in the place of this machine, by the same gates.
+    run. ``only`` names gates, which run with those they need, and ``skip`` gates that do not; those
+    left out are INCONCLUSIVE. ``duration_s`` is how long the sustained load takes, by default what
+    the checklist states. With ``replay`` a recording is judged in the place of this machine, by the
+    same gates.
     """
 
     effort: str = "quick"
@@ -43,6 +46,9 @@ class Options:
     target: str | None = None
     expect_devices: int | None = None
     strict: bool = False
+    only: Sequence[str] = ()
+    skip: Sequence[str] = ()
+    duration_s: float | None = None
     command: Sequence[str] = ()
     replay: Recording | None = None
 
@@ -78,6 +84,9 @@ def bringup(
     check_installation()
     progress = progress or Progress()
     gates = load_gates() if gates is None else gates
+    if options.duration_s is not None:
+        gates = [lasting(gate, options.duration_s) for gate in gates]
+    absent = left_out(gates, options.only, options.skip)
     wanted = load_target(options.target) if options.target is not None else None
     machine = options.replay or Live()
     origins = machine.origins()
@@ -111,7 +120,7 @@ def bringup(
         pending = list(gates)
         try:
             progress.begin(run, gates)
-            _run_gates(pending, context, run, progress)
+            _run_gates(pending, context, run, progress, absent)
         except KeyboardInterrupt:
             interrupted = True
             _close_interrupted(pending, context, run)
@@ -134,8 +143,17 @@ def _usable(wanted: str | None, machine: Machine) -> tuple[str | None, str]:
     return name, ""
 
 
-def _run_gates(pending: list[Gate], context: Context, run: Run, progress: Progress) -> None:
-    """Run the gates, taking each from ``pending`` when its results are in the run."""
+def _run_gates(
+    pending: list[Gate],
+    context: Context,
+    run: Run,
+    progress: Progress,
+    absent: Mapping[str, str],
+) -> None:
+    """Run the gates, taking each from ``pending`` when its results are in the run.
+
+    ``absent`` are those that are left out, with the reason.
+    """
     unusable: dict[str, str] = {}
     while pending:
         gate = pending[0]
@@ -145,10 +163,14 @@ def _run_gates(pending: list[Gate], context: Context, run: Run, progress: Progre
         progress.gate_begins(gate)
         needs = () if context.origins else gate.needs
         blocker = next((need for need in needs if need in unusable), None)
-        found = list(_unblocked(context, unusable.get(blocker or ""), run))
+        if gate.id in absent:
+            reason = f"this run is partial: {absent[gate.id]}"
+            found = [run.add(context.result("left-out", Verdict.INCONCLUSIVE, reason))]
+        else:
+            found = list(_unblocked(context, unusable.get(blocker or ""), run))
         if blocker is not None:
             unusable[gate.id] = unusable[blocker]
-        elif verdict_of(found) in _FAILED:
+        elif verdict_of(found) in _FAILED or (gate.id in absent and gate.opens_devices):
             unusable[gate.id] = gate.id
         _describe(run, context)
         duration_s = time.monotonic() - context.started_s
@@ -195,7 +217,8 @@ def _blocked(context: Context, failed_gate: str | None, run: Run) -> Result:
     cause = next(
         (entry for entry in run.results if entry.area == failed_gate and entry.failed), None
     )
-    why = f"the gate {failed_gate} failed" if failed_gate else context.unusable
+    failed = "failed" if cause is not None else "was left out"
+    why = f"the gate {failed_gate} {failed}" if failed_gate else context.unusable
     files_too = context.gate.replay is not None
     reason = f"judged by files alone, because {why}" if files_too else f"not run, because {why}"
     return run.add(

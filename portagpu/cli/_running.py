@@ -18,10 +18,11 @@ def check_device(backend: str | None, index: int) -> None:
     """
     from portagpu.candidates import plugin
     from portagpu.registry import resolve
+    from portagpu.sharing import shared_count
 
     found = plugin(resolve(backend))
-    count = found.count()
-    if not found.shared and index >= count:
+    count = max(found.count(), shared_count() if found.shared else 0)
+    if index >= count:
         raise click.UsageError(
             f"the {found.name} backend has no device {index}: it sees {count}, numbered from 0"
         )

@@ -18,9 +18,10 @@ from portagpu.cli._common import (
     require_torch,
     results_line,
     say,
-    terminal,
+    screen,
     write_json,
 )
+from portagpu.cli._complete import complete_area, complete_target
 from portagpu.suite import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -77,12 +78,14 @@ def _shard(
 @click.option(
     "--target",
     metavar="ID",
+    shell_complete=complete_target,
     help="The target to judge; INCONCLUSIVE where this machine is another.",
 )
 @click.option(
     "--only",
     multiple=True,
     metavar="AREA|ID",
+    shell_complete=complete_area,
     help="Run only this area, id, or id pattern with * and ?; may be given several times.",
 )
 @click.option("--list", "list_only", is_flag=True, help="List the cases and run none.")
@@ -226,7 +229,7 @@ class _Session:
         run = self._new_run()
         begin_outputs(run, self.json_to, junit)
         interrupted = False
-        with Progress(terminal(human_stream(self.json_to))) as progress:
+        with Progress(screen(human_stream(self.json_to))) as progress:
             try:
                 run_suite(
                     backend,

@@ -134,9 +134,8 @@ def _host(context: Context) -> Iterator[Result]:
     if not context.shared:
         yield from _settings(context, host)
     load = host.sensors.load_average
-    if load is not None and cpus and load[0] > cpus:
-        reason = f"load average {load[0]:.1f} on {cpus} CPUs: other work disturbs the measures"
-        yield context.result("load", Verdict.UNVERIFIED, reason, value=load[0], unit="1")
+    if host.busy and load is not None:
+        yield context.result("load", Verdict.UNVERIFIED, host.busy, value=load[0], unit="1")
 
 
 def _memory(context: Context, host: Host) -> Result:
