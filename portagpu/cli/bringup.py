@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     shell_complete=complete_gate,
     help="Leave this gate out; may be given several times. The run is partial.",
 )
+@click.option("-v", "--verbose", is_flag=True, help="Tell every result below its gate.")
 @click.option("--list", "list_only", is_flag=True, help="List the gates and run none.")
 @click.option(
     "--duration",
@@ -95,6 +96,7 @@ def bringup(
     only: tuple[str, ...],
     skip: tuple[str, ...],
     list_only: bool,
+    verbose: bool,
     duration_s: float | None,
     strict: bool,
     out: Path | None,
@@ -144,7 +146,7 @@ def bringup(
     if target is not None:
         load_target(target)
     check_outputs(*files.json_files, *files.reports)
-    run = run_bringup(options, view(screen(stream), stream, files))
+    run = run_bringup(options, view(screen(stream), stream, files, verbose=verbose))
     _finish(run, files, json_to, stream)
     if effort == "full" and out is not None and not (replay or only or skip):
         click.echo(bundle_line(run, effort, out), file=stream)
