@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.errors import TargetError
 from portagpu.host import Host, read_host, visibility
 from portagpu.host.settings import read_settings
+from portagpu.inventory.products import product_target
 from portagpu.inventory.sources import Live
 from portagpu.registry import VARIABLE
 from portagpu.remarks import remarks, software_remarks
 from portagpu.target import identify, load_targets, target_problems
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from portagpu.inventory import Gpu
     from portagpu.inventory.sources import Machine
+    from portagpu.target import Target
 
 SCHEMA: Final = "portagpu.info/1"
 
@@ -118,13 +120,9 @@ def _remarks_on_targets() -> list[str]:
     return [f"the targets of {each.entry_point}: {each.reason}" for each in target_problems()]
 
 
-def _target(
-    vendor: str, arch: str | None, product: str | None, memory: int | None, units: int | None
-) -> str | None:
-    if arch is None:
-        return None
+def _matched(match: Callable[[], Target | None]) -> str | None:
     try:
-        target = identify(vendor, arch, product, memory, units)
+        target = match()
     except TargetError:
         # said once, among the remarks
         return None
@@ -139,8 +137,10 @@ def _cpu(host: Host) -> Device:
         name=cpu.model_name,
         arch=cpu.arch,
         memory_bytes=host.usable_memory_bytes,
-        target=_target(
-            "cpu", cpu.arch, cpu.model_name, host.memory.total_bytes, cpu.physical_cores
+        target=_matched(
+            lambda: identify(
+                "cpu", cpu.arch or "", cpu.model_name, host.memory.total_bytes, cpu.physical_cores
+            )
         ),
     )
 
@@ -154,7 +154,7 @@ def _gpu(gpu: Gpu) -> tuple[Device, ...]:
         uuid=gpu.uuid,
         pci=gpu.pci,
         memory_bytes=gpu.memory_bytes,
-        target=_target(gpu.vendor, gpu.arch, gpu.name, gpu.memory_bytes, gpu.unit_count),
+        target=_matched(lambda: product_target(gpu)),
         numa_node=gpu.numa_node,
         driver=gpu.driver,
         driver_version=gpu.driver_version,

@@ -32,9 +32,11 @@ from typing import Any, Final, TextIO
 
 from portagpu.inventory import Findings, FormatError
 from portagpu.telemetry import formats
-from portagpu.telemetry.formats import text_of
+from portagpu.telemetry.cleaning import text_of
 
 FIXTURES: Final = Path(__file__).resolve().parent / "formats"
+EXPECTED: Final = "expected.toml"
+"""What the files of a folder state, written by hand."""
 RECORDINGS: Final = Path(__file__).resolve().parents[2] / "shared" / "recordings"
 
 CPU_S: Final = 5.0
@@ -87,6 +89,7 @@ def fixtures(module: str) -> list[Seed]:
     return [
         Seed(f"{module}/{path.name}", parse, path.read_bytes())
         for path in sorted((FIXTURES / module).glob("*"))
+        if path.name != EXPECTED
     ]
 
 

@@ -29,11 +29,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from portagpu.inventory.model import FormatError
 from portagpu.telemetry import formats
-from portagpu.telemetry.formats import text_of
+from portagpu.telemetry.cleaning import text_of
 from portagpu.telemetry.reader import read_text
-from tests.fuzz_formats import FIXTURES, TooSlow, format_modules, stop
-from tests.test_formats_amd import SAMPLES
-from tests.test_formats_host import TEXTS
+from tests.fuzz_formats import TooSlow, fixtures, format_modules, stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,12 +74,7 @@ class Growth(NamedTuple):
 
 def samples(module: str) -> list[str]:
     """The project's own texts of a format."""
-    files = sorted((FIXTURES / module).glob("*"))
-    found = [text_of(path.read_bytes()) for path in files]
-    for reader, texts in SAMPLES.items():
-        if reader.__name__.rpartition(".")[2] == module:
-            found += texts
-    return found + [text for reader, text in TEXTS.values() if reader.__name__.endswith(module)]
+    return [text_of(seed.data) for seed in fixtures(module)]
 
 
 def pumps(text: str, size: int, most_lines: int) -> Iterator[tuple[str, str]]:

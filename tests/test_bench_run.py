@@ -63,7 +63,7 @@ def run_one(
 
 
 def test_the_cpu_is_described(device: Device) -> None:
-    assert (device.backend, device.shared, device.wide) == ("cpu", True, False)
+    assert (device.backend, device.shared, device.triton) == ("cpu", True, False)
     assert device.support["fp32"] == "native"
     assert device.support["tf32"] == "none"
     assert device.free_bytes

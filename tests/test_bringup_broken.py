@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 LOST = "0000:03:00.0"
 # in the form of the messages of Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c, as dmesg has them
-LOG = f"[  100.5] amdgpu {LOST}: amdgpu: 1 uncorrectable hardware errors detected in umc block\n"
-QUIET = "[    0.000000] Linux version 6.8.0\n[    1.5] pci 0000:00:00.0: bridge\n"
+LOG = (
+    f"[  100.512345] amdgpu {LOST}: amdgpu: 1 uncorrectable hardware errors detected in umc block\n"
+)
+QUIET = "[    0.000000] Linux version 6.8.0\n[    1.512345] pci 0000:00:00.0: bridge\n"
 
 
 class Here(Live):

@@ -17,6 +17,7 @@ import pytest
 from portagpu import cli
 from portagpu._version import __version__
 from portagpu.cli import _common, _errors
+from portagpu.distributions import install
 from portagpu.errors import BackendNotFound, MissingDependency, OutputError, TargetNotFound
 from portagpu.results import read_json
 from portagpu.torchbuild import TorchBuild
@@ -293,7 +294,7 @@ def test_info_works_without_torch_and_says_how_to_install_it(tmp_path: Path) -> 
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "Torch\n  not installed\n" in done.stdout
-    assert "torch is not installed: pip install 'portagpu[torch]'" in done.stdout
+    assert "torch is not installed: pip install '.[torch]' (in the folder of" in done.stdout
 
 
 def test_json_to_standard_output_is_json_alone() -> None:
@@ -416,7 +417,7 @@ def test_human_text_gives_way_to_json() -> None:
 @pytest.mark.parametrize(
     ("build", "said"),
     [
-        (None, "portagpu conform needs torch: pip install 'portagpu[torch]'"),
+        (None, f"portagpu conform needs torch: {install('torch')}"),
         (TorchBuild("/x", problem="cannot read /x/version.py"), "cannot read /x/version.py"),
     ],
     ids=["missing", "broken"],

@@ -18,7 +18,7 @@ from portagpu.telemetry.formats import (
 )
 from portagpu.telemetry.formats._amd import gfx_arch, json_documents, size
 from portagpu.telemetry.formats._amd_smi_links import most_bandwidth
-from tests import amd_texts as texts
+from tests import format_texts as texts
 
 FORMATS = (amd_smi_json, amd_smi_text, rocm_smi_json, rocm_smi_text, rocminfo, amdgpu_top)
 SAMPLES = {

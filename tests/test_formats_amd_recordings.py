@@ -18,15 +18,8 @@ import pytest
 from portagpu.host.kfd import KfdNode, read_kfd
 from portagpu.host.tree import Tree
 from portagpu.inventory.kfd_links import kfd_links, packages
-from portagpu.telemetry.formats import (
-    amd_smi_json,
-    amd_smi_text,
-    amdgpu_top,
-    rocm_smi_json,
-    rocm_smi_text,
-    rocminfo,
-)
 from tests.host_trees import build
+from tests.read_parts import read_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +27,6 @@ if TYPE_CHECKING:
     from portagpu.inventory import Findings
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "shared" / "recordings"
-FORMATS = (amd_smi_json, amd_smi_text, rocm_smi_json, rocm_smi_text, rocminfo, amdgpu_top)
 
 pytestmark = pytest.mark.skipif(
     not RECORDINGS.is_dir(), reason="no recordings beside this checkout"
@@ -43,9 +35,7 @@ pytestmark = pytest.mark.skipif(
 
 @cache
 def read(path: str) -> Findings:
-    text = (RECORDINGS / path).read_text(encoding="utf-8")
-    (module,) = (module for module in FORMATS if module.matches(text))
-    return module.parse(text)
+    return read_all((RECORDINGS / path).read_text(encoding="utf-8"))
 
 
 def files(*folders: str) -> list[str]:

@@ -14,91 +14,14 @@ from portagpu.inventory import infiniband
 from portagpu.inventory.model import Findings, FormatError, Node
 from portagpu.telemetry.formats import hwloc_xml, kernel_log, lspci, nccl_topo
 from portagpu.telemetry.formats._xml import MAX_DEPTH, read_xml, root_tag
+from tests.format_texts import fixture
 from tests.host_trees import build
 
-NCCL = """<!-- written by hand -->
-<system version="2">
-  <cpu host_hash="0x1" numaid="0" affinity="0000ffff" arch="x86_64" vendor="AuthenticAMD">
-    <pci busid="0000:01:00.0" class="0x060400" link_speed="16.0 GT/s PCIe" link_width="16">
-      <pci busid="0000:03:00.0" class="0x030200" vendor="0x10de" device="0x2330"
-           link_speed="32.0 GT/s PCIe" link_width="16">
-        <gpu dev="0" sm="90" rank="0" gdr="1">
-          <nvlink target="0000:05:00.0" count="4" tclass="0x030200"/>
-          <nvlink target="fffffff:ffff:ff" count="14" tclass="0x068000"/>
-          <c2c bw="200.0" count="1"/>
-        </gpu>
-      </pci>
-      <pci busid="0000:04:00.0" class="0x020700" link_speed="" link_width="0">
-        <nic><net name="mlx5_2" dev="0" speed="400000" port="1" guid="0x1" gdr="1"/></nic>
-      </pci>
-    </pci>
-  </cpu>
-  <cpu numaid="1" arch="x86_64" vendor="AuthenticAMD">
-    <pci busid="0000:05:00.0" class="0x030200" link_speed="8 GT/s" link_width="8">
-      <gpu dev="1" sm="228" gcn="910" rank="1"><xgmi target="0000:03:00.0" count="2"/></gpu>
-    </pci>
-    <pci busid="nonsense" class="0x030200"/>
-  </cpu>
-</system>
-"""
+NCCL = fixture("nccl_topo/nvidia-and-amd.xml")
 
-HWLOC = """<?xml version="1.0" encoding="UTF-8"?>
-<!DOCTYPE topology SYSTEM "hwloc2.dtd">
-<topology version="2.0">
-  <object type="Machine" os_index="0">
-    <object type="Package" os_index="0">
-      <object type="NUMANode" os_index="1" cpuset="0x0000000f"/>
-      <object type="Bridge" bridge_type="0-1" bridge_pci="0000:[00-03]">
-        <object type="Bridge" bridge_type="1-1" pci_busid="0000:00:01.0"
-                pci_type="0604 [1022:1483] [0000:0000] 00 00" pci_link_speed="31.507692">
-          <object type="PCIDev" gp_index="11" pci_busid="0000:01:00.0"
-                  pci_type="1200 [1002:740f] [1002:0c34] 02 00" pci_link_speed="31.507692">
-            <object type="OSDev" gp_index="21" name="rsmi0" osdev_type="5">
-              <info name="GPUModel" value="AMD Instinct MI210"/>
-              <info name="AMDUUID" value="0x10a7c38d4c5c9b2e"/>
-              <info name="XGMIHiveID" value="0xabc"/>
-            </object>
-          </object>
-          <object type="PCIDev" gp_index="12" pci_busid="0000:02:00.0"
-                  pci_type="1200 [1002:740f] [1002:0c34] 02 00" pci_link_speed="0.000000">
-            <object type="OSDev" gp_index="22" name="rsmi1" osdev_type="5"/>
-          </object>
-          <object type="PCIDev" gp_index="13" pci_busid="0000:03:00.0"
-                  pci_type="0207 [15b3:101b] [15b3:0007] 00 00" pci_link_speed="31.507692">
-            <object type="OSDev" gp_index="23" name="ib0" osdev_type="2"/>
-            <object type="OSDev" gp_index="24" name="mlx5_0" osdev_type="3">
-              <info name="NodeGUID" value="0c42:a103:0012:3456"/>
-            </object>
-          </object>
-        </object>
-      </object>
-    </object>
-  </object>
-  <distances2hetero nbobjs="2" kind="25" name="XGMIBandwidth">
-    <indexes length="20">OSDev:21 OSDev:22 </indexes>
-    <u64values length="20">1000000 100000 </u64values>
-    <u64values length="20">100000 1000000 </u64values>
-  </distances2hetero>
-</topology>
-"""
+HWLOC = fixture("hwloc_xml/two-gpus.xml")
 
-LSPCI = (
-    "00:01.0 PCI bridge [0604]: Vendor Root Port [1022:1483] (prog-if 00 [Normal decode])\n"
-    "\tBus: primary=00, secondary=03, subordinate=03, sec-latency=0\n"
-    "\tCapabilities: [58] Express (v2) Root Port (Slot+), MSI 00\n"
-    "\t\tLnkCap:\tPort #1, Speed 16GT/s, Width x16, ASPM L1, Exit Latency L1 <64us\n"
-    "\t\tLnkSta:\tSpeed 2.5GT/s (downgraded), Width x8 (downgraded)\n"
-    "03:00.0 3D controller [0302]: NVIDIA Corporation GA100 [A100 PCIe 80GB] [10de:20b5] (rev a1)\n"
-    "\tSubsystem: NVIDIA Corporation Device [10de:1533]\n"
-    "\tNUMA node: 1\n"
-    "\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM not supported\n"
-    "\t\tLnkSta:\tSpeed 2.5GT/s (downgraded), Width x8 (downgraded)\n"
-    "\tKernel driver in use: nvidia\n"
-    "04:00.0 Non-Volatile memory controller [0108]: Some Disk [144d:a80a]\n"
-    "\tNUMA node: 0\n"
-    "0001:05:00.0 Infiniband controller [0207]: Mellanox MT2910 Family [ConnectX-7] [15b3:1021]\n"
-    "\tNUMA node: 0\n"
-)
+LSPCI = fixture("lspci/vvv.txt")
 
 FM = "[Feb 27 2025 15:10:02] [ERROR] [tid 7] "
 AMD = "amdgpu 0000:c1:00.0: amdgpu: "
@@ -142,7 +65,6 @@ LOG_LINES = [
 QUIET_LINES = [
     AMD + "0 uncorrectable hardware errors detected in umc block",
     AMD + "no uncorrectable hardware errors detected in umc block",
-    "NVRM: Xid error: xyz, invalid data",
     "[   1.000000] nvidia: module license 'NVIDIA' taints kernel.",
     "[Feb 27 2025 15:10:02] [INFO] [tid 7] multicast group 0 is freed.",
 ]

@@ -117,7 +117,8 @@ FACTS: dict[str, dict[str, tuple[Callable[[Findings], object], object]]] = {
     },
     "kernel-logs/xid-lines-a.txt": {
         "Xid counts": (_xids, {"Xid 79": 3, "Xid 144": 2, "Xid 145": 10, "Xid 146": 5,
-                               "Xid 148": 1, "Xid 149": 12, "Xid 154": 1}),
+                               "Xid 148": 1, "Xid 149": 12, "Xid 154": 1,
+                               "Xid of unknown form": 2}),
     },
     "lspci/amd-gpuop-lspci-pass.txt": {
         "8 NICs": (lambda f: len(_ends(f, Node.NIC)), 8),

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from portagpu.inventory import FormatError, Node, Part
+from portagpu.telemetry.cleaning import text_of
 from portagpu.telemetry.formats import (
-    nvidia_capture,
     nvidia_nvlink,
     nvidia_smi_text,
     nvidia_smi_xml,
     nvidia_topo,
     nvml_mock,
-    text_of,
 )
-from tests.fuzz_formats import FIXTURES, format_modules
+from tests.fuzz_formats import EXPECTED, FIXTURES, format_modules
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +25,10 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 NVIDIA = [name for name in format_modules() if name.startswith(("nvidia_", "nvml_"))]
+
+
+def files(module: str) -> list[Path]:
+    return [path for path in sorted((FIXTURES / module).iterdir()) if path.name != EXPECTED]
 
 
 def fixture(name: str) -> str:
@@ -39,9 +42,7 @@ def found(name: str) -> Findings:
     return result
 
 
-@pytest.mark.parametrize(
-    "path", [path for module in NVIDIA for path in sorted((FIXTURES / module).iterdir())], ids=str
-)
+@pytest.mark.parametrize("path", [path for module in NVIDIA for path in files(module)], ids=str)
 def test_one_reader_and_no_other_says_that_a_text_is_its_own(path: Path) -> None:
     text = text_of(path.read_bytes())
     readers = [
@@ -65,7 +66,7 @@ def test_the_xml_of_the_first_generation() -> None:
     assert (tesla.device_id, tesla.subsystem_id) == (0x06D1, 0x0772)
     assert tesla.memory_bytes == 5375 * MIB
     assert (tesla.pcie.generation, tesla.pcie.max_generation) == (1, 2)
-    assert (tesla.pcie.width, tesla.pcie.max_width) == (8, 16)
+    assert (tesla.pcie.width, tesla.pcie.device_width) == (8, 16)
     assert tesla.memory.ecc_enabled is True
     assert (tesla.memory.corrected, tesla.memory.uncorrected) == (4, 1)
     assert (tesla.memory.corrected_total, tesla.memory.uncorrected_total) == (40, 2)
@@ -254,7 +255,7 @@ def test_the_columns_of_a_query() -> None:
     assert table.versions == {"driver": "580.10.01"}
     assert (gpu.index, gpu.arch, gpu.pci) == (0, "sm_89", "0000:03:00.0")
     assert gpu.state.temperatures_c == {"gpu": 84.0}
-    assert (gpu.pcie.width, gpu.pcie.max_width, gpu.pcie.device_generation) == (8, 16, 4)
+    assert (gpu.pcie.width, gpu.pcie.device_width, gpu.pcie.device_generation) == (8, 16, 4)
     assert gpu.state.throttling == ("sw_power_cap", "sw_thermal_slowdown"), "from the mask 0x24"
     assert gpu.memory.by_block == {"DRAM": (None, 0)}
     assert (gpu.memory.retired_pages, gpu.memory.pending) == ({}, None)
@@ -443,34 +444,7 @@ def test_links_below_no_gpu_are_kept() -> None:
     assert (link.a.name, link.a.index, link.peer_access) == ("GPU", None, True)
 
 
-# -- captures and descriptions -------------------------------------------------------------------
-
-
-def test_sections_of_a_capture_keep_the_state_of_the_machine_apart() -> None:
-    capture = found("nvidia_capture/banners.txt")
-    busy = {one.source: one.state.utilization_percent for one in capture.readings}
-    assert busy["nvidia-smi --query-gpu (idle)"] == 0.0
-    assert busy["nvidia-smi --query-gpu (load)"] == 98.0
-    assert capture.taken == "2026-07-01T08:00:00Z"
-    assert {one.uuid for one in capture.readings} == {None}, "masked UUIDs name nothing"
-    assert capture.problems == ("sections that are not read: capabilities :: nvml-symbols",)
-
-
-def test_prompts_part_a_capture_too() -> None:
-    capture = found("nvidia_capture/prompts.txt")
-    assert {one.source for one in capture.readings} == {
-        "nvidia-smi -L",
-        "nvidia-smi topo",
-        "nvidia-smi nvlink",
-    }
-    assert [link.bandwidth_bytes_s for link in capture.links if link.up] == [20_000_000_000]
-
-
-def test_a_capture_without_one_known_section_is_refused() -> None:
-    text = "#" * 20 + "\n# nvidia notes\n" + "#" * 20 + "\nnothing\n"
-    assert nvidia_capture.matches(text)
-    with pytest.raises(FormatError, match="no section"):
-        nvidia_capture.parse(text)
+# -- descriptions ------------------------------------------------------------------------------
 
 
 def test_a_description_joins_defaults_and_devices() -> None:
@@ -502,7 +476,9 @@ def test_a_description_joins_defaults_and_devices() -> None:
     ],
     ids=["utf-16", "crlf", "utf-8-sig", "utf-16 without a mark"],
 )
-@pytest.mark.parametrize("path", sorted(FIXTURES.glob("nv*/*")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [path for module in NVIDIA for path in files(module)], ids=lambda path: path.name
+)
 def test_what_is_read_does_not_depend_on_the_encoding(path: Path, encode) -> None:
     reader = importlib.import_module(f"portagpu.telemetry.formats.{path.parent.name}")
     text = text_of(path.read_bytes())
@@ -536,7 +512,7 @@ def test_numbers_that_no_device_has_are_unknown(number: str) -> None:
 
 @pytest.mark.parametrize(
     "reader",
-    [nvidia_smi_xml, nvidia_smi_text, nvidia_topo, nvidia_nvlink, nvidia_capture, nvml_mock],
+    [nvidia_smi_xml, nvidia_smi_text, nvidia_topo, nvidia_nvlink, nvml_mock],
 )
 @pytest.mark.parametrize(
     "text", ["", "\n", "\0", "hello", "GPU", "<a>" * 5000, "{" * 5000, " " * 10_000]

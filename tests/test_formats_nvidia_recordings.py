@@ -5,7 +5,6 @@ The recordings are no part of the project; without them these tests are skipped.
 
 from __future__ import annotations
 
-import importlib
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -14,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.inventory import Findings, Node, Reading
-from portagpu.telemetry.formats import text_of
-from tests.fuzz_formats import RECORDINGS, format_modules
+from portagpu.telemetry.cleaning import text_of
+from tests.fuzz_formats import RECORDINGS
+from tests.read_parts import read_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -236,9 +236,6 @@ FACTS = [
     *_mock_facts("h100.yaml", "NVIDIA H100 80GB HBM3", "sm_90", "hopper", 16896, 85899345920),
 ]  # fmt: skip
 
-# the number of sections is a property of the file, read with the code that parts it
-SECTIONS = {"h100-80gb-hbm3": 27, "h100-mig": 27, "h200": 26, "l40s": 26}
-
 
 def _files() -> list[Path]:
     return [path for kind in KINDS for path in sorted((RECORDINGS / kind).glob("*"))]
@@ -247,11 +244,7 @@ def _files() -> list[Path]:
 @cache
 def _found(file: str) -> Findings:
     text = text_of((RECORDINGS / file).read_bytes())
-    modules = [importlib.import_module(f"portagpu.telemetry.formats.{m}") for m in format_modules()]
-    readers = [reader for reader in modules if reader.matches(text)]
-    assert len(readers) == 1, f"{file} is read by {[reader.__name__ for reader in readers]}"
-    found: Findings = readers[0].parse(text)
-    return found
+    return read_all(text)
 
 
 def _statements() -> dict[str, str]:
@@ -272,16 +265,6 @@ def test_every_file_has_facts_and_every_file_is_read() -> None:
     assert files == {fact.file for fact in FACTS}
     for file in files:
         assert _found(file).readings, f"nothing was read of {file}"
-
-
-@pytest.mark.parametrize("machine", SECTIONS)
-def test_a_capture_has_the_sections_that_are_stated(machine: str) -> None:
-    from portagpu.telemetry.formats._nvidia_sections import sections
-
-    (path,) = (RECORDINGS / "nvidia-smi-capture").glob(f"*-{machine}__*")
-    assert f"{SECTIONS[machine]} sections" in _statements()[str(path.relative_to(RECORDINGS))]
-    found = [one.title for one in sections(text_of(path.read_bytes())) if "::" in one.title]
-    assert len(found) == SECTIONS[machine]
 
 
 def test_idle_and_load_of_one_machine_are_told_apart() -> None:

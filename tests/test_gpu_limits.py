@@ -105,11 +105,14 @@ def test_a_node_that_takes_longer_is_open_and_its_devices_are_not_blamed(monkeyp
     assert not any(each.id == "identity/count" for each in found), "what was not tried is counted"
 
 
+READY = {"free_bytes": 1 << 30, "capabilities": ["collectives"]}
+
+
 @pytest.mark.parametrize("name", [*CHECKS])
 def test_a_gate_whose_time_is_up_begins_nothing_and_blames_nobody(monkeypatch, name):
     clock = Clock(monkeypatch)
     gate = replace(GATES[name], amounts={"quick": {**GATES[name].amounts["quick"]}})
-    devices = [Device(n, f"cuda:{n}", {**FACTS, "free_bytes": 1 << 30}) for n in range(4)]
+    devices = [Device(n, f"cuda:{n}", {**FACTS, **READY}) for n in range(4)]
     context = Context("cpu", "quick", Nothing(), gate, devices=devices, device_count=4)
     gate.amounts["quick"]["smoke"] = True
     context.started_s = clock.now_s - 1e5

@@ -29,11 +29,11 @@ from portagpu.report import render as report_page
 from portagpu.result_schema import UNSAFE
 from portagpu.results import Run
 from portagpu.telemetry.formats import MOST_DEVICES
-from portagpu.telemetry.reader import read_text
 from tests import fuzz_trees, growth_formats
 from tests.fuzz_formats import format_modules
 from tests.fuzz_trees import OUTSIDE, fuzz, own, texts
 from tests.host_trees import PCI, build, gfx942_node
+from tests.read_parts import read_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -376,9 +376,11 @@ def test_devices_of_one_name_have_names_of_their_own(tmp_path: Path) -> None:
 
 
 def test_what_json_escapes_is_the_same_text_again(tmp_path: Path) -> None:
-    (tmp_path / "csv").write_text(f"name, uuid\nA{EVIL}, GPU-a\n")
+    name = "A\u202eevil\u2066"
+    (tmp_path / "csv").write_text(f"name, uuid\n{name}, GPU-a\n")
     done = CliRunner().invoke(info, ["--replay", str(tmp_path / "csv"), "--json", "-"])
-    assert json.loads(done.output)["gpus"][0]["name"] == f"A{EVIL}"
+    assert "\\u202e" in done.output
+    assert json.loads(done.output)["gpus"][0]["name"] == name
 
 
 # -- campaigns -----------------------------------------------------------------------------------
@@ -413,4 +415,4 @@ def test_no_reader_takes_more_than_linear_time(module: str) -> None:
 
 def test_one_long_line_of_a_table_is_read_in_linear_time() -> None:
     text = "GPU  POWER  GFX_CLK\n" + "0 " + "x " * (1 << 21) + "\n"
-    assert read_text(text + "0  10 W  100 MHz\n").readings
+    assert read_all(text + "0  10 W  100 MHz\n").readings

@@ -22,12 +22,13 @@ from portagpu.inventory.record import record
 from portagpu.inventory.recording import Recording
 from portagpu.inventory.sources import Live
 from portagpu.inventory.tools import Output
-from portagpu.telemetry.formats import text_of
+from portagpu.telemetry.cleaning import text_of
 from portagpu.telemetry.reader import read_text
 from tests.conftest import ROOT
-from tests.fuzz_formats import RECORDINGS
+from tests.fuzz_formats import EXPECTED, RECORDINGS
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.host_trees import build, two_socket_x86
+from tests.read_parts import read_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -428,7 +429,7 @@ SAVED: Final = sorted(
     path
     for folder in (FIXTURES, RECORDINGS)
     for path in folder.rglob("*")
-    if path.is_file() and path.name not in PROMPTS and path.stat().st_size < 1 << 20
+    if path.is_file() and path.name not in (*PROMPTS, EXPECTED) and path.stat().st_size < 1 << 20
 )
 CHANGED: Final = re.compile(r"\.(?:processes|line)\Z|serial\Z|guid\Z")
 """What is taken out of readings, and lines of logs with their processes."""
@@ -449,7 +450,7 @@ def test_what_a_tool_printed_is_read_the_same_without_what_identifies() -> None:
     for path in SAVED:
         text = text_of(path.read_bytes())
         try:
-            found = read_text(text)
+            found = read_all(text)
         except FormatError:
             continue
         read += 1
@@ -457,7 +458,7 @@ def test_what_a_tool_printed_is_read_the_same_without_what_identifies() -> None:
         if path.name in ALL_OF_PROCESSES:
             assert not clean.strip("\n$ ") or "pid" not in clean, path
             continue
-        before, after = (dict(flat(to_document(each))) for each in (found, read_text(clean)))
+        before, after = (dict(flat(to_document(each))) for each in (found, read_all(clean)))
         # the readings of processes alone go as a whole
         wanted = [key for key in before if CHANGED.search(key) is None]
         ours = [key for key in wanted if key in after]
@@ -496,6 +497,18 @@ def test_an_output_that_breaks_off_goes_on_breaking_off() -> None:
     for text in (nvidia_xml(), amd_json()):
         broken = text[: len(text) * 2 // 3]
         clean = Anonymous(KNOWN).text(broken)
-        assert any("breaks off" in each for each in read_text(clean).problems)
+        assert any("breaks off" in each for each in read_all(clean).problems)
         found = [part for _, _, part in EVERY if part in clean]
         assert not found, found
+
+
+def test_what_stands_around_the_beginning_of_xml_is_cleaned_too() -> None:
+    said = "Serial Number : 1652acme7"
+    head = '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "x.dtd">\n'
+    root = "<nvidia_smi_log><driver_version>1.2</driver_version></nvidia_smi_log>\n"
+    warning = "Unable to determine the device handle for GPU2: 0000:4B:00.0: Unknown Error\n"
+    for text in (f"{said}\n{head}{root}", f"{head}{said}\n{root}", f"x {head}{said}\n{root}"):
+        assert "1652acme7" not in Anonymous().text(text), text
+    clean = Anonymous().text(warning + head + root)
+    assert "&lt;" not in clean
+    assert clean.startswith(warning)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu.bringup.context import Device
 from portagpu.host import read_host
+from portagpu.inventory.products import product_target
 from portagpu.result_schema import printable
-from portagpu.target import identify, load_targets
-from portagpu.target.table import normalise
+from portagpu.target import identify
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -52,20 +52,6 @@ def _distinct(names: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def whole_target(gpu: Gpu) -> Target | None:
-    """The target of the whole GPU; partitions that are missing make it no other product."""
-    memory, units = (None, None) if gpu.parts else (gpu.memory_bytes, gpu.unit_count)
-    if gpu.arch is not None:
-        return identify(gpu.vendor, gpu.arch, gpu.name, memory, units)
-    # many tools print a product's name and not its architecture
-    name = normalise(gpu.name) if gpu.name else None
-    called = [
-        t for t in load_targets().values() if t.vendor == gpu.vendor and name in t.match.names
-    ]
-    found = {identify(t.vendor, t.arch.name, gpu.name, memory, units) for t in called}
-    return found.pop() if found <= set(called) and len(found) == 1 else None
-
-
 def equal_parts(gpu: Gpu, target: Target | None) -> int | None:
     """Into how many equal parts the GPU is divided, by the units of each; None where unknown."""
     units = {part.unit_count for part in gpu.parts}
@@ -76,7 +62,7 @@ def equal_parts(gpu: Gpu, target: Target | None) -> int | None:
 
 def _gpus(gpus: tuple[Gpu, ...]) -> Iterator[dict[str, Any]]:
     for name, gpu in zip(names(gpus), gpus, strict=True):
-        target = whole_target(gpu)
+        target = product_target(gpu)
         if not gpu.parts:
             yield _facts(gpu, name, target)
         of = equal_parts(gpu, target)

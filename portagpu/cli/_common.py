@@ -156,11 +156,11 @@ def screen(stream: IO[str]) -> Console | None:
 
 def require_torch(verb: str) -> None:
     """Raise MissingDependency, saying what to install, where there is no usable torch."""
-    from portagpu.remarks import INSTALL_TORCH
+    from portagpu.remarks import install_torch
     from portagpu.torchbuild import torch_build
 
     build = torch_build()
     if build is None:
-        raise MissingDependency(f"portagpu {verb} needs torch: {INSTALL_TORCH}")
+        raise MissingDependency(f"portagpu {verb} needs torch: {install_torch()}")
     if build.problem is not None:
         raise MissingDependency(f"portagpu {verb} needs torch, and {build.problem}")

@@ -201,13 +201,22 @@ def _without_comments(text: str) -> str:
     return "".join([*pieces, text[at:]])
 
 
+# what _without_comments leaves of a document's beginning
+_PROLOG: Final = re.compile(r'(<\?xml version="1\.0"\?>|<!DOCTYPE \w{1,40}>)')
+
+
 def _between(text: str, tag: str, clean: Cleaner) -> str:
     """Text outside of tags, with its blanks as they are."""
     bare = text.strip()
-    if not bare or bare.startswith(("<?xml", "<!DOCTYPE")):
+    if not bare:
         return text
     if not tag:
-        return escape(clean_lines(html.unescape(text), clean))
+        # a line of the tool's may stand around the beginning of the document
+        pieces = _PROLOG.split(text)
+        return "".join(
+            piece if number % 2 else escape(clean_lines(html.unescape(piece), clean))
+            for number, piece in enumerate(pieces)
+        )
     first = text.index(bare)
     return text[:first] + escape(clean.value(tag, html.unescape(bare))) + text[first + len(bare) :]
 
@@ -244,6 +253,8 @@ def clean_lines(text: str, clean: Cleaner) -> str:
             )
 
         kept = pattern.sub(hidden, kept)
+    if kept and text.endswith("\n") and not kept.endswith("\n"):
+        kept += "\n"  # a line without an end is one that was cut
     return clean.value("", kept)
 
 

@@ -40,3 +40,5 @@ class Inventory:
     versions: Mapping[str, str] = field(default_factory=dict)
     kinds: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    breaks_off: bool = False
+    """A source was cut, and no other that is whole lists as many GPUs: there may be more."""

@@ -2,12 +2,14 @@
 
 The orders of sources differ (a management library's is not the runtime's, nor the kernel's), so
 that readings are joined by PCI address, UUID, the hardware's own number or the device file. An
-index joins only readings of one tool. Time grows linearly with the number of readings.
+index joins only readings of one tool, which numbers them alike in all its outputs. Time
+grows linearly with the number of readings.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -15,15 +17,19 @@ from portagpu.errors import RecordingError
 from portagpu.inventory.gpu import Gpu, Inventory
 from portagpu.inventory.merge import merged
 from portagpu.inventory.model import Reading
+from portagpu.inventory.names import PCI_ID
 from portagpu.inventory.pci_tree import KIND as PCI
+from portagpu.telemetry.formats.kernel_log import KIND as LOG
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Sequence
+    from collections.abc import Collection, Hashable, Mapping, Sequence
 
     from portagpu.inventory.model import Findings
 
 MOST_GPUS: Final = 1024
 """Of one machine, or of all that one fabric joins: the largest have 576."""
+_NO_LISTS: Final = frozenset({PCI_ID, LOG})
+"""Kinds that name those GPUs of which they have something to say, or which others have listed."""
 _LISTS_OF_PCI: Final = frozenset({PCI, "lspci -nn"})
 # ROCr's UUID is the hardware's number in sixteen digits, which the kernel states as a number
 _NUMBERED_UUID: Final = re.compile(r"gpu-([0-9a-f]{16})")
@@ -61,9 +67,15 @@ def join(findings: Sequence[Findings]) -> Inventory:
     versions: dict[str, str] = {}
     for each in findings:
         for name, version in each.versions.items():
-            if name != "driver":
+            if name != "driver" or not groups:
                 versions.setdefault(name, version)
-    gpus = [_gpu(group, findings) for group in groups]
+    # of one tool, some outputs name the GPUs and others the driver
+    unplaced = {
+        _tool(each.kind): (number, each.versions["driver"])
+        for number, each in reversed(list(enumerate(findings)))
+        if "driver" in each.versions and not each.readings
+    }
+    gpus = [_gpu(group, findings, unplaced) for group in groups]
     return Inventory(
         gpus=tuple(sorted(gpus, key=lambda gpu: (gpu.pci is None, gpu.pci or ""))),
         links=tuple(link for each in findings for link in each.links),
@@ -73,15 +85,35 @@ def join(findings: Sequence[Findings]) -> Inventory:
         problems=tuple(
             dict.fromkeys([*(p for each in findings for p in each.problems), *joiner.problems])
         ),
+        breaks_off=_breaks_off(findings, groups),
     )
 
 
-def _gpu(group: _Group, findings: Sequence[Findings]) -> Gpu:
+def _breaks_off(findings: Sequence[Findings], groups: Collection[_Group]) -> bool:
+    """Whether a source was cut, and none that is whole lists every GPU."""
+    if not any(each.breaks_off for each in findings):
+        return False
+    listed = Counter(
+        number for group in groups for number in {number for number, _ in group.readings}
+    )
+    return not any(
+        listed[number] == len(groups)
+        for number, each in enumerate(findings)
+        if each.readings and not each.breaks_off and each.kind not in _NO_LISTS
+    )
+
+
+def _gpu(
+    group: _Group, findings: Sequence[Findings], unplaced: Mapping[str, tuple[int, str]]
+) -> Gpu:
     drivers = {
         number: findings[number].versions["driver"]
         for number, _ in group.readings
         if "driver" in findings[number].versions
     }
+    if not drivers:
+        tools = dict.fromkeys(_tool(reading.source) for _, reading in group.readings)
+        drivers = dict(unplaced[tool] for tool in tools if tool in unplaced)
     readings: dict[int, list[Reading]] = {}
     for number, reading in sorted(group.readings, key=lambda pair: pair[0]):
         readings.setdefault(number, []).append(reading)
@@ -111,26 +143,33 @@ class _Joiner:
     def groups(self) -> Collection[_Group]:
         return self._order.values()
 
+    def _by_index(self, reading: Reading, ids: set[Hashable], pci: str | None) -> list[_Group]:
+        """The GPU that the same tool has under this index, unless it is told to be another."""
+        group = self._by_key.get(_order(reading)) if reading.index is not None else None
+        if group is None or _contradict(group.ids, ids):
+            return []
+        return [] if pci is not None and group.pci not in (None, pci) else [group]
+
     def _place(self, number: int, reading: Reading) -> bool:
         """Put the reading with the others of its GPU; False where nothing tells which that is."""
         pci = self._address(reading)
         ids = _ids(reading)
-        keys: list[Hashable] = [*ids]
+        # in one order at every run: the first decides where identities contradict each other
+        keys: list[Hashable] = sorted(ids, key=str)
         if pci is not None:
             keys.insert(0, ("pci", pci))
         if reading.device_file is not None:
             keys.append(("file", reading.device_file))
-        order = ("order", reading.vendor, reading.source.split(" ")[0], reading.index)
         found = list(dict.fromkeys(self._by_key[key] for key in keys if key in self._by_key))
-        if not found and not ids and pci is None and reading.index is not None:
-            found = [self._by_key[order]] if order in self._by_key else []
+        if not found:
+            found = self._by_index(reading, ids, pci)
         if not found and not ids and pci is None:
             return False
         group = self._unite(found, pci, reading)
         group.pci = group.pci or pci
         group.ids.update(ids)
         group.readings.append((number, reading))
-        for key in (*keys, *([order] if reading.index is not None else [])):
+        for key in (*keys, *([_order(reading)] if reading.index is not None else [])):
             if self._by_key.setdefault(key, group) is group:
                 group.keys.append(key)
         return True
@@ -181,6 +220,9 @@ class _Joiner:
 
         What all of them say alike is said of each of those; what is left over are more GPUs.
         """
+        readings = [reading for reading in readings if not self._place(number, reading)]
+        if not readings:
+            return
         unseen = [
             group
             for group in self._order.values()
@@ -194,6 +236,21 @@ class _Joiner:
         for reading in readings[len(unseen) :]:
             group = _Group(vendor, readings=[(number, reading)])
             self._order[id(group)] = group
+            if (
+                reading.index is not None
+                and self._by_key.setdefault(_order(reading), group) is group
+            ):
+                group.keys.append(_order(reading))
+
+
+def _order(reading: Reading) -> Hashable:
+    """The key of the reading's index in the order of its tool."""
+    return ("order", reading.vendor, _tool(reading.source), reading.index)
+
+
+def _tool(source: str) -> str:
+    """The program: "nvidia-smi" of "nvidia-smi -q (load)"."""
+    return source.split(" ")[0]
 
 
 def _kind_of(reading: Reading) -> Reading:

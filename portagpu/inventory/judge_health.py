@@ -29,6 +29,9 @@ from portagpu.inventory.health_rules import (
 )
 from portagpu.inventory.judge_alike import judge_alike, key_of, product_of
 from portagpu.inventory.judged import Judged
+from portagpu.inventory.products import product_target
+from portagpu.target import Scope
+from portagpu.target.table import normalise
 from portagpu.telemetry.formats.kernel_log import KIND
 from portagpu.verdicts import Verdict
 
@@ -106,7 +109,8 @@ def _answers(able: Sequence[Gpu], silent: Sequence[Gpu]) -> Iterator[Judged]:
 
 def _apply(rule: _Rule, gpus: Sequence[Gpu], target: Target | None) -> Iterator[Judged]:
     """One judgement for each GPU that fails, one for each other verdict that there is."""
-    seen = {key_of(gpu): rule.see(gpu, gpus, target) for gpu in gpus}
+    targets = {key_of(gpu): _target_of(gpu, target) for gpu in gpus}
+    seen = {key_of(gpu): rule.see(gpu, gpus, targets[key_of(gpu)]) for gpu in gpus}
     known = {key: found for key, found in seen.items() if found is not None}
     for key, found in known.items():
         if found.verdict is Verdict.FAIL:
@@ -117,11 +121,15 @@ def _apply(rule: _Rule, gpus: Sequence[Gpu], target: Target | None) -> Iterator[
         reason = f"{key}{more}: {found.reason}"
         yield _of(found, rule.name, key, reason)
     missing = [gpu for gpu in gpus if seen[key_of(gpu)] is None]
-    claimed = rule.claim is not None and _claims(target, rule.claim)
     stating = {product_of(gpu) for gpu in gpus if seen[key_of(gpu)] is not None}
-    lacking = [gpu for gpu in missing if claimed or product_of(gpu) in stating]
+    claiming = [
+        gpu
+        for gpu in missing
+        if rule.claim is not None and _claims(targets[key_of(gpu)], rule.claim)
+    ]
+    lacking = [gpu for gpu in missing if gpu in claiming or product_of(gpu) in stating]
     if lacking:
-        by = f"{target.id} has it" if claimed and target is not None else "its peers state it"
+        by = f"{target.id} has it" if claiming and target is not None else "its peers state it"
         reason = f"no source states {rule.name} of {_and_more(lacking)}, and {by}"
         yield Judged(rule.name, Verdict.INCONCLUSIVE, key_of(lacking[0]), reason)
     well = [found for found in known.values() if found.verdict is Verdict.PASS]
@@ -135,6 +143,14 @@ def _of(seen: Seen, name: str, device: str, reason: str) -> Judged:
     return Judged(name, seen.verdict, device, reason, seen.value, seen.unit, seen.expected)
 
 
+def _target_of(gpu: Gpu, target: Target | None) -> Target | None:
+    """The facts to hold the GPU against: of another product beside it, its own or none."""
+    if target is None or gpu.name is None or normalise(gpu.name) in target.match.names:
+        return target
+    own = product_target(gpu)
+    return own if own is None or own.scope is Scope.PRODUCT or own is target else None
+
+
 def _claims(target: Target | None, fact: str) -> bool:
     """Whether the target has what GPUs then state: a fact that is known and not "off"."""
     return target is not None and target.value(fact) not in (None, "off")
@@ -146,11 +162,12 @@ def _and_more(gpus: Sequence[Gpu]) -> str:
 
 def _events(inventory: Inventory) -> Iterator[Judged]:
     """One judgement for each kind of event of a device, with what its vendor says to do."""
-    if not inventory.events and inventory.gpus:
+    if not inventory.events:
         if KIND in inventory.kinds:
-            reason, none = "the kernel's log has no error of a GPU", exactly(0, "a GPU's errors")
+            reason = "the kernel's log has no error of a GPU or of the host"
+            none = exactly(0, "errors of a GPU or of the host")
             yield Judged("events", Verdict.PASS, None, reason, 0, "1", none)
-        else:
+        elif inventory.gpus:
             reason = "no log of the kernel was read: look for errors with dmesg"
             yield Judged("events", Verdict.SKIP, None, reason)
     kinds: dict[tuple[str | None, str], list[Event]] = {}

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from portagpu.expectations import at_least, exactly
+from portagpu.inventory.health_rules import terms
 from portagpu.inventory.judge_speeds import judge_speeds
 from portagpu.inventory.judged import Judged
-from portagpu.inventory.model import Pcie
+from portagpu.inventory.model import Node, Pcie
 from portagpu.inventory.routes import components, hives
 from portagpu.inventory.topology import FABRICS, ancestors
 from portagpu.verdicts import Verdict
@@ -21,6 +22,7 @@ from portagpu.verdicts import Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from portagpu.inventory.model import Reading
     from portagpu.inventory.topology import Device, Joint, Topology
     from portagpu.target import Target
 
@@ -28,31 +30,42 @@ _NONE_DOWN: Final = exactly(0, "links that are down")
 _ALL_JOINED: Final = exactly(0, "pairs of one hive without a link")
 
 
-def judge_links(topology: Topology, target: Target | None = None) -> Iterator[Judged]:
+def judge_links(
+    topology: Topology, target: Target | None = None, *, asked: bool = True
+) -> Iterator[Judged]:
     """Everything that links can fall short of; a machine without GPUs gives nothing.
 
-    ``target`` states how many links a GPU has and what its slot must do; without one, only what the
-    machine says of itself is judged.
+    ``target`` states how many links a GPU has; without one, only what the machine says of itself is
+    judged. What the slot must do it states where somebody has ``asked`` for it: a product that was
+    recognised may be in a slot that is narrower by design.
     """
     gpus = topology.gpus
     if not gpus:
         return
     fabric = [joint for joint in topology.joints if joint.kind in FABRICS]
     claimed = target.value("link.kind") if target is not None else None
+    if fabric or (len(gpus) > 1 and claimed is not None):
+        yield from _down(fabric, target)
+        yield from _errors(topology, fabric)
     if len(gpus) > 1 and (fabric or claimed is not None):
-        yield from _down(fabric)
         yield from _counts(topology, fabric, target)
         yield from judge_speeds(fabric, target)
         yield from _hives(topology, fabric, target)
-    yield from _widths(topology, target)
-    yield from _generations(gpus, target)
+    yield from _widths(topology, target, asked=asked)
+    yield from _generations(gpus, target, asked=asked)
     if len(gpus) > 1:
         yield from _alike(topology, fabric)
 
 
-def _down(fabric: Sequence[Joint]) -> Iterator[Judged]:
+def _down(fabric: Sequence[Joint], target: Target | None) -> Iterator[Judged]:
+    """Links that are down; of cards that a bridge would join, all of them where there is none."""
     known = [joint for joint in fabric if joint.down is not None]
     broken = [joint for joint in known if joint.down]
+    joined = target is not None and target.value("link.topology") is not None
+    if known and not joined and not any(joint.count for joint in fabric):
+        reason = f"no {known[0].kind} link is up: as designed of cards without a bridge"
+        yield Judged("links-up", Verdict.UNVERIFIED, known[0].a, reason)
+        return
     for joint in broken:
         of = joint.down + (joint.count or 0) if joint.down is not None else 0
         yield Judged(
@@ -72,6 +85,41 @@ def _down(fabric: Sequence[Joint]) -> Iterator[Judged]:
         yield Judged(
             "links-up", Verdict.INCONCLUSIVE, None, "no source states whether links are up"
         )
+
+
+def _errors(topology: Topology, fabric: Sequence[Joint]) -> Iterator[Judged]:
+    """Errors that links count, by what the vendor's own health check makes of each counter."""
+    counted = False
+    bad = False
+    for joint in fabric:
+        for link in joint.statements:
+            vendor = next((r.vendor for r in _readings(topology, joint)), "")
+            rules = terms()["link_errors"].get(vendor, {})
+            counts = {name: int(link.extra[name]) for name in rules if name in link.extra}
+            counted = counted or bool(counts)
+            for name, count in counts.items():
+                if not count:
+                    continue
+                bad = True
+                key = next((k for k in (joint.a, joint.b) if _is_gpu(topology, k)), joint.a)
+                where = f" link {link.extra['link']}" if "link" in link.extra else ""
+                reason = f"{key}{where}: {count} {name} since the counter began"
+                reason += f": {rules[name]['action']}"
+                verdict = Verdict.FAIL if rules[name]["fault"] else Verdict.UNVERIFIED
+                yield Judged("link-errors", verdict, key, reason, count, "1")
+    if counted and not bad:
+        yield Judged("link-errors", Verdict.PASS, None, "no link has counted an error")
+
+
+def _is_gpu(topology: Topology, key: str) -> bool:
+    device = topology.devices.get(key)
+    return device is not None and device.node is Node.GPU
+
+
+def _readings(topology: Topology, joint: Joint) -> Iterator[Reading]:
+    for key in (joint.a, joint.b):
+        device = topology.devices.get(key)
+        yield from device.readings if device is not None else ()
 
 
 _Fabric = Mapping[str, Sequence["Joint"]]
@@ -199,22 +247,29 @@ def _pcie(gpu: Device) -> Pcie:
     )
 
 
-def _widths(topology: Topology, target: Target | None) -> Iterator[Judged]:
-    """Lanes now, against what slot and device can do and what the target has.
+def _widths(topology: Topology, target: Target | None, *, asked: bool) -> Iterator[Judged]:
+    """Lanes now, against what slot and device can both do, and what a target that is asked for has.
 
-    An idle GPU lowers its generation to save power, and never its width: fewer lanes are a fault.
+    An idle GPU lowers its generation to save power, and never its width: fewer lanes are a fault,
+    where anything says that the slot has more.
     """
     wanted = target.value("host_link.pcie_lanes") if target is not None else None
-    short, unknown = [], []
+    short, doubtful, unknown = [], [], []
     for gpu in topology.gpus:
         link = _pcie(gpu)
-        able = max((w for w in (link.max_width, wanted) if w is not None), default=None)
+        able = max((w for w in (link.max_width, wanted if asked else None) if w), default=None)
+        own = max((w for w in (link.device_width, wanted, able) if w), default=None)
         if link.width is not None and able is not None and link.width < able:
             by = "slot and GPU can do" if able == link.max_width else "the target has"
             reason = f"{gpu.key} runs at x{link.width}, and {by} x{able}"
             short.append((gpu.key, (reason, link.width, able)))
-        elif link.width is None or able is None:
+        elif link.width is None or own is None:
             unknown.append(gpu)
+        elif link.width < own:
+            doubtful.append(
+                f"{gpu.key} runs at x{link.width} and can do x{own}; no source states that its "
+                "slot can"
+            )
         short += _narrow_bridges(topology, gpu)
     for key, (reason, width, able) in dict(short).items():
         lanes = at_least(able, "lanes that both ends can do")
@@ -224,8 +279,15 @@ def _widths(topology: Topology, target: Target | None) -> Iterator[Judged]:
         if len(unknown) > 1:
             what += f" and {len(unknown) - 1} more"
         yield Judged("pcie-width", Verdict.INCONCLUSIVE, unknown[0].key, what)
+    elif doubtful:
+        yield Judged("pcie-width", Verdict.UNVERIFIED, None, _first_of(doubtful))
     elif not short:
         yield Judged("pcie-width", Verdict.PASS, None, "each GPU has all its lanes")
+
+
+def _first_of(reasons: Sequence[str]) -> str:
+    more = f" (and {len(reasons) - 1} more alike)" if len(reasons) > 1 else ""
+    return f"{reasons[0]}{more}"
 
 
 def _narrow_bridges(topology: Topology, gpu: Device) -> Iterator[tuple[str, tuple[str, int, int]]]:
@@ -242,8 +304,11 @@ def _narrow_bridges(topology: Topology, gpu: Device) -> Iterator[tuple[str, tupl
             yield key, (reason, now, int(able))
 
 
-def _generations(gpus: Sequence[Device], target: Target | None) -> Iterator[Judged]:
-    """The generation that slot and GPU can reach; the one of now is no fault of an idle GPU."""
+def _generations(gpus: Sequence[Device], target: Target | None, *, asked: bool) -> Iterator[Judged]:
+    """The generation that slot and GPU can reach; the one of now is no fault of an idle GPU.
+
+    A slot of an older generation is one by design, unless a target is asked for.
+    """
     wanted = target.value("host_link.pcie_generation") if target is not None else None
     short, unknown, lowered = [], [], 0
     for gpu in gpus:
@@ -261,8 +326,9 @@ def _generations(gpus: Sequence[Device], target: Target | None) -> Iterator[Judg
             owner = "the target has" if wanted is not None else "the GPU can do"
             reason = f"slot and {gpu.key} reach generation {able}, and {owner} {needed}"
             short.append((gpu.key, reason, able, at_least(needed, owner)))
-    for key, reason, found, expected in short:
-        yield Judged("pcie-generation", Verdict.FAIL, key, reason, found, "1", expected)
+    if asked and wanted is not None:
+        for key, reason, found, expected in short:
+            yield Judged("pcie-generation", Verdict.FAIL, key, reason, found, "1", expected)
     if unknown:
         yield Judged(
             "pcie-generation",
@@ -270,6 +336,9 @@ def _generations(gpus: Sequence[Device], target: Target | None) -> Iterator[Judg
             unknown[0].key,
             f"no source states the generation that slot and {unknown[0].key} can do",
         )
+    elif short and not (asked and wanted is not None):
+        reasons = [f"{reason}: the slot may be older by design" for _, reason, _, _ in short]
+        yield Judged("pcie-generation", Verdict.UNVERIFIED, None, _first_of(reasons))
     elif not short:
         reason = "each GPU reaches its generation"
         if lowered:
@@ -298,14 +367,23 @@ def _alike(topology: Topology, fabric: Sequence[Joint]) -> Iterator[Judged]:
             if len(known) < 2:
                 continue
             compared = True
-            usual = Counter(value for _, value in known).most_common(1)[0][0]
+            usual, count = Counter(value for _, value in known).most_common(1)[0]
+            majority = len(known) > 2 and 2 * count > len(known)
             for gpu, value in known:
-                if value != usual:
+                if value != usual and majority:
                     odd += 1
                     reason = f"{gpu.key}: {what} {value}, its peers {usual}"
                     peers = exactly(f"{what} {usual}", "what most peers have")
                     told = f"{what} {value}"
                     yield Judged("peers-alike", Verdict.FAIL, gpu.key, reason, told, expected=peers)
+                elif value != usual:
+                    odd += 1
+                    reason = (
+                        f"{gpu.key} has {what} {value} and a peer {usual}; without a majority "
+                        "nobody can say which is wrong"
+                    )
+                    yield Judged("peers-alike", Verdict.UNVERIFIED, None, reason)
+                    break
     if compared and not odd:
         reason, none = "GPUs of one product have the same links", exactly(0, "unlike peers")
         yield Judged("peers-alike", Verdict.PASS, None, reason, 0, "1", none)

@@ -21,7 +21,8 @@ from portagpu.host.gpus import (
     total,
 )
 from portagpu.host.kfd import rocr_uuid
-from portagpu.inventory.model import Findings, Part, Pcie, Reading, State
+from portagpu.inventory.kfd_links import INDIRECT, kfd_links
+from portagpu.inventory.model import Findings, Node, Part, Pcie, Reading, State
 from portagpu.inventory.pci_tree import read_pci
 from portagpu.telemetry.formats._pci import hexadecimal
 
@@ -82,12 +83,37 @@ def _proc(tree: Tree) -> Findings:
 
 def _kfd(tree: Tree) -> Findings:
     groups = kfd_groups(tree, pci_gpus(tree))
+    near = _memory_nodes(tree) if groups else {}
     return _findings(
-        tree, "kfd", (_kfd_reading(tree, address, nodes) for address, nodes in groups.items())
+        tree,
+        "kfd",
+        (
+            _kfd_reading(tree, address, nodes, near.get(nodes[0].index))
+            for address, nodes in groups.items()
+        ),
     )
 
 
-def _kfd_reading(tree: Tree, address: str, nodes: list[KfdNode]) -> Reading:
+def _memory_nodes(tree: Tree) -> dict[int, int]:
+    """The NUMA node of each GPU's node: that of the CPUs to which it is linked directly.
+
+    KFD has a node of CPUs for each NUMA node, in their order (``kfd_create_vcrat_image_cpu``).
+    """
+    cpus: dict[int, None] = {}
+    direct: dict[int, list[tuple[int, int]]] = {}
+    for link in kfd_links(tree).links:
+        for end in (link.a, link.b):
+            if end.node is Node.CPU and end.index is not None:
+                cpus[end.index] = None
+        to_cpu = link.a.node is Node.GPU and link.b.node is Node.CPU
+        if to_cpu and link.extra.get("list") != INDIRECT:
+            pair = (link.weight or 0, link.b.index or 0)
+            direct.setdefault(link.a.index or 0, []).append(pair)
+    order = {index: number for number, index in enumerate(sorted(cpus))}
+    return {gpu: order[min(ends)[1]] for gpu, ends in direct.items()}
+
+
+def _kfd_reading(tree: Tree, address: str, nodes: list[KfdNode], near: int | None) -> Reading:
     mode = tree.text(f"{PCI_DEVICES}/{address}/current_compute_partition") or None
     first = nodes[0]
     # a partition's number is in bits 31 to 28 of its location, of older kernels in bits 2 to 0
@@ -119,6 +145,8 @@ def _kfd_reading(tree: Tree, address: str, nodes: list[KfdNode]) -> Reading:
         device_id=first.device_id,
         memory_bytes=None if single and not whole else total(p.memory_bytes for p in parts),
         unit_count=None if single and not whole else total(p.unit_count for p in parts),
+        # PCI states the node itself, where it is there
+        numa_node=None if tree.exists(f"{PCI_DEVICES}/{address}/numa_node") else near,
         device_file=parts[0].device_file if whole else None,
         parts=() if whole else parts,
         hive=str(first.hive_id) if first.hive_id else None,

@@ -26,7 +26,9 @@ KIND: Final = "kfd links"
 _TYPES: Final = {1: "cpu", 2: "pcie", 5: "cpu", 11: "xgmi"}
 _ENABLED: Final = 1 << 0  # CRAT_IOLINK_FLAGS_ENABLED
 _NO_PEER_DMA: Final = 1 << 4  # CRAT_IOLINK_FLAGS_NO_PEER_TO_PEER_DMA
-_LISTS: Final = ("io_links", "p2p_links")
+INDIRECT: Final = "p2p_links"
+"""The list of ways that lead through a socket: what is at their end is plugged in elsewhere."""
+_LISTS: Final = ("io_links", INDIRECT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,15 @@ _T = TypeVar("_T")
 _MEMORY_TOLERANCE: Final = 0.02
 _OF_A_SOURCE: Final = ("source", "vendor", "index", "pci", "extra")
 _WHOLE: Final = (None, "SPX")
+_GROWING: Final = (
+    "corrected", "uncorrected", "corrected_total", "uncorrected_total", "by_block",
+    "retired_pages", "remapped_rows", "pending", "remap_failed", "exhausted_banks",
+    "beyond_repair", "replays",
+)  # fmt: skip
+"""Counts of faults, and faults: the largest counts, and yes counts more than no."""
+_SAID: Final = ("recovery", "error", "throttling")
+"""What a GPU in trouble says, which the same GPU before or after it does not say."""
+_OF_HEALTH: Final = ("memory", "state", "pcie")
 
 
 def merged(
@@ -43,7 +52,9 @@ def merged(
     by_number = {number: _whole(each, memory) for number, each in readings.items()}
     each = list(by_number.values())
     values: dict[str, Any] = {
-        field.name: _first([getattr(reading, field.name) for reading in each])
+        field.name: (_worst if field.name in _OF_HEALTH else _first)(
+            [getattr(reading, field.name) for reading in each]
+        )
         for field in fields(Reading)
         if field.name not in _OF_A_SOURCE
     }
@@ -75,7 +86,7 @@ def _whole(readings: Sequence[Reading], memory: int | None) -> Reading:
         elif own is None:
             own = (reading.pci, reading.device_file)
         distinct.setdefault(own, []).append(reading)
-    apart: list[Reading] = [_first(repeated) for repeated in distinct.values()]
+    apart: list[Reading] = [_joined(repeated) for repeated in distinct.values()]
     if len(apart) == 1:
         return apart[0]
     parts = tuple(
@@ -98,9 +109,53 @@ def _whole(readings: Sequence[Reading], memory: int | None) -> Reading:
     )
 
 
+def _joined(readings: Sequence[Reading]) -> Reading:
+    """One reading of several of one device."""
+    worst: dict[str, Any] = {
+        name: _worst([getattr(reading, name) for reading in readings]) for name in _OF_HEALTH
+    }
+    return replace(_first(readings), **worst) if len(readings) > 1 else readings[0]
+
+
 def _unless_whole(part: int | None, whole: int | None) -> int | None:
     """A part's memory; None where its source states the whole GPU's for each of them."""
     return None if part is not None and whole is not None and _same_size(part, whole) else part
+
+
+def _worst(values: Sequence[Any]) -> Any:
+    """The first of them, but for what only grows and what is a fault wherever it is stated.
+
+    Two outputs of one GPU may lie hours apart: an error that one of them shows is not undone by the
+    other.
+    """
+    found = _first(values)
+    changed: dict[str, Any] = {}
+    for name in _GROWING:
+        stated = [v for each in values if (v := getattr(each, name, None)) is not None]
+        if len(stated) > 1:
+            changed[name] = _largest(stated)
+    for name in _SAID:
+        changed |= {name: said} if (said := _unlike_none(values, name)) else {}
+    return replace(found, **changed) if changed else found
+
+
+def _largest(stated: Sequence[Any]) -> Any:
+    if not isinstance(stated[0], Mapping):
+        return max(stated)
+    keys = dict.fromkeys(key for each in stated for key in each)
+    return {key: _largest_pair([each[key] for each in stated if key in each]) for key in keys}
+
+
+def _largest_pair(stated: Sequence[Any]) -> Any:
+    """The larger of numbers; of (corrected, uncorrected) the larger of each."""
+    if not isinstance(stated[0], tuple):
+        return max(stated)
+    known = [[n for n in numbers if n is not None] for numbers in zip(*stated, strict=True)]
+    return tuple(max(numbers, default=None) for numbers in known)
+
+
+def _unlike_none(values: Sequence[Any], name: str) -> Any:
+    return next((said for each in values if (said := getattr(each, name, None))), None)
 
 
 def _first(values: Sequence[Any]) -> Any:
@@ -127,10 +182,17 @@ def _spelt(uuids: Sequence[str | None]) -> str | None:
 
 
 def _parts(found: Sequence[tuple[Part, ...]]) -> tuple[Part, ...]:
-    """The longest list of parts, completed by others of the same length."""
-    longest = max((len(parts) for parts in found), default=0)
-    alike = [parts for parts in found if len(parts) == longest]
-    return tuple(_first(each) for each in zip(*alike, strict=True))
+    """The longest list of parts, completed by others: by number, or all of the same length."""
+    longest = max(found, key=len, default=())
+    numbers = {part.index for part in longest}
+    joined = list(longest)
+    for parts in found:
+        own = {part.index: part for part in parts}
+        if None not in numbers and len(own) == len(parts) and own.keys() <= numbers:
+            joined = [_first([part, own.get(part.index, part)]) for part in joined]
+        elif len(parts) == len(joined):
+            joined = [_first(pair) for pair in zip(joined, parts, strict=True)]
+    return tuple(joined)
 
 
 def _same_size(one: int, two: int) -> bool:

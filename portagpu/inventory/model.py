@@ -246,6 +246,8 @@ class Findings:
     taken: str | None = None
     """When the source was read, as it states it."""
     problems: tuple[str, ...] = ()
+    breaks_off: bool = False
+    """The source was cut: devices that it does not list may be there all the same."""
 
 
 class FormatError(ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import TargetError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from portagpu.host.tree import Tree
+    from portagpu.inventory.gpu import Gpu, Inventory
 
 PCI_ID: Final = "pci-id"
 """The source of names that were looked up: it is believed where no source that asked has one."""
@@ -46,7 +48,8 @@ def name_findings(tree: Tree, findings: Iterable[Findings]) -> Findings:
     """Name and architecture by PCI id of every GPU whose address and device id are known.
 
     A target's ids come first, then the lists that the machine itself has. A wrong target file names
-    nothing; who loads the targets reports it.
+    nothing; who loads the targets reports it. An architecture that a source has asked for counts
+    alone: early samples have the id of what was sold later, and another architecture.
     """
     ids: dict[str, list[Reading]] = {}
     for each in findings:
@@ -61,8 +64,24 @@ def name_findings(tree: Tree, findings: Iterable[Findings]) -> Findings:
         if device is not None:
             vendor = known[0].vendor
             name, arch = _look_up(tree, texts, vendor, device, revision)
+            arch = None if any(reading.arch is not None for reading in known) else arch
             readings.append(Reading(source=PCI_ID, vendor=vendor, pci=pci, name=name, arch=arch))
     return Findings(kind=PCI_ID, readings=tuple(r for r in readings if r.name is not None))
+
+
+def named(inventory: Inventory, tree: Tree) -> Inventory:
+    """``inventory`` with the names, by device id, of GPUs of which no source states an address."""
+    texts: dict[str, str] = {}
+
+    def with_name(gpu: Gpu) -> Gpu:
+        if gpu.pci is not None or gpu.device_id is None or gpu.name is not None:
+            return gpu
+        name, arch = _look_up(tree, texts, gpu.vendor, gpu.device_id, gpu.revision_id)
+        if name is None:
+            return gpu
+        return replace(gpu, name=name, arch=gpu.arch or arch, sources=(*gpu.sources, PCI_ID))
+
+    return replace(inventory, gpus=tuple(map(with_name, inventory.gpus)))
 
 
 def _look_up(

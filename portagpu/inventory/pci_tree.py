@@ -133,12 +133,17 @@ def _links(device: _Device, parent: str | None, devices: dict[str, _Device]) -> 
 
 
 def _least(device: _Device, above: _Device | None) -> tuple[float | None, int | None]:
-    """(GT/s, lanes): the most that a device and the bridge above it can both do."""
+    """(GT/s, lanes): the most that a device and the bridge above it can both do.
+
+    None where one of them is not known: a virtual machine shows no bridge.
+    """
     if above is None:
-        return device.max_rate, device.max_width
-    rates = [rate for rate in (device.max_rate, above.max_rate) if rate is not None]
-    widths = [width for width in (device.max_width, above.max_width) if width is not None]
-    return min(rates, default=None), min(widths, default=None)
+        return None, None
+    rates, widths = (device.max_rate, above.max_rate), (device.max_width, above.max_width)
+    return (
+        None if None in rates else min(rate for rate in rates if rate is not None),
+        None if None in widths else min(width for width in widths if width is not None),
+    )
 
 
 def _reading(device: _Device, vendor: str, above: _Device | None) -> Reading:

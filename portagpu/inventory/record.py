@@ -13,6 +13,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,12 +81,12 @@ def record(
     _complete(tree)
     asked = machine.commands(machine.findings())
     printed = list(outputs(asked))
-    read = {each: found for each in printed if (found := _findings(each)) is not None}
+    read = {each: found for each in printed if (found := _findings(each))}
     log = machine.log_output()
     logged = _logged(log) if log is not None else None
     cleaner = Anonymous(
         [pair for pair in known if pair[0] not in _NOT_NAMING],
-        identities(machine.findings(), [*read.values(), *([logged] if logged else [])]),
+        identities(machine.findings(), chain.from_iterable(read.values())),
         group_mounts(tree.files.get("proc/self/mountinfo", b"").decode(errors="surrogateescape")),
     )
     problems = [each.problem for each in (*printed, *([log] if log else [])) if each.problem]
@@ -156,12 +157,12 @@ def _save_findings(found: Iterable[Findings], folder: Path, cleaner: Anonymous) 
         _write(folder / f"{_file_name(each.kind, cleaner)}.json", document)
 
 
-def _findings(output: Output) -> Findings | None:
-    """What a reader finds in the output; None where none knows it, so that nobody can scrub it."""
+def _findings(output: Output) -> tuple[Findings, ...]:
+    """What readers find in the output; empty where none knows it, so that nobody can scrub it."""
     try:
         return read_text(output.text)
     except FormatError:
-        return None
+        return ()
 
 
 def _left_out(output: Output) -> str:
@@ -185,12 +186,15 @@ def _logged(log: Output) -> Findings | None:
     """The events of the log; without any, that it was read."""
     if log.problem:
         return None
-    return Findings(kind=kernel_log.KIND, events=kernel_log.parse(log.text).events)
+    found, private = kernel_log.parse(log.text).events, kernel_log.of_processes()
+    kept = tuple(event for event in found if event.code not in private)
+    return Findings(kind=kernel_log.KIND, events=kept)
 
 
 def _of_log(logged: Findings) -> str:
     """The lines about devices: a kernel's log holds much that is nobody's business."""
-    return "\n".join(event.line for event in logged.events)
+    # a last line without an end is one that breaks off
+    return "".join(f"{event.line}\n" for event in logged.events)
 
 
 def _save_manifest(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +25,10 @@ from portagpu.inventory.kernel import kernel_findings
 from portagpu.inventory.model import Findings, FormatError
 from portagpu.inventory.origin import origin_of
 from portagpu.inventory.sources import Machine
-from portagpu.telemetry.formats import one_line, text_of
+from portagpu.inventory.unpacked import Unpacked, beginning, gunzipped, packed_with
+from portagpu.telemetry.cleaning import text_of
+from portagpu.telemetry.formats import one_line
+from portagpu.telemetry.formats.kernel_log import KIND as KERNEL_LOG
 from portagpu.telemetry.reader import read_text
 from portagpu.torchbuild import TorchBuild
 
@@ -47,6 +50,7 @@ LONGEST_FILE: Final = 32 << 20
 MOST_BYTES: Final = 128 << 20
 """Bytes that are read of all files together."""
 MOST_FILES: Final = 4000
+_BEGINNING: Final = 4096
 _MOST_UNREAD: Final = 20
 _KERNEL_FOLDERS: Final = ("sys", "proc", "dev")
 # what a folder holds that is recorded by itself: a mark in it, and where the kernel has it
@@ -76,7 +80,7 @@ class Recording(Machine):
         self._manifest: dict[str, Any] = {}
         self._sources: list[tuple[Path, str | None]] = []
         for path in map(Path, paths):
-            findings, tree, manifest = _opened(path)
+            findings, tree, manifest = self._opened(path)
             self._sources.append((path, _texts(manifest).get("source")))
             found.extend(findings)
             trees.extend([tree] if tree is not None else [])
@@ -87,6 +91,20 @@ class Recording(Machine):
         self._findings = tuple(found)
         self._joined: Inventory | None = None
         self.inventory()
+
+    def _opened(self, path: Path) -> tuple[list[Findings], Tree | None, dict[str, Any]]:
+        """What is at ``path``; an archive is unpacked first, for as long as this recording is."""
+        kind = packed_with(beginning(path))
+        if kind == "gzip" and packed_with(_gunzipped_beginning(path)) == "tar":
+            kind = "tar"
+        if kind not in ("tar", "zip"):
+            return _opened(path)
+        packed = Unpacked(path, kind, self)
+        try:
+            return _opened(packed.folder, archive=path)
+        except RecordingError:
+            packed.remove()
+            raise
 
     def findings(self) -> tuple[Findings, ...]:
         return self._findings
@@ -135,7 +153,17 @@ class Recording(Machine):
         }
 
 
-def _opened(path: Path) -> tuple[list[Findings], Tree | None, dict[str, Any]]:
+def _gunzipped_beginning(path: Path) -> bytes:
+    try:
+        return gunzipped(read_bounded(path, _BEGINNING), _BEGINNING)[0]
+    except (OSError, RecordingError):
+        return b""
+
+
+def _opened(
+    path: Path, archive: Path | None = None
+) -> tuple[list[Findings], Tree | None, dict[str, Any]]:
+    """What a file or folder says; ``archive`` is what it was unpacked from."""
     try:
         path.stat()
         if path.is_dir():
@@ -151,18 +179,23 @@ def _opened(path: Path) -> tuple[list[Findings], Tree | None, dict[str, Any]]:
         folder = Inside(unlinked(path))
         manifest, tree = _manifest_of(folder), _tree_of(folder)
         # of a part of a machine all files are the kernel's
-        found = [] if tree is not None and tree.at else list(_of_folder(folder))
+        packed = archive is None
+        found = [] if tree is not None and tree.at else list(_of_folder(folder, packed))
     if tree is not None:
         found.extend(kernel_findings(tree))
     elif not manifest and not any(_says_something(each) for each in found):
         reasons = [problem for each in found for problem in each.problems]
-        said = reasons[0] if len(reasons) == 1 else f"{path}: no file in it is a recording"
+        shown = one_line(str(archive or path))
+        said = reasons[0] if len(reasons) == 1 else f"{shown}: no file in it is a recording"
         raise RecordingError(f"{said}; give {_READ}")
     return found, tree, manifest
 
 
 def _says_something(found: Findings) -> bool:
-    return bool(found.readings or found.links or found.events or found.versions)
+    # a log without any error is a reading too
+    return bool(
+        found.readings or found.links or found.events or found.versions or found.kind == KERNEL_LOG
+    )
 
 
 def _texts(value: object) -> dict[str, str]:
@@ -226,10 +259,10 @@ def _why(error: Exception) -> str:
 
 def _of_file(path: Path) -> Iterator[Findings]:
     """What a single file says, which may be given as a link."""
-    yield _told(path.name, path.parent.name, lambda: read_bounded(path, LONGEST_FILE + 1))[0]
+    yield from _told(path.name, path.parent.name, lambda: read_bounded(path, LONGEST_FILE + 1))[0]
 
 
-def _of_folder(folder: Inside) -> Iterator[Findings]:
+def _of_folder(folder: Inside, may_be_packed: bool) -> Iterator[Findings]:
     """What each file says; those of the kernel's tree are read as a tree."""
     left, number = MOST_BYTES, 0
     unread: list[str] = []
@@ -249,10 +282,13 @@ def _of_folder(folder: Inside) -> Iterator[Findings]:
             number += 1
             inner = Path(name).parent.name or folder.root.name
             found, size = _told(
-                name, inner, partial(folder.data, name, LONGEST_FILE + 1, follow=False)
+                name,
+                inner,
+                partial(folder.data, name, LONGEST_FILE + 1, follow=False),
+                may_be_packed,
             )
             left -= size
-            yield found
+            yield from found
     except OSError as error:
         unread.append(
             f"{one_line(str(error.filename))}: {error.strerror}: what follows is not read"
@@ -269,21 +305,32 @@ def _is_kernels(folder: str, name: str) -> bool:
     return name in (*_KERNEL_FOLDERS, TREE) and Path(folder).name in ("", TREE)
 
 
-def _told(name: str, folder: str, read: Callable[[], bytes]) -> tuple[Findings, int]:
+def _told(
+    name: str, folder: str, read: Callable[[], bytes], may_be_packed: bool = True
+) -> tuple[list[Findings], int]:
     """(what the file ``name`` in a folder of that name says, its bytes)."""
-    shown, size = one_line(name), 0
+    shown, size, cut = one_line(name), 0, ""
     try:
         data = read()
+        if (kind := packed_with(data)) is not None:
+            if kind != "gzip" or not may_be_packed:
+                where = "here" if may_be_packed else "in an archive"
+                raise FormatError(f"what is packed with {kind} is not read {where}: unpack it")
+            data, cut = gunzipped(data, LONGEST_FILE + 1)
+            if (inner := packed_with(data)) is not None:
+                raise FormatError(f"{inner} in a gzip is not read here: unpack it")
         size = len(data)
         text = text_of(data[:LONGEST_FILE])
         if folder == FINDINGS and name.endswith(".json"):
-            return _saved(text), size
-        found = read_text(text)
-    except (FormatError, OSError) as error:
-        return Findings(kind=shown, problems=(f"{shown}: {one_line(_why(error))}",)), size
-    if size > LONGEST_FILE:
+            return [_saved(text)], size
+        found = list(read_text(text))
+    except (FormatError, RecordingError, OSError) as error:
+        return [Findings(kind=shown, problems=(f"{shown}: {one_line(_why(error))}",))], size
+    if cut:
+        found.append(Findings(kind=shown, problems=(f"{shown}: {cut}",), breaks_off=True))
+    elif size > LONGEST_FILE:
         more = f"{shown}: only its first {LONGEST_FILE >> 20} MiB were read"
-        found = replace(found, problems=(*found.problems, more))
+        found.append(Findings(kind=shown, problems=(more,), breaks_off=True))
     return found, size
 
 

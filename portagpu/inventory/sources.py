@@ -15,7 +15,7 @@ from portagpu.inventory.join import join
 from portagpu.inventory.kernel import kernel_findings
 from portagpu.inventory.kfd_links import kfd_links
 from portagpu.inventory.model import Findings
-from portagpu.inventory.names import name_findings
+from portagpu.inventory.names import name_findings, named
 from portagpu.inventory.tools import kernel_log_output, tool_findings
 from portagpu.inventory.topology import build
 from portagpu.telemetry.formats import kernel_log
@@ -72,7 +72,7 @@ class Machine(ABC):
     def inventory(self) -> Inventory:
         """The machine that the findings describe, with names by PCI id where nothing else has."""
         found = self.findings()
-        return join([*found, name_findings(self.tree, found)])
+        return named(join([*found, name_findings(self.tree, found)]), self.tree)
 
     def topology(self) -> Topology:
         """The graph of its devices, from the same findings and what the kernel says of links."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.children import NEUTRAL, program_environment
 from portagpu.inventory.model import Findings, FormatError
-from portagpu.telemetry.formats import kernel_log, one_line, text_of
+from portagpu.telemetry.cleaning import text_of
+from portagpu.telemetry.formats import kernel_log, one_line
 from portagpu.telemetry.reader import read_text
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def tool_findings(commands: Iterable[Sequence[str]]) -> Iterator[Findings]:
             yield Findings(kind=kind, problems=(output.problem,))
             continue
         try:
-            yield read_text(output.text)
+            yield from read_text(output.text)
         except FormatError as error:
             yield Findings(kind=kind, problems=(f"{kind}: {error}",))
 

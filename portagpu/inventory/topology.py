@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
+from portagpu.inventory.kfd_links import INDIRECT
 from portagpu.inventory.model import End, Link, Node
 
 if TYPE_CHECKING:
@@ -149,7 +150,8 @@ def only(topology: Topology, gpus: Collection[str]) -> Topology:
 def _is_branch(link: Link) -> bool:
     """Whether a link is one of the tree of PCI Express, and not a way through it."""
     nodes = {link.a.node, link.b.node}
-    return link.kind == "pcie" and link.path is None and bool(nodes & {Node.SWITCH, Node.CPU})
+    direct = link.path is None and link.extra.get("list") != INDIRECT
+    return link.kind == "pcie" and direct and bool(nodes & {Node.SWITCH, Node.CPU})
 
 
 class _Names:

@@ -5,6 +5,7 @@ Candidates are in threads, not in warps, so that one list serves warps of 32 and
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -116,6 +117,7 @@ def listed(kind: str) -> tuple[Config, ...]:
     return _CANDIDATES[kind]
 
 
+@functools.cache  # 10 to 30 us, at every launch
 def candidates(kind: str, limits: Limits) -> tuple[Config, ...]:
     """The configs of ``kind`` ("stream", "sum", "row", "matmul") that fit, the default first.
 

@@ -211,6 +211,44 @@ def identify(
     return _family_target(family)
 
 
+def arch_of_generation(vendor: str, generation: str, product: str | None = None) -> str | None:
+    """The architecture that a vendor's tool means by the name of its generation ("Hopper").
+
+    A generation of several architectures ("Ampere") is that of the product; None where that is no
+    target.
+    """
+    word = normalise(generation)
+    families = []
+    for family in dict.fromkeys(_loaded().families.values()):
+        fact = family.facts.get("arch.generation")
+        name = normalise(str(fact.value)) if fact is not None else ""
+        if family.vendor == vendor and name and f"{word} ".startswith(f"{name} "):
+            families.append(family.arch.name)
+    if len(families) > 1:
+        of_product = {each.arch.name for each in _called(vendor, product)}
+        families = [name for name in families if name in of_product]
+    return families[0] if len(families) == 1 else None
+
+
+def named_product(vendor: str, arch: str | None, product: str | None) -> Target | None:
+    """The product of this name, whatever memory and units a device states.
+
+    None for a name that several products have, or that a part of one prints too.
+    """
+    own = None if arch is None else base_name(arch)
+    found = [each for each in _called(vendor, product) if own in (None, each.arch.name)]
+    return found[0] if len(found) == 1 else None
+
+
+def _called(vendor: str, product: str | None) -> list[Target]:
+    name = normalise(product) if product else ""
+    return [
+        each
+        for each in load_targets().values()
+        if each.vendor == vendor and name in each.match.names - each.match.shared
+    ]
+
+
 def product_of(vendor: str, device_id: int, revision: int | None = None) -> Target | None:
     """The product that has this PCI id, or None: an id that several products have names none.
 
@@ -244,6 +282,8 @@ def _family(vendor: str, arch: str) -> tuple[Family | None, Iterable[Target]]:
 
 def _is(match: Match, name: str | None, memory_bytes: int | None, unit_count: int | None) -> bool:
     if not match.any_product and (name is None or name not in match.names):
+        return False
+    if name in match.shared and (unit_count is None or match.unit_count is None):
         return False
     return _fits(match, memory_bytes, unit_count)
 

@@ -173,7 +173,8 @@ class Match:
     """How a device is recognised as this product.
 
     ``names`` are normalised product names, compared for equality; ``name`` is the first of them as
-    it is written. ``memory_bytes`` and ``unit_count`` are inclusive ranges; a device that reports a
+    it is written; those in ``shared`` another product prints too, and only its units tell which.
+    ``memory_bytes`` and ``unit_count`` are inclusive ranges; a device that reports a
     value outside is something else (a partition, a slice, or another product of the same name).
     ``pci_ids`` are PCI device ids that no other product has: "74a1", or "744c:c8" with the revision
     that tells it from others.
@@ -181,6 +182,7 @@ class Match:
 
     names: frozenset[str] = frozenset()
     name: str | None = None
+    shared: frozenset[str] = frozenset()
     any_product: bool = False
     memory_bytes: tuple[int, int] | None = None
     unit_count: tuple[int, int] | None = None

@@ -45,6 +45,7 @@ _FAMILY_KEYS: Final = ("schema", "id", "vendor", "aliases", "claims", "facts")
 _SOURCE_KEYS: Final = ("kind", "where", "version", "retrieved", "note")
 _MATCH_KEYS: Final = (
     "names",
+    "shared_names",
     "any_product",
     "memory_bytes",
     "unit_count",
@@ -126,6 +127,9 @@ def _match(top: Table, sources: Mapping[str, Source]) -> Match:
         table.fail("any_product", "type", f"must be true or false, not {shown(any_product)}")
     written = table.texts("names")
     names = frozenset(normalise(name) for name in written)
+    shared = frozenset(normalise(name) for name in table.texts("shared_names"))
+    if not shared <= names:
+        table.fail("shared_names", "match", "every one of them has to be among names")
     if "" in names:
         table.fail("names", "null", "holds a name without letters or digits")
     if any_product == bool(names):
@@ -139,6 +143,7 @@ def _match(top: Table, sources: Mapping[str, Source]) -> Match:
         table.fail("pci_source", "pci-id", "pci_ids and their source stand together")
     return Match(
         names=names,
+        shared=shared,
         name=written[0] if written else None,
         any_product=any_product,
         memory_bytes=_range(table, "memory_bytes"),

@@ -127,10 +127,11 @@ struct Allocator final : c10::DeviceAllocator {
     // an out-of-memory text that no other vendor has
     TORCH_CHECK(bytes <= kMemoryBytes - used, "strict:", int(device), " has no room for ", bytes,
                 " bytes: ", kMemoryBytes - used, " are free");
-    auto* block = new Block{bytes ? std::aligned_alloc(64, (bytes + 63) / 64 * 64) : nullptr, bytes, device};
+    void* memory = bytes ? std::aligned_alloc(64, (bytes + 63) / 64 * 64) : nullptr;
+    auto* block = new Block{memory, bytes, device};
     stats.allocated_bytes[0].increase(bytes);
     stats.reserved_bytes[0].increase(bytes);
-    return {block->memory, block, &release, c10::Device(kKind, device)};
+    return {memory, block, &release, c10::Device(kKind, device)};
   }
   static void release(void* context);
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
@@ -209,7 +210,7 @@ void exchange_states(at::CPUGeneratorImpl& one, at::CPUGeneratorImpl& other) {
 class Drawing {
  public:
   explicit Drawing(const at::Generator& from)
-      : cpu_(at::detail::getDefaultCPUGenerator()), from_(from), held_lower_(lock_) {
+      : cpu_(at::detail::getDefaultCPUGenerator()), from_(from), held_(lock_) {
     exchange();
   }
   ~Drawing() { exchange(); }
@@ -221,7 +222,7 @@ class Drawing {
   }
   static std::recursive_mutex lock_;
   at::Generator cpu_, from_;
-  std::lock_guard<std::recursive_mutex> held_lower_;
+  std::lock_guard<std::recursive_mutex> held_;
 };
 std::recursive_mutex Drawing::lock_;
 
@@ -289,8 +290,8 @@ at::Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
   const auto kind = c10::dtype_or_default(dtype);
   check_dtype(kind);
   const c10::DeviceGuard on(device_of(device));
-  return at::detail::empty_generic(size, &allocator,
-                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), kind, format);
+  const c10::DispatchKeySet keys(c10::DispatchKey::PrivateUse1);
+  return at::detail::empty_generic(size, &allocator, keys, kind, format);
 }
 
 at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
@@ -374,7 +375,8 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   std::optional<at::Generator> given;
   c10::DeviceIndex device = current_device;
   const auto count = op.schema().arguments().size();
-  for (auto place = stack->end() - static_cast<std::ptrdiff_t>(count); place != stack->end(); ++place) {
+  auto place = stack->end() - static_cast<std::ptrdiff_t>(count);
+  for (; place != stack->end(); ++place) {
     auto& each = *place;
     if (each.isGenerator() && each.toGenerator().device().type() == kKind) {
       given = each.toGenerator();

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.expectations import at_least, exactly
 from portagpu.host import gpus_on_machine, read_host, visibility
 from portagpu.host.settings import read_settings
-from portagpu.remarks import settings_remarks
+from portagpu.remarks import install_torch, settings_remarks
 from portagpu.results import Verdict
 from portagpu.visible import diagnose, runtimes_on, shown
 
@@ -86,7 +86,7 @@ def _torch(context: Context) -> Result:
         return context.judge(
             "torch",
             False,
-            f"{problem}: pip install 'portagpu[torch]'",
+            f"{problem}: {install_torch()}",
             value=problem,
             expected=_TORCH,
         )

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 from portagpu import registry
 from portagpu.arch import base_name
 from portagpu.bringup.context import Device
-from portagpu.bringup.recorded import equal_parts, names, recorded_devices, whole_target
+from portagpu.bringup.recorded import equal_parts, names, recorded_devices
 from portagpu.bringup.reported import Subject, compare
 from portagpu.errors import BackendNotFound
 from portagpu.expectations import exactly
 from portagpu.host.gpus import PCI_DEVICES
 from portagpu.host.kfd import NODES
+from portagpu.inventory.products import falls_short, product_target
 from portagpu.results import Verdict
-from portagpu.target import identify, load_targets
+from portagpu.target import Scope, identify, load_targets, named_product
 from portagpu.telemetry.formats.kernel_log import KIND as KERNEL_LOG
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from portagpu.bringup.context import Context
     from portagpu.inventory.gpu import Gpu, Inventory
@@ -86,6 +87,9 @@ def replay(context: Context) -> Iterator[Result]:
             yield _parts(context, name, gpu)
     if context.devices:
         yield from _target(context)
+    elif context.wanted is not None:
+        reason = f"no device is recorded, which has to be {context.wanted.id}"
+        yield context.result("target", Verdict.INCONCLUSIVE, reason)
     if len(context.devices) > 1:
         yield _alike(context)
 
@@ -142,6 +146,9 @@ def _recorded_count(context: Context, inventory: Inventory) -> Result:
     if any(device.facts["part"] is not None for device in context.devices):
         words = f"{words}, some of them parts of {gpus} GPU(s)"
     listed = gpus or any(context.machine.tree.exists(path) for path in (PCI_DEVICES, NODES))
+    if inventory.breaks_off:
+        reason = f"a list of devices breaks off: {words}, and there may be more"
+        return context.result("count", Verdict.INCONCLUSIVE, reason)
     if logged or not listed:
         why = "no list of devices is there"
         if listed:
@@ -156,7 +163,7 @@ def _recorded_count(context: Context, inventory: Inventory) -> Result:
 
 def _parts(context: Context, name: str, gpu: Gpu) -> Result:
     """Equal partitions have to be all there; into which slices a GPU should be cut is open."""
-    target = whole_target(gpu)
+    target = product_target(gpu)
     of, found = equal_parts(gpu, target), len(gpu.parts)
     if of is None or target is None:
         kinds = Counter(part.profile for part in gpu.parts if part.profile is not None)
@@ -175,26 +182,16 @@ def _parts(context: Context, name: str, gpu: Gpu) -> Result:
 
 
 def _target(context: Context) -> Iterator[Result]:
-    device = context.devices[0]
-    found = device.facts["target"]
-    part = device.facts["part"]
-    wanted = context.wanted
-    if part is not None:
+    """What the machine is: what most of its devices are, where they are not all of one kind."""
+    targets = {each.name: _own(each) for each in context.devices}
+    common = Counter(target for target in targets.values() if target is not None).most_common(1)
+    usual = common[0][0] if common else None
+    device = next(each for each in context.devices if targets[each.name] is usual)
+    if device.facts["part"] is not None:
         yield _part(context, device)
-    elif wanted is not None:
-        is_wanted = found == wanted.id
-        seen = f"this machine is {found or 'no known target'}"
-        reason = seen if is_wanted else f"{seen}, not {wanted.id}"
-        culprit = None if is_wanted else device.name
-        yield context.judge(
-            "target",
-            is_wanted,
-            reason,
-            device=culprit,
-            value=found or "no known target",
-            expected=exactly(wanted.id, "--target"),
-        )
-    elif found is None:
+    elif context.wanted is not None:
+        yield _as_wanted(context, device, usual, context.wanted)
+    elif usual is None:
         product = device.facts["product"] or "this device"
         yield context.result(
             "target",
@@ -203,21 +200,56 @@ def _target(context: Context) -> Iterator[Result]:
             "how to add it",
         )
     else:
-        context.target = load_targets().get(found)
-        scope = device.facts["target_scope"]
-        note = " (facts of the family only)" if scope == "family" else ""
+        context.target = usual
+        note = " (facts of the family only)" if usual.scope is Scope.FAMILY else ""
         yield context.judge(
             "target",
             True,
-            f"this machine is {found}{note}",
-            value=found,
+            f"this machine is {usual.id}{note}",
+            value=usual.id,
             expected=exactly("a known target", "docs/targets.md"),
         )
     for each in context.devices:
-        whole = _whole(each)
-        target = (whole or context.target) if part is not None else (context.target or whole)
+        target = targets[each.name]
+        if target is None or (target.scope is Scope.FAMILY and context.wanted is not None):
+            # of a device that nobody names, what the machine has to be or what its peers are
+            unnamed = each.facts["product"] is None or context.wanted is not None
+            target = context.target if unnamed and context.target is not None else target
         if target is not None:
             yield from _facts(context, each, target)
+
+
+def _own(device: Device) -> Target | None:
+    """The target of a device, or of the GPU of which it is a part.
+
+    A device that has a product's name and less than the product has, is that product and faulty.
+    """
+    facts = device.facts
+    if facts["part"] is not None:
+        return _whole(device)
+    found = load_targets().get(facts["target"] or "")
+    if found is not None:
+        return found
+    named = named_product(facts["arch_vendor"], facts["arch"], facts["product"])
+    if named is not None and falls_short(named, facts["memory_bytes"], facts["unit_count"]):
+        return named
+    return _whole(device)
+
+
+def _as_wanted(context: Context, device: Device, found: Target | None, wanted: Target) -> Result:
+    """Whether the machine is what it has to be; nobody knows where no source says what it is."""
+    arch = device.facts["arch"]
+    asked = exactly(wanted.id, "--target")
+    if found is wanted:
+        reason = f"this machine is {wanted.id}"
+        return context.judge("target", True, reason, value=wanted.id, expected=asked)
+    same = arch is None or base_name(arch) == wanted.arch.name
+    if device.facts["product"] is None and same:
+        reason = f"no source states the product, which has to be {wanted.id}"
+        return context.result("target", Verdict.INCONCLUSIVE, reason)
+    seen = found.id if found is not None else "no known target"
+    reason = f"this machine is {seen}, not {wanted.id}"
+    return context.judge("target", False, reason, device=device.name, value=seen, expected=asked)
 
 
 def _whole(device: Device) -> Target | None:
@@ -312,46 +344,75 @@ def _capabilities(context: Context, device: Device, target: Target) -> Result:
 
 
 def _alike(context: Context) -> Result:
-    """Devices of one node are the same product; the odd one out is the culprit.
+    """Devices of one node are the same product; the odd one out of a majority is the culprit.
 
-    Only what is known of both is compared.
+    Only what is known of both is compared, and the memory of slices, which may be cut to different
+    sizes, with nothing. A device of another architecture may be meant: it is told.
     """
-    kinds = [_traits(device.facts) for device in context.devices]
-    usual = Counter(kinds).most_common(1)[0][0]
-    usual_one = context.devices[kinds.index(usual)]
-    pairs = [
-        (device, [(own, theirs) for own, theirs in zip(kind, usual, strict=True) if own != theirs])
-        for device, kind in zip(context.devices, kinds, strict=True)
-    ]
-    odd = [device for device, differ in pairs if any(None not in pair for pair in differ)]
+    devices = context.devices
+    odd: list[tuple[Device, str, int | None]] = []
+    silent: list[str] = []
+    compared = False
+    for group, trait in _compared(devices):
+        stated = [(device, value) for device in group if (value := trait(device)) is not None]
+        counts = Counter(value for _, value in stated)
+        silent += [device.name for device in group if counts and trait(device) is None]
+        compared = compared or bool(counts)
+        if len(counts) < 2:
+            continue
+        usual, count = counts.most_common(1)[0]
+        majority = count if len(stated) > 2 and 2 * count > len(stated) else None
+        first = next(device for device, value in stated if value == usual)
+        odd += [(each, first.name, majority) for each, value in stated if value != usual]
     if odd:
-        others = len(kinds) - len(odd)
-        reason = f"{odd[0].name} is {_kind(odd[0].facts)}, unlike its {others} peers"
+        device, other, peers = odd[0]
+        if peers is None:
+            reason = (
+                f"{other} is {_kind_of(devices, other)} and {device.name} {_kind(device.facts)}; "
+                "without a majority nobody can say which is wrong"
+            )
+            return context.result("alike", Verdict.UNVERIFIED, reason)
+        reason = f"{device.name} is {_kind(device.facts)}, unlike its {peers} peers"
+        usual_arch = next(each for each in devices if each.name == other).facts["arch"]
+        if None not in (device.facts["arch"], usual_arch) and device.facts["arch"] != usual_arch:
+            return context.result("alike", Verdict.UNVERIFIED, f"{reason}, which may be meant")
+        if context.origins and context.machine.inventory().breaks_off:
+            cut = f"{reason}; the recording breaks off"
+            return context.result("alike", Verdict.INCONCLUSIVE, cut, device=device.name)
         return context.judge(
             "alike",
             False,
             reason,
-            device=odd[0].name,
-            value=_kind(odd[0].facts),
-            expected=exactly(_kind(usual_one.facts), "what most of its peers are"),
+            device=device.name,
+            value=_kind(device.facts),
+            expected=exactly(_kind_of(devices, other), "what most of its peers are"),
         )
-    silent = [device.name for device, differ in pairs if differ]
-    if silent or not any(usual):
-        who = silent[0] if silent else "any of them"
-        reason = f"{len(kinds)} devices, and it is not known what {who} is"
+    if silent or not compared:
+        who = silent[0] if compared else "any of them"
+        reason = f"{len(devices)} devices, and it is not known what {who} is"
         return context.result("alike", Verdict.INCONCLUSIVE, reason)
     return context.judge(
         "alike",
         True,
-        f"{len(kinds)} devices of one kind",
+        f"{len(devices)} devices of one kind",
         value=0,
         unit="1",
         expected=exactly(0, "devices unlike their peers"),
     )
 
 
-def _traits(facts: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What devices of one kind have alike; slices of a GPU may be cut to different sizes."""
-    part = facts["part"]
-    sliced = part is not None and part["of"] is None
-    return facts["product"], facts["arch"], None if sliced else facts["memory_bytes"]
+def _compared(
+    devices: Sequence[Device],
+) -> Iterator[tuple[Sequence[Device], Callable[[Device], Any]]]:
+    """The traits that devices of one kind have alike, each with the devices that it is of."""
+    for name in ("product", "arch"):
+        # the name of a slice is its GPU's, with or without its profile
+        yield devices, lambda device, name=name: device.facts[name]  # type: ignore[misc]
+    whole = [device for device in devices if device.facts["part"] is None]
+    equal = [device for device in devices if device not in whole and device.facts["part"]["of"]]
+    for group in (whole, equal):
+        yield group, lambda device: device.facts["memory_bytes"]
+
+
+def _kind_of(devices: Sequence[Device], name: str) -> str:
+    return _kind(next(device.facts for device in devices if device.name == name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from portagpu.expectations import exactly
 from portagpu.host import read_host
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from portagpu.bringup.context import Context
     from portagpu.inventory.topology import Topology
     from portagpu.results import Result
+
+
+_OF_ALL_LINKS: Final = frozenset({"link-count", "peers-alike"})
+"""Judgements that a link is missing, which may be stated where a text was cut."""
 
 
 def check(context: Context) -> Iterator[Result]:
@@ -36,8 +40,14 @@ def _devices(context: Context, topology: Topology) -> Iterator[Result]:
     if not context.from_files:
         topology = only(topology, addresses)
     known = [gpu for gpu in topology.gpus if context.from_files or gpu.key in addresses]
-    for judged in combined(judge_links(topology, context.target)):
-        yield context.judged(judged)
+    cut = bool(context.origins) and context.machine.inventory().breaks_off
+    asked = context.wanted is not None
+    for judged in combined(judge_links(topology, context.target, asked=asked)):
+        if cut and judged.verdict is Verdict.FAIL and judged.name in _OF_ALL_LINKS:
+            reason = f"{judged.reason}; the recording breaks off"
+            yield context.result(judged.name, Verdict.INCONCLUSIVE, reason, device=judged.device)
+        else:
+            yield context.judged(judged)
     if known:
         return
     kind = context.target.value("link.kind") if context.target is not None else None

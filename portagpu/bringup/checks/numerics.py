@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from portagpu.expectations import exactly
 from portagpu.results import Verdict, fold
 from portagpu.suite import Selection, conform
 from portagpu.suite.judge import OWN_AREA, UNOPENED
@@ -64,6 +65,9 @@ class _Judged:
             fold(counts),
             f"cases about one device: {listed or 'none'}{why}",
             device=name,
+            value=counts[Verdict.FAIL] + counts[Verdict.ERROR],
+            unit="1",
+            expected=exactly(0, "cases that fail"),
             duration_s=sum(each.duration_s for each in found),
             does_not_show="cases on ranks and those of data, which ran once",
         )

@@ -103,9 +103,21 @@ def _package(context: Context) -> Result:
 
 
 def _drivers(context: Context) -> Iterator[Result]:
-    """Every device answers through one driver."""
+    """Every device of a vendor answers through one driver."""
     drivers = {device.name: device.facts["versions"].get("driver") for device in context.devices}
     kinds = set(drivers.values())
+    silent = [name for name, version in drivers.items() if version is None]
+    if context.from_files and len(kinds) == 2 and silent:
+        (driver,) = kinds - {None}
+        reason = f"driver {driver}; nothing states that of {silent[0]}"
+        more = f" (and {len(silent) - 1} more)" if len(silent) > 1 else ""
+        yield context.result("driver", Verdict.INCONCLUSIVE, f"{reason}{more}")
+        return
+    if context.from_files:
+        kinds -= {None} if len(kinds) > 1 else set()
+    of_vendors = dict.fromkeys(
+        (device.facts["arch_vendor"], drivers[device.name]) for device in context.devices
+    )
     if kinds == {None} and context.from_files:
         yield context.result("driver", Verdict.INCONCLUSIVE, "no driver's version is stated")
     elif kinds == {None}:
@@ -117,6 +129,11 @@ def _drivers(context: Context) -> Iterator[Result]:
         context.versions.setdefault("driver", driver)
         yield context.judge(
             "driver", True, f"driver {driver}", value=1, unit="1", expected=_ONE_DRIVER
+        )
+    elif len(of_vendors) == len({vendor for vendor, _ in of_vendors}):
+        listed = " and ".join(f"{driver} of {vendor}" for vendor, driver in of_vendors)
+        yield context.judge(
+            "driver", True, f"drivers {listed}", value=1, unit="1", expected=_ONE_DRIVER
         )
     else:
         listed = ", ".join(f"{name}: {version}" for name, version in drivers.items())

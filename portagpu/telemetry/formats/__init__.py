@@ -3,14 +3,16 @@
 Each module has ``KIND`` (the format's name), ``matches(text)`` (whether a text is of it, from its
 beginning) and ``parse(text)``, which returns :class:`portagpu.inventory.Findings` or raises
 :class:`portagpu.inventory.FormatError`. Text that breaks off, or has sections that are not known,
-gives what can be read and a sentence in ``problems``.
+gives what can be read and a sentence in ``problems``; ``breaks_off`` says that devices may be
+missing. ``SHAPES`` tells where such an output begins in a text of several, and which lines are of
+it; of XML there is ``ROOT`` instead, of JSON neither.
 """
 
 from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from portagpu.inventory.model import FormatError
 
@@ -43,20 +45,26 @@ def bounded(found: Iterable[T], kind: str) -> tuple[T, ...]:
     return first
 
 
-def text_of(data: bytes) -> str:
-    """A file's bytes as text with "\\n" at line ends and no NUL; never fails.
+class Shape(NamedTuple):
+    """How the lines of an output look; the patterns have no groups that capture.
 
-    UTF-16 is known by its mark or, for ASCII alone, by its NUL bytes; what is not UTF-8 is Latin-1.
+    ``begins`` is matched with a line without the blanks around it, a line break, and the line
+    below: so it sees both. ``line`` is matched with every other line of the output, ``ends`` is
+    searched in its last. What is ``weak`` begins no output where another one goes on; what begins
+    ``anywhere`` does so too where the line is indented. Where a text ends without a line's end,
+    its last line was cut, unless the reader of the shape ``tells_its_end`` by what it reads, or
+    ``last`` matches all of that line. Where ``device`` matches the same a second time, the output
+    begins again.
     """
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        text = data.decode("utf-16", "replace")
-    else:
-        data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\0", b"")
-        try:
-            text = data.decode()
-        except UnicodeDecodeError:
-            text = data.decode("latin-1")
-    return text.replace("\0", "").replace("\r\n", "\n").replace("\r", "\n")
+
+    begins: str
+    line: re.Pattern[str]
+    ends: re.Pattern[str] | None = None
+    weak: bool = False
+    anywhere: bool = False
+    tells_its_end: bool = False
+    last: re.Pattern[str] | None = None
+    device: re.Pattern[str] | None = None
 
 
 def failed(text: str | None) -> bool:

@@ -57,6 +57,12 @@ _PROCESSES: Final = "PROCESS INFO"
 _TITLES: Final = frozenset(
     {*_MATRICES, _METRICS, _STATUS, _PORTS, _CURRENT, _CURRENT_MEMORY, _PROCESSES}
 )
+BEGINS: Final = (
+    rf"(?:{'|'.join(sorted(map(re.escape, _TITLES)))}):? *\n"
+    r"|(?:TIMESTAMP +)?GPU(?: +XCP)?(?: +(?:POWER|PWR_CAP|(?:GPU|MEM)_T(?:EMP)?|GFX_UTIL|GFX%|"
+    r"GFX_CLO?C?K|VRAM_\w{1,10}|\w{1,12}_ECC|PCIE_REPLAY|\w{1,8}VIOL))+(?: |\n)"
+)
+"""Of a line with which a table begins."""
 _MONITOR_HEADER: Final = re.compile(r"(?:TIMESTAMP +)?GPU(?: +[A-Z][A-Z_%]*)+")
 _METRIC_ROW: Final = re.compile(
     r"(GPU\d{1,6})\s+(\S+)\s+(N/A|\d+(?:\.\d+)? Gb/s)\s*(N/A|\d+(?:\.\d+)? Gb/s)\s*(\S+)?"

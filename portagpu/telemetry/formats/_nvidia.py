@@ -11,8 +11,16 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory.model import Memory, Part, Pcie, Reading, State
+from portagpu.target import arch_of_generation
 from portagpu.telemetry.formats import failed, integer, number, one_line, pci_address, stated
-from portagpu.telemetry.formats._nvidia_names import BLOCKS, EXTRA, FIRMWARE, LIMITS, NAMES
+from portagpu.telemetry.formats._nvidia_names import (
+    BLOCKS,
+    EXTRA,
+    FIRMWARE,
+    LIMITS,
+    NAMES,
+    VERSIONS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,6 +48,8 @@ _REASON_BITS: Final = (
 _NO_SLOWDOWN: Final = "gpu_idle"
 # what stands in the place of values when the whole GPU is gone, and not one value
 _LOST: Final = frozenset({"gpu is lost", "gpu requires reset", "gpu reset required"})
+# what every GPU that answers states some of
+_MEASURES: Final = ("temperature", "memory", "memory_used", "utilization", "clock")
 _PENDING: Final = ("retirement_pending", "rows_pending", "channel_pending", "tpc_pending")
 
 
@@ -62,8 +72,9 @@ def memory_bytes(text: str | None) -> int | None:
 
 def yes(text: str | None) -> bool | None:
     """ "Yes", "Enabled" and "Active" against "No", "Disabled" and "Not Active"."""
-    answers = {"yes": True, "enabled": True, "active": True, "true": True,
-               "no": False, "disabled": False, "not active": False, "false": False}  # fmt: skip
+    answers = {"yes": True, "enabled": True, "active": True, "true": True, "1": True,
+               "no": False, "disabled": False, "not active": False, "false": False,
+               "0": False}  # fmt: skip
     return answers.get((stated(text) or "").lower())
 
 
@@ -91,7 +102,7 @@ def reading(
         pci=pci_address(pick(values, "pci")),
         uuid=uuid_of(pick(values, "uuid")),
         name=pick(values, "name"),
-        arch=f"sm_{capability.group(1)}{capability.group(2)}" if capability else None,
+        arch=f"sm_{capability.group(1)}{capability.group(2)}" if capability else _arch(values),
         device_id=pci_id(pick(values, "device")),
         subsystem_id=subsystem_id(pick(values, "subsystem")),
         memory_bytes=memory_bytes(pick(values, "memory")),
@@ -105,6 +116,22 @@ def reading(
         state=_state(values, processes),
         extra=_texts(values, EXTRA),
     )
+
+
+def version_texts(stated_as: Values) -> dict[str, str]:
+    """The versions of driver and CUDA, under the names of a tool of any generation.
+
+    Since driver 610 they are those of the kernel's and the user's part, and the old names say that
+    they are deprecated.
+    """
+    found = {name: _first(stated_as, paths) for name, paths in VERSIONS.items()}
+    return {name: text for name, text in found.items() if text is not None and text[0].isdigit()}
+
+
+def _arch(values: Values) -> str | None:
+    """The architecture that the vendor's name of its generation means, with the product's name."""
+    generation = slug(pick(values, "generation_name") or "")
+    return arch_of_generation(VENDOR, generation, pick(values, "name")) if generation else None
 
 
 def part(values: Values) -> Part:
@@ -200,7 +227,9 @@ def _pcie(values: Values) -> Pcie:
         generation=integer(pick(values, "generation")),
         width=_width(pick(values, "width")),
         max_generation=integer(pick(values, "max_generation")),
-        max_width=_width(pick(values, "max_width")),
+        # documented as of GPU and system, and of GPUs in narrow slots it is the GPU's: a T4 at 8x
+        # states 16x (nvidia-smi-xml of github.com/influxdata/telegraf, tesla-t4.xml)
+        device_width=_width(pick(values, "max_width")),
         device_generation=integer(pick(values, "device_generation")),
         replays=integer(pick(values, "replays")),
     )
@@ -296,8 +325,19 @@ def _state(values: Values, processes: int | None) -> State:
         margin_c=number(pick(values, "margin")),
         recovery=pick(values, "recovery")
         or ("Reset" if yes(pick(values, "reset_required")) else None),
-        error=next((text.strip().strip("[]") for text in values.values() if _lost(text)), None),
+        error=_error(values),
     )
+
+
+def _error(values: Values) -> str | None:
+    """The words of a GPU that is gone: any that say so, or others where every measure should be."""
+    gone = next((text for text in values.values() if _lost(text)), None)
+    if gone is None and all(pick(values, field) is None for field in _MEASURES):
+        failing = [
+            text for field in _MEASURES for path in NAMES[field] if failed(text := values.get(path))
+        ]
+        gone = failing[0] if len(failing) > 1 else None
+    return None if gone is None else gone.strip().strip("[]")
 
 
 def _lost(text: str) -> bool:

@@ -6,8 +6,16 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory.model import Findings, FormatError, Memory, Reading, State
-from portagpu.telemetry.formats import bounded, pci_address, stated
-from portagpu.telemetry.formats._nvidia import VENDOR, failures, lost, pick, reading, uuid_of
+from portagpu.telemetry.formats import Shape, bounded, pci_address, stated
+from portagpu.telemetry.formats._nvidia import (
+    VENDOR,
+    failures,
+    lost,
+    pick,
+    reading,
+    uuid_of,
+    version_texts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +28,7 @@ PAGES: Final = "nvidia-smi --query-retired-pages"
 
 # columns that no other tool has, and those that a query may consist of beside them
 _OWN: Final = re.compile(
-    r"gpu_(?:name|bus_id|serial|uuid)|driver_version|vbios_version|compute_cap|compute_mode|"
+    r"gpu_(?:name|bus_id|serial|uuid)|(?:driver|kmd|cuda_umd)_version|vbios_version|compute_cap|compute_mode|"
     r"(?:memory|utilization|temperature|clocks|power|pcie?|ecc|fan|mig|remapped_rows|retired_pages|"
     r"clocks_event_reasons|clocks_throttle_reasons)\.[\w.]{1,60}"
 )
@@ -44,6 +52,15 @@ _ALONE: Final = re.compile(
 )
 """What an answer looks like where it is all there is in a line."""
 _LONGEST_UNIT: Final = 12
+_COLUMN: Final = r"[a-z][\w.]{1,80}(?: \[[^\]\n,]{1,12}\])?"
+
+CSV_SHAPE: Final = Shape(
+    # a name that only this tool has, among names alone
+    rf"(?=[^\n]{{0,4000}}?(?:^|, ?|\b)(?:{_OWN.pattern}))(?:{_COLUMN}, ?)+{_COLUMN} *\n"
+    rf"|(?:index|uuid|name|gpu_uuid|pci\.bus_id|timestamp)(?:, ?{_COLUMN})+ *\n",
+    re.compile(r"[^\n,]{0,200},|[Uu]nable to determine the device handle for "),
+    last=re.compile(r".*,.*"),
+)
 
 
 def header(text: str) -> tuple[int, list[str]] | None:
@@ -106,25 +123,40 @@ def parse_csv(text: str) -> Findings:
     rows: list[dict[str, str]] = []
     gone: list[tuple[Reading, str]] = []
     problems: list[str] = []
+    short = False
     for line in text.splitlines()[at + 1 :]:
         if (missing := lost(line)) is not None:
             gone.append(missing)
-        elif not line.strip() or line.strip().startswith(names[0] + ","):
             continue
-        elif (cells := [cell.strip() for cell in line.split(",")]) and len(cells) == len(names):
+        if not line.strip() or line.strip().startswith(names[0] + ","):
+            continue
+        cells = [cell.strip() for cell in line.split(",")]
+        short = len(cells) < len(names)
+        if len(cells) == len(names):
             rows.append(dict(zip(names, cells, strict=True)))
         elif not problems:
             problems.append(f"a line has {len(cells)} values under {len(names)} columns")
+    if rows and not text.endswith("\n") and _may_be_cut(rows, names[-1]):
+        del rows[-1][names[-1]]
+        short = True
+        problems.append("the last line breaks off")
     kind, read = _reader(names)
     readings, found = read(rows)
-    versions = {"driver": stated(rows[-1].get("driver_version")) if rows else None}
+    versions = version_texts(rows[-1]) if rows else {}
     return Findings(
         kind=kind,
         readings=(*readings, *(one for one, _ in gone)),
-        versions={name: value for name, value in versions.items() if value is not None},
+        versions=versions,
         taken=stated(rows[-1].get("timestamp")) if rows else None,
         problems=(*found, *problems, *(problem for _, problem in gone)),
+        # processes and pages are of those GPUs that have some
+        breaks_off=short or not rows or kind != KIND,
     )
+
+
+def _may_be_cut(rows: Sequence[dict[str, str]], name: str) -> bool:
+    """Whether the last value of all may be the beginning of one like that in the first line."""
+    return len(rows) == 1 or len(rows[-1][name]) < len(rows[0][name])
 
 
 def _reader(names: Sequence[str]) -> tuple[str, Callable[[list[dict[str, str]]], Table]]:

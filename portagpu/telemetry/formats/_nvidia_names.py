@@ -25,6 +25,7 @@ NAMES: Final[dict[str, tuple[str, ...]]] = {
     "device": ("pci/pci_device_id", "pci/device_id", "pci.device_id"),
     "subsystem": ("pci/pci_sub_system_id", "pci/sub_system_id", "pci.sub_device_id"),
     "capability": ("compute_cap",),
+    "generation_name": ("product_architecture",),
     "mig": ("mig_mode/current_mig", "mig_mode/current", "mig.mode.current"),
     "memory": ("fb_memory_usage/total", "memory_usage/total", "memory.total"),
     "memory_used": ("fb_memory_usage/used", "memory_usage/used", "memory.used"),
@@ -107,6 +108,12 @@ LIMITS: Final[dict[str, tuple[str, ...]]] = {
         "temperature/gpu_temp_max_mem_threshold",
         "temperature/memory_max_operating_temp",
     ),
+}
+
+# before "Driver Version" and "CUDA Version" were deprecated (nvidia-smi's release notes, 610)
+VERSIONS: Final[dict[str, tuple[str, ...]]] = {
+    "driver": ("kmd_version", "driver_version"),
+    "cuda": ("cuda_umd_version", "cuda_version"),
 }
 
 FIRMWARE: Final[dict[str, tuple[str, ...]]] = {

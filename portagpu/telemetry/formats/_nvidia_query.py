@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory.model import Findings, Reading
-from portagpu.telemetry.formats import bounded, integer, stated
-from portagpu.telemetry.formats._nvidia import failures, lost, part, reading, slug
+from portagpu.telemetry.formats import Shape, bounded, integer, stated
+from portagpu.telemetry.formats._nvidia import failures, lost, part, reading, slug, version_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,9 +17,24 @@ KIND: Final = "nvidia-smi -q"
 
 _BANNER: Final = "NVSMI LOG"
 _GPU: Final = re.compile(r"GPU ((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}[.:][0-7])")
+# a GPU's line and the first below it; or a block of errors alone, as people quote it
+_BLOCK: Final = re.compile(
+    r"^GPU (?:[0-9A-F]{4,8}:)[0-9A-F]{2}:[0-9A-F]{2}\.[0-7] *\n(?: .{0,200}\n){0,2}? .{1,200} : "
+    r"|^ *(?:Remapped Rows|Retired Pages|ECC Errors|Clocks (?:Event|Throttle) Reasons) *\n"
+    r" .{1,200} : ",
+    re.MULTILINE,
+)
 _MIG: Final = "mig_device"
 _PROCESS_BLOCKS: Final = ("processes", "compute_processes")
 _DEEPEST: Final = 8
+
+QUERY_SHAPE: Final = Shape(
+    rf"=+ ?{_BANNER} ?=+",
+    re.compile(
+        rf"=+ ?{_BANNER}|\s+\S|{_GPU.pattern}"
+        r"|[A-Z][\w ()/-]{1,60}? :(?: |$)|[Uu]nable to determine the device handle for "
+    ),
+)
 
 
 @dataclass(slots=True)
@@ -31,8 +46,8 @@ class _Gpu:
 
 
 def is_query(text: str) -> bool:
-    """Whether the log's banner stands in ``text``."""
-    return _BANNER in text
+    """Whether the log's banner stands in ``text``, or what is below it in a part of a log."""
+    return _BANNER in text or _BLOCK.search(text) is not None
 
 
 def parse_query(text: str) -> Findings:
@@ -50,14 +65,19 @@ def parse_query(text: str) -> Findings:
             gone.append(missing)
         elif not gpus and (pair := _pair(line)) is not None:
             header.setdefault(slug(pair[0]), pair[1])
+    if not gpus and _BANNER not in text:
+        gpus.append(_Gpu(""))
+        _read(gpus[0], lines)
     attached = integer(header.get("attached_gpus"))
-    complete = attached in (None, len(gpus))
+    # a GPU that has no handle is attached, and not described
+    complete = attached in (len(gpus), len(gpus) + len(gone)) or (attached is None and bool(gpus))
+    numbered = attached in (None, len(gpus))
     readings = bounded(
         (
             reading(
                 {"pci/bus_id": gpu.address, **gpu.values},
                 KIND,
-                index=position if complete else None,
+                index=position if numbered else None,
                 parts=bounded(map(part, gpu.parts), KIND),
                 processes=gpu.processes,
             )
@@ -69,17 +89,16 @@ def parse_query(text: str) -> Findings:
     if len(logs) > 2:
         problems.append(f"the text holds {len(logs) - 1} logs; this is the last")
     if not complete:
-        problems.append(f"{attached} GPUs are attached and {len(gpus)} described")
-    versions = {
-        "driver": stated(header.get("driver_version")),
-        "cuda": stated(header.get("cuda_version")),
-    }
+        problems.append(
+            f"{'?' if attached is None else attached} GPUs are attached and {len(gpus)} described"
+        )
     return Findings(
         kind=KIND,
         readings=(*readings, *(one for one, _ in gone)),
-        versions={name: value for name, value in versions.items() if value is not None},
+        versions=version_texts(header),
         taken=stated(header.get("timestamp")),
         problems=(*filter(None, problems), *(problem for _, problem in gone)),
+        breaks_off=not complete,
     )
 
 

@@ -11,19 +11,31 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from portagpu.inventory.model import Findings, Memory, Part, Reading, State
-from portagpu.telemetry.formats import bounded, failed, integer, number, pci_address, stated
+from portagpu.telemetry.formats import Shape, bounded, failed, integer, number, pci_address, stated
 from portagpu.telemetry.formats._nvidia import VENDOR, lost, memory_bytes, yes
 
 KIND: Final = "nvidia-smi"
 
 _HEAD: Final = re.compile(
-    r"\| NVIDIA-SMI +(\S+) +Driver Version: +(\S+)(?: +CUDA Version: +(\S+))?"
+    r"\| NVIDIA-SMI +(\S+) +(?:Driver|KMD) Version: +(\S+)(?: +CUDA (?:UMD )?Version: +(\S+))?"
 )
 _TIME: Final = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} [\d:]{8} \d{4}")
 _FIRST: Final = re.compile(r"(\d{1,4})\.? +(\S.*)")
 _FLAGS: Final = frozenset({"On", "Off", "N/A", "ERR!"})
 _PROCESS: Final = re.compile(r"\| +(\d{1,4})\.? +(?:(?:\S+ +){2})?(\d{1,10}) +\S")
 _CUT: Final = "..."
+_MEASURES: Final = (True, False, True)
+"""Of a GPU's second line: what it does now, its memory, how busy it is."""
+_BORDER: Final = re.compile(r"\+[-=+]+\+")
+_DIVIDER: Final = re.compile(r"\|[-+]+\|")
+
+TABLE_SHAPE: Final = Shape(
+    r"\| NVIDIA-SMI +\S",
+    re.compile(
+        rf"\s*(?:\|(?! AMD-SMI )|\+|{_TIME.pattern}|[Uu]nable to determine the device handle for )"
+    ),
+    tells_its_end=True,
+)
 
 
 @dataclass(slots=True)
@@ -50,11 +62,19 @@ def parse_table(text: str) -> Findings:
     current: _Row | None = None
     gone: list[tuple[Reading, str]] = []
     problems: list[str] = []
+    closed = False
+    borders = 0
     for line in map(str.strip, text.splitlines()):
+        is_border = _BORDER.fullmatch(line) is not None
+        if line:
+            borders = 2 if _DIVIDER.fullmatch(line) else borders + 1 if is_border else 0
+        # of the list of processes portagpu record keeps the borders alone, below the last GPU's
+        closed |= is_border and (section == "processes" or (borders > 2 and bool(rows)))
         if (match := _HEAD.match(line)) is not None:
             if head is not None:
                 problems.append("the text holds several tables; this is the last")
             head, section, rows, current, gone = match, "gpus", {}, None, []
+            closed = False
         elif (clock := _TIME.match(line)) is not None:
             time = clock.group()
         elif (missing := lost(line)) is not None:
@@ -62,7 +82,7 @@ def parse_table(text: str) -> Findings:
         elif line.startswith("| MIG devices"):
             section = "mig"
         elif re.match(r"\| (?:Compute p|P)rocesses:", line):
-            section = "processes"
+            section, closed = "processes", False
             for row in rows.values():
                 row.processes = 0
         elif not line.startswith("|"):
@@ -73,6 +93,9 @@ def parse_table(text: str) -> Findings:
             _mig_line(line, rows)
         else:
             _process_line(line, rows)
+    broken = not closed
+    if broken:
+        problems.append("the table breaks off: the list of processes and its border are not in it")
     readings = bounded(map(_reading, rows.values()), KIND)
     problems += [sentence for row in rows.values() if (sentence := _failure(row)) is not None]
     return Findings(
@@ -81,6 +104,7 @@ def parse_table(text: str) -> Findings:
         versions=_versions(head),
         taken=time,
         problems=(*dict.fromkeys(problems), *(problem for _, problem in gone)),
+        breaks_off=broken,
     )
 
 
@@ -184,9 +208,22 @@ def _reading(row: _Row) -> Reading:
             utilization_percent=float(busy.group(1)) if busy else None,
             memory_used_bytes=memory_bytes(used[0]) if used else None,
             processes=row.processes,
+            error=_gone(second),
         ),
         extra={"name begins with": name.removesuffix(_CUT)} if cut and name else {},
     )
+
+
+def _gone(second: list[str]) -> str | None:
+    """The word that stands for every measure of a GPU that no longer answers."""
+    if len(second) != len(_MEASURES):
+        return None
+    words = [
+        next((word for word in cell.split() if failed(word)), None)
+        for cell, measure in zip(second, _MEASURES, strict=True)
+        if measure
+    ]
+    return words[0] if None not in words else None
 
 
 def _failure(row: _Row) -> str | None:

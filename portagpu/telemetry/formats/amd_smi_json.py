@@ -59,6 +59,7 @@ def parse(text: str) -> Findings:
         links=links(records, KIND),
         versions=versions,
         problems=("the JSON breaks off; what comes before is read",) if broken else (),
+        breaks_off=broken,
     )
 
 

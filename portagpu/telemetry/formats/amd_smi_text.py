@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Final
 
 from portagpu.inventory import Findings, FormatError
-from portagpu.telemetry.formats import bounded, stated
+from portagpu.telemetry.formats import Shape, bounded, stated
 from portagpu.telemetry.formats._amd import first, plain
 from portagpu.telemetry.formats._amd_smi import driver_version, reading
 from portagpu.telemetry.formats._amd_smi_links import links
 from portagpu.telemetry.formats._amd_smi_records import merge
-from portagpu.telemetry.formats._amd_smi_tables import Rows, is_title, table_records
+from portagpu.telemetry.formats._amd_smi_tables import BEGINS, Rows, is_title, table_records
 
 KIND: Final = "amd-smi"
 
@@ -33,7 +35,18 @@ _SUMMARY: Final = re.compile(
     r"\| AMD-SMI +(?P<amdsmi>\S+) +amdgpu version: +(?P<amdgpu>\S+) +"
     r"ROCm version: +(?P<rocm>\S+) *\|"
 )
-_CUT: Final = re.compile(r"\s*(\.\.\.|\[output truncated\])\s*")
+_OF_PROCESSES: Final = frozenset({"gpu", "process_list"})
+SHAPES: Final = (
+    Shape(
+        r"(?:GPU|CPU): *\d{1,6} *\n|(?:timestamp,)?gpu,[a-z]|AMDSMI Tool: \S|\| AMD-SMI +\S|"
+        + BEGINS,
+        re.compile(
+            r"\s+\S|(?:GPU|CPU|CORE): *\d|(?:timestamp,)?gpu,|[\d,]|GPU\d|GPU[ _]|AMDSMI "
+            r"|\|(?! NVIDIA-SMI )|\+"
+            rf"|[0-9a-fA-F]{{4,8}}:[0-9a-fA-F]{{2}}:|Legends?:|bdf |N/A|\* |(?:{BEGINS})"
+        ),
+    ),
+)
 
 
 def matches(text: str) -> bool:
@@ -51,19 +64,43 @@ def matches(text: str) -> bool:
 def parse(text: str) -> Findings:
     """What the sections and tables say; raises FormatError where there is none."""
     lines = plain(text).splitlines()
-    records = [*_sections(lines), *table_records(Rows(lines)), *_csv_records(lines)]
+    sections = _sections(lines)
+    records = [*sections, *table_records(Rows(lines)), *_csv_records(lines)]
     versions = _versions(lines)
     merged = merge(records)
     if not merged and not versions:
         raise FormatError("this text has no section and no table of AMD SMI")
     driver = first(*(driver_version(record) for record in merged))
-    cut = any(_CUT.fullmatch(line) is not None for line in lines)
+    broken = tuple(_broken(lines, sections))
     return Findings(
         kind=KIND,
         readings=bounded((reading(record, KIND) for record in merged), KIND),
         links=links(records, KIND),
         versions=versions | ({"amdgpu": driver} if driver is not None else {}),
-        problems=("the text says that parts of it were left out",) if cut else (),
+        problems=broken,
+        # a table of processes is of those GPUs that have some
+        breaks_off=bool(broken)
+        or (bool(merged) and all(record.keys() == _OF_PROCESSES for record in merged)),
+    )
+
+
+def _broken(lines: list[str], sections: list[dict[str, object]]) -> Iterator[str]:
+    """What shows that the text was cut; a list of sections has no end of its own."""
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    if any(map(_SUMMARY.match, lines)) and not last.startswith("+"):
+        yield "the table breaks off: its last border is not in it"
+    for above, line in pairwise(lines):
+        if _CSV_HEADER.fullmatch(above.rstrip()) and 0 < line.count(",") < above.count(","):
+            yield "the text breaks off: a line has fewer values than there are columns"
+    if len(sections) > 1 and _paths(sections[-1]) < _paths(sections[0]):
+        yield "the text breaks off: the last GPU has less to say than the first"
+
+
+def _paths(record: Mapping[str, object]) -> frozenset[str]:
+    return frozenset(
+        f"{key}/{inner}"
+        for key, value in record.items()
+        for inner in (value if isinstance(value, Mapping) else ("",))
     )
 
 

@@ -63,6 +63,7 @@ def parse(text: str) -> Findings:
                 else ()
             ),
         ),
+        breaks_off=broken,
     )
 
 

@@ -19,21 +19,26 @@ from portagpu.telemetry.formats._xml import Element, read_xml, root_tag
 
 KIND: Final = "hwloc XML"
 
+ROOT: Final = "topology"
+SINGLE: Final = True
 _BANDWIDTHS: Final = {"NVLinkBandwidth": "nvlink", "XGMIBandwidth": "xgmi"}
 """Matrices of hwloc's NVML and RSMI plugins, and the kind of link that they measure."""
+_MEMORY_BESIDE: Final = frozenset(
+    {"HBM", "MCDRAM", "SPM", "NVM", "GPUMemory", "CXL-DRAM", "CXL-NVM"}
+)
 _MAX_OBJECTS: Final = 2048
 """Of one matrix: its values are the square."""
 
 
 def matches(text: str) -> bool:
     """Whether the outermost element is hwloc's."""
-    return root_tag(text) == "topology"
+    return root_tag(text) == ROOT
 
 
 def parse(text: str) -> Findings:
     """The GPUs with the names that hwloc's plugins gave them, and the PCI and fabric links."""
     root, problems = read_xml(text, KIND)
-    if root.tag != "topology":
+    if root.tag != ROOT:
         raise FormatError(f"{KIND}: the outermost element is {root.tag[:40]!r}, not 'topology'")
     walk = _Walk(list(problems))
     for child in root.named("object"):
@@ -49,6 +54,7 @@ def parse(text: str) -> Findings:
         links=tuple(walk.links),
         versions={} if version is None else {"hwloc": version},
         problems=tuple(walk.problems),
+        breaks_off=bool(problems),
     )
 
 
@@ -70,7 +76,7 @@ class _Walk:
         if kind in ("NUMANode", "Node"):
             near = self._numa(element)
         else:
-            local = [c for c in element.named("object") if c.get("type") == "NUMANode"]
+            local = _memory_children(element)
             if len(local) == 1:
                 near = self._numa(local[0])
             elif len(local) > 1:
@@ -210,6 +216,22 @@ class _Walk:
                 f"{element.get('name')} names {len(unknown)} objects that are not there, "
                 f"the first {unknown[0][:40]!r}"
             )
+
+
+def _memory_children(element: Element) -> list[Element]:
+    """The NUMA nodes of an object's own memory: of several the main one, where hwloc says which.
+
+    They stand below a cache of the memory's side where there is one; the subtype tells main memory
+    from that of GPUs and from slower or faster memory beside (hwloc documentation, "Normal
+    attributes").
+    """
+    found: list[Element] = []
+    for child in element.named("object"):
+        if child.get("type") == "MemCache":
+            found += _memory_children(child)
+        elif child.get("type") == "NUMANode":
+            found.append(child)
+    return [child for child in found if child.get("subtype") not in _MEMORY_BESIDE] or found
 
 
 def _info(element: Element, name: str) -> str | None:

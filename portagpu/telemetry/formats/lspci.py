@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from portagpu.inventory.model import End, Findings, FormatError, Link, Node, Pcie, Reading
-from portagpu.telemetry.formats import integer, pci_address
+from portagpu.telemetry.formats import Shape, integer, pci_address
 from portagpu.telemetry.formats._pci import generation, node_kind, transfer_rate, vendor_name
 
 KIND: Final = "lspci -nn"
@@ -22,6 +22,13 @@ _DEVICE: Final = re.compile(
     r"(.{0,400}?) ?\[([0-9a-f]{4}):([0-9a-f]{4})\]"
 )
 _WITHOUT_IDS: Final = re.compile(rf"{_ADDRESS} [A-Z0-9][\w ,/-]{{2,60}}: \S")
+
+SHAPES: Final = (
+    Shape(
+        rf"{_ADDRESS} [^\[\]\n]{{1,80}}\[[0-9a-f]{{4}}\]: |{_WITHOUT_IDS.pattern}",
+        re.compile(rf"\s+\S|{_ADDRESS} "),
+    ),
+)
 _SUBSYSTEM: Final = re.compile(r"\sSubsystem: .{0,400}?\[[0-9a-f]{4}:([0-9a-f]{4})\]")
 _BUSES: Final = re.compile(r"\sBus: primary=[0-9a-f]{2}, secondary=([0-9a-f]{2}), subordinate=")
 _LINK: Final = re.compile(r"\s(LnkCap|LnkSta):\s.{0,80}?Speed ([^,]{1,24}), Width x(\d{1,2})")

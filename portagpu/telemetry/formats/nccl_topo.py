@@ -27,23 +27,28 @@ from portagpu.telemetry.formats._xml import Element, read_xml, root_tag
 
 KIND: Final = "NCCL topology XML"
 
+ROOT: Final = "system"
+SINGLE: Final = True
 _FABRICS: Final = ("nvlink", "xgmi", "c2c")
 _INFINIBAND: Final = 0x0207
+_CPU_WITH_NVLINKS: Final = 0x068001
 
 
 def matches(text: str) -> bool:
     """Whether the outermost element is NCCL's."""
-    return root_tag(text) == "system"
+    return root_tag(text) == ROOT
 
 
 def parse(text: str) -> Findings:
     """The GPUs, their links, and the PCI devices on the way to the CPUs."""
     root, problems = read_xml(text, KIND)
-    if root.tag != "system":
+    if root.tag != ROOT:
         raise FormatError(f"{KIND}: the outermost element is {root.tag[:40]!r}, not 'system'")
     walk = _Walk(list(problems))
     for cpu in root.named("cpu"):
         node = integer(cpu.get("numaid"))
+        # -1 where the kernel states none (NCCL, xml.cc)
+        node = node if node is not None and node >= 0 else None
         end = End(Node.CPU, f"node {node if node is not None else '?'}", index=node)
         walk.cpu = {name: value for name in ("arch", "vendor") if (value := stated(cpu.get(name)))}
         for pci in cpu.named("pci"):
@@ -56,6 +61,7 @@ def parse(text: str) -> Findings:
         links=tuple(walk.links),
         versions={"system": version} if (version := stated(root.get("version"))) else {},
         problems=tuple(walk.problems),
+        breaks_off=bool(problems),
     )
 
 
@@ -144,11 +150,12 @@ def _fabric(link: Element, gpu: End) -> Link:
     target = pci_address(link.get("target"))
     code = hexadecimal(link.get("tclass"))
     node = node_kind(None if code is None else code >> 8, None)
-    if link.tag == "c2c":
+    if link.tag == "c2c" or code == _CPU_WITH_NVLINKS:
         other = End(Node.CPU, "C2C")
     elif node is Node.GPU or (node is None and code is None and target is not None):
         other = End(Node.GPU, target or "GPU", target)
     else:
+        # 0x068001 is POWER9, whose CPUs have NVLinks (NCCL, topo.cc, kvDictPciClass);
         # NCCL writes "fffffff:ffff:ff" for a switch that the machine does not show
         other = End(Node.SWITCH, target or "fabric switch", target)
     bandwidth = number(link.get("bw"))
@@ -179,10 +186,14 @@ def _network(net: Element, address: str, code: int | None) -> Link:
 
 
 def _gcn_arch(gcn: str) -> str | None:
-    """ "gfx942:sramecc+" as "gfx942"; "910", HIP's older number, as "gfx90a"; None if not known."""
+    """ "gfx942:sramecc+" as "gfx942"; "910", HIP's older number, as "gfx90a"; None if not known.
+
+    A number of an architecture that the matrix does not have is read digit by digit.
+    """
     if gcn.startswith("gfx"):
         return gcn.split(":")[0]
-    return _arch_by_number().get(gcn)
+    plain = f"gfx{gcn}" if re.fullmatch(r"[89]\d\d|1\d\d\d", gcn) else None
+    return _arch_by_number().get(gcn, plain)
 
 
 @cache

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from portagpu.inventory.model import End, Findings, FormatError, Link, Node, Reading
-from portagpu.telemetry.formats import bounded, one_line, pci_address, stated
+from portagpu.telemetry.formats import Shape, bounded, one_line, pci_address, stated
 from portagpu.telemetry.formats._nvidia import VENDOR, uuid_of
-from portagpu.telemetry.formats._nvidia_sections import is_capture
 
 KIND: Final = "nvidia-smi nvlink"
 
@@ -29,6 +28,18 @@ _ANSWER: Final = re.compile(
 _ABSENT: Final = "Device does not"
 _INACTIVE: Final = "<inactive>"
 _GIGABYTE: Final = 1e9
+
+_LINES: Final = re.compile(r"\s*(?:GPU \d|Link \d|NVML: |Nvlink |Unable to |Device does not)")
+SHAPES: Final = (
+    # of drivers and options that print no UUID
+    Shape(
+        r"GPU \d{1,4}: [^()\n]{1,200}\n"
+        r"(?:Link \d|NVML: |Nvlink |Unable to retrieve N|Device does not)",
+        _LINES,
+        device=re.compile(r"GPU \d{1,4}:"),
+    ),
+    Shape(r"Link \d{1,3}: (?:\d{1,6}(?:\.\d{1,6})? GB/s|<inactive>)", _LINES, weak=True),
+)
 
 
 @dataclass(slots=True)
@@ -53,8 +64,6 @@ class _Gpu:
 
 def matches(text: str) -> bool:
     """Whether lines of links, or the tool's answer that there are none, stand at the beginning."""
-    if is_capture(text):
-        return False
     lines = [line.strip() for line in text[:20_000].splitlines()[:60]]
     return any(_is_link(line) or _ANSWER.fullmatch(line) is not None for line in lines)
 
@@ -75,6 +84,8 @@ def parse(text: str) -> Findings:
             current.answer = one_line(line)
     if not any(gpu.links or gpu.answer for gpu in gpus.values()):
         raise FormatError(f"{KIND}: no line of a link is in the text")
+    last = list(gpus.values())[-1]
+    broken = not last.links and last.answer is None
     return Findings(
         kind=KIND,
         readings=bounded((_reading(gpu) for gpu in gpus.values() if gpu.index is not None), KIND),
@@ -86,6 +97,7 @@ def parse(text: str) -> Findings:
             for gpu in gpus.values()
             if gpu.answer is not None and not gpu.answer.startswith(_ABSENT)
         ),
+        breaks_off=broken,
     )
 
 

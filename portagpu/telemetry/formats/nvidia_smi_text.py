@@ -6,12 +6,11 @@ import re
 from typing import Final
 
 from portagpu.inventory.model import Findings, FormatError, Part, Reading
-from portagpu.telemetry.formats import bounded, stated
+from portagpu.telemetry.formats import Shape, bounded, stated
 from portagpu.telemetry.formats._nvidia import VENDOR, lost, uuid_of
-from portagpu.telemetry.formats._nvidia_csv import is_csv, parse_csv
-from portagpu.telemetry.formats._nvidia_query import is_query, parse_query
-from portagpu.telemetry.formats._nvidia_sections import is_capture
-from portagpu.telemetry.formats._nvidia_table import is_table, parse_table
+from portagpu.telemetry.formats._nvidia_csv import CSV_SHAPE, is_csv, parse_csv
+from portagpu.telemetry.formats._nvidia_query import QUERY_SHAPE, is_query, parse_query
+from portagpu.telemetry.formats._nvidia_table import TABLE_SHAPE, is_table, parse_table
 
 KIND: Final = "nvidia-smi"
 LIST: Final = "nvidia-smi -L"
@@ -19,18 +18,47 @@ LIST: Final = "nvidia-smi -L"
 _BEGINNING: Final = 8000
 _GPU: Final = re.compile(r"GPU (\d{1,4}): (\S.{0,200}?) \((?:UUID|S/N): ([^()]{1,100})\)")
 _MIG: Final = re.compile(r"MIG (\S{1,40}) +Device +(\d{1,4}): \(UUID: ([^()]{1,100})\)")
-_VERSION: Final = re.compile(r"(NVIDIA-SMI|NVML|DRIVER|CUDA) [Vv]ersion +: +(\S+)")
-_VERSION_NAMES: Final = {"NVML": "nvml", "DRIVER": "driver", "CUDA": "cuda"}
+_VERSION: Final = re.compile(
+    r"(NVIDIA-SMI|NVML|DRIVER|CUDA|KMD|CUDA UMD) [Vv]ersion +: +(\d\S*|N/A|Not Found)"
+)
+_VERSION_NAMES: Final = {
+    "NVML": "nvml",
+    "DRIVER": "driver",
+    "CUDA": "cuda",
+    "KMD": "driver",
+    "CUDA UMD": "cuda",
+}
+_VERSIONS: Final = r"(?:NVIDIA-SMI|NVML|DRIVER|CUDA|KMD|CUDA UMD) [Vv]ersion +: +\S"
 # nvidia-smi's answers where there is nothing to list
 _NONE: Final = re.compile(
     r"No devices were found|(?:NVIDIA-SMI has failed because|Failed to initialize NVML:) .{0,200}"
+)
+_NO_HANDLE: Final = r"[Uu]nable to determine the device handle for "
+
+SHAPES: Final = (
+    TABLE_SHAPE,
+    QUERY_SHAPE,
+    CSV_SHAPE,
+    # nvidia-smi nvlink has the same lines of GPUs, and more below them
+    Shape(
+        r"GPU \d{1,4}: \S[^\n]{0,200} \((?:UUID|S/N): ",
+        re.compile(
+            r"\s*(?:GPU \d|MIG \S+ +Device |Link \d|NVML: |Unable to |Nvlink |Device does not|"
+            rf"{_NO_HANDLE})"
+        ),
+        # a line of a list ends with the bracket behind the UUID, one of a link with its speed
+        last=re.compile(r".{1,400}\([^()]{1,120}\)|Link \d{1,3}: (?:[\d.]{1,9} GB/s|<inactive>)"),
+        device=re.compile(r"GPU \d{1,4}:"),
+    ),
+    Shape(_VERSIONS, re.compile(_VERSIONS), weak=True, tells_its_end=True),
+    Shape(f"{_NONE.pattern}|{_NO_HANDLE}", re.compile(f"{_NONE.pattern}|{_NO_HANDLE}"), weak=True),
 )
 
 
 def matches(text: str) -> bool:
     """Whether one of these outputs stands at the beginning, and nothing of the other readers'."""
     start = text[:_BEGINNING]
-    if is_capture(text) or "<nvidia_smi_log" in text[: 3 * _BEGINNING]:
+    if "<nvidia_smi_log" in text[: 3 * _BEGINNING]:
         return False
     known = is_table(start) or is_query(start) or is_csv(start) or _is_list(start)
     return known or any(
@@ -40,7 +68,7 @@ def matches(text: str) -> bool:
 
 
 def parse(text: str) -> Findings:
-    """What the one output in ``text`` says; several in one text are for ``nvidia_capture``."""
+    """What the one output in ``text`` says; several in one text are divided before."""
     for known, read in (
         (is_query, parse_query),
         (is_table, parse_table),
@@ -114,5 +142,10 @@ def _parse_rest(text: str) -> Findings:
     if not versions and not problems:
         raise FormatError(f"{KIND}: none of the tool's outputs is in the text")
     return Findings(
-        kind=KIND, readings=tuple(readings), versions=versions, problems=tuple(problems)
+        kind=KIND,
+        readings=tuple(readings),
+        versions=versions,
+        problems=tuple(problems),
+        # one that has no handle is named by itself
+        breaks_off=bool(readings),
     )

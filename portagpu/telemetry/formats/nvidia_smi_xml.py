@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory.model import Findings, FormatError, Part, Reading
 from portagpu.telemetry.formats import bounded, integer, stated
-from portagpu.telemetry.formats._nvidia import failures, lost, part, reading, slug
+from portagpu.telemetry.formats._nvidia import (
+    failures,
+    lost,
+    part,
+    reading,
+    slug,
+    version_texts,
+)
 from portagpu.telemetry.formats._xml import Element, read_xml
 
 if TYPE_CHECKING:
@@ -14,8 +21,9 @@ if TYPE_CHECKING:
 
 KIND: Final = "nvidia-smi -q -x"
 
-_ROOT: Final = "<nvidia_smi_log"
-_END: Final = "</nvidia_smi_log>"
+ROOT: Final = "nvidia_smi_log"
+_ROOT: Final = f"<{ROOT}"
+_END: Final = f"</{ROOT}>"
 _BEGINNING: Final = 20_000
 """Characters in which the root element stands: ``--dtd`` puts the whole DTD before it."""
 
@@ -37,12 +45,14 @@ def parse(text: str) -> Findings:
     if root.tag != "nvidia_smi_log":
         raise FormatError(f"{KIND}: the root element is {root.tag[:40]!r}")
     found = list(problems)
+    broken = bool(problems)
     if count > 1:
         found.append(f"the text holds {count} logs; this is the last that is complete")
     gpus = bounded(root.named("gpu"), KIND)
     attached = integer(_text(root, "attached_gpus"))
     if attached is not None and attached != len(gpus):
         found.append(f"{attached} GPUs are attached and {len(gpus)} described")
+        broken = True
     readings: list[Reading] = []
     for position, gpu in enumerate(gpus):
         # the log states no index: the order is the index only where every GPU is there
@@ -53,15 +63,16 @@ def parse(text: str) -> Findings:
         if (missing := lost(line)) is not None:
             readings.append(missing[0])
             found.append(missing[1])
-    versions = {"driver": _text(root, "driver_version"), "cuda": _text(root, "cuda_version")}
-    if not readings and not any(versions.values()) and attached is None:
+    versions = version_texts({child.tag: child.text for child in root.children})
+    if not readings and not versions and attached is None:
         raise FormatError(f"{KIND}: the log breaks off before it says anything")
     return Findings(
         kind=KIND,
         readings=tuple(readings),
-        versions={name: text for name, text in versions.items() if text is not None},
+        versions=versions,
         taken=_text(root, "timestamp"),
         problems=tuple(found),
+        breaks_off=broken,
     )
 
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from portagpu.inventory.model import End, Findings, FormatError, Link, Node, Reading
-from portagpu.telemetry.formats import integer, stated
+from portagpu.telemetry.formats import Shape, integer, stated
 from portagpu.telemetry.formats._nvidia import VENDOR
-from portagpu.telemetry.formats._nvidia_sections import is_capture
 
 KIND: Final = "nvidia-smi topo"
 
@@ -34,6 +33,19 @@ _ACCESS: Final = {"OK": True, "CNS": False, "GNS": False, "TNS": False, "NS": Fa
 # of the -p2p options, reading and writing are access; atomics and NVLink are something else
 _ACCESS_OPTIONS: Final = frozenset("rw")
 
+SHAPES: Final = (
+    Shape(
+        # the diagonal of the matrix is in its first row
+        r"GPU0(?:[ \t]+(?:(?:GPU|NIC)\d{1,4}|[a-z]\w{0,30}_\w{0,30}))*[ \t]*"
+        r"(?:CPU Affinity[^\n]*)?\nGPU0[ \t]+X\b",
+        re.compile(
+            r"\s*(?:GPU\d|NIC\d|[a-z]\w{0,30}_\w{0,30}\s|NIC Legend:|Legend:|"
+            r"(?:X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|NV#|OK|CNS|GNS|TNS|NS|DR|U|C2C) +=)"
+        ),
+        anywhere=True,
+    ),
+)
+
 
 @dataclass(slots=True)
 class _Matrix:
@@ -45,8 +57,6 @@ class _Matrix:
 
 def matches(text: str) -> bool:
     """Whether a matrix of devices stands at the beginning."""
-    if is_capture(text):
-        return False
     lines = _COLOUR.sub("", text[:20_000]).splitlines()
     return any(
         _columns(line) is not None and _is_row(lines[at + 1])
@@ -67,11 +77,19 @@ def parse(text: str) -> Findings:
     links: list[Link] = []
     readings: list[Reading] = []
     problems: dict[str, None] = {}
+    broken = False
     for matrix in matrices:
+        described = sum(_GPU.fullmatch(row[0]) is not None for row in matrix.rows)
+        if described < (
+            columns := sum(_GPU.fullmatch(each) is not None for each in matrix.columns)
+        ):
+            problems[f"the matrix has the rows of {described} of {columns} GPUs"] = None
+            broken = True
         for label, *cells in matrix.rows:
             width = len(matrix.columns)
             if len(cells) < width:
                 problems[f"the row of {label} breaks off"] = None
+                broken = True
             for column, word in zip(matrix.columns, cells[:width], strict=False):
                 a, b = (ends.setdefault(name, _end(name, names)) for name in (label, column))
                 link = _link(a, b, word, of_access)
@@ -81,7 +99,11 @@ def parse(text: str) -> Findings:
                     problems[f"a cell of the row of {label} is not in the legend"] = None
             readings.extend(_reading(label, cells[width:], matrix.affinities))
     return Findings(
-        kind=KIND, readings=tuple(readings), links=tuple(links), problems=tuple(problems)
+        kind=KIND,
+        readings=tuple(readings),
+        links=tuple(links),
+        problems=tuple(problems),
+        breaks_off=broken,
     )
 
 

@@ -7,6 +7,7 @@ has ``system``, ``device_defaults``, ``devices`` with what differs for each, ``n
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory.model import (
@@ -20,7 +21,7 @@ from portagpu.inventory.model import (
     Reading,
     State,
 )
-from portagpu.telemetry.formats import bounded, integer, number, pci_address, stated
+from portagpu.telemetry.formats import Shape, bounded, integer, number, pci_address, stated
 from portagpu.telemetry.formats._nvidia import VENDOR, pci_id, subsystem_id, uuid_of, yes
 from portagpu.telemetry.formats._yaml import read_yaml
 
@@ -30,6 +31,13 @@ if TYPE_CHECKING:
 KIND: Final = "NVML mock description"
 
 _BEGINNING: Final = 20_000
+
+SHAPES: Final = (
+    Shape(
+        r"(?:device_defaults|system|devices):\s*\n",
+        re.compile(r"\s+\S|#|---|[\w.-]{1,100}:(?:\s|$)|- "),
+    ),
+)
 _LIMITS: Final = {
     "shutdown": "shutdown_threshold_c",
     "slowdown": "slowdown_threshold_c",
@@ -145,7 +153,7 @@ def _reading(device: _Device, nodes: dict[str, int]) -> Reading:
             generation=device.integer("pcie/current_link_gen"),
             width=device.integer("pcie/current_link_width"),
             max_generation=device.integer("pcie/max_link_gen"),
-            max_width=device.integer("pcie/max_link_width"),
+            device_width=device.integer("pcie/max_link_width"),
             replays=device.integer("pcie/replay_counter"),
         ),
         memory=_memory(device),

@@ -53,6 +53,7 @@ def parse(text: str) -> Findings:
         links=tuple(link(pair, facts, KIND) for pair, facts in _pairs(system).items()),
         versions={"amdgpu": driver} if driver is not None else {},
         problems=("the JSON breaks off; what comes before is read",) if broken else (),
+        breaks_off=broken,
     )
 
 

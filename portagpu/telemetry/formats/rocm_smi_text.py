@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory import Findings, FormatError, Memory
-from portagpu.telemetry.formats import bounded, integer, stated
+from portagpu.telemetry.formats import Shape, bounded, integer, stated
 from portagpu.telemetry.formats._amd import plain
 from portagpu.telemetry.formats._rocm_smi import Pair, link, reading
 from portagpu.telemetry.formats._rocm_smi_concise import concise_cards
@@ -30,6 +30,9 @@ _MATRICES: Final = {
     "link accessibility between two gpus": "access",
     "bandwidth": "bandwidth",
 }
+_END: Final = "End of ROCm SMI Log"
+
+SHAPES: Final = (Shape(rf"=* ?{_BANNER}|GPU\[\d{{1,6}}\]\s*:", re.compile(r"."), re.compile(_END)),)
 _PROBLEM: Final = re.compile(r"(?:ERROR|WARNING): .+")
 _MOST_PROBLEMS: Final = 20
 
@@ -53,6 +56,11 @@ def parse(text: str) -> Findings:
     versions = _versions(lines)
     for index in {index for pair in pairs for index in pair} | set(memory):
         cards.setdefault(index, {})
+    # several outputs may follow one another, each between its banner and its end
+    broken = sum(_BANNER in line for line in lines) > sum(_END in line for line in lines)
+    problems = [line.strip() for line in lines if _PROBLEM.match(line)][:_MOST_PROBLEMS]
+    if broken:
+        problems.append(f"the text breaks off: {_END!r} is not in it")
     if not cards and not versions:
         raise FormatError("this text has no section and no table of ROCm SMI")
     return Findings(
@@ -63,7 +71,8 @@ def parse(text: str) -> Findings:
         ),
         links=tuple(link(pair, facts, KIND) for pair, facts in pairs.items()),
         versions=versions,
-        problems=tuple(line.strip() for line in lines if _PROBLEM.match(line))[:_MOST_PROBLEMS],
+        problems=tuple(problems),
+        breaks_off=broken,
     )
 
 

@@ -14,8 +14,9 @@ from typing import Final
 
 from portagpu.arch import base_name
 from portagpu.inventory import Findings, FormatError, Reading, State
-from portagpu.telemetry.formats import bounded, integer, number, stated
+from portagpu.telemetry.formats import Shape, bounded, integer, number, stated
 from portagpu.telemetry.formats._amd import VENDOR, gfx_arch, plain, product_name, unique_id_of
+from portagpu.telemetry.formats._events import answers
 
 KIND: Final = "rocminfo"
 
@@ -25,6 +26,19 @@ _MODULE: Final = re.compile(r"ROCk module version (\S{1,40}) is loaded")
 _VERSIONS: Final = {"Runtime Version": "hsa", "Runtime Ext Version": "hsa-ext"}
 _FIRMWARE: Final = {"Packet Processor uCode": "CP", "SDMA engine uCode": "SDMA"}
 _AGENT_DEPTH: Final = 2
+_NO_GPU: Final = "rocminfo: no agent is a GPU"
+"""What the tool does not print, and its list shows."""
+_END: Final = "*** Done ***"
+
+SHAPES: Final = (
+    Shape(
+        r"ROCk module |HSA System Attributes",
+        re.compile(
+            r"\s+\S|[=*]|ROCk module |HSA |Agent +\d|[A-Z][^:\n]{0,63}:|\w{0,60}: not |\*\*\*"
+        ),
+        re.compile(re.escape(_END)),
+    ),
+)
 
 
 @dataclass(slots=True)
@@ -50,8 +64,13 @@ def parse(text: str) -> Findings:
     locations = [integer(agent.values.get("BDFID")) for agent in gpus]
     uses = Counter(locations)
     untyped = sum("Device Type" not in agent.values for agent in agents)
+    broken = _END not in text
+    problems = [f"agents without a device type, passed over: {untyped}"] if untyped else []
+    if broken:
+        problems.append(f"the text breaks off: {_END!r} is not in it")
     return Findings(
         kind=KIND,
+        events=() if gpus or untyped else answers(_NO_GPU),
         readings=bounded(
             (
                 _reading(index, agent, uses[location] == 1)
@@ -60,7 +79,8 @@ def parse(text: str) -> Findings:
             KIND,
         ),
         versions=versions,
-        problems=(f"agents without a device type, passed over: {untyped}",) if untyped else (),
+        problems=tuple(problems),
+        breaks_off=broken,
     )
 
 
