@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from portagpu.bringup import Options, bringup, load_gates
-from portagpu.errors import BackendNotFound, UnknownBackend
+from portagpu.errors import BackendNotFound, OutputError, RecordingError, UnknownBackend
 from portagpu.inventory.record import record
 from portagpu.inventory.recording import Recording
 from portagpu.inventory.sources import Live
@@ -203,3 +204,40 @@ def test_a_recording_keeps_what_the_log_says(
     assert "Linux version" not in kept, "a quiet log is its absence of errors, and no line of it"
     made = bringup(Options(replay=Recording(tmp_path / "saved")))
     assert verdicts(made, "health")["events"] == {verdict}
+
+
+# ---- one file
+
+
+def test_a_recording_in_one_file_is_read_as_its_folder_and_names_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, links = machine(*(amd_gpu(index) for index in range(8)))
+    root = build(tmp_path / "machine", two_socket_x86() | files, links)
+    log = Output(("dmesg",), LOG)
+    monkeypatch.setattr("portagpu.inventory.record._Asked.log_output", lambda _: log)
+    record(tmp_path / "saved", root, names=())
+    saved = record(tmp_path / "saved.tar.gz", root, names=())
+    assert saved.folder == tmp_path / "saved.tar.gz"
+    folder, packed = Recording(tmp_path / "saved"), Recording(saved.folder)
+    assert packed.inventory() == folder.inventory()
+    assert packed.topology() == folder.topology()
+    with tarfile.open(saved.folder) as archive:
+        entries = archive.getmembers()
+    assert any(each.issym() for each in entries), "links of the tree are kept"
+    assert {(each.uid, each.gid, each.uname, each.gname, each.mtime) for each in entries} == {
+        (0, 0, "", "", 0)
+    }
+    assert saved.folder.read_bytes()[4:8] == bytes(4), "gzip's own time"
+    with pytest.raises(OutputError, match="exists already"):
+        record(saved.folder, root, names=())
+
+
+@pytest.mark.parametrize("link", ["/etc/passwd", "../../x", "../.."])
+def test_a_link_that_leads_out_of_an_archive_is_refused(tmp_path: Path, link: str) -> None:
+    entry = tarfile.TarInfo("saved/tree")
+    entry.type, entry.linkname = tarfile.SYMTYPE, link
+    with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as archive:
+        archive.addfile(entry)
+    with pytest.raises(RecordingError, match="is a link"):
+        Recording(tmp_path / "x.tar.gz")

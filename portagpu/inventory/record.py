@@ -30,6 +30,7 @@ from portagpu.inventory.model import Findings, FormatError
 from portagpu.inventory.recording import FINDINGS, MANIFEST, OUTPUTS, SCHEMA, TREE
 from portagpu.inventory.sources import Live
 from portagpu.inventory.tools import Output, outputs
+from portagpu.inventory.unpacked import pack
 from portagpu.inventory.watched import Watched
 from portagpu.scratch import Scratch
 from portagpu.telemetry.formats import kernel_log, one_line
@@ -39,6 +40,8 @@ from portagpu.trust import destination
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+PACKED: Final = (".tar.gz", ".tgz")
+"""How the name of a recording ends that is one file."""
 _NOT_NAMING: Final = frozenset({"kernel", "path"})
 """A kernel's release is a version, and the paths of this process are in none of the files."""
 
@@ -60,11 +63,13 @@ def record(
 ) -> Saved:
     """Save this machine, or the one below ``root``, into ``folder``, which must not exist yet.
 
-    ``names`` are pairs of kind and text that are taken out of every text, by default what this
-    machine, its user and its secrets are called. The folder appears whole or not at all. Raises
-    OutputError where it cannot be written.
+    A ``folder`` that ends with one of ``PACKED`` is a file with that folder in it. ``names`` are
+    pairs of kind and text that are taken out of every text, by default what this machine, its user
+    and its secrets are called. The folder appears whole or not at all. Raises OutputError where it
+    cannot be written.
     """
     target = Path(folder)
+    packed = next((each for each in PACKED if target.name.endswith(each)), "")
     try:
         place = destination(target)
         there = place.exists()
@@ -102,6 +107,9 @@ def record(
             problems += _save_outputs([*read, *kept], here / OUTPUTS, cleaner)
             _save_manifest(machine, here, cleaner, known, problems)
             files = sum(1 for each in here.rglob("*") if each.is_file() and not each.is_symlink())
+            if packed:
+                pack(here, made / "packed", place.name.removesuffix(packed))
+                here = made / "packed"
             here.rename(place)
     except OSError as error:
         raise OutputError(f"{target}: it cannot be written: {error.strerror}") from error
