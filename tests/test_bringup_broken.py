@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.bringup import Options, bringup, load_gates
+from portagpu.cli import main
 from portagpu.errors import BackendNotFound, OutputError, RecordingError, UnknownBackend
+from portagpu.host import read_host
 from portagpu.inventory.record import record
 from portagpu.inventory.recording import Recording
 from portagpu.inventory.sources import Live
@@ -51,7 +53,7 @@ def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[Here]:
             super().__init__(root, {})
 
     monkeypatch.setattr("portagpu.bringup.run.Live", Eight)
-    monkeypatch.setattr("portagpu.bringup.checks.environment.gpus_on_machine", lambda: ("x",) * 0)
+    monkeypatch.setattr("portagpu.bringup.checks.environment.gpus_on_machine", tuple)
     return Eight
 
 
@@ -241,3 +243,30 @@ def test_a_link_that_leads_out_of_an_archive_is_refused(tmp_path: Path, link: st
         archive.addfile(entry)
     with pytest.raises(RecordingError, match="is a link"):
         Recording(tmp_path / "x.tar.gz")
+
+
+# ---- other work
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [("6.93", "load 6.9 on 4 CPUs: numbers are not comparable"), ("4.00", ""), ("", "")],
+)
+def test_a_busy_machine_is_told(tmp_path: Path, load: str, said: str) -> None:
+    files = {
+        "proc/loadavg": f"{load} 1.0 1.0 2/300 4711" if load else "",
+        "proc/self/status": "Cpus_allowed_list:\t0-3",
+        "sys/devices/system/cpu/online": "0-3",
+    }
+    assert read_host(build(tmp_path, files)).busy == said
+
+
+@pytest.mark.torch
+def test_bench_tells_once_that_the_machine_is_busy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr("portagpu.host.Host.busy", "load 9.0 on 2 CPUs: numbers are not comparable")
+    monkeypatch.setattr("portagpu.bench.run", lambda *_, **__: [])
+    main(["bench"])
+    assert capsys.readouterr().out.count("load 9.0 on 2 CPUs: numbers are not comparable") == 1

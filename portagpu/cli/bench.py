@@ -163,7 +163,7 @@ def _show(run: Run, json_to: str | None, busy: str) -> None:
     lines = [
         "",
         *notes(run),
-        *([f"{busy}"] if busy else []),
+        *([busy] if busy else []),
         "",
         *failures_text(run.results),
         results_line(run),
