@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import logging
+from pathlib import PurePosixPath
+from typing import Any
 
 _log = logging.getLogger("portagpu")
 _reported: set[str] = set()
@@ -25,6 +28,40 @@ def entry_points(group: str) -> list[importlib.metadata.EntryPoint]:
         except Exception as error:  # noqa: BLE001 - as above
             _report(str(getattr(distribution, "_path", "it")), error)
     return found
+
+
+def install(extra: str) -> str:
+    """The command that installs what ``extra`` names beside this package, as it was installed.
+
+    A folder is the user's own, and so its command is for that folder. Where pip took a package from
+    is its ``direct_url.json``:
+    https://packaging.python.org/en/latest/specifications/direct-url-data-structure.
+    """
+    origin = _origin()
+    if origin is None:
+        return f"pip install '.[{extra}]' (in the folder of portagpu's pyproject.toml)"
+    url = str(origin.get("url", ""))
+    if "dir_info" in origin:
+        editable = "-e " if origin["dir_info"].get("editable") else ""
+        where = "in the folder of portagpu's pyproject.toml"
+        return f"pip install {editable}'.[{extra}]' ({where})"
+    if "vcs_info" in origin:
+        return f"pip install 'portagpu[{extra}] @ {origin['vcs_info'].get('vcs', 'git')}+{url}'"
+    if url.startswith("file:"):
+        return f"pip install './{PurePosixPath(url).name}[{extra}]' (in the folder of that file)"
+    if url:
+        return f"pip install 'portagpu[{extra}] @ {url}'"
+    return f"pip install 'portagpu[{extra}]'"
+
+
+def _origin() -> dict[str, Any] | None:
+    """Where pip took this package from; empty for an index, None where pip did not install it."""
+    try:
+        text = importlib.metadata.distribution("portagpu").read_text("direct_url.json")
+        found = json.loads(text or "{}")
+    except (importlib.metadata.PackageNotFoundError, OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else {}
 
 
 def _report(place: str, error: Exception) -> None:

@@ -93,8 +93,8 @@ def remove_file(path: Path) -> None:
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raise the OutputError that ``write_atomic`` would raise for a small file at ``path``.
 
-    Missing parent folders are made; a file that is there is left as it is. A device or pipe, which
-    would take the words of a check for the output, is not touched.
+    Nothing stays of it; a file that is there is left as it is. A device or pipe, which would take
+    the words of a check for the output, is not touched.
     """
     target = Path(path)
     try:
@@ -102,11 +102,23 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         if not _is_special(target):
             if real.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            real.parent.mkdir(parents=True, exist_ok=True)
-            with _written(real.parent, b"\n", 0o666):
+            with _folder(real.parent), _written(real.parent, b"\n", 0o666):
                 pass
     except (OSError, ValueError) as error:
         raise _cannot_write(path, error) from error
+
+
+@contextlib.contextmanager
+def _folder(path: Path) -> Iterator[None]:
+    """Have the folder for a while; those that were made for it go again."""
+    made = [each for each in (path, *path.parents) if not each.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            for each in made:
+                each.rmdir()
 
 
 def is_special(path: str | os.PathLike[str]) -> bool:

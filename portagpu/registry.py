@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, SupportsIndex
 
 from portagpu.candidates import plugin, status, statuses
 from portagpu.contract import Backend
+from portagpu.distributions import install
 from portagpu.errors import BackendNotFound, MissingDependency, PortagpuError
 from portagpu.sharing import shared_count
 from portagpu.tracing import run_by_the_compiler
@@ -95,8 +96,8 @@ def resolve(name: str | None = None) -> str:
     if fallback is None or not fallback.usable:
         if not _torch_is_installed():
             raise MissingDependency(
-                "portagpu needs torch to open a device: pip install 'portagpu[torch]', or your "
-                "vendor's torch wheel"
+                f"portagpu needs torch to open a device: {install('torch')}, or your vendor's "
+                "torch wheel"
             )
         raise BackendNotFound("no backend can be used", reasons)
     # one line for a world of ranks on this machine, not one for each

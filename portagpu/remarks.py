@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from portagpu.distributions import install
 from portagpu.visible import diagnose, runtimes_on
 from portagpu.visible.model import shown
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from portagpu.inventory import Gpu
     from portagpu.torchbuild import TorchBuild
 
-INSTALL_TORCH: Final = "pip install 'portagpu[torch]', or your vendor's torch wheel"
 _WHERE: Final = "https://pytorch.org/get-started/locally"
 # the kind of torch's build for each vendor's GPUs; another vendor's needs are told by its status
 _BUILDS: Final = {"amd": "rocm", "nvidia": "cuda"}
@@ -37,6 +37,11 @@ _VARIABLES: Final = {
 # optimization (instinct.docs.amd.com/projects/amdgpu-docs, pages MI300X and "IOMMU").
 _TUNED: Final = "instinct"
 _GUIDE: Final = "AMD Instinct system optimization"
+
+
+def install_torch() -> str:
+    """What to do where there is no torch."""
+    return f"{install('torch')}, or your vendor's torch wheel"
 
 
 def remarks(
@@ -82,7 +87,7 @@ def software_remarks(
 def _on_torch(build: TorchBuild | None, gpus: Sequence[Gpu]) -> Iterable[str]:
     """Whether torch is there and was built for the GPUs that are there."""
     if build is None:
-        yield f"torch is not installed: {INSTALL_TORCH}"
+        yield f"torch is not installed: {install_torch()}"
         return
     if build.problem is not None:
         yield build.problem

@@ -260,7 +260,8 @@ class Run:
             where = f" on {first.device}" if first.device else ""
             other = f" ({first.verdict})" if first.verdict is not self.verdict else ""
             beside = f" (and {_plural(more, 'more failure')})" if more else ""
-            return f"{first.id}{where}{other}: {without_device(first)}{beside}"
+            stopped = ", and then interrupted" if self.info.interrupted else ""
+            return f"{first.id}{where}{other}: {without_device(first)}{beside}{stopped}"
         unverified = self.counts[Verdict.UNVERIFIED]
         open_ = [r for r in self.results if r.verdict is Verdict.INCONCLUSIVE]
         if self.info.interrupted:

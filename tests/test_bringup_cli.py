@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from portagpu.bringup import load_gates
 from portagpu.cli._bringup_view import Files, headline
 from portagpu.cli._common import check_outputs
 from portagpu.cli.bringup import bringup as bringup_verb
@@ -41,6 +42,12 @@ def portagpu(*arguments, cwd, **environment):
         (("--expect-devices", "0"), "'--expect-devices'"),
         (("--expect-devices", "many"), "'--expect-devices'"),
         (("--fulll",), "--full"),
+        (("--full", "--quick"), "--quick or --full"),
+        (("--only", "memry"), "did you mean 'memory'?"),
+        (("--skip", "zzz"), "gates are environment"),
+        (("--duration", "nan"), "no number of seconds"),
+        (("--duration", "0"), "--duration"),
+        (("--backend", "cpuu", "--out", "made"), "did you mean 'cpu'?"),
         (("extra",), "unexpected extra argument"),
         (("--out", "/proc/nowhere"), "cannot write /proc/nowhere/result.json"),
         (("--json", "/proc/nowhere/x.json"), "cannot write /proc/nowhere/x.json"),
@@ -209,3 +216,13 @@ def test_the_name_of_a_folder_commands_no_terminal(tmp_path):
     assert "evil/report.html" in done.stderr
     assert UNSAFE.search(done.output) is None
     assert (out / "report.html").is_file()
+
+
+def test_the_gates_are_listed_and_none_runs(tmp_path):
+    ended = portagpu("bringup", "--list", "--json", "gates.json", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    listed = json.loads((tmp_path / "gates.json").read_text())["gates"]
+    gates = load_gates()
+    assert [each["id"] for each in listed] == [gate.id for gate in gates]
+    for gate in gates:
+        assert gate.spec in ended.stdout

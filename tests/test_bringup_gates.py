@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from portagpu.bringup.gates import load_gates
+from portagpu.bringup.gates import UnknownGate, lasting, left_out, load_gates
 from portagpu.errors import PortagpuError
 
 GATE = """
@@ -82,3 +82,37 @@ def test_two_gates_of_one_id_are_refused(tmp_path):
     path.write_text('schema = "portagpu.gates/1"\n' + GATE + GATE)
     with pytest.raises(PortagpuError, match=r"gate\[1\]\.id 'one' must be new"):
         load_gates(path)
+
+
+def ids(**asked: tuple[str, ...]) -> set[str]:
+    gates = load_gates()
+    return {gate.id for gate in gates} - set(left_out(gates, **asked))
+
+
+def test_a_gate_that_is_asked_for_brings_the_gates_it_needs() -> None:
+    assert ids(only=("memory",)) == {"environment", "identity", "memory"}
+    assert ids(only=("sustained",), skip=("numerics",)) == {"sustained"}
+    assert ids(skip=("sustained",)) == {gate.id for gate in load_gates()} - {"sustained"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"only": ("memry",)}, "did you mean 'memory'"),
+        ({"skip": ("zzz",)}, "gates are environment, identity"),
+        ({"only": ("links",), "skip": ("links",)}, "no gate is left"),
+    ],
+)
+def test_a_gate_that_nobody_has_is_named(asked: dict[str, tuple[str, ...]], said: str) -> None:
+    with pytest.raises(UnknownGate, match=said):
+        left_out(load_gates(), **asked)
+
+
+def test_a_longer_load_has_a_longer_limit_and_other_gates_stay() -> None:
+    before = {gate.id: gate for gate in load_gates()}
+    after = {name: lasting(gate, 40.0) for name, gate in before.items()}
+    changed = [name for name in before if before[name].amounts != after[name].amounts]
+    assert changed == ["sustained"]
+    quick, full = (after["sustained"].amounts[effort] for effort in ("quick", "full"))
+    assert (quick["seconds"], quick["limit_s"]) == (40.0, 330.0)
+    assert (full["seconds"], full["limit_s"]) == (40.0, 1800.0)

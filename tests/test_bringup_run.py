@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -226,3 +227,23 @@ def test_ctrl_c_leaves_a_valid_partial_result_and_no_process(tmp_path):
     assert (tmp_path / "report.html").exists()
     alive = [pid for pid in below if Path(f"/proc/{pid}").exists()]
     assert not alive, f"processes {alive} outlived the run"
+
+
+def test_a_run_without_all_gates_is_partial_and_no_pass():
+    gates = (gate("one", "good"), gate("two", "good", "one"), gate("three", "good"))
+    made = run(*gates, only=("two",))
+    assert [each.id for each in made.results] == ["one/fine", "two/fine", "three/left-out"]
+    assert made.verdict is Verdict.INCONCLUSIVE
+    assert "three/left-out: this run is partial: --only two leaves it out" in made.summary_line()
+    made = run(*gates, skip=("one",))
+    assert by_area(made)["one"].verdict is Verdict.INCONCLUSIVE
+    assert by_area(made)["two"].verdict is Verdict.PASS, "it needs no device of the gate"
+    assert made.exit_code == 3
+
+
+def test_without_the_gate_that_opens_devices_none_that_needs_one_runs():
+    opener = dataclasses.replace(gate("one", "good"), opens_devices=True)
+    made = run(opener, gate("two", "good", "one"), gate("three", "good"), skip=("one",))
+    found = by_area(made)
+    assert found["two"].reason == "not run, because the gate one was left out"
+    assert found["three"].verdict is Verdict.PASS

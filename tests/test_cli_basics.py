@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -17,7 +18,9 @@ import pytest
 from portagpu import cli
 from portagpu._version import __version__
 from portagpu.cli import _common, _errors
+from portagpu.distributions import install
 from portagpu.errors import BackendNotFound, MissingDependency, OutputError, TargetNotFound
+from portagpu.results import read_json
 from portagpu.torchbuild import TorchBuild
 
 if TYPE_CHECKING:
@@ -186,12 +189,13 @@ def test_a_verb_returns_its_exit_code(
     assert cli.main(["try"]) == code
 
 
-def test_a_closed_pipe_is_quiet() -> None:
+def closed_pipe(*words: str, **streams: int) -> subprocess.CompletedProcess[str]:
+    """A verb whose standard output nobody reads, as that of ``| head`` when it has enough."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as closed:
-        done = subprocess.run(
-            [sys.executable, "-m", "portagpu", "info"],
+        return subprocess.run(
+            [sys.executable, "-m", "portagpu", *words],
             env=ENVIRONMENT,
             stdout=closed,
             stderr=subprocess.PIPE,
@@ -199,7 +203,21 @@ def test_a_closed_pipe_is_quiet() -> None:
             timeout=60,
             check=False,
         )
-    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("words", [("info",), ("bringup", "--list"), ("info", "--json", "-")])
+def test_a_closed_pipe_is_quiet_and_changes_no_exit_code(words: tuple[str, ...]) -> None:
+    done = closed_pipe(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_closed_pipe_stops_no_run_and_changes_no_verdict(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = closed_pipe("bringup", "--only", "environment", "--out", str(out))
+    run = read_json(out / "result.json")
+    assert not run.info.interrupted
+    assert done.returncode == run.exit_code
+    assert (out / "report.html").exists()
 
 
 @pytest.mark.parametrize(
@@ -279,7 +297,7 @@ def test_info_works_without_torch_and_says_how_to_install_it(tmp_path: Path) -> 
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "Torch\n  not installed\n" in done.stdout
-    assert "torch is not installed: pip install 'portagpu[torch]'" in done.stdout
+    assert "torch is not installed: pip install '.[torch]' (in the folder of" in done.stdout
 
 
 def test_json_to_standard_output_is_json_alone() -> None:
@@ -306,10 +324,69 @@ def test_text_in_a_pipe_is_plain() -> None:
     assert "\x1b" not in _run("info").stdout
 
 
+def test_forced_colour_is_in_a_pipe_too_and_moves_no_cursor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    written = io.StringIO()
+    console = _common.terminal(written)
+    assert console is not None
+    console.print("words", style="cyan")
+    assert written.getvalue() == "\x1b[36mwords\x1b[0m\n"
+    assert _common.screen(written) is None, "a cursor that is moved leaves its commands in a log"
+
+
+INTERRUPTED = {
+    "info": ("portagpu.info.collect", ()),
+    "record": ("portagpu.inventory.record.record", ("folder",)),
+    "bringup": ("portagpu.bringup.checks.environment.read_host", ()),
+    "conform": ("portagpu.suite.conform", ()),
+    "bench": ("portagpu.bench.run", ()),
+    "compile": ("portagpu.compile.compile_all", ("--all",)),
+    "occupancy": (
+        "portagpu.sizing.occupancy",
+        ("--arch", "sm_90", "--threads", "64", "--regs", "32"),
+    ),
+    "targets": ("portagpu.target.load_targets", ()),
+    "report": ("portagpu.results.read_json", ("result.json",)),
+}
+"""Verb: what is at work when Ctrl-C is pressed, and the words that get it there."""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_every_verb_says_that_it_was_interrupted(
+    verb: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("torch")
+
+    def pressed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    place, words = INTERRUPTED[verb]
+    monkeypatch.setattr(place, pressed)
+    code = cli.main([verb, *words])
+    said = capfd.readouterr()
+    assert code == 130
+    told = [line for line in (said.out + said.err).splitlines() if "interrupted" in line]
+    assert told[-1] in ("portagpu: interrupted", (said.out + said.err).splitlines()[-1])
+
+
 @pytest.mark.parametrize(
     ("variables", "colour"),
-    [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
-    ids=["terminal", "NO_COLOR", "dumb"],
+    [
+        ({}, True),
+        ({"NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ],
+    ids=["terminal", "NO_COLOR", "dumb", "both"],
 )
 def test_colour_needs_a_terminal_that_wants_it(variables: dict[str, str], colour: bool) -> None:
     leader, follower = pty.openpty()
@@ -343,7 +420,7 @@ def test_human_text_gives_way_to_json() -> None:
 @pytest.mark.parametrize(
     ("build", "said"),
     [
-        (None, "portagpu conform needs torch: pip install 'portagpu[torch]'"),
+        (None, f"portagpu conform needs torch: {install('torch')}"),
         (TorchBuild("/x", problem="cannot read /x/version.py"), "cannot read /x/version.py"),
     ],
     ids=["missing", "broken"],

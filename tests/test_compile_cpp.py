@@ -21,6 +21,7 @@ from portagpu.cli import main
 from portagpu.compile import cpp_jobs, triton_jobs
 from portagpu.compile.run import compile_all, plan_for
 from portagpu.compile.toolchain import MachineCode, Toolchain, toolchain_of
+from portagpu.distributions import install
 from portagpu.errors import MissingDependency, Unsupported
 from portagpu.kernels.cache import Cache
 from portagpu.kernels.catalogue import VARIANTS
@@ -119,12 +120,12 @@ def test_missing_triton_is_said_once_and_the_others_are_built(
     asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing() -> Compiler:
-        raise MissingDependency("Triton is not installed: pip install 'portagpu[compile]'")
+        raise MissingDependency(f"Triton is not installed: {install('compile')}")
 
     monkeypatch.setattr(triton_jobs, "find_compiler", missing)
     triton, *others = compiled(["gfx942"])
     assert (triton.id, triton.verdict) == ("kernels/triton", Verdict.INCONCLUSIVE)
-    assert "pip install 'portagpu[compile]'" in triton.reason
+    assert install("compile") in triton.reason
     assert Counter(each.verdict for each in others) == {Verdict.PASS: len(IDS)}
 
 
@@ -174,7 +175,7 @@ def test_missing_readers_are_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "msgpack", None)
     monkeypatch.setitem(sys.modules, "elftools.elf.elffile", None)
     found = cpp_jobs.survey("rocm", ["gfx942"])
-    assert "pip install 'portagpu[compile]'" in found["gfx942"]
+    assert install("compile") in found["gfx942"]
 
 
 def test_what_is_known_of_the_real_compilers_is_known_without_compiling() -> None:

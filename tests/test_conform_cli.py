@@ -270,3 +270,26 @@ def test_installed_wheel_has_the_suite(
     place, count = child("-c", script, path=[portagpu_installed]).ok().split()
     assert place.startswith(str(portagpu_installed)), f"another portagpu was listed: {place}"
     assert int(count) == len(suite.list_cases()), "the wheel has other cases than the checkout"
+
+
+def test_the_first_failure_ends_the_run_and_verbose_tells_every_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the suite asks after each result, it is told; its own test has the rest."""
+    told: list[str] = []
+
+    def fake(backend: object, target: object, selection: object, **callbacks: Any) -> None:
+        for each in (PASSED, FAILED):
+            callbacks["on_result"](each)
+            told.append(callbacks["ended"]())
+
+    monkeypatch.setattr("portagpu.cli.conform.require_torch", lambda verb: None)
+    monkeypatch.setattr(suite, "conform", fake)
+    assert cli.main(["conform", "-x", "-v"]) == 1
+    assert told == ["", f"not begun, because {FAILED.id} failed (-x)"]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:2]] == ["PASS", "FAIL"]
+    assert lines[1].endswith(f"{FAILED.id}: {FAILED.reason}")
+    told.clear()
+    cli.main(["conform"])
+    assert told == ["", ""]

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from portagpu.bringup import load_gates
 from portagpu.host import VISIBILITY_VARIABLES
+from portagpu.results import Run
 from tests.host_trees import build, gfx942_node, pci_device, two_socket_x86
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -99,6 +101,7 @@ BROKEN = [
     ("cuda", "amd nvidia", True, "rocm", "is a cuda build and cannot use 1 AMD GPU"),
     ("rocm", "amd nvidia", True, "cuda", "is a rocm build and cannot use 1 NVIDIA GPU"),
 ]
+BLOCKED = {each.id for each in load_gates()} - {"environment"}
 broken = pytest.mark.parametrize(("kind", "vendors", "drivers", "backend", "words"), BROKEN)
 
 
@@ -113,13 +116,22 @@ def test_info_says_in_one_line_why_a_gpu_cannot_be_used(
 
 
 @broken
-def test_a_bringup_that_asks_for_it_judges_nothing(machine, kind, vendors, drivers, backend, words):
-    ended = machine(["bringup", "--backend", backend], kind, vendors, drivers=drivers)
-    assert ended.returncode == 3, f"exit code {ended.returncode}: {ended.stderr}"
-    assert ended.stdout == "", "a run was begun"
-    (line,) = ended.stderr.splitlines()
-    assert line.startswith(f"portagpu: the backend {backend!r} cannot be used"), line
-    assert words in line, line
+def test_a_bringup_that_asks_for_it_judges_files_alone_and_says_why(
+    machine, kind, vendors, drivers, backend, words
+):
+    ended = machine(
+        ["bringup", "--backend", backend, "--json", "-"], kind, vendors, drivers=drivers
+    )
+    assert ended.returncode == 1, f"exit code {ended.returncode}: {ended.stderr}"
+    run = Run.from_json(json.loads(ended.stdout))
+    assert (
+        f"FAIL: environment/backend: the backend {backend!r} cannot be used" in run.summary_line()
+    )
+    assert words in run.summary_line()
+    assert {each.area for each in run.results if each.id.endswith("/blocked")} == BLOCKED
+    assert not [each.id for each in run.results if each.evidence], "no device was opened"
+    (count,) = (each for each in run.results if each.id == "identity/count")
+    assert count.value, "no GPU is counted by the kernel's files"
 
 
 @pytest.mark.parametrize("kind", ["cuda", "rocm"])
@@ -161,12 +173,12 @@ def test_a_mask_that_hides_every_gpu_is_one_line_everywhere(machine, name):
 
 
 @pytest.mark.parametrize("name", ["ten thousand times one", "negative"])
-@pytest.mark.parametrize(("words", "body", "code"), [(["bringup"], CLI, 3), ([], OPEN, 1)])
-def test_a_machine_whose_gpus_are_hidden_does_not_fall_back(machine, name, words, body, code):
-    ended = machine(words, "cuda", "nvidia", body=body, CUDA_VISIBLE_DEVICES=MASKS[name])
-    assert ended.returncode == code, f"exit code {ended.returncode}: {ended.stderr}"
-    assert ended.stdout == "", "the CPU was used instead"
-    (line,) = ended.stderr.splitlines()
+@pytest.mark.parametrize("body", [CLI, OPEN])
+def test_a_machine_whose_gpus_are_hidden_does_not_fall_back(machine, name, body):
+    ended = machine(["bringup"], "cuda", "nvidia", body=body, CUDA_VISIBLE_DEVICES=MASKS[name])
+    assert ended.returncode == 1, f"exit code {ended.returncode}: {ended.stderr}"
+    (line,) = ended.stderr.splitlines() if body == OPEN else ended.stdout.splitlines()[-1:]
+    assert body == OPEN or line.startswith("FAIL: environment/"), line
     assert "hides every GPU: " in line, line
     assert len(line) < 1000, f"{len(line)} characters are no clear line"
 

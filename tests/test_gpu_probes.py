@@ -9,6 +9,7 @@ import textwrap
 import pytest
 
 import portagpu_torch_gpu.plugin as shared
+from portagpu.distributions import install
 from portagpu.host.tree import Tree
 from portagpu.inventory import Findings, Part, Pcie, Reading
 from portagpu.inventory import asked as asking
@@ -531,7 +532,7 @@ def test_a_package_that_is_not_installed_says_what_to_install(stand_in, tmp_path
     for name in ("pynvml", "amdsmi", "pyrsmi"):
         stand_in(name, f"raise ModuleNotFoundError('no', name={name!r})")
     (nvml,) = CudaPlugin(here(tmp_path / "n", "cuda")).probe().problems
-    assert nvml.endswith("pynvml is not installed: pip install 'portagpu[cuda]'")
+    assert nvml.endswith(f"pynvml is not installed: {install('cuda')}")
     (smi,) = RocmPlugin(here(tmp_path / "a", "rocm")).probe().problems
     assert "amdsmi is not installed: install the one of your ROCm" in smi
-    assert smi.endswith("pyrsmi is not installed: pip install 'portagpu[rocm]'")
+    assert smi.endswith(f"pyrsmi is not installed: {install('rocm')}")

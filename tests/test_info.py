@@ -14,6 +14,7 @@ import pytest
 import portagpu.info
 from portagpu.cli._infotext import sections
 from portagpu.contract import Status
+from portagpu.distributions import install
 from portagpu.errors import TargetError
 from portagpu.host import read_host
 from portagpu.host.settings import Settings
@@ -164,7 +165,7 @@ def test_a_wrong_target_file_is_a_remark(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"build": None}, "pip install 'portagpu[torch]'"),
+        ({"build": None}, install("torch")),
         ({"build": TorchBuild("/x", problem="cannot read /x/version.py")}, "cannot read"),
         ({"backends": 0}, "install portagpu with pip"),
         ({"visible": {"HSA_OVERRIDE_GFX_VERSION": "11.0.0"}}, "HSA_OVERRIDE_GFX_VERSION=11.0.0"),

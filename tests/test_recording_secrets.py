@@ -250,7 +250,6 @@ def printed() -> list[Output]:
         Output(("amd-smi", "static", "--json"), amd_json()),
         Output(("amd-smi", "list"), amd_text()),
         Output(("rocminfo",), f"{ROCMINFO}{lines_of(ANYWHERE)}\n"),
-        Output(("dmesg",), kernel_log()),
         # a tool that no reader knows: nothing of it is kept but that it was there
         Output(("third-tool",), lines_of(EVERY)),
         *(Output(("smi", f"--at={text}"), link) for _, text, _ in ANYWHERE),
@@ -355,6 +354,9 @@ class Planted(Live):
 
     def probed(self) -> tuple[Findings, ...]:
         return self.asked
+
+    def log_output(self) -> Output:
+        return Output(("dmesg",), kernel_log())
 
 
 def written(folder: Path) -> Iterator[tuple[str, str]]:

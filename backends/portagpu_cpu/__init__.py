@@ -26,13 +26,14 @@ class CpuPlugin(Plugin):
 
     def status(self) -> Status:
         """Usable where torch is installed; never automatic, because any torch runs on a CPU."""
+        from portagpu.distributions import install
         from portagpu.torchbuild import torch_build
 
         build = torch_build()
         if build is None:
             return Status(
                 False,
-                "torch is not installed: pip install 'portagpu[torch]', or your vendor's wheel",
+                f"torch is not installed: {install('torch')}, or your vendor's wheel",
             )
         return Status(True, f"torch {build.version} runs on the CPU")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from portagpu.distributions import install
 from portagpu.inventory import Findings, Memory, Part, Pcie, Reading, State
 from portagpu.inventory.document import to_document
 from portagpu.inventory.library import Library, known, number, one_line, opened, text, whole
@@ -43,7 +44,7 @@ def probe(only: str | None = None) -> dict[str, Any]:
 
     A module, library, driver or GPU that does not answer is a problem.
     """
-    module, problem = opened("pynvml", "nvmlInit", "pip install 'portagpu[cuda]'")
+    module, problem = opened("pynvml", "nvmlInit", install("cuda"))
     if problem:
         problems = (f"NVML does not answer: its Python module pynvml {problem}",)
         return to_document(Findings(kind="nvml", problems=problems))

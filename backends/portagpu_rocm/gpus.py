@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from typing import Any, Final
 
+from portagpu.distributions import install
 from portagpu.inventory import Findings, Memory, Pcie, Reading, State
 from portagpu.inventory.document import to_document
 from portagpu.inventory.library import Library, known, number, one_line, opened, text, whole
@@ -35,7 +36,7 @@ def probe(only: str | None = None) -> dict[str, Any]:
         return to_document(_amdsmi(amdsmi, only))
     # pyrsmi tries amdsmi again and survives only its absence, not its failure
     sys.modules["amdsmi"] = None  # type: ignore[assignment]
-    remedy = "pip install 'portagpu[rocm]'"
+    remedy = install("rocm")
     pyrsmi, second = opened("pyrsmi.rocml", "smi_initialize", remedy)
     if second:
         problem = f"AMD SMI does not answer: amdsmi {first}; pyrsmi {second}"

@@ -54,6 +54,10 @@ class Context:
     """Whose files and devices are read: this machine, or a recording of another."""
     origins: Sequence[Origin] = ()
     """The recordings that are replayed; empty where the machine itself is judged."""
+    unusable: str = ""
+    """Why no backend can be used, where none can."""
+    from_files: bool = False
+    """Whether no device is opened: what files and the vendors' libraries say is judged alone."""
     shared: bool = False
     """Whether all ranks of the machine share one device."""
     devices: list[Device] = field(default_factory=list)
@@ -102,12 +106,11 @@ class Context:
         """A result of this gate; ``name`` is completed to the id "gate/name".
 
         What was judged or measured has the evidence "executed", or "recorded" with the recordings
-        in ``extra``; what was not has none.
+        in ``extra``; what was not has none, and neither has what was judged without a device.
         """
         if verdict not in _UNJUDGED:
-            fields.setdefault(
-                "evidence", (Evidence.RECORDED if self.origins else Evidence.EXECUTED,)
-            )
+            live = () if self.from_files else (Evidence.EXECUTED,)
+            fields.setdefault("evidence", (Evidence.RECORDED,) if self.origins else live)
             if self.origins:
                 of = [each.to_json() for each in self.origins]
                 fields["extra"] = {**fields.get("extra", {}), "recordings": of}

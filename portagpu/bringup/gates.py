@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,7 @@ from portagpu.errors import PortagpuError
 from portagpu.paths import matrix_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from portagpu.bringup.context import Context
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "portagpu.gates/1"
 EFFORTS: Final = ("quick", "full")
-_OPTIONAL: Final = ("replay",)
+_NAMED: Final = ("replay",)
+_OPTIONAL: Final = (*_NAMED, "opens_devices")
 _KEYS: Final = {"id": str, "title": str, "spec": str, "check": str, "needs": list}
 
 
@@ -34,6 +36,7 @@ class Gate:
     for each effort, ``limit_s`` (the gate's time limit in seconds), where it goes by devices
     ``device_s`` (how much longer it is for each one after the first), and what its check reads.
     ``replay`` names the function that judges a recording, None where only a machine can be judged.
+    ``opens_devices`` says that later gates test the devices that this one has opened.
     """
 
     id: str
@@ -43,6 +46,7 @@ class Gate:
     needs: tuple[str, ...]
     amounts: Mapping[str, Mapping[str, Any]]
     replay: str | None = None
+    opens_devices: bool = False
 
     def load(self, *, replay: bool = False) -> Callable[[Context], Iterator[Result]] | None:
         """The gate's check, or with ``replay`` what it has for recordings."""
@@ -89,7 +93,10 @@ def _gate(entry: Mapping[str, Any], where: str, earlier: list[str]) -> Gate:
         raise PortagpuError(f"{where}.{unknown[0]} is not a key of a gate")
     if not re.fullmatch(r"[a-z][a-z0-9-]*", entry["id"]) or entry["id"] in earlier:
         raise PortagpuError(f"{where}.id {entry['id']!r} must be new, in lower case and hyphens")
-    for key in ("check", *_OPTIONAL):
+    opens = entry.get("opens_devices", False)
+    if not isinstance(opens, bool):
+        raise PortagpuError(f"{where}.opens_devices must be true or false")
+    for key in ("check", *_NAMED):
         named = entry.get(key, entry["check"])
         if not isinstance(named, str) or not re.fullmatch(r"[\w.]+:\w+", named):
             raise PortagpuError(f"{where}.{key} must be 'module:function', not {named!r}")
@@ -110,4 +117,53 @@ def _gate(entry: Mapping[str, Any], where: str, earlier: list[str]) -> Gate:
         needs=tuple(entry["needs"]),
         amounts={effort: dict(entry[effort]) for effort in EFFORTS},
         replay=entry.get("replay"),
+        opens_devices=opens,
     )
+
+
+class UnknownGate(PortagpuError, LookupError):
+    """No gate has that id; the message offers the closest."""
+
+
+def left_out(
+    gates: Sequence[Gate], only: Sequence[str] = (), skip: Sequence[str] = ()
+) -> dict[str, str]:
+    """The gates that are not asked for, each with the reason; raises UnknownGate.
+
+    With ``only`` the gates that those need are asked for too, but for those in ``skip``.
+    """
+    known = {gate.id: gate for gate in gates}
+    for name in (*only, *skip):
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"gates are {', '.join(known)}"
+            raise UnknownGate(f"there is no gate {name!r}: {hint}")
+    wanted: set[str] = set()
+    pending = list(only or known)
+    while pending:
+        name = pending.pop()
+        if name not in skip and name not in wanted:
+            wanted.add(name)
+            pending.extend(known[name].needs)
+    if not wanted:
+        raise UnknownGate("no gate is left to run")
+    asked = f"--only {' --only '.join(only)} leaves it out"
+    return {
+        name: "--skip leaves it out" if name in skip else asked
+        for name in known
+        if name not in wanted
+    }
+
+
+def lasting(gate: Gate, seconds: float) -> Gate:
+    """The gate with a load of that many seconds, where it has one; its limit grows by as much."""
+    amounts = {
+        effort: dict(has)
+        | (
+            {"seconds": seconds, "limit_s": has["limit_s"] + max(0.0, seconds - has["seconds"])}
+            if "seconds" in has
+            else {}
+        )
+        for effort, has in gate.amounts.items()
+    }
+    return replace(gate, amounts=amounts)

@@ -8,8 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from portagpu.bringup.context import Context
-from portagpu.bringup.gates import Gate, load_gates
+from portagpu.bringup.gates import Gate, lasting, left_out, load_gates
 from portagpu.contents import check_installation
+from portagpu.errors import BackendNotFound, MissingDependency, UnknownBackend
 from portagpu.inventory.sources import Live
 from portagpu.registry import plugin, resolve
 from portagpu.results import Result, Run, Verdict, new_run, verdict_of
@@ -17,9 +18,10 @@ from portagpu.target import load_target
 from portagpu.world import Ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from portagpu.inventory.recording import Recording
+    from portagpu.inventory.sources import Machine
     from portagpu.target import Target
 
 _FAILED: Final = frozenset({Verdict.FAIL, Verdict.ERROR})
@@ -31,9 +33,12 @@ class Options:
 
     ``effort`` is "quick" or "full"; ``target`` the id that the machine has to be; ``backend`` a
     backend's name, by default the one that ``portagpu.backend()`` chooses; ``expect_devices`` the
-    number of devices that have to be there. With ``replay`` a recording is judged in the place of
-    this machine, by the gates that can judge one, and nothing runs: no backend and no torch is
-    needed.
+    number of devices that have to be there. Without a torch and a backend that can be used, and
+    where a gate is blocked, the gates that can judge files do; nothing of that is a PASS of the
+    run. ``only`` names gates, which run with those they need, and ``skip`` gates that do not; those
+    left out are INCONCLUSIVE. ``duration_s`` is how long the sustained load takes, by default what
+    the checklist states. With ``replay`` a recording is judged in the place of this machine, by the
+    same gates.
     """
 
     effort: str = "quick"
@@ -41,6 +46,9 @@ class Options:
     target: str | None = None
     expect_devices: int | None = None
     strict: bool = False
+    only: Sequence[str] = ()
+    skip: Sequence[str] = ()
+    duration_s: float | None = None
     command: Sequence[str] = ()
     replay: Recording | None = None
 
@@ -70,16 +78,19 @@ def bringup(
     """Run every gate on this machine, or over the recording, and return the run, finished.
 
     On Ctrl-C the run that is returned is marked as interrupted: it holds every result so far, and
-    INCONCLUSIVE ones for the gates that did not finish. Raises TargetNotFound, BackendNotFound or
-    MissingDependency before anything ran.
+    INCONCLUSIVE ones for the gates that did not finish. Raises TargetNotFound or UnknownBackend
+    before anything ran.
     """
     check_installation()
     progress = progress or Progress()
     gates = load_gates() if gates is None else gates
+    if options.duration_s is not None:
+        gates = [lasting(gate, options.duration_s) for gate in gates]
+    absent = left_out(gates, options.only, options.skip)
     wanted = load_target(options.target) if options.target is not None else None
     machine = options.replay or Live()
     origins = machine.origins()
-    name = None if origins else resolve(options.backend)
+    name, unusable = (None, "") if origins else _usable(options.backend, machine)
     run = new_run(
         options.command,
         target=options.target,
@@ -101,13 +112,15 @@ def bringup(
             expect_devices=options.expect_devices,
             machine=machine,
             origins=origins,
+            unusable=unusable,
+            from_files=name is None,
             shared=name is not None and plugin(name).shared,
         )
         interrupted = False
         pending = list(gates)
         try:
             progress.begin(run, gates)
-            _run_gates(pending, context, run, progress)
+            _run_gates(pending, context, run, progress, absent)
         except KeyboardInterrupt:
             interrupted = True
             _close_interrupted(pending, context, run)
@@ -116,8 +129,31 @@ def bringup(
     return run.finish(interrupted=interrupted)
 
 
-def _run_gates(pending: list[Gate], context: Context, run: Run, progress: Progress) -> None:
-    """Run the gates, taking each from ``pending`` when its results are in the run."""
+def _usable(wanted: str | None, machine: Machine) -> tuple[str | None, str]:
+    """(the backend to test, ""), or (None, why none can be); raises UnknownBackend."""
+    try:
+        name = resolve(wanted)
+    except UnknownBackend:
+        raise
+    except (BackendNotFound, MissingDependency) as error:
+        return None, str(error)
+    build = machine.torch()
+    if build is None or build.problem is not None:
+        return None, "torch is not installed" if build is None else str(build.problem)
+    return name, ""
+
+
+def _run_gates(
+    pending: list[Gate],
+    context: Context,
+    run: Run,
+    progress: Progress,
+    absent: Mapping[str, str],
+) -> None:
+    """Run the gates, taking each from ``pending`` when its results are in the run.
+
+    ``absent`` are those that are left out, with the reason.
+    """
     unusable: dict[str, str] = {}
     while pending:
         gate = pending[0]
@@ -127,11 +163,14 @@ def _run_gates(pending: list[Gate], context: Context, run: Run, progress: Progre
         progress.gate_begins(gate)
         needs = () if context.origins else gate.needs
         blocker = next((need for need in needs if need in unusable), None)
-        source = _blocked(context, unusable[blocker], run) if blocker else _checked(context, run)
-        found = list(source)
+        if gate.id in absent:
+            reason = f"this run is partial: {absent[gate.id]}"
+            found = [run.add(context.result("left-out", Verdict.INCONCLUSIVE, reason))]
+        else:
+            found = list(_unblocked(context, unusable.get(blocker or ""), run))
         if blocker is not None:
             unusable[gate.id] = unusable[blocker]
-        elif verdict_of(found) in _FAILED:
+        elif verdict_of(found) in _FAILED or (gate.id in absent and gate.opens_devices):
             unusable[gate.id] = gate.id
         _describe(run, context)
         duration_s = time.monotonic() - context.started_s
@@ -141,13 +180,23 @@ def _run_gates(pending: list[Gate], context: Context, run: Run, progress: Progre
         progress.gate_ends(gate, found, duration_s)
 
 
+def _unblocked(context: Context, failed_gate: str | None, run: Run) -> Iterator[Result]:
+    """Add what the gate finds; of one that is blocked, what can be judged without a device."""
+    if failed_gate is not None or (context.unusable and context.gate.needs):
+        yield _blocked(context, failed_gate, run)
+        if context.gate.replay is None:
+            return
+        context.from_files = True
+    yield from _checked(context, run)
+
+
 def _checked(context: Context, run: Run) -> Iterator[Result]:
     """Add the results of the gate's check; one that breaks, or finds nothing, is a result too."""
     count = 0
     try:
-        check = context.gate.load(replay=bool(context.origins))
+        check = context.gate.load(replay=context.from_files)
         if check is None:
-            reason = "a recording cannot run this"
+            reason = "a recording cannot run this" if context.origins else "no device is opened"
             yield run.add(context.result("replay", Verdict.INCONCLUSIVE, reason))
             return
         for result in check(context):
@@ -163,16 +212,20 @@ def _checked(context: Context, run: Run) -> Iterator[Result]:
         yield run.add(context.result("check", Verdict.INCONCLUSIVE, reason))
 
 
-def _blocked(context: Context, failed_gate: str, run: Run) -> Iterator[Result]:
-    """Add the one result of a gate that is not run, naming the result that failed."""
+def _blocked(context: Context, failed_gate: str | None, run: Run) -> Result:
+    """Add the result of a gate that tests no device, naming the result that failed."""
     cause = next(
         (entry for entry in run.results if entry.area == failed_gate and entry.failed), None
     )
-    yield run.add(
+    failed = "failed" if cause is not None else "was left out"
+    why = f"the gate {failed_gate} {failed}" if failed_gate else context.unusable
+    files_too = context.gate.replay is not None
+    reason = f"judged by files alone, because {why}" if files_too else f"not run, because {why}"
+    return run.add(
         context.result(
             "blocked",
             Verdict.INCONCLUSIVE,
-            f"not run, because the gate {failed_gate} failed",
+            reason,
             blocked_by=cause.id if cause is not None else failed_gate,
         )
     )

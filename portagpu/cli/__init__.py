@@ -6,9 +6,10 @@ import contextlib
 import io
 import os
 import signal
+import stat
 import sys
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from portagpu._version import __version__
 
@@ -40,6 +41,14 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.occupancy:occupancy",
         "Show what of a unit a kernel fills, what limits it, and what one step more needs.",
     ),
+    "targets": (
+        "portagpu.cli.targets:targets",
+        "List the targets, or show what is known of one and by which sources.",
+    ),
+    "report": (
+        "portagpu.cli.report:report",
+        "Write the HTML report of result documents again.",
+    ),
     "compile": (
         "portagpu.cli.compile:compile_kernels",
         "Build the portable kernels for any architecture and read their machine code.",
@@ -52,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; never raises and never shows a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     _open_standard_files()
+    sys.stdout, sys.stderr = _outliving(sys.stdout), _outliving(sys.stderr)
     _escape_what_cannot_be_said()
     try:
         if words == ["--version"]:
@@ -103,6 +113,38 @@ def _open_standard_files() -> None:
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
+
+
+class _Unread(io.FileIO):
+    """A pipe into which writing goes on when nobody reads it any more: ``| head``."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return len(data)
+
+
+def _outliving(stream: TextIO) -> TextIO:
+    """``stream``, which no longer ends the program where it is a pipe that is closed."""
+    try:
+        number = stream.fileno()
+        is_pipe = stat.S_ISFIFO(mode := os.fstat(number).st_mode) or stat.S_ISSOCK(mode)
+    except (OSError, ValueError):
+        return stream
+    if not (is_pipe and number in (1, 2) and isinstance(stream, io.TextIOWrapper)):
+        return stream
+    stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Unread(number, "w", closefd=False)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
 
 
 def _escape_what_cannot_be_said() -> None:

@@ -10,7 +10,7 @@ from portagpu.bringup import Progress
 from portagpu.errors import OutputError
 from portagpu.files import is_special, remove_file
 from portagpu.results import Run, Verdict, verdict_of
-from portagpu.wording import headline
+from portagpu.wording import found_in_words, headline, named, without_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,9 +82,13 @@ class Files:
         return written
 
 
-def view(console: Console | None, stream: IO[str], files: Files) -> Progress:
-    """A live checklist on a terminal, plain lines elsewhere."""
-    return Plain(stream, files) if console is None else Live(console, files)
+def view(
+    console: Console | None, stream: IO[str], files: Files, *, verbose: bool = False
+) -> Progress:
+    """A live checklist on a terminal, plain lines elsewhere and where every result is told."""
+    if console is None or verbose:
+        return Plain(stream, files, verbose=verbose)
+    return Live(console, files)
 
 
 def replayed(run: Run) -> list[str]:
@@ -99,7 +103,8 @@ def replayed(run: Run) -> list[str]:
 class Plain(Progress):
     """One line for each gate, when it ends."""
 
-    def __init__(self, stream: IO[str], files: Files) -> None:
+    def __init__(self, stream: IO[str], files: Files, *, verbose: bool = False) -> None:
+        self._verbose = verbose
         self._stream = stream
         self._files = files
 
@@ -114,6 +119,9 @@ class Plain(Progress):
         verdict = verdict_of(results)
         line = f"{verdict:<12} {gate.title:<{self._width}} {duration_s:6.1f} s  {headline(results)}"
         print(line, file=self._stream, flush=True)
+        for each in results if self._verbose and len(results) > 1 else ():
+            value = without_device(each) or found_in_words(each)
+            print(f"  {each.verdict:<12} {named([each])}: {value}", file=self._stream, flush=True)
         self._files.update(self._run)
 
 

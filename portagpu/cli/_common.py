@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -35,6 +36,20 @@ def json_option(function: _F) -> _F:
         help="Also write the result as JSON to FILE; '-' writes it to standard output instead of "
         "the text.",
     )(function)
+
+
+def effort_of(quick: bool, full: bool) -> str:
+    """ "quick" or "full"; raises UsageError where both are asked for."""
+    if quick and full:
+        raise click.UsageError("give one of --quick or --full")
+    return "full" if full else "quick"
+
+
+def finite(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+    """Refuse a NaN, which compares with nothing and so passes click's own ranges."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value:g} is no number of seconds")
+    return value
 
 
 def human_stream(json_to: str | None) -> TextIO:
@@ -94,7 +109,7 @@ def say(lines: Sequence[str], stream: IO[str]) -> None:
 
     Words of a device, a package or a folder's name reach no terminal as commands.
     """
-    columns = shutil.get_terminal_size().columns if terminal(stream) is not None else 0
+    columns = shutil.get_terminal_size().columns if screen(stream) is not None else 0
     for text in lines:
         line = text if text.isprintable() else _indent(text) + printable(text)
         indent = _indent(line) + "  "
@@ -120,25 +135,40 @@ def results_line(run: Run) -> str:
 
 
 def terminal(stream: IO[str] | None = None) -> Console | None:
-    """A rich console where ``stream`` is a terminal that moves its cursor, else None.
+    """A rich console where ``stream`` is a terminal, or FORCE_COLOR is set; else None.
 
-    rich itself leaves colours out where NO_COLOR is set.
+    ``is_interactive`` says whether its cursor can be moved. rich itself leaves colours out where
+    NO_COLOR is set.
     """
     stream = sys.stdout if stream is None else stream
-    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+    moves = stream.isatty() and os.environ.get("TERM") != "dumb"
+    if not moves and not os.environ.get("FORCE_COLOR"):
         return None
     from rich.console import Console
 
-    return Console(file=stream, highlight=False, markup=False, emoji=False)
+    return Console(
+        file=stream,
+        force_terminal=True,
+        force_interactive=moves,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def screen(stream: IO[str]) -> Console | None:
+    """A rich console whose cursor can be moved; None where text is only ever added."""
+    console = terminal(stream)
+    return console if console is not None and console.is_interactive else None
 
 
 def require_torch(verb: str) -> None:
     """Raise MissingDependency, saying what to install, where there is no usable torch."""
-    from portagpu.remarks import INSTALL_TORCH
+    from portagpu.remarks import install_torch
     from portagpu.torchbuild import torch_build
 
     build = torch_build()
     if build is None:
-        raise MissingDependency(f"portagpu {verb} needs torch: {INSTALL_TORCH}")
+        raise MissingDependency(f"portagpu {verb} needs torch: {install_torch()}")
     if build.problem is not None:
         raise MissingDependency(f"portagpu {verb} needs torch, and {build.problem}")

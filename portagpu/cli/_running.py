@@ -19,11 +19,12 @@ def check_device(backend: str | None, index: int) -> None:
     be used raises BackendNotFound, with the reason.
     """
     from portagpu import registry
+    from portagpu.sharing import shared_count
 
     name = registry.resolve(backend)
-    if registry.plugin(name).shared:
-        return
     count = registry.count(name)
+    if registry.plugin(name).shared:
+        count = max(count, shared_count())
     if index >= count:
         raise click.UsageError(
             f"the {name} backend has no device {index}: it sees {count}, numbered from 0"

@@ -11,13 +11,16 @@ import click
 from portagpu.cli._common import (
     STDOUT,
     begin_outputs,
+    effort_of,
     human_stream,
     json_option,
     require_torch,
     results_line,
     say,
+    screen,
     terminal,
 )
+from portagpu.cli._complete import complete_measure, complete_target
 
 if TYPE_CHECKING:
     from portagpu.bench import Device
@@ -25,7 +28,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[gemm|memory|transfer|launch|collectives|METRIC ...]")
+@click.argument(
+    "names",
+    nargs=-1,
+    metavar="[gemm|memory|transfer|launch|collectives|METRIC ...]",
+    shell_complete=complete_measure,
+)
 @click.option(
     "--backend", metavar="NAME", help="The backend to measure; by default this machine's."
 )
@@ -42,17 +50,12 @@ if TYPE_CHECKING:
     metavar="N",
     help="Ranks of collectives; by default one a device, or two where all share one.",
 )
-@click.option(
-    "--quick",
-    "effort",
-    flag_value="quick",
-    default="quick",
-    help="Seconds for everything; default.",
-)
-@click.option("--full", "effort", flag_value="full", help="More samples and sizes: minutes.")
+@click.option("--quick", is_flag=True, help="Seconds for everything; default.")
+@click.option("--full", is_flag=True, help="More samples and sizes: minutes.")
 @click.option(
     "--target",
     metavar="ID",
+    shell_complete=complete_target,
     help="The target to judge by; INCONCLUSIVE where this machine is another.",
 )
 @click.option("--junit", metavar="FILE", help="Also write the results as JUnit XML to FILE.")
@@ -63,7 +66,8 @@ def bench(
     backend: str | None,
     index: int,
     world: int | None,
-    effort: str,
+    quick: bool,
+    full: bool,
     target: str | None,
     junit: str | None,
     strict: bool,
@@ -75,9 +79,11 @@ def bench(
     expects. Exit code 0 for PASS, 1 for FAIL or ERROR, 3 where nothing was judged, 130 when
     interrupted.
     """
+    effort = effort_of(quick, full)
     require_torch("bench")
     from portagpu.bench.suite import UnknownMeasure, selected_areas
     from portagpu.cli._running import check_device
+    from portagpu.host import read_host
     from portagpu.junit import write_junit
     from portagpu.results import new_run
     from portagpu.target import load_target
@@ -88,11 +94,12 @@ def bench(
     try:
         selected_areas(names)
         check_device(backend, index)
+        busy = read_host().busy
         begin_outputs(run, json_to, junit)
         _measure(run, names, backend, index, world, effort, target, json_to)
     except UnknownMeasure as error:
         raise click.UsageError(str(error)) from error
-    _show(run, json_to)
+    _show(run, json_to, busy)
     if json_to == STDOUT:
         run.dump(sys.stdout)
     elif json_to is not None:
@@ -127,7 +134,7 @@ def _measure(
         )
 
     interrupted = False
-    with Progress(terminal(human_stream(json_to))) as progress, Ranks() as ranks:
+    with Progress(screen(human_stream(json_to))) as progress, Ranks() as ranks:
         try:
             suite.run(
                 names,
@@ -146,12 +153,19 @@ def _measure(
     run.finish(interrupted=interrupted)
 
 
-def _show(run: Run, json_to: str | None) -> None:
+def _show(run: Run, json_to: str | None, busy: str) -> None:
     from portagpu.cli._benchtext import notes, show_table
     from portagpu.wording import failures_text
 
     stream = human_stream(json_to)
     if run.results:
         show_table(run, terminal(stream), stream)
-    lines = ["", *notes(run), "", *failures_text(run.results), results_line(run)]
+    lines = [
+        "",
+        *notes(run),
+        *([busy] if busy else []),
+        "",
+        *failures_text(run.results),
+        results_line(run),
+    ]
     say([*lines, run.summary_line()], stream)

@@ -11,31 +11,36 @@ import click
 from portagpu.cli._common import (
     STDOUT,
     check_outputs,
+    effort_of,
+    finite,
     human_stream,
     json_option,
-    require_torch,
     say,
-    terminal,
+    screen,
+    write_json,
 )
+from portagpu.cli._complete import complete_gate, complete_target
 from portagpu.errors import BundleError
 from portagpu.wording import failures_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from portagpu.bringup import Gate
     from portagpu.cli._bringup_view import Files
     from portagpu.results import Run
 
 
 @click.command()
-@click.option(
-    "--quick",
-    "effort",
-    flag_value="quick",
-    default="quick",
-    help="Some 40 s when quiet; default.",
-)
-@click.option("--full", "effort", flag_value="full", help="All cases, more memory, longer load.")
+@click.option("--quick", is_flag=True, help="Some 40 s when quiet; default.")
+@click.option("--full", is_flag=True, help="All cases, more memory, longer load.")
 @click.option("--backend", metavar="NAME", help="The backend to test, instead of the default one.")
-@click.option("--target", metavar="ID", help="The target that this machine has to be.")
+@click.option(
+    "--target",
+    metavar="ID",
+    shell_complete=complete_target,
+    help="The target that this machine has to be.",
+)
 @click.option(
     "--expect-devices",
     type=click.IntRange(min=1),
@@ -48,6 +53,30 @@ if TYPE_CHECKING:
     metavar="PATH",
     help="Judge a recording instead of this machine; several of one machine are read together.",
 )
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="GATE",
+    shell_complete=complete_gate,
+    help="Run this gate and those it needs; may be given several times. The run is partial.",
+)
+@click.option(
+    "--skip",
+    multiple=True,
+    metavar="GATE",
+    shell_complete=complete_gate,
+    help="Leave this gate out; may be given several times. The run is partial.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Tell every result below its gate.")
+@click.option("--list", "list_only", is_flag=True, help="List the gates and run none.")
+@click.option(
+    "--duration",
+    "duration_s",
+    type=click.FloatRange(1, 86_400),
+    callback=finite,
+    metavar="SECONDS",
+    help="How long the sustained load takes, instead of 10 s, or 120 s with --full.",
+)
 @click.option("--strict", is_flag=True, help="Measures with nothing to judge by lower the verdict.")
 @click.option(
     "--out",
@@ -58,11 +87,17 @@ if TYPE_CHECKING:
 )
 @json_option
 def bringup(
-    effort: str,
+    quick: bool,
+    full: bool,
     backend: str | None,
     target: str | None,
     expect_devices: int | None,
     replay: tuple[str, ...],
+    only: tuple[str, ...],
+    skip: tuple[str, ...],
+    list_only: bool,
+    verbose: bool,
+    duration_s: float | None,
     strict: bool,
     out: Path | None,
     json_to: str | None,
@@ -72,13 +107,22 @@ def bringup(
     The exit code is 0 for PASS, 1 for FAIL or ERROR, 3 when something was not judged, 130 when
     interrupted. With --out, a valid result.json is there from the start and grows gate by gate.
 
-    With --replay nothing runs and no torch is needed: the gates that can judge a recording do, and
-    the others are INCONCLUSIVE, so that the exit code is 1 or 3.
+    Without a torch that can use this machine's devices, and with --replay, nothing runs: the gates
+    that can judge files do, and the others are INCONCLUSIVE, so that the exit code is 1 or 3.
     """
+    effort = effort_of(quick, full)
+    from portagpu.bringup.gates import UnknownGate, left_out, load_gates
+
+    gates = load_gates()
+    if list_only:
+        _list(gates, json_to)
+        return 0
+    try:
+        left_out(gates, only, skip)
+    except UnknownGate as error:
+        raise click.UsageError(str(error)) from error
     if replay and backend is not None:
         raise click.UsageError("--backend tests a machine; a recording has none to run")
-    if not replay:
-        require_torch("bringup")
     from portagpu.bringup import Options
     from portagpu.bringup import bringup as run_bringup
     from portagpu.cli._bringup_view import Files, view
@@ -91,6 +135,9 @@ def bringup(
         target=target,
         expect_devices=expect_devices,
         strict=strict,
+        only=only,
+        skip=skip,
+        duration_s=duration_s,
         command=["portagpu", *sys.argv[1:]],
         replay=Recording(*replay) if replay else None,
     )
@@ -99,11 +146,30 @@ def bringup(
     if target is not None:
         load_target(target)
     check_outputs(*files.json_files, *files.reports)
-    run = run_bringup(options, view(terminal(stream), stream, files))
+    run = run_bringup(options, view(screen(stream), stream, files, verbose=verbose))
     _finish(run, files, json_to, stream)
-    if effort == "full" and out is not None and not replay:
+    if effort == "full" and out is not None and not (replay or only or skip):
         say([bundle_line(run, effort, out)], stream)
     return run.exit_code
+
+
+def _list(gates: Sequence[Gate], json_to: str | None) -> None:
+    entries = [
+        {
+            "id": gate.id,
+            "title": gate.title,
+            "spec": gate.spec,
+            "needs": list(gate.needs),
+            "judges_recordings": gate.replay is not None,
+        }
+        for gate in gates
+    ]
+    write_json({"schema": "portagpu.gates/1", "gates": entries}, json_to)
+    if json_to == STDOUT:
+        return
+    for gate in gates:
+        click.echo(f"{gate.id:<13} {gate.spec}")
+        click.echo(f"{'':<13} needs {' and '.join(gate.needs) or 'nothing'}")
 
 
 def bundle_line(run: Run, effort: str, folder: Path) -> str:

@@ -15,8 +15,10 @@ from portagpu.cli._common import (
     json_option,
     results_line,
     say,
+    screen,
     terminal,
 )
+from portagpu.cli._complete import complete_arch, complete_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,9 +28,19 @@ if TYPE_CHECKING:
 
 
 @click.command("compile")
-@click.option("--target", metavar="ID", help="Build for the architecture of this target.")
 @click.option(
-    "--arch", "archs", multiple=True, metavar="NAME", help="Build for it (sm_90); may be repeated."
+    "--target",
+    metavar="ID",
+    shell_complete=complete_target,
+    help="Build for the architecture of this target.",
+)
+@click.option(
+    "--arch",
+    "archs",
+    multiple=True,
+    shell_complete=complete_arch,
+    metavar="NAME",
+    help="Build for it (sm_90); may be repeated.",
 )
 @click.option("--all", "everything", is_flag=True, help="Build for every architecture there is.")
 @click.option("--no-cache", is_flag=True, help="Build again what was built before.")
@@ -94,7 +106,7 @@ def _build(run: Run, targets: Sequence[object], cache: Cache, json_to: str | Non
         run.info = replace(run.info, versions={**run.info.versions, **_compilers(results)})
 
     interrupted = False
-    with Progress(terminal(human_stream(json_to))) as progress:
+    with Progress(screen(human_stream(json_to))) as progress:
         try:
             compile_all(
                 Plan(tuple(targets)),  # type: ignore[arg-type]

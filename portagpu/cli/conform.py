@@ -18,9 +18,10 @@ from portagpu.cli._common import (
     require_torch,
     results_line,
     say,
-    terminal,
+    screen,
     write_json,
 )
+from portagpu.cli._complete import complete_area, complete_target
 from portagpu.suite import TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -77,15 +78,21 @@ def _shard(
 @click.option(
     "--target",
     metavar="ID",
+    shell_complete=complete_target,
     help="The target to judge; INCONCLUSIVE where this machine is another.",
 )
 @click.option(
     "--only",
     multiple=True,
     metavar="AREA|ID",
+    shell_complete=complete_area,
     help="Run only this area, id, or id pattern with * and ?; may be given several times.",
 )
 @click.option("--list", "list_only", is_flag=True, help="List the cases and run none.")
+@click.option(
+    "-x", "--exitfirst", "stop", is_flag=True, help="Begin nothing after the first failure."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Tell every result as it comes.")
 @click.option("--smoke", is_flag=True, help="Run the short selection.")
 @click.option(
     "--last-failed",
@@ -122,6 +129,8 @@ def conform(
     target: str | None,
     only: tuple[str, ...],
     list_only: bool,
+    stop: bool,
+    verbose: bool,
     smoke: bool,
     failed_in: Path | None,
     shard: tuple[int, int] | None,
@@ -149,7 +158,7 @@ def conform(
         if target is not None:
             load_target(target)
         indices = _indices(backend, index)
-        session = _Session(json_to, strict, target)
+        session = _Session(json_to, strict, target, stop, verbose)
         return session.run(backend, target, selection, timeout_s, junit, indices)
     except SelectionError as error:
         raise click.UsageError(str(error)) from error
@@ -207,6 +216,8 @@ class _Session:
     json_to: str | None
     strict: bool
     target: str | None
+    stop: bool = False
+    verbose: bool = False
     results: list[Result] = field(default_factory=list)
     machines: list[Machine] = field(default_factory=list)
 
@@ -226,7 +237,7 @@ class _Session:
         run = self._new_run()
         begin_outputs(run, self.json_to, junit)
         interrupted = False
-        with Progress(terminal(human_stream(self.json_to))) as progress:
+        with Progress(screen(human_stream(self.json_to))) as progress:
             try:
                 run_suite(
                     backend,
@@ -234,7 +245,8 @@ class _Session:
                     selection,
                     index=indices,
                     timeout_s=timeout_s,
-                    on_result=self.results.append,
+                    on_result=self._take,
+                    ended=self._ended,
                     on_start=progress.show,
                     on_machine=self.machines.append,
                 )
@@ -250,6 +262,18 @@ class _Session:
         if junit is not None:
             write_junit(run, junit)
         return run.exit_code
+
+    def _take(self, result: Result) -> None:
+        self.results.append(result)
+        if self.verbose:
+            where = f" on {result.device}" if result.device else ""
+            why = f": {' '.join(result.reason.split())}" if result.reason else ""
+            line = f"{result.verdict:<13}{result.duration_s:6.1f} s  {result.id}{where}{why}"
+            print(line, file=human_stream(self.json_to), flush=True)
+
+    def _ended(self) -> str:
+        failed = next((each for each in self.results if each.failed), None) if self.stop else None
+        return f"not begun, because {failed.id} failed (-x)" if failed is not None else ""
 
     def _new_run(self) -> Run:
         from portagpu.results import new_run

@@ -15,6 +15,7 @@ from portagpu.cli._common import (
     terminal,
     write_json,
 )
+from portagpu.cli._complete import complete_arch
 
 if TYPE_CHECKING:
     from portagpu.report.charts import Chart
@@ -27,7 +28,13 @@ _CANNOT_LAUNCH: Final = 1
 
 
 @click.command()
-@click.option("--arch", required=True, metavar="NAME", help='The architecture: "sm_90", "gfx942".')
+@click.option(
+    "--arch",
+    required=True,
+    shell_complete=complete_arch,
+    metavar="NAME",
+    help='The architecture: "sm_90", "gfx942".',
+)
 @click.option("--threads", required=True, type=int, metavar="N", help="Threads a block.")
 @click.option(
     "--regs",

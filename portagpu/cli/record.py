@@ -23,6 +23,8 @@ from portagpu.errors import OutputError
 def record(folder: str, json_to: str | None) -> None:
     """Save what this machine shows of its devices into DIR, which must not exist yet.
 
+    DIR.tar.gz is one file with that folder in it.
+
     Names of hosts and users, processes, paths, secrets and serial numbers are taken out; UUIDs and
     PCI addresses of GPUs stay. Look it through before you send it to anybody.
     """

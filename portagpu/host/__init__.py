@@ -109,6 +109,14 @@ class Host:
         return max(1, min(known)) if known else None
 
     @property
+    def busy(self) -> str:
+        """That other work runs here, in one clause; empty where a CPU is free or none is known."""
+        load, cpus = self.sensors.load_average, self.usable_cpus
+        if load is None or not cpus or load[0] <= cpus:
+            return ""
+        return f"load {load[0]:.1f} on {cpus} CPUs: numbers are not comparable"
+
+    @property
     def usable_memory_bytes(self) -> int | None:
         """Memory that this process may use at most: the machine's, bounded by its control group."""
         bounds = (self.memory.total_bytes, self.limits.cgroup.memory_max_bytes)

@@ -29,7 +29,8 @@ from portagpu.inventory.document import to_document
 from portagpu.inventory.model import Findings, FormatError
 from portagpu.inventory.recording import FINDINGS, MANIFEST, OUTPUTS, SCHEMA, TREE
 from portagpu.inventory.sources import Live
-from portagpu.inventory.tools import outputs
+from portagpu.inventory.tools import Output, outputs
+from portagpu.inventory.unpacked import pack
 from portagpu.inventory.watched import Watched
 from portagpu.scratch import Scratch
 from portagpu.telemetry.formats import kernel_log, one_line
@@ -39,9 +40,8 @@ from portagpu.trust import destination
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from portagpu.inventory.tools import Output
-
-_LOG_COMMAND: Final = ("dmesg",)
+PACKED: Final = (".tar.gz", ".tgz")
+"""How the name of a recording ends that is one file."""
 _NOT_NAMING: Final = frozenset({"kernel", "path"})
 """A kernel's release is a version, and the paths of this process are in none of the files."""
 
@@ -63,11 +63,13 @@ def record(
 ) -> Saved:
     """Save this machine, or the one below ``root``, into ``folder``, which must not exist yet.
 
-    ``names`` are pairs of kind and text that are taken out of every text, by default what this
-    machine, its user and its secrets are called. The folder appears whole or not at all. Raises
-    OutputError where it cannot be written.
+    A ``folder`` that ends with one of ``PACKED`` is a file with that folder in it. ``names`` are
+    pairs of kind and text that are taken out of every text, by default what this machine, its user
+    and its secrets are called. The folder appears whole or not at all. Raises OutputError where it
+    cannot be written.
     """
     target = Path(folder)
+    packed = next((each for each in PACKED if target.name.endswith(each)), "")
     try:
         place = destination(target)
         there = place.exists()
@@ -83,28 +85,31 @@ def record(
     machine.topology()
     _complete(tree)
     asked = machine.commands(machine.findings())
-    printed = list(outputs([*asked, *([_LOG_COMMAND] if tree.is_live else [])]))
+    printed = list(outputs(asked))
     read = {each: found for each in printed if (found := _findings(each))}
+    log = machine.log_output()
+    logged = _logged(log) if log is not None else None
     cleaner = Anonymous(
         [pair for pair in known if pair[0] not in _NOT_NAMING],
         identities(machine.findings(), chain.from_iterable(read.values())),
         group_mounts(tree.files.get("proc/self/mountinfo", b"").decode(errors="surrogateescape")),
     )
-    problems = [each.problem for each in printed if each.problem and each.command != _LOG_COMMAND]
-    problems += [
-        _left_out(each)
-        for each in printed
-        if each not in read and not each.problem and each.command != _LOG_COMMAND
-    ]
+    problems = [each.problem for each in (*printed, *([log] if log else [])) if each.problem]
+    problems += [_left_out(each) for each in printed if each not in read and not each.problem]
     try:
         with Scratch("recording", place.parent) as made:
             here = made / "whole"
             here.mkdir()
             _save_tree(tree, here / TREE, cleaner)
-            _save_findings(machine.asked, here / FINDINGS, cleaner)
-            problems += _save_outputs(read, here / OUTPUTS, cleaner)
+            quiet = [logged] if logged is not None and not logged.events else []
+            _save_findings([*machine.asked, *quiet], here / FINDINGS, cleaner)
+            kept = [Output(log.command, _of_log(logged))] if log and logged else []
+            problems += _save_outputs([*read, *kept], here / OUTPUTS, cleaner)
             _save_manifest(machine, here, cleaner, known, problems)
             files = sum(1 for each in here.rglob("*") if each.is_file() and not each.is_symlink())
+            if packed:
+                pack(here, made / "packed", place.name.removesuffix(packed))
+                here = made / "packed"
             here.rename(place)
     except OSError as error:
         raise OutputError(f"{target}: it cannot be written: {error.strerror}") from error
@@ -175,9 +180,8 @@ def _left_out(output: Output) -> str:
 def _save_outputs(printed: Iterable[Output], folder: Path, cleaner: Anonymous) -> Iterator[str]:
     """Write the outputs, and say of which nobody can tell what is what in them."""
     for each in printed:
-        text = _of_log(each.text) if each.command == _LOG_COMMAND else each.text
         try:
-            clean = cleaner.text(text)
+            clean = cleaner.text(each.text)
         except (FormatError, RecursionError):  # JSON that breaks off, or is nested without end
             yield _left_out(each)
             continue
@@ -186,13 +190,19 @@ def _save_outputs(printed: Iterable[Output], folder: Path, cleaner: Anonymous) -
             _write(folder / f"{name}.txt", clean)
 
 
-def _of_log(text: str) -> str:
+def _logged(log: Output) -> Findings | None:
+    """The events of the log; without any, that it was read."""
+    if log.problem:
+        return None
+    found, private = kernel_log.parse(log.text).events, kernel_log.of_processes()
+    kept = tuple(event for event in found if event.code not in private)
+    return Findings(kind=kernel_log.KIND, events=kept)
+
+
+def _of_log(logged: Findings) -> str:
     """The lines about devices: a kernel's log holds much that is nobody's business."""
-    try:
-        found, private = kernel_log.parse(text).events, kernel_log.of_processes()
-        return "\n".join(event.line for event in found if event.code not in private)
-    except FormatError:
-        return ""
+    # a last line without an end is one that breaks off
+    return "".join(f"{event.line}\n" for event in logged.events)
 
 
 def _save_manifest(

@@ -14,9 +14,11 @@ from portagpu.inventory.infiniband import read_infiniband
 from portagpu.inventory.join import join
 from portagpu.inventory.kernel import kernel_findings
 from portagpu.inventory.kfd_links import kfd_links
+from portagpu.inventory.model import Findings
 from portagpu.inventory.names import name_findings, named
-from portagpu.inventory.tools import tool_findings
+from portagpu.inventory.tools import kernel_log_output, tool_findings
 from portagpu.inventory.topology import build
+from portagpu.telemetry.formats import kernel_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 
     from portagpu.contract import Status
     from portagpu.inventory.gpu import Inventory
-    from portagpu.inventory.model import Findings
     from portagpu.inventory.origin import Origin
+    from portagpu.inventory.tools import Output
     from portagpu.inventory.topology import Topology
     from portagpu.torchbuild import TorchBuild
 
@@ -58,6 +60,10 @@ class Machine(ABC):
     @abstractmethod
     def backends(self) -> Mapping[str, Status]:
         """The status of each backend there, by name."""
+
+    def log(self) -> Findings | None:
+        """What the kernel's log says beside ``findings``; None where it is not read for it."""
+        return None
 
     def origins(self) -> tuple[Origin, ...]:
         """The recordings that are read; empty for a machine that is asked itself."""
@@ -95,6 +101,18 @@ class Live(Machine):
 
         asked = tuple(probes().values()) if self.tree.is_live else ()
         return tuple(each for each in asked if each.readings or each.problems)
+
+    def log_output(self) -> Output | None:
+        """The kernel's log as it is printed, of this machine alone."""
+        return kernel_log_output() if self.tree.is_live else None
+
+    def log(self) -> Findings | None:
+        output = self.log_output()
+        if output is None or output.problem:
+            return None
+        found = kernel_log.parse(output.text)
+        # a container sees the log of its host, whose GPUs are not all its own
+        return Findings(kind=found.kind, events=found.events)
 
     def topology(self) -> Topology:
         found = self.findings()

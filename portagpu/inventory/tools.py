@@ -12,11 +12,21 @@ from typing import TYPE_CHECKING, Final
 from portagpu.children import NEUTRAL, program_environment
 from portagpu.inventory.model import Findings, FormatError
 from portagpu.telemetry.cleaning import text_of
-from portagpu.telemetry.formats import one_line
+from portagpu.telemetry.formats import kernel_log, one_line
 from portagpu.telemetry.reader import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+_LOG_COMMANDS: Final = (
+    # -q leaves out "-- No entries --", and -n bounds what a kernel that repeats itself wrote
+    (
+        *("journalctl", "--dmesg", "--no-hostname", "--no-pager", "--quiet"),
+        *("--output=short-iso", "--lines=100000"),
+    ),
+    ("dmesg",),
+)
+"""journalctl(1) of systemd; it keeps what the kernel's own ring has overwritten."""
 
 LIMIT_S: Final = 30.0
 """nvidia-smi without persistence mode initialises every GPU first, which takes seconds each."""
@@ -50,6 +60,18 @@ def tool_findings(commands: Iterable[Sequence[str]]) -> Iterator[Findings]:
             yield from read_text(output.text)
         except FormatError as error:
             yield Findings(kind=kind, problems=(f"{kind}: {error}",))
+
+
+def kernel_log_output(limit_s: float = LIMIT_S) -> Output:
+    """The kernel's log since its start, of the first command that may read it.
+
+    ``problem`` says why none did.
+    """
+    printed = list(outputs(_LOG_COMMANDS, limit_s))
+    read = (each for each in printed if not each.problem and kernel_log.matches(each.text))
+    said = [each.problem for each in printed if each.problem]
+    why = said[-1] if said else "neither journalctl nor dmesg shows it"
+    return next(read, Output(("dmesg",), problem=f"the kernel's log is not read: {why}"))
 
 
 def _run(command: tuple[str, ...], limit_s: float) -> Output | None:

@@ -1,7 +1,8 @@
 """Recordings that somebody packed: gzip of one file, tar and zip of a folder, within bounds.
 
 Everything goes into a folder of this process's own (``portagpu/scratch.py``), file by file, each
-name looked at first. What could lead out of it, a link, is refused, as is one archive in another.
+name looked at first. What could lead out of it is refused, as is one archive in another; ``pack``
+writes a recording so.
 """
 
 from __future__ import annotations
@@ -103,6 +104,23 @@ class Unpacked:
         self.folder = _only_folder(scratch.path)
 
 
+def pack(folder: Path, file: Path, name: str) -> None:
+    """Write ``folder`` as ``name`` into a tar.gz; no time and no owner of a file is in it."""
+
+    def nameless(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.uid = entry.gid = entry.mtime = 0
+        entry.uname = entry.gname = ""
+        entry.mode = 0o755 if entry.isdir() else 0o644
+        return entry
+
+    with (
+        file.open("wb") as plain,
+        gzip.GzipFile("", "wb", fileobj=plain, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        archive.add(folder, name, filter=nameless)
+
+
 class _Refused(Exception):
     """Why an archive is not unpacked."""
 
@@ -128,14 +146,17 @@ class _Bounded:
         return data
 
 
-def _of_tar(path: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
-    """(name, content) of every entry; no content of a folder."""
+def _of_tar(path: Path) -> Iterator[tuple[str, IO[bytes] | str | None]]:
+    """(name, content) of every entry; of a link where it leads, and no content of a folder."""
     with path.open("rb") as plain:
         is_gzip = plain.read(2) == _GZIP
         plain.seek(0)
         bounded: Any = _Bounded(gzip.GzipFile(fileobj=plain) if is_gzip else plain)
         with tarfile.open(fileobj=bounded, mode="r|") as archive:
             for entry in archive:
+                if entry.issym() and _stays(entry.name, entry.linkname):
+                    yield entry.name, entry.linkname
+                    continue
                 if entry.issym() or entry.islnk():
                     raise _Refused(f"{one_line(entry.name)!r} in it is a link")
                 if not (entry.isreg() or entry.isdir()):
@@ -143,7 +164,14 @@ def _of_tar(path: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
                 yield entry.name, archive.extractfile(entry) if entry.isreg() else None
 
 
-def _of_zip(path: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
+def _stays(name: str, link: str) -> bool:
+    """Whether a link leads to a place in the archive, as those of a recorded tree do."""
+    _parts(name)
+    end = PurePosixPath(os.path.normpath(PurePosixPath(name).parent / link))
+    return "\0" not in link and not end.is_absolute() and end.parts[:1] not in ((), ("..",))
+
+
+def _of_zip(path: Path) -> Iterator[tuple[str, IO[bytes] | str | None]]:
     _bound_directory(path)
     with zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():
@@ -175,13 +203,17 @@ def _bound_directory(path: Path) -> None:
     raise _Refused(f"it is larger than {MOST_BYTES >> 20} MiB")
 
 
-def _save(entries: Iterator[tuple[str, IO[bytes] | None]], folder: Path) -> None:
+def _save(entries: Iterator[tuple[str, IO[bytes] | str | None]], folder: Path) -> None:
     left, number = MOST_BYTES, 0
+    links: dict[Path, str] = {}
     for name, content in entries:
         number += 1
         if number > MOST_ENTRIES:
             raise _Refused(f"it holds more than {MOST_ENTRIES} files")
         place = folder.joinpath(*_parts(name))
+        if isinstance(content, str):
+            links[place] = content
+            continue
         if content is None:
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
             continue
@@ -193,6 +225,11 @@ def _save(entries: Iterator[tuple[str, IO[bytes] | None]], folder: Path) -> None
                 if left < 0:
                     raise _Refused(f"it holds more than {MOST_BYTES >> 20} MiB")
                 file.write(piece)
+    # after every file and folder, so that none is made through a link
+    for place in links:
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for place, link in links.items():
+        place.symlink_to(link)
 
 
 def _parts(name: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from portagpu.distributions import install
 from portagpu.errors import MissingDependency
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ TRITON: Final = "Triton"
 """The name of that compiler in results."""
 MAJOR: Final = 3
 """The major version of Triton that the kernels and the readers of machine code are written for."""
-INSTALL: Final = "pip install 'portagpu[compile]'"
 _VERSION: Final = re.compile(r"^__version__ = ['\"]([^'\"]+)['\"]", re.MULTILINE)
 
 
@@ -42,18 +42,21 @@ def find_compiler() -> Compiler:
     except (ImportError, ValueError):
         spec = None
     if spec is None or spec.origin is None:
-        raise MissingDependency(f"Triton is not installed: {INSTALL}")
+        raise MissingDependency(f"Triton is not installed: {install('compile')}")
     file = Path(spec.origin)
     try:
         found = _VERSION.search(file.read_text("utf-8", "replace"))
     except OSError as error:
-        raise MissingDependency(f"cannot read {file}: {error.strerror}; {INSTALL}") from error
+        raise MissingDependency(
+            f"cannot read {file}: {error.strerror}; {install('compile')}"
+        ) from error
     if found is None:
-        raise MissingDependency(f"{file} states no version; reinstall triton: {INSTALL}")
+        raise MissingDependency(f"{file} states no version; reinstall triton: {install('compile')}")
     version = found.group(1)
     if version.split(".", 1)[0] != str(MAJOR):
         raise MissingDependency(
-            f"Triton {version} is installed, the kernels are written for Triton {MAJOR}: {INSTALL}"
+            f"Triton {version} is installed, the kernels are written for Triton {MAJOR}: "
+            f"{install('compile')}"
         )
     return Compiler(TRITON, version, stamp(sorted(file.parent.glob("_C/*.so"))))
 

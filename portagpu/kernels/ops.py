@@ -9,6 +9,7 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.distributions import install
 from portagpu.errors import Unsupported
 from portagpu.kernels import dtypes
 from portagpu.kernels.plan import Config, Limits, candidates, constants
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     import torch
 
-INSTALL_TRITON: Final = "pip install 'portagpu[compile]'"
 _SUM_PROGRAMS: Final = 1024
 """The most partial sums: one block of the second pass holds them all."""
 # what Triton's interpreter is given, which has no warps: values that any config fits
@@ -285,7 +285,7 @@ def place_of(*tensors: torch.Tensor) -> Place:
     if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
         raise Unsupported("this kernel has no gradient: call it under torch.no_grad(), or detach()")
     if importlib.util.find_spec("triton") is None:
-        raise Unsupported(f"portagpu.kernels need triton: {INSTALL_TRITON}")
+        raise Unsupported(f"portagpu.kernels need triton: {install('compile')}")
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if not interpreted and not runs_on(first.device.type):
         raise Unsupported(

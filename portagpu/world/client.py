@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.children import python_environment, python_module
+from portagpu.distributions import install
 from portagpu.errors import MissingDependency, PortagpuError
 from portagpu.processes import end_session
 
@@ -139,7 +140,7 @@ class Ranks:
 
         if torch_build() is None:
             raise MissingDependency(
-                "ranks need torch: pip install 'portagpu[torch]', or your vendor's torch wheel"
+                f"ranks need torch: {install('torch')}, or your vendor's torch wheel"
             )
         self._buffer.clear()
         self._asked = False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.expectations import at_least, exactly
 from portagpu.host import gpus_on_machine, read_host, visibility
 from portagpu.host.settings import read_settings
-from portagpu.remarks import settings_remarks
+from portagpu.remarks import install_torch, settings_remarks
 from portagpu.results import Verdict
 from portagpu.visible import diagnose, runtimes_on, shown
 
@@ -33,15 +33,14 @@ def check(context: Context) -> Iterator[Result]:
 
     A recording of hardware alone says nothing of software, and a tool's output nothing of the host.
     """
-    if context.origins:
+    if context.from_files:
         yield _recording(context)
     if context.machine.software_known:
         yield _python(context)
         torch = _torch(context)
         yield torch
-        if torch.failed and not context.origins:
-            return
-        yield from _backend(context)
+        if context.origins or not torch.failed:
+            yield from _backend(context)
     else:
         yield context.result("software", Verdict.INCONCLUSIVE, "no software was recorded")
     yield from _host(context)
@@ -50,7 +49,7 @@ def check(context: Context) -> Iterator[Result]:
 
 
 def _recording(context: Context) -> Result:
-    """Which sources a recording has, and what in it could not be read."""
+    """Which sources a recording has, or a machine without a backend, and what is not read."""
     inventory = context.machine.inventory()
     extra = {"sources": list(inventory.kinds), "problems": list(inventory.problems)}
     if inventory.problems:
@@ -58,7 +57,8 @@ def _recording(context: Context) -> Result:
         reason = f"{inventory.problems[0]}{more}"
         return context.result("recording", Verdict.INCONCLUSIVE, reason, extra=extra)
     listed = ", ".join(inventory.kinds) or "nothing of GPUs"
-    return context.result("recording", Verdict.PASS, f"recorded: {listed}", extra=extra)
+    what = "recorded" if context.origins else "read without a device"
+    return context.result("recording", Verdict.PASS, f"{what}: {listed}", extra=extra)
 
 
 def _python(context: Context) -> Result:
@@ -86,7 +86,7 @@ def _torch(context: Context) -> Result:
         return context.judge(
             "torch",
             False,
-            f"{problem}: pip install 'portagpu[torch]'",
+            f"{problem}: {install_torch()}",
             value=problem,
             expected=_TORCH,
         )
@@ -97,6 +97,9 @@ def _torch(context: Context) -> Result:
 def _backend(context: Context) -> Iterator[Result]:
     """The backend that is tested; of a recording all of them, one of which has to be usable."""
     found = context.machine.backends()
+    if context.unusable:
+        yield _usable(context, False, context.unusable)
+        return
     if not context.origins:
         for name, status in found.items():
             if name == context.backend:
@@ -131,9 +134,8 @@ def _host(context: Context) -> Iterator[Result]:
     if not context.shared:
         yield from _settings(context, host)
     load = host.sensors.load_average
-    if load is not None and cpus and load[0] > cpus:
-        reason = f"load average {load[0]:.1f} on {cpus} CPUs: other work disturbs the measures"
-        yield context.result("load", Verdict.UNVERIFIED, reason, value=load[0], unit="1")
+    if host.busy and load is not None:
+        yield context.result("load", Verdict.UNVERIFIED, host.busy, value=load[0], unit="1")
 
 
 def _memory(context: Context, host: Host) -> Result:
@@ -197,7 +199,7 @@ def _visible(context: Context) -> Result:
         return context.judge(
             "visible", True, "no variable hides devices", value=0, unit="1", expected=_MASKS
         )
-    build = context.machine.torch() if context.origins else None
+    build = context.machine.torch() if context.from_files else None
     runtime = context.backend if build is None else build.kind
     problems = [problem for name in runtimes_on(runtime, ()) for problem in diagnose(masks, name)]
     harmful = [problem.message for problem in problems if problem.harmful]
@@ -214,13 +216,14 @@ def _visible(context: Context) -> Result:
 def _untested_gpus(context: Context) -> Result:
     """A machine with a GPU is not accepted by a run over its CPU."""
     gpus = gpus_on_machine()
-    if gpus and context.shared:
+    if gpus and (context.shared or context.backend is None):
         vendors = " and ".join(sorted({gpu.vendor for gpu in gpus}))
+        tested = f"tests the {context.backend} backend" if context.backend else "opens none"
         return context.result(
             "gpus",
             Verdict.INCONCLUSIVE,
-            f"{len(gpus)} GPU(s) of {vendors} are here and this run tests the {context.backend} "
-            "backend: install a torch that was built for them and run bringup again",
+            f"{len(gpus)} GPU(s) of {vendors} are here and this run {tested}: install a torch that "
+            "was built for them and run bringup again",
             value=len(gpus),
             unit="1",
             expected=exactly(0, "GPUs that this run does not test"),

@@ -32,17 +32,21 @@ def _judged(context: Context) -> Iterator[Judged]:
     # what was not recorded is not what this kernel cannot do
     yield from (each for each in host if not context.origins or each.verdict is not Verdict.SKIP)
     # ranks that share a device run on the host itself
-    if not context.shared:
+    if context.from_files or not context.shared:
         yield from _gpus(context)
 
 
 def _gpus(context: Context) -> Iterator[Judged]:
     """The devices under test alone: a neighbour's fault is not theirs.
 
-    Of a recording that is every GPU, and what a log says of others.
+    Where no device is opened that is every GPU, and what a log says of others.
     """
     inventory = context.machine.inventory()
-    if context.origins:
+    log = context.machine.log()
+    if log is not None:
+        events, kinds = (*inventory.events, *log.events), (*inventory.kinds, log.kind)
+        inventory = replace(inventory, events=events, kinds=kinds)
+    if context.from_files:
         yield from judge_health(inventory, context.target)
         return
     stated = (pci_address(device.facts.get("pci")) for device in context.devices)

@@ -73,7 +73,7 @@ def check(context: Context) -> Iterator[Result]:
 
 
 def replay(context: Context) -> Iterator[Result]:
-    """The devices of a recording: what sources agree on, their parts, and the same comparisons."""
+    """Devices that files show: what sources agree on, their parts, and the same comparisons."""
     inventory = context.machine.inventory()
     context.devices.extend(recorded_devices(context.machine, inventory))
     for device in context.devices:
@@ -142,7 +142,7 @@ def _recorded_count(context: Context, inventory: Inventory) -> Result:
     ]
     gpus, expected = len(inventory.gpus) - len(logged), context.expect_devices
     found = sum(device.name not in logged for device in context.devices)
-    words = f"{found} device(s) recorded"
+    words = f"{found} device(s) {'recorded' if context.origins else 'shown by files'}"
     if any(device.facts["part"] is not None for device in context.devices):
         words = f"{words}, some of them parts of {gpus} GPU(s)"
     listed = gpus or any(context.machine.tree.exists(path) for path in (PCI_DEVICES, NODES))
@@ -150,7 +150,7 @@ def _recorded_count(context: Context, inventory: Inventory) -> Result:
         reason = f"a list of devices breaks off: {words}, and there may be more"
         return context.result("count", Verdict.INCONCLUSIVE, reason)
     if logged or not listed:
-        why = "no list of devices is in the recording"
+        why = "no list of devices is there"
         if listed:
             why = f"a log names {logged[0]}, which no list of devices has"
         return context.result("count", Verdict.INCONCLUSIVE, f"{why}: {words}")
@@ -313,7 +313,8 @@ def _facts(context: Context, device: Device, target: Target) -> Iterator[Result]
         part["name"] if part is not None else None,
         part["of"] if part is not None else 1,
     )
-    for finding in compare(subject, "the recording" if context.origins else "this torch"):
+    source = "the recording" if context.origins else "this machine's files"
+    for finding in compare(subject, source if context.from_files else "this torch"):
         yield context.result(
             finding.name,
             finding.verdict,

@@ -33,13 +33,13 @@ def check(context: Context) -> Iterator[Result]:
 def _devices(context: Context, topology: Topology) -> Iterator[Result]:
     """The devices under test alone: a neighbour's bad link is not theirs.
 
-    Of a recording every GPU is under test, and not all of its tools state addresses.
+    Where no device is opened every GPU is, and not all tools state addresses.
     """
     stated = (pci_address(each.facts.get("pci")) for each in context.devices)
     addresses = {address for address in stated if address is not None}
-    if not context.origins:
+    if not context.from_files:
         topology = only(topology, addresses)
-    known = [gpu for gpu in topology.gpus if context.origins or gpu.key in addresses]
+    known = [gpu for gpu in topology.gpus if context.from_files or gpu.key in addresses]
     cut = bool(context.origins) and context.machine.inventory().breaks_off
     asked = context.wanted is not None
     for judged in combined(judge_links(topology, context.target, asked=asked)):

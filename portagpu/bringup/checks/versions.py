@@ -66,7 +66,7 @@ def check(context: Context) -> Iterator[Result]:
 
 
 def replay(context: Context) -> Iterator[Result]:
-    """The versions that a recording states; the drivers of its devices have to be one."""
+    """The versions that files state; the drivers of the devices have to be one."""
     machine = context.machine
     stated = {**machine.inventory().versions, **machine.libraries()}
     build = machine.torch()
@@ -77,7 +77,7 @@ def replay(context: Context) -> Iterator[Result]:
         listed = ", ".join(f"{name} {text}" for name, text in sorted(stated.items()))
         yield context.result("stated", Verdict.UNVERIFIED, listed)
     else:
-        yield context.result("stated", Verdict.INCONCLUSIVE, "no version of software was recorded")
+        yield context.result("stated", Verdict.INCONCLUSIVE, "no version of software is stated")
     if context.devices and context.devices[0].facts["arch_vendor"] != "cpu":
         yield from _drivers(context)
 
@@ -107,19 +107,19 @@ def _drivers(context: Context) -> Iterator[Result]:
     drivers = {device.name: device.facts["versions"].get("driver") for device in context.devices}
     kinds = set(drivers.values())
     silent = [name for name, version in drivers.items() if version is None]
-    if context.origins and len(kinds) == 2 and silent:
+    if context.from_files and len(kinds) == 2 and silent:
         (driver,) = kinds - {None}
         reason = f"driver {driver}; nothing states that of {silent[0]}"
         more = f" (and {len(silent) - 1} more)" if len(silent) > 1 else ""
         yield context.result("driver", Verdict.INCONCLUSIVE, f"{reason}{more}")
         return
-    if context.origins:
+    if context.from_files:
         kinds -= {None} if len(kinds) > 1 else set()
     of_vendors = dict.fromkeys(
         (device.facts["arch_vendor"], drivers[device.name]) for device in context.devices
     )
-    if kinds == {None} and context.origins:
-        yield context.result("driver", Verdict.INCONCLUSIVE, "no driver's version was recorded")
+    if kinds == {None} and context.from_files:
+        yield context.result("driver", Verdict.INCONCLUSIVE, "no driver's version is stated")
     elif kinds == {None}:
         yield context.result(
             "driver", Verdict.SKIP, f"the {context.backend} backend has no driver of its own"

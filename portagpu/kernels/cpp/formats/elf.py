@@ -7,12 +7,12 @@ import io
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.distributions import install
 from portagpu.errors import MissingDependency
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-INSTALL: Final = "pip install 'portagpu[compile]'"
 _IDENT: Final = b"\x7fELF\x02\x01"
 
 
@@ -21,7 +21,9 @@ def library(name: str, distribution: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise MissingDependency(f"machine code is read by {distribution}: {INSTALL}") from error
+        raise MissingDependency(
+            f"machine code is read by {distribution}: {install('compile')}"
+        ) from error
 
 
 def check_readers() -> None:

@@ -1,0 +1,132 @@
+"""``portagpu targets``: which targets there are, and what is known of one and by which sources."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from portagpu.cli._common import STDOUT, check_outputs, json_option, terminal, write_json
+from portagpu.cli._complete import complete_target
+from portagpu.cli._tables import show as show_table
+
+if TYPE_CHECKING:
+    from portagpu.target import Fact, Target
+
+_HEAD: Final = ("id", "product", "architecture", "vendor", "facts")
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def targets(context: click.Context) -> None:
+    """List the targets, show one, or check files of new ones; without a word it lists."""
+    if context.invoked_subcommand is None:
+        context.invoke(list_targets, json_to=None)
+
+
+@targets.command("list")
+@json_option
+def list_targets(json_to: str | None) -> None:
+    """List every target that this installation and its packages have."""
+    from portagpu.target import load_targets, target_problems
+
+    check_outputs(json_to)
+    found = list(load_targets().values())
+    entries = [
+        {"id": t.id, "product": t.product, "arch": t.arch.name, "vendor": t.vendor} for t in found
+    ]
+    write_json({"schema": "portagpu.targets/1", "targets": entries}, json_to)
+    if json_to == STDOUT:
+        return
+    rows = [
+        (t.id, t.product or "any", t.arch.name, t.vendor, str(len(t.facts)))
+        for t in sorted(found, key=lambda target: target.id)
+    ]
+    show_table(sys.stdout, terminal(), _HEAD, rows, {"facts"})
+    for problem in target_problems():
+        click.echo(f"left out: the targets of {problem.entry_point}: {problem.reason}")
+
+
+@targets.command("show")
+@click.argument("name", metavar="ID", shell_complete=complete_target)
+@json_option
+def show_target(name: str, json_to: str | None) -> None:
+    """Show every fact of the target ID, with its unit, confidence and sources."""
+    from portagpu.target import load_target
+
+    check_outputs(json_to)
+    target = load_target(name)
+    write_json(document(target), json_to)
+    if json_to != STDOUT:
+        click.echo("\n".join(_lines(target)))
+
+
+@targets.command("check")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+def check_files(files: tuple[str, ...]) -> int:
+    """Check target files while they are written; exit code 1 where one is wrong."""
+    from portagpu.target.__main__ import main
+
+    return main(list(files))
+
+
+def document(target: Target) -> dict[str, Any]:
+    """What ``targets show --json`` writes."""
+    return {
+        "schema": "portagpu.target/1",
+        "id": target.id,
+        "product": target.product,
+        "vendor": target.vendor,
+        "arch": target.arch.name,
+        "scope": str(target.scope),
+        "claims": list(target.claims),
+        "facts": {
+            key: {
+                "value": list(fact.value) if isinstance(fact.value, tuple) else fact.value,
+                "unit": fact.unit,
+                "confidence": str(fact.confidence),
+                "source": list(fact.source),
+                "scope": str(fact.scope),
+                "note": fact.note,
+            }
+            for key, fact in sorted(target.facts.items())
+        },
+        "expectations": [
+            {
+                "metric": each.metric,
+                "reference": each.reference,
+                "lower": each.lower,
+                "upper": each.upper,
+                "unit": each.unit,
+                "source": list(each.source),
+                "authority": str(each.authority),
+            }
+            for each in target.all_expectations
+        ],
+    }
+
+
+def _lines(target: Target) -> list[str]:
+    """A fact a line, and its note below it: sources are as long as they are."""
+    width = max(map(len, target.facts), default=0)
+    lines = [
+        f"{target.id}: {target.product or 'any product'}, {target.arch.name} of {target.vendor}",
+        f"claims {', '.join(target.claims) or 'nothing'}",
+        "",
+    ]
+    for key, fact in sorted(target.facts.items()):
+        lines.append(f"{key:<{width}}  {_value(fact)}  [{', '.join(fact.source)}]")
+        lines += [f"{'':<{width}}  {fact.note}"] if fact.note else []
+    if target.all_expectations:
+        lines += ["", "expected of measures:"]
+    lines += [
+        f"{each.metric:<{width}}  {each.reference:g} {each.unit}  [{', '.join(each.source)}]"
+        for each in target.all_expectations
+    ]
+    return lines
+
+
+def _value(fact: Fact) -> str:
+    values = fact.value if isinstance(fact.value, tuple) else (fact.value,)
+    return f"{', '.join(map(str, values))} {fact.unit or ''}".rstrip() + f", {fact.confidence}"
