@@ -127,7 +127,7 @@ def test_missing_triton_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "triton" else found(name)
     )
-    with pytest.raises(Unsupported, match=r"pip install 'portagpu\[compile\]'"):
+    with pytest.raises(Unsupported, match=r"pip install .*\[compile\]"):
         kernels.softmax(torch.ones(2, 2))
 
 

@@ -189,9 +189,7 @@ def test_a_library_that_is_not_there_is_named(monkeypatch, missing, said):
     for name in [each for each in sys.modules if each.partition(".")[0] == missing]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(
-        MissingDependency, match=rf"read by {said}: pip install 'portagpu\[compile\]'"
-    ):
+    with pytest.raises(MissingDependency, match=rf"read by {said}: pip install .*\[compile\]"):
         read(code_object([KERNEL]))
 
 

@@ -153,7 +153,7 @@ import sys
 from portagpu.inventory import FormatError
 from portagpu.telemetry.reader import read_text
 try:
-    print(read_text(sys.argv[1]).kind)
+    print(read_text(sys.argv[1])[0].kind)
 except FormatError as error:
     print(error)
 """

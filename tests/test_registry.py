@@ -280,7 +280,7 @@ def test_a_shared_device_takes_any_rank(monkeypatch):
 def test_without_torch_the_answer_is_what_to_install(monkeypatch):
     machine(monkeypatch, None, installed=False)
     use_plugins(monkeypatch, FakePlugin("cpu", usable=False, reason="torch is not installed"))
-    with pytest.raises(MissingDependency, match=r"pip install 'portagpu\[torch\]'"):
+    with pytest.raises(MissingDependency, match=r"pip install .*\[torch\]"):
         registry.backend()
     assert functions.is_available() is False, "is_available disagrees with backend()"
 

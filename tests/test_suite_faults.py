@@ -556,7 +556,7 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
     "counts kibibytes": (CountsKibibytes, {}, "memory/allocation-is-counted", "64 MiB raised"),
     "lacks keys": (LacksKeys, {}, "memory/stats-keys", "have no reserved"),
     "reserves less": (ReservesLess, {}, "memory/reserved-holds-allocated", "less than allocated"),
-    "resets no peak": (ResetsNoPeak, {}, "memory/peak-resets[method]", "above the current value"),
+    "resets no peak": (ResetsNoPeak, {}, "memory/peak-resets[method]", "above the current"),
     "swaps free and total": (FreeAboveTotal, {}, "memory/free-and-total", "bytes are free"),
     "has a free that stands": (FreeStandsStill, {}, "memory/free-follows-allocation", "lowered"),
     "has another total": (OtherTotal, {}, "memory/total-is-steady", "the properties"),

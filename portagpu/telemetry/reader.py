@@ -39,8 +39,8 @@ _MOST_PROBLEMS: Final = 50
 def read_text(text: str) -> tuple[Findings, ...]:
     """What each output in ``text`` says, in order, and which lines no reader takes.
 
-    What a tool prints where it has no answer is read wherever it stands.
-    Raises FormatError where nothing is of a known format, or where nothing in it can be used.
+    What a tool prints where it has no answer is read wherever it stands. Raises FormatError where
+    nothing is of a known format, or where nothing in it can be used.
     """
     shapes = _shapes()
     found: list[Findings] = []
@@ -50,8 +50,6 @@ def read_text(text: str) -> tuple[Findings, ...]:
     for stream in cleaned(text, partial(is_known, shapes=shapes)):
         parts, lines = divided(stream, shapes)
         unread += lines
-        if told := answers(stream):
-            found.append(Findings(kind=ANSWERS, events=told))
         whole = [Part(None, 0, lines=stream.split("\n"))]
         for part, reader in _joined(parts or whole, broken):
             if reader is None:
@@ -63,6 +61,8 @@ def read_text(text: str) -> tuple[Findings, ...]:
                 if answers(part.text):
                     continue
                 refused.append(f"{one_line(part.title)}: {error}" if part.title else str(error))
+        if told := answers(stream):
+            found.append(Findings(kind=ANSWERS, events=told))
     if not found:
         raise FormatError("; ".join([*(refused or ["its format is not known"])[:1], *broken]))
     unread = [(at, line) for at, line in unread if not answers(line)]

@@ -42,7 +42,10 @@ SHAPE: Final = Shape(
         r"|\[[A-Z][a-z]{2} \d\d \d{4} [\d:]{8}\] \[\w{1,12}\] "
         r"|[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15} \S{1,100} (?:kernel|nv-fabricmanager)\b"
         r"|\d{4}-\d\d-\d\d[T ][\d:.,]{8,18}(?:Z|[+-]\d\d:?\d\d)? "
-        rf"(?:\S{{1,100}} kernel: |(?:{_DRIVER})))"
+        rf"(?:\S{{1,100}} kernel: |(?:{_DRIVER}))"
+        # dmesg --time-format iso; journalctl's own lines
+        r"|\d{4}-\d\d-\d\dT[\d:]{8},\d{6}[+-]\d\d:\d\d "
+        r"|-- (?:No entries|(?:Logs begin|Journal begins) at .{10,120}) --)"
     ),
 )
 """Of a log each line is known by itself, wherever it stands."""
