@@ -41,7 +41,7 @@ from portagpu.inventory.topology_json import as_json
 from portagpu.junit import render as junit
 from portagpu.report import render as report_page
 from portagpu.result_schema import UNSAFE, json_text
-from portagpu.telemetry.formats import text_of
+from portagpu.telemetry.cleaning import text_of
 from portagpu.telemetry.reader import read_text
 from portagpu.wording import failures_text, headline
 from tests.fuzz_formats import RECORDINGS, TooSlow, format_modules, mutate, stop
