@@ -113,6 +113,16 @@ def test_the_table_of_verdicts(value: float, authority: Authority, verdict: Verd
     assert opinion.reason, f"{verdict} says nothing"
 
 
+@pytest.mark.parametrize(
+    ("value", "verdict"), [(719.0, "UNVERIFIED"), (720.0, "PASS"), (881.0, "FAIL")]
+)
+def test_a_busy_machine_makes_nothing_too_slow(value: float, verdict: str) -> None:
+    busy = "load 6.9 on 2 CPUs: numbers are not comparable"
+    opinion = judge(GEMM, summarise([value]), target(STATED), busy=busy)
+    assert opinion.verdict == verdict, opinion.reason
+    assert opinion.reason.endswith(busy) is (verdict == "UNVERIFIED")
+
+
 def test_an_expectation_is_named_with_its_source() -> None:
     opinion = judge(GEMM, summarise([800.0]), target(STATED))
     assert opinion.expected is not None

@@ -19,6 +19,16 @@ def _listed_bytes(snapshot, index):
     return sum(segment["total_size"] for segment in snapshot if segment["device"] == index)
 
 
+def _holds(snapshot, index, tensor):
+    """Whether a segment of that device in the snapshot has the tensor's memory."""
+    begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+    return any(
+        each["address"] <= begin and end <= each["address"] + each["total_size"]
+        for each in snapshot
+        if each["device"] == index
+    )
+
+
 @case(
     "memory/snapshot-lists-what-is-held",
     spec="A snapshot of the allocator lists at least as much memory as a live tensor has.",
@@ -28,8 +38,11 @@ def _listed_bytes(snapshot, index):
 )
 def test_snapshot_lists_what_is_held(gpu, torch, call):
     held = torch.ones(8 * _MIB, dtype=torch.uint8, device=gpu.device)
-    listed = _listed_bytes(_source(gpu, call).memory_snapshot(), gpu.index)
+    snapshot = _source(gpu, call).memory_snapshot()
+    listed, total = _listed_bytes(snapshot, gpu.index), gpu.mem_get_info()[1]
     assert listed >= held.nbytes, f"a snapshot lists {listed} bytes while {held.nbytes} are live"
+    assert listed <= total, f"a snapshot lists {listed} bytes of a device that has {total}"
+    assert _holds(snapshot, gpu.index, held), "no segment of the snapshot has a tensor that is live"
 
 
 @case(
@@ -53,7 +66,9 @@ def test_history_is_dumped(gpu, torch, tmp_path, call):
         source.dump_memory_snapshot(file)
     finally:
         source.record_memory_history(None)
-    assert file.stat().st_size > 0, "the dump of the history is empty"
+    # the keys of torch.cuda.memory._snapshot: pytorch v2.13.0, torch/cuda/memory.py
+    missing = [key for key in (b"segments", b"device_traces") if key not in file.read_bytes()]
+    assert not missing, f"the dump of the history has no {missing}"
 
 
 @case(
@@ -69,8 +84,11 @@ def test_pool_serves_its_block(gpu, torch, call):
     with source.use_mem_pool(pool):
         inside = torch.full((8 * _MIB,), 7, dtype=torch.uint8, device=gpu.device)
     outside = torch.full((8 * _MIB,), 9, dtype=torch.uint8, device=gpu.device)
-    listed = _listed_bytes(source.memory_snapshot(pool.id), gpu.index)
+    snapshot = source.memory_snapshot(pool.id)
+    listed = _listed_bytes(snapshot, gpu.index)
     assert listed >= inside.nbytes, f"the pool has {listed} bytes of {inside.nbytes}"
+    assert _holds(snapshot, gpu.index, inside), "the pool has no memory of a tensor made in it"
+    assert not _holds(snapshot, gpu.index, outside), "the pool has a tensor made outside of it"
     found = int(inside.sum()) // inside.numel(), int(outside.sum()) // outside.numel()
     assert found == (7, 9), f"the tensors in the pool and outside hold {found}, not (7, 9)"
 

@@ -46,10 +46,12 @@ def judge(
     *,
     size_bytes: int | None = None,
     versions: Mapping[str, str | None] | None = None,
+    busy: str = "",
 ) -> Opinion:
     """What ``summary``, in the unit of ``case``, means on ``target``.
 
     ``size_bytes`` is the size of the value where the case has one; ``versions`` is what runs.
+    ``busy`` says that other work runs on the machine: then what is too slow is UNVERIFIED.
     """
     if case.least is not None:
         return _held_to_least(case, case.least, summary)
@@ -78,7 +80,11 @@ def judge(
     opinions = [_held_against(each, case, summary, versions or {}) for each in fitting]
     # which algorithm ran is the library's choice: being inside any of them is enough
     best = min(opinions, key=lambda opinion: _ORDER.index(opinion.verdict))
-    return Opinion(best.verdict, best.reason, best.expected, share)
+    verdict, reason = best.verdict, best.reason
+    least = best.expected["reference"] if best.expected is not None else 0.0
+    if busy and verdict is Verdict.FAIL and summary.median < least:
+        verdict, reason = Verdict.UNVERIFIED, f"{reason}; {busy}"
+    return Opinion(verdict, reason, best.expected, share)
 
 
 def _held_to_least(case: Case, least: float, summary: Summary) -> Opinion:

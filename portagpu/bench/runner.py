@@ -11,6 +11,7 @@ from portagpu.bench.effort import Effort
 from portagpu.bench.session import Session, not_run
 from portagpu.contents import check_installation
 from portagpu.expectations import exactly
+from portagpu.host import read_host
 from portagpu.results import Result
 from portagpu.target import Target, load_target, load_targets
 from portagpu.verdicts import Verdict
@@ -109,7 +110,7 @@ def run(
     judged = wanted or load_targets().get(opened.target or "")
     size = world or default_world(opened)
     cases = suite.plan(names, opened, effort, size, judged)
-    session = Session(ranks, opened, effort, judged, timeout_s)
+    session = Session(ranks, opened, effort, judged, timeout_s, read_host().busy)
     for number, case in enumerate(cases, 1):
         if case.absent is None and (reason := ended()):
             add(not_run(case, reason))

@@ -34,6 +34,8 @@ class Session:
     effort: Effort
     target: Target | None
     timeout_s: float | None = None
+    busy: str = ""
+    """That other work ran here when the run began, in one clause."""
 
     def result(self, case: Case) -> Result:
         """Run ``case`` and judge what it gave."""
@@ -96,7 +98,8 @@ class Session:
             )
         last = points[-1]
         size = int(readings[0].points[-1].x) or None
-        opinion = judge(case, last, self.target, size_bytes=size, versions=_versions(self.device))
+        versions = _versions(self.device)
+        opinion = judge(case, last, self.target, size_bytes=size, versions=versions, busy=self.busy)
         wrong = opinion.verdict is Verdict.ERROR
         several = not self.device.shared and self.device.count > 1 and case.world == 1
         return _plain(
