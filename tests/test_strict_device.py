@@ -66,6 +66,13 @@ LIES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
             "memory/ipc-collect-keeps-tensors[method]",
         ),
     ),
+    "memory is said to be shared between processes": (
+        {
+            "change": "handle.capabilities |= {Capability.IPC}",
+            "method": "def ipc_collect(self): pass",
+        },
+        ("memory/shared-with-a-child",),
+    ),
     "no capability is claimed": (
         {"change": "handle.capabilities = frozenset()"},
         (

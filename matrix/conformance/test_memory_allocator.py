@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from multiprocessing.reduction import ForkingPickler
+
 import portagpu as pg
 from portagpu.contract import Capability
 from portagpu.suite import case
 
 ALLOCATOR = Capability.ALLOCATOR
 CALLS = ("method", "function")
+CHILD_LIMIT_S = 100
 _MIB = 1 << 20
 
 
@@ -157,3 +162,45 @@ def test_ipc_collect_keeps_tensors(gpu, torch, call):
     held = torch.arange(1000, device=gpu.device)
     _source(gpu, call).ipc_collect()
     assert int(held.sum()) == 499_500, f"after ipc_collect() the sum is {int(held.sum())}"
+
+
+CHILD = """
+import sys
+from multiprocessing.reduction import ForkingPickler
+import portagpu as pg
+pg.backend()
+import torch.multiprocessing as processes
+processes.set_sharing_strategy("file_system")
+# what this process's own parent wrote
+shared = ForkingPickler.loads(sys.stdin.buffer.read())
+shared.fill_(7.0)
+pg.synchronize(shared.device)
+"""
+
+
+@case(
+    "memory/shared-with-a-child",
+    spec="What a child process writes into a tensor that was handed to it is seen by its parent.",
+    capability=Capability.IPC,
+    timeout_s=120.0,
+)
+def test_shared_with_a_child(gpu, torch):
+    gpu.ipc_collect()
+    before = torch.multiprocessing.get_sharing_strategy()
+    torch.multiprocessing.set_sharing_strategy("file_system")
+    try:
+        mine = torch.zeros(1000, device=gpu.device)
+        handle = bytes(ForkingPickler.dumps(mine))
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", CHILD],
+            input=handle,
+            capture_output=True,
+            timeout=CHILD_LIMIT_S,
+            check=False,
+        )
+    finally:
+        torch.multiprocessing.set_sharing_strategy(before)
+    said = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
+    assert done.returncode == 0, f"the child that was handed a tensor said {said[-1]}"
+    found = sorted(set(mine.cpu().tolist()))
+    assert found == [7.0], f"a child wrote sevens, and its parent sees {found}"
