@@ -48,7 +48,7 @@ def install(extra: str) -> str:
     if "vcs_info" in origin:
         return f"pip install 'portagpu[{extra}] @ {origin['vcs_info'].get('vcs', 'git')}+{url}'"
     if url.startswith("file:"):
-        return f"pip install './{PurePosixPath(url).name}[{extra}]' (in the folder of that file)"
+        return f"pip install '{PurePosixPath(url).name}[{extra}]' (in the folder of that file)"
     if url:
         return f"pip install 'portagpu[{extra}] @ {url}'"
     return f"pip install 'portagpu[{extra}]'"

@@ -36,7 +36,7 @@ def of(monkeypatch: pytest.MonkeyPatch, text: str | None) -> str:
         ('{"url": "file:///a/p", "dir_info": {}}', f"'.[torch]' ({FOLDER})"),
         (
             '{"url": "file:///a/portagpu-1-py3-none-any.whl", "archive_info": {}}',
-            "'./portagpu-1-py3-none-any.whl[torch]' (in the folder of that file)",
+            "'portagpu-1-py3-none-any.whl[torch]' (in the folder of that file)",
         ),
         (
             '{"url": "https://x.org/p.git", "vcs_info": {"vcs": "git", "commit_id": "7"}}',

@@ -21,13 +21,14 @@ from portagpu.results import Result, Run
 from portagpu.suite import list_cases
 from portagpu.verdicts import Verdict
 from portagpu.wording import failures_text, headline
+from tests.conftest import ROOT
 from tests.result_samples import info
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKAGE = Path(portagpu.__file__).parent
-PAGE = PACKAGE.parent / "docs" / "when-it-fails.md"
+PAGE = ROOT / "docs" / "when-it-fails.md"
 LOG = """\
 [ 100.0] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
 [ 202.0] nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, Fatal, Link 40
