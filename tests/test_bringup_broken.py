@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import tarfile
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from portagpu.bringup import Options, bringup, load_gates
+from portagpu.bringup.checks import health
+from portagpu.bringup.context import Context
 from portagpu.cli import main
 from portagpu.errors import BackendNotFound, OutputError, RecordingError, UnknownBackend
 from portagpu.host import read_host
@@ -19,6 +22,7 @@ from portagpu.inventory.tools import Output, kernel_log_output
 from portagpu.results import Evidence, Run, Verdict, validate
 from portagpu.telemetry.formats import kernel_log
 from portagpu.torchbuild import TorchBuild
+from portagpu.world import Ranks
 from tests.gpu_trees import amd_gpu, machine
 from tests.host_trees import build, two_socket_x86
 
@@ -30,6 +34,8 @@ LOST = "0000:03:00.0"
 LOG = (
     f"[  100.512345] amdgpu {LOST}: amdgpu: 1 uncorrectable hardware errors detected in umc block\n"
 )
+# drivers/edac/edac_mc.c, edac_ue_error
+EDAC = "[  200.512345] EDAC MC0: 1 UE memory read error on DIMM_A1 (channel:0 slot:0 page:0x1)\n"
 QUIET = "[    0.000000] Linux version 6.8.0\n[    1.512345] pci 0000:00:00.0: bridge\n"
 
 
@@ -116,6 +122,19 @@ def test_the_kernels_log_is_judged_without_torch(
     assert verdicts(run(), "health")["events"] == {"PASS"}
     monkeypatch.setattr(eight, "text", "")
     assert verdicts(run(), "health")["events"] == {"SKIP"}
+
+
+def test_a_host_that_lost_data_fails_its_cpu_and_a_gpu_beside_it_does_not(
+    eight: type[Here], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (gate,) = [each for each in load_gates() if each.id == "health"]
+    context = Context("cpu", "quick", Ranks(), gate, machine=eight(), shared=True)
+    for text, wanted in ((EDAC + LOG, [("health/events", Verdict.FAIL)]), (LOG, []), ("", [])):
+        monkeypatch.setattr(eight, "text", text)
+        context = replace(context, machine=eight())
+        events = [each for each in health.check(context) if each.id == "health/events"]
+        assert [(each.id, each.verdict) for each in events] == wanted, text
+        assert all("lost data" in each.reason for each in events)
 
 
 @pytest.mark.torch

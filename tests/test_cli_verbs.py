@@ -123,5 +123,6 @@ def test_a_shell_completes_the_words(line: str, expected: list[str]) -> None:
     )
     found = [each.partition(",")[2] for each in done.stdout.splitlines()]
     assert set(expected) <= set(found), done.stderr
+    assert (done.returncode, done.stderr) == (0, ""), "a shell shows what a completion says"
     begun = line.rpartition(" ")[2]
     assert all(each.startswith(begun) for each in found)

@@ -217,7 +217,7 @@ def test_all_failures_stand_at_the_end_by_severity(run: Run) -> None:
         at = next(i for i, line in enumerate(text) if device in line)
         assert text[at].startswith("  FAIL  health/events on ")
         assert text[at + 1] == "        found 1, expected 0"
-        assert text[at + 2].startswith("  next: do what the vendor states")
+        assert text[at + 2].startswith("  next: do what is stated")
 
 
 def test_a_run_without_failures_lists_none() -> None:

@@ -18,6 +18,7 @@ from portagpu.errors import (
     UnknownBackend,
 )
 
+COMPLETION_VARIABLE: Final = "_PORTAGPU_COMPLETE"
 DEBUG_VARIABLE: Final = "PORTAGPU_DEBUG"
 FAILED: Final = 1
 USAGE: Final = 2
@@ -52,12 +53,14 @@ def report(error: BaseException) -> int:
 
     ``PORTAGPU_DEBUG=1`` adds the traceback.
     """
-    if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code:
-        return error.code
+    # click ends a completion with 0, which gives no verdict
+    code = error.code if isinstance(error, SystemExit) else None
+    if isinstance(code, int) and (code or COMPLETION_VARIABLE in os.environ):
+        return code
     if isinstance(error, BrokenPipeError):
         _drop_output()
         return FAILED
-    code, line = _judge(error)
+    judged, line = _judge(error)
     if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
         traceback.print_exception(error)
     with contextlib.suppress(OSError):
@@ -66,7 +69,7 @@ def report(error: BaseException) -> int:
         print(f"portagpu: {' '.join(words)}", file=sys.stderr, flush=True)
     if isinstance(error, OSError):
         _drop_output()
-    return code
+    return judged
 
 
 def _judge(error: BaseException) -> tuple[int, str]:

@@ -34,7 +34,8 @@ def report(results: tuple[Path, ...], out: Path | None) -> None:
     try:
         runs = [read_json(file) for file in files]
     except ResultError as error:
-        raise click.UsageError(str(error)) from error
+        told = f"{error}; give result documents, as --json and --out write them"
+        raise click.UsageError(told) from error
     for file, place in zip(files, places, strict=True):
         if place.resolve() == file.resolve():
             raise click.UsageError(f"{file} is the document itself; name another file with --out")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from portagpu.host.edac import read_memory_controllers
 from portagpu.host.sensors import read_sensors
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from portagpu.results import Result
 
 
+_HOST: Final = "host"
+"""Whose events a log has beside those of GPUs' vendors (portagpu/telemetry/kernel_log.toml)."""
+
+
 def check(context: Context) -> Iterator[Result]:
     """The host and the devices under test, by the rules of docs/health.md."""
     for each in combined(_judged(context)):
@@ -31,9 +35,21 @@ def _judged(context: Context) -> Iterator[Judged]:
     host = judge_host(read_memory_controllers(tree), read_sensors(tree))
     # what was not recorded is not what this kernel cannot do
     yield from (each for each in host if not context.origins or each.verdict is not Verdict.SKIP)
-    # ranks that share a device run on the host itself
     if context.from_files or not context.shared:
         yield from _gpus(context)
+    else:
+        # ranks that share a device run on the host itself
+        yield from _host_events(context)
+
+
+def _host_events(context: Context) -> Iterator[Judged]:
+    """What the kernel's log tells of the host, where it tells of an error; GPUs are not tested."""
+    log = context.machine.log()
+    told = tuple(e for e in log.events if e.vendor == _HOST) if log is not None else ()
+    if log is None or not told:
+        return
+    own = replace(context.machine.inventory(), gpus=(), events=told, kinds=(log.kind,))
+    yield from (each for each in judge_health(own) if each.name == "events")
 
 
 def _gpus(context: Context) -> Iterator[Judged]:
