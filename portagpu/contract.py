@@ -136,8 +136,8 @@ class Description:
     """Empty for a device that has no more than plain tensors."""
     precision: Precision
     comm: Comm
-    """``device_type`` is the type of ``device``; ``device_ids`` is ``[index]``, None on a CPU and in
-    ``Comm.none``."""
+    """``device_type`` is the type of ``device``; ``device_ids`` is ``[index]``, and None on a CPU
+    and in ``Comm.none``."""
     sizing: Sizing
     uuid: str | None = None
     pci: str | None = None
