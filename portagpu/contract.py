@@ -19,11 +19,13 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from portagpu import oom
+from portagpu.capability import Capability as Capability
+from portagpu.sharing import shared_count
+from portagpu.tracing import run_by_the_compiler
 from portagpu.training import Ranges, Training
 from portagpu.variables import Variables
 
@@ -35,55 +37,16 @@ if TYPE_CHECKING:
 
     from portagpu.arch import Arch
     from portagpu.collectives.comm import Comm
-    from portagpu.compile.toolchain import Toolchain
-    from portagpu.inventory import Findings
+    from portagpu.machine_code.toolchain import Toolchain
     from portagpu.objects import Event as EventType
     from portagpu.objects import Stream as StreamType
     from portagpu.precision import Precision
+    from portagpu.readings import Findings
     from portagpu.sizing import Sizing
     from portagpu.target import Target
 
 CONTRACT: Final = (1, 2)
 """(major, minor): a new minor adds optional members; a new major changes what is required."""
-
-
-class Capability(StrEnum):
-    """What a device can be asked for beyond plain tensors.
-
-    A capability that a backend claims must work; one that it does not claim must raise
-    :class:`portagpu.Unsupported` from every call named here. The conformance suite checks both.
-    """
-
-    STREAMS = "streams"
-    """``Stream``, ``stream``, ``current_stream``, and since contract 1.2 ``set_stream`` and
-    ``default_stream``: ordered queues of work, of which each thread has its own current one."""
-    EVENTS = "events"
-    """``Event``: points in a stream, with times where ``enable_timing=True``. A device without
-    STREAMS may have it."""
-    GRAPHS = "graphs"
-    """``Graph``, ``graph``, and since contract 1.2 ``graph_pool_handle`` and
-    ``is_current_stream_capturing``: work that is captured once and replayed. With COLLECTIVES a
-    graph may hold collectives too."""
-    PEAK_MEMORY = "peak-memory"
-    """``reset_peak_memory_stats``: the peaks of ``memory_stats`` start again from now."""
-    PINNED_MEMORY = "pinned-memory"
-    """``pin``: page-locked host memory, whose tensors say so in ``is_pinned()``."""
-    AUTOCAST = "autocast"
-    """``autocast`` and ``GradScaler``: mixed precision. With ``enabled=False`` both work on every
-    device, and change nothing."""
-    COLLECTIVES = "collectives"
-    """``comm``: process groups over the vendor's communication library. A wait with a limit raises
-    RuntimeError there, and a group can be aborted and made again. A device without a library has
-    ``Comm.none(device.type)``."""
-    EXTERNAL_STREAMS = "external-streams"
-    """``ExternalStream``: streams of other libraries. Since contract 1.2."""
-    ALLOCATOR = "allocator"
-    """``memory_snapshot``, ``record_memory_history``, ``dump_memory_snapshot``, ``MemPool``,
-    ``use_mem_pool`` and ``set_per_process_memory_fraction``: torch's caching allocator. Since
-    contract 1.2."""
-    IPC = "ipc"
-    """``ipc_collect``, and tensors of the device that ``torch.multiprocessing`` hands to another
-    process without a copy. Since contract 1.2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +184,14 @@ class Backend(Training, ABC):
     def __repr__(self) -> str:
         product = self.product or "unknown product"
         return f"<{self.name} backend on {self.device}: {product} ({self.arch})>"
+
+    @run_by_the_compiler
+    def device_count(self) -> int:
+        """The number of devices of this backend: at least 1.
+
+        A device that all ranks share counts as often as :func:`portagpu.sharing.shared_count` says.
+        """
+        return max(self.plugin.count(), shared_count() if self.plugin.shared else 1)
 
     @abstractmethod
     def activate(self) -> None:
@@ -361,7 +332,7 @@ class Plugin(ABC):
     """The version of the contract that the plugin was written for: state it as literal numbers."""
     commands: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """Command lines whose output says what this vendor's devices are and how they are linked, in
-    formats of ``portagpu.telemetry.formats`` or of a distribution's reader (the entry point group
+    formats of ``portagpu.formats`` or of a distribution's reader (the entry point group
     ``portagpu.formats``). Since contract 1.1; run where a device of ``vendor`` is shown."""
     toolchain_module: ClassVar[str] = ""
     """The module with ``TOOLCHAIN``, which :meth:`toolchain` imports. Since contract 1.1."""
@@ -426,7 +397,7 @@ class Plugin(ABC):
         answer is a sentence in ``problems``; nothing is raised for it. Readings hold the PCI
         address of each handle that states one; what is unknown of them is None, never 0 or "".
         """
-        from portagpu.inventory import Findings
+        from portagpu.readings import Findings
 
         return Findings(kind=self.name)
 

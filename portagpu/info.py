@@ -9,13 +9,13 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.diagnostics import remarks, software_remarks
 from portagpu.errors import TargetError
 from portagpu.host import Host, read_host, visibility
 from portagpu.host.settings import read_settings
 from portagpu.inventory.products import product_target
 from portagpu.inventory.sources import Live
 from portagpu.registry import VARIABLE
-from portagpu.remarks import remarks, software_remarks
 from portagpu.target import identify, load_targets, target_problems
 
 if TYPE_CHECKING:

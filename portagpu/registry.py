@@ -14,8 +14,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, SupportsIndex
 
-from portagpu.candidates import plugin, status, statuses
 from portagpu.contract import Backend
+from portagpu.discovery import plugin, status, statuses
 from portagpu.distributions import install
 from portagpu.errors import BackendNotFound, MissingDependency, PortagpuError
 from portagpu.sharing import shared_count

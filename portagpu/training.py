@@ -20,8 +20,6 @@ from portagpu.precision import Support
 from portagpu.precision.float32 import Float32Switch, arithmetic_of, multiply_by
 from portagpu.precision.products import scaled_matmul
 from portagpu.precision.support import dtype_support
-from portagpu.sharing import shared_count
-from portagpu.tracing import run_by_the_compiler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     import torch
 
     from portagpu.arch import Arch
-    from portagpu.contract import Plugin
     from portagpu.precision import Arithmetic, DtypeSupport, Precision, Scaled
 
 
@@ -62,26 +59,18 @@ class Training(Optional):
         device: torch.device
         arch: Arch
         product: str | None
-        plugin: Plugin
         capabilities: frozenset[Any]
         precision: Precision
         _ranges: Ranges
 
         _known_capabilities: tuple[str, ...]
 
+        def device_count(self) -> int: ...
         def get_device_properties(self) -> Any: ...
         def mem_get_info(self) -> tuple[int, int]: ...
         def memory_stats(self) -> Mapping[str, int]: ...
         def generator(self) -> torch.Generator: ...
         def annotate(self, name: str) -> AbstractContextManager[Any]: ...
-
-    @run_by_the_compiler
-    def device_count(self) -> int:
-        """The number of devices of this backend: at least 1.
-
-        A device that all ranks share counts as often as :func:`portagpu.sharing.shared_count` says.
-        """
-        return max(self.plugin.count(), shared_count() if self.plugin.shared else 1)
 
     def current_device(self) -> int:
         """The index of this device."""

@@ -7,14 +7,14 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from portagpu.expectations import exactly
-from portagpu.results import Verdict
+from portagpu.results.expectations import exactly
+from portagpu.results.run import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from portagpu.bringup.context import Context
-    from portagpu.results import Result
+    from portagpu.results.run import Result
     from portagpu.world import Rank
 
 FINE = exactly("fine", "these tests")

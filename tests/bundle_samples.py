@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu.bringup import load_gates
 from portagpu.bundle.document import digests, make, to_text
-from portagpu.results import Evidence, Result, Run, RunInfo, Verdict
+from portagpu.results.run import Evidence, Result, Run, RunInfo, Verdict
 from portagpu.target import load_target
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.results import Result
+    from portagpu.results.run import Result
 
 HEAD = "import os, signal, sys, threading, time\nfrom portagpu.suite import *\n"
 

@@ -1,4 +1,4 @@
-"""Mutated inputs for the readers in portagpu.telemetry.formats.
+"""Mutated inputs for the readers in portagpu.formats.
 
 A reader may answer with findings or with FormatError, whatever it is given; anything else is a
 fault: another exception, too much CPU time, too much memory, a value that no device can have. As a
@@ -30,9 +30,9 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from portagpu.inventory import Findings, FormatError
-from portagpu.telemetry import formats
-from portagpu.telemetry.cleaning import text_of
+from portagpu import formats
+from portagpu.formats.cleaning import text_of
+from portagpu.readings import Findings, FormatError
 
 FIXTURES: Final = Path(__file__).resolve().parent / "formats"
 EXPECTED: Final = "expected.toml"
@@ -94,7 +94,7 @@ def fixtures(module: str) -> list[Seed]:
 
 
 def format_modules() -> list[str]:
-    """Names of the readers: modules of portagpu.telemetry.formats without an underscore."""
+    """Names of the readers: modules of portagpu.formats without an underscore."""
     names = [found.name for found in pkgutil.iter_modules(formats.__path__)]
     return sorted(name for name in names if not name.startswith("_"))
 

@@ -34,16 +34,16 @@ from portagpu.bringup import Options, bringup
 from portagpu.cli._bringup_view import replayed
 from portagpu.cli._infotext import sections
 from portagpu.errors import RecordingError
+from portagpu.formats.cleaning import text_of
+from portagpu.formats.reader import read_text
 from portagpu.info import collect
-from portagpu.inventory.model import FormatError
-from portagpu.inventory.recording import Recording
 from portagpu.inventory.topology_json import as_json
-from portagpu.junit import render as junit
+from portagpu.readings.model import FormatError
+from portagpu.recordings.replay import Recording
 from portagpu.report import render as report_page
-from portagpu.result_schema import UNSAFE, json_text
-from portagpu.telemetry.cleaning import text_of
-from portagpu.telemetry.reader import read_text
-from portagpu.wording import failures_text, headline
+from portagpu.report.junit import render as junit
+from portagpu.results.schema import UNSAFE, json_text
+from portagpu.results.wording import failures_text, headline
 from tests.fuzz_formats import RECORDINGS, TooSlow, format_modules, mutate, stop
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.growth_formats import samples
@@ -52,7 +52,7 @@ from tests.host_trees import aarch64, gfx942_node, pci_device, two_socket_x86
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from portagpu.results import Result
+    from portagpu.results.run import Result
 
 CPU_S: Final = 20.0
 """CPU time that one tree may take; an unchanged one takes some hundredths of a second."""

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 # last, as for the tests: of an installed package the checkout beside them is not what is read
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from portagpu.inventory.model import FormatError
-from portagpu.telemetry import formats
-from portagpu.telemetry.cleaning import text_of
-from portagpu.telemetry.reader import read_text
+from portagpu import formats
+from portagpu.formats.cleaning import text_of
+from portagpu.formats.reader import read_text
+from portagpu.readings.model import FormatError
 from tests.fuzz_formats import TooSlow, fixtures, format_modules, stop
 
 if TYPE_CHECKING:

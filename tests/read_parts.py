@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from portagpu.inventory.model import Findings
-from portagpu.telemetry.reader import UNREAD, read_text
+from portagpu.formats.reader import UNREAD, read_text
+from portagpu.readings.model import Findings
 
 
 def read_all(text: str) -> Findings:

@@ -18,8 +18,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.inventory.anonymous import Anonymous
-from portagpu.inventory.model import FormatError
+from portagpu.readings.model import FormatError
+from portagpu.recordings.anonymous import Anonymous
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -96,8 +96,8 @@ def texts(source: str, length: int) -> Iterator[str]:
 
 def functions() -> dict[str, Work]:
     """What takes a stranger's text as a whole, with what it does between its patterns."""
-    from portagpu.bundle.patterns import replace_forms
-    from portagpu.bundle.scrub import remaining, scrub
+    from portagpu.redact.patterns import replace_forms
+    from portagpu.redact.scrub import remaining, scrub
 
     known = [("host", "node-07"), ("user", "jdoe"), ("environment", "a-a-a"), ("path", "/a/a/a")]
     return {

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import portagpu.host
 import portagpu.torchbuild
-from portagpu import candidates, registry
+from portagpu import discovery as candidates
+from portagpu import registry
 from portagpu.host import PciGpu
 
 if TYPE_CHECKING:

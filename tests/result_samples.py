@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from portagpu.results import Evidence, Result, Run, RunInfo, Verdict
+from portagpu.results.run import Evidence, Result, Run, RunInfo, Verdict
 
 EXECUTED = (Evidence.EXECUTED,)
 ONE_NODE = "two ranks of one process tree on one machine say nothing about a network"

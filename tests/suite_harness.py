@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pytest
 
     from portagpu.contract import Backend
-    from portagpu.results import Result
+    from portagpu.results.run import Result
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from portagpu import candidates, remarks, visible
+from portagpu import diagnostics as remarks
+from portagpu import discovery as candidates
+from portagpu import visible
 from portagpu.collectives.comm import Comm
 from portagpu.kernels import catalogue, plan
 from portagpu.sizing import Sizing
-from portagpu.telemetry.formats import amd_smi_json, nvidia_smi_text
 from portagpu.torchbuild import read_build
 from portagpu_cpu import fp8
 from portagpu_cpu.identity import CpuProperties
+from portagpu_cuda.formats import nvidia_smi_text
+from portagpu_rocm.formats import amd_smi_json
 from tests import suite_harness
 from tests import suite_patches_torch as broken
 

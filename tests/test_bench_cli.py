@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.cli import main
-from portagpu.results import Result, new_run, read_json
-from portagpu.verdicts import Verdict
+from portagpu.results.run import Result, new_run, read_json
+from portagpu.results.verdicts import Verdict
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ import pytest
 from portagpu.arch import Arch
 from portagpu.bench.cases import Case
 from portagpu.bench.judge import ceiling, judge
-from portagpu.bench.stats import summarise
-from portagpu.results import Verdict
+from portagpu.results.run import Verdict
+from portagpu.stats import summarise
 from portagpu.target import Authority, Confidence, Expectation, Fact, Scope, Target
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import pytest
 
 from portagpu.bench.cases import Case
 from portagpu.bench.judge import judge
-from portagpu.bench.stats import summarise
 from portagpu.bench.suite import plan
-from portagpu.results import Verdict
+from portagpu.results.run import Verdict
+from portagpu.stats import summarise
 from portagpu.target import load_target
 from tests.test_bench_suite import CPU, GPU
 

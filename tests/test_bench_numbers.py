@@ -6,10 +6,11 @@ import math
 
 import pytest
 
-from portagpu.bench import bus_factor, peers
+from portagpu.bench import bus_factor
 from portagpu.bench.judge import within
 from portagpu.bench.load import drift_percent
-from portagpu.bench.stats import mad, summarise
+from portagpu.rules import peers
+from portagpu.stats import mad, summarise
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from portagpu.bench import Device, Effort, load
 from portagpu.bench.runner import OPENED
 from portagpu.bench.session import Session
 from portagpu.bench.suite import plan
-from portagpu.results import Evidence, Result, Verdict
+from portagpu.results.run import Evidence, Result, Verdict
 from portagpu.world import Ranks
 
 if TYPE_CHECKING:

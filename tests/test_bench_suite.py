@@ -10,7 +10,7 @@ import pytest
 from portagpu.bench import AREAS, Device, Effort, UnknownMeasure, metrics
 from portagpu.bench.cases import BEYOND_CACHE, cache_sentence, large_array_bytes
 from portagpu.bench.suite import load_area, plan, selected_areas
-from portagpu.results import Verdict
+from portagpu.results.run import Verdict
 from portagpu.target import load_target
 from portagpu.target.limits import METRICS
 

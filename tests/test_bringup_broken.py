@@ -14,13 +14,13 @@ from portagpu.bringup.checks import health
 from portagpu.bringup.context import Context
 from portagpu.cli import main
 from portagpu.errors import BackendNotFound, OutputError, RecordingError, UnknownBackend
+from portagpu.formats.host import kernel_log
 from portagpu.host import read_host
-from portagpu.inventory.record import record
-from portagpu.inventory.recording import Recording
 from portagpu.inventory.sources import Live
 from portagpu.inventory.tools import Output, kernel_log_output
-from portagpu.results import Evidence, Run, Verdict, validate
-from portagpu.telemetry.formats import kernel_log
+from portagpu.recordings.record import record
+from portagpu.recordings.replay import Recording
+from portagpu.results.run import Evidence, Run, Verdict, validate
 from portagpu.torchbuild import TorchBuild
 from portagpu.world import Ranks
 from tests.gpu_trees import amd_gpu, machine
@@ -218,7 +218,7 @@ def test_a_recording_keeps_what_the_log_says(
     files, links = machine(*(amd_gpu(index) for index in range(8)))
     root = build(tmp_path / "machine", two_socket_x86() | files, links)
     log = Output(("dmesg",), text, "" if text else "the kernel's log is not read: x")
-    monkeypatch.setattr("portagpu.inventory.record._Asked.log_output", lambda _: log)
+    monkeypatch.setattr("portagpu.recordings.record._Asked.log_output", lambda _: log)
     saved = record(tmp_path / "saved", root, names=())
     assert saved.problems == ((log.problem,) if log.problem else ())
     kept = "".join(each.read_text() for each in (tmp_path / "saved").rglob("*log*.json"))
@@ -236,7 +236,7 @@ def test_a_recording_in_one_file_is_read_as_its_folder_and_names_nobody(
     files, links = machine(*(amd_gpu(index) for index in range(8)))
     root = build(tmp_path / "machine", two_socket_x86() | files, links)
     log = Output(("dmesg",), LOG)
-    monkeypatch.setattr("portagpu.inventory.record._Asked.log_output", lambda _: log)
+    monkeypatch.setattr("portagpu.recordings.record._Asked.log_output", lambda _: log)
     record(tmp_path / "saved", root, names=())
     saved = record(tmp_path / "saved.tar.gz", root, names=())
     assert saved.folder == tmp_path / "saved.tar.gz"

@@ -15,9 +15,9 @@ from portagpu.bringup.context import Context, Device
 from portagpu.bringup.device import check_memory
 from portagpu.contract import CONTRACT
 from portagpu.host.gpus import PciGpu
-from portagpu.inventory import Event, Findings, Memory, Reading
 from portagpu.inventory.sources import Live
-from portagpu.results import Verdict, validate
+from portagpu.readings import Event, Findings, Memory, Reading
+from portagpu.results.run import Verdict, validate
 from portagpu.target import load_target
 from portagpu.world import Ranks
 from tests.host_trees import build as write_tree
@@ -289,7 +289,7 @@ def test_a_run_on_the_cpu_judges_the_host_alone(tmp_path):
 
 def test_an_interrupt_keeps_the_cases_that_were_judged(monkeypatch):
     from portagpu.bringup.checks import numerics
-    from portagpu.results import Result
+    from portagpu.results.run import Result
 
     judged = Result(id="rng/seed", suite="conformance", area="rng", verdict=Verdict.PASS)
 

@@ -16,8 +16,8 @@ from portagpu.cli._bringup_view import Files, headline
 from portagpu.cli._common import check_outputs
 from portagpu.cli.bringup import bringup as bringup_verb
 from portagpu.errors import OutputError
-from portagpu.result_schema import UNSAFE
-from portagpu.results import Result, Verdict, new_run, read_json, validate
+from portagpu.results.run import Result, Verdict, new_run, read_json, validate
+from portagpu.results.schema import UNSAFE
 
 pytestmark = pytest.mark.torch
 

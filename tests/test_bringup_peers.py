@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from portagpu.bench import Comparison, peers
+from portagpu.bench import Comparison
 from portagpu.bringup.checks.collectives import confirmed
-from portagpu.results import Result, Verdict
+from portagpu.results.run import Result, Verdict
+from portagpu.rules import peers
 
 NAMES = [f"rank {number}" for number in range(4)]
 

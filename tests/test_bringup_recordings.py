@@ -10,10 +10,10 @@ import pytest
 
 from portagpu.bringup import Options, bringup
 from portagpu.errors import RecordingError
-from portagpu.inventory.recording import Recording
-from portagpu.junit import render as junit
+from portagpu.recordings.replay import Recording
 from portagpu.report import render
-from portagpu.results import Run, Verdict, validate
+from portagpu.report.junit import render as junit
+from portagpu.results.run import Run, Verdict, validate
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "shared" / "recordings"
 # folders whose entries are each one machine

@@ -16,13 +16,13 @@ import pytest
 from portagpu.bringup import Gate, Options, bringup
 from portagpu.bundle.evidence import check_evidence
 from portagpu.errors import BundleError, RecordingError
-from portagpu.inventory import origin
-from portagpu.inventory.judged import Judged, combined
 from portagpu.inventory.origin import origin_of
-from portagpu.inventory.record import record
-from portagpu.inventory.recording import MANIFEST, Recording
+from portagpu.recordings import origin
+from portagpu.recordings.record import record
+from portagpu.recordings.replay import MANIFEST, Recording
 from portagpu.report import render
-from portagpu.results import Evidence, Result, Run, Verdict, validate
+from portagpu.results.run import Evidence, Result, Run, Verdict, validate
+from portagpu.rules.judgement import Judged, combined
 from tests.gpu_trees import address, amd_gpu, machine, nvidia_gpu
 from tests.host_trees import build, gfx942_node, two_socket_x86
 

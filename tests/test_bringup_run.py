@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 from portagpu.bringup import Gate, Options, Progress, bringup
 from portagpu.errors import TargetNotFound
 from portagpu.report import render
-from portagpu.results import Result, Verdict, validate, verdict_of
+from portagpu.results.run import Result, Verdict, validate, verdict_of
 from tests.processes import descendants
 
 pytestmark = pytest.mark.torch

@@ -18,8 +18,8 @@ from portagpu.bundle.check import LARGEST_BYTES
 from portagpu.bundle.document import digests, file_name, make
 from portagpu.bundle.evidence import needed_ranks
 from portagpu.errors import BundleError
-from portagpu.result_schema import RUN_OPTIONAL
-from portagpu.results import Result, Verdict
+from portagpu.results.run import Result, Verdict
+from portagpu.results.schema import RUN_OPTIONAL
 from tests.bundle_samples import EXECUTED, adopted, altered, bundle, data, full_run
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from portagpu.bundle.machine import machine_names
-from portagpu.bundle.scrub import LONGEST_TEXT, remaining, scrub
-from portagpu.results import Run
+from portagpu.redact.names import machine_names
+from portagpu.redact.scrub import LONGEST_TEXT, remaining, scrub
+from portagpu.results.run import Run
 from tests.bundle_samples import full_run
 from tests.result_samples import failing, passing, stopped
 

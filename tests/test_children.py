@@ -17,8 +17,8 @@ from portagpu import children
 from portagpu.asking import ask
 from portagpu.children import import_path, program, program_environment, python_environment
 from portagpu.errors import PortagpuError
-from portagpu.inventory.asked import probe
 from portagpu.inventory.tools import outputs
+from portagpu.readings.probe import probe
 from portagpu_cuda_build import nvrtc
 from portagpu_rocm_build import clang
 from tests.conftest import ROOT, Child

@@ -20,7 +20,7 @@ from portagpu._version import __version__
 from portagpu.cli import _common, _errors
 from portagpu.distributions import install
 from portagpu.errors import BackendNotFound, MissingDependency, OutputError, TargetNotFound
-from portagpu.results import read_json
+from portagpu.results.run import read_json
 from portagpu.torchbuild import TorchBuild
 
 if TYPE_CHECKING:
@@ -340,7 +340,7 @@ def test_forced_colour_is_in_a_pipe_too_and_moves_no_cursor(
 
 INTERRUPTED = {
     "info": ("portagpu.info.collect", ()),
-    "record": ("portagpu.inventory.record.record", ("folder",)),
+    "record": ("portagpu.recordings.record.record", ("folder",)),
     "bringup": ("portagpu.bringup.checks.environment.read_host", ()),
     "conform": ("portagpu.suite.conform", ()),
     "bench": ("portagpu.bench.run", ()),
@@ -350,7 +350,7 @@ INTERRUPTED = {
         ("--arch", "sm_90", "--threads", "64", "--regs", "32"),
     ),
     "targets": ("portagpu.target.load_targets", ()),
-    "report": ("portagpu.results.read_json", ("result.json",)),
+    "report": ("portagpu.results.run.read_json", ("result.json",)),
 }
 """Verb: what is at work when Ctrl-C is pressed, and the words that get it there."""
 

@@ -16,8 +16,8 @@ from portagpu.cli import main
 from portagpu.cli.report import report
 from portagpu.cli.targets import targets
 from portagpu.report import render
-from portagpu.results import Result as Found
-from portagpu.results import Run, Verdict, new_run
+from portagpu.results.run import Result as Found
+from portagpu.results.run import Run, Verdict, new_run
 from portagpu.suite import AREAS
 from portagpu.target import load_targets
 

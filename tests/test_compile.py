@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 import portagpu
-from portagpu import results
 from portagpu.cli import main
 from portagpu.compile.judge import judged
 from portagpu.compile.pool import ask_all
 from portagpu.compile.run import plan_for
-from portagpu.compile.toolchain import CodeError, MachineCode
 from portagpu.distributions import install
 from portagpu.errors import MissingDependency, OutputError, TargetNotFound
-from portagpu.kernels import compiler as compilers
 from portagpu.kernels.catalogue import VARIANTS, by_id
-from portagpu.results import Result, Verdict, read_json
+from portagpu.machine_code import compiler as compilers
+from portagpu.machine_code.toolchain import CodeError, MachineCode
+from portagpu.results import run as results
+from portagpu.results.run import Result, Verdict, read_json
 from portagpu.target import identify
 from portagpu_cuda_build import machine_code as cuda
 from portagpu_rocm_build import machine_code as rocm
@@ -493,7 +493,7 @@ def test_real_code_that_is_bad_fails(child: Callable[..., Child]) -> None:
     """A block too large for gfx1100's registers, and an fp8 that gfx942 only emulates."""
     script = """
 from portagpu.compile.judge import judged
-from portagpu.compile.toolchain import toolchain_of
+from portagpu.discovery import toolchain_of
 from portagpu.compile.worker import build
 from portagpu.kernels.catalogue import by_id
 from portagpu.kernels.plan import Config

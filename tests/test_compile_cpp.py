@@ -20,20 +20,21 @@ import pytest
 from portagpu.cli import main
 from portagpu.compile import cpp_jobs, triton_jobs
 from portagpu.compile.run import compile_all, plan_for
-from portagpu.compile.toolchain import MachineCode, Toolchain, toolchain_of
+from portagpu.discovery import toolchain_of
 from portagpu.distributions import install
 from portagpu.errors import MissingDependency, Unsupported
 from portagpu.kernels.cache import Cache
 from portagpu.kernels.catalogue import VARIANTS
 from portagpu.kernels.cpp import KERNELS
-from portagpu.results import Result, Verdict, read_json
+from portagpu.machine_code.toolchain import MachineCode, Toolchain
+from portagpu.results.run import Result, Verdict, read_json
 from tests.conftest import CHILD_LIMIT_S
 from tests.fake_clang import write_clang
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from portagpu.kernels.compiler import Compiler
+    from portagpu.machine_code.compiler import Compiler
     from tests.conftest import Child
 
 IDS = [
@@ -164,7 +165,7 @@ def test_a_backend_without_cpp_says_so_in_one_line(monkeypatch: pytest.MonkeyPat
         def toolchain(self) -> Toolchain:
             return Bare()
 
-    monkeypatch.setattr("portagpu.candidates.plugin", lambda _: Plugin())
+    monkeypatch.setattr("portagpu.discovery.plugin", lambda _: Plugin())
     monkeypatch.setattr(cpp_jobs, "check_readers", lambda: None)
     assert cpp_jobs.survey("rocm", ["gfx942"]) == {"gfx942": "the backend for amd builds no C++"}
     with pytest.raises(Unsupported, match="builds no C"):

@@ -29,7 +29,7 @@ BUILT = """
 import json, re, subprocess, sys
 from importlib.util import find_spec
 from pathlib import Path
-from portagpu.compile.toolchain import toolchain_of
+from portagpu.discovery import toolchain_of
 from portagpu.compile.worker import build
 from portagpu.kernels.catalogue import VARIANTS
 from portagpu.kernels.plan import Limits, candidates

@@ -15,7 +15,7 @@ from portagpu.compile.record import checked, main, read_record, record, table, t
 from portagpu.compile.run import compile_all, plan_for
 from portagpu.errors import BundleError
 from portagpu.kernels.cache import Cache
-from portagpu.results import new_run
+from portagpu.results.run import new_run
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

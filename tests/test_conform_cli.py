@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu import cli, suite
-from portagpu.results import Result, Verdict, read_json
+from portagpu.results.run import Result, Verdict, read_json
 from portagpu.suite.machine import Judged, Machine
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from portagpu.bench.device import _support
 from portagpu.precision import Support
 from portagpu.precision.formats import FLAVOURS, FP8_NAMES
-from portagpu.results import Verdict
+from portagpu.results.run import Verdict
 from portagpu_cpu import fp8
 from tests import suite_harness
 from tests.conftest import ROOT

@@ -19,7 +19,7 @@ from portagpu.bringup.context import Context
 from portagpu.bringup.gates import load_gates
 from portagpu.errors import BackendNotFound
 from portagpu.host import Tree, gpus_on_machine
-from portagpu.results import Verdict
+from portagpu.results.run import Verdict
 from portagpu.world import Ranks
 from portagpu_cuda import CudaPlugin
 from tests import fake_torch, host_trees

@@ -16,7 +16,7 @@ import pytest
 from portagpu import files
 from portagpu.errors import OutputError
 from portagpu.files import read_bounded, write_atomic
-from portagpu.inventory.record import record
+from portagpu.recordings.record import record
 
 
 def names(folder: Path) -> list[str]:

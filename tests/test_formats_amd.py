@@ -7,8 +7,9 @@ import random
 
 import pytest
 
-from portagpu.inventory import Findings, FormatError, Link, Node, Reading
-from portagpu.telemetry.formats import (
+from portagpu.formats.json_text import json_documents
+from portagpu.readings import Findings, FormatError, Link, Node, Reading
+from portagpu_rocm.formats import (
     amd_smi_json,
     amd_smi_text,
     amdgpu_top,
@@ -16,8 +17,8 @@ from portagpu.telemetry.formats import (
     rocm_smi_text,
     rocminfo,
 )
-from portagpu.telemetry.formats._amd import gfx_arch, json_documents, size
-from portagpu.telemetry.formats._amd_smi_links import most_bandwidth
+from portagpu_rocm.formats._amd import gfx_arch, size
+from portagpu_rocm.formats._amd_smi_links import most_bandwidth
 from tests import format_texts as texts
 
 FORMATS = (amd_smi_json, amd_smi_text, rocm_smi_json, rocm_smi_text, rocminfo, amdgpu_top)

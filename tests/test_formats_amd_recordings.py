@@ -24,7 +24,7 @@ from tests.read_parts import read_all
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from portagpu.inventory import Findings
+    from portagpu.readings import Findings
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "shared" / "recordings"
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.telemetry.cleaning import text_of
-from portagpu.telemetry.formats._events import ANSWERS
-from portagpu.telemetry.reader import FORMATS, UNREAD, read_text
+from portagpu.formats.cleaning import text_of
+from portagpu.formats.events import ANSWERS
+from portagpu.formats.reader import FORMATS, UNREAD, read_text
 from tests.fuzz_formats import EXPECTED, FIXTURES, RECORDINGS, Seed, fixtures, format_modules
 
 if TYPE_CHECKING:
-    from portagpu.inventory.model import Findings
+    from portagpu.readings.model import Findings
 
 SEEDS = [seed for module in format_modules() for seed in fixtures(module)]
 PREPENDED = "GPU 0: Some GPU (UUID: GPU-ffffffff-0000-0000-0000-0000000000ff)\n\n"

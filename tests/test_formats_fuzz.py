@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from portagpu.telemetry.cleaning import text_of
-from portagpu.telemetry.formats import failed, integer, stated
+from portagpu.formats import failed, integer, stated
+from portagpu.formats.cleaning import text_of
 from tests import fuzz_formats
 from tests.fuzz_formats import Seed, fixtures, format_modules, fuzz, mutation
 
@@ -53,7 +53,7 @@ def test_the_harness_tells_faults_apart(
 
 def test_a_seed_names_the_function_that_reads_it() -> None:
     assert fuzz_formats.seed("a/b", text_of, "é") == Seed(
-        "a/b", "portagpu.telemetry.cleaning:text_of", "é".encode()
+        "a/b", "portagpu.formats.cleaning:text_of", "é".encode()
     )
 
 

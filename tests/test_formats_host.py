@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import portagpu.telemetry
+from portagpu.formats.host import hwloc_xml, kernel_log, lspci, nccl_topo
+from portagpu.formats.xml import MAX_DEPTH, read_xml, root_tag
 from portagpu.inventory import infiniband
-from portagpu.inventory.model import Findings, FormatError, Node
-from portagpu.telemetry.formats import hwloc_xml, kernel_log, lspci, nccl_topo
-from portagpu.telemetry.formats._xml import MAX_DEPTH, read_xml, root_tag
+from portagpu.readings.model import Findings, FormatError, Node
 from tests.format_texts import fixture
 from tests.host_trees import build
 
@@ -349,4 +349,4 @@ def test_lines_made_to_confuse_are_read_or_refused():
 
 def test_the_wheel_carries_the_table_of_codes(portagpu_wheel: Path):
     with zipfile.ZipFile(portagpu_wheel) as archive:
-        assert "portagpu/telemetry/kernel_log.toml" in archive.namelist()
+        assert "portagpu/formats/kernel_log.toml" in archive.namelist()

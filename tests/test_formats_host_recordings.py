@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from portagpu.formats.host import hwloc_xml, kernel_log, lspci, nccl_topo
 from portagpu.inventory import infiniband
-from portagpu.inventory.model import Findings, Node
-from portagpu.telemetry.formats import hwloc_xml, kernel_log, lspci, nccl_topo
+from portagpu.readings.model import Findings, Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.inventory import FormatError, Node, Part
-from portagpu.telemetry.cleaning import text_of
-from portagpu.telemetry.formats import (
+from portagpu.formats.cleaning import text_of
+from portagpu.readings import FormatError, Node, Part
+from portagpu_cuda.formats import (
     nvidia_nvlink,
     nvidia_smi_text,
     nvidia_smi_xml,
@@ -21,7 +21,7 @@ from tests.fuzz_formats import EXPECTED, FIXTURES, format_modules
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.inventory import Findings
+    from portagpu.readings import Findings
 
 MIB = 1 << 20
 NVIDIA = [name for name in format_modules() if name.startswith(("nvidia_", "nvml_"))]
@@ -37,7 +37,7 @@ def fixture(name: str) -> str:
 
 def found(name: str) -> Findings:
     module = name.split("/", 1)[0]
-    reader = importlib.import_module(f"portagpu.telemetry.formats.{module}")
+    reader = importlib.import_module(f"portagpu.formats.{module}")
     result: Findings = reader.parse(fixture(name))
     return result
 
@@ -46,9 +46,7 @@ def found(name: str) -> Findings:
 def test_one_reader_and_no_other_says_that_a_text_is_its_own(path: Path) -> None:
     text = text_of(path.read_bytes())
     readers = [
-        name
-        for name in NVIDIA
-        if importlib.import_module(f"portagpu.telemetry.formats.{name}").matches(text)
+        name for name in NVIDIA if importlib.import_module(f"portagpu.formats.{name}").matches(text)
     ]
     assert readers == [path.parent.name]
 
@@ -480,7 +478,7 @@ def test_a_description_joins_defaults_and_devices() -> None:
     "path", [path for module in NVIDIA for path in files(module)], ids=lambda path: path.name
 )
 def test_what_is_read_does_not_depend_on_the_encoding(path: Path, encode) -> None:
-    reader = importlib.import_module(f"portagpu.telemetry.formats.{path.parent.name}")
+    reader = importlib.import_module(f"portagpu.formats.{path.parent.name}")
     text = text_of(path.read_bytes())
     assert reader.parse(text_of(encode(text))) == reader.parse(text)
 

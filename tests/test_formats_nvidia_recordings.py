@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.inventory import Findings, Node, Reading
-from portagpu.telemetry.cleaning import text_of
+from portagpu.formats.cleaning import text_of
+from portagpu.readings import Findings, Node, Reading
 from tests.fuzz_formats import RECORDINGS
 from tests.read_parts import read_all
 

@@ -30,7 +30,7 @@ from portagpu.contract import Capability, Part
 from portagpu.errors import BackendNotFound
 from portagpu.host.tree import Tree
 from portagpu.precision import Support, quantize
-from portagpu.results import Verdict
+from portagpu.results.run import Verdict
 from portagpu.rng import launch_wave, same_numbers_up_to
 from portagpu.sizing import Sizing
 from portagpu.target import Scope, load_target, load_targets

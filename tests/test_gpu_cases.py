@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 import portagpu as pg
 from portagpu.precision.products import wide_partial_sums
-from portagpu.results import Verdict
+from portagpu.results.run import Verdict
 from portagpu.suite.ids import base_id
 from tests import suite_harness
 

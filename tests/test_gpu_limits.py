@@ -17,7 +17,7 @@ from portagpu.bringup import context as contexts
 from portagpu.bringup.checks import collectives, identity, memory, numerics, sustained, transfers
 from portagpu.bringup.context import Context, Device
 from portagpu.bringup.gates import load_gates
-from portagpu.results import Verdict
+from portagpu.results.run import Verdict
 from portagpu.suite import conform
 from portagpu.suite.machine import Listed, Machine
 from portagpu.suite.runner import Callbacks, Request, _Run

@@ -16,7 +16,7 @@ import pytest
 
 from portagpu.bringup import load_gates
 from portagpu.host import VISIBILITY_VARIABLES
-from portagpu.results import Run
+from portagpu.results.run import Run
 from tests.host_trees import build, gfx942_node, pci_device, two_socket_x86
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -11,9 +11,9 @@ import pytest
 import portagpu_torch_gpu.plugin as shared
 from portagpu.distributions import install
 from portagpu.host.tree import Tree
-from portagpu.inventory import Findings, Part, Pcie, Reading
-from portagpu.inventory import asked as asking
-from portagpu.inventory.document import to_document
+from portagpu.readings import Findings, Part, Pcie, Reading
+from portagpu.readings import probe as asking
+from portagpu.readings.document import to_document
 from portagpu_cuda import CudaPlugin
 from portagpu_cuda.gpus import mig_profile
 from portagpu_rocm import RocmPlugin

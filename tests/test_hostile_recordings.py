@@ -17,18 +17,18 @@ from portagpu.cli.bringup import bringup as bringup_verb
 from portagpu.cli.info import info
 from portagpu.errors import RecordingError
 from portagpu.files import read_bounded
+from portagpu.formats import MOST_DEVICES
 from portagpu.host import inside, tree
 from portagpu.host.inside import Inside
 from portagpu.host.tree import LARGEST_ATTRIBUTE, MOST_CPUS, Tree, cpu_list, size_bytes, to_int
 from portagpu.info import collect
-from portagpu.inventory import origin
 from portagpu.inventory.join import MOST_GPUS
-from portagpu.inventory.recording import MANIFEST, Recording
-from portagpu.junit import render as junit
+from portagpu.recordings import origin
+from portagpu.recordings.replay import MANIFEST, Recording
 from portagpu.report import render as report_page
-from portagpu.result_schema import UNSAFE
-from portagpu.results import Run
-from portagpu.telemetry.formats import MOST_DEVICES
+from portagpu.report.junit import render as junit
+from portagpu.results.run import Run
+from portagpu.results.schema import UNSAFE
 from tests import fuzz_trees, growth_formats
 from tests.fuzz_formats import format_modules
 from tests.fuzz_trees import OUTSIDE, fuzz, own, texts

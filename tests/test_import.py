@@ -286,7 +286,7 @@ def test_a_torch_that_does_not_import_is_a_reason(tmp_path):
 
 @pytest.mark.parametrize(
     "module",
-    ["portagpu.world", "portagpu.candidates", "portagpu_cpu", "portagpu_cuda", "portagpu_rocm"],
+    ["portagpu.world", "portagpu.discovery", "portagpu_cpu", "portagpu_cuda", "portagpu_rocm"],
 )
 def test_modules_that_every_process_may_load_leave_torch_alone(module):
     importlib.import_module(module)

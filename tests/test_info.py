@@ -14,15 +14,16 @@ import pytest
 import portagpu.info
 from portagpu.cli._infotext import sections
 from portagpu.contract import Status
+from portagpu.diagnostics import remarks, software_remarks
 from portagpu.distributions import install
 from portagpu.errors import TargetError
 from portagpu.host import read_host
 from portagpu.host.settings import Settings
 from portagpu.host.tree import Tree
 from portagpu.info import collect, devices
-from portagpu.inventory import Findings, Gpu, Part, Reading
+from portagpu.inventory import Gpu
 from portagpu.inventory.sources import Live, Machine
-from portagpu.remarks import remarks, software_remarks
+from portagpu.readings import Findings, Part, Reading
 from portagpu.torchbuild import TorchBuild
 from portagpu.units import size
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
@@ -503,7 +504,7 @@ def test_any_machine_gives_the_document_of_its_own_words(tmp_path: Path) -> None
 def test_libraries_are_not_asked_of_a_tree_that_is_not_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("portagpu.candidates.probes", lambda: pytest.fail("they were asked"))
+    monkeypatch.setattr("portagpu.discovery.probes", lambda: pytest.fail("they were asked"))
     files, links = machine(nvidia_gpu(0))
     assert collect(build(tmp_path, files, links), {})["sources"] == [
         "proc",

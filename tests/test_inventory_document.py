@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from portagpu.inventory import (
+from portagpu.readings import (
     End,
     Event,
     Findings,
@@ -20,7 +20,7 @@ from portagpu.inventory import (
     Reading,
     State,
 )
-from portagpu.inventory.document import from_document, to_document
+from portagpu.readings.document import from_document, to_document
 
 EVERYTHING = Findings(
     kind="tool",

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from portagpu.inventory import Findings, Part, Pcie, Reading, State
 from portagpu.inventory.join import join
 from portagpu.inventory.names import PCI_ID, product_name
 from portagpu.inventory.pci_tree import KIND as PCI
+from portagpu.readings import Findings, Part, Pcie, Reading, State
 
 GIB = 1 << 30
 A, B = "0000:05:00.0", "0000:c6:00.0"

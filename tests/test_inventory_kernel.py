@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from portagpu.host.tree import Tree
-from portagpu.inventory import Findings, Pcie
 from portagpu.inventory.kernel import kernel_findings
 from portagpu.inventory.sources import Live
+from portagpu.readings import Findings, Pcie
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.host_trees import GIB, PCI, build, gfx942_node, pci_device
 

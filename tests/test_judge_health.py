@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.inventory import Event, Findings, Gpu, Inventory, Memory, Pcie, State
-from portagpu.inventory.health_rules import terms
+from portagpu.formats.cleaning import text_of
+from portagpu.formats.reader import read_text
+from portagpu.inventory import Gpu, Inventory
 from portagpu.inventory.join import join
-from portagpu.inventory.judge_health import judge_health
+from portagpu.readings import Event, Findings, Memory, Pcie, State
+from portagpu.results.verdicts import Verdict, fold
+from portagpu.rules.gpu_health import terms
+from portagpu.rules.health import judge_health
 from portagpu.target import load_target
-from portagpu.telemetry.cleaning import text_of
-from portagpu.telemetry.reader import read_text
-from portagpu.verdicts import Verdict, fold
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.inventory.judged import Judged
+    from portagpu.rules.judgement import Judged
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "shared" / "recordings"
 

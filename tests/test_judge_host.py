@@ -5,8 +5,8 @@ from __future__ import annotations
 from portagpu.host.edac import read_memory_controllers
 from portagpu.host.sensors import read_sensors
 from portagpu.host.tree import Tree
-from portagpu.inventory.judge_host import judge_host
-from portagpu.verdicts import Verdict
+from portagpu.results.verdicts import Verdict
+from portagpu.rules.host import judge_host
 from tests.host_trees import build
 
 MC = "sys/devices/system/edac/mc"

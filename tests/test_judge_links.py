@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.inventory.judge_links import judge_links
-from portagpu.inventory.model import End, Findings, Link, Node, Pcie, Reading
 from portagpu.inventory.topology import Topology, build
+from portagpu.readings.model import End, Findings, Link, Node, Pcie, Reading
+from portagpu.results.verdicts import Verdict, fold
+from portagpu.rules.links import judge_links
 from portagpu.target import Target, load_target
-from portagpu.verdicts import Verdict, fold
 
 if TYPE_CHECKING:
-    from portagpu.inventory.judged import Judged
+    from portagpu.rules.judgement import Judged
 
 FULL = Pcie(
     generation=5,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.junit import render, write_junit
-from portagpu.results import Result, Run, RunInfo
-from portagpu.verdicts import Verdict
+from portagpu.report.junit import render, write_junit
+from portagpu.results.run import Result, Run, RunInfo
+from portagpu.results.verdicts import Verdict
 from tests.result_samples import failing, info, passing, stopped
 
 if TYPE_CHECKING:

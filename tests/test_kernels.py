@@ -214,7 +214,8 @@ def shared_by_hand(config: Config) -> int:
 BUILD: Final = """
 import json
 from types import SimpleNamespace
-from portagpu.compile.toolchain import MachineCode, toolchain_of
+from portagpu.machine_code.toolchain import MachineCode
+from portagpu.discovery import toolchain_of
 from portagpu.compile.worker import build
 from portagpu.kernels.catalogue import by_id
 from portagpu.kernels.plan import OPTIN, Limits, candidates, shared_estimate

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import numpy as np
 
 from portagpu.arch import Arch
-from portagpu.compile.toolchain import toolchain_of
+from portagpu.discovery import toolchain_of
 from portagpu.errors import MissingDependency, Unsupported
 from portagpu.kernels import cpp
 from portagpu.registry import backend

@@ -13,8 +13,8 @@ import pytest
 
 from portagpu.errors import MissingDependency, TargetNotFound, Unsupported
 from portagpu.kernels.cpp import KERNELS, CompileError, compile_kernel, compile_source, read_source
-from portagpu.kernels.cpp.compiled import CompilerEnded
-from portagpu.kernels.cpp.formats.elf import Elf
+from portagpu.machine_code.compiled import CompilerEnded
+from portagpu.machine_code.elf import Elf
 from portagpu.sizing import Sizing
 from portagpu.target import load_architecture, load_targets
 from portagpu_cuda_build import nvrtc

@@ -12,9 +12,9 @@ pytest.importorskip("elftools")
 pytest.importorskip("msgpack")
 
 from portagpu.errors import MissingDependency
-from portagpu.kernels.cpp.formats.code_object import read_code_object
-from portagpu.kernels.cpp.formats.cubin import max_threads
-from portagpu.kernels.cpp.formats.ptxas import Usage, read_usage
+from portagpu_cuda_build.cubin import max_threads
+from portagpu_cuda_build.ptxas import Usage, read_usage
+from portagpu_rocm_build.code_object import read_code_object
 
 NULL, PROGBITS, STRTAB, NOTE, NOBITS = 0, 1, 3, 7, 8
 

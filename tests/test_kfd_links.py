@@ -9,8 +9,8 @@ import pytest
 
 from portagpu.host.kfd import read_kfd
 from portagpu.host.tree import Tree
-from portagpu.inventory import Findings, Link, Node
 from portagpu.inventory.kfd_links import kfd_links, packages
+from portagpu.readings import Findings, Link, Node
 from tests.host_trees import KFD, build, gfx942_node, kfd_node
 
 if TYPE_CHECKING:

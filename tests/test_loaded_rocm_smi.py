@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from portagpu.inventory.model import Node
-from portagpu.inventory.recording import Recording
+from portagpu.readings.model import Node
+from portagpu.recordings.replay import Recording
 from tests import rocm_smi_replay
 
 RECORDINGS = Path(__file__).parents[2] / "shared/recordings/kfd"

@@ -151,7 +151,7 @@ def test_its_tool_is_recorded_and_replayed(
 READ = """
 import sys
 from portagpu.inventory import FormatError
-from portagpu.telemetry.reader import read_text
+from portagpu.formats.reader import read_text
 try:
     print(read_text(sys.argv[1])[0].kind)
 except FormatError as error:

@@ -21,10 +21,11 @@ from typing import Any
 import pytest
 
 from portagpu.errors import RecordingError
-from portagpu.inventory import recording, unpacked
-from portagpu.inventory.recording import Recording
-from portagpu.telemetry.cleaning import text_of
-from portagpu.telemetry.reader import UNREAD, read_text
+from portagpu.formats.cleaning import text_of
+from portagpu.formats.reader import UNREAD, read_text
+from portagpu.recordings import archives as unpacked
+from portagpu.recordings import replay as recording
+from portagpu.recordings.replay import Recording
 from tests.format_texts import fixture
 from tests.gpu_trees import amd_gpu, machine
 from tests.host_trees import build, gfx942_node

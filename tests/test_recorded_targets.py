@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from portagpu.info import collect
-from portagpu.inventory.recording import Recording
+from portagpu.recordings.replay import Recording
 
 ROOT = Path(__file__).parents[1]
 RECORDINGS = ROOT.parent / "shared/recordings"

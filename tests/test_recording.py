@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from portagpu.cli.info import info
 from portagpu.errors import OutputError, RecordingError
 from portagpu.info import collect
-from portagpu.inventory.anonymous import Anonymous
-from portagpu.inventory.record import record
-from portagpu.inventory.recording import MANIFEST, MOST_FILES, Recording
 from portagpu.inventory.sources import Live
 from portagpu.inventory.tools import outputs, tool_findings
+from portagpu.recordings.anonymous import Anonymous
+from portagpu.recordings.record import record
+from portagpu.recordings.replay import MANIFEST, MOST_FILES, Recording
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.host_trees import build, gfx942_node, two_socket_x86
 

@@ -13,17 +13,17 @@ from xml.sax.saxutils import escape, quoteattr
 
 import pytest
 
+from portagpu.formats.cleaning import text_of
+from portagpu.formats.reader import read_text
 from portagpu.host.limits import _CGROUP_WORDS
-from portagpu.inventory import record as record_module
-from portagpu.inventory.anonymous import Anonymous, identities
-from portagpu.inventory.document import to_document
-from portagpu.inventory.model import Event, Findings, FormatError, Part, Reading, State
-from portagpu.inventory.record import record
-from portagpu.inventory.recording import Recording
 from portagpu.inventory.sources import Live
 from portagpu.inventory.tools import Output
-from portagpu.telemetry.cleaning import text_of
-from portagpu.telemetry.reader import read_text
+from portagpu.readings.document import to_document
+from portagpu.readings.model import Event, Findings, FormatError, Part, Reading, State
+from portagpu.recordings import record as record_module
+from portagpu.recordings.anonymous import Anonymous, identities
+from portagpu.recordings.record import record
+from portagpu.recordings.replay import Recording
 from tests.conftest import ROOT
 from tests.fuzz_formats import EXPECTED, RECORDINGS
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from portagpu import candidates, functions, registry
+from portagpu import discovery as candidates
+from portagpu import functions, registry
 from portagpu.errors import BackendNotFound, PortagpuError, Unsupported
 from tests.fake_plugins import FakePlugin, install
 from tests.registry_state import forget, machine, use_plugins

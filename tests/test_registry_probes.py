@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from portagpu import candidates
-from portagpu.inventory import Findings, Reading
+from portagpu import discovery as candidates
 from portagpu.inventory.sources import Live
+from portagpu.readings import Findings, Reading
 from tests.fake_plugins import FakePlugin
 from tests.registry_state import forget, use_plugins
 

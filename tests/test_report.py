@@ -9,11 +9,11 @@ from urllib.parse import unquote
 
 import pytest
 
-from portagpu.expectations import at_least, exactly
 from portagpu.report import render, write_report
-from portagpu.results import Result, Run
-from portagpu.verdicts import Evidence, Verdict
-from portagpu.wording import failures_text, headline
+from portagpu.results.expectations import at_least, exactly
+from portagpu.results.run import Result, Run
+from portagpu.results.verdicts import Evidence, Verdict
+from portagpu.results.wording import failures_text, headline
 from tests.result_samples import failing, gate, info, passing, stopped
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 from portagpu import units
 from portagpu.report import scale
 from portagpu.report.charts import collect, figure
-from portagpu.results import Result
-from portagpu.verdicts import Verdict
+from portagpu.results.run import Result
+from portagpu.results.verdicts import Verdict
 from tests.result_samples import failing, passing
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from portagpu.errors import ResultError
-from portagpu.results import Result, Run, RunInfo, new_run
-from portagpu.verdicts import Evidence, Verdict, exit_code, fold
+from portagpu.results.run import Result, Run, RunInfo, new_run
+from portagpu.results.verdicts import Evidence, Verdict, exit_code, fold
 
 P, F, E, U, N, S = (
     Verdict.PASS,

@@ -11,7 +11,7 @@ import pytest
 from portagpu.bringup.checks import numerics
 from portagpu.bringup.context import Context, Device
 from portagpu.bringup.gates import load_gates
-from portagpu.results import Evidence, Result, Verdict, new_run
+from portagpu.results.run import Evidence, Result, Verdict, new_run
 from portagpu.suite import Selection, conform, list_cases
 from portagpu.suite.machine import Machine
 from portagpu.world import Ranks

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from portagpu.contract import Backend, Capability
 from portagpu.errors import Unsupported
-from portagpu.results import Verdict
+from portagpu.results.run import Verdict
 from portagpu_cpu.backend import CpuBackend
 from tests import suite_harness
 

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from portagpu.arch import Arch
-from portagpu.results import Verdict
+from portagpu.results.run import Verdict
 from tests import suite_harness
 from tests.recorded_gpus import ALL, RecordedGpu
 from tests.test_gpu_backends import BY_ID, opened

@@ -25,7 +25,7 @@ from portagpu.precision import (
     Scaled,
     Support,
 )
-from portagpu.results import Verdict
+from portagpu.results.run import Verdict
 from portagpu.sizing import Launch, Sizing
 from portagpu_cpu.backend import CpuBackend
 from portagpu_cpu.queues import CpuEvent

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from portagpu.results import Result, Verdict
+from portagpu.results.run import Result, Verdict
 from portagpu.suite.judge import audit, elsewhere, excused, idle_claims, judge
 from portagpu.suite.machine import Excuse, Judged, Listed, Machine
 

@@ -8,7 +8,7 @@ import pytest
 
 from portagpu.contract import Capability
 from portagpu.errors import Unsupported
-from portagpu.results import Verdict
+from portagpu.results.run import Verdict
 from portagpu.suite import Selection, case, conform
 from portagpu.suite.ids import base_id
 from tests.case_files import by_id

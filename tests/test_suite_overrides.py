@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.contract import Override
-from portagpu.results import Verdict
+from portagpu.results.run import Verdict
 from portagpu.suite import conform
 from portagpu.suite.judge import judge, unused
 from portagpu.suite.machine import Listed, Machine

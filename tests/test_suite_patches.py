@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from portagpu.results import Verdict
+from portagpu.results.run import Verdict
 from tests import suite_harness
 from tests.suite_patches import PATCHES
 

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("torch")
 
 from portagpu.errors import TargetNotFound, UnknownBackend
-from portagpu.results import Evidence, Result, Verdict
+from portagpu.results.run import Evidence, Result, Verdict
 from portagpu.suite import Selection, conform, list_cases
 from portagpu.suite import child as suite_child
 from portagpu.suite.child import SuiteError

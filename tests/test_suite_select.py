@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.results import Result, Verdict, new_run
+from portagpu.results.run import Result, Verdict, new_run
 from portagpu.suite import Selection
 from portagpu.suite.ids import base_id
 from portagpu.suite.machine import Listed

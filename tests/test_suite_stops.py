@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from portagpu.results.verdicts import Verdict
 from portagpu.suite import Selection, conform
-from portagpu.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from portagpu.results import Result
+    from portagpu.results.run import Result
 
 pytestmark = pytest.mark.torch
 

@@ -22,7 +22,7 @@ from portagpu import contents
 from portagpu.bringup.gates import load_gates
 from portagpu.contents import DamagedInstallation
 from portagpu.paths import matrix_dir
-from portagpu.results import Evidence, Result, Verdict, new_run, read_json
+from portagpu.results.run import Evidence, Result, Verdict, new_run, read_json
 from portagpu.suite import Selection, conform
 from portagpu.suite.day import today
 from portagpu.suite.judge import audit, excused, unexplained, unjudged

@@ -152,7 +152,7 @@ def test_another_distribution_with_damaged_metadata_hides_no_target(root: Path) 
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: damaged\nVersion: 1.0\n")
     (info / "entry_points.txt").write_bytes(b"\x80\xff")
     code = (
-        "from portagpu.candidates import candidates\n"
+        "from portagpu.discovery import candidates\n"
         "from portagpu.target import load_targets\n"
         "print('amd-mi300x' in load_targets(), 'cpu' in candidates() or not candidates())"
     )

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from portagpu.bringup import Options, bringup
-from portagpu.inventory.recording import Recording
-from portagpu.results import Verdict
+from portagpu.recordings.replay import Recording
+from portagpu.results.run import Verdict
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.host_trees import build, two_socket_x86
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.results import Result, Run
+    from portagpu.results.run import Result, Run
 
 HEAD = (
     "index, name, pci.bus_id, compute_cap, memory.total [MiB], driver_version, "
@@ -197,7 +197,7 @@ def test_every_run_says_the_same_whatever_the_order_of_sets(tmp_path: Path) -> N
     code = (
         "import sys\n"
         "from portagpu.bringup import Options, bringup\n"
-        "from portagpu.inventory.recording import Recording\n"
+        "from portagpu.recordings.replay import Recording\n"
         "run = bringup(Options(replay=Recording(sys.argv[1])))\n"
         "print(*[(r.id, str(r.verdict), r.device, r.reason) for r in run.results], sep='\\n')\n"
     )

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.bringup import Options, bringup
+from portagpu.formats.host import hwloc_xml, nccl_topo
 from portagpu.info import collect
 from portagpu.inventory.products import falls_short
-from portagpu.inventory.recording import Recording
-from portagpu.results import Verdict
+from portagpu.recordings.replay import Recording
+from portagpu.results.run import Verdict
 from portagpu.target import arch_of_generation, identify, load_target, named_product, product_of
-from portagpu.telemetry.formats import hwloc_xml, nccl_topo
 from tests.host_trees import build
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.results import Run
+    from portagpu.results.run import Run
 
 GIB = 1 << 30
 

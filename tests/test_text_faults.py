@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from portagpu.bringup import Options, bringup
-from portagpu.inventory.recording import Recording
-from portagpu.results import Verdict
-from portagpu.telemetry.formats._events import table
-from portagpu.telemetry.reader import read_text
+from portagpu.formats.events import table
+from portagpu.formats.reader import read_text
+from portagpu.recordings.replay import Recording
+from portagpu.results.run import Verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.results import Result, Run
+    from portagpu.results.run import Result, Run
 
 BOOT = "[    0.000000] Linux version 6.8.0\n[    0.000000] Command line: ro\n"
 OSINIT = "open-gpu-kernel-modules, src/nvidia/arch/nvalloc/unix/src/osinit.c"

@@ -37,7 +37,7 @@ PLUGIN = Good()
 """
 
 REPORT = """
-import json, portagpu.candidates as candidates
+import json, portagpu.discovery as candidates
 candidates.LOAD_LIMIT_S = 0.5
 print(json.dumps({name: [s.usable, s.reason] for name, s in candidates.statuses().items()}))
 """
@@ -162,7 +162,7 @@ def test_asking_for_one_backend_loads_no_other(child: Callable[..., Child], tmp_
     distribute(tmp_path, "wanted", "wanted", GOOD.format(name="wanted"))
     code = """
 import sys
-from portagpu.candidates import plugin
+from portagpu.discovery import plugin
 print(plugin("wanted").name, "loud" in sys.modules)
 """
     assert child("-c", code, path=[tmp_path]).ok().split() == ["wanted", "False"]

@@ -108,8 +108,8 @@ sys.modules["torch"] = None
 from importlib import util
 found = util.find_spec
 util.find_spec = lambda name, *rest: None if name == "torch" else found(name, *rest)
-import portagpu.candidates
-print(portagpu.candidates.status("demo"))
+import portagpu.discovery
+print(portagpu.discovery.status("demo"))
 """
     assert "usable=False, reason='torch is not installed'" in child("-c", code, path=[demo]).ok()
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.inventory.model import End, Findings, Link, Node, Pcie, Reading
 from portagpu.inventory.routes import Route, domains, hives, nearest_nics, routes
 from portagpu.inventory.sources import Live
 from portagpu.inventory.topology import Topology, build
 from portagpu.inventory.topology_json import as_json
+from portagpu.readings.model import End, Findings, Link, Node, Pcie, Reading
 from tests.host_trees import PCI
 from tests.host_trees import build as write_tree
 

@@ -8,12 +8,12 @@ import pytest
 
 from portagpu.bringup import Options, bringup
 from portagpu.errors import RecordingError
+from portagpu.formats.cleaning import text_of
+from portagpu.formats.host.kernel_log import KIND as LOG
+from portagpu.formats.reader import read_text
 from portagpu.inventory.join import join
-from portagpu.inventory.model import FormatError
-from portagpu.inventory.recording import Recording
-from portagpu.telemetry.cleaning import text_of
-from portagpu.telemetry.formats.kernel_log import KIND as LOG
-from portagpu.telemetry.reader import read_text
+from portagpu.readings.model import FormatError
+from portagpu.recordings.replay import Recording
 from tests.fuzz_formats import RECORDINGS, fixtures, format_modules
 from tests.test_pastes import ROCM, TABLE, listed
 

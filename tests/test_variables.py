@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from portagpu import candidates
+from portagpu import discovery as candidates
 from portagpu.errors import Unsupported
 from portagpu.variables import Variables
 from tests.fake_plugins import FakePlugin

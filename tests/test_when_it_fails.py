@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 import portagpu
-from portagpu import advice
 from portagpu.bench.suite import metrics
 from portagpu.bringup import Options, bringup, load_gates
 from portagpu.bringup.reported import ROWS
-from portagpu.expectations import at_least, at_most, exactly, expected_in_words, within
-from portagpu.inventory.judged import Judged, combined
-from portagpu.inventory.recording import Recording
-from portagpu.results import Result, Run
+from portagpu.recordings.replay import Recording
+from portagpu.results import advice
+from portagpu.results.expectations import at_least, at_most, exactly, expected_in_words, within
+from portagpu.results.run import Result, Run
+from portagpu.results.verdicts import Verdict
+from portagpu.results.wording import failures_text, headline
+from portagpu.rules.judgement import Judged, combined
 from portagpu.suite import list_cases
-from portagpu.verdicts import Verdict
-from portagpu.wording import failures_text, headline
 from tests.conftest import ROOT
 from tests.result_samples import info
 
@@ -40,7 +40,7 @@ cites; the gravest is the last."""
 
 
 def test_the_page_of_checks_is_current() -> None:
-    due = "docs/when-it-fails.md is not current: python -m portagpu.advice > docs/when-it-fails.md"
+    due = f"not current: python -m portagpu.results.advice > docs/{PAGE.name}"
     assert PAGE.read_text(encoding="utf-8") == advice.page(), due
 
 
@@ -146,7 +146,7 @@ def test_every_gate_is_read_for_its_ids() -> None:
 
 def test_the_page_has_every_id_that_the_code_can_produce() -> None:
     missing = [f"{suite} {name}" for suite, name in ids() if advice.find(suite, name) is None]
-    assert not missing, f"portagpu/advice.toml has no entry for {', '.join(missing)}"
+    assert not missing, f"portagpu/results/advice.toml has no entry for {', '.join(missing)}"
 
 
 def test_the_page_has_no_id_that_nothing_produces() -> None:

@@ -9,10 +9,10 @@ import re
 from typing import Any, Final
 
 from portagpu.distributions import install
-from portagpu.inventory import Findings, Memory, Part, Pcie, Reading, State
-from portagpu.inventory.document import to_document
-from portagpu.inventory.library import Library, known, number, one_line, opened, text, whole
-from portagpu.telemetry.formats import pci_address
+from portagpu.formats import pci_address
+from portagpu.readings import Findings, Memory, Part, Pcie, Reading, State
+from portagpu.readings.document import to_document
+from portagpu.readings.library import Library, known, number, one_line, opened, text, whole
 
 _CORRECTED, _UNCORRECTED = 0, 1  # NVML_MEMORY_ERROR_TYPE_*
 _VOLATILE, _AGGREGATE = 0, 1  # NVML_VOLATILE_ECC, NVML_AGGREGATE_ECC

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from portagpu.children import NEUTRAL, program_environment
-from portagpu.compile.toolchain import CodeError, Cupy, MachineCode, Toolchain
+from portagpu.machine_code.toolchain import CodeError, Cupy, MachineCode, Toolchain
 from portagpu.scratch import Scratch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from portagpu.kernels.compiler import Compiler
-    from portagpu.kernels.cpp.compiled import CompiledKernel
+    from portagpu.machine_code.compiled import CompiledKernel
+    from portagpu.machine_code.compiler import Compiler
 
 _TOOL_LIMIT_S: Final = 60
 _MATRIX: Final = re.compile(r"\b((?:UTC)?[A-Z]G?MMA(?:\.[A-Z0-9x]+)*)(?=\s)")

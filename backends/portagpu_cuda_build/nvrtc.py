@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.arch import base_name
 from portagpu.errors import MissingDependency
-from portagpu.kernels.compiler import Compiler, stamp
-from portagpu.kernels.cpp.compiled import CompiledKernel, CompileError
-from portagpu.kernels.cpp.formats.cubin import max_threads
-from portagpu.kernels.cpp.formats.ptxas import read_usage
+from portagpu.machine_code.compiled import CompiledKernel, CompileError
+from portagpu.machine_code.compiler import Compiler, stamp
 from portagpu.target import load_architecture
+from portagpu_cuda_build.cubin import max_threads
+from portagpu_cuda_build.ptxas import read_usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

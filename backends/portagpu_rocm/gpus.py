@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from portagpu.distributions import install
-from portagpu.inventory import Findings, Memory, Pcie, Reading, State
-from portagpu.inventory.document import to_document
-from portagpu.inventory.library import Library, known, number, one_line, opened, text, whole
+from portagpu.formats import pci_address
 from portagpu.pcie import GENERATION
-from portagpu.telemetry.formats import pci_address
+from portagpu.readings import Findings, Memory, Pcie, Reading, State
+from portagpu.readings.document import to_document
+from portagpu.readings.library import Library, known, number, one_line, opened, text, whole
 
 # names of the tool amd-smi, by sensor and metric in amdsmi's enumerations
 _SENSORS: Final = {"edge": "EDGE", "hotspot": "JUNCTION", "mem": "VRAM"}

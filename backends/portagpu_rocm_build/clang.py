@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Final
 from portagpu.arch import base_name
 from portagpu.children import NEUTRAL, program, program_environment, program_folders
 from portagpu.errors import MissingDependency
-from portagpu.kernels.compiler import Compiler, stamp
-from portagpu.kernels.cpp.compiled import CompiledKernel, CompileError, CompilerEnded
-from portagpu.kernels.cpp.formats.code_object import read_code_object
+from portagpu.machine_code.compiled import CompiledKernel, CompileError, CompilerEnded
+from portagpu.machine_code.compiler import Compiler, stamp
 from portagpu.scratch import Scratch
 from portagpu.target import load_architecture
+from portagpu_rocm_build.code_object import read_code_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -11,13 +11,13 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from portagpu.compile.toolchain import CodeError, Cupy, MachineCode, Toolchain
+from portagpu.machine_code.toolchain import CodeError, Cupy, MachineCode, Toolchain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from portagpu.kernels.compiler import Compiler
-    from portagpu.kernels.cpp.compiled import CompiledKernel
+    from portagpu.machine_code.compiled import CompiledKernel
+    from portagpu.machine_code.compiler import Compiler
 
 _MATRIX: Final = re.compile(r"^\s+(v_(?:s?mfmac?|s?wmmac?)_\w+)", re.MULTILINE)
 _METADATA: Final = re.compile(

@@ -13,12 +13,12 @@ from portagpu.availability import Need, availability
 from portagpu.contract import Plugin, Status
 from portagpu.errors import BackendNotFound
 from portagpu.host import Tree, visibility
-from portagpu.inventory.asked import probe, readings_of
+from portagpu.readings.probe import probe, readings_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.inventory import Findings
+    from portagpu.readings import Findings
 
 Place = tuple[str | None, str | None]
 """(PCI address, UUID) of a device."""

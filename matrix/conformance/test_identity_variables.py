@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import PurePath
 
-from portagpu import candidates
+from portagpu import discovery as candidates
 from portagpu.errors import Unsupported
 from portagpu.suite import case, refused
 

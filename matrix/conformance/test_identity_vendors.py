@@ -137,9 +137,9 @@ def test_libraries_are_the_vendors(gpu):
     traps=("I05",),
 )
 def test_disguise_is_told():
+    from portagpu.diagnostics import remarks
     from portagpu.host import read_host
     from portagpu.host.settings import Settings
-    from portagpu.remarks import remarks
 
     name, value = "HSA_OVERRIDE_GFX_VERSION", "11.0.0"
     seen = visibility({name: value, "HOME": "/root"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from portagpu.compile.toolchain import CodeError
+from portagpu.machine_code.toolchain import CodeError
 from portagpu.suite import NotClaimed, case, refused
 
 

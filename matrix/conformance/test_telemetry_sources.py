@@ -9,7 +9,8 @@ import sys
 from portagpu.host.settings import read_settings
 from portagpu.host.tree import Tree
 from portagpu.suite import case
-from portagpu.telemetry.formats import amd_smi_json, nvidia_smi_text
+from portagpu_cuda.formats import nvidia_smi_text
+from portagpu_rocm.formats import amd_smi_json
 
 CHILD_LIMIT_S = 60.0
 HEADER = "index, name, power.draw [W], clocks.current.sm [MHz], temperature.gpu"

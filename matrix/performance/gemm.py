@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.bench.cases import Absent, Case
 from portagpu.bench.device import DTYPES
 from portagpu.precision import Support
-from portagpu.verdicts import Verdict
+from portagpu.results.verdicts import Verdict
 
 if TYPE_CHECKING:
     from portagpu.bench.device import Device

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.bench.cases import Absent, Case, cache_sentence, large_array_bytes
 from portagpu.bench.effort import Effort
 from portagpu.contract import Capability
-from portagpu.verdicts import Verdict
+from portagpu.results.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,9 +11,9 @@ from portagpu.bench.cases import SUITE, Case
 from portagpu.bench.device import Device
 from portagpu.bench.effort import Effort
 from portagpu.bench.load import Comparison, Sustained, compare_ranks, sustained
-from portagpu.bench.peers import Outlier, Peers, peers
 from portagpu.bench.runner import default_world, open_device, run
 from portagpu.bench.suite import AREAS, UnknownMeasure, metrics
+from portagpu.rules.peers import Outlier, Peers, peers
 
 __all__ = [
     "AREAS",

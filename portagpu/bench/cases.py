@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.verdicts import Verdict
+from portagpu.results.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

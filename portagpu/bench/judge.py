@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.expectations import at_least, at_most
+from portagpu.results.expectations import at_least, at_most
+from portagpu.results.verdicts import Verdict
 from portagpu.target.limits import METRICS, NoLimit, limit
 from portagpu.target.model import Authority, Confidence
-from portagpu.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from portagpu.bench.cases import Case
-    from portagpu.bench.stats import Summary
+    from portagpu.stats import Summary
     from portagpu.target import Expectation, Target
 
 ABOVE_PEAK: Final = 1.02

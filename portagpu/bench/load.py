@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bench.cases import SCALES, SUITE
 from portagpu.bench.effort import PACES, Effort
-from portagpu.bench.peers import RELATIVE, Peers, alike, peers
 from portagpu.bench.reading import Reading
-from portagpu.bench.stats import Summary, mad, summarise
-from portagpu.expectations import exactly
-from portagpu.results import Result
-from portagpu.verdicts import Evidence, Verdict
+from portagpu.results.expectations import exactly
+from portagpu.results.run import Result
+from portagpu.results.verdicts import Evidence, Verdict
+from portagpu.rules.peers import RELATIVE, Peers, alike, peers
+from portagpu.stats import Summary, mad, summarise
 from portagpu.world import State
 
 if TYPE_CHECKING:

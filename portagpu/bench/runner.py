@@ -10,11 +10,11 @@ from portagpu.bench.device import Device
 from portagpu.bench.effort import Effort
 from portagpu.bench.session import Session, not_run
 from portagpu.contents import check_installation
-from portagpu.expectations import exactly
 from portagpu.host import read_host
-from portagpu.results import Result
+from portagpu.results.expectations import exactly
+from portagpu.results.run import Result
+from portagpu.results.verdicts import Verdict
 from portagpu.target import Target, load_target, load_targets
-from portagpu.verdicts import Verdict
 from portagpu.world import State
 
 if TYPE_CHECKING:

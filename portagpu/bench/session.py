@@ -9,11 +9,11 @@ from portagpu.bench.cases import SCALES, SUITE, TIME_SCALES
 from portagpu.bench.effort import PACES, Effort
 from portagpu.bench.judge import judge
 from portagpu.bench.reading import Reading
-from portagpu.bench.stats import Summary, summarise
 from portagpu.bench.suite import function_spec
-from portagpu.expectations import exactly
-from portagpu.results import Result
-from portagpu.verdicts import Evidence, Verdict
+from portagpu.results.expectations import exactly
+from portagpu.results.run import Result
+from portagpu.results.verdicts import Evidence, Verdict
+from portagpu.stats import Summary, summarise
 from portagpu.world import State
 
 if TYPE_CHECKING:

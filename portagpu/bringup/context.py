@@ -6,17 +6,17 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.expectations import exactly
 from portagpu.inventory.sources import Live, Machine
-from portagpu.results import Evidence, Result, Verdict
+from portagpu.results.expectations import exactly
+from portagpu.results.run import Evidence, Result, Verdict
 from portagpu.world import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from portagpu.bringup.gates import Gate
-    from portagpu.inventory.judged import Judged
     from portagpu.inventory.origin import Origin
+    from portagpu.rules.judgement import Judged
     from portagpu.target import Target
     from portagpu.world import Ranks, WorldOutcome
 
@@ -129,7 +129,7 @@ class Context:
     ) -> Result:
         """PASS or FAIL by one condition; ``reason`` says what was seen, and is kept with both.
 
-        ``expected`` is what was asked for (``portagpu.expectations``).
+        ``expected`` is what was asked for (``portagpu.results.expectations``).
         """
         verdict = Verdict.PASS if good else Verdict.FAIL
         return self.result(name, verdict, reason, expected=expected, **fields)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from portagpu.bringup.context import Context
-    from portagpu.results import Result
+    from portagpu.results.run import Result
 
 SCHEMA: Final = "portagpu.gates/1"
 EFFORTS: Final = ("quick", "full")

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from portagpu.bringup.context import Device
 from portagpu.host import read_host
 from portagpu.inventory.products import product_target
-from portagpu.result_schema import printable
+from portagpu.results.schema import printable
 from portagpu.target import identify
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from portagpu.inventory.gpu import Gpu, Inventory
-    from portagpu.inventory.model import Part
     from portagpu.inventory.sources import Machine
+    from portagpu.readings.model import Part
     from portagpu.target import Target
 
 

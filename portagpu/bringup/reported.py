@@ -15,10 +15,10 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from portagpu.expectations import at_least, exactly, within
+from portagpu.results.expectations import at_least, exactly, within
+from portagpu.results.verdicts import Verdict
 from portagpu.target import Confidence
 from portagpu.target.rules import fits_sold
-from portagpu.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -53,7 +53,8 @@ class Finding:
 
 class Held(NamedTuple):
     """A device's figure held against a fact: whether they agree, both in words, and as results
-    have them; ``wanted`` is what ``portagpu.expectations`` makes of the fact, without its source.
+    have them; ``wanted`` is what ``portagpu.results.expectations`` makes of the fact, without its
+    source.
     """
 
     agrees: bool

@@ -13,15 +13,15 @@ from portagpu.contents import check_installation
 from portagpu.errors import BackendNotFound, MissingDependency, UnknownBackend
 from portagpu.inventory.sources import Live
 from portagpu.registry import plugin, resolve
-from portagpu.results import Result, Run, Verdict, new_run, verdict_of
+from portagpu.results.run import Result, Run, Verdict, new_run, verdict_of
 from portagpu.target import load_target
 from portagpu.world import Ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from portagpu.inventory.recording import Recording
     from portagpu.inventory.sources import Machine
+    from portagpu.recordings.replay import Recording
     from portagpu.target import Target
 
 _FAILED: Final = frozenset({Verdict.FAIL, Verdict.ERROR})

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from portagpu.bundle.badges import Badge, earned, table
 from portagpu.bundle.check import parse, read_bundle
 from portagpu.bundle.document import file_name, make, to_text
-from portagpu.bundle.machine import machine_names
 from portagpu.files import write_atomic
+from portagpu.redact.names import machine_names
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.results import Run
+    from portagpu.results.run import Run
 
 __all__ = ["Badge", "earned", "make", "parse", "read_bundle", "table", "write_bundle"]
 

@@ -11,14 +11,14 @@ from portagpu.bundle.check import printable, read_bundle
 from portagpu.bundle.known import suite_and_area
 from portagpu.errors import BundleError
 from portagpu.registry import plugin
-from portagpu.results import Run
-from portagpu.verdicts import FAILING, Evidence, Verdict
+from portagpu.results.run import Run
+from portagpu.results.verdicts import FAILING, Evidence, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from portagpu.results import Result
+    from portagpu.results.run import Result
 
 _RAN: Final = frozenset({Verdict.PASS, Verdict.UNVERIFIED}) | FAILING
 _OF_SEVERAL: Final = "collectives"

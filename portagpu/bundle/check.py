@@ -17,11 +17,11 @@ from portagpu.bundle.document import (
 )
 from portagpu.bundle.evidence import check_evidence
 from portagpu.bundle.known import check_ids
-from portagpu.bundle.scrub import KINDS, LONGEST_TEXT, remaining
 from portagpu.errors import BundleError, PortagpuError
 from portagpu.files import read_bounded
-from portagpu.result_schema import Rule, keys, mapping, name, one_of, or_null, positive
-from portagpu.results import Run
+from portagpu.redact.scrub import KINDS, LONGEST_TEXT, remaining
+from portagpu.results.run import Run
+from portagpu.results.schema import Rule, keys, mapping, name, one_of, or_null, positive
 
 if TYPE_CHECKING:
     import os

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu._version import __version__
-from portagpu.bundle.scrub import scrub
 from portagpu.errors import BundleError, TargetNotFound
+from portagpu.redact.scrub import scrub
 from portagpu.target import load_target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from portagpu.results import Run
+    from portagpu.results.run import Run
 
 SCHEMA: Final = "portagpu.bundle/1"
 EFFORT: Final = "full"
@@ -26,7 +26,7 @@ _NAMED_DIGITS: Final = 8
 
 
 def make(run: Run, effort: str, known: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """The bundle of a run; ``known`` names what to take out, see ``portagpu.bundle.machine``.
+    """The bundle of a run; ``known`` names what to take out, see ``portagpu.redact.names``.
 
     Raises BundleError that says why there is none: the run was quick or stopped, or its hardware is
     no known target.

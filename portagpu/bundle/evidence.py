@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 from portagpu.arch import base_name
 from portagpu.errors import BundleError, PortagpuError, TargetNotFound
 from portagpu.registry import plugin
+from portagpu.results.verdicts import Evidence
 from portagpu.target import load_target
-from portagpu.verdicts import Evidence
 
 if TYPE_CHECKING:
-    from portagpu.results import Result, Run
+    from portagpu.results.run import Result, Run
     from portagpu.target import Target
 
 _WORLD: Final = re.compile(r"[\[-]n?(\d++)\]")

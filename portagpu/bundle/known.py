@@ -16,7 +16,7 @@ from portagpu.suite import list_cases
 from portagpu.suite.ids import base_id
 
 if TYPE_CHECKING:
-    from portagpu.results import Result, Run
+    from portagpu.results.run import Result, Run
 
 _BESIDE_CASES: Final = ("suite",)
 """Areas of results about the conformance suite itself."""

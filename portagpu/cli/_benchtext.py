@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from portagpu.cli._tables import VERDICT, reasons, show, some
-from portagpu.expectations import expected_in_words, value_in_words
+from portagpu.results.expectations import expected_in_words, value_in_words
 from portagpu.units import size
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from portagpu.results import Result, Run
+    from portagpu.results.run import Result, Run
 
 HEAD: Final = ("measure", "shape", "median", "spread", VERDICT)
 """Within 80 columns; what is expected stands below the table."""

@@ -9,8 +9,8 @@ from typing import IO, TYPE_CHECKING, Any
 from portagpu.bringup import Progress
 from portagpu.errors import OutputError
 from portagpu.files import is_special, remove_file
-from portagpu.results import Run, Verdict, verdict_of
-from portagpu.wording import found_in_words, headline, named, without_device
+from portagpu.results.run import Run, Verdict, verdict_of
+from portagpu.results.wording import found_in_words, headline, named, without_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from portagpu.bringup import Gate
-    from portagpu.results import Result
+    from portagpu.results.run import Result
 
 _STYLES = {
     Verdict.PASS: ("✓", "bold green"),
@@ -74,8 +74,8 @@ class Files:
         """Write all of them and return their paths; raises OutputError."""
         written = [run.write_json(path) for path in self.json_files]
         if self.reports:
-            from portagpu.junit import write_junit
             from portagpu.report import write_report
+            from portagpu.report.junit import write_junit
 
             junit, report = self.reports
             written += [write_junit(run, junit), write_report(run, report)]

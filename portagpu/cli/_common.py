@@ -14,14 +14,14 @@ import click
 
 from portagpu.errors import MissingDependency, OutputError
 from portagpu.files import check_writable, is_special, write_atomic
-from portagpu.result_schema import json_text, printable
+from portagpu.results.schema import json_text, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
-    from portagpu.results import Run
+    from portagpu.results.run import Run
 
 STDOUT: Final = "-"
 _F = TypeVar("_F", bound="Callable[..., Any]")
@@ -94,8 +94,8 @@ def begin_outputs(run: Run, json_to: str | None, junit: str | None = None) -> No
     A run that is killed leaves this, and not the verdict of an earlier one. Raises UsageError as
     :func:`check_outputs` does.
     """
-    from portagpu.junit import write_junit
-    from portagpu.results import Run
+    from portagpu.report.junit import write_junit
+    from portagpu.results.run import Run
 
     check_outputs(json_to, junit)
     begun = Run(run.info).finish(interrupted=True)
@@ -164,7 +164,7 @@ def screen(stream: IO[str]) -> Console | None:
 
 def require_torch(verb: str) -> None:
     """Raise MissingDependency, saying what to install, where there is no usable torch."""
-    from portagpu.remarks import install_torch
+    from portagpu.diagnostics import install_torch
     from portagpu.torchbuild import torch_build
 
     build = torch_build()

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 import click
 
-from portagpu.verdicts import Verdict
+from portagpu.results.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from rich.console import Console
 
-    from portagpu.results import Result
+    from portagpu.results.run import Result
 
 VERDICT: Final = "verdict"
 """The title of a column whose cells have the colours of their verdicts."""

@@ -24,7 +24,7 @@ from portagpu.cli._complete import complete_measure, complete_target
 
 if TYPE_CHECKING:
     from portagpu.bench import Device
-    from portagpu.results import Run
+    from portagpu.results.run import Run
 
 
 @click.command()
@@ -84,8 +84,8 @@ def bench(
     from portagpu.bench.suite import UnknownMeasure, selected_areas
     from portagpu.cli._running import check_device
     from portagpu.host import read_host
-    from portagpu.junit import write_junit
-    from portagpu.results import new_run
+    from portagpu.report.junit import write_junit
+    from portagpu.results.run import new_run
     from portagpu.target import load_target
 
     if target is not None:
@@ -155,7 +155,7 @@ def _measure(
 
 def _show(run: Run, json_to: str | None, busy: str) -> None:
     from portagpu.cli._benchtext import notes, show_table
-    from portagpu.wording import failures_text
+    from portagpu.results.wording import failures_text
 
     stream = human_stream(json_to)
     if run.results:

@@ -21,14 +21,14 @@ from portagpu.cli._common import (
 )
 from portagpu.cli._complete import complete_gate, complete_target
 from portagpu.errors import BundleError
-from portagpu.wording import failures_text
+from portagpu.results.wording import failures_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from portagpu.bringup import Gate
     from portagpu.cli._bringup_view import Files
-    from portagpu.results import Run
+    from portagpu.results.run import Run
 
 
 @click.command()
@@ -126,7 +126,7 @@ def bringup(
     from portagpu.bringup import Options
     from portagpu.bringup import bringup as run_bringup
     from portagpu.cli._bringup_view import Files, view
-    from portagpu.inventory.recording import Recording
+    from portagpu.recordings.replay import Recording
     from portagpu.target import load_target
 
     options = Options(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from portagpu.kernels.cache import Cache
-    from portagpu.results import Result, Run
+    from portagpu.results.run import Result, Run
 
 
 @click.command("compile")
@@ -64,7 +64,7 @@ def compile_kernels(
     from portagpu.cli._compiletext import notes, show_table
     from portagpu.compile import plan_for
     from portagpu.kernels.cache import Cache, cache_folder
-    from portagpu.results import new_run
+    from portagpu.results.run import new_run
 
     if (target is not None) + bool(archs) + everything != 1:
         raise click.UsageError("name one of --target ID, --arch NAME and --all")

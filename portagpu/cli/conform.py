@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from portagpu.contract import Override
-    from portagpu.results import Result, Run
+    from portagpu.results.run import Result, Run
     from portagpu.suite.machine import Listed, Machine
     from portagpu.suite.select import Selection
 
@@ -178,7 +178,7 @@ def _indices(backend: str | None, index: int | None) -> Sequence[int]:
 
 
 def _list(selection: Selection, backend: str | None, json_to: str | None) -> None:
-    from portagpu.candidates import plugin
+    from portagpu.discovery import plugin
     from portagpu.suite import list_cases
 
     overrides = () if backend is None else plugin(backend).overrides
@@ -231,7 +231,7 @@ class _Session:
         indices: Sequence[int] = (0,),
     ) -> int:
         from portagpu.cli._running import Progress
-        from portagpu.junit import write_junit
+        from portagpu.report.junit import write_junit
         from portagpu.suite import conform as run_suite
 
         run = self._new_run()
@@ -276,7 +276,7 @@ class _Session:
         return f"not begun, because {failed.id} failed (-x)" if failed is not None else ""
 
     def _new_run(self) -> Run:
-        from portagpu.results import new_run
+        from portagpu.results.run import new_run
 
         return new_run(["portagpu", *sys.argv[1:]], target=self.target, strict=self.strict)
 
@@ -318,9 +318,9 @@ def _where(machines: Sequence[Machine]) -> str:
 
 def summary(run: Run, machines: Sequence[Machine]) -> str:
     """What was not judged, the areas, every failure, and the verdict."""
-    from portagpu.result_schema import printable
-    from portagpu.results import Verdict
-    from portagpu.wording import failures_text
+    from portagpu.results.run import Verdict
+    from portagpu.results.schema import printable
+    from portagpu.results.wording import failures_text
 
     parts = []
     for title, verdict in (

@@ -48,7 +48,7 @@ def info(replay: tuple[str, ...], topology: bool, json_to: str | None) -> None:
 
 def _machine(replay: tuple[str, ...]) -> Machine:
     if replay:
-        from portagpu.inventory.recording import Recording
+        from portagpu.recordings.replay import Recording
 
         return Recording(*replay)
     from portagpu.inventory.sources import Live

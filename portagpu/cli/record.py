@@ -28,7 +28,7 @@ def record(folder: str, json_to: str | None) -> None:
     Names of hosts and users, processes, paths, secrets and serial numbers are taken out; UUIDs and
     PCI addresses of GPUs stay. Look it through before you send it to anybody.
     """
-    from portagpu.inventory.record import record as save
+    from portagpu.recordings.record import record as save
 
     if json_to not in (None, STDOUT) and Path(folder).resolve() in Path(json_to).resolve().parents:
         raise click.UsageError(f"--json {json_to} lies in {folder}, whose files are hashed")

@@ -25,7 +25,7 @@ def report(results: tuple[Path, ...], out: Path | None) -> None:
     result.json it is report.html.
     """
     from portagpu.report import write_report
-    from portagpu.results import read_json
+    from portagpu.results.run import read_json
 
     if out is not None and len(results) > 1:
         raise click.UsageError("--out takes the report of one RESULT; leave it out for several")

@@ -10,16 +10,16 @@ from portagpu.compile.job import Job, reader_of, source_of
 from portagpu.compile.judge import unjudged
 from portagpu.errors import MissingDependency, Unsupported
 from portagpu.kernels.cache import key_of
-from portagpu.kernels.compiler import Compiler
-from portagpu.kernels.cpp.formats.elf import check_readers
 from portagpu.kernels.cpp.sources import KERNELS, read_source
-from portagpu.verdicts import Verdict
+from portagpu.machine_code.compiler import Compiler
+from portagpu.machine_code.elf import check_readers
+from portagpu.results.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from portagpu.compile.toolchain import Toolchain
-    from portagpu.results import Result
+    from portagpu.machine_code.toolchain import Toolchain
+    from portagpu.results.run import Result
     from portagpu.target import Target
 
 ROUTE: Final = "cpp"
@@ -61,7 +61,7 @@ def _found(target: Target, given: Mapping[str, Any] | None, problem: str) -> Com
 
 def survey(backend: str, archs: Sequence[str]) -> dict[str, str | tuple[str, str, str]]:
     """In the child: the fields of each architecture's compiler, or why there is none."""
-    from portagpu.candidates import plugin
+    from portagpu.discovery import plugin
 
     toolchain = plugin(backend).toolchain()
     assert toolchain is not None  # noqa: S101 - the parent chose it for having one

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from portagpu.compile.judge import judged, unjudged
-from portagpu.compile.toolchain import MachineCode
-from portagpu.verdicts import Verdict
+from portagpu.machine_code.toolchain import MachineCode
+from portagpu.results.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.compile.toolchain import Toolchain
-    from portagpu.kernels.compiler import Compiler
-    from portagpu.results import Result
+    from portagpu.machine_code.compiler import Compiler
+    from portagpu.machine_code.toolchain import Toolchain
+    from portagpu.results.run import Result
     from portagpu.target import Target
 
 

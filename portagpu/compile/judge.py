@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.errors import LimitExceeded, Unsupported
 from portagpu.kernels.plan import OPTIN
-from portagpu.results import Evidence, Result, Verdict, bounds
+from portagpu.results.run import Evidence, Result, Verdict, bounds
 from portagpu.sizing import Occupancy, occupancy_of_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.compile.toolchain import MachineCode
+    from portagpu.machine_code.toolchain import MachineCode
     from portagpu.target import Target
 
 SUITE: Final = "compile"

@@ -14,19 +14,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bundle.scrub import remaining
 from portagpu.compile import cpp_jobs, triton_jobs
 from portagpu.compile.judge import judged
 from portagpu.compile.run import plan_for
-from portagpu.compile.toolchain import MachineCode
 from portagpu.errors import BundleError, PortagpuError
 from portagpu.files import read_bounded
 from portagpu.kernels.catalogue import VARIANTS, by_id
-from portagpu.kernels.compiler import TRITON
 from portagpu.kernels.cpp.sources import KERNELS
-from portagpu.results import Run, read_json
+from portagpu.machine_code.compiler import TRITON
+from portagpu.machine_code.toolchain import MachineCode
+from portagpu.redact.scrub import remaining
+from portagpu.results.run import Run, read_json
+from portagpu.results.verdicts import Verdict, fold
 from portagpu.target import load_targets
-from portagpu.verdicts import Verdict, fold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,16 +9,16 @@ from portagpu.compile import cpp_jobs, triton_jobs
 from portagpu.compile.job import Job
 from portagpu.compile.judge import unjudged
 from portagpu.compile.pool import LIMIT_S, WORKERS, ask_all
-from portagpu.compile.toolchain import toolchain_of
 from portagpu.contents import check_installation
+from portagpu.discovery import toolchain_of
+from portagpu.results.verdicts import Verdict
 from portagpu.target import architecture_names, load_architecture, load_target
-from portagpu.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from portagpu.kernels.cache import Cache
-    from portagpu.results import Result
+    from portagpu.results.run import Result
     from portagpu.target import Target
 
 _ROUTE: Final = "route"

@@ -9,13 +9,13 @@ from portagpu.compile.judge import unjudged
 from portagpu.errors import MissingDependency
 from portagpu.kernels.cache import key_of
 from portagpu.kernels.catalogue import VARIANTS, Variant
-from portagpu.kernels.compiler import Compiler, find_compiler
 from portagpu.kernels.plan import Config, Limits, candidates
-from portagpu.verdicts import Verdict
+from portagpu.machine_code.compiler import Compiler, find_compiler
+from portagpu.results.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from portagpu.compile.toolchain import Toolchain
-    from portagpu.results import Result
+    from portagpu.machine_code.toolchain import Toolchain
+    from portagpu.results.run import Result
     from portagpu.target import Target
 
 ROUTE: Final = "triton"

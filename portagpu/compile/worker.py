@@ -16,19 +16,19 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.compile import cpp_jobs, triton_jobs
-from portagpu.compile.toolchain import CodeError, MachineCode
 from portagpu.errors import MissingDependency
 from portagpu.kernels.catalogue import Variant, by_id
-from portagpu.kernels.cpp.compiled import CompileError, CompilerEnded
 from portagpu.kernels.cpp.sources import read_source
 from portagpu.kernels.plan import Config, constants
+from portagpu.machine_code.compiled import CompileError, CompilerEnded
+from portagpu.machine_code.toolchain import CodeError, MachineCode
 from portagpu.processes import die_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.compile.toolchain import Toolchain
-    from portagpu.kernels.cpp.compiled import CompiledKernel
+    from portagpu.machine_code.compiled import CompiledKernel
+    from portagpu.machine_code.toolchain import Toolchain
 
 _LONGEST: Final = 300
 
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def _answer(job: Mapping[str, Any]) -> dict[str, Any]:
-    from portagpu.candidates import plugin
+    from portagpu.discovery import plugin
 
     toolchain = plugin(job["plugin"]).toolchain()
     assert toolchain is not None  # noqa: S101 - the parent chose it for having one

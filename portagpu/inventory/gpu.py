@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from portagpu.inventory.model import Event, Link, Properties
+from portagpu.readings.model import Event, Link, Properties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from portagpu.formats import pci_address, stated
 from portagpu.host.tree import Tree, as_tree, to_int
-from portagpu.inventory.model import End, Findings, Link, Node
-from portagpu.telemetry.formats import pci_address, stated
+from portagpu.readings.model import End, Findings, Link, Node
 
 if TYPE_CHECKING:
     from pathlib import Path

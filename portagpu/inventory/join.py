@@ -14,17 +14,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import RecordingError
+from portagpu.formats.host.kernel_log import KIND as LOG
 from portagpu.inventory.gpu import Gpu, Inventory
 from portagpu.inventory.merge import merged
-from portagpu.inventory.model import Reading
 from portagpu.inventory.names import PCI_ID
 from portagpu.inventory.pci_tree import KIND as PCI
-from portagpu.telemetry.formats.kernel_log import KIND as LOG
+from portagpu.readings.model import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
 
-    from portagpu.inventory.model import Findings
+    from portagpu.readings.model import Findings
 
 MOST_GPUS: Final = 1024
 """Of one machine, or of all that one fabric joins: the largest have 576."""

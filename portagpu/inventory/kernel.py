@@ -10,6 +10,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from portagpu.formats.pci import hexadecimal
 from portagpu.host.gpus import (
     PCI_DEVICES,
     PCI_VENDORS,
@@ -22,9 +23,8 @@ from portagpu.host.gpus import (
 )
 from portagpu.host.kfd import rocr_uuid
 from portagpu.inventory.kfd_links import INDIRECT, kfd_links
-from portagpu.inventory.model import Findings, Node, Part, Pcie, Reading, State
 from portagpu.inventory.pci_tree import read_pci
-from portagpu.telemetry.formats._pci import hexadecimal
+from portagpu.readings.model import Findings, Node, Part, Pcie, Reading, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

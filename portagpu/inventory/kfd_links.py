@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from portagpu.host.kfd import NODES, KfdNode, kfd_properties, read_kfd
-from portagpu.inventory.model import End, Findings, Link, Node
+from portagpu.readings.model import End, Findings, Link, Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -10,8 +10,8 @@ from portagpu.arch import base_name
 from portagpu.errors import TargetError
 from portagpu.host.gpus import total
 from portagpu.inventory.gpu import Gpu
-from portagpu.inventory.model import Part, Reading
 from portagpu.inventory.names import PCI_ID, product_name
+from portagpu.readings.model import Part, Reading
 from portagpu.target import identify
 from portagpu.target.table import normalise
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import TargetError
 from portagpu.host.gpus import PCI_VENDORS
-from portagpu.inventory.model import Findings, Reading
+from portagpu.readings.model import Findings, Reading
 from portagpu.target import product_of
 from portagpu.target.table import normalise
 

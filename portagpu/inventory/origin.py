@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from portagpu.formats import one_line
 from portagpu.host.inside import Inside, Kind
 from portagpu.host.tree import unlinked
-from portagpu.telemetry.formats import one_line
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from portagpu.formats.pci import generation, node_kind, transfer_rate, vendor_name
 from portagpu.host.tree import Tree, as_tree
-from portagpu.inventory.model import End, Findings, Link, Node, Pcie, Reading
-from portagpu.telemetry.formats._pci import generation, node_kind, transfer_rate, vendor_name
+from portagpu.readings.model import End, Findings, Link, Node, Pcie, Reading
 
 if TYPE_CHECKING:
     from pathlib import Path

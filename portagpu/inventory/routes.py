@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from portagpu.inventory.model import Node
 from portagpu.inventory.topology import FABRICS, ancestors
 from portagpu.pcie import link_bytes_s
+from portagpu.readings.model import Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -9,16 +9,16 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from portagpu.errors import BackendNotFound
+from portagpu.formats.host import kernel_log
 from portagpu.host.tree import Tree, as_tree
 from portagpu.inventory.infiniband import read_infiniband
 from portagpu.inventory.join import join
 from portagpu.inventory.kernel import kernel_findings
 from portagpu.inventory.kfd_links import kfd_links
-from portagpu.inventory.model import Findings
 from portagpu.inventory.names import name_findings, named
 from portagpu.inventory.tools import kernel_log_output, tool_findings
 from portagpu.inventory.topology import build
-from portagpu.telemetry.formats import kernel_log
+from portagpu.readings.model import Findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -97,7 +97,7 @@ class Live(Machine):
 
     def probed(self) -> tuple[Findings, ...]:
         """What the vendors' libraries say, where they say anything."""
-        from portagpu.candidates import probes
+        from portagpu.discovery import probes
 
         asked = tuple(probes().values()) if self.tree.is_live else ()
         return tuple(each for each in asked if each.readings or each.problems)
@@ -121,7 +121,7 @@ class Live(Machine):
 
     def commands(self, findings: Iterable[Findings]) -> tuple[tuple[str, ...], ...]:
         """The command lines of the plugins whose GPUs ``findings`` show, of this machine alone."""
-        from portagpu.candidates import candidates, plugin
+        from portagpu.discovery import candidates, plugin
 
         if not self.tree.is_live:
             return ()

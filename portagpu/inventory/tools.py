@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from portagpu.children import NEUTRAL, program_environment
-from portagpu.inventory.model import Findings, FormatError
-from portagpu.telemetry.cleaning import text_of
-from portagpu.telemetry.formats import kernel_log, one_line
-from portagpu.telemetry.reader import read_text
+from portagpu.formats import one_line
+from portagpu.formats.cleaning import text_of
+from portagpu.formats.host import kernel_log
+from portagpu.formats.reader import read_text
+from portagpu.readings.model import Findings, FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -16,12 +16,12 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory.kfd_links import INDIRECT
-from portagpu.inventory.model import End, Link, Node
+from portagpu.readings.model import End, Link, Node
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from portagpu.inventory.model import Findings, Reading
+    from portagpu.readings.model import Findings, Reading
 
 FABRICS: Final = ("nvlink", "xgmi")
 """Kinds of link between GPUs that are faster than PCI Express, the fastest first."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.inventory.model import Node
 from portagpu.inventory.routes import domains, hives, nearest_nics, routes
+from portagpu.readings.model import Node
 
 if TYPE_CHECKING:
     from portagpu.inventory.routes import Route

@@ -15,8 +15,8 @@ from portagpu._version import __version__
 from portagpu.errors import PortagpuError, Unsupported
 from portagpu.kernels import ops, reference
 from portagpu.kernels.cache import Cache, cache_folder, key_of
-from portagpu.kernels.compiler import find_compiler
 from portagpu.kernels.plan import Config, candidates, listed
+from portagpu.machine_code.compiler import find_compiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

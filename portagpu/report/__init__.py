@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import os
     from pathlib import Path
 
-    from portagpu.results import Run
+    from portagpu.results.run import Run
 
 __all__ = ["render", "write_report"]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from portagpu.report.scale import Scale
-    from portagpu.results import Result
+    from portagpu.results.run import Result
 
 WIDTH: Final = 400
 HEIGHT: Final = 240

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from portagpu import units
-from portagpu.advice import severity_of
-from portagpu.expectations import expected_in_words, value_in_words
 from portagpu.report.charts import collect, figure
 from portagpu.report.markup import Child, Markup, join, tag
-from portagpu.results import verdict_of
-from portagpu.verdicts import FAILING, Evidence, Verdict
-from portagpu.wording import failures, found_in_words, headline, tally, without_device
+from portagpu.results.advice import severity_of
+from portagpu.results.expectations import expected_in_words, value_in_words
+from portagpu.results.run import verdict_of
+from portagpu.results.verdicts import FAILING, Evidence, Verdict
+from portagpu.results.wording import failures, found_in_words, headline, tally, without_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from portagpu.results import Result, Run
+    from portagpu.results.run import Result, Run
 
 MEANING: Final = {
     Verdict.PASS: "judged, and as it should be",

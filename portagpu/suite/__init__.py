@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from portagpu.results import Result
+    from portagpu.results.run import Result
     from portagpu.suite.machine import Listed, Machine
     from portagpu.target import Target
 

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.expectations import exactly
-from portagpu.results import Evidence, Result, Verdict
+from portagpu.results.expectations import exactly
+from portagpu.results.run import Evidence, Result, Verdict
 from portagpu.suite.cases import SUITE
 from portagpu.suite.day import today
 from portagpu.suite.ids import base_id, matches

@@ -19,7 +19,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from portagpu.results import Result
+    from portagpu.results.run import Result
     from portagpu.suite.machine import Listed
 
 _NODE: Final = "portagpu"
@@ -117,7 +117,7 @@ class _WholeItem(_SuiteItem):
         super().__init__(name="suite", **given)
 
     def runtest(self) -> None:
-        from portagpu.results import Verdict
+        from portagpu.results.run import Verdict
         from portagpu.suite.judge import OWN_AREA
 
         results = self.run.rest()
@@ -134,7 +134,7 @@ class _CaseItem(_SuiteItem):
         self.case = case
 
     def runtest(self) -> None:
-        from portagpu.results import Verdict
+        from portagpu.results.run import Verdict
 
         chosen = [item.name for item in self.session.items if isinstance(item, _CaseItem)]
         result = self.run.result(self.name, chosen)
@@ -176,7 +176,7 @@ class _Run:
 
     def _take(self) -> bool:
         """Wait for one more result; False at the end. Raises CaseFailure where the suite broke."""
-        from portagpu.results import Result
+        from portagpu.results.run import Result
 
         arrived = self._arriving.get()
         if isinstance(arrived, Result):

@@ -10,7 +10,7 @@ from portagpu.contents import check_installation, missing_cases
 from portagpu.contract import Capability
 from portagpu.errors import BackendNotFound, PortagpuError
 from portagpu.paths import matrix_dir
-from portagpu.results import Verdict
+from portagpu.results.run import Verdict
 from portagpu.suite.child import Child, SuiteError
 from portagpu.suite.ids import base_id, matches
 from portagpu.suite.judge import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from portagpu.results import Result
+    from portagpu.results.run import Result
     from portagpu.target import Target
 
 STARTUP_LIMIT_S: Final = 120.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import PortagpuError, ResultError
-from portagpu.results import read_json
+from portagpu.results.run import read_json
 from portagpu.suite.cases import AREAS, SUITE
 from portagpu.suite.ids import base_id, matches
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from portagpu.results import Result
+    from portagpu.results.run import Result
     from portagpu.suite.machine import Listed
 
 

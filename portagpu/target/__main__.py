@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from portagpu.errors import TargetError
-from portagpu.result_schema import printable
+from portagpu.results.schema import printable
 from portagpu.target import parse_target
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.arch import Arch
-from portagpu.contract import Capability
+from portagpu.capability import Capability
 from portagpu.target.expect import read_expectation
 from portagpu.target.facts import Source, named_sources, read_facts
 from portagpu.target.model import (

@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "backends")]
 
 from portagpu.bringup import Options, bringup
 from portagpu.info import collect
-from portagpu.inventory.recording import Recording
+from portagpu.recordings.replay import Recording
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.host_trees import build, two_socket_x86
 

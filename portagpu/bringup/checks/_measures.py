@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from portagpu import bench
-from portagpu.bench.peers import LEAST, alike
-from portagpu.expectations import exactly
-from portagpu.results import Verdict
+from portagpu.results.expectations import exactly
+from portagpu.results.run import Verdict
+from portagpu.rules.peers import LEAST, alike
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from portagpu.bringup.context import Context, Device
-    from portagpu.results import Result
+    from portagpu.results.run import Result
 
 
 def measure_devices(context: Context, names: Sequence[str]) -> Iterator[Result]:

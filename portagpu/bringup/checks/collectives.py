@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu import bench
 from portagpu.bringup.checks._measures import adopted
-from portagpu.results import Verdict
+from portagpu.results.run import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from portagpu.bringup.context import Context
-    from portagpu.results import Result
+    from portagpu.results.run import Result
 
 _COMPARISONS: Final = 3
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from portagpu.expectations import at_least, exactly
+from portagpu.diagnostics import install_torch, settings_remarks
 from portagpu.host import gpus_on_machine, read_host, visibility
 from portagpu.host.settings import read_settings
-from portagpu.remarks import install_torch, settings_remarks
-from portagpu.results import Verdict
+from portagpu.results.expectations import at_least, exactly
+from portagpu.results.run import Verdict
 from portagpu.visible import diagnose, runtimes_on, shown
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from portagpu.bringup.context import Context
     from portagpu.host import Host
-    from portagpu.results import Result
+    from portagpu.results.run import Result
 
 _PYTHONS: Final = ((3, 11), (3, 13))
 """The first and the last Python this package is tested with."""

@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from portagpu.formats import pci_address
 from portagpu.host.edac import read_memory_controllers
 from portagpu.host.sensors import read_sensors
-from portagpu.inventory.judge_health import judge_health
-from portagpu.inventory.judge_host import judge_host
-from portagpu.inventory.judged import Judged, combined
-from portagpu.results import Verdict
-from portagpu.telemetry.formats import pci_address
+from portagpu.results.run import Verdict
+from portagpu.rules.health import judge_health
+from portagpu.rules.host import judge_host
+from portagpu.rules.judgement import Judged, combined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from portagpu.bringup.context import Context
-    from portagpu.results import Result
+    from portagpu.results.run import Result
 
 
 _HOST: Final = "host"
-"""Whose events a log has beside those of GPUs' vendors (portagpu/telemetry/kernel_log.toml)."""
+"""Whose events a log has beside those of GPUs' vendors (portagpu/formats/kernel_log.toml)."""
 
 
 def check(context: Context) -> Iterator[Result]:

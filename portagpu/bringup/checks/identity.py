@@ -11,20 +11,20 @@ from portagpu.bringup.context import Device
 from portagpu.bringup.recorded import equal_parts, names, recorded_devices
 from portagpu.bringup.reported import Subject, compare
 from portagpu.errors import BackendNotFound
-from portagpu.expectations import exactly
+from portagpu.formats.host.kernel_log import KIND as KERNEL_LOG
 from portagpu.host.gpus import PCI_DEVICES
 from portagpu.host.kfd import NODES
 from portagpu.inventory.products import falls_short, product_target
-from portagpu.results import Verdict
+from portagpu.results.expectations import exactly
+from portagpu.results.run import Verdict
 from portagpu.target import Scope, identify, load_targets, named_product
-from portagpu.telemetry.formats.kernel_log import KIND as KERNEL_LOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from portagpu.bringup.context import Context
     from portagpu.inventory.gpu import Gpu, Inventory
-    from portagpu.results import Result
+    from portagpu.results.run import Result
     from portagpu.target import Target
 
 _DESCRIBE = "portagpu.bringup.device:describe"

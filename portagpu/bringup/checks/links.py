@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from portagpu.expectations import exactly
+from portagpu.formats import pci_address
 from portagpu.host import read_host
-from portagpu.inventory.judge_links import judge_links
-from portagpu.inventory.judged import combined
 from portagpu.inventory.topology import only
-from portagpu.results import Verdict
-from portagpu.telemetry.formats import pci_address
+from portagpu.results.expectations import exactly
+from portagpu.results.run import Verdict
+from portagpu.rules.judgement import combined
+from portagpu.rules.links import judge_links
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from portagpu.bringup.context import Context
     from portagpu.inventory.topology import Topology
-    from portagpu.results import Result
+    from portagpu.results.run import Result
 
 
 _OF_ALL_LINKS: Final = frozenset({"link-count", "peers-alike"})

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from portagpu.expectations import exactly
-from portagpu.results import Verdict
+from portagpu.results.expectations import exactly
+from portagpu.results.run import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from portagpu.bringup.context import Context, Device
-    from portagpu.results import Result
+    from portagpu.results.run import Result
 
 _SEED: Final = 20_260_101
 _WORD_BYTES: Final = 8

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from portagpu.expectations import exactly
-from portagpu.results import Verdict, fold
+from portagpu.results.expectations import exactly
+from portagpu.results.run import Verdict, fold
 from portagpu.suite import Selection, conform
 from portagpu.suite.judge import OWN_AREA, UNOPENED
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from portagpu.bringup.context import Context
-    from portagpu.results import Result
+    from portagpu.results.run import Result
     from portagpu.suite.machine import Machine
 
 _TOLD_ALONE: Final = frozenset(

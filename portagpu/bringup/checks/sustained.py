@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu import bench
 from portagpu.bringup.checks._measures import measure_devices
-from portagpu.results import Verdict
+from portagpu.results.run import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from portagpu.bringup.context import Context
-    from portagpu.results import Result
+    from portagpu.results.run import Result
 
 
 def check(context: Context) -> Iterator[Result]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from portagpu.bringup.context import Context
-    from portagpu.results import Result
+    from portagpu.results.run import Result
 
 
 def check(context: Context) -> Iterator[Result]:

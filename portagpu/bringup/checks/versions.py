@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu._version import __version__
 from portagpu.contract import CONTRACT
-from portagpu.expectations import exactly
-from portagpu.results import Verdict
+from portagpu.results.expectations import exactly
+from portagpu.results.run import Verdict
 from portagpu.torchbuild import torch_build
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from portagpu.bringup.context import Context
-    from portagpu.results import Result
+    from portagpu.results.run import Result
 
 _ONE_DRIVER: Final = exactly(1, "versions of the driver")
 

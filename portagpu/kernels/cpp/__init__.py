@@ -6,7 +6,6 @@ Importing this package imports neither torch nor cupy.
 from __future__ import annotations
 
 from portagpu.kernels.cpp.compile import compile_kernel, compile_source
-from portagpu.kernels.cpp.compiled import CompiledKernel, CompileError
 from portagpu.kernels.cpp.run import (
     Loaded,
     histogram,
@@ -17,6 +16,7 @@ from portagpu.kernels.cpp.run import (
     sum_rows,
 )
 from portagpu.kernels.cpp.sources import KERNELS, read_source
+from portagpu.machine_code.compiled import CompiledKernel, CompileError
 
 __all__ = [
     "KERNELS",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.asking import ask
 from portagpu.errors import MissingDependency, Unsupported
-from portagpu.kernels.cpp.compiled import CompiledKernel, CompileError, CompilerEnded
 from portagpu.kernels.cpp.sources import read_source, with_header
+from portagpu.machine_code.compiled import CompiledKernel, CompileError, CompilerEnded
 from portagpu.target import load_architecture
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def compile_source(source: str, arch: str) -> tuple[CompiledKernel, ...]:
     it refuses the source, and CompilerEnded, which is one, where it dies or takes too long;
     Unsupported where the architecture has no kernels (a CPU).
     """
-    from portagpu.compile.toolchain import toolchain_of
+    from portagpu.discovery import toolchain_of
 
     found = toolchain_of(load_architecture(arch).arch.vendor)
     if found is None:
@@ -55,7 +55,7 @@ def compile_source(source: str, arch: str) -> tuple[CompiledKernel, ...]:
 
 def answer(backend: str, source: str, arch: str) -> dict[str, Any]:
     """What a child process says of a source: its kernels, or which error it came to."""
-    from portagpu.candidates import plugin
+    from portagpu.discovery import plugin
 
     toolchain = plugin(backend).toolchain()
     assert toolchain is not None  # noqa: S101 - the parent chose it for having one

@@ -23,8 +23,8 @@ from portagpu.sizing.kernel import whole
 if TYPE_CHECKING:
     import torch
 
-    from portagpu.compile.toolchain import Cupy
     from portagpu.contract import Backend
+    from portagpu.machine_code.toolchain import Cupy
     from portagpu.sizing import Launch
 
 _OPTIONS: Final = ("--std=c++17",)

@@ -1,0 +1,359 @@
+"""What nvidia-smi says of a GPU, whatever it was asked for: names of all generations, one reading.
+
+The XML, the text of ``-q`` and the columns of ``--query-gpu`` have the same values under names that
+changed from driver to driver. Each form is first made a mapping from a path to a text;
+``_nvidia_names`` says which paths are the same value.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from portagpu.formats import failed, integer, number, one_line, pci_address, stated
+from portagpu.readings.model import Memory, Part, Pcie, Reading, State
+from portagpu.target import arch_of_generation
+from portagpu_cuda.formats._nvidia_names import (
+    BLOCKS,
+    EXTRA,
+    FIRMWARE,
+    LIMITS,
+    NAMES,
+    VERSIONS,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    Values = Mapping[str, str]
+
+VENDOR: Final = "nvidia"
+_PCI_VENDOR: Final = 0x10DE
+_MIB: Final = 1 << 20
+
+_REASON: Final = re.compile(
+    r"clocks_(?:event|throttle)_reasons(?:\.|/(?:.*/)?(?:clocks_(?:event|throttle)_reason_)?)(\w+)"
+)
+_REASON_ALIASES: Final = {
+    "idle": "gpu_idle",
+    "display_clock_setting": "display_clocks_setting",
+    "user_defined_clocks": "applications_clocks_setting",
+}
+# nvml.h, nvmlClocksEventReason*
+_REASON_BITS: Final = (
+    "gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "sync_boost",
+    "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown",
+    "display_clocks_setting",
+)  # fmt: skip
+_NO_SLOWDOWN: Final = "gpu_idle"
+# what stands in the place of values when the whole GPU is gone, and not one value
+_LOST: Final = frozenset({"gpu is lost", "gpu requires reset", "gpu reset required"})
+# what every GPU that answers states some of
+_MEASURES: Final = ("temperature", "memory", "memory_used", "utilization", "clock")
+_PENDING: Final = ("retirement_pending", "rows_pending", "channel_pending", "tpc_pending")
+
+
+def slug(label: str) -> str:
+    """A label as a part of a path: "GPU Current Temp" is "gpu_current_temp"."""
+    return re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")
+
+
+def uuid_of(text: str | None) -> str | None:
+    """The UUID; None for the zeros with which captures are masked."""
+    value = stated(text)
+    return value if value is not None and re.search(r"[1-9a-fA-F]", value[4:]) else None
+
+
+def memory_bytes(text: str | None) -> int | None:
+    """ "81559 MiB" in bytes; old drivers write "MB" and mean the same."""
+    value = number(text)
+    return None if value is None else int(value * _MIB)
+
+
+def yes(text: str | None) -> bool | None:
+    """ "Yes", "Enabled" and "Active" against "No", "Disabled" and "Not Active"."""
+    answers = {"yes": True, "enabled": True, "active": True, "true": True, "1": True,
+               "no": False, "disabled": False, "not active": False, "false": False,
+               "0": False}  # fmt: skip
+    return answers.get((stated(text) or "").lower())
+
+
+def pick(values: Values, field: str) -> str | None:
+    """The first of the field's paths that states a value."""
+    return _first(values, NAMES[field])
+
+
+def reading(
+    values: Values,
+    source: str,
+    *,
+    index: int | None = None,
+    parts: tuple[Part, ...] = (),
+    processes: int | None = None,
+) -> Reading:
+    """The reading of one GPU from all that the tool says of it."""
+    minor = integer(pick(values, "minor"))
+    capability = re.fullmatch(r"(\d{1,2})\.(\d)", pick(values, "capability") or "")
+    stated_index = integer(pick(values, "index"))
+    return Reading(
+        source=source,
+        vendor=VENDOR,
+        index=index if stated_index is None else stated_index,
+        pci=pci_address(pick(values, "pci")),
+        uuid=uuid_of(pick(values, "uuid")),
+        name=pick(values, "name"),
+        arch=f"sm_{capability.group(1)}{capability.group(2)}" if capability else _arch(values),
+        device_id=pci_id(pick(values, "device")),
+        subsystem_id=subsystem_id(pick(values, "subsystem")),
+        memory_bytes=memory_bytes(pick(values, "memory")),
+        device_file=None if minor is None else f"/dev/nvidia{minor}",
+        firmware=_texts(values, FIRMWARE),
+        mig_enabled=yes(pick(values, "mig")),
+        parts=parts,
+        hive=_hive(values),
+        pcie=_pcie(values),
+        memory=_memory(values),
+        state=_state(values, processes),
+        extra=_texts(values, EXTRA),
+    )
+
+
+def version_texts(stated_as: Values) -> dict[str, str]:
+    """The versions of driver and CUDA, under the names of a tool of any generation.
+
+    Since driver 610 they are those of the kernel's and the user's part, and the old names say that
+    they are deprecated.
+    """
+    found = {name: _first(stated_as, paths) for name, paths in VERSIONS.items()}
+    return {name: text for name, text in found.items() if text is not None and text[0].isdigit()}
+
+
+def _arch(values: Values) -> str | None:
+    """The architecture that the vendor's name of its generation means, with the product's name."""
+    generation = slug(pick(values, "generation_name") or "")
+    return arch_of_generation(VENDOR, generation, pick(values, "name")) if generation else None
+
+
+def part(values: Values) -> Part:
+    """A MIG device of the XML or of ``-q``."""
+    return Part(
+        index=integer(values.get("index")),
+        uuid=uuid_of(values.get("uuid")),
+        memory_bytes=memory_bytes(
+            _first(values, ("fb_memory_usage/total", "shared_fb_memory_usage/total"))
+        ),
+        unit_count=integer(values.get("device_attributes/shared/multiprocessor_count")),
+    )
+
+
+def failures(values: Values, found: Reading) -> str | None:
+    """A sentence where errors stand in the place of values: the GPU no longer answers in full."""
+    words = [text.strip().strip("[]") for text in values.values() if failed(text)]
+    if not words:
+        return None
+    who = found.pci or found.uuid or f"number {found.index}"
+    return f"GPU {who} answers {words[0]!r} in the place of {len(words)} values"
+
+
+def lost(line: str) -> tuple[Reading, str] | None:
+    """The GPU that a line like "Unable to determine the device handle for GPU3: ..." is about."""
+    match = re.search(r"[Uu]nable to determine the device handle for (?:GPU|gpu)(.{0,200})", line)
+    if match is None:
+        return None
+    where = re.search(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]", match.group(1))
+    # "GPU3: 0000:5F:00.0: ..." and, of other drivers, "GPU0000:25:00.0: ..." without an index
+    index = re.match(r"(\d{1,3})(?::|$)", match.group(1))
+    why = one_line(match.group(1).rsplit(": ", 1)[-1]) or "no reason stated"
+    found = Reading(
+        source="nvidia-smi",
+        vendor=VENDOR,
+        index=int(index.group(1)) if index else None,
+        pci=pci_address(where.group()) if where else None,
+        state=State(error=why),
+    )
+    name = found.pci or (f"number {found.index}" if index else "without an address")
+    return found, f"GPU {name} has no handle: {why}"
+
+
+def _first(values: Values, paths: Iterable[str]) -> str | None:
+    return next((v for path in paths if (v := stated(values.get(path))) is not None), None)
+
+
+def _texts(values: Values, names: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    found = {name: _first(values, paths) for name, paths in names.items()}
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def _integers(values: Values, names: Mapping[str, str]) -> dict[str, int]:
+    found = {name: integer(pick(values, field)) for name, field in names.items()}
+    return {name: count for name, count in found.items() if count is not None}
+
+
+def _numbers(values: Values, names: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
+    found = {name: number(_first(values, paths)) for name, paths in names.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _id_pair(text: str | None) -> tuple[int, int] | None:
+    """(device, vendor) of "20B010DE" or "0x233010DE"."""
+    match = re.fullmatch(r"(?:0x)?([0-9A-Fa-f]{4})([0-9A-Fa-f]{4})", text or "", re.IGNORECASE)
+    return None if match is None else (int(match.group(1), 16), int(match.group(2), 16))
+
+
+def pci_id(text: str | None) -> int | None:
+    pair = _id_pair(text)
+    return pair[0] if pair is not None and pair[1] == _PCI_VENDOR else None
+
+
+def subsystem_id(text: str | None) -> int | None:
+    pair = _id_pair(text)
+    return None if pair is None else pair[0]
+
+
+def _hive(values: Values) -> str | None:
+    """The cluster and clique; all zeros is a GPU that no fabric manager put into a cluster."""
+    cluster, clique = pick(values, "fabric_uuid"), pick(values, "fabric_clique")
+    if cluster is None or re.search(r"[1-9a-fA-F]", cluster) is None:
+        return None
+    return cluster if clique is None else f"{cluster}.{clique}"
+
+
+def _width(text: str | None) -> int | None:
+    return integer((text or "").removesuffix("x"))
+
+
+def _pcie(values: Values) -> Pcie:
+    return Pcie(
+        generation=integer(pick(values, "generation")),
+        width=_width(pick(values, "width")),
+        max_generation=integer(pick(values, "max_generation")),
+        # documented as of GPU and system, and of GPUs in narrow slots it is the GPU's: a T4 at 8x
+        # states 16x (nvidia-smi-xml of github.com/influxdata/telegraf, tesla-t4.xml)
+        device_width=_width(pick(values, "max_width")),
+        device_generation=integer(pick(values, "device_generation")),
+        replays=integer(pick(values, "replays")),
+    )
+
+
+def _memory(values: Values) -> Memory:
+    corrected, uncorrected, blocks = _errors(values, "volatile")
+    corrected_total, uncorrected_total, _ = _errors(values, "aggregate")
+    rows = {"correctable": "rows_correctable", "uncorrectable": "rows_uncorrectable"}
+    pages = {"single-bit": "retired_single", "double-bit": "retired_double"}
+    return Memory(
+        ecc_enabled=yes(pick(values, "ecc")),
+        corrected=corrected,
+        uncorrected=uncorrected,
+        corrected_total=corrected_total,
+        uncorrected_total=uncorrected_total,
+        by_block=blocks,
+        retired_pages=_integers(values, pages),
+        remapped_rows=_integers(values, rows),
+        pending=_any(values, _PENDING),
+        remap_failed=yes(pick(values, "rows_failed")),
+        exhausted_banks=integer(pick(values, "exhausted_banks")),
+        beyond_repair=_any(values, ("sram_exceeded", "unrepairable")),
+    )
+
+
+def _any(values: Values, fields: Iterable[str]) -> bool | None:
+    """Whether one of the fields says yes; None where none of them says anything."""
+    answers = [yes(pick(values, field)) for field in fields]
+    return True if True in answers else False if False in answers else None
+
+
+def _errors(
+    values: Values, scope: str
+) -> tuple[int | None, int | None, dict[str, tuple[int | None, int | None]]]:
+    """Corrected and uncorrected errors in all and by block, of "volatile" or "aggregate" counters.
+
+    Since Ampere the XML and the text state SRAM and DRAM alone: all is their sum, where both are
+    stated.
+    """
+    counts = [_counts(values, scope, kind) for kind in ("corrected", "uncorrected")]
+    blocks = {
+        name: (counts[0].get(name), counts[1].get(name))
+        for name in BLOCKS
+        if name in counts[0] or name in counts[1]
+    }
+    return counts[0].get(_ALL), counts[1].get(_ALL), blocks
+
+
+_ALL: Final = "all"
+
+
+def _counts(values: Values, scope: str, kind: str) -> dict[str, int]:
+    bits = "single_bit" if kind == "corrected" else "double_bit"
+    word = "correctable" if kind == "corrected" else "uncorrectable"
+    found: dict[str, int] = {}
+    for name, keys in (*BLOCKS.items(), (_ALL, ("total",))):
+        for key in keys:
+            paths = (
+                f"ecc_errors/{scope}/{bits}/{key}",
+                f"ecc_errors/{scope}/{key}_{word}",
+                f"ecc.errors.{kind}.{scope}.{key}",
+            )
+            count = integer(_first(values, paths))
+            if count is not None:
+                found.setdefault(name, count)
+    split = [
+        integer(_first(values, (f"ecc_errors/{scope}/sram_uncorrectable_{name}" for name in names)))
+        for names in (("parity",), ("secded", "sec_ded"))
+    ]
+    if kind == "uncorrected" and split[0] is not None and split[1] is not None:
+        found.setdefault("SRAM", split[0] + split[1])
+    if "SRAM" in found and "DRAM" in found:
+        found.setdefault(_ALL, found["SRAM"] + found["DRAM"])
+    return found
+
+
+def _state(values: Values, processes: int | None) -> State:
+    temperatures = {"gpu": NAMES["temperature"], "memory": NAMES["memory_temperature"]}
+    return State(
+        temperatures_c=_numbers(values, temperatures),
+        limits_c=_numbers(values, LIMITS),
+        power_w=number(pick(values, "power")),
+        power_limit_w=number(pick(values, "power_limit")),
+        clock_mhz=number(pick(values, "clock")),
+        max_clock_mhz=number(pick(values, "max_clock")),
+        memory_clock_mhz=number(pick(values, "memory_clock")),
+        max_memory_clock_mhz=number(pick(values, "max_memory_clock")),
+        utilization_percent=number(pick(values, "utilization")),
+        memory_used_bytes=memory_bytes(pick(values, "memory_used")),
+        throttling=_throttling(values),
+        processes=processes,
+        margin_c=number(pick(values, "margin")),
+        recovery=pick(values, "recovery")
+        or ("Reset" if yes(pick(values, "reset_required")) else None),
+        error=_error(values),
+    )
+
+
+def _error(values: Values) -> str | None:
+    """The words of a GPU that is gone: any that say so, or others where every measure should be."""
+    gone = next((text for text in values.values() if _lost(text)), None)
+    if gone is None and all(pick(values, field) is None for field in _MEASURES):
+        failing = [
+            text for field in _MEASURES for path in NAMES[field] if failed(text := values.get(path))
+        ]
+        gone = failing[0] if len(failing) > 1 else None
+    return None if gone is None else gone.strip().strip("[]")
+
+
+def _lost(text: str) -> bool:
+    return text.strip().strip("[]").lower() in _LOST
+
+
+def _throttling(values: Values) -> tuple[str, ...] | None:
+    active: dict[str, bool] = {}
+    for path, text in values.items():
+        match = _REASON.fullmatch(path)
+        answer = yes(text)
+        if match is not None and answer is not None:
+            active[_REASON_ALIASES.get(match.group(1), match.group(1))] = answer
+    mask = integer(pick(values, "reasons_mask"))
+    if not active and mask is not None:
+        active = {name: bool(mask >> bit & 1) for bit, name in enumerate(_REASON_BITS)}
+    if not active:
+        return None
+    return tuple(name for name, answer in active.items() if answer and name != _NO_SLOWDOWN)

@@ -1,0 +1,1 @@
+"""Readers of what AMD's tools print, one module a format; none needs torch or the tool."""

@@ -1,0 +1,157 @@
+"""Reads what ``rocm-smi`` prints for people: the concise table and its sections.
+
+Sections are "GPU[0] : key: value" lines under a title between "=" signs; ``--showtopo`` and
+``--shownodesbw`` print matrices, ``--showrasinfo`` and ``--showpagesinfo`` a table a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from portagpu.formats import Shape, bounded, integer, stated
+from portagpu.readings import Findings, FormatError, Memory
+from portagpu_rocm.formats._amd import plain
+from portagpu_rocm.formats._rocm_smi import Pair, link, reading
+from portagpu_rocm.formats._rocm_smi_concise import concise_cards
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KIND: Final = "rocm-smi"
+
+_HEAD: Final = 4096
+_BANNER: Final = "ROCm System Management Interface"
+_ENTRY: Final = re.compile(r"GPU\[(\d{1,6})\]\s*: ?(.*)")
+_MATRICES: Final = {
+    "weight between two gpus": "weight",
+    "hops between two gpus": "hops",
+    "link type between two gpus": "type",
+    "link accessibility between two gpus": "access",
+    "bandwidth": "bandwidth",
+}
+_END: Final = "End of ROCm SMI Log"
+
+SHAPES: Final = (Shape(rf"=* ?{_BANNER}|GPU\[\d{{1,6}}\]\s*:", re.compile(r"."), re.compile(_END)),)
+_PROBLEM: Final = re.compile(r"(?:ERROR|WARNING): .+")
+_MOST_PROBLEMS: Final = 20
+
+
+def matches(text: str) -> bool:
+    """Whether ROCm SMI's banner or one of its sections stands in the first lines of ``text``."""
+    head = plain(text[:_HEAD])
+    return _BANNER in head or re.search(r"^GPU\[\d+\]\s*:", head, re.MULTILINE) is not None
+
+
+def parse(text: str) -> Findings:
+    """What the sections and tables say; raises FormatError where there is none."""
+    lines = plain(text).splitlines()
+    cards: dict[int, dict[str, str]] = {}
+    for index, card in concise_cards(lines):
+        cards.setdefault(index, {}).update(card)
+    for index, key, value in _entries(lines):
+        cards.setdefault(index, {})[key] = value
+    memory = _memory_tables(lines)
+    pairs = _matrices(lines)
+    versions = _versions(lines)
+    for index in {index for pair in pairs for index in pair} | set(memory):
+        cards.setdefault(index, {})
+    # several outputs may follow one another, each between its banner and its end
+    broken = sum(_BANNER in line for line in lines) > sum(_END in line for line in lines)
+    problems = [line.strip() for line in lines if _PROBLEM.match(line)][:_MOST_PROBLEMS]
+    if broken:
+        problems.append(f"the text breaks off: {_END!r} is not in it")
+    if not cards and not versions:
+        raise FormatError("this text has no section and no table of ROCm SMI")
+    return Findings(
+        kind=KIND,
+        readings=bounded(
+            (reading(index, cards[index], KIND, memory.get(index)) for index in sorted(cards)),
+            KIND,
+        ),
+        links=tuple(link(pair, facts, KIND) for pair, facts in pairs.items()),
+        versions=versions,
+        problems=tuple(problems),
+        breaks_off=broken,
+    )
+
+
+def _entries(lines: list[str]) -> Iterator[tuple[int, str, str]]:
+    for line in lines:
+        match = _ENTRY.match(line)
+        if match is None:
+            continue
+        key, separator, value = match.group(2).partition(": ")
+        if separator and value.strip():
+            yield int(match.group(1)), key.strip().rstrip(":").lower(), value.strip()
+
+
+def _versions(lines: list[str]) -> dict[str, str]:
+    for line in lines:
+        name, _, value = line.partition(": ")
+        if name.strip() == "Driver version" and (version := stated(value)) is not None:
+            return {"amdgpu": version}
+    return {}
+
+
+def _matrices(lines: list[str]) -> dict[Pair, dict[str, str]]:
+    found: dict[Pair, dict[str, str]] = {}
+    name: str | None = None
+    columns: list[int] = []
+    for line in lines:
+        if line.startswith("="):
+            name, columns = _MATRICES.get(line.strip("= ").lower()), []
+            continue
+        cells = line.split()
+        if name is None or not cells or not re.fullmatch(r"GPU\d{1,6}", cells[0]):
+            continue
+        if all(re.fullmatch(r"GPU\d{1,6}", cell) for cell in cells[1:]) and not columns:
+            columns = [int(cell[3:]) for cell in cells]
+        elif len(cells) == len(columns) + 1:
+            row = int(cells[0][3:])
+            for column, cell in zip(columns, cells[1:], strict=True):
+                if column != row:
+                    found.setdefault((row, column), {})[name] = cell
+    return found
+
+
+def _memory_tables(lines: list[str]) -> dict[int, Memory]:
+    """Errors by block, and pages that are out of use, of each GPU."""
+    blocks: dict[int, dict[str, tuple[int | None, int | None]]] = {}
+    states: dict[int, dict[str, str]] = {}
+    pages: dict[int, dict[str, int]] = {}
+    index: int | None = None
+    for line in lines:
+        head = re.match(r"GPU\[(\d{1,6})\]:\s+(RAS|[A-Z]+ PAGES) INFO", line)
+        if head is not None:
+            index = int(head.group(1))
+            (blocks if head.group(2) == "RAS" else pages).setdefault(index, {})
+            continue
+        if index is None or line.startswith(("=", "GPU[")):
+            index = None
+            continue
+        cells = line.split()
+        if index in blocks and 2 <= len(cells) <= 4 and re.fullmatch(r"[A-Z][A-Z0-9_]*", cells[0]):
+            counts = [integer(cell) for cell in cells[2:]]
+            states.setdefault(index, {})[cells[0]] = cells[1]
+            if len(counts) == 2:
+                blocks[index][cells[0]] = (counts[0], counts[1])
+        elif index in pages and len(cells) == 3 and cells[0].startswith("0x"):
+            pages[index][cells[2]] = pages[index].get(cells[2], 0) + 1
+    return {
+        index: Memory(
+            ecc_enabled=_enabled(states.get(index, {}).get("UMC")),
+            by_block=blocks.get(index, {}),
+            retired_pages={
+                name: number
+                for name, number in pages.get(index, {}).items()
+                if name.lower() != "pending"
+            },
+            pending=pages[index].get("pending", 0) > 0 if index in pages else None,
+        )
+        for index in {**blocks, **pages}
+    }
+
+
+def _enabled(state: str | None) -> bool | None:
+    return {"ENABLED": True, "DISABLED": False}.get(state or "")

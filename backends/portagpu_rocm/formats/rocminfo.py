@@ -1,0 +1,160 @@
+"""Reads ``rocminfo``: one reading for each agent that is a GPU.
+
+An agent's own lines are two blanks deep and begin with its name (``rocminfo.cc``); pools and ISAs
+stand deeper. The tool prints no PCI domain, so an address is given only where all agents' differ,
+with the domain 0 of machines with one; what it prints under "Node" is the KFD's node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from portagpu.arch import base_name
+from portagpu.formats import Shape, bounded, integer, number, stated
+from portagpu.formats.events import answers
+from portagpu.readings import Findings, FormatError, Reading, State
+from portagpu_rocm.formats._amd import VENDOR, gfx_arch, plain, product_name, unique_id_of
+
+KIND: Final = "rocminfo"
+
+_HEAD: Final = 4096
+_LINE: Final = re.compile(r"( *)([A-Za-z][^:]{0,63}):+\s*(.*)")
+_MODULE: Final = re.compile(r"ROCk module version (\S{1,40}) is loaded")
+_VERSIONS: Final = {"Runtime Version": "hsa", "Runtime Ext Version": "hsa-ext"}
+_FIRMWARE: Final = {"Packet Processor uCode": "CP", "SDMA engine uCode": "SDMA"}
+_AGENT_DEPTH: Final = 2
+_NO_GPU: Final = "rocminfo: no agent is a GPU"
+"""What the tool does not print, and its list shows."""
+_END: Final = "*** Done ***"
+
+SHAPES: Final = (
+    Shape(
+        r"ROCk module |HSA System Attributes",
+        re.compile(
+            r"\s+\S|[=*]|ROCk module |HSA |Agent +\d|[A-Z][^:\n]{0,63}:|\w{0,60}: not |\*\*\*"
+        ),
+        re.compile(re.escape(_END)),
+    ),
+)
+
+
+@dataclass(slots=True)
+class _Agent:
+    values: dict[str, str] = field(default_factory=dict)
+    pool_bytes: int | None = None
+    isas: list[str] = field(default_factory=list)
+
+
+def matches(text: str) -> bool:
+    """Whether one of the headings stands in the first lines of ``text``."""
+    head = text[:_HEAD]
+    return "HSA System Attributes" in head or "HSA Agents" in head
+
+
+def parse(text: str) -> Findings:
+    """What the agents say; raises FormatError where there is none."""
+    lines = plain(text).splitlines()
+    agents, versions = _agents(lines)
+    if not agents:
+        raise FormatError("this text has no agent of rocminfo")
+    gpus = [agent for agent in agents if agent.values.get("Device Type") == "GPU"]
+    locations = [integer(agent.values.get("BDFID")) for agent in gpus]
+    uses = Counter(locations)
+    untyped = sum("Device Type" not in agent.values for agent in agents)
+    broken = _END not in text
+    problems = [f"agents without a device type, passed over: {untyped}"] if untyped else []
+    if broken:
+        problems.append(f"the text breaks off: {_END!r} is not in it")
+    return Findings(
+        kind=KIND,
+        events=() if gpus or untyped else answers(_NO_GPU),
+        readings=bounded(
+            (
+                _reading(index, agent, uses[location] == 1)
+                for index, (agent, location) in enumerate(zip(gpus, locations, strict=True))
+            ),
+            KIND,
+        ),
+        versions=versions,
+        problems=tuple(problems),
+        breaks_off=broken,
+    )
+
+
+def _agents(lines: list[str]) -> tuple[list[_Agent], dict[str, str]]:
+    agents: list[_Agent] = []
+    versions: dict[str, str] = {}
+    part, segment = "", ""
+    for line in lines:
+        match = _LINE.match(line)
+        if match is None:
+            module = _MODULE.match(line)
+            if module is not None:
+                versions["amdgpu"] = module.group(1)
+            continue
+        depth, key, value = len(match.group(1)), match.group(2).strip(), match.group(3).strip()
+        if depth == 0:
+            if key in _VERSIONS and stated(value) is not None:
+                versions[_VERSIONS[key]] = value
+        elif depth == _AGENT_DEPTH:
+            if key == "Name":
+                agents.append(_Agent())
+            part = key
+            if agents:
+                agents[-1].values.setdefault(key, value)
+        elif agents and part == "Pool Info":
+            if key == "Segment":
+                segment = value
+            elif key == "Size" and segment.startswith("GLOBAL") and agents[-1].pool_bytes is None:
+                agents[-1].pool_bytes = _kilobytes(value)
+        elif agents and part == "ISA Info" and key == "Name":
+            agents[-1].isas.append(value)
+    return agents, versions
+
+
+def _kilobytes(text: str) -> int | None:
+    """Bytes of "67092480(0x3ffc000) KB", which counts 1024 bytes each (``DisplayPoolInfo``)."""
+    amount = integer(text)
+    return amount * 1024 if amount is not None and amount > 0 and text.endswith("KB") else None
+
+
+def _reading(index: int, agent: _Agent, address_is_its_own: bool) -> Reading:
+    values = agent.values
+    uuid, name = stated(values.get("Uuid")), values.get("Name", "")
+    unique_id = unique_id_of(uuid)
+    isas = [isa.removeprefix("amdgcn-amd-amdhsa--") for isa in agent.isas]
+    firmware = {name: stated(values.get(key)) for key, name in _FIRMWARE.items()}
+    extra = {
+        "node_id": stated(values.get("Node")),
+        "bdfid": stated(values.get("BDFID")),
+        "isa": " ".join(isas) or None,
+        "shader_engines": stated(values.get("Shader Engines")),
+        "simds_per_cu": stated(values.get("SIMDs per CU")),
+    }
+    return Reading(
+        source=KIND,
+        vendor=VENDOR,
+        index=index,
+        pci=_address(integer(values.get("BDFID"))) if address_is_its_own else None,
+        uuid=uuid if unique_id is not None else None,
+        unique_id=unique_id,
+        name=product_name(values.get("Marketing Name")),
+        arch=gfx_arch(name) or next((base_name(isa) for isa in isas if gfx_arch(isa)), None),
+        warp_size=integer(values.get("Wavefront Size")),
+        device_id=integer(values.get("Chip ID")),
+        memory_bytes=agent.pool_bytes,
+        unit_count=integer(values.get("Compute Unit")),
+        firmware={key: version for key, version in firmware.items() if version is not None},
+        state=State(max_clock_mhz=number(values.get("Max Clock Freq. (MHz)"))),
+        extra={key: text for key, text in extra.items() if text is not None},
+    )
+
+
+def _address(location: int | None) -> str | None:
+    """The location id's low 16 bits are bus, device and function."""
+    if location is None or location <= 0:
+        return None
+    return f"0000:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7}"

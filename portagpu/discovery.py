@@ -1,0 +1,305 @@
+"""Finding backends: entry points, what they load to, and each one's status or reason.
+
+Nothing here decides which backend is used; :mod:`portagpu.registry` does. A third party's entry
+point that is damaged, slow, wrong or declared twice becomes a reason, and stops nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import logging
+import sys
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from portagpu.contract import CONTRACT, Override, Plugin, Status
+from portagpu.distributions import entry_points
+from portagpu.errors import BackendNotFound, UnknownBackend
+from portagpu.readings.model import Findings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from importlib.metadata import EntryPoint
+
+    from portagpu.machine_code.toolchain import Toolchain
+
+GROUP: Final = "portagpu.backends"
+
+LOAD_LIMIT_S: Final = 10.0
+"""An entry point that takes longer to load or to state its status is reported and passed over."""
+PROBE_LIMIT_S: Final = 40.0
+"""The same for a probe: a driver that is not kept loaded initialises one GPU after the other."""
+LONGEST_START_S: Final = 3600.0
+"""What a plugin may ask for as ``start_s``: time limits have to end."""
+_PATIENCE_S: Final = 1.0
+
+_OWN_DISTRIBUTION: Final = "portagpu"
+_log = logging.getLogger("portagpu")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One name in the entry point group, and where it comes from."""
+
+    name: str
+    distribution: str
+    entry_point: EntryPoint | None
+    problem: str = ""
+    """Why it cannot even be tried: two distributions claim the name."""
+
+
+_candidates: dict[str, Candidate] | None = None
+_plugins: dict[str, Plugin] = {}
+_refused: dict[str, str] = {}
+"""Why an entry point did not load, so that a slow or broken one is waited for once."""
+
+
+def candidates() -> Mapping[str, Candidate]:
+    """Every backend that an installed distribution declares, by name; nothing is loaded."""
+    global _candidates
+    if _candidates is None:
+        found: dict[str, dict[str, EntryPoint]] = {}
+        for point in entry_points(GROUP):
+            found.setdefault(point.name, {})[_distribution(point)] = point
+        _candidates = {name: _one_of(name, points) for name, points in sorted(found.items())}
+    return _candidates
+
+
+def _distribution(point: EntryPoint) -> str:
+    try:
+        name = point.dist.name if point.dist is not None else None
+    except Exception:  # noqa: BLE001 - a distribution without its METADATA file
+        name = None
+    return name or "an unknown distribution"
+
+
+def _one_of(name: str, points: dict[str, EntryPoint]) -> Candidate:
+    """The entry point to use among those of one name: ours, the only one, or none."""
+    if _OWN_DISTRIBUTION in points:
+        others = sorted(set(points) - {_OWN_DISTRIBUTION})
+        for other in others:
+            _log.warning(
+                "the distribution %s also declares the backend %r and is ignored: uninstall it or "
+                "have it renamed",
+                other,
+                name,
+            )
+        return Candidate(name, _OWN_DISTRIBUTION, points[_OWN_DISTRIBUTION])
+    if len(points) == 1:
+        ((distribution, point),) = points.items()
+        return Candidate(name, distribution, point)
+    owners = ", ".join(sorted(points))
+    return Candidate(
+        name, owners, None, f"declared by several distributions ({owners}): uninstall all but one"
+    )
+
+
+def plugin(name: str) -> Plugin:
+    """The plugin of that name; only its own entry point is loaded.
+
+    Raises BackendNotFound, with the closest names or with the reason why it did not load.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"a backend's name is a str, not {name!r}; a device is backend(index=...)")
+    known = _plugins.get(name)
+    if known is not None:
+        return known
+    candidate = candidates().get(name)
+    if candidate is None:
+        names = sorted(candidates())
+        whose = _of_vendor(name.strip().lower())
+        close = [whose] if whose else difflib.get_close_matches(name.strip().lower(), names, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"installed are: {', '.join(names)}"
+        if {",", " "} & set(name.strip()):
+            hint = f"name one backend; installed are: {', '.join(names)}"
+        if not names:
+            hint = "none is installed; install portagpu with pip instead of copying its files"
+        raise UnknownBackend(f"there is no backend {name!r}: {hint}")
+    loaded, reason = (None, _refused[name]) if name in _refused else _load(candidate)
+    if loaded is None:
+        _refused[name] = reason
+        raise BackendNotFound(f"the backend {name!r} cannot be used", {name: reason})
+    _plugins[name] = loaded
+    return loaded
+
+
+def _of_vendor(word: str) -> str | None:
+    """Our backend for that vendor's GPUs; None where there is none."""
+    for name, candidate in candidates().items():
+        if word and candidate.distribution == _OWN_DISTRIBUTION:
+            with contextlib.suppress(BackendNotFound):
+                if plugin(name).vendor == word:
+                    return name
+    return None
+
+
+def _load(candidate: Candidate) -> tuple[Plugin | None, str]:
+    """The candidate's plugin, or the reason why it is unusable."""
+    point = candidate.entry_point
+    if point is None:
+        return None, candidate.problem
+    # standard output may be a document, which what a third party prints must not be part of
+    with contextlib.redirect_stdout(sys.stderr):
+        value, failure = bounded(point.load, f"the backend {candidate.name!r} to load")
+    origin = f"from {candidate.distribution}"
+    if failure:
+        return None, f"{origin} {failure}"
+    if not isinstance(value, Plugin):
+        return None, f"{origin} names a {type(value).__name__} instead of a portagpu Plugin"
+    stated, failure = bounded(lambda: _stated(value), f"the backend {candidate.name!r} to answer")
+    if stated is None:
+        return None, f"{origin} {failure}"
+    named, written, overrides, vendor, start_s, texts = stated
+    if named != candidate.name:
+        return None, f"{origin} calls itself {named!r}: entry point and plugin must agree"
+    if not (
+        isinstance(written, tuple) and len(written) == 2 and all(type(n) is int for n in written)
+    ):
+        return None, f"{origin} states its contract as {written!r} instead of two numbers"
+    if written[0] != CONTRACT[0] or written[1] > CONTRACT[1]:
+        theirs, ours = (".".join(map(str, version)) for version in (written, CONTRACT))
+        return None, (
+            f"{origin} was written for contract {theirs}, this portagpu has {ours}: "
+            f"upgrade {'portagpu' if tuple(written) > CONTRACT else candidate.distribution}"
+        )
+    if not isinstance(overrides, tuple) or any(type(each) is not Override for each in overrides):
+        shown = _one_line(repr(overrides))
+        return None, f"{origin} states its overrides as {shown} instead of a tuple of Override"
+    for name, stated_value, fits, form in (
+        ("vendor", vendor, _is_word(vendor), "a word in lower case, or an empty one"),
+        ("start_s", start_s, _is_duration(start_s), "seconds from 0 to 3600"),
+        ("out_of_memory", texts, _are_texts(texts), "a tuple of texts that are not empty"),
+    ):
+        if not fits:
+            shown = _one_line(repr(stated_value))
+            return None, f"{origin} states its {name} as {shown} instead of {form}"
+    return value, ""
+
+
+def _is_word(vendor: object) -> bool:
+    return vendor == "" or (
+        isinstance(vendor, str)
+        and vendor == vendor.lower()
+        and vendor.isprintable()
+        and " " not in vendor
+    )
+
+
+def _is_duration(seconds: object) -> bool:
+    # a NaN is in no range
+    return type(seconds) in (int, float) and 0 <= cast("float", seconds) <= LONGEST_START_S
+
+
+def _are_texts(texts: object) -> bool:
+    # a tuple of one text without its comma is a text, whose every letter would be a part
+    whole = isinstance(texts, tuple | list)
+    return whole and all(isinstance(each, str) and each.strip() for each in cast("Any", texts))
+
+
+def _stated(plugin: Plugin) -> tuple[Any, ...]:
+    """Name, contract, overrides, vendor, start and texts, which may be any code's."""
+    name = getattr(plugin, "name", None)
+    of_devices = plugin.vendor, plugin.start_s, plugin.out_of_memory
+    return name, plugin.contract, plugin.overrides, *of_devices
+
+
+def bounded(
+    call: Callable[[], _T], what: str, limit_s: float | None = None
+) -> tuple[_T | None, str]:
+    """Run foreign code in a thread of its own: (its value, "") or (None, what went wrong).
+
+    Anything that it raises, SystemExit included, is a reason and not an error of the caller's. A
+    call that is still running at the limit is left behind in its daemon thread.
+    """
+    limit_s = LOAD_LIMIT_S if limit_s is None else limit_s
+    return _begun(call, limit_s)(what)
+
+
+def _begun(call: Callable[[], _T], limit_s: float) -> Callable[[str], tuple[_T | None, str]]:
+    """Start foreign code in a thread of its own; what is returned waits for it as ``bounded``."""
+    outcome: dict[str, Any] = {}
+    end = time.monotonic() + limit_s
+
+    def work() -> None:
+        try:
+            outcome["value"] = call()
+        except BaseException as error:  # noqa: BLE001 - a plugin's failure is reported as its reason
+            text = _one_line(str(error))
+            outcome["failure"] = f"raised {type(error).__name__}{': ' + text if text else ''}"
+
+    thread = threading.Thread(target=work, name="portagpu-plugin", daemon=True)
+    thread.start()
+
+    def wait(what: str) -> tuple[_T | None, str]:
+        thread.join(min(_PATIENCE_S, limit_s))
+        if thread.is_alive():
+            _log.warning("waiting for %s", what)
+            thread.join(max(0.0, end - time.monotonic()))
+        if thread.is_alive():
+            return None, f"did not answer within {limit_s:g} s"
+        return outcome.get("value"), outcome.get("failure", "")
+
+    return wait
+
+
+def status(name: str) -> Status:
+    """Whether the backend of that name can be used here; a broken one is unusable with a reason."""
+    try:
+        found = plugin(name)
+    except BackendNotFound as error:
+        return Status(False, error.reasons.get(name, str(error)))
+    value, failure = bounded(found.status, f"the backend {name!r} to answer")
+    if failure:
+        return Status(False, f"its status {failure}")
+    if not isinstance(value, Status):
+        return Status(False, f"its status is {value!r} instead of a portagpu Status")
+    return replace(value, reason=_one_line(str(value.reason)))
+
+
+def probes() -> dict[str, Findings]:
+    """What every candidate's probe finds, by name; all are asked at the same time.
+
+    One that cannot be loaded finds nothing, and its status says why. A probe that fails or does not
+    answer has that as its problem.
+    """
+    waits: dict[str, Callable[[str], tuple[Findings | None, str]]] = {}
+    for name in candidates():
+        try:
+            waits[name] = _begun(plugin(name).probe, PROBE_LIMIT_S)
+        except BackendNotFound:
+            continue
+    found: dict[str, Findings] = {}
+    for name, wait in waits.items():
+        value, failure = wait(f"the GPUs of the backend {name!r}")
+        if not failure and not isinstance(value, Findings):
+            failure = f"is {value!r} instead of portagpu Findings"
+        if failure:
+            value = Findings(kind=name, problems=(f"the probe of the backend {name!r} {failure}",))
+        found[name] = value or Findings(kind=name)
+    return found
+
+
+def _one_line(text: str) -> str:
+    """A stranger's words in one line, without what a terminal would obey."""
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+
+
+def statuses() -> dict[str, Status]:
+    """The status of every candidate, by name. Imports neither torch nor a vendor's package."""
+    return {name: status(name) for name in candidates()}
+
+
+def toolchain_of(vendor: str) -> tuple[str, Toolchain] | None:
+    """The backend that knows a vendor's machine code, by name, and what it brings for that."""
+    for name in candidates():
+        try:
+            found = plugin(name).toolchain()
+        except BackendNotFound:
+            continue
+        if found is not None and found.vendor == vendor:
+            return name, found
+    return None

@@ -1,0 +1,186 @@
+"""What a line says of a device or its driver: tables of regular expressions, each with a source.
+
+``portagpu/formats/kernel_log.toml`` has the lines of logs, ``answers.toml`` what tools print
+where they have no answer.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.formats import pci_address
+from portagpu.readings.model import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+ANSWERS: Final = "a tool's answer"
+_FOLDER: Final = Path(__file__).resolve().parent
+_LINE_CHARS: Final = 2000
+"""Of a line that are looked at; the kernel cuts its own at 1024 (``PRINTKRB_RECORD_MAX``)."""
+_ABOUT_LINES: Final = 4
+"""Lines behind one that names a device which may be about it: drivers wrap their sentences."""
+_TIMES: Final = re.compile(
+    r"(?:<\d{1,3}>|[a-z]{3,8} *:[a-z]{2,6} *: )?(?:"
+    r"\d{1,4},\d{1,20},(?P<kmsg>\d{1,20}),[^;]{0,40};"
+    r"|\[(?P<bracket>[^\]\[]{1,40})\]"
+    r"|(?P<iso>\d{4}-\d\d-\d\dT[\d:.,+Z-]{8,24}) "
+    r"|(?P<syslog>[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15}) )"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    pattern: re.Pattern[str]
+    vendor: str
+    code: str
+    codes: str | None
+    meaning: str | None
+    action: str | None
+    fatal: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One file of rules; ``about`` are lines that name the device of those that follow.
+
+    A line without any of a vendor's words of ``worth`` in it, in lower case, says nothing of that
+    vendor's. Lines of the events ``of_processes`` name processes.
+    """
+
+    worth: Mapping[str, tuple[str, ...]]
+    of_processes: frozenset[str]
+    rules: tuple[_Rule, ...]
+    about: tuple[tuple[str, re.Pattern[str]], ...]
+    gpus: tuple[tuple[str, re.Pattern[str]], ...]
+    versions: tuple[tuple[str, re.Pattern[str]], ...]
+    codes: Mapping[str, Mapping[str, list[str]]]
+    unused: Mapping[str, frozenset[int]]
+    actions: Mapping[str, Mapping[str, Any]]
+    recovery: Mapping[str, Mapping[str, Any]]
+
+
+@cache
+def table(name: str) -> Table:
+    """The rules of ``portagpu/telemetry/<name>.toml``."""
+    data = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+
+    def patterns(key: str, field: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+        return tuple((each[field], re.compile(each["pattern"])) for each in data.get(key, ()))
+
+    return Table(
+        worth={vendor: tuple(words) for vendor, words in data["worth"].items()},
+        of_processes=frozenset(data.get("of_processes", ())),
+        rules=tuple(
+            _Rule(
+                re.compile(each["pattern"]),
+                each["vendor"],
+                each["code"],
+                each.get("codes"),
+                each.get("meaning"),
+                each.get("action"),
+                each.get("fatal"),
+            )
+            for each in data["event"]
+        ),
+        about=patterns("about", "vendor"),
+        gpus=patterns("gpu", "vendor"),
+        versions=patterns("version", "name"),
+        codes=data.get("codes", {}),
+        unused={name: frozenset(numbers) for name, numbers in data.get("unused", {}).items()},
+        actions=data.get("actions", {}),
+        recovery=data.get("recovery", {}),
+    )
+
+
+def events(text: str, rules: Table, source: str) -> Iterator[tuple[str, Event | None]]:
+    """Each line that is worth a look, with the event that it states."""
+    about: tuple[str, str] | None = None
+    left = 0
+    everything = text.lower()
+    worth = {
+        vendor: present
+        for vendor, words in rules.worth.items()
+        if (present := [word for word in words if word in everything])
+    }
+    for whole in text.splitlines() if worth else ():
+        line = whole[:_LINE_CHARS]
+        left -= 1
+        lower = line.lower()
+        vendors = {v for v, words in worth.items() if any(word in lower for word in words)}
+        if not vendors:
+            continue
+        for of, pattern in rules.about:
+            if (match := pattern.search(line)) is not None:
+                about, left = (of, match.group("pci")), _ABOUT_LINES
+        event = _event(line, rules, source, vendors)
+        if event is not None and event.pci is None and about is not None and left > 0:
+            pci = pci_address(about[1]) if event.vendor == about[0] else None
+            event = replace(event, pci=pci)
+        yield line, event
+
+
+def answers(text: str) -> tuple[Event, ...]:
+    """What vendors' tools print in ``text`` where they have no answer."""
+    found = events(text, table("answers"), ANSWERS)
+    return tuple(event for _, event in found if event is not None)
+
+
+def _event(line: str, rules: Table, source: str, vendors: Collection[str]) -> Event | None:
+    for rule in rules.rules:
+        match = rule.pattern.search(line) if rule.vendor in vendors else None
+        if match is None:
+            continue
+        groups = {key: value for key, value in match.groupdict().items() if value is not None}
+        if groups.get("count", "1").strip("0") == "":
+            return None  # the driver also reports that there are none
+        meaning, action, fatal = _meaning(rule, groups, rules)
+        return Event(
+            source=source,
+            vendor=rule.vendor,
+            code=rule.code.format(**{"number": "", "block": "", **groups}),
+            pci=pci_address(groups.get("pci")),
+            time=_time(line),
+            meaning=meaning,
+            action=action,
+            fatal=fatal,
+            line=line.strip(),
+        )
+    return None
+
+
+def _meaning(
+    rule: _Rule, groups: dict[str, str], rules: Table
+) -> tuple[str | None, str | None, bool | None]:
+    """(meaning, action, fatal) of a line; the line's own words count more than the tables."""
+    meaning, action, fatal = rule.meaning, rule.action, rule.fatal
+    if rule.codes is not None:
+        number = str(int(groups["number"]))
+        meaning, bucket = rules.codes[rule.codes].get(number, (None, ""))
+        if int(number) in rules.unused.get(rule.codes, frozenset()):
+            meaning = "not used by the vendor's current GPUs"
+        todo = rules.actions.get(bucket, {})
+        action, fatal = todo.get("action"), todo.get("fatal")
+    if "recovery" in groups:
+        todo = rules.recovery.get(str(int(groups["recovery"], 16)), {})
+        action, fatal = todo.get("action", action), todo.get("fatal", fatal)
+    if "severity" in groups:
+        severity = groups["severity"].lower()
+        fatal = "fatal" in severity and "non" not in severity
+    return meaning, action, fatal
+
+
+def _time(line: str) -> str | None:
+    """When the line was written, as it says it: a date, or seconds since the kernel started."""
+    match = _TIMES.match(line)
+    if match is None:
+        return None
+    if match.group("kmsg") is not None:
+        return f"{int(match.group('kmsg')) / 1e6:.6f}"  # in microseconds
+    text = next(filter(None, match.groups()), "").strip()
+    return text if any(character.isdigit() for character in text) else None

@@ -1,0 +1,1 @@
+"""Readers of the host's own outputs: the kernel's log, lspci, hwloc and NCCL's topology file."""

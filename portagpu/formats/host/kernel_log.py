@@ -1,0 +1,87 @@
+"""What the drivers wrote to the kernel's log, and the fabric manager to its own.
+
+Reads ``dmesg`` with any of its clocks, ``journalctl -k``, ``/var/log/kern.log`` and
+``/var/log/fabricmanager.log``. What a line means is data: ``portagpu/formats/kernel_log.toml``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from portagpu.formats import Shape, pci_address
+from portagpu.formats.events import events, table
+from portagpu.readings.model import Findings, FormatError, Reading
+
+KIND: Final = "kernel log"
+
+_IS_LOG: Final = re.compile(
+    r"NVRM: |nvidia-nvswitch\d|\[drm[:\]]|amdgpu [0-9a-f]{4}:|(?<=\S )kernel: \S|\[tid \d+\]"
+    # syslog's priority, or the facility and level of dmesg -x, before the seconds
+    r"|^(?:<\d{1,3}>|[a-z]{3,8} *:[a-z]{2,6} *: )?\[ *\d{1,12}\.\d{3,9}\] "
+    r"|^(?:<\d{1,3}>|[a-z]{3,8} *:[a-z]{2,6} *: )?"
+    r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\] "
+    # dmesg --time-format iso; other programs write such times, and none of them this
+    r"|^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d "
+    r"|^-- (?:No entries|Logs begin at .{10,120}|Journal begins at .{10,120}) --",
+    re.MULTILINE,
+)
+
+_CLOCK: Final = (
+    r"\[ *\d{1,12}\.\d{1,9}\](?:\[[ \w]{1,12}\])? ?"
+    r"|\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:.]{8,15} \d{4}\] ?"
+    # dmesg -H: the minute, then seconds since the line before
+    r"|\[(?:[A-Z][a-z]{2} ?[ \d]\d \d\d:\d\d| *[+<] *\d{1,9}[.,]\d{1,9}>?)\] ?"
+)
+_DRIVER: Final = r"NVRM: |nvidia-nvswitch\d|nvidia-nvlink: |\[drm[:\]]|amdgpu(?: [0-9a-f]{4}:|: )"
+SHAPE: Final = Shape(
+    "",
+    re.compile(
+        rf"(?:<\d{{1,3}}>)?(?:\w{{3,8}} *:\w{{3,6}} *: ?)?(?:(?:{_CLOCK})|kernel: |{_DRIVER}"
+        r"|\d{1,4},\d{1,20},\d{1,20},[^;]{0,40};|\[\.\.\.\] "
+        r"|\[[A-Z][a-z]{2} \d\d \d{4} [\d:]{8}\] \[\w{1,12}\] "
+        r"|[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15} \S{1,100} (?:kernel|nv-fabricmanager)\b"
+        r"|\d{4}-\d\d-\d\d[T ][\d:.,]{8,18}(?:Z|[+-]\d\d:?\d\d)? "
+        rf"(?:\S{{1,100}} kernel: |(?:{_DRIVER}))"
+        # dmesg --time-format iso; journalctl's own lines
+        r"|\d{4}-\d\d-\d\dT[\d:]{8},\d{6}[+-]\d\d:\d\d "
+        r"|-- (?:No entries|(?:Logs begin|Journal begins) at .{10,120}) --)"
+    ),
+)
+"""Of a log each line is known by itself, wherever it stands."""
+
+
+def matches(text: str) -> bool:
+    """Whether a text has lines of the kernel's or the fabric manager's log in its beginning."""
+    return _IS_LOG.search(text[:20_000]) is not None
+
+
+def of_processes() -> frozenset[str]:
+    """Codes of the events whose lines name processes, and no device."""
+    return table("kernel_log").of_processes
+
+
+def parse(text: str) -> Findings:
+    """Every line that tells of an error, in order, with what the vendor says of it."""
+    if not matches(text):
+        raise FormatError(f"{KIND}: no line in it is of a kernel's log; record dmesg -T")
+    rules = table("kernel_log")
+    found = []
+    readings: dict[str, Reading] = {}
+    versions: dict[str, str] = {}
+    for line, event in events(text, rules, KIND):
+        if event is not None:
+            found.append(event)
+            continue
+        for vendor, pattern in rules.gpus:
+            match = pattern.search(line)
+            address = pci_address(match.group("pci")) if match is not None else None
+            if match is not None and address is not None:
+                reading = Reading(source=KIND, vendor=vendor, pci=address, uuid=match.group("uuid"))
+                readings[address] = reading
+        for name, pattern in rules.versions:
+            if (match := pattern.search(line)) is not None:
+                versions[name] = match.group("version")
+    return Findings(
+        kind=KIND, readings=tuple(readings.values()), events=tuple(found), versions=versions
+    )

@@ -1,0 +1,232 @@
+"""Reading a file of whatever formats: cleaned, divided, each part by the reader that knows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache, partial
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.distributions import entry_points
+from portagpu.formats import host, one_line
+from portagpu.formats.cleaning import cleaned
+from portagpu.formats.events import ANSWERS, answers
+from portagpu.formats.host import kernel_log
+from portagpu.formats.parts import LONGEST, Part, Shapes, divided, is_known
+from portagpu.readings.model import Findings, FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from importlib.metadata import EntryPoint
+
+GROUP: Final = "portagpu.formats"
+"""The entry-point group of readers: each names a package whose public modules are readers, or one
+such module."""
+_LOG: Final = "kernel_log"
+"""Of which any text may have lines: asked last."""
+
+UNREAD: Final = "what no reader knows"
+_MOST_SHOWN: Final = 3
+_MOST_PROBLEMS: Final = 50
+
+
+def read_text(text: str) -> tuple[Findings, ...]:
+    """What each output in ``text`` says, in order, and which lines no reader takes.
+
+    What a tool prints where it has no answer is read wherever it stands. Raises FormatError where
+    nothing is of a known format, or where nothing in it can be used.
+    """
+    shapes = _shapes()
+    found: list[Findings] = []
+    refused: list[str] = []
+    broken: list[str] = []
+    unread: list[tuple[int, str]] = []
+    for stream in cleaned(text, partial(is_known, shapes=shapes)):
+        parts, lines = divided(stream, shapes)
+        unread += lines
+        whole = [Part(None, 0, lines=stream.split("\n"))]
+        for part, reader in _joined(parts or whole, broken):
+            if reader is None:
+                unread += [(part.first + n, line) for n, line in enumerate(part.lines)]
+                continue
+            try:
+                found.append(_read(part, reader))
+            except FormatError as error:
+                if answers(part.text):
+                    continue
+                refused.append(f"{one_line(part.title)}: {error}" if part.title else str(error))
+        if told := answers(stream):
+            found.append(Findings(kind=ANSWERS, events=told))
+    if not found:
+        raise FormatError("; ".join([*(refused or ["its format is not known"])[:1], *broken]))
+    unread = [(at, line) for at, line in unread if not answers(line)]
+    problems = [*refused[:_MOST_PROBLEMS], *broken, *_said(unread)]
+    if problems:
+        found.append(Findings(kind=UNREAD, problems=tuple(problems)))
+    return tuple(found)
+
+
+@cache
+def readers() -> Mapping[str, Any]:
+    """This distribution's readers by module name, in the order in which they are asked."""
+    packages = {host} | {import_module(point.value) for point in _points() if _is_ours(point)}
+    modules = {
+        module.__name__.rpartition(".")[2]: module
+        for package in packages
+        for module in _modules(package)
+    }
+    return dict(sorted(modules.items(), key=lambda each: (each[0] == _LOG, each[0])))
+
+
+def _points() -> list[EntryPoint]:
+    return sorted(entry_points(GROUP), key=lambda each: (each.name, each.value))
+
+
+def _is_ours(point: EntryPoint) -> bool:
+    return point.dist is not None and point.dist.name == __name__.partition(".")[0]
+
+
+@cache
+def _shapes() -> Shapes:
+    return Shapes(
+        [
+            (name, shape)
+            for name, each in readers().items()
+            for shape in getattr(each, "SHAPES", ())
+        ],
+        (_LOG, kernel_log.SHAPE),
+        "|".join(each.ROOT for each in readers().values() if hasattr(each, "ROOT")),
+    )
+
+
+def _reader(part: Part, broken: list[str]) -> Any:
+    """The first module that knows the part, ours before those of distributions."""
+    if part.module == _LOG:
+        return kernel_log
+    text = part.text
+    ours = next((each for each in readers().values() if each.matches(text)), None)
+    return ours or next(_brought(text, broken), None)
+
+
+class _Brought:
+    """The reader of a distribution, and what it said of the text."""
+
+    def __init__(self, findings: Findings) -> None:
+        self.findings = findings
+
+    def parse(self, text: str) -> Findings:
+        del text
+        return self.findings
+
+
+def _brought(text: str, broken: list[str]) -> Iterator[_Brought]:
+    for point in _points():
+        if _is_ours(point):
+            continue
+        try:
+            found = next((m.parse(text) for m in _modules(point.load()) if m.matches(text)), None)
+            if found is not None and not isinstance(found, Findings):
+                raise TypeError(f"parse gave a {type(found).__name__} instead of portagpu Findings")
+        except FormatError as error:
+            broken.append(str(error))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's reader stops no other
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            broken.append(f"the reader {point.name} ({point.value}) raised {why}")
+        else:
+            if found is not None:
+                yield _Brought(found)
+
+
+def _modules(found: Any) -> Iterator[Any]:
+    """The readers that an entry point names: the module itself, or those of a package."""
+    for each in iter_modules(getattr(found, "__path__", ())):
+        if not each.name.startswith("_"):
+            yield import_module(f"{found.__name__}.{each.name}")
+    if hasattr(found, "matches"):
+        yield found
+
+
+def _joined(parts: Sequence[Part], broken: list[str]) -> list[tuple[Part, Any]]:
+    """``parts`` with their readers; those in a row that are one output again and again are one.
+
+    Of such a loop the reader says what counts.
+    """
+    found: list[tuple[Part, Any]] = []
+    for part in parts:
+        reader = _reader(part, broken)
+        last, before = found[-1] if found else (None, None)
+        if last is not None and reader is None and not any(map(str.isalnum, part.text)):
+            # brackets with which the one before goes on, and breaks off
+            last.lines += part.lines
+            continue
+        if (
+            last is not None
+            and reader is not None
+            and reader is before
+            and (last.section, last.shape) == (part.section, part.shape)
+            and not getattr(reader, "SINGLE", False)
+        ):
+            last.lines += part.lines
+            last.cut |= part.cut
+            last.tail = part.tail
+        else:
+            found.append((part, reader))
+    return found
+
+
+def _read(part: Part, reader: Any) -> Findings:
+    ends_in_a_line = not part.cut and _ends_in_a_line(part)
+    if part.ends_in_a_line and (ends_in_a_line or _is_before_its_end(part)):
+        # half a value is another one
+        part.lines.pop()
+    found: Findings = reader.parse(part.text)
+    name = part.title
+    problems = tuple(f"{name}: {each}" for each in found.problems) if name else found.problems
+    if part.cut:
+        problems += ("the text says that parts of it were left out",)
+    if ends_in_a_line:
+        problems += (f"the text breaks off in a line: {one_line(part.tail[-40:])!r}",)
+    broken = found.breaks_off or part.cut or ends_in_a_line
+    found = replace(found, problems=problems, breaks_off=broken)
+    if part.state is None:
+        return found
+    return replace(
+        found,
+        readings=tuple(
+            replace(one, source=f"{one.source} ({part.state})") for one in found.readings
+        ),
+        links=tuple(replace(one, source=f"{one.source} ({part.state})") for one in found.links),
+    )
+
+
+def _ends_in_a_line(part: Part) -> bool:
+    """Whether the text ends in the middle of the part's last line."""
+    shape = part.shape
+    if not part.tail or shape is None or shape.tells_its_end or shape.ends is not None:
+        return False
+    if not part.ends_in_a_line or shape.last is None:
+        return True
+    return shape.last.fullmatch(part.tail[:LONGEST].strip()) is None
+
+
+def _is_before_its_end(part: Part) -> bool:
+    """Whether an output that has an end of its own breaks off in its last line."""
+    shape = part.shape
+    return shape is not None and shape.ends is not None and not shape.ends.search(part.tail)
+
+
+def _said(unread: Sequence[tuple[int, str]]) -> Iterator[str]:
+    """One sentence about the lines that no reader takes: how many, and the first words of them."""
+    spoken = [(at, line) for at, line in unread if any(map(str.isalnum, line))]
+    if not spoken:
+        return
+    places: list[tuple[int, str]] = []
+    last = -3
+    for at, line in spoken:
+        if at > last + 2 and len(places) < _MOST_SHOWN:
+            places.append((at, line))
+        last = at
+    shown = ", ".join(f"{one_line(line, 60)!r} in line {at + 1}" for at, line in places)
+    number = "1 line is" if len(spoken) == 1 else f"{len(spoken)} lines are"
+    yield f"{number} of no known format: {shown}"

@@ -1,1 +1,0 @@
-"""What compilers leave behind: readers of code objects and of assemblers' reports."""

@@ -1,0 +1,1 @@
+"""What a vendor's compilers bring, and what machine code says of itself."""

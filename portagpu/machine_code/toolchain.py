@@ -1,0 +1,129 @@
+"""What a vendor adds to the compilation: its names for Triton, its C++ compilers, its readers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from portagpu.errors import Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from portagpu.machine_code.compiled import CompiledKernel
+    from portagpu.machine_code.compiler import Compiler
+
+
+class CodeError(Exception):
+    """The machine code cannot be read; the message says why, in one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineCode:
+    """What one kernel's machine code says of itself.
+
+    ``registers`` are 32-bit vector registers a thread, of which ``accumulators`` are accumulation
+    registers; ``scalar_registers`` are those of a wave, ``scalar_spills`` those of them kept in
+    lanes of vector registers, which costs no memory (None where a vendor has none). ``threads`` is
+    the largest block that it was compiled for, None where the code does not say.
+    """
+
+    wave_size: int
+    threads: int | None
+    registers: int
+    accumulators: int = 0
+    scalar_registers: int | None = None
+    spills: int
+    """What did not fit in registers, in ``spill_unit``: 0 says the same in all."""
+    spill_unit: str
+    """"B" of memory a thread or of spill code, or vector "registers"."""
+    scalar_spills: int | None = None
+    stack_bytes: int | None = None
+    """Memory a thread; None where it is what ``spills`` counts."""
+    shared_bytes: int = 0
+    """Shared memory of a block, static and dynamic."""
+    matrix: Mapping[str, int]
+    """How often each matrix instruction occurs, by mnemonic."""
+
+    @classmethod
+    def from_json(cls, found: object) -> MachineCode | None:
+        """What ``dataclasses.asdict`` wrote; None for anything of another form."""
+        if not isinstance(found, dict) or set(found) != {each.name for each in fields(cls)}:
+            return None
+        matrix = found["matrix"]
+        right = (
+            found["spill_unit"] in _SPILL_UNITS
+            and isinstance(matrix, dict)
+            and all(type(count) is int and 0 < count <= _LARGEST for count in matrix.values())
+            and all(_is_count(name, found[name]) for name in _COUNTS)
+        )
+        return cls(**found) if right else None
+
+
+_SPILL_UNITS: Final = ("B", "registers")
+_LARGEST: Final = 2**31 - 1
+_MAYBE_NONE = frozenset({"threads", "scalar_registers", "scalar_spills", "stack_bytes"})
+_COUNTS = tuple(
+    each.name for each in fields(MachineCode) if each.name not in ("spill_unit", "matrix")
+)
+
+
+def _is_count(name: str, value: Any) -> bool:
+    if type(value) is int:
+        return 0 <= value <= _LARGEST
+    return value is None and name in _MAYBE_NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Cupy:
+    """The CuPy that launches a vendor's C++: what to give pip, and whether it is a HIP build.
+
+    No extra can name the distribution, because it goes by the driver.
+    """
+
+    install: str
+    is_hip: bool
+
+
+class Toolchain(ABC):
+    """One vendor's side of a compilation. Imports neither torch nor triton by itself.
+
+    ``vendor`` is the one of the targets ("nvidia", "amd").
+    """
+
+    vendor: ClassVar[str]
+    cupy: ClassVar[Cupy | None] = None
+    """What launches kernels in C++ on this vendor's devices; None where nothing does."""
+
+    @abstractmethod
+    def triton_target(self, arch: str) -> tuple[str, int | str]:
+        """Triton's names for an architecture: its backend, and what it calls the chip."""
+
+    @abstractmethod
+    def inspect(
+        self, code: Mapping[str, str | bytes], threads: int, warps: int, *, matrix: bool
+    ) -> MachineCode:
+        """What the stages in ``code`` (``asm`` of Triton's compiled kernel) hold.
+
+        The launch was compiled for ``threads`` a block in ``warps``. Without ``matrix`` the
+        instructions need not be read. Raises CodeError for what cannot be read.
+        """
+
+    def cpp_compilers(self, archs: Sequence[str]) -> Mapping[str, Compiler | str]:
+        """For each architecture the compiler that builds C++ for it here, or what to install.
+
+        Nothing is compiled. Like :meth:`compile_cpp` it may load a vendor's library or start its
+        programs: callers ask in a child process. Raises Unsupported where the vendor has no C++.
+        """
+        raise Unsupported(f"the backend for {self.vendor} builds no C++")
+
+    def compile_cpp(self, source: str, arch: str) -> tuple[CompiledKernel, ...]:
+        """Every ``extern "C" __global__`` function of a CUDA or HIP C++ source, for ``arch``.
+
+        The compiler may hang, print or end this process: callers are child processes with a limit.
+        Raises MissingDependency, which says what to install, CompileError with the compiler's words
+        where it refuses the source, CompilerEnded where it died, and Unsupported where the vendor
+        has no C++.
+        """
+        raise Unsupported(f"the backend for {self.vendor} builds no C++")

@@ -1,0 +1,132 @@
+"""What a vendor's library says of the machine's GPUs, asked in a child and believed with care."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.asking import ask
+from portagpu.readings import Findings, FormatError
+from portagpu.readings.document import from_document
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from portagpu.readings import Pcie, Reading, State
+
+# Without a daemon that keeps it loaded, a driver initialises the GPUs of a node one after the
+# other, in a second or more for each.
+_LIMIT_S: Final = 30.0
+
+# A value beyond these is a driver's way to say that there is none, is in another unit, or was read
+# with the structures of another version of the library (a powered device draws something; the
+# kernel's own unit for temperatures is 0.001 degree).
+_PLAUSIBLE: Final = {
+    "clock_mhz": (1.0, 1e5),
+    "memory_clock_mhz": (1.0, 1e5),
+    "max_clock_mhz": (1.0, 1e5),
+    "max_memory_clock_mhz": (1.0, 1e5),
+    "power_w": (0.001, 1e4),
+    "power_limit_w": (1.0, 1e4),
+    "utilization_percent": (0.0, 100.0),
+    "memory_used_bytes": (0.0, float(1 << 44)),
+}
+_MEMORY_BYTES: Final = (float(1 << 20), float(1 << 44))
+_CELSIUS: Final = (-40.0, 150.0)
+# of the die, the hottest place first
+_TEMPERATURES: Final = ("hotspot", "gpu", "edge")
+
+
+def probe(
+    module: str, library: str, addresses: Collection[str] = (), only: str | None = None
+) -> Findings:
+    """What ``module.probe(only)`` answers in a child process, as JSON of Findings.
+
+    ``library`` names it for people; ``addresses`` are those of the GPUs that PCI shows, empty where
+    that is not known; ``only`` is the one to ask for. A child that hangs or dies, and an answer
+    that cannot be, are problems.
+    """
+    document, problem = ask(module, "probe", (only,), limit_s=_LIMIT_S)
+    if not problem:
+        try:
+            return _believed(from_document(document), library, addresses)
+        except FormatError as error:
+            problem = str(error)
+    return Findings(kind=library, problems=(f"{library} does not answer: {problem}",))
+
+
+def readings_of(
+    readings: Collection[Reading], pci: str | None, uuid: str | None
+) -> Mapping[str, float]:
+    """What changes of the GPU at that address, else of that UUID, its own or one of a part.
+
+    Names are those of :meth:`portagpu.contract.Plugin.telemetry`; what is not known is absent.
+    """
+    for reading in readings:
+        if reading.pci == pci if pci is not None else uuid in _uuids(reading):
+            state = reading.state
+            degrees = [state.temperatures_c.get(name) for name in _TEMPERATURES]
+            found = {
+                "clock_mhz": state.clock_mhz,
+                "memory_clock_mhz": state.memory_clock_mhz,
+                "temperature_c": next((value for value in degrees if value is not None), None),
+                "power_w": state.power_w,
+            }
+            return {name: float(value) for name, value in found.items() if value is not None}
+    return {}
+
+
+def _uuids(reading: Reading) -> set[str]:
+    return {uuid for uuid in (reading.uuid, *(p.uuid for p in reading.parts)) if uuid is not None}
+
+
+def _believed(findings: Findings, library: str, addresses: Collection[str]) -> Findings:
+    strange = [r for r in findings.readings if addresses and r.pci not in (None, *addresses)]
+    problems = list(findings.problems)
+    if strange:
+        problems.append(
+            f"{library} shows {len(strange)} GPU(s) where PCI shows none (at {strange[0].pci}): "
+            "its Python package is of another version than its library; install the one that your "
+            "driver or ROCm brings"
+        )
+    readings = tuple(_sane(reading) for reading in findings.readings if reading not in strange)
+    return replace(findings, readings=readings, problems=tuple(problems))
+
+
+def _within(value: Any, bounds: tuple[float, float]) -> bool:
+    return value is not None and math.isfinite(value) and bounds[0] <= value <= bounds[1]
+
+
+def _sane(reading: Reading) -> Reading:
+    """``reading`` without values that no such device has."""
+    memory = reading.memory_bytes
+    return replace(
+        reading,
+        memory_bytes=memory if _within(memory, _MEMORY_BYTES) else None,
+        pcie=_sane_link(reading.pcie),
+        state=_sane_state(reading.state),
+    )
+
+
+def _sane_state(state: State) -> State:
+    values = {name: getattr(state, name) for name in _PLAUSIBLE}
+    return replace(
+        state,
+        temperatures_c=_degrees(state.temperatures_c),
+        limits_c=_degrees(state.limits_c),
+        **{n: value if _within(value, _PLAUSIBLE[n]) else None for n, value in values.items()},
+    )
+
+
+def _degrees(found: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in found.items() if _within(value, _CELSIUS)}
+
+
+def _sane_link(link: Pcie) -> Pcie:
+    values = {}
+    for name in ("", "max_", "device_"):
+        generation, width = getattr(link, f"{name}generation"), getattr(link, f"{name}width")
+        values[f"{name}generation"] = generation if generation in range(1, 8) else None
+        values[f"{name}width"] = width if width in (1, 2, 4, 8, 12, 16, 32) else None
+    return replace(link, **values)

@@ -1,0 +1,341 @@
+"""A machine that somebody recorded: a file, or a folder of files, read as a live one is.
+
+A recording is what ``portagpu record`` writes; or a file that a tool printed; or a folder with such
+files, with the kernel's files below ``sys`` and ``proc``, or with a topology of KFD alone. Files of
+no known format become a sentence and stop nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.contract import Status
+from portagpu.errors import RecordingError
+from portagpu.files import read_bounded
+from portagpu.formats import one_line
+from portagpu.formats.cleaning import text_of
+from portagpu.formats.host.kernel_log import KIND as KERNEL_LOG
+from portagpu.formats.reader import read_text
+from portagpu.host.inside import Inside, Kind
+from portagpu.host.tree import Tree, unlinked
+from portagpu.inventory.join import MOST_GPUS, too_many
+from portagpu.inventory.kernel import kernel_findings
+from portagpu.inventory.origin import origin_of
+from portagpu.inventory.sources import Machine
+from portagpu.readings.document import from_document
+from portagpu.readings.model import Findings, FormatError
+from portagpu.recordings.archives import Unpacked, beginning, gunzipped, packed_with
+from portagpu.torchbuild import TorchBuild
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from portagpu.inventory.gpu import Inventory
+    from portagpu.inventory.origin import Origin
+    from portagpu.inventory.topology import Topology
+
+MANIFEST: Final = "recording.json"
+SCHEMA: Final = "portagpu.recording/1"
+TREE: Final = "tree"
+FINDINGS: Final = "findings"
+OUTPUTS: Final = "outputs"
+
+LONGEST_FILE: Final = 32 << 20
+"""Bytes that are read of one file: a 500-GPU matrix is 3 MiB, a kernel's log 16."""
+MOST_BYTES: Final = 128 << 20
+"""Bytes that are read of all files together."""
+MOST_FILES: Final = 4000
+_BEGINNING: Final = 4096
+_MOST_UNREAD: Final = 20
+_KERNEL_FOLDERS: Final = ("sys", "proc", "dev")
+# what a folder holds that is recorded by itself: a mark in it, and where the kernel has it
+_PARTS: Final = (
+    ("nodes/*/properties", "sys/class/kfd/kfd/topology"),
+    ("topology/nodes/*/properties", "sys/class/kfd/kfd"),
+    ("*/ports/*/state", "sys/class/infiniband"),
+)
+
+
+_READ: Final = "what portagpu record or a vendor's tool wrote (docs/recordings.md)"
+_NOWHERE: Final = Path(os.devnull)
+"""Below a file there is nothing."""
+
+
+class Recording(Machine):
+    """The machine that the files at ``paths`` show; reads everything once, and runs nothing.
+
+    Of several recordings of one machine the first counts where they contradict each other; the
+    kernel's files and the software are those of the first that has them. Raises RecordingError
+    where there is nothing to read.
+    """
+
+    def __init__(self, *paths: Path | str) -> None:
+        found: list[Findings] = []
+        trees: list[Tree] = []
+        self._manifest: dict[str, Any] = {}
+        self._sources: list[tuple[Path, str | None]] = []
+        for path in map(Path, paths):
+            findings, tree, manifest = self._opened(path)
+            self._sources.append((path, _texts(manifest).get("source")))
+            found.extend(findings)
+            trees.extend([tree] if tree is not None else [])
+            self._manifest = self._manifest or manifest
+        self.tree = trees[0] if trees else Tree(_NOWHERE)
+        self.software_known = bool(self._manifest)
+        self.environment = _texts(self._manifest.get("environment"))
+        self._findings = tuple(found)
+        self._joined: Inventory | None = None
+        self.inventory()
+
+    def _opened(self, path: Path) -> tuple[list[Findings], Tree | None, dict[str, Any]]:
+        """What is at ``path``; an archive is unpacked first, for as long as this recording is."""
+        kind = packed_with(beginning(path))
+        if kind == "gzip" and packed_with(_gunzipped_beginning(path)) == "tar":
+            kind = "tar"
+        if kind not in ("tar", "zip"):
+            return _opened(path)
+        packed = Unpacked(path, kind, self)
+        try:
+            return _opened(packed.folder, archive=path)
+        except RecordingError:
+            packed.remove()
+            raise
+
+    def findings(self) -> tuple[Findings, ...]:
+        return self._findings
+
+    def inventory(self) -> Inventory:
+        self._joined = self._joined or super().inventory()
+        return self._joined
+
+    def topology(self) -> Topology:
+        found = super().topology()
+        for kind, devices in (("GPUs", found.gpus), ("NICs", found.nics)):
+            if len(devices) > MOST_GPUS:
+                raise RecordingError(too_many(len(devices), kind))
+        return found
+
+    def origins(self) -> tuple[Origin, ...]:
+        try:
+            return tuple(origin_of(path, source) for path, source in self._sources)
+        except OSError as error:
+            raise RecordingError(f"{error.filename}: {error.strerror}") from None
+
+    def torch(self) -> TorchBuild | None:
+        stated = self._manifest.get("torch")
+        if not isinstance(stated, dict):
+            return None
+        texts = {
+            field.name: each
+            for field in fields(TorchBuild)
+            if isinstance(each := stated.get(field.name), str)
+        }
+        debug = stated.get("debug")
+        known: dict[str, Any] = {"location": "", **texts}
+        return TorchBuild(**known | {"debug": debug if isinstance(debug, bool) else None})
+
+    def libraries(self) -> Mapping[str, str]:
+        return _texts(self._manifest.get("libraries"))
+
+    def backends(self) -> Mapping[str, Status]:
+        stated = self._manifest.get("backends")
+        if not isinstance(stated, dict):
+            return {}
+        return {
+            str(name): Status(bool(each.get("usable")), one_line(str(each.get("reason", ""))))
+            for name, each in stated.items()
+            if isinstance(each, dict)
+        }
+
+
+def _gunzipped_beginning(path: Path) -> bytes:
+    try:
+        return gunzipped(read_bounded(path, _BEGINNING), _BEGINNING)[0]
+    except (OSError, RecordingError):
+        return b""
+
+
+def _opened(
+    path: Path, archive: Path | None = None
+) -> tuple[list[Findings], Tree | None, dict[str, Any]]:
+    """What a file or folder says; ``archive`` is what it was unpacked from."""
+    try:
+        path.stat()
+        if path.is_dir():
+            next(path.iterdir(), None)
+    except (OSError, ValueError) as error:
+        reason = "there is no such file or folder"
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            reason = error.strerror or reason
+        raise RecordingError(f"{one_line(str(path))}: {reason}") from None
+    if not path.is_dir():
+        manifest, tree, found = {}, None, list(_of_file(path))
+    else:
+        folder = Inside(unlinked(path))
+        manifest, tree = _manifest_of(folder), _tree_of(folder)
+        # of a part of a machine all files are the kernel's
+        packed = archive is None
+        found = [] if tree is not None and tree.at else list(_of_folder(folder, packed))
+    if tree is not None:
+        found.extend(kernel_findings(tree))
+    elif not manifest and not any(_says_something(each) for each in found):
+        reasons = [problem for each in found for problem in each.problems]
+        shown = one_line(str(archive or path))
+        said = reasons[0] if len(reasons) == 1 else f"{shown}: no file in it is a recording"
+        raise RecordingError(f"{said}; give {_READ}")
+    return found, tree, manifest
+
+
+def _says_something(found: Findings) -> bool:
+    # a log without any error is a reading too
+    return bool(
+        found.readings or found.links or found.events or found.versions or found.kind == KERNEL_LOG
+    )
+
+
+def _texts(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        return {}
+    return {str(key): each for key, each in value.items() if isinstance(each, str)}
+
+
+def _tree_of(folder: Inside) -> Tree | None:
+    """The kernel's files in a recording; None where it has none."""
+    kinds = dict(_entries(folder, ""))
+    if kinds.get(TREE) is Kind.LINK:
+        raise RecordingError(
+            f"{folder.root / TREE}: it is a link, which a recording does not follow; "
+            "put the folder itself there"
+        )
+    for name in (TREE, ""):
+        below = _entries(folder, name)
+        if any(each in _KERNEL_FOLDERS and kind is Kind.FOLDER for each, kind in below):
+            return Tree(folder.root / name, recorded=True)
+    at = next((at for parts, at in _PARTS if _is_there(folder, "", parts.split("/"))), None)
+    return None if at is None else Tree(folder.root, at, recorded=True)
+
+
+def _entries(folder: Inside, path: str) -> list[tuple[str, Kind]]:
+    try:
+        return folder.entries(path, follow=not path)
+    except OSError:
+        return []
+
+
+def _is_there(folder: Inside, path: str, parts: Sequence[str]) -> bool:
+    """Whether a path below ``path`` has these parts, where "*" is any."""
+    part, *rest = parts
+    for name, kind in _entries(folder, path):
+        if part in ("*", name):
+            here = f"{path}/{name}" if path else name
+            if not rest:
+                return True
+            if kind is Kind.FOLDER and _is_there(folder, here, rest):
+                return True
+    return False
+
+
+def _manifest_of(folder: Inside) -> dict[str, Any]:
+    file = folder.root / MANIFEST
+    try:
+        manifest = json.loads(folder.data(MANIFEST, LONGEST_FILE, follow=False))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise RecordingError(f"{file}: it cannot be read: {one_line(_why(error))}") from None
+    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+        raise RecordingError(f"{file}: it is no document of {SCHEMA}")
+    return manifest
+
+
+def _why(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or "unreadable"
+
+
+def _of_file(path: Path) -> Iterator[Findings]:
+    """What a single file says, which may be given as a link."""
+    yield from _told(path.name, path.parent.name, lambda: read_bounded(path, LONGEST_FILE + 1))[0]
+
+
+def _of_folder(folder: Inside, may_be_packed: bool) -> Iterator[Findings]:
+    """What each file says; those of the kernel's tree are read as a tree."""
+    left, number = MOST_BYTES, 0
+    unread: list[str] = []
+    try:
+        for name, kind in folder.walk(_is_kernels):
+            if kind is not Kind.FILE:
+                unread.append(f"{one_line(name)}: a {kind.value} is not read")
+                continue
+            if name == MANIFEST or name.endswith(f"/{MANIFEST}"):
+                continue
+            if number == MOST_FILES:
+                unread.append(f"only {MOST_FILES} files were read")
+                break
+            if left <= 0:
+                unread.append(f"only the first {MOST_BYTES >> 20} MiB of its files were read")
+                break
+            number += 1
+            inner = Path(name).parent.name or folder.root.name
+            found, size = _told(
+                name,
+                inner,
+                partial(folder.data, name, LONGEST_FILE + 1, follow=False),
+                may_be_packed,
+            )
+            left -= size
+            yield from found
+    except OSError as error:
+        unread.append(
+            f"{one_line(str(error.filename))}: {error.strerror}: what follows is not read"
+        )
+    if unread:
+        more = f" (and {len(unread) - _MOST_UNREAD} more)" if len(unread) > _MOST_UNREAD else ""
+        problems = (
+            [*unread[: _MOST_UNREAD - 1], f"{unread[_MOST_UNREAD - 1]}{more}"] if more else unread
+        )
+        yield Findings(kind="files", problems=tuple(problems))
+
+
+def _is_kernels(folder: str, name: str) -> bool:
+    return name in (*_KERNEL_FOLDERS, TREE) and Path(folder).name in ("", TREE)
+
+
+def _told(
+    name: str, folder: str, read: Callable[[], bytes], may_be_packed: bool = True
+) -> tuple[list[Findings], int]:
+    """(what the file ``name`` in a folder of that name says, its bytes)."""
+    shown, size, cut = one_line(name), 0, ""
+    try:
+        data = read()
+        if (kind := packed_with(data)) is not None:
+            if kind != "gzip" or not may_be_packed:
+                where = "here" if may_be_packed else "in an archive"
+                raise FormatError(f"what is packed with {kind} is not read {where}: unpack it")
+            data, cut = gunzipped(data, LONGEST_FILE + 1)
+            if (inner := packed_with(data)) is not None:
+                raise FormatError(f"{inner} in a gzip is not read here: unpack it")
+        size = len(data)
+        text = text_of(data[:LONGEST_FILE])
+        if folder == FINDINGS and name.endswith(".json"):
+            return [_saved(text)], size
+        found = list(read_text(text))
+    except (FormatError, RecordingError, OSError) as error:
+        return [Findings(kind=shown, problems=(f"{shown}: {one_line(_why(error))}",))], size
+    if cut:
+        found.append(Findings(kind=shown, problems=(f"{shown}: {cut}",), breaks_off=True))
+    elif size > LONGEST_FILE:
+        more = f"{shown}: only its first {LONGEST_FILE >> 20} MiB were read"
+        found.append(Findings(kind=shown, problems=(more,), breaks_off=True))
+    return found, size
+
+
+def _saved(text: str) -> Findings:
+    try:
+        return from_document(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise FormatError(one_line(str(error))) from None

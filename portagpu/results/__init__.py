@@ -1,0 +1,1 @@
+"""What a run says: its results and verdict, what was expected, and both in words."""

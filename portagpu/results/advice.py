@@ -1,0 +1,159 @@
+"""What a failed check means, how grave it is and what to do: ``advice.toml``, and its page.
+
+``python -m portagpu.results.advice > docs/when-it-fails.md`` writes the page anew; a test
+says when that is due.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.results.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from portagpu.results.run import Result
+
+PAGE: Final = "docs/when-it-fails.md"
+_TABLE: Final = Path(__file__).resolve().parent / "advice.toml"
+_HEAD: Final = f"""\
+# When it fails
+
+Written by `python -m portagpu.results.advice > {PAGE}`.
+
+Every id that a result can have, how grave its failure is, what it means and what to do. A run's
+headline is its gravest failure, and its failures stand at its end in this order:
+
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Severity:
+    """How grave a failure is; ``rank`` 0 is the gravest."""
+
+    id: str
+    title: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What is known of the results with one of ``ids`` (* stands for anything) in ``suite``."""
+
+    suite: str
+    ids: tuple[str, ...]
+    severity: Severity
+    means: str
+    do: str
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    return tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+
+
+@cache
+def severities() -> Mapping[str, Severity]:
+    """Every severity by its id, the gravest first."""
+    entries = _table()["severity"]
+    return {each["id"]: Severity(each["id"], each["title"], n) for n, each in enumerate(entries)}
+
+
+@cache
+def checks() -> tuple[Check, ...]:
+    """Every check, in the order of the page."""
+    return tuple(
+        Check(
+            each.get("suite", "bringup"),
+            tuple(each["ids"]),
+            severities()[each["severity"]],
+            each["means"],
+            each["do"],
+        )
+        for each in _table()["check"]
+    )
+
+
+@cache
+def find(suite: str, identifier: str) -> Check | None:
+    """The check of a result's id; None for one that the table does not have."""
+    name = re.sub(r"\[.*", "", identifier)
+    gate, slash, rest = name.partition("/")
+    if suite == "bringup":
+        name = f"{_table()['same'].get(gate, gate)}{slash}{rest}"
+    own = [each for each in checks() if each.suite == suite]
+    exact = next((each for each in own if name in each.ids), None)
+    fitting = (each for each in own if any(fnmatchcase(name, wanted) for wanted in each.ids))
+    return exact or next(fitting, None)
+
+
+def check_of(result: Result) -> Check | None:
+    """The check that gave ``result``, also where a gate took it from another suite."""
+    return find(str(result.extra.get("suite", result.suite)), result.id)
+
+
+def severity_of(result: Result) -> Severity:
+    """How grave the result is where it failed.
+
+    That is its check's severity, or a graver event's in ``extra.severity``. A check that broke
+    says little of the hardware, unless it could not even open the device.
+    """
+    known = severities()
+    check = check_of(result)
+    found = known.get(str(result.extra.get("severity")), check.severity if check else None)
+    if found is None:
+        found = known["fault"]
+    if result.verdict is Verdict.ERROR and found is not known["gone"]:
+        return known["broken"]
+    return found
+
+
+def severity_of_event(code: str, meaning: str | None) -> str | None:
+    """The severity of an event of a log; None where it has that of its check."""
+    told = f"{code} ({meaning})"
+    for each in _table()["event"]:
+        if any(fnmatchcase(told.lower(), pattern.lower()) for pattern in each["matches"]):
+            return str(each["severity"])
+    return None
+
+
+def gravest_first(results: Iterable[Result]) -> list[Result]:
+    """The results that failed: the gravest first, and of equal ones the earlier."""
+    failed = [result for result in results if result.failed]
+    return sorted(failed, key=lambda result: severity_of(result).rank)
+
+
+def page() -> str:
+    """The page about every check, in Markdown."""
+    parts = [_HEAD]
+    parts += [f"{each.rank + 1}. {each.title}\n" for each in severities().values()]
+    same = "".join(
+        f"The gate `{gate}` has the checks of `{other}`. "
+        for gate, other in _table()["same"].items()
+    )
+    parts.append(
+        f"\n{same}`*` stands for anything. An error of a log is as grave as\n"
+        "`portagpu/results/advice.toml` says of its code. A check that broke (ERROR) is the last,\n"
+        "unless the device cannot be opened.\n"
+    )
+    suites: dict[str, list[Check]] = {}
+    for check in checks():
+        suites.setdefault(check.suite, []).append(check)
+    for suite, members in suites.items():
+        parts.append(f"\n## {suite}\n\n| check | severity | means | do |\n|---|---|---|---|\n")
+        for check in members:
+            ids = ", ".join(f"`{each}`" for each in check.ids)
+            parts.append(f"| {ids} | {check.severity.title} | {check.means} | {check.do} |\n")
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,441 @@
+"""Results of checks and measures, and the run that holds them: the document ``portagpu.result/1``.
+
+A value that is not finite is never written: it becomes null, the reason says what was measured, and
+a PASS or UNVERIFIED becomes ERROR, because a measure that gave no number judged nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+import uuid
+from collections import Counter
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from portagpu._version import __version__
+from portagpu.errors import ResultError
+from portagpu.files import read_bounded, write_atomic
+from portagpu.results import advice
+from portagpu.results.expectations import bounds
+from portagpu.results.schema import (
+    RESULT_RULES,
+    RUN_RULES,
+    SCHEMA,
+    check_document,
+    check_result,
+    json_text,
+    keys,
+    mapping,
+    plain,
+    printable,
+)
+from portagpu.results.verdicts import (
+    FAILING,
+    INTERRUPTED_EXIT_CODE,
+    Evidence,
+    Verdict,
+    exit_code,
+    fold,
+)
+from portagpu.results.wording import without_device
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+__all__ = [
+    "SCHEMA",
+    "Evidence",
+    "Result",
+    "Run",
+    "RunInfo",
+    "Verdict",
+    "bounds",
+    "exit_code",
+    "fold",
+    "new_run",
+    "read_json",
+    "validate",
+    "verdict_of",
+]
+
+_UNJUDGED_NUMBER = frozenset({Verdict.PASS, Verdict.UNVERIFIED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One check or measure on one device.
+
+    ``id`` is stable across runs and targets; ``device`` names the device or rank ("cuda:3",
+    "rank 2") where there is more than one to blame. ``value`` and ``spread`` are in ``unit``
+    ("1" for a plain number; a value in words has none), ``spread`` is the median absolute deviation
+    of the ``n`` samples that ``statistic`` ("median", "min", ...) condenses; ``duration_s`` is in
+    seconds. ``expected`` is
+    ReFrame's expectation, see ``bounds``. FAIL, ERROR, INCONCLUSIVE and SKIP need a ``reason``;
+    ``blocked_by`` is the id of the result that kept an INCONCLUSIVE one from running.
+    ``does_not_show`` is a sentence on what the evidence leaves open. ``extra`` may hold "curve",
+    "curves" and "samples" (docs/results.md). Raises ResultError naming the key that is wrong.
+    """
+
+    id: str
+    suite: str
+    area: str
+    verdict: Verdict
+    evidence: Sequence[Evidence] = ()
+    device: str | None = None
+    value: float | str | None = None
+    unit: str | None = None
+    statistic: str | None = None
+    n: int | None = None
+    spread: float | None = None
+    expected: Mapping[str, Any] | None = None
+    shape: str | Sequence[int] | Mapping[str, int | str] | None = None
+    reason: str = ""
+    blocked_by: str | None = None
+    does_not_show: str = ""
+    duration_s: float = 0.0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        raw = {f.name: getattr(self, f.name) for f in fields(self)}
+        document = _plain_result(raw, self.id if isinstance(self.id, str) else "result")
+        check_result(document, str(document["id"] or "result"))
+        document["verdict"] = Verdict(document["verdict"])
+        document["evidence"] = tuple(Evidence(badge) for badge in document["evidence"])
+        for key, value in document.items():
+            object.__setattr__(self, key, value)
+
+    @property
+    def failed(self) -> bool:
+        """True for FAIL and ERROR."""
+        return self.verdict in FAILING
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as an object of the schema, with every key."""
+        document = {key: getattr(self, key) for key in RESULT_RULES}
+        return {**document, "verdict": str(self.verdict), "evidence": list(map(str, self.evidence))}
+
+    @classmethod
+    def from_json(cls, document: object, path: str = "result") -> Result:
+        """The result that an object of the schema describes; raises ResultError naming the key."""
+        check_result(document, path)
+        return cls(**mapping(document, path))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """Where, when and how a run was made.
+
+    ``started`` is RFC 3339 with its zone, ``duration_s`` in seconds; ``area_duration_s`` is how
+    long each gate of a bring-up took, which is more than its results lasted. ``versions`` maps a
+    component to its version, or to None where it has none here. ``devices`` are objects of
+    ``info --json``, each with at least a ``name``. ``strict`` and ``interrupted`` are part of the
+    record because the verdict depends on them. ``replay`` has an object with "name", "sha256" and
+    "source" for each recording that was judged in the place of a machine.
+    """
+
+    id: str
+    started: str
+    duration_s: float = 0.0
+    area_duration_s: Mapping[str, float] = field(default_factory=dict)
+    command: Sequence[str] = ()
+    host: str = ""
+    target: str | None = None
+    backend: str | None = None
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    devices: Sequence[Mapping[str, Any]] = ()
+    strict: bool = False
+    interrupted: bool = False
+    replay: Sequence[Mapping[str, str | None]] = ()
+
+    def __post_init__(self) -> None:
+        document = mapping(plain({f.name: getattr(self, f.name) for f in fields(self)}, "run"), "")
+        keys(document, "run", RUN_RULES, frozenset())
+        for key, value in document.items():
+            object.__setattr__(self, key, tuple(value) if isinstance(value, list) else value)
+
+    def to_json(self) -> dict[str, Any]:
+        """The object ``run`` of the schema."""
+        document = {key: getattr(self, key) for key in RUN_RULES}
+        lists = {key: list(document[key]) for key in ("command", "devices", "replay")}
+        return {**document, **lists}
+
+
+@dataclass(slots=True)
+class Run:
+    """A run and its results so far; everything said about it is computed from them.
+
+    Results keep the order in which they are added. One suite reports one id once for each device.
+    """
+
+    info: RunInfo
+    results: list[Result] = field(default_factory=list)
+    _seen: set[tuple[str, str, str | None]] = field(default_factory=set, repr=False, compare=False)
+    _clock_s: float = field(default_factory=time.monotonic, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        initial, self.results = self.results, []
+        self.extend(initial)
+
+    def add(self, result: Result) -> Result:
+        """Append ``result`` and return it; raises ResultError for an id that is already there."""
+        key = (result.suite, result.id, result.device)
+        if key in self._seen:
+            where = f" on {result.device}" if result.device else ""
+            raise ResultError(
+                f"results[{len(self.results)}].id: {result.id}{where} was already reported"
+            )
+        self._seen.add(key)
+        self.results.append(result)
+        return result
+
+    def extend(self, results: Sequence[Result]) -> None:
+        """Append several results, in their order."""
+        for result in results:
+            self.add(result)
+
+    def finish(self, *, interrupted: bool = False, duration_s: float | None = None) -> Run:
+        """Write the run's duration (by default since it was made) and whether it was stopped."""
+        elapsed_s = time.monotonic() - self._clock_s if duration_s is None else duration_s
+        self.info = replace(self.info, duration_s=round(elapsed_s, 6), interrupted=interrupted)
+        return self
+
+    @property
+    def verdict(self) -> Verdict:
+        """The fold of the results; a run that was stopped is never better than INCONCLUSIVE."""
+        verdict = fold((r.verdict for r in self.results), strict=self.info.strict)
+        if self.info.interrupted and verdict not in FAILING:
+            return Verdict.INCONCLUSIVE
+        return verdict
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the verdict; 130 for a run that was stopped."""
+        return INTERRUPTED_EXIT_CODE if self.info.interrupted else exit_code(self.verdict)
+
+    @property
+    def counts(self) -> dict[Verdict, int]:
+        """How many results have each verdict, every verdict named."""
+        counted = Counter(result.verdict for result in self.results)
+        return {verdict: counted[verdict] for verdict in Verdict}
+
+    @property
+    def first_failure(self) -> Result | None:
+        """The first result that is FAIL or ERROR."""
+        return next((result for result in self.results if result.failed), None)
+
+    @property
+    def first_failed(self) -> str | None:
+        """The id of the first failure."""
+        return self.first_failure.id if self.first_failure else None
+
+    @property
+    def culprit(self) -> str | None:
+        """The device or rank that the first failure to name one names."""
+        return next((r.device for r in self.results if r.failed and r.device), None)
+
+    @property
+    def failures(self) -> list[Result]:
+        """Every FAIL and ERROR, the gravest first."""
+        return advice.gravest_first(self.results)
+
+    @property
+    def next_step(self) -> str:
+        """What to do about the gravest failure; empty where nothing failed or nobody says."""
+        check = advice.check_of(self.failures[0]) if self.failures else None
+        return check.do if check else ""
+
+    @property
+    def why(self) -> str:
+        """One sentence for the verdict, without the verdict; empty for a plain PASS.
+
+        Where something failed it is the gravest failure, and how many more there are.
+        """
+        if failures := self.failures:
+            first, more = failures[0], len(failures) - 1
+            where = f" on {first.device}" if first.device else ""
+            other = f" ({first.verdict})" if first.verdict is not self.verdict else ""
+            beside = f" (and {_plural(more, 'more failure')})" if more else ""
+            stopped = ", and then interrupted" if self.info.interrupted else ""
+            return f"{first.id}{where}{other}: {without_device(first)}{beside}{stopped}"
+        unverified = self.counts[Verdict.UNVERIFIED]
+        open_ = [r for r in self.results if r.verdict is Verdict.INCONCLUSIVE]
+        if self.info.interrupted:
+            done = _plural(len(self.results) - len(open_), "result")
+            return f"interrupted after {done}" + (f", {len(open_)} not judged" if open_ else "")
+        if open_:
+            beside = f" (and {len(open_) - 1} more)" if len(open_) > 1 else ""
+            where = f" on {open_[0].device}" if open_[0].device else ""
+            return f"{open_[0].id}{where}: {_one_line(open_[0].reason)}{beside}"
+        if self.verdict is Verdict.INCONCLUSIVE:
+            beside = f", {unverified} unverified" if unverified else ""
+            return f"nothing was judged{beside}"
+        if self.verdict is Verdict.UNVERIFIED:
+            return f"{_plural(unverified, 'measure')} with nothing to judge by"
+        return f"{unverified} unverified" if unverified else ""
+
+    def summary_line(self) -> str:
+        """The verdict and its sentence, with what to do: "PASS, 14 unverified", "FAIL: ID on rank
+        2: reason; next: run it again"."""
+        joint = ", " if self.verdict is Verdict.PASS else ": "
+        step = f"; next: {self.next_step}" if self.next_step else ""
+        return f"{self.verdict}{joint}{self.why}{step}" if self.why else str(self.verdict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of the schema ``portagpu.result/1``."""
+        return {
+            "schema": SCHEMA,
+            "verdict": str(self.verdict),
+            "counts": {str(verdict): count for verdict, count in self.counts.items()},
+            "first_failed": self.first_failed,
+            "culprit": self.culprit,
+            "run": self.info.to_json(),
+            "results": [result.to_json() for result in self.results],
+        }
+
+    @classmethod
+    def from_json(cls, document: object) -> Run:
+        """The run that ``document`` describes.
+
+        Raises ResultError that names the path of the key that is missing, unknown, of another type,
+        or that does not follow from the results.
+        """
+        check_document(document)
+        whole = mapping(document, "document")
+        run = cls(RunInfo(**whole["run"]))
+        for index, result in enumerate(whole["results"]):
+            run.add(Result.from_json(result, f"results[{index}]"))
+        computed = run.to_json()
+        for key in ("verdict", "counts", "first_failed", "culprit"):
+            if whole[key] != computed[key]:
+                raise ResultError(
+                    f"{key}: is {whole[key]!r}, but the results give {computed[key]!r}"
+                )
+        return run
+
+    def to_text(self, *, ascii_only: bool = False) -> str:
+        """The document as JSON text, one line for each result."""
+        document = self.to_json()
+        results = document.pop("results")
+        head = json_text(document, indent=2, ascii_only=ascii_only)
+        lines = ",".join("\n    " + json_text(result, ascii_only=ascii_only) for result in results)
+        tail = f"[{lines}\n  ]" if results else "[]"
+        return head.removesuffix("\n}") + f',\n  "results": {tail}\n}}\n'
+
+    def write_json(self, path: str | os.PathLike[str]) -> Path:
+        """Write the document to ``path``, whole or not at all; raises OutputError."""
+        return write_atomic(path, self.to_text())
+
+    def dump(self, stream: IO[str]) -> None:
+        """Write the document to a text stream in ASCII, so that any encoding can hold it."""
+        stream.write(self.to_text(ascii_only=True))
+
+
+def new_run(
+    command: Sequence[str] = (),
+    *,
+    target: str | None = None,
+    backend: str | None = None,
+    versions: Mapping[str, str | None] | None = None,
+    devices: Sequence[Mapping[str, Any]] = (),
+    host: str | None = None,
+    strict: bool = False,
+    replay: Sequence[Mapping[str, str | None]] = (),
+) -> Run:
+    """A run that starts now, with an id of its own and no results.
+
+    ``host`` is this machine's name unless given; ``versions`` has portagpu's added.
+    """
+    now = datetime.now(UTC)
+    info = RunInfo(
+        id=f"{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}",
+        started=f"{now:%Y-%m-%dT%H:%M:%SZ}",
+        command=command,
+        host=platform.node() if host is None else host,
+        target=target,
+        backend=backend,
+        versions={"portagpu": __version__, **(versions or {})},
+        devices=devices,
+        strict=strict,
+        replay=replay,
+    )
+    return Run(info)
+
+
+def verdict_of(results: Sequence[Result]) -> Verdict:
+    """Of a gate or an area: the fold of its results, or what they all are where none was judged."""
+    verdicts = {result.verdict for result in results}
+    for unjudged in (Verdict.SKIP, Verdict.UNVERIFIED):
+        if verdicts == {unjudged}:
+            return unjudged
+    if verdicts == {Verdict.SKIP, Verdict.UNVERIFIED}:
+        return Verdict.UNVERIFIED
+    return fold(verdicts)
+
+
+def validate(document: object) -> None:
+    """Raise ResultError, naming the key, unless ``document`` follows ``portagpu.result/1``."""
+    Run.from_json(document)
+
+
+_LARGEST_BYTES: Final = 64 << 20
+"""A full run of eight devices is a few megabytes."""
+
+
+def read_json(path: str | os.PathLike[str]) -> Run:
+    """The run in a file; raises ResultError that names the file, and the key where one is wrong."""
+    try:
+        data = read_bounded(path, _LARGEST_BYTES + 1)
+        if len(data) > _LARGEST_BYTES:
+            raise ResultError(f"{path}: is larger than {_LARGEST_BYTES >> 20} MiB")
+        document = json.loads(data.decode())
+        return Run.from_json(document)
+    except OSError as error:
+        raise ResultError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ResultError(f"{path}: {error}") from error
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _plain_result(raw: dict[str, Any], path: str) -> dict[str, Any]:
+    """The fields as JSON has them, with numbers that are not finite taken out."""
+    lost = []
+    for key in ("value", "spread"):
+        number = raw[key] is not None and not isinstance(raw[key], str)
+        if number and plain([raw[key]], f"{path}.{key}", gaps=True) == [None]:
+            lost.append(f"{key} {float(raw[key])}")
+            raw[key] = None
+    if lost:
+        note = f"measured {', '.join(lost)}, which is not a finite number"
+        raw["reason"] = f"{raw['reason']}; {note}" if raw["reason"] else note
+        if raw["verdict"] in _UNJUDGED_NUMBER:
+            raw["verdict"] = Verdict.ERROR
+    extra = plain(raw.pop("extra"), f"{path}.extra", gaps=True)
+    document = dict(mapping(plain(raw, path), path))
+    for key in ("id", "device", "value"):
+        if isinstance(document[key], str):
+            document[key] = printable(document[key]) or None
+    if isinstance(document["expected"], dict):
+        wanted = document["expected"]
+        document["expected"] = {
+            key: printable(text) if isinstance(text, str) else text for key, text in wanted.items()
+        }
+    for key in ("reason", "does_not_show"):
+        if isinstance(document[key], str):
+            # what a device or a stranger's error says may hold a terminal's commands
+            lines = document[key].split("\n")
+            document[key] = "\n".join(
+                line if line.isprintable() else printable(line) for line in lines
+            )
+    return {**document, "extra": extra}

@@ -1,0 +1,135 @@
+"""Results in words, the same on a terminal and in a report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from portagpu.results.advice import check_of, gravest_first, severity_of
+from portagpu.results.expectations import expected_in_words, value_in_words
+from portagpu.results.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from portagpu.results.advice import Check
+    from portagpu.results.run import Result
+
+_COUNTED: Final = {
+    Verdict.ERROR: "broke",
+    Verdict.FAIL: "failed",
+    Verdict.INCONCLUSIVE: "not judged",
+    Verdict.PASS: "passed",
+    Verdict.UNVERIFIED: "unverified",
+    Verdict.SKIP: "skipped",
+}
+
+
+def headline(results: Sequence[Result]) -> str:
+    """One line for a gate: its gravest failure or what was not judged, and how much was."""
+    if len(results) == 1:
+        return _said(results[0])
+    open_ = (each for each in results if each.verdict is Verdict.INCONCLUSIVE)
+    shown = next(iter([*gravest_first(results), *open_]), None)
+    counts = Counter(result.verdict for result in results)
+    if shown is not None:
+        counts[shown.verdict] -= 1
+    listed = ", ".join(
+        f"{count} {'more ' if shown and verdict is shown.verdict else ''}{word}"
+        for verdict, word in _COUNTED.items()
+        if (count := counts[verdict])
+    )
+    if shown is None:
+        return listed
+    return f"{_said(shown)} ({listed})" if listed else _said(shown)
+
+
+def tally(results: Iterable[Result]) -> str:
+    """ "2 failed, 3 passed", the worst first."""
+    counts = Counter(result.verdict for result in results)
+    return ", ".join(f"{counts[each]} {word}" for each, word in _COUNTED.items() if counts[each])
+
+
+def _said(result: Result) -> str:
+    """The reason on one line, behind the device's name where it does not begin with it."""
+    reason = " ".join(result.reason.split())
+    named = result.device is None or reason.startswith(result.device)
+    return reason if named else f"{result.device}: {reason}"
+
+
+def without_device(result: Result) -> str:
+    """The reason on one line, without the device's name before it."""
+    reason = " ".join(result.reason.split())
+    return reason.removeprefix(f"{result.device}: ") if result.device else reason
+
+
+def found_in_words(result: Result) -> str:
+    """ "found 8, expected 16"; less where the result has no value or no expectation."""
+    parts = []
+    if result.value is not None:
+        parts.append(f"found {value_in_words(result.value, result.unit)}")
+    if result.expected is not None:
+        parts.append(f"expected {expected_in_words(result.expected)}")
+    return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Failures of one severity and check; each of ``alike`` has all but device or parameters in
+    common."""
+
+    title: str
+    check: Check | None
+    alike: tuple[tuple[Result, ...], ...]
+
+
+def failures(results: Iterable[Result]) -> list[Failures]:
+    """Every failure, the gravest first."""
+    groups: dict[tuple[str, Check | None], dict[tuple[str, ...], list[Result]]] = {}
+    for each in gravest_first(results):
+        alike = groups.setdefault((severity_of(each).title, check_of(each)), {})
+        name = each.id.partition("[")[0]
+        telling = (each.verdict, name, without_device(each), found_in_words(each))
+        alike.setdefault(telling, []).append(each)
+    return [
+        Failures(title, check, tuple(map(tuple, alike.values())))
+        for (title, check), alike in groups.items()
+    ]
+
+
+def failures_text(results: Iterable[Result]) -> list[str]:
+    """Lines that tell every failure, with what was found and expected, and what to do.
+
+    Nothing where nothing failed; an empty line follows the last.
+    """
+    lines, above, count = [], "", 0
+    for group in failures(results):
+        lines += ["", f"{group.title}:"] if group.title != above else []
+        above = group.title
+        for members in group.alike:
+            first, count = members[0], count + len(members)
+            lines.append(f"  {first.verdict:<6}{named(members)}: {without_device(first)}")
+            found = found_in_words(first)
+            lines += [f"        {found}"] if found else []
+        lines += [f"  next: {group.check.do}"] if group.check is not None else []
+    if not lines:
+        return []
+    return ["1 failure:" if count == 1 else f"{count} failures, the gravest first:", *lines, ""]
+
+
+_IDS: Final = 3
+"""Of more ids that differ in their parameters alone, the others are counted."""
+
+
+def named(results: Sequence[Result]) -> str:
+    """The first ids of ``results``, and every device: "links/hive on cuda:0, cuda:3"."""
+    ids = list(dict.fromkeys(each.id for each in results))
+    more = f" and {len(ids) - _IDS} more" if len(ids) > _IDS else ""
+    return f"{', '.join(ids[:_IDS])}{more}{on_devices(results)}"
+
+
+def on_devices(results: Iterable[Result]) -> str:
+    """ " on cuda:0, cuda:3"; empty where no result names a device."""
+    devices = dict.fromkeys(each.device for each in results if each.device)
+    return f" on {', '.join(devices)}" if devices else ""

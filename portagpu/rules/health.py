@@ -1,0 +1,198 @@
+"""Are the GPUs healthy? Judged from an inventory alone.
+
+Each judgement names the GPU and what to do. What the target claims, or a peer states, and a GPU
+does not state is INCONCLUSIVE; what nobody states gives no judgement, and never a PASS. Clocks of
+now are not judged: an idle GPU lowers them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from portagpu.formats.host.kernel_log import KIND
+from portagpu.inventory.products import product_target
+from portagpu.results.advice import severity_of_event
+from portagpu.results.expectations import exactly
+from portagpu.results.verdicts import Verdict
+from portagpu.rules.gpu_health import (
+    Seen,
+    answers,
+    corrected,
+    ecc,
+    lifetime,
+    pages,
+    pending,
+    power_limit,
+    remapping,
+    replays,
+    temperature,
+    throttling,
+    uncorrected,
+)
+from portagpu.rules.judgement import Judged
+from portagpu.rules.peer_consistency import judge_alike, key_of, product_of
+from portagpu.target import Scope
+from portagpu.target.table import normalise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from portagpu.inventory.gpu import Gpu, Inventory
+    from portagpu.readings.model import Event
+    from portagpu.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """``see`` answers None for a GPU of which no source states enough to judge it.
+
+    ``claim`` is the fact by which a target claims that its GPUs state it.
+    """
+
+    name: str
+    good: str
+    see: Callable[[Gpu, Sequence[Gpu], Target | None], Seen | None]
+    claim: str | None = None
+
+
+_RULES: Final = (
+    _Rule("ecc", "ECC is as it should be", ecc, "memory.ecc"),
+    _Rule(
+        "uncorrected-errors",
+        "no uncorrected memory error since the driver was loaded",
+        uncorrected,
+        "memory.ecc",
+    ),
+    _Rule("corrected-errors", "as few corrected memory errors as the peers", corrected),
+    _Rule("lifetime-errors", "no uncorrected memory error in the GPU's life", lifetime),
+    _Rule("pending-repair", "no memory waits for a reset to be taken out of use", pending),
+    _Rule("row-remapping", "rows can be remapped", remapping),
+    _Rule("retired-pages", "fewer retired pages than the vendor allows", pages),
+    _Rule("pcie-replays", "hardly any packet was sent again", replays),
+    _Rule("throttling", "no fault slows the clocks", throttling),
+    _Rule("temperature", "below the limits", temperature),
+    _Rule("power-limit", "the target's power limit", power_limit, "power.limit"),
+)
+
+
+def judge_health(inventory: Inventory, target: Target | None = None) -> Iterator[Judged]:
+    """Everything that the readings and events of ``inventory`` say of its GPUs' health.
+
+    ``target`` states what the GPUs have; without one they are judged by what they say themselves
+    and by their peers. A machine without GPUs and events gives nothing.
+    """
+    silent: list[Gpu] = []
+    able: list[Gpu] = []
+    for gpu in inventory.gpus:
+        (silent if answers(gpu) is None else able).append(gpu)
+    yield from _answers(able, silent)
+    for rule in _RULES:
+        yield from _apply(rule, able, target)
+    yield from _events(inventory)
+    yield from judge_alike(able)
+
+
+def _answers(able: Sequence[Gpu], silent: Sequence[Gpu]) -> Iterator[Judged]:
+    bad = 0
+    for gpu in able:
+        seen = answers(gpu)
+        if seen is not None and seen.verdict is not Verdict.PASS:
+            bad += 1
+            yield _of(seen, "answers", key_of(gpu), f"{key_of(gpu)} {seen.reason}")
+    if silent:
+        reason = f"no source states any value of the health of {_and_more(silent)}"
+        yield Judged("answers", Verdict.INCONCLUSIVE, key_of(silent[0]), reason)
+    elif able and not bad:
+        yield Judged("answers", Verdict.PASS, None, f"{len(able)} GPU(s) state their health")
+
+
+def _apply(rule: _Rule, gpus: Sequence[Gpu], target: Target | None) -> Iterator[Judged]:
+    """One judgement for each GPU that fails, one for each other verdict that there is."""
+    targets = {key_of(gpu): _target_of(gpu, target) for gpu in gpus}
+    seen = {key_of(gpu): rule.see(gpu, gpus, targets[key_of(gpu)]) for gpu in gpus}
+    known = {key: found for key, found in seen.items() if found is not None}
+    for key, found in known.items():
+        if found.verdict is Verdict.FAIL:
+            yield _of(found, rule.name, key, f"{key}: {found.reason}")
+    doubtful = {key: f for key, f in known.items() if f.verdict is Verdict.UNVERIFIED}
+    for key, found in list(doubtful.items())[:1]:
+        more = f" (and {len(doubtful) - 1} more)" if len(doubtful) > 1 else ""
+        reason = f"{key}{more}: {found.reason}"
+        yield _of(found, rule.name, key, reason)
+    missing = [gpu for gpu in gpus if seen[key_of(gpu)] is None]
+    stating = {product_of(gpu) for gpu in gpus if seen[key_of(gpu)] is not None}
+    claiming = [
+        gpu
+        for gpu in missing
+        if rule.claim is not None and _claims(targets[key_of(gpu)], rule.claim)
+    ]
+    lacking = [gpu for gpu in missing if gpu in claiming or product_of(gpu) in stating]
+    if lacking:
+        by = f"{target.id} has it" if claiming and target is not None else "its peers state it"
+        reason = f"no source states {rule.name} of {_and_more(lacking)}, and {by}"
+        yield Judged(rule.name, Verdict.INCONCLUSIVE, key_of(lacking[0]), reason)
+    well = [found for found in known.values() if found.verdict is Verdict.PASS]
+    if well and len(well) + len(doubtful) == len(known) and not lacking:
+        of = f"{len(well)} of {len(gpus)} GPUs" if len(well) < len(gpus) else f"{len(gpus)} GPU(s)"
+        detail = f" ({well[0].reason})" if well[0].reason and len(well) == 1 else ""
+        yield Judged(rule.name, Verdict.PASS, None, f"{rule.good}: {of}{detail}")
+
+
+def _of(seen: Seen, name: str, device: str, reason: str) -> Judged:
+    return Judged(name, seen.verdict, device, reason, seen.value, seen.unit, seen.expected)
+
+
+def _target_of(gpu: Gpu, target: Target | None) -> Target | None:
+    """The facts to hold the GPU against: of another product beside it, its own or none."""
+    if target is None or gpu.name is None or normalise(gpu.name) in target.match.names:
+        return target
+    own = product_target(gpu)
+    return own if own is None or own.scope is Scope.PRODUCT or own is target else None
+
+
+def _claims(target: Target | None, fact: str) -> bool:
+    """Whether the target has what GPUs then state: a fact that is known and not "off"."""
+    return target is not None and target.value(fact) not in (None, "off")
+
+
+def _and_more(gpus: Sequence[Gpu]) -> str:
+    return key_of(gpus[0]) + (f" and {len(gpus) - 1} more" if len(gpus) > 1 else "")
+
+
+def _events(inventory: Inventory) -> Iterator[Judged]:
+    """One judgement for each kind of event of a device, with what its vendor says to do."""
+    if not inventory.events:
+        if KIND in inventory.kinds:
+            reason = "the kernel's log has no error of a GPU or of the host"
+            none = exactly(0, "errors of a GPU or of the host")
+            yield Judged("events", Verdict.PASS, None, reason, 0, "1", none)
+        elif inventory.gpus:
+            reason = "no log of the kernel was read: look for errors with dmesg"
+            yield Judged("events", Verdict.SKIP, None, reason)
+    kinds: dict[tuple[str | None, str], list[Event]] = {}
+    for event in inventory.events:
+        kinds.setdefault((event.pci, event.code), []).append(event)
+    for (pci, code), events in kinds.items():
+        last = events[-1]
+        fatal = next((e for e in reversed(events) if e.fatal), None)
+        told = fatal or last
+        words = [code]
+        if told.meaning:
+            words.append(f" ({told.meaning})")
+        if len(events) > 1:
+            words.append(f", {len(events)} times")
+        if last.time:
+            words.append(f", last at {last.time}")
+        words.append(f": {told.action or 'the vendor states no action'}")
+        reason = "".join(words)
+        yield Judged(
+            "events",
+            Verdict.FAIL if fatal else Verdict.UNVERIFIED,
+            pci,
+            f"{pci}: {reason}" if pci else reason,
+            len(events),
+            "1",
+            exactly(0, "errors of a GPU in the kernel's log"),
+            severity_of_event(code, told.meaning) if fatal else None,
+        )

@@ -1,0 +1,97 @@
+"""Is the host healthy? Judged from its memory controllers and sensors alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from portagpu.results.expectations import at_most, exactly
+from portagpu.results.verdicts import Verdict
+from portagpu.rules.judgement import Judged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from portagpu.host.edac import MemoryController
+    from portagpu.host.sensors import Sensors, Temperature
+
+_NONE: Final = exactly(0, "a host in order")
+
+
+def judge_host(controllers: Sequence[MemoryController], sensors: Sensors) -> Iterator[Judged]:
+    """Memory errors, temperatures and thermal throttling; what is not counted here is a SKIP."""
+    yield from _memory(controllers)
+    yield from _temperatures(sensors.temperatures)
+    yield _throttling(sensors)
+
+
+def _memory(controllers: Sequence[MemoryController]) -> Iterator[Judged]:
+    counted = [c for c in controllers if c.uncorrected is not None]
+    if not counted:
+        reason = "no driver of the kernel counts errors of the host's memory here"
+        yield Judged("host-memory-errors", Verdict.SKIP, None, reason)
+        return
+    bad = False
+    for each in counted:
+        bad = bad or bool(each.uncorrected or each.corrected)
+        if each.uncorrected:
+            who = _blamed(each, corrected=False)
+            reason = f"{who}: {each.uncorrected} uncorrected memory errors: replace the module"
+            yield Judged(
+                "host-memory-errors", Verdict.FAIL, who, reason, each.uncorrected, "1", _NONE
+            )
+        elif each.corrected:
+            who = _blamed(each, corrected=True)
+            reason = f"{who}: {each.corrected} corrected memory errors: see whether they grow"
+            yield Judged(
+                "host-memory-errors", Verdict.UNVERIFIED, who, reason, each.corrected, "1", _NONE
+            )
+    if not bad:
+        reason = f"no memory error since {len(counted)} memory controllers began to count"
+        yield Judged("host-memory-errors", Verdict.PASS, None, reason, 0, "1", _NONE)
+
+
+def _blamed(controller: MemoryController, *, corrected: bool) -> str:
+    """The modules that have errors, else their controller."""
+    dimms = [
+        dimm.label
+        for dimm in controller.dimms
+        if (dimm.corrected if corrected else dimm.uncorrected)
+    ]
+    return ", ".join(dimms) or controller.name
+
+
+def _temperatures(temperatures: Sequence[Temperature]) -> Iterator[Judged]:
+    limited = [t for t in temperatures if t.critical_celsius is not None]
+    if not limited:
+        reason = "no sensor of the host states a temperature and its limit"
+        yield Judged("host-temperature", Verdict.SKIP, None, reason)
+        return
+    over = [t for t in limited if t.critical_celsius and t.celsius >= t.critical_celsius]
+    for each in over:
+        name = each.label or each.sensor
+        reason = f"{name} is at {each.celsius:g} °C, its limit at {each.critical_celsius:g} °C: "
+        yield Judged(
+            "host-temperature",
+            Verdict.FAIL,
+            name,
+            f"{reason}check the cooling",
+            each.celsius,
+            "°C",
+            at_most(each.critical_celsius or 0.0, "the sensor's own limit", "°C"),
+        )
+    if not over:
+        reason = f"{len(limited)} sensors are below their limits"
+        yield Judged("host-temperature", Verdict.PASS, None, reason)
+
+
+def _throttling(sensors: Sensors) -> Judged:
+    counts = (sensors.throttling.core_count, sensors.throttling.package_count)
+    known = [count for count in counts if count is not None]
+    if not known:
+        reason = "the kernel does not count thermal throttling of this CPU"
+        return Judged("host-throttling", Verdict.SKIP, None, reason)
+    if any(known):
+        reason = f"the CPU was slowed {max(known)} times since boot by its temperature"
+        return Judged("host-throttling", Verdict.UNVERIFIED, None, reason, max(known), "1", _NONE)
+    reason = "the CPU was never slowed by its temperature since boot"
+    return Judged("host-throttling", Verdict.PASS, None, reason, 0, "1", _NONE)

@@ -1,0 +1,78 @@
+"""One judgement of a machine's devices, whatever was judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from portagpu.results.advice import severities
+from portagpu.results.expectations import exactly, expected_in_words, value_in_words
+from portagpu.results.schema import printable
+from portagpu.results.verdicts import Verdict, fold
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One judgement; ``device`` is the culprit's address or name, None where all are well.
+
+    ``value`` is what was seen, in ``unit`` as results write it ("1" for a count, None for words),
+    and ``expected`` what it was held against (``portagpu.results.expectations``). ``severity`` is
+    one of ``portagpu.results.advice``, None where it is its check's.
+    """
+
+    name: str
+    verdict: Verdict
+    device: str | None
+    reason: str
+    value: float | str | None = None
+    unit: str | None = None
+    expected: Mapping[str, Any] | None = None
+    severity: str | None = None
+
+
+def combined(judgements: Iterable[Judged]) -> list[Judged]:
+    """One judgement of each name and device: the worst verdict, and every reason for it.
+
+    Two links of one GPU may be down, and a log holds several kinds of errors.
+    """
+    groups: dict[tuple[str, str | None], list[Judged]] = {}
+    for each in judgements:
+        # as results write it: a device's own name may hold what no terminal can show
+        device = printable(each.device or "") or None
+        groups.setdefault((each.name, device), []).append(replace(each, device=device))
+    return [_worst(group) if len(group) > 1 else group[0] for group in groups.values()]
+
+
+def _worst(group: list[Judged]) -> Judged:
+    verdicts = [each.verdict for each in group]
+    if set(verdicts) <= {Verdict.SKIP, Verdict.UNVERIFIED}:
+        worst = max(verdicts, key=[Verdict.SKIP, Verdict.UNVERIFIED].index)
+    else:
+        worst = fold(verdicts)
+    members = [each for each in group if each.verdict is worst]
+    reasons = dict.fromkeys(each.reason for each in members)
+    named = [each.severity for each in members if each.severity is not None]
+    gravest = min(named, key=lambda name: severities()[name].rank, default=None)
+    joined = replace(members[0], reason="; ".join(reasons), severity=gravest)
+    return joined if len(members) == 1 else _summed(joined, members)
+
+
+def _summed(joined: Judged, members: Sequence[Judged]) -> Judged:
+    """``joined`` with all values: their sum where each is a count of one kind, else in words."""
+    first = members[0]
+    counts = [each.value for each in members if isinstance(each.value, int | float)]
+    alike = all((each.unit, each.expected) == ("1", first.expected) for each in members)
+    if alike and len(counts) == len(members):
+        return replace(joined, value=sum(counts))
+    told = [value_in_words(each.value, each.unit) for each in members]
+    wanted = [each.expected for each in members if each.expected is not None]
+    expected = None
+    if wanted:
+        words = "; ".join(dict.fromkeys(expected_in_words(each) for each in wanted))
+        sources = "; ".join(dict.fromkeys(each["source"] for each in wanted))
+        expected = exactly(words, sources)
+    value = "; ".join(dict.fromkeys(each for each in told if each)) or None
+    return replace(joined, value=value, unit=None, expected=expected)

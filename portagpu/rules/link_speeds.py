@@ -1,0 +1,53 @@
+"""Are links between GPUs as fast as their target's? The slow one is named with both its ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from portagpu.results.expectations import exactly
+from portagpu.results.verdicts import Verdict
+from portagpu.rules.judgement import Judged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from portagpu.inventory.topology import Joint
+    from portagpu.target import Target
+
+_SHORT: Final = 0.1
+"""Sources round, and count a line code or not: an H100's 25 GB/s are 26.6 in nvidia-smi. A link
+that was trained down has half its lanes, or the rate of a generation before."""
+_ENOUGH: Final = {"lower": -_SHORT, "upper": None}
+
+
+def judge_speeds(fabric: Sequence[Joint], target: Target | None) -> Iterator[Judged]:
+    """Bandwidth of one link in one direction; nothing where no source or no target states it."""
+    per_link = target.value("link.per_link_per_direction") if target is not None else None
+    if target is None or per_link is None:
+        return
+    mesh = target.value("link.topology") == "mesh"
+    known = 0
+    slow = []
+    for joint in fabric:
+        # a mesh has one link between two GPUs
+        count = joint.count if joint.count is not None or not mesh else 1
+        if not joint.bandwidth_bytes_s or not count:
+            continue
+        known += 1
+        found = joint.bandwidth_bytes_s / count / 1e9
+        if found < (1 - _SHORT) * per_link:
+            slow.append((joint, found))
+    for joint, found in slow:
+        reason = f"the {joint.kind} link between {joint.a} and {joint.b} runs at {found:g} GB/s"
+        yield Judged(
+            "link-speed",
+            Verdict.FAIL,
+            joint.a,
+            f"{reason}, and {target.id} has {per_link:g}",
+            found,
+            "GB/s",
+            {**exactly(per_link, f"{target.id}: one link in one direction", "GB/s"), **_ENOUGH},
+        )
+    if known and not slow:
+        reason = f"{known} links of the fabric are as fast as {target.id} has them"
+        yield Judged("link-speed", Verdict.PASS, None, reason)

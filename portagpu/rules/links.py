@@ -1,0 +1,392 @@
+"""Are the links what the machine and its target can do? Judged from a topology alone.
+
+Each judgement names the device and the link that fell short. What no source states is INCONCLUSIVE,
+never a PASS.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from portagpu.inventory.routes import components, hives
+from portagpu.inventory.topology import FABRICS, ancestors
+from portagpu.readings.model import Node, Pcie
+from portagpu.results.expectations import at_least, exactly
+from portagpu.results.verdicts import Verdict
+from portagpu.rules.gpu_health import terms
+from portagpu.rules.judgement import Judged
+from portagpu.rules.link_speeds import judge_speeds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from portagpu.inventory.topology import Device, Joint, Topology
+    from portagpu.readings.model import Reading
+    from portagpu.target import Target
+
+_NONE_DOWN: Final = exactly(0, "links that are down")
+_ALL_JOINED: Final = exactly(0, "pairs of one hive without a link")
+
+
+def judge_links(
+    topology: Topology, target: Target | None = None, *, asked: bool = True
+) -> Iterator[Judged]:
+    """Everything that links can fall short of; a machine without GPUs gives nothing.
+
+    ``target`` states how many links a GPU has; without one, only what the machine says of itself is
+    judged. What the slot must do it states where somebody has ``asked`` for it: a product that was
+    recognised may be in a slot that is narrower by design.
+    """
+    gpus = topology.gpus
+    if not gpus:
+        return
+    fabric = [joint for joint in topology.joints if joint.kind in FABRICS]
+    claimed = target.value("link.kind") if target is not None else None
+    if fabric or (len(gpus) > 1 and claimed is not None):
+        yield from _down(fabric, target)
+        yield from _errors(topology, fabric)
+    if len(gpus) > 1 and (fabric or claimed is not None):
+        yield from _counts(topology, fabric, target)
+        yield from judge_speeds(fabric, target)
+        yield from _hives(topology, fabric, target)
+    yield from _widths(topology, target, asked=asked)
+    yield from _generations(gpus, target, asked=asked)
+    if len(gpus) > 1:
+        yield from _alike(topology, fabric)
+
+
+def _down(fabric: Sequence[Joint], target: Target | None) -> Iterator[Judged]:
+    """Links that are down; of cards that a bridge would join, all of them where there is none."""
+    known = [joint for joint in fabric if joint.down is not None]
+    broken = [joint for joint in known if joint.down]
+    joined = target is not None and target.value("link.topology") is not None
+    if known and not joined and not any(joint.count for joint in fabric):
+        reason = f"no {known[0].kind} link is up: as designed of cards without a bridge"
+        yield Judged("links-up", Verdict.UNVERIFIED, known[0].a, reason)
+        return
+    for joint in broken:
+        of = joint.down + (joint.count or 0) if joint.down is not None else 0
+        yield Judged(
+            "links-up",
+            Verdict.FAIL,
+            joint.a,
+            f"{joint.down} of {of} {joint.kind} links between {joint.a} and {joint.b} are down",
+            joint.down,
+            "1",
+            _NONE_DOWN,
+        )
+    if not broken and known:
+        total = sum(joint.count or 1 for joint in known)
+        reason = f"all {total} links are up"
+        yield Judged("links-up", Verdict.PASS, None, reason, 0, "1", _NONE_DOWN)
+    elif not broken:
+        yield Judged(
+            "links-up", Verdict.INCONCLUSIVE, None, "no source states whether links are up"
+        )
+
+
+def _errors(topology: Topology, fabric: Sequence[Joint]) -> Iterator[Judged]:
+    """Errors that links count, by what the vendor's own health check makes of each counter."""
+    counted = False
+    bad = False
+    for joint in fabric:
+        for link in joint.statements:
+            vendor = next((r.vendor for r in _readings(topology, joint)), "")
+            rules = terms()["link_errors"].get(vendor, {})
+            counts = {name: int(link.extra[name]) for name in rules if name in link.extra}
+            counted = counted or bool(counts)
+            for name, count in counts.items():
+                if not count:
+                    continue
+                bad = True
+                key = next((k for k in (joint.a, joint.b) if _is_gpu(topology, k)), joint.a)
+                where = f" link {link.extra['link']}" if "link" in link.extra else ""
+                reason = f"{key}{where}: {count} {name} since the counter began"
+                reason += f": {rules[name]['action']}"
+                verdict = Verdict.FAIL if rules[name]["fault"] else Verdict.UNVERIFIED
+                yield Judged("link-errors", verdict, key, reason, count, "1")
+    if counted and not bad:
+        yield Judged("link-errors", Verdict.PASS, None, "no link has counted an error")
+
+
+def _is_gpu(topology: Topology, key: str) -> bool:
+    device = topology.devices.get(key)
+    return device is not None and device.node is Node.GPU
+
+
+def _readings(topology: Topology, joint: Joint) -> Iterator[Reading]:
+    for key in (joint.a, joint.b):
+        device = topology.devices.get(key)
+        yield from device.readings if device is not None else ()
+
+
+_Fabric = Mapping[str, Sequence["Joint"]]
+"""The links of a fabric by each of their ends."""
+
+
+def _by_end(fabric: Sequence[Joint]) -> _Fabric:
+    found: dict[str, list[Joint]] = {}
+    for joint in fabric:
+        for end in {joint.a, joint.b}:
+            found.setdefault(end, []).append(joint)
+    return found
+
+
+def _links_of(gpu: str, fabric: _Fabric) -> int | None:
+    """How many links of the fabric a GPU has; None where a count is missing."""
+    own = fabric.get(gpu, ())
+    counts = [joint.count for joint in own if joint.count is not None]
+    return sum(counts) if own and len(counts) == len(own) else None
+
+
+def _peers_of(gpu: str, fabric: _Fabric) -> int | None:
+    """How many GPUs have a working link to this one; None without any link."""
+    own = fabric.get(gpu, ())
+    reached = {key for joint in own if joint.count != 0 for key in (joint.a, joint.b)}
+    return len(reached - {gpu}) if own else None
+
+
+def _counts(topology: Topology, fabric: Sequence[Joint], target: Target | None) -> Iterator[Judged]:
+    """The number of links of each GPU behind switches, or of each GPU's peers in a mesh.
+
+    A mesh can be judged where whole groups of it are there: a GPU whose peers are hidden from the
+    machine has fewer, and nothing is wrong.
+    """
+    wanted = target.value("link.count") if target is not None else None
+    if target is None or wanted is None:
+        return
+    mesh = target.value("link.topology") == "mesh"
+    if mesh and len(topology.gpus) % (wanted + 1):
+        what = f"{len(topology.gpus)} GPUs are no whole groups of {wanted + 1}"
+        yield Judged("link-count", Verdict.INCONCLUSIVE, None, what)
+        return
+    short, unknown = [], []
+    links = _by_end(fabric)
+    for gpu in topology.gpus:
+        count = _peers_of(gpu.key, links) if mesh else _links_of(gpu.key, links)
+        if count is None:
+            unknown.append(gpu)
+        elif count < wanted:
+            short.append((gpu, count))
+    noun = "peers over links" if mesh else "links"
+    for gpu, count in short:
+        yield Judged(
+            "link-count",
+            Verdict.FAIL,
+            gpu.key,
+            f"{gpu.key} has {count} {noun}, and {target.id} has {wanted}",
+            count,
+            "1",
+            at_least(wanted, f"{target.id}: link.count"),
+        )
+    if unknown:
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        what = f"no source states the links of {unknown[0].key}{more}"
+        yield Judged("link-count", Verdict.INCONCLUSIVE, unknown[0].key, what)
+    elif not short:
+        reason, least = f"each GPU has {wanted} {noun}", at_least(wanted, target.id)
+        yield Judged("link-count", Verdict.PASS, None, reason, wanted, "1", least)
+
+
+def _hives(topology: Topology, fabric: Sequence[Joint], target: Target | None) -> Iterator[Judged]:
+    """Members of a hive must reach each other; of a mesh, each pair by a link of its own."""
+    groups = [group for group in hives(topology).values() if len(group) > 1]
+    if not groups:
+        return
+    mesh = target is not None and target.value("link.topology") == "mesh"
+    pairs = [(joint.a, joint.b) for joint in fabric if joint.count != 0]
+    direct = {frozenset(pair) for pair in pairs}
+    if not pairs:
+        yield Judged("hive", Verdict.INCONCLUSIVE, None, "no source states the links of the hives")
+        return
+    missing = []
+    members = dict.fromkeys([*(k for g in groups for k in g), *(k for p in pairs for k in p)])
+    part_of = {key: part for part in components(members, pairs) for key in part}
+    for group in groups:
+        if mesh:
+            missing += [
+                (a, b)
+                for position, a in enumerate(group)
+                for b in group[position + 1 :]
+                if frozenset((a, b)) not in direct
+            ]
+        else:
+            # the first member in each part, that in the largest part first
+            firsts: dict[tuple[str, ...], str] = {}
+            for key in group:
+                firsts.setdefault(part_of[key], key)
+            first, *others = sorted(firsts, key=lambda part: -len(part))
+            missing += [(firsts[first], firsts[other]) for other in others]
+    often = Counter(key for pair in missing for key in pair)
+    for a, b in missing:
+        culprit = max((a, b), key=lambda key: often[key])
+        reason = f"{a} and {b} are of one hive without a link"
+        yield Judged("hive", Verdict.FAIL, culprit, reason, 1, "1", _ALL_JOINED)
+    if not missing:
+        size = ", ".join(str(len(group)) for group in groups)
+        reason = f"hives of {size} GPUs are joined"
+        yield Judged("hive", Verdict.PASS, None, reason, 0, "1", _ALL_JOINED)
+
+
+def _pcie(gpu: Device) -> Pcie:
+    """What the readings say of the GPU's link, the first that has a value."""
+
+    def first(name: str) -> int | None:
+        values = [getattr(reading.pcie, name) for reading in gpu.readings]
+        return next((value for value in values if value is not None), None)
+
+    return Pcie(
+        generation=first("generation"),
+        width=first("width"),
+        max_generation=first("max_generation"),
+        max_width=first("max_width"),
+        device_generation=first("device_generation"),
+        device_width=first("device_width"),
+    )
+
+
+def _widths(topology: Topology, target: Target | None, *, asked: bool) -> Iterator[Judged]:
+    """Lanes now, against what slot and device can both do, and what a target that is asked for has.
+
+    An idle GPU lowers its generation to save power, and never its width: fewer lanes are a fault,
+    where anything says that the slot has more.
+    """
+    wanted = target.value("host_link.pcie_lanes") if target is not None else None
+    short, doubtful, unknown = [], [], []
+    for gpu in topology.gpus:
+        link = _pcie(gpu)
+        able = max((w for w in (link.max_width, wanted if asked else None) if w), default=None)
+        own = max((w for w in (link.device_width, wanted, able) if w), default=None)
+        if link.width is not None and able is not None and link.width < able:
+            by = "slot and GPU can do" if able == link.max_width else "the target has"
+            reason = f"{gpu.key} runs at x{link.width}, and {by} x{able}"
+            short.append((gpu.key, (reason, link.width, able)))
+        elif link.width is None or own is None:
+            unknown.append(gpu)
+        elif link.width < own:
+            doubtful.append(
+                f"{gpu.key} runs at x{link.width} and can do x{own}; no source states that its "
+                "slot can"
+            )
+        short += _narrow_bridges(topology, gpu)
+    for key, (reason, width, able) in dict(short).items():
+        lanes = at_least(able, "lanes that both ends can do")
+        yield Judged("pcie-width", Verdict.FAIL, key, reason, width, "1", lanes)
+    if unknown:
+        what = f"no source states lanes and what they can be of {unknown[0].key}"
+        if len(unknown) > 1:
+            what += f" and {len(unknown) - 1} more"
+        yield Judged("pcie-width", Verdict.INCONCLUSIVE, unknown[0].key, what)
+    elif doubtful:
+        yield Judged("pcie-width", Verdict.UNVERIFIED, None, _first_of(doubtful))
+    elif not short:
+        yield Judged("pcie-width", Verdict.PASS, None, "each GPU has all its lanes")
+
+
+def _first_of(reasons: Sequence[str]) -> str:
+    more = f" (and {len(reasons) - 1} more alike)" if len(reasons) > 1 else ""
+    return f"{reasons[0]}{more}"
+
+
+def _narrow_bridges(topology: Topology, gpu: Device) -> Iterator[tuple[str, tuple[str, int, int]]]:
+    """Bridges on a GPU's way to its CPU that run with fewer lanes than both their ends can do.
+
+    Each with the reason, its lanes and those that it can do.
+    """
+    for key in ancestors(gpu.key, topology.parents)[1:]:
+        link = topology.edges.get(key)
+        able = link.extra.get("max_width", "") if link is not None else ""
+        now = link.width if link is not None and able.isdecimal() else None
+        if now is not None and now < int(able):
+            reason = f"the bridge {key} above {gpu.key} runs at x{now} of x{able}"
+            yield key, (reason, now, int(able))
+
+
+def _generations(gpus: Sequence[Device], target: Target | None, *, asked: bool) -> Iterator[Judged]:
+    """The generation that slot and GPU can reach; the one of now is no fault of an idle GPU.
+
+    A slot of an older generation is one by design, unless a target is asked for.
+    """
+    wanted = target.value("host_link.pcie_generation") if target is not None else None
+    short, unknown, lowered = [], [], 0
+    for gpu in gpus:
+        link = _pcie(gpu)
+        # a newer GPU in the slot that its target states loses nothing that is claimed
+        needed = wanted if wanted is not None else link.device_generation
+        able = link.max_generation
+        if able is None and needed is not None and (link.generation or 0) >= needed:
+            able = link.generation
+        if able is None or needed is None:
+            unknown.append(gpu)
+            continue
+        lowered += link.generation is not None and link.generation < min(able, needed)
+        if able < needed:
+            owner = "the target has" if wanted is not None else "the GPU can do"
+            reason = f"slot and {gpu.key} reach generation {able}, and {owner} {needed}"
+            short.append((gpu.key, reason, able, at_least(needed, owner)))
+    if asked and wanted is not None:
+        for key, reason, found, expected in short:
+            yield Judged("pcie-generation", Verdict.FAIL, key, reason, found, "1", expected)
+    if unknown:
+        yield Judged(
+            "pcie-generation",
+            Verdict.INCONCLUSIVE,
+            unknown[0].key,
+            f"no source states the generation that slot and {unknown[0].key} can do",
+        )
+    elif short and not (asked and wanted is not None):
+        reasons = [f"{reason}: the slot may be older by design" for _, reason, _, _ in short]
+        yield Judged("pcie-generation", Verdict.UNVERIFIED, None, _first_of(reasons))
+    elif not short:
+        reason = "each GPU reaches its generation"
+        if lowered:
+            reason += f"; {lowered} run lower now, as idle GPUs do to save power"
+        yield Judged("pcie-generation", Verdict.PASS, None, reason)
+
+
+def _alike(topology: Topology, fabric: Sequence[Joint]) -> Iterator[Judged]:
+    """GPUs of one product must have the same links; the odd one out is named."""
+    groups: dict[object, list[Device]] = {}
+    for gpu in topology.gpus:
+        kinds = [r.device_id or r.name or r.arch for r in gpu.readings]
+        groups.setdefault(next((kind for kind in kinds if kind is not None), None), []).append(gpu)
+    odd = 0
+    compared = False
+    links = _by_end(fabric)
+    for kind, group in groups.items():
+        if kind is None or len(group) < 2:
+            continue
+        for what, values in (
+            ("PCIe lanes", [(gpu, _pcie(gpu).width) for gpu in group]),
+            ("PCIe generation at most", [(gpu, _pcie(gpu).max_generation) for gpu in group]),
+            ("links of the fabric", [(gpu, _links_of(gpu.key, links)) for gpu in group]),
+        ):
+            known = [(gpu, value) for gpu, value in values if value is not None]
+            if len(known) < 2:
+                continue
+            compared = True
+            usual, count = Counter(value for _, value in known).most_common(1)[0]
+            majority = len(known) > 2 and 2 * count > len(known)
+            for gpu, value in known:
+                if value != usual and majority:
+                    odd += 1
+                    reason = f"{gpu.key}: {what} {value}, its peers {usual}"
+                    peers = exactly(f"{what} {usual}", "what most peers have")
+                    told = f"{what} {value}"
+                    yield Judged("peers-alike", Verdict.FAIL, gpu.key, reason, told, expected=peers)
+                elif value != usual:
+                    odd += 1
+                    reason = (
+                        f"{gpu.key} has {what} {value} and a peer {usual}; without a majority "
+                        "nobody can say which is wrong"
+                    )
+                    yield Judged("peers-alike", Verdict.UNVERIFIED, None, reason)
+                    break
+    if compared and not odd:
+        reason, none = "GPUs of one product have the same links", exactly(0, "unlike peers")
+        yield Judged("peers-alike", Verdict.PASS, None, reason, 0, "1", none)
+    elif not compared:
+        reason = "no source states links of two GPUs of one product"
+        yield Judged("peers-alike", Verdict.INCONCLUSIVE, None, reason)

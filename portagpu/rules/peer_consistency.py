@@ -1,0 +1,165 @@
+"""Are the GPUs of one machine alike? The odd one out of a majority is named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.results.expectations import exactly
+from portagpu.results.verdicts import Verdict
+from portagpu.rules.judgement import Judged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Sequence
+
+    from portagpu.inventory.gpu import Gpu
+
+_LEAST: Final = 3
+"""Of two that differ nobody can say which is the odd one."""
+_MEMORY: Final = 0.02
+"""Sources state one memory with and without what the driver keeps, as ``merge`` has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Trait:
+    """``verdict`` is of the odd one: what computes otherwise fails, what may be meant is told.
+
+    Numbers are alike that differ by no more than ``tolerance`` of the larger.
+    """
+
+    what: str
+    value: Callable[[Gpu], Any]
+    verdict: Verdict
+    shown: Callable[[Any], str] = str
+    tolerance: float = 0.0
+
+    def same(self, one: Any, two: Any) -> bool:
+        if not self.tolerance:
+            return bool(one == two)
+        return bool(abs(one - two) <= self.tolerance * max(abs(one), abs(two)))
+
+
+def _on(flag: bool) -> str:
+    return "on" if flag else "off"
+
+
+def _whole_memory(gpu: Gpu) -> int | None:
+    return None if gpu.mig_enabled or gpu.parts else gpu.memory_bytes
+
+
+_TRAITS: Final = (
+    _Trait("memory", _whole_memory, Verdict.FAIL, lambda size: f"{size / 2**30:.1f} GiB", _MEMORY),
+    _Trait("driver's version", lambda gpu: gpu.driver_version, Verdict.FAIL),
+    _Trait("ECC", lambda gpu: gpu.memory.ecc_enabled, Verdict.FAIL, _on),
+    # a die that shares its package's limit states 0
+    _Trait(
+        "power limit",
+        lambda gpu: gpu.state.power_limit_w or None,
+        Verdict.FAIL,
+        lambda watts: f"{watts:g} W",
+    ),
+    _Trait(
+        "highest clock", lambda gpu: gpu.state.max_clock_mhz, Verdict.FAIL, lambda f: f"{f:g} MHz"
+    ),
+    _Trait(
+        "highest memory clock",
+        lambda gpu: gpu.state.max_memory_clock_mhz,
+        Verdict.FAIL,
+        lambda f: f"{f:g} MHz",
+    ),
+    _Trait("number of PCIe lanes", lambda gpu: gpu.pcie.width, Verdict.FAIL),
+    _Trait("MIG mode", lambda gpu: gpu.mig_enabled, Verdict.UNVERIFIED, _on),
+    _Trait("compute partitioning", lambda gpu: gpu.compute_partition, Verdict.UNVERIFIED),
+    _Trait("memory partitioning", lambda gpu: gpu.memory_partition, Verdict.UNVERIFIED),
+)
+
+
+def key_of(gpu: Gpu) -> str:
+    """What results call the GPU: its address, else its UUID, else its number in a source."""
+    if gpu.pci or gpu.uuid:
+        return gpu.pci or gpu.uuid or ""
+    source, index = next(iter(gpu.indices.items()), (gpu.vendor, None))
+    return f"{source} GPU" if index is None else f"{source} GPU {index}"
+
+
+def product_of(gpu: Gpu) -> Hashable:
+    """GPUs of which this is equal are of one product."""
+    return gpu.vendor, gpu.device_id or gpu.name or gpu.arch
+
+
+def judge_alike(gpus: Sequence[Gpu]) -> Iterator[Judged]:
+    """Each difference from the majority, for two or more GPUs of a product.
+
+    Different products of a vendor are told, and may be meant. Without a majority the difference is
+    told, and nobody blamed.
+    """
+    found: list[Judged] = []
+    compared: list[str] = []
+    vendors: dict[str, list[Gpu]] = {}
+    products: dict[Hashable, list[Gpu]] = {}
+    for gpu in gpus:
+        vendors.setdefault(gpu.vendor, []).append(gpu)
+        products.setdefault(product_of(gpu), []).append(gpu)
+    name = _Trait("product", lambda gpu: gpu.name, Verdict.UNVERIFIED)
+    for group in vendors.values():
+        found += _differences(name, group, compared)
+    for group in products.values():
+        kinds = dict.fromkeys(kind for gpu in group for kind in gpu.firmware)
+        firmware = [
+            _Trait(
+                f"firmware ({kind})",
+                lambda gpu, kind=kind: gpu.firmware.get(kind),  # type: ignore[misc]
+                Verdict.UNVERIFIED,
+            )
+            for kind in kinds
+        ]
+        for trait in (*_TRAITS, *firmware):
+            found += _differences(trait, group, compared)
+    yield from found
+    if compared and not found:
+        what = ", ".join(dict.fromkeys(compared))
+        reason, none = f"{len(gpus)} GPUs are alike: {what}", exactly(0, "differences of peers")
+        yield Judged("peers", Verdict.PASS, None, reason, 0, "1", none)
+
+
+def _differences(trait: _Trait, gpus: Sequence[Gpu], compared: list[str]) -> Iterator[Judged]:
+    stated = [(gpu, value) for gpu in gpus if (value := trait.value(gpu)) is not None]
+    if len(stated) < 2:
+        return
+    compared.append(trait.what)
+    counts = Counter(value for _, value in stated)
+    alike = {
+        value: sum(counts[other] for other in counts if trait.same(value, other))
+        if trait.tolerance
+        else count
+        for value, count in counts.items()
+    }
+    usual = max(alike, key=lambda value: alike[value])
+    if alike[usual] == len(stated):
+        return
+    if len(stated) < _LEAST or alike[usual] * 2 <= len(stated):
+        (one, has), (other, differs) = (
+            stated[0],
+            next(each for each in stated if not trait.same(stated[0][1], each[1])),
+        )
+        yield Judged(
+            "peers",
+            Verdict.UNVERIFIED,
+            None,
+            f"the {trait.what} of {key_of(one)} is {trait.shown(has)} and that of {key_of(other)} "
+            f"{trait.shown(differs)}; without a majority nobody can say which is wrong",
+        )
+        return
+    for gpu, value in stated:
+        if not trait.same(usual, value):
+            reason = f"{key_of(gpu)}: {trait.what} {trait.shown(value)}"
+            reason += f", {alike[usual]} peers {trait.shown(usual)}"
+            yield Judged(
+                "peers",
+                trait.verdict,
+                key_of(gpu),
+                reason,
+                f"{trait.what} {trait.shown(value)}",
+                expected=exactly(f"{trait.what} {trait.shown(usual)}", "what most peers have"),
+            )

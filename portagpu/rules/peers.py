@@ -1,0 +1,107 @@
+"""Comparing devices or ranks that should be alike with one another, without any golden number."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.results.expectations import within
+from portagpu.stats import mad
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LEAST: Final = 4
+"""With three values the median absolute deviation follows whichever pair happens to agree."""
+NORMAL: Final = 1.4826
+"""The MAD times this estimates the standard deviation of a normal distribution: 1 / 0.6745."""
+DEVIATIONS: Final = 3.5
+"""Iglewicz and Hoaglin, "How to Detect and Handle Outliers" (1993): the modified z-score of 3.5."""
+RELATIVE: Final = 0.05
+"""A smaller difference is not worth a name, however well the others agree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """One that is not like its peers; ``relative`` is its signed distance from their median."""
+
+    name: str
+    value: float
+    relative: float
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The comparison; ``median`` and ``mad`` are in the unit of the values.
+
+    ``judged`` is False where there were too few values to compare; ``reason`` then says so.
+    """
+
+    median: float | None
+    mad: float | None
+    outliers: tuple[Outlier, ...]
+    judged: bool
+    reason: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The outliers, worst first, in one sentence; the reason where nothing was judged."""
+        if not self.judged or not self.outliers:
+            return self.reason
+        return ", ".join(self._told(each) for each in self.outliers)
+
+    def _told(self, outlier: Outlier) -> str:
+        if not math.isfinite(outlier.value):
+            return f"{outlier.name} gave no number"
+        side = "below" if outlier.relative < 0 else "above"
+        share = f"{abs(outlier.relative):.0%}" if math.isfinite(outlier.relative) else "far"
+        return f"{outlier.name} is {share} {side} the median of its peers"
+
+
+def peers(
+    values: Mapping[str, float],
+    *,
+    deviations: float = DEVIATIONS,
+    relative: float = RELATIVE,
+) -> Peers:
+    """Which of ``values`` (by device or rank) differ from the median of all, worst first.
+
+    An outlier is both more than ``deviations`` standard deviations away, estimated as 1.4826 MAD,
+    and more than ``relative`` of the median. Where more than half of the values are equal the MAD
+    is 0 and the second condition decides alone. A value that is not finite is an outlier. Fewer
+    than four values are not judged.
+    """
+    numbers = [value for value in values.values() if math.isfinite(value)]
+    if len(values) < LEAST:
+        reason = f"{len(values)} values are too few to compare; {LEAST} are needed"
+        return Peers(median(numbers) if numbers else None, None, (), False, reason)
+    if len(numbers) < LEAST:
+        return Peers(median(numbers) if numbers else None, None, _lost(values), True)
+    middle, spread = median(numbers), mad(numbers)
+    far = [
+        Outlier(name, value, _share(value - middle, middle))
+        for name, value in values.items()
+        if math.isfinite(value)
+        and abs(value - middle) > deviations * NORMAL * spread
+        and abs(value - middle) > relative * abs(middle)
+    ]
+    far.sort(key=lambda each: abs(each.relative), reverse=True)
+    return Peers(middle, spread, (*_lost(values), *far), True)
+
+
+def alike(compared: Peers, unit: str, relative: float = RELATIVE) -> dict[str, Any] | None:
+    """The median of the peers as an expectation; None where nothing was judged by it."""
+    if not compared.judged or compared.median is None or compared.median < 0:
+        return None
+    return within(compared.median, relative, "the median of its peers", unit)
+
+
+def _lost(values: Mapping[str, float]) -> tuple[Outlier, ...]:
+    lost = [(name, value) for name, value in values.items() if not math.isfinite(value)]
+    return tuple(Outlier(name, value, math.nan) for name, value in lost)
+
+
+def _share(distance: float, middle: float) -> float:
+    return distance / abs(middle) if middle else math.copysign(math.inf, distance)

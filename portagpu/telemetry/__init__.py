@@ -1,1 +1,0 @@
-"""What machines and tools say of their devices' state."""
