@@ -24,8 +24,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from portagpu import oom
 from portagpu.capability import Capability as Capability
-from portagpu.sharing import shared_count
-from portagpu.tracing import run_by_the_compiler
 from portagpu.training import Ranges, Training
 from portagpu.variables import Variables
 
@@ -154,6 +152,8 @@ class Backend(Training, ABC):
         "versions",
     )
 
+    plugin: Plugin
+
     def __init__(self, plugin: Plugin, description: Description) -> None:
         self.plugin = plugin
         self.name = description.name
@@ -184,14 +184,6 @@ class Backend(Training, ABC):
     def __repr__(self) -> str:
         product = self.product or "unknown product"
         return f"<{self.name} backend on {self.device}: {product} ({self.arch})>"
-
-    @run_by_the_compiler
-    def device_count(self) -> int:
-        """The number of devices of this backend: at least 1.
-
-        A device that all ranks share counts as often as :func:`portagpu.sharing.shared_count` says.
-        """
-        return max(self.plugin.count(), shared_count() if self.plugin.shared else 1)
 
     @abstractmethod
     def activate(self) -> None:

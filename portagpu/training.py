@@ -20,6 +20,8 @@ from portagpu.precision import Support
 from portagpu.precision.float32 import Float32Switch, arithmetic_of, multiply_by
 from portagpu.precision.products import scaled_matmul
 from portagpu.precision.support import dtype_support
+from portagpu.sharing import shared_count
+from portagpu.tracing import run_by_the_compiler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,18 +61,27 @@ class Training(Optional):
         device: torch.device
         arch: Arch
         product: str | None
+        plugin: Any
         capabilities: frozenset[Any]
         precision: Precision
         _ranges: Ranges
 
         _known_capabilities: tuple[str, ...]
 
-        def device_count(self) -> int: ...
         def get_device_properties(self) -> Any: ...
         def mem_get_info(self) -> tuple[int, int]: ...
         def memory_stats(self) -> Mapping[str, int]: ...
         def generator(self) -> torch.Generator: ...
         def annotate(self, name: str) -> AbstractContextManager[Any]: ...
+
+    @run_by_the_compiler
+    def device_count(self) -> int:
+        """The number of devices of this backend: at least 1.
+
+        A device that all ranks share counts as often as :func:`portagpu.sharing.shared_count` says.
+        """
+        counted: int = self.plugin.count()
+        return max(counted, shared_count() if self.plugin.shared else 1)
 
     def current_device(self) -> int:
         """The index of this device."""

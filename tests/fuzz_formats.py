@@ -18,7 +18,6 @@ import argparse
 import importlib
 import json
 import math
-import pkgutil
 import random
 import resource
 import signal
@@ -30,8 +29,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from portagpu import formats
 from portagpu.formats.cleaning import text_of
+from portagpu.formats.reader import readers
 from portagpu.readings import Findings, FormatError
 
 FIXTURES: Final = Path(__file__).resolve().parent / "formats"
@@ -85,7 +84,7 @@ def seed(name: str, parse: Callable[[str], object], text: str | bytes) -> Seed:
 
 def fixtures(module: str) -> list[Seed]:
     """The files of ``tests/formats/<module>/`` as seeds of the reader of that name."""
-    parse = f"{formats.__name__}.{module}:parse"
+    parse = f"{readers()[module].__name__}:parse"
     return [
         Seed(f"{module}/{path.name}", parse, path.read_bytes())
         for path in sorted((FIXTURES / module).glob("*"))
@@ -94,14 +93,13 @@ def fixtures(module: str) -> list[Seed]:
 
 
 def format_modules() -> list[str]:
-    """Names of the readers: modules of portagpu.formats without an underscore."""
-    names = [found.name for found in pkgutil.iter_modules(formats.__path__)]
-    return sorted(name for name in names if not name.startswith("_"))
+    """Names of the readers: public modules of the packages in the group ``portagpu.formats``."""
+    return sorted(readers())
 
 
 def recorded(module: str) -> Iterator[Seed]:
     """The recordings that the reader says are its own."""
-    reader = importlib.import_module(f"{formats.__name__}.{module}")
+    reader = readers()[module]
     for path in sorted(RECORDINGS.rglob("*")):
         if path.is_file() and path.name != "MANIFEST.md" and path.stat().st_size <= LARGEST:
             data = path.read_bytes()

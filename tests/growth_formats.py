@@ -20,16 +20,14 @@ import resource
 import signal
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 # last, as for the tests: of an installed package the checkout beside them is not what is read
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from portagpu import formats
 from portagpu.formats.cleaning import text_of
-from portagpu.formats.reader import read_text
+from portagpu.formats.reader import read_text, readers
 from portagpu.readings.model import FormatError
 from tests.fuzz_formats import TooSlow, fixtures, format_modules, stop
 
@@ -133,7 +131,7 @@ def _time(read: Any, text: str) -> tuple[float, str]:
 
 
 def _child(module: str, size: int, most_lines: int) -> None:
-    reader = import_module(f"{formats.__name__}.{module}")
+    reader = readers()[module]
 
     def read(text: str) -> None:
         reader.matches(text)

@@ -16,8 +16,8 @@ import pytest
 from portagpu.bringup import Gate, Options, bringup
 from portagpu.bundle.evidence import check_evidence
 from portagpu.errors import BundleError, RecordingError
+from portagpu.inventory import origin
 from portagpu.inventory.origin import origin_of
-from portagpu.recordings import origin
 from portagpu.recordings.record import record
 from portagpu.recordings.replay import MANIFEST, Recording
 from portagpu.report import render

@@ -32,7 +32,7 @@ WITH_GPUS: Final = """
 import sys
 import portagpu.host
 from portagpu.host import PciGpu
-from portagpu.inventory import sources
+from portagpu.readings import sources
 gpus = (PciGpu("nvidia", pci="0000:01:00.0"), PciGpu("amd", pci="0000:02:00.0"))
 portagpu.host.gpus_on_machine = sources.gpus_on_machine = lambda root="/": gpus
 from portagpu.cli import main

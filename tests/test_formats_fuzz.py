@@ -43,7 +43,7 @@ def test_mutations_are_the_same_every_time_and_differ_from_one_another() -> None
 def test_the_harness_tells_faults_apart(
     tmp_path, monkeypatch: pytest.MonkeyPatch, body: str, outcome: str
 ) -> None:
-    source = "from portagpu.inventory import Findings, FormatError\ndef parse(text):\n    "
+    source = "from portagpu.readings import Findings, FormatError\ndef parse(text):\n    "
     (tmp_path / "reader_under_test.py").write_text(source + body)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     report = fuzz([Seed("some/seed", "reader_under_test:parse", b"x")], 0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import portagpu.telemetry
+import portagpu.formats
 from portagpu.formats.host import hwloc_xml, kernel_log, lspci, nccl_topo
 from portagpu.formats.xml import MAX_DEPTH, read_xml, root_tag
 from portagpu.inventory import infiniband
@@ -193,7 +193,7 @@ def test_the_log_names_gpus_and_the_driver():
 
 
 def test_the_table_of_codes_is_complete():
-    folder = Path(portagpu.telemetry.__file__).parent
+    folder = Path(portagpu.formats.__file__).parent
     table = tomllib.loads((folder / "kernel_log.toml").read_text(encoding="utf-8"))
     assert all(url.startswith("https://") for url in table["sources"].values())
     assert all(rule["source"] in table["sources"] for rule in table["event"])

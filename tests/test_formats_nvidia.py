@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 import pytest
 
 from portagpu.formats.cleaning import text_of
+from portagpu.formats.reader import readers
 from portagpu.readings import FormatError, Node, Part
 from portagpu_cuda.formats import (
     nvidia_nvlink,
@@ -37,7 +37,7 @@ def fixture(name: str) -> str:
 
 def found(name: str) -> Findings:
     module = name.split("/", 1)[0]
-    reader = importlib.import_module(f"portagpu.formats.{module}")
+    reader = readers()[module]
     result: Findings = reader.parse(fixture(name))
     return result
 
@@ -45,10 +45,8 @@ def found(name: str) -> Findings:
 @pytest.mark.parametrize("path", [path for module in NVIDIA for path in files(module)], ids=str)
 def test_one_reader_and_no_other_says_that_a_text_is_its_own(path: Path) -> None:
     text = text_of(path.read_bytes())
-    readers = [
-        name for name in NVIDIA if importlib.import_module(f"portagpu.formats.{name}").matches(text)
-    ]
-    assert readers == [path.parent.name]
+    found = [name for name in NVIDIA if readers()[name].matches(text)]
+    assert found == [path.parent.name]
 
 
 # -- XML -----------------------------------------------------------------------------------------
@@ -478,7 +476,7 @@ def test_a_description_joins_defaults_and_devices() -> None:
     "path", [path for module in NVIDIA for path in files(module)], ids=lambda path: path.name
 )
 def test_what_is_read_does_not_depend_on_the_encoding(path: Path, encode) -> None:
-    reader = importlib.import_module(f"portagpu.formats.{path.parent.name}")
+    reader = readers()[path.parent.name]
     text = text_of(path.read_bytes())
     assert reader.parse(text_of(encode(text))) == reader.parse(text)
 

@@ -22,8 +22,8 @@ from portagpu.host import inside, tree
 from portagpu.host.inside import Inside
 from portagpu.host.tree import LARGEST_ATTRIBUTE, MOST_CPUS, Tree, cpu_list, size_bytes, to_int
 from portagpu.info import collect
+from portagpu.inventory import origin
 from portagpu.inventory.join import MOST_GPUS
-from portagpu.recordings import origin
 from portagpu.recordings.replay import MANIFEST, Recording
 from portagpu.report import render as report_page
 from portagpu.report.junit import render as junit

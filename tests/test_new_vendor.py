@@ -26,7 +26,7 @@ FILES = {
     """,
     "acme_backend.py": """
         from portagpu import Plugin, Status
-        from portagpu.inventory import Findings, Reading
+        from portagpu.readings import Findings, Reading
 
         class Acme(Plugin):
             name = "acme"
@@ -54,7 +54,7 @@ FILES = {
         PLUGIN = Acme()
     """,
     "acme_smi.py": """
-        from portagpu.inventory import End, Findings, Link, Node
+        from portagpu.readings import End, Findings, Link, Node
 
         KIND = "acme-smi"
 
@@ -150,7 +150,7 @@ def test_its_tool_is_recorded_and_replayed(
 
 READ = """
 import sys
-from portagpu.inventory import FormatError
+from portagpu.readings import FormatError
 from portagpu.formats.reader import read_text
 try:
     print(read_text(sys.argv[1])[0].kind)

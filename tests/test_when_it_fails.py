@@ -73,14 +73,14 @@ MODULES = {
     "versions": ("bringup/checks/versions.py",),
     "links": (
         "bringup/checks/links.py",
-        "inventory/judge_links.py",
-        "inventory/judge_speeds.py",
+        "rules/links.py",
+        "rules/link_speeds.py",
     ),
     "health": (
         "bringup/checks/health.py",
-        "inventory/judge_health.py",
-        "inventory/judge_host.py",
-        "inventory/judge_alike.py",
+        "rules/health.py",
+        "rules/host.py",
+        "rules/peer_consistency.py",
     ),
     "memory": ("bringup/checks/memory.py",),
     "numerics": ("bringup/checks/numerics.py",),
@@ -91,7 +91,7 @@ MODULES = {
 MADE = {
     "<name>": ("identity", ["arch", "warp-size"]),
     "<finding.name>": ("identity", [*(row.name for row in ROWS), "not-compared"]),
-    "<rule.name>": ("health", list(first_words("inventory/judge_health.py", "_Rule"))),
+    "<rule.name>": ("health", list(first_words("rules/health.py", "_Rule"))),
 }
 """Names that are made at run time: their gate, and what they are there."""
 OF_NO_CHECK = {"<found.name>", "<judged.name>", "<name>"}
@@ -176,7 +176,7 @@ def test_whatever_is_judged_a_failure_says_what_was_expected(callee: str) -> Non
     """Seven positions of Judged and five of Seen end with the expectation."""
     places = {"Judged": 7, "Seen": 5}[callee]
     seen = 0
-    for path in sorted((PACKAGE / "inventory").glob("*.py")):
+    for path in sorted((PACKAGE / "rules").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or ast.unparse(node.func) != callee:
                 continue

@@ -78,8 +78,8 @@ class Missing:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Missing())
-from portagpu import candidates
-plugin = candidates.plugin(sys.argv[1])
+from portagpu import discovery
+plugin = discovery.plugin(sys.argv[1])
 print(json.dumps([dict(plugin.telemetry(0)), len(plugin.probe().readings)]))
 """
 

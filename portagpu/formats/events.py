@@ -67,7 +67,7 @@ class Table:
 
 @cache
 def table(name: str) -> Table:
-    """The rules of ``portagpu/telemetry/<name>.toml``."""
+    """The rules of ``portagpu/formats/<name>.toml``."""
     data = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
 
     def patterns(key: str, field: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
