@@ -226,3 +226,27 @@ def test_the_shares_of_the_migration_guide_are_counted() -> None:
     assert f"{sum(use.uses for use in uses):,} uses" in page
     assert f"{covered:.0%}".replace("%", " %") in page
     assert f"{literal:.0%}".replace("%", " %") in page
+
+
+def test_the_table_of_gates_is_the_one_that_is_printed() -> None:
+    program = str(Path(sys.executable).with_name("portagpu"))
+    ended = subprocess.run(
+        [program, "bringup", "--list"], capture_output=True, text=True, check=True
+    )
+    lines = ended.stdout.splitlines()
+    gates = [
+        [line.split()[0], needs.strip().removeprefix("needs ")]
+        for line, needs in zip(lines[::2], lines[1::2], strict=True)
+    ]
+    assert [[row[0].strip("`"), row[2]] for row in table("docs/bringup.md", "gate")] == gates
+
+
+def test_the_options_of_bring_up_are_listed() -> None:
+    program = str(Path(sys.executable).with_name("portagpu"))
+    ended = subprocess.run(
+        [program, "bringup", "--help"], capture_output=True, text=True, check=True
+    )
+    rows = [row[0].strip("`").split()[0] for row in table("docs/bringup.md", "option")]
+    assert len(set(rows)) == len(rows)
+    missing = [row for row in rows if f" {row}" not in ended.stdout]
+    assert not missing, f"bring-up has no {missing}"
