@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
 import json
 import re
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from portagpu.results import Evidence, Verdict, exit_code
+from portagpu.results import Evidence, Result, Verdict, exit_code, new_run
 from tests.conftest import ROOT
 
 PAGES: Final = sorted(
@@ -48,9 +49,9 @@ def anchors(path: Path) -> set[str]:
     return {slug(line) for line in re.findall(r"^#+ (.+)$", prose, re.MULTILINE)}
 
 
-def table(page: str, first: str) -> list[list[str]]:
-    """The rows of the table whose first heading is ``first``."""
-    lines = iter(text(page).splitlines())
+def table(page: str, first: str, under: str = "") -> list[list[str]]:
+    """The rows of the first table below ``under`` whose first heading is ``first``."""
+    lines = iter(text(page).partition(under)[2].splitlines() if under else text(page).splitlines())
     for line in lines:
         if line.startswith(f"| {first} |"):
             break
@@ -208,12 +209,31 @@ def test_the_table_of_compilers_has_every_architecture(
         assert used & {"NVRTC", "clang"} == {routes[name][1].split()[0].rstrip(":")}, name
 
 
-def test_the_table_of_cpp_kernels_has_every_architecture(
+def test_the_table_of_cpp_kernels_is_what_was_compiled(
     compiled: dict[str, list[dict[str, Any]]],
 ) -> None:
+    document = json.loads(text("matrix/compiled.json"))["architectures"]
+    files = ("warp_reduce", "warp_scan", "ballot_rank", "block_reduce", "histogram")
     rows = [row for row in _rows("docs/kernels-cpp.md") if re.match(r"`(sm_|gfx)\d", row[0])]
+    rows = [row for row in rows if len(row) == 2 + len(files)]
     listed = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
-    assert set(compiled) == {name for name in listed if name in compiled}
+    assert sorted(listed) == sorted(compiled)
+    for names, compiler, *cells in rows:
+        codes = [document[name] for name in re.findall(r"`(\w+)`", names)]
+        for file, cell in zip(files, cells, strict=True):
+            found = [
+                row
+                for kernels in codes
+                for name, row in kernels.items()
+                if name.partition("[")[0] == file and "code" in row
+            ]
+            registers = [row["code"]["registers"] for row in found]
+            shared = {row["code"]["shared_bytes"] for row in found}
+            assert {row["compiler"] for row in found} == {compiler}, names
+            low, high = min(registers), max(registers)
+            stated = f"{low}" if low == high else f"{low} to {high}"
+            stated += f", {max(shared)} B" if max(shared) else ""
+            assert cell == stated, f"{file} of {names}"
 
 
 def test_the_shares_of_the_migration_guide_are_counted() -> None:
@@ -250,3 +270,101 @@ def test_the_options_of_bring_up_are_listed() -> None:
     assert len(set(rows)) == len(rows)
     missing = [row for row in rows if f" {row}" not in ended.stdout]
     assert not missing, f"bring-up has no {missing}"
+
+
+def names_of(rows: list[list[str]]) -> set[str]:
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+
+
+def test_the_keys_of_a_result_are_those_that_are_written() -> None:
+    run = new_run(["portagpu", "bench"], target=None)
+    reference = {"reference": 1.0, "lower": None, "upper": None, "unit": "1", "source": "here"}
+    run.add(
+        Result(
+            id="memory/copy",
+            suite="performance",
+            area="memory",
+            verdict=Verdict.UNVERIFIED,
+            value=1.0,
+            unit="1",
+            expected=reference,
+        )
+    )
+    run.finish()
+    stream = io.StringIO()
+    run.dump(stream)
+    document = json.loads(stream.getvalue())
+    page = "docs/results.md"
+    assert names_of(table(page, "key", "## The document")) == set(document)
+    assert names_of(table(page, "key", "## `run`")) == set(document["run"])
+    (result,) = document["results"]
+    assert names_of(table(page, "key", "## `results[]`")) == set(result)
+    stated = names_of(table(page, "key", "`expected` has the form"))
+    assert set(result["expected"]) <= stated
+    for optional in ("statistic", "shape", "algorithm", "software", "confidence"):
+        assert optional in stated
+
+
+def test_the_keys_of_info_are_those_that_are_written() -> None:
+    recording = ROOT / "tests/formats/nvidia_smi_xml/v11-mig-throttled.xml"
+    program = str(Path(sys.executable).with_name("portagpu"))
+    ended = subprocess.run(
+        [program, "info", "--replay", str(recording), "--json", "-"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    document = json.loads(ended.stdout)
+    under = text("docs/info.md").partition("## JSON")[2]
+    named = set(re.findall(r"`(\w+)`", under.partition("New versions")[0]))
+    parts = {"parts", "indices", "sources", "disagreements", "settings"}
+    assert named - parts <= set(document)
+    assert parts - {"settings"} <= set(document["gpus"][0])
+    example = set(re.findall(r'(?:machine|gpu)\["(\w+)"\]', under))
+    assert example - {"gpus"} <= set(document["gpus"][0])
+
+
+@pytest.mark.parametrize(
+    ("page", "area"), [("docs/health.md", "health"), ("docs/topology.md", "links")]
+)
+def test_the_rules_are_those_that_can_fail(page: str, area: str) -> None:
+    """The page of failures is written by a program, which knows every check."""
+    known = set(re.findall(rf"`{area}/([a-z-]+)`", text("docs/when-it-fails.md")))
+    rules = {row[0].strip("`") for row in table(page, "name", "## Rules")}
+    assert rules <= known
+    beside = {"host-memory-errors", "host-temperature", "host-throttling", "devices", "numa"}
+    assert known - rules <= beside, f"{page} has no row for {known - rules - beside}"
+
+
+def test_the_areas_of_bench_are_the_files() -> None:
+    files = {path.stem for path in (ROOT / "matrix" / "performance").glob("[a-z]*.py")}
+    page = text("docs/performance.md")
+    named = set(re.findall(r"`(\w+)`", page.partition("name areas (")[2].partition(")")[0]))
+    assert named == files
+    ids = {row[0].partition("/")[0].strip("`") for row in table("docs/performance.md", "id")}
+    assert ids == files
+
+
+def test_the_confidences_are_the_code_s() -> None:
+    from portagpu.target import Confidence
+
+    assert [row[0].strip("`") for row in table("docs/targets.md", "confidence")] == list(Confidence)
+
+
+def test_the_rules_between_facts_exist() -> None:
+    code = "".join(path.read_text("utf-8") for path in (ROOT / "portagpu").rglob("*.py"))
+    names = [
+        n for row in table("docs/targets.md", "rule") for n in re.findall(r"`([\w-]+)`", row[0])
+    ]
+    assert len(names) > 20
+    for name in names:
+        assert re.search(rf"[\"' ]{name}[\"')]", code), f"no rule is called {name}"
+
+
+def test_the_environments_of_contributing_exist() -> None:
+    named = re.findall(r"tox run -e ([\w,-]+)", text("CONTRIBUTING.md"))
+    sections = set(re.findall(r"^\[testenv:([^]]+)\]", text("tox.ini"), re.MULTILINE))
+    for name in {each for names in named for each in names.split(",")}:
+        generated = (ROOT / "matrix" / "targets" / f"{name.rpartition('-')[0]}.toml").is_file()
+        python = re.fullmatch(r"py3(11|12|13)", name) and "py3{11,12,13}" in sections
+        assert name in sections or generated or python, f"there is no environment {name}"
