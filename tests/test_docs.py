@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import io
 import json
+import math
 import re
 import subprocess
 import sys
@@ -368,3 +369,72 @@ def test_the_environments_of_contributing_exist() -> None:
         generated = (ROOT / "matrix" / "targets" / f"{name.rpartition('-')[0]}.toml").is_file()
         python = re.fullmatch(r"py3(11|12|13)", name) and "py3{11,12,13}" in sections
         assert name in sections or generated or python, f"there is no environment {name}"
+
+
+def test_the_metrics_of_expectations_are_the_code_s() -> None:
+    from portagpu.target.limits import METRICS
+
+    listed: dict[str, set[str]] = {}
+    for names, algorithms, _ in table("docs/targets.md", "metric"):
+        first, *others = re.findall(r"`([\w/<>]+)`", names)
+        area = first.partition("/")[0]
+        for name in (first, *others):
+            full = name if "/" in name else f"{area}/{name}"
+            listed[full] = set(re.findall(r"`(\w+)`", algorithms))
+    gemm = listed.pop("gemm/<dtype>")
+    known = {name: set(metric.algorithms) - {"unstated"} for name, metric in METRICS.items()}
+    assert listed == {name: kinds for name, kinds in known.items() if not name.startswith("gemm/")}
+    assert {frozenset(known[name]) for name in known if name.startswith("gemm/")} == {
+        frozenset(gemm)
+    }
+
+
+def test_the_limits_of_launches_are_the_facts() -> None:
+    from portagpu.target import load_architecture
+
+    rows = {row[0]: row[1:] for row in table("docs/sizing.md", "limit")}
+    families = sorted((ROOT / "matrix" / "targets" / "families").glob("*.toml"))
+    for vendor, column in (("sm_", 0), ("gfx", 1)):
+        archs = [load_architecture(p.stem) for p in families if p.stem.startswith(vendor)]
+        most = {arch.fact("exec.max_threads_per_block").value for arch in archs}
+        assert most == {1024}
+        assert rows["threads per block"][column].startswith("1,024")
+        shared = {
+            arch.arch.name: arch.fact("shared_memory.per_block_optin").value for arch in archs
+        }
+        stated = rows["shared memory per block"][column]
+        for value in (min(shared.values()), max(shared.values())):
+            assert f"{value // 1024}" in stated, f"{stated!r} lacks {value // 1024} KiB"
+        y = {arch.fact("exec.max_grid_y").value for arch in archs}
+        assert rows["blocks along x; y and z"][column] == f"2³¹-1; {y.pop():,}"
+        assert not y
+
+
+def test_the_table_of_fp8_formats_is_computed() -> None:
+    from portagpu.precision import FORMATS
+
+    rows = {row[0]: row[1:] for row in _rows("docs/precision.md") if len(row) == 5}
+    kinds = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")
+    assert rows[""] == list(kinds)
+    formats = [FORMATS[f"float8_{kind}"] for kind in kinds]
+    assert rows["largest"] == [f"{each.max:g}" for each in formats]
+    assert rows["smallest normal, smallest"] == [
+        f"2^{math.log2(each.min_normal):g}, 2^{math.log2(each.min_subnormal):g}" for each in formats
+    ]
+    infinities = [", ".join(f"{code:#04x}" for code in each.infinity_codes) for each in formats]
+    assert rows["infinity"] == [codes or "none" for codes in infinities]
+    zero = ["0x80" if each.decode(0x80) == 0 else "none" for each in formats]
+    assert rows["minus zero"] == zero
+    for stated, each in zip(rows["NaN"], formats, strict=True):
+        codes = set()
+        for part in stated.split(", "):
+            low, _, high = part.partition("-")
+            codes |= set(range(int(low, 16), int(high or low, 16) + 1))
+        assert codes == {code for some in each.nan_codes for code in some}
+
+
+def test_what_bundles_removed_is_explained() -> None:
+    kinds = names_of(table("docs/results.md", "kind"))
+    for path in (ROOT / "matrix" / "results").glob("*.json"):
+        removed = set(json.loads(path.read_text("utf-8"))["scrubbed"])
+        assert removed <= kinds, f"docs/results.md does not explain {removed - kinds}"
