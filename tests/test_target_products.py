@@ -53,14 +53,11 @@ def gpus() -> list[Target]:
     return [each for each in load_targets().values() if each.vendor != "cpu"]
 
 
-def test_there_are_33_products_and_two_cpus() -> None:
-    found = {each.id for each in gpus()}
-    assert found == set(PRODUCTS), found ^ set(PRODUCTS)
-    assert len(found) == 33
-    assert {each for each in load_targets() if each.startswith("cpu-")} == {
-        "cpu-aarch64",
-        "cpu-x86-64",
-    }
+def test_every_product_of_the_table_is_a_target() -> None:
+    """A new target needs no row: its file is checked by the rules between its facts."""
+    missing = set(PRODUCTS) - {each.id for each in gpus()}
+    assert not missing
+    assert {"cpu-aarch64", "cpu-x86-64"} <= set(load_targets())
 
 
 @pytest.mark.parametrize("name", PRODUCTS)

@@ -26,7 +26,6 @@ from portagpu.machine_code.toolchain import MachineCode
 from portagpu.redact.scrub import remaining
 from portagpu.results.run import Run, read_json
 from portagpu.results.verdicts import Verdict, fold
-from portagpu.target import load_targets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,18 +130,15 @@ def checked(document: Any) -> dict[str, Any]:
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """The architectures that earned the badge, with compilers and targets, as a Markdown table."""
-    head = ["architecture", "kernels", "compilers", "targets"]
+    """The architectures that earned the badge, with compilers, as a Markdown table."""
+    head = ["architecture", "kernels", "compilers"]
     rows = [head, ["---"] * len(head)]
     for name, kernels in document["architectures"].items():
         if fold(Verdict(row["verdict"]) for row in kernels.values()) is not Verdict.PASS:
             continue
         built = [row for row in kernels.values() if "code" in row]
         compilers = sorted({row["compiler"] for row in built}, key=str.lower)
-        targets = [f"`{each.id}`" for each in load_targets().values() if each.arch.name == name]
-        rows.append(
-            [f"`{name}`", str(len(built)), ", ".join(compilers), ", ".join(targets) or "none"]
-        )
+        rows.append([f"`{name}`", str(len(built)), ", ".join(compilers)])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
