@@ -18,6 +18,7 @@ from portagpu.results.verdicts import Verdict
 from portagpu.rules.gpu_health import terms
 from portagpu.rules.judgement import Judged
 from portagpu.rules.link_speeds import judge_speeds
+from portagpu.rules.peers import majority
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -367,10 +368,9 @@ def _alike(topology: Topology, fabric: Sequence[Joint]) -> Iterator[Judged]:
             if len(known) < 2:
                 continue
             compared = True
-            usual, count = Counter(value for _, value in known).most_common(1)[0]
-            majority = len(known) > 2 and 2 * count > len(known)
+            usual, _, decided = majority([value for _, value in known])
             for gpu, value in known:
-                if value != usual and majority:
+                if value != usual and decided:
                     odd += 1
                     reason = f"{gpu.key}: {what} {value}, its peers {usual}"
                     peers = exactly(f"{what} {usual}", "what most peers have")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.results.expectations import exactly
 from portagpu.results.verdicts import Verdict
 from portagpu.rules.judgement import Judged
+from portagpu.rules.peers import majority
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from portagpu.inventory.gpu import Gpu
 
-_LEAST: Final = 3
-"""Of two that differ nobody can say which is the odd one."""
 _MEMORY: Final = 0.02
 """Sources state one memory with and without what the driver keeps, as ``merge`` has it."""
 
@@ -128,17 +126,10 @@ def _differences(trait: _Trait, gpus: Sequence[Gpu], compared: list[str]) -> Ite
     if len(stated) < 2:
         return
     compared.append(trait.what)
-    counts = Counter(value for _, value in stated)
-    alike = {
-        value: sum(counts[other] for other in counts if trait.same(value, other))
-        if trait.tolerance
-        else count
-        for value, count in counts.items()
-    }
-    usual = max(alike, key=lambda value: alike[value])
-    if alike[usual] == len(stated):
+    usual, count, decided = majority([value for _, value in stated], trait.same)
+    if count == len(stated):
         return
-    if len(stated) < _LEAST or alike[usual] * 2 <= len(stated):
+    if not decided:
         (one, has), (other, differs) = (
             stated[0],
             next(each for each in stated if not trait.same(stated[0][1], each[1])),
@@ -154,7 +145,7 @@ def _differences(trait: _Trait, gpus: Sequence[Gpu], compared: list[str]) -> Ite
     for gpu, value in stated:
         if not trait.same(usual, value):
             reason = f"{key_of(gpu)}: {trait.what} {trait.shown(value)}"
-            reason += f", {alike[usual]} peers {trait.shown(usual)}"
+            reason += f", {count} peers {trait.shown(usual)}"
             yield Judged(
                 "peers",
                 trait.verdict,

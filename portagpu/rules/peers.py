@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections import Counter
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from portagpu.results.expectations import within
 from portagpu.stats import mad
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
 LEAST: Final = 4
 """With three values the median absolute deviation follows whichever pair happens to agree."""
@@ -21,6 +23,33 @@ DEVIATIONS: Final = 3.5
 """Iglewicz and Hoaglin, "How to Detect and Handle Outliers" (1993): the modified z-score of 3.5."""
 RELATIVE: Final = 0.05
 """A smaller difference is not worth a name, however well the others agree."""
+
+
+class Majority(NamedTuple):
+    """The value that most peers have: ``count`` of them have it.
+
+    Where it is not ``decided``, nobody can say which of those that differ is the odd one.
+    """
+
+    usual: Any
+    count: int
+    decided: bool
+
+
+def majority(
+    values: Sequence[Hashable], same: Callable[[Any, Any], bool] = operator.eq
+) -> Majority:
+    """Which of ``values``, of which there is at least one, is the usual one; ``same`` compares two.
+
+    More than half of three or more values decide.
+    """
+    counts = Counter(values)
+    alike = {
+        value: sum(count for other, count in counts.items() if same(value, other))
+        for value in counts
+    }
+    usual = max(alike, key=lambda value: alike[value])
+    return Majority(usual, alike[usual], len(values) > 2 and 2 * alike[usual] > len(values))
 
 
 @dataclass(frozen=True, slots=True)
