@@ -26,13 +26,13 @@ RELATIVE: Final = 0.05
 
 
 class Majority(NamedTuple):
-    """The value that most peers have: ``count`` of them have it.
+    """The value that most peers have: ``votes`` of them have it.
 
     Where it is not ``decided``, nobody can say which of those that differ is the odd one.
     """
 
     usual: Any
-    count: int
+    votes: int
     decided: bool
 
 
