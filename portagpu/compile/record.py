@@ -26,6 +26,7 @@ from portagpu.kernels.compiler import TRITON
 from portagpu.kernels.cpp.sources import KERNELS
 from portagpu.results import Run, read_json
 from portagpu.target import load_targets
+from portagpu.text import one_line
 from portagpu.verdicts import Verdict, fold
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ def main(words: list[str]) -> int:
             print(f"usage: {_COMMAND} | --table FILE", file=sys.stderr)
             return 2
     except (OSError, PortagpuError) as error:
-        print(" ".join(str(error).split()), file=sys.stderr)
+        print(one_line(str(error)), file=sys.stderr)
         return 1
     return 0
 

@@ -54,14 +54,14 @@ def _answer(job: Mapping[str, Any]) -> dict[str, Any]:
     try:
         codes = _KINDS[job["kind"]](job, toolchain)
     except (CodeError, CompilerEnded) as error:
-        return {"problem": _one_line(str(error)), "unread": True}
+        return {"problem": _last_line(str(error)), "unread": True}
     except (OSError, MemoryError, MissingDependency) as error:
         # a full disk or memory, or a program that is not there: no fault of the kernel's
-        return {"problem": f"{type(error).__name__}: {_one_line(str(error))}", "unread": True}
+        return {"problem": f"{type(error).__name__}: {_last_line(str(error))}", "unread": True}
     except CompileError as error:
         return {"problem": _first_error(str(error)), "unread": False}
     except Exception as error:  # noqa: BLE001 - whatever a compiler raises is its answer
-        return {"problem": f"{type(error).__name__}: {_one_line(str(error))}", "unread": False}
+        return {"problem": f"{type(error).__name__}: {_last_line(str(error))}", "unread": False}
     return {"codes": {name: asdict(code) for name, code in codes.items()}}
 
 
@@ -148,7 +148,7 @@ def build(
     return replace(code, shared_bytes=int(built.metadata.shared))
 
 
-def _one_line(text: str) -> str:
+def _last_line(text: str) -> str:
     """The last line that says something; a compiler's message begins with the source."""
     lines = [line.strip() for line in text.splitlines() if line.strip(" ^\t")]
     return (lines[-1] if lines else "no message")[:_LONGEST]
@@ -157,7 +157,7 @@ def _one_line(text: str) -> str:
 def _first_error(text: str) -> str:
     """The first line with an error in it; a C++ compiler's message ends with a count of them."""
     lines = [line.strip() for line in text.splitlines() if "error" in line]
-    return (lines[0] if lines else _one_line(text))[:_LONGEST]
+    return (lines[0] if lines else _last_line(text))[:_LONGEST]
 
 
 if __name__ == "__main__":

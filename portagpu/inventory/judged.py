@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu.advice import severities
 from portagpu.expectations import exactly, expected_in_words, value_in_words
-from portagpu.result_schema import printable
+from portagpu.text import printable
 from portagpu.verdicts import Verdict, fold
 
 if TYPE_CHECKING:

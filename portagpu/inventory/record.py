@@ -33,8 +33,9 @@ from portagpu.inventory.tools import Output, outputs
 from portagpu.inventory.unpacked import pack
 from portagpu.inventory.watched import Watched
 from portagpu.scratch import Scratch
-from portagpu.telemetry.formats import kernel_log, one_line
+from portagpu.telemetry.formats import kernel_log
 from portagpu.telemetry.reader import read_text
+from portagpu.text import excerpt
 from portagpu.trust import destination
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def record(
         there = place.exists()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise OutputError(f"{one_line(str(target))}: it cannot be written: {reason}") from None
+        raise OutputError(f"{excerpt(str(target))}: it cannot be written: {reason}") from None
     if there:
         raise OutputError(f"{target}: it exists already; name a folder that does not")
     known = machine_names() if names is None else names

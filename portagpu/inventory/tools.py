@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 from portagpu.children import NEUTRAL, program_environment
 from portagpu.inventory.model import Findings, FormatError
 from portagpu.telemetry.cleaning import text_of
-from portagpu.telemetry.formats import kernel_log, one_line
+from portagpu.telemetry.formats import kernel_log
 from portagpu.telemetry.reader import read_text
+from portagpu.text import excerpt, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -95,6 +96,6 @@ def _run(command: tuple[str, ...], limit_s: float) -> Output | None:
         return Output(command, problem=f"{name} cannot be started: {error.strerror}")
     text = text_of(done.stdout)
     if done.returncode or not text.strip():
-        said = one_line(" ".join((text_of(done.stderr) or text).split())) or "nothing"
+        said = excerpt(one_line(text_of(done.stderr) or text)) or "nothing"
         return Output(command, text, f"{name} ended with status {done.returncode}: {said}")
     return Output(command, text)

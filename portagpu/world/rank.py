@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.processes import die_with_parent
+from portagpu.text import error_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +116,7 @@ def live(request: dict[str, Any], post: Post, server: int, reply: int) -> None:
         code = 0
     except BaseException as error:  # noqa: BLE001 - whatever a rank raises is its outcome
         with contextlib.suppress(Exception):
-            reason = f"raised {type(error).__name__}{_text_of(error)}"[:2000]
+            reason = f"raised {error_line(error)}"[:2000]
             frames = traceback.extract_tb(error.__traceback__)
             waiting = any(C10D in frame.filename for frame in frames)
             send(post.pipe, {"raised": reason, "in_collective": waiting})
@@ -141,14 +142,6 @@ def _redirect(post: Post, reply: int) -> None:
     # a rank that is killed has no chance to flush
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - an exception whose own text cannot be made
-        text = ""
-    return f": {text}" if text else ""
 
 
 def _work(request: dict[str, Any], post: Post) -> None:
