@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.asking import ask
 from portagpu.compile.job import Job, reader_of, source_of
 from portagpu.compile.judge import unjudged
 from portagpu.errors import MissingDependency, Unsupported
@@ -13,6 +12,7 @@ from portagpu.kernels.cache import key_of
 from portagpu.kernels.compiler import Compiler
 from portagpu.kernels.cpp.formats.elf import check_readers
 from portagpu.kernels.cpp.sources import KERNELS, read_source
+from portagpu.subprocesses import call
 from portagpu.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def find_compilers(backend: str, targets: Sequence[Target]) -> dict[str, Compile
     """
     archs = [target.arch.name for target in targets if _claims(target)]
     given, problem = (
-        ask(__name__, "survey", (backend, archs), limit_s=LIMIT_S) if archs else ({}, "")
+        call(__name__, "survey", (backend, archs), limit_s=LIMIT_S) if archs else ({}, "")
     )
     return {target.arch.name: _found(target, given, problem) for target in targets}
 

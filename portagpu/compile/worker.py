@@ -1,16 +1,8 @@
-"""A process that compiles: one job a line on standard input, one answer a line on standard output.
-
-Started as ``python -m portagpu.compile.worker``. Compilers write what they like to standard output
-and may end the process; answers have a descriptor of their own, and the parent
-(:mod:`portagpu.compile.pool`) has a time limit.
-"""
+"""A process that compiles: it answers the jobs of its parent, :mod:`portagpu.compile.pool`."""
 
 from __future__ import annotations
 
 import importlib
-import json
-import os
-import sys
 import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +14,7 @@ from portagpu.kernels.catalogue import Variant, by_id
 from portagpu.kernels.cpp.compiled import CompileError, CompilerEnded
 from portagpu.kernels.cpp.sources import read_source
 from portagpu.kernels.plan import Config, constants
-from portagpu.processes import die_with_parent
+from portagpu.subprocesses import parent_channel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,16 +26,13 @@ _LONGEST: Final = 300
 
 
 def main() -> None:
-    """Answer jobs until standard input ends."""
-    die_with_parent()
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    for line in sys.stdin:
+    """Answer jobs until there are no more."""
+    channel = parent_channel()
+    while (job := channel.receive()) is not None:
         started = time.monotonic()
-        answer = _answer(json.loads(line))
+        answer = _answer(job)
         answer["seconds"] = round(time.monotonic() - started, 3)
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        channel.send(answer)
 
 
 def _answer(job: Mapping[str, Any]) -> dict[str, Any]:

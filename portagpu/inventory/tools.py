@@ -5,12 +5,11 @@ The command lines are the plugins' (``Plugin.commands``); nothing goes through a
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from portagpu.children import NEUTRAL, program_environment
 from portagpu.inventory.model import Findings, FormatError
+from portagpu.subprocesses import run_program
 from portagpu.telemetry.cleaning import text_of
 from portagpu.telemetry.formats import kernel_log
 from portagpu.telemetry.reader import read_text
@@ -78,20 +77,12 @@ def kernel_log_output(limit_s: float = LIMIT_S) -> Output:
 def _run(command: tuple[str, ...], limit_s: float) -> Output | None:
     name = " ".join(command)
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=limit_s,
-            check=False,
-            # looked up in the PATH of this environment; words and numbers as the readers know them
-            env=program_environment({"LC_ALL": "C"}),
-            cwd=NEUTRAL,
-        )
+        # words and numbers as the readers know them
+        done = run_program(*command, limit_s=limit_s, environment={"LC_ALL": "C"})
     except FileNotFoundError:
         return None
-    except subprocess.TimeoutExpired:
-        return Output(command, problem=f"{name} did not answer within {limit_s:g} s")
+    except TimeoutError as error:
+        return Output(command, problem=f"{name} {error}")
     except OSError as error:
         return Output(command, problem=f"{name} cannot be started: {error.strerror}")
     text = text_of(done.stdout)

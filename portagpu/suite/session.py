@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +14,7 @@ from portagpu.suite.machine import Judged
 
 if TYPE_CHECKING:
     from portagpu.contract import Backend
+    from portagpu.subprocesses import Channel
     from portagpu.world import Ranks
 
 
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 class Session:
     """The state of one run: the channel, the device, and the case at hand."""
 
-    reader: Any = None
-    writer: int | None = None
+    channel: Channel | None = None
     backend: str | None = None
     index: int = 0
     gpu: Backend | None = None
@@ -37,16 +36,12 @@ class Session:
     problems: list[dict[str, str]] = field(default_factory=list)
 
     def send(self, **message: Any) -> None:
-        if self.writer is None:
-            return
-        data = json.dumps(message).encode() + b"\n"
-        while data:
-            data = data[os.write(self.writer, data) :]
+        if self.channel is not None:
+            self.channel.send(message)
 
     def receive(self) -> dict[str, Any] | None:
         """The next request, or None when there will be none."""
-        line = self.reader.readline() if self.reader is not None else ""
-        return json.loads(line) if line else None
+        return None if self.channel is None else self.channel.receive()
 
     def device(self) -> Backend:
         if self.gpu is None:

@@ -6,10 +6,10 @@ import base64
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.asking import ask
 from portagpu.errors import MissingDependency, Unsupported
 from portagpu.kernels.cpp.compiled import CompiledKernel, CompileError, CompilerEnded
 from portagpu.kernels.cpp.sources import read_source, with_header
+from portagpu.subprocesses import call
 from portagpu.target import load_architecture
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def compile_source(source: str, arch: str) -> tuple[CompiledKernel, ...]:
     if found is None:
         raise Unsupported(f"{arch} runs no CUDA or HIP C++: there is no compiler to ask")
     backend, _ = found
-    given, problem = ask(__name__, "answer", (backend, with_header(source), arch), limit_s=LIMIT_S)
+    given, problem = call(__name__, "answer", (backend, with_header(source), arch), limit_s=LIMIT_S)
     if given is None:
         raise CompilerEnded(f"there is no code for {arch}: {problem}")
     if "error" in given:
