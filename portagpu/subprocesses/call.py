@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.errors import PortagpuError
-from portagpu.subprocesses.channel import Subprocess, parent_channel
-from portagpu.text import error_line
+from portagpu.subprocesses.channel import Subprocess
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +22,7 @@ def call(
     ``limit_s`` seconds the answer is (None, what went wrong in one line); nothing is raised.
     """
     try:
-        child = Subprocess(__name__)
+        child = Subprocess(__package__)
     except PortagpuError as error:
         return None, str(error)
     except OSError as error:
@@ -36,20 +34,3 @@ def call(
             return None, f"{module} {problem}"
         child.close(_LEAVING_S)
     return answer.get("value"), f"{module} failed: {answer['raised']}" if "raised" in answer else ""
-
-
-def main() -> None:
-    """The child: answer one request."""
-    channel = parent_channel()
-    request = channel.receive()
-    if request is None:
-        return
-    try:
-        function = getattr(importlib.import_module(request["module"]), request["function"])
-        channel.send({"value": function(*request["arguments"])})
-    except Exception as error:  # noqa: BLE001 - whatever a library raises is the answer
-        channel.send({"raised": error_line(error)})
-
-
-if __name__ == "__main__":
-    main()

@@ -26,6 +26,7 @@ from portagpu.subprocesses.end import (
     has_ended,
     kill_group,
     signal_name,
+    signal_process,
 )
 from portagpu.subprocesses.start import NEUTRAL, python_environment, python_module
 from portagpu.text import excerpt
@@ -58,12 +59,9 @@ class Channel:
         data = memoryview(json.dumps(message).encode() + b"\n")
         deadline = None if limit_s is None else time.monotonic() + limit_s
         while data:
-            if deadline is not None:
-                _wait(self.writer, select.POLLOUT, deadline)
-                # a pipe that is ready takes this much, and waits for nobody
-                data = data[os.write(self.writer, data[: select.PIPE_BUF]) :]
-            else:
-                data = data[os.write(self.writer, data) :]
+            _wait(self.writer, select.POLLOUT, deadline)
+            # a pipe that is ready takes this much, and waits for nobody
+            data = data[os.write(self.writer, data[: select.PIPE_BUF]) :]
 
     def receive(self, limit_s: float | None = None) -> dict[str, Any] | None:
         """The next message, or None at the end; raises TimeoutError at the limit."""
@@ -201,7 +199,10 @@ class Subprocess:
             return None, f"did not answer within {limit_s:g} s"
         if answer is not None:
             return answer, ""
-        return None, f"{self.how_it_ended()}: {excerpt(self.last_words()) or 'it said nothing'}"
+        how = self.how_it_ended()
+        if self._process.returncode == 0:
+            return None, "gave no answer"
+        return None, f"{how}: {excerpt(self.last_words()) or 'it said nothing'}"
 
     @property
     def running(self) -> bool:
@@ -231,7 +232,7 @@ class Subprocess:
         """
         before = os.fstat(self._printed).st_size
         if self.running:
-            os.kill(self.pid, signal.SIGUSR1)
+            signal_process(self.pid, signal.SIGUSR1)
             time.sleep(_TRACE_S)
         stack = frames(self._text(before))
         return f" in {place(stack[0])}" if stack else ""
@@ -252,8 +253,7 @@ class Subprocess:
         # the group keeps its number while the child is not yet reaped
         kill_group(self.pid)
         for pid in others:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGCONT)
+            signal_process(pid, signal.SIGCONT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_LEAVING_S)
         if self._process.returncode != 0:
@@ -264,7 +264,7 @@ class Subprocess:
         self.channel.close()
         if limit_s and self.running:
             # one that is stopped would not see that
-            os.kill(self.pid, signal.SIGCONT)
+            signal_process(self.pid, signal.SIGCONT)
         deadline = time.monotonic() + limit_s
         while self.running and time.monotonic() < deadline:
             time.sleep(0.005)

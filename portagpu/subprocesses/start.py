@@ -122,15 +122,14 @@ def run_program(
         # a group of its own in this session, which ends it where this process is ended
         process_group=0,
     )
-    try:
-        with program:
-            try:
-                out, err = program.communicate(timeout=limit_s)
-            except BaseException:
-                kill_group(program.pid)
-                raise
-    except subprocess.TimeoutExpired:
-        raise TimeoutError(f"did not answer within {limit_s:g} s") from None
+    with program:
+        try:
+            out, err = program.communicate(timeout=limit_s)
+        except BaseException as error:
+            kill_group(program.pid)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise TimeoutError(f"did not answer within {limit_s:g} s") from None
+            raise
     return subprocess.CompletedProcess(command, program.returncode, out, err)
 
 
