@@ -394,7 +394,7 @@ def test_a_compiler_that_dies_or_hangs_harms_no_other_job(
     assert "died of SIGABRT: LLVM ERROR: cannot select" in said["abort"]["problem"]
     assert "did not answer within 3 s" in said["hang"]["problem"]
     assert "ended with status 7" in said["leave"]["problem"]
-    assert "ended with status 0" in said["half"]["problem"]
+    assert "gave no answer" in said["half"]["problem"]
     assert all(said[job]["unread"] for job in ("abort", "hang", "leave", "half"))
 
 
@@ -531,7 +531,7 @@ verdict("gfx942", "matmul[float8_e4m3fnuz]", 128, 128, 64, 8)
     [
         ("streams.py", "def copy_kernel(", "def copy_kernel((", "FAIL", "SyntaxError"),
         ("streams.py", "tl.load(source + at", "tl.lode(source + at", "FAIL", "lode"),
-        ("streams.py", "import triton\n", "import os\nos.abort()\n", "ERROR", "signal 6"),
+        ("streams.py", "import triton\n", "import os\nos.abort()\n", "ERROR", "SIGABRT"),
     ],
     ids=["syntax", "unknown", "abort"],
 )

@@ -64,7 +64,14 @@ CODE = MachineCode(
     stack_bytes=0,
     matrix={},
 )
-FAKE = {"gfx906": ["clang", "99.1.2", "a"], "gfx942": ["clang", "99.1.2", "a"]}
+
+
+def compilers(version: str, stamp: str, *archs: str) -> dict[str, Any]:
+    """The answer of the child that is asked for them."""
+    return {arch: {"name": "clang", "version": version, "stamp": stamp} for arch in archs}
+
+
+FAKE = compilers("99.1.2", "a", "gfx906", "gfx942")
 
 
 def good(job: Any) -> dict[str, Any]:
@@ -108,7 +115,7 @@ def test_every_function_has_a_result_with_an_id_of_its_own() -> None:
 def test_what_triton_does_not_build_for_is_skipped_once_with_the_reason(
     asked: list[str], monkeypatch: pytest.MonkeyPatch, arch: str
 ) -> None:
-    monkeypatch.setattr(cpp_jobs, "call", lambda *_, **__: ({arch: ["x", "1", "a"]}, ""))
+    monkeypatch.setattr(cpp_jobs, "call", lambda *_, **__: (compilers("1", "a", arch), ""))
     triton, *others = compiled([arch])
     assert (triton.id, triton.verdict) == ("kernels/triton", Verdict.SKIP)
     assert "Triton 3.9" in triton.reason
@@ -211,7 +218,11 @@ def test_what_was_built_is_kept_by_source_and_compiler(
     compiled(["gfx906"], tmp_path)
     assert asked == ["histogram"]
     asked.clear()
-    monkeypatch.setattr(cpp_jobs, "call", lambda *_, **__: ({"gfx906": ["clang", "99", "b"]}, ""))
+    monkeypatch.setattr(
+        cpp_jobs,
+        "call",
+        lambda *_, **__: (compilers("99", "b", "gfx906"), ""),
+    )
     compiled(["gfx906"], tmp_path)
     assert asked == list(KERNELS)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.codec import decode, encode
 from portagpu.compile.job import Job, reader_of, source_of
 from portagpu.compile.judge import unjudged
 from portagpu.errors import MissingDependency, Unsupported
@@ -56,11 +57,11 @@ def _found(target: Target, given: Mapping[str, Any] | None, problem: str) -> Com
     stated = given[target.arch.name]
     if isinstance(stated, str):
         return unjudged(ROUTE, target, Verdict.INCONCLUSIVE, stated)
-    return Compiler(*stated)
+    return decode(Compiler, stated, "compiler")
 
 
-def survey(backend: str, archs: Sequence[str]) -> dict[str, str | tuple[str, str, str]]:
-    """In the child: the fields of each architecture's compiler, or why there is none."""
+def survey(backend: str, archs: Sequence[str]) -> dict[str, Any]:
+    """In the child: each architecture's compiler as JSON, or why there is none."""
     from portagpu.candidates import plugin
 
     toolchain = plugin(backend).toolchain()
@@ -70,10 +71,8 @@ def survey(backend: str, archs: Sequence[str]) -> dict[str, str | tuple[str, str
         found = toolchain.cpp_compilers(archs)
     except (MissingDependency, Unsupported) as error:
         return dict.fromkeys(archs, str(error))
-    return {
-        arch: each if isinstance(each, str) else (each.name, each.version, each.stamp)
-        for arch, each in found.items()
-    }
+    survey: dict[str, Any] = encode(found)
+    return survey
 
 
 def entries(

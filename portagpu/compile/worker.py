@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.codec import encode
 from portagpu.compile import cpp_jobs, triton_jobs
 from portagpu.compile.toolchain import CodeError, MachineCode
 from portagpu.errors import MissingDependency
@@ -51,7 +52,7 @@ def _answer(job: Mapping[str, Any]) -> dict[str, Any]:
         return {"problem": _first_error(str(error)), "unread": False}
     except Exception as error:  # noqa: BLE001 - whatever a compiler raises is its answer
         return {"problem": f"{type(error).__name__}: {_last_line(str(error))}", "unread": False}
-    return {"codes": {name: asdict(code) for name, code in codes.items()}}
+    return {"codes": encode(codes)}
 
 
 def _triton(job: Mapping[str, Any], toolchain: Toolchain) -> dict[str, MachineCode]:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from portagpu.codec import encode
 from portagpu.subprocesses.channel import OPTION, parent_channel
 from portagpu.suite.cases import AREAS, ATTRIBUTE, Case, label
+from portagpu.suite.machine import Listed
 from portagpu.suite.session import SESSION, Session, machine_of, what_happened
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     session = config.stash[SESSION]
     items.sort(key=_area)
     listed = _listed(session, items)
-    session.send(event="collected", cases=list(listed), problems=session.problems)
+    session.send(event="collected", cases=encode(list(listed)), problems=session.problems)
     if session.channel is None:
         return
     request = session.receive()
@@ -78,7 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     session.backend, session.index = request["backend"], request["index"]
     session.timeout_s = request["timeout_s"]
     try:
-        machine = machine_of(session.device())
+        machine = encode(machine_of(session.device()))
         json.dumps(machine)
     except BaseException as error:  # noqa: BLE001 - whatever keeps it from opening is the answer
         session.send(event="fatal", kind=type(error).__name__, reason=str(error))
@@ -106,7 +108,7 @@ def _of_device(item: pytest.Item) -> bool:
     return "gpu" in given and "ranks" not in given
 
 
-def _listed(session: Session, items: list[pytest.Item]) -> Iterator[dict[str, Any]]:
+def _listed(session: Session, items: list[pytest.Item]) -> Iterator[Listed]:
     """Describe every case; a function without one, or an id that is there twice, is a problem."""
     taken: dict[str, str] = {}
     for item in items:
@@ -125,20 +127,20 @@ def _listed(session: Session, items: list[pytest.Item]) -> Iterator[dict[str, An
             continue
         taken[full] = where
         session.ids[item.nodeid] = full
-        yield {
-            "id": full,
-            "area": case.area,
-            "spec": case.spec,
-            "traps": list(case.traps),
-            "capability": [str(each) for each in case.capability],
-            "outcome": case.outcome,
-            "covers": list(case.covers),
-            "smoke": case.smoke,
-            "timeout_s": case.timeout_s,
-            "does_not_show": case.does_not_show,
-            "function": where,
-            "of_device": _of_device(item),
-        }
+        yield Listed(
+            id=full,
+            area=case.area,
+            spec=case.spec,
+            traps=tuple(case.traps),
+            capability=tuple(map(str, case.capability)),
+            outcome=case.outcome,
+            covers=tuple(case.covers),
+            smoke=case.smoke,
+            timeout_s=case.timeout_s,
+            does_not_show=case.does_not_show,
+            function=where,
+            of_device=_of_device(item),
+        )
 
 
 @pytest.hookimpl(wrapper=True)

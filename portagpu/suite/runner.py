@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.codec import decode
 from portagpu.contents import check_installation, missing_cases
 from portagpu.contract import Capability
 from portagpu.errors import BackendNotFound, PortagpuError
@@ -208,7 +209,7 @@ class _Run:
         request = {"backend": self.backend, "index": self.index}
         child.send({**request, "timeout_s": self.request.timeout_s})
         event = _expect(child, "machine")
-        machine = Machine.from_json(event["machine"])
+        machine = decode(Machine, event["machine"], "machine")
         if first:
             if machine.device in self.known:
                 raise SuiteError(f"it opens as {machine.device}, which was judged already")
@@ -346,7 +347,7 @@ def _folder(folder: Path | None) -> Path:
 
 def _collect(child: Child) -> _Collected:
     event = _expect(child, "collected")
-    cases = [Listed.from_json(each) for each in event["cases"]]
+    cases = [decode(Listed, each, "case") for each in event["cases"]]
     problems = [broken_file(each["name"], each["reason"]) for each in event["problems"]]
     return _Collected(cases, problems)
 

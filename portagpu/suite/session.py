@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from portagpu.errors import Unsupported
 from portagpu.suite.cases import NotClaimed, NotHere, RankFailed, WrongError
-from portagpu.suite.machine import Judged
+from portagpu.suite.machine import Judged, Machine
 
 if TYPE_CHECKING:
     from portagpu.contract import Backend
@@ -69,8 +69,8 @@ SESSION: Final = pytest.StashKey[Session]()
 """Where pytest's config keeps the session."""
 
 
-def machine_of(gpu: Backend) -> dict[str, Any]:
-    """The device as :class:`portagpu.suite.machine.Machine` reads it.
+def machine_of(gpu: Backend) -> Machine:
+    """The device as the parent judges it.
 
     Raises TypeError for a name or a version that is no text.
     """
@@ -78,19 +78,19 @@ def machine_of(gpu: Backend) -> dict[str, Any]:
     for name, value in texts.items():
         if not isinstance(value, str | None):
             raise TypeError(f"its {name} is {value!r} instead of text or None")
-    return {
-        "backend": gpu.name,
-        "device": str(gpu.device),
-        "count": 1 if gpu.plugin.shared else gpu.device_count(),
-        "product": gpu.product,
-        "vendor": gpu.vendor,
-        "arch": str(gpu.arch),
-        "capabilities": sorted(str(each) for each in gpu.capabilities),
-        "target": None if gpu.target is None else Judged.of(gpu.target).to_json(),
-        "start_s": float(gpu.plugin.start_s),
-        "overrides": [asdict(each) for each in gpu.plugin.overrides],
-        "versions": {**gpu.versions, "comm": gpu.comm.version},
-    }
+    return Machine(
+        backend=gpu.name,
+        device=str(gpu.device),
+        count=1 if gpu.plugin.shared else gpu.device_count(),
+        product=gpu.product,
+        vendor=gpu.vendor,
+        arch=str(gpu.arch),
+        capabilities=frozenset(map(str, gpu.capabilities)),
+        target=None if gpu.target is None else Judged.of(gpu.target),
+        start_s=float(gpu.plugin.start_s),
+        overrides=tuple(gpu.plugin.overrides),
+        versions={**gpu.versions, "comm": gpu.comm.version},
+    )
 
 
 def what_happened(when: str | None, error: BaseException) -> tuple[str, str]:

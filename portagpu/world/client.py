@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.codec import decode
 from portagpu.distributions import install
 from portagpu.errors import MissingDependency, PortagpuError
 from portagpu.subprocesses import Subprocess
@@ -186,9 +187,7 @@ class Ranks:
         except BaseException:
             self.close()
             raise
-        outcomes = tuple(
-            RankOutcome(**{**entry, "state": State(entry["state"])}) for entry in reply["ranks"]
-        )
+        outcomes = tuple(decode(RankOutcome, each, "rank") for each in reply["ranks"])
         return WorldOutcome(
             function, outcomes, time.monotonic() - started, culprit=reply["culprit"]
         )

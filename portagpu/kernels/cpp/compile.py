@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.codec import decode, encode
 from portagpu.errors import MissingDependency, Unsupported
 from portagpu.kernels.cpp.compiled import CompiledKernel, CompileError, CompilerEnded
 from portagpu.kernels.cpp.sources import read_source, with_header
@@ -50,7 +49,8 @@ def compile_source(source: str, arch: str) -> tuple[CompiledKernel, ...]:
         raise CompilerEnded(f"there is no code for {arch}: {problem}")
     if "error" in given:
         raise _ERRORS[given["error"]](given["message"])
-    return tuple(sorted(map(_from_json, given["kernels"]), key=lambda kernel: kernel.name))
+    kernels = [decode(CompiledKernel, each, "kernel") for each in given["kernels"]]
+    return tuple(sorted(kernels, key=lambda kernel: kernel.name))
 
 
 def answer(backend: str, source: str, arch: str) -> dict[str, Any]:
@@ -63,13 +63,4 @@ def answer(backend: str, source: str, arch: str) -> dict[str, Any]:
         kernels = toolchain.compile_cpp(source, arch)
     except tuple(_ERRORS.values()) as error:
         return {"error": type(error).__name__, "message": str(error)}
-    return {"kernels": [_to_json(kernel) for kernel in kernels]}
-
-
-def _to_json(kernel: CompiledKernel) -> dict[str, Any]:
-    stated = {each.name: getattr(kernel, each.name) for each in fields(kernel)}
-    return {**stated, "code": base64.b64encode(kernel.code).decode()}
-
-
-def _from_json(stated: dict[str, Any]) -> CompiledKernel:
-    return CompiledKernel(**{**stated, "code": base64.b64decode(stated["code"])})
+    return {"kernels": encode(kernels)}
