@@ -14,6 +14,7 @@ import pytest
 import portagpu
 from portagpu import results
 from portagpu.cli import main
+from portagpu.compile import pool
 from portagpu.compile.judge import judged
 from portagpu.compile.pool import ask_all
 from portagpu.compile.run import plan_for
@@ -425,6 +426,24 @@ def test_no_temporary_folder_is_one_line_that_says_what_to_set(
     monkeypatch.setattr("tempfile.tempdir", "/proc/none")
     with pytest.raises(OutputError, match=r"No such file or directory\); set TMPDIR to one"):
         ask_all(["a"], lambda *_: None, module="fake_worker")
+
+
+def test_a_worker_that_is_stopped_while_it_starts_is_asked_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "fake_worker.py").write_text(WORKER, "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    worker = pool.Worker("fake_worker")
+
+    class Slow(pool.Subprocess):
+        def __init__(self, *words: Any, **options: Any) -> None:
+            worker.stop()
+            super().__init__(*words, **options)
+
+    monkeypatch.setattr(pool, "Subprocess", Slow)
+    with pytest.raises(ChildProcessError, match="was stopped"):
+        worker.ask("hang", 600)
+    worker.close()
 
 
 def test_an_interruption_ends_every_process(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+import portagpu
 from portagpu.errors import PortagpuError
 from portagpu.subprocesses import Channel, Subprocess, call, run_program
 from tests.processes import descendants
@@ -208,3 +210,17 @@ def test_a_program_is_ended_with_what_it_started(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (3, b"out\n/\n", b"err\n")
     with pytest.raises(FileNotFoundError):
         run_program("no-such-program")
+
+
+def test_every_child_is_started_in_one_package() -> None:
+    home = Path(portagpu.__file__).parents[1]
+    starts = re.compile(r"\bimport subprocess\b|\bos\.(popen|system|exec|spawn)")
+    found = [
+        path
+        for path in [*(home / "portagpu").rglob("*.py"), *(home / "backends").rglob("*.py")]
+        if not {"_matrix", "subprocesses"} & set(path.parts)
+        and re.search(
+            r"\bimport subprocess\b|\bos\.(popen|system|exec|spawn)", path.read_text("utf-8")
+        )
+    ]
+    assert found == []

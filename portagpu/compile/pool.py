@@ -44,12 +44,12 @@ class Worker:
 
     def ask(self, job: Any, limit_s: float) -> dict[str, Any]:
         """The answer to a job, or ``{"problem": ..., "unread": True}`` where there is none."""
-        if self._stopped:
-            raise ChildProcessError("the worker was stopped")
         if self._child is None:
             self._child = Subprocess(
                 self._module, leave_out=_CHANGE_CODE, environment=_environment(self._scratch.path)
             )
+        if self._stopped:  # while it was started
+            raise ChildProcessError("the worker was stopped")
         answer, problem = self._child.ask(job, limit_s)
         if answer is not None:
             return answer
