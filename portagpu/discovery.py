@@ -7,7 +7,6 @@ point that is damaged, slow, wrong or declared twice becomes a reason, and stops
 from __future__ import annotations
 
 import contextlib
-import difflib
 import logging
 import sys
 import threading
@@ -19,6 +18,7 @@ from portagpu.contract import CONTRACT, Override, Plugin, Status
 from portagpu.distributions import entry_points
 from portagpu.errors import BackendNotFound, UnknownBackend
 from portagpu.readings.model import Findings
+from portagpu.text import did_you_mean, error_line, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -112,8 +112,7 @@ def plugin(name: str) -> Plugin:
     if candidate is None:
         names = sorted(candidates())
         whose = _of_vendor(name.strip().lower())
-        close = [whose] if whose else difflib.get_close_matches(name.strip().lower(), names, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"installed are: {', '.join(names)}"
+        hint = did_you_mean(whose or name, names, f"installed are: {', '.join(names)}")
         if {",", " "} & set(name.strip()):
             hint = f"name one backend; installed are: {', '.join(names)}"
         if not names:
@@ -167,7 +166,7 @@ def _load(candidate: Candidate) -> tuple[Plugin | None, str]:
             f"upgrade {'portagpu' if tuple(written) > CONTRACT else candidate.distribution}"
         )
     if not isinstance(overrides, tuple) or any(type(each) is not Override for each in overrides):
-        shown = _one_line(repr(overrides))
+        shown = one_line(repr(overrides))
         return None, f"{origin} states its overrides as {shown} instead of a tuple of Override"
     for name, stated_value, fits, form in (
         ("vendor", vendor, _is_word(vendor), "a word in lower case, or an empty one"),
@@ -175,7 +174,7 @@ def _load(candidate: Candidate) -> tuple[Plugin | None, str]:
         ("out_of_memory", texts, _are_texts(texts), "a tuple of texts that are not empty"),
     ):
         if not fits:
-            shown = _one_line(repr(stated_value))
+            shown = one_line(repr(stated_value))
             return None, f"{origin} states its {name} as {shown} instead of {form}"
     return value, ""
 
@@ -228,8 +227,7 @@ def _begun(call: Callable[[], _T], limit_s: float) -> Callable[[str], tuple[_T |
         try:
             outcome["value"] = call()
         except BaseException as error:  # noqa: BLE001 - a plugin's failure is reported as its reason
-            text = _one_line(str(error))
-            outcome["failure"] = f"raised {type(error).__name__}{': ' + text if text else ''}"
+            outcome["failure"] = f"raised {error_line(error)}"
 
     thread = threading.Thread(target=work, name="portagpu-plugin", daemon=True)
     thread.start()
@@ -257,7 +255,7 @@ def status(name: str) -> Status:
         return Status(False, f"its status {failure}")
     if not isinstance(value, Status):
         return Status(False, f"its status is {value!r} instead of a portagpu Status")
-    return replace(value, reason=_one_line(str(value.reason)))
+    return replace(value, reason=one_line(str(value.reason)))
 
 
 def probes() -> dict[str, Findings]:
@@ -281,11 +279,6 @@ def probes() -> dict[str, Findings]:
             value = Findings(kind=name, problems=(f"the probe of the backend {name!r} {failure}",))
         found[name] = value or Findings(kind=name)
     return found
-
-
-def _one_line(text: str) -> str:
-    """A stranger's words in one line, without what a terminal would obey."""
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 
 def statuses() -> dict[str, Status]:

@@ -19,6 +19,7 @@ from portagpu.discovery import plugin, status, statuses
 from portagpu.distributions import install
 from portagpu.errors import BackendNotFound, MissingDependency, PortagpuError
 from portagpu.sharing import shared_count
+from portagpu.text import error_line
 from portagpu.tracing import run_by_the_compiler
 
 if TYPE_CHECKING:
@@ -256,9 +257,7 @@ def _reasons(what: str, name: str) -> Iterator[None]:
     except PortagpuError:
         raise
     except (Exception, SystemExit) as error:
-        text = " ".join(str(error).split())
-        reason = f"raised {type(error).__name__}{': ' + text if text else ''}"
-        raise BackendNotFound(what, {name: reason}) from error
+        raise BackendNotFound(what, {name: f"raised {error_line(error)}"}) from error
 
 
 def _opened(found: Plugin, name: str, index: int) -> Backend:

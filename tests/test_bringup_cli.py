@@ -37,7 +37,7 @@ def portagpu(*arguments, cwd, **environment):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--target", "nvidia-h200-sxn"), "did you mean nvidia-h200-sxm"),
+        (("--target", "nvidia-h200-sxn"), "did you mean 'nvidia-h200-sxm"),
         (("--backend", "cpuu"), "did you mean 'cpu'?"),
         (("--expect-devices", "0"), "'--expect-devices'"),
         (("--expect-devices", "many"), "'--expect-devices'"),

@@ -112,8 +112,8 @@ def test_a_failure_leaves_no_process_and_no_port(how: str) -> None:
         assert ports_of(os.getpid()), "a port that is open is not seen"
     with Ranks() as server:
         values(server, "lose", 3, how=how, victim=1, timeout_s=0.5, lost=[1])
-        assert server._process is not None
-        pid = server._process.pid
+        assert server._child is not None
+        pid = server._child.pid
         assert not descendants(pid), "ranks are left of a world that is over"
         assert not ports_of(pid), "a port of a world that is over is left open"
 

@@ -13,12 +13,17 @@ from typing import Final
 import pytest
 
 import portagpu
-from portagpu import children
-from portagpu.asking import ask
-from portagpu.children import import_path, program, program_environment, python_environment
 from portagpu.errors import PortagpuError
 from portagpu.inventory.tools import outputs
 from portagpu.readings.probe import probe
+from portagpu.subprocesses import call
+from portagpu.subprocesses import start as children
+from portagpu.subprocesses.start import (
+    import_path,
+    program,
+    program_environment,
+    python_environment,
+)
 from portagpu_cuda_build import nvrtc
 from portagpu_rocm_build import clang
 from tests.conftest import ROOT, Child
@@ -159,11 +164,11 @@ def test_a_library_is_asked_without_the_working_folder(
 ) -> None:
     for entry in ("", ".", str(stranger)):
         monkeypatch.syspath_prepend(entry)
-    assert ask("os.path", "basename", ("a/b",), limit_s=60) == ("b", "")
+    assert call("os.path", "basename", ("a/b",), limit_s=60) == ("b", "")
     for module in ("portagpu_cuda.gpus", "portagpu_rocm.gpus"):
         probe(module, "library")
-    ask("portagpu.compile.cpp_jobs", "survey", ("cuda", ["sm_90"]), limit_s=60)
-    ask("portagpu.compile.cpp_jobs", "survey", ("rocm", ["gfx942"]), limit_s=60)
+    call("portagpu.compile.cpp_jobs", "survey", ("cuda", ["sm_90"]), limit_s=60)
+    call("portagpu.compile.cpp_jobs", "survey", ("rocm", ["gfx942"]), limit_s=60)
     assert marks(stranger) == []
 
 
@@ -247,13 +252,13 @@ def test_a_python_that_does_not_know_itself_starts_no_child(
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(PortagpuError, match="which program it is"):
         children.python_module("x")
-    assert ask("os.path", "basename", ("a",), limit_s=60)[1].startswith("this Python does not say")
+    assert call("os.path", "basename", ("a",), limit_s=60)[1].startswith("this Python does not say")
 
 
 def test_much_can_be_asked() -> None:
     """More than one word of a command line may hold."""
     text = "x" * 1_000_000
-    assert ask("os.path", "basename", (text,), limit_s=60) == (text, "")
+    assert call("os.path", "basename", (text,), limit_s=60) == (text, "")
 
 
 GONE: Final = """
@@ -276,8 +281,8 @@ def test_a_deleted_working_folder_is_one_clear_line(tmp_path: Path, words: tuple
 
 
 def test_a_deleted_working_folder_stops_no_import_and_no_question(tmp_path: Path) -> None:
-    code = f"{GONE}import json, portagpu\nfrom portagpu.asking import ask\n"
-    said = run(tmp_path, "-P", "-c", f"{code}print(json.dumps(ask('os', 'getcwd', limit_s=60)))")
+    code = f"{GONE}import json, portagpu\nfrom portagpu.subprocesses import call\n"
+    said = run(tmp_path, "-P", "-c", f"{code}print(json.dumps(call('os', 'getcwd', limit_s=60)))")
     assert json.loads(said.ok()) == [None, "the working folder was deleted: cd to one that exists"]
 
 
@@ -305,6 +310,6 @@ def test_every_python_child_is_started_in_one_place() -> None:
     """A new starter goes through ``children``: this is what reads its command line."""
     sources = [*(HOME / "portagpu").rglob("*.py"), *(ROOT / "backends").rglob("*.py")]
     sources = [path for path in sources if "_matrix" not in path.parts]
-    own = {"children.py", "child.py"}
+    own = {"start.py", "channel.py"}
     found = [path.name for path in sources if "sys.executable" in path.read_text("utf-8")]
     assert set(found) <= own, f"{sorted(set(found) - own)} start Python by themselves"

@@ -60,7 +60,7 @@ def test_a_target_that_is_not_there_is_offered_the_closest(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["targets", "show", "nvidia-h200-sxn"]) == 2
-    assert "did you mean nvidia-h200-sxm" in capfd.readouterr().err
+    assert "did you mean 'nvidia-h200-sxm" in capfd.readouterr().err
 
 
 def test_files_of_targets_are_checked(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import portagpu
 from portagpu.cli import main
+from portagpu.compile import pool
 from portagpu.compile.judge import judged
 from portagpu.compile.pool import ask_all
 from portagpu.compile.run import plan_for
@@ -354,9 +355,11 @@ def test_a_cpu_claims_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 WORKER: Final = """
-import json, os, sys, time
-for line in sys.stdin:
-    job = json.loads(line)
+import os, sys, time
+from portagpu.subprocesses import parent_channel
+channel = parent_channel()
+while (job := channel.receive()) is not None:
+    print("noise")
     if job == "hang":
         time.sleep(600)
     if job == "abort":
@@ -365,10 +368,9 @@ for line in sys.stdin:
     if job == "leave":
         sys.exit(7)
     if job == "half":
-        sys.stdout.write('{"half')
-        sys.stdout.flush()
+        os.write(channel.writer, b'{"half')
         os._exit(0)
-    print(json.dumps({"did": job}), flush=True)
+    channel.send({"did": job})
 """
 
 
@@ -390,18 +392,21 @@ def test_a_compiler_that_dies_or_hangs_harms_no_other_job(
     assert sorted(started) == list(range(len(jobs)))
     said = {job: answers[at] for at, job in enumerate(jobs)}
     assert [said[job] for job in "abcd"] == [{"did": job} for job in "abcd"]
-    assert "signal 6: LLVM ERROR: cannot select" in said["abort"]["problem"]
-    assert "ended after 3 s" in said["hang"]["problem"]
-    assert "exit code 7" in said["leave"]["problem"]
-    assert "exit code 0" in said["half"]["problem"]
+    assert "died of SIGABRT: LLVM ERROR: cannot select" in said["abort"]["problem"]
+    assert "did not answer within 3 s" in said["hang"]["problem"]
+    assert "ended with status 7" in said["leave"]["problem"]
+    assert "gave no answer" in said["half"]["problem"]
     assert all(said[job]["unread"] for job in ("abort", "hang", "leave", "half"))
 
 
 def test_variables_that_change_code_do_not_reach_the_compilers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    worker = "import json, os, sys\nfor line in sys.stdin: print(json.dumps(dict(os.environ)))\n"
-    (tmp_path / "fake_worker.py").write_text(worker.replace("))\n", "), flush=True)\n"), "utf-8")
+    worker = (
+        "import os\nfrom portagpu.subprocesses import parent_channel\nchannel = parent_channel()\n"
+    )
+    worker += "while channel.receive(): channel.send(dict(os.environ))\n"
+    (tmp_path / "fake_worker.py").write_text(worker, "utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     changing = {"PTXAS_OPTIONS": "-O0", "USE_IR_LOC": "ttir", "TRITON_INTERPRET": "1"}
     changing |= dict.fromkeys(
@@ -421,6 +426,24 @@ def test_no_temporary_folder_is_one_line_that_says_what_to_set(
     monkeypatch.setattr("tempfile.tempdir", "/proc/none")
     with pytest.raises(OutputError, match=r"No such file or directory\); set TMPDIR to one"):
         ask_all(["a"], lambda *_: None, module="fake_worker")
+
+
+def test_a_worker_that_is_stopped_while_it_starts_is_asked_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "fake_worker.py").write_text(WORKER, "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    worker = pool.Worker("fake_worker")
+
+    class Slow(pool.Subprocess):
+        def __init__(self, *words: Any, **options: Any) -> None:
+            worker.stop()
+            super().__init__(*words, **options)
+
+    monkeypatch.setattr(pool, "Subprocess", Slow)
+    with pytest.raises(ChildProcessError, match="was stopped"):
+        worker.ask("hang", 600)
+    worker.close()
 
 
 def test_an_interruption_ends_every_process(
@@ -527,7 +550,7 @@ verdict("gfx942", "matmul[float8_e4m3fnuz]", 128, 128, 64, 8)
     [
         ("streams.py", "def copy_kernel(", "def copy_kernel((", "FAIL", "SyntaxError"),
         ("streams.py", "tl.load(source + at", "tl.lode(source + at", "FAIL", "lode"),
-        ("streams.py", "import triton\n", "import os\nos.abort()\n", "ERROR", "signal 6"),
+        ("streams.py", "import triton\n", "import os\nos.abort()\n", "ERROR", "SIGABRT"),
     ],
     ids=["syntax", "unknown", "abort"],
 )

@@ -65,7 +65,14 @@ CODE = MachineCode(
     stack_bytes=0,
     matrix={},
 )
-FAKE = {"gfx906": ["clang", "99.1.2", "a"], "gfx942": ["clang", "99.1.2", "a"]}
+
+
+def compilers(version: str, stamp: str, *archs: str) -> dict[str, Any]:
+    """The answer of the child that is asked for them."""
+    return {arch: {"name": "clang", "version": version, "stamp": stamp} for arch in archs}
+
+
+FAKE = compilers("99.1.2", "a", "gfx906", "gfx942")
 
 
 def good(job: Any) -> dict[str, Any]:
@@ -85,7 +92,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             on_answer(index, good(job))
 
     monkeypatch.setattr("portagpu.compile.run.ask_all", ask_all)
-    monkeypatch.setattr(cpp_jobs, "ask", lambda *_, **__: (FAKE, ""))
+    monkeypatch.setattr(cpp_jobs, "call", lambda *_, **__: (FAKE, ""))
     return sources
 
 
@@ -109,7 +116,7 @@ def test_every_function_has_a_result_with_an_id_of_its_own() -> None:
 def test_what_triton_does_not_build_for_is_skipped_once_with_the_reason(
     asked: list[str], monkeypatch: pytest.MonkeyPatch, arch: str
 ) -> None:
-    monkeypatch.setattr(cpp_jobs, "ask", lambda *_, **__: ({arch: ["x", "1", "a"]}, ""))
+    monkeypatch.setattr(cpp_jobs, "call", lambda *_, **__: (compilers("1", "a", arch), ""))
     triton, *others = compiled([arch])
     assert (triton.id, triton.verdict) == ("kernels/triton", Verdict.SKIP)
     assert "Triton 3.9" in triton.reason
@@ -141,7 +148,7 @@ def test_missing_triton_is_said_once_and_the_others_are_built(
 def test_missing_compiler_of_cpp_is_one_result(
     asked: list[str], monkeypatch: pytest.MonkeyPatch, answer: Any, verdict: str, said: str
 ) -> None:
-    monkeypatch.setattr(cpp_jobs, "ask", lambda *_, **__: answer)
+    monkeypatch.setattr(cpp_jobs, "call", lambda *_, **__: answer)
     _, cpp = compiled(["gfx906"])
     assert (cpp.id, str(cpp.verdict)) == ("kernels/cpp", verdict)
     assert said in cpp.reason
@@ -212,7 +219,11 @@ def test_what_was_built_is_kept_by_source_and_compiler(
     compiled(["gfx906"], tmp_path)
     assert asked == ["histogram"]
     asked.clear()
-    monkeypatch.setattr(cpp_jobs, "ask", lambda *_, **__: ({"gfx906": ["clang", "99", "b"]}, ""))
+    monkeypatch.setattr(
+        cpp_jobs,
+        "call",
+        lambda *_, **__: (compilers("99", "b", "gfx906"), ""),
+    )
     compiled(["gfx906"], tmp_path)
     assert asked == list(KERNELS)
 
@@ -287,14 +298,14 @@ def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         ("kill -9 $$", "ERROR", "clang 99.1.2 ended with exit code -9: it said nothing"),
         ("echo LLVM ERROR: no >&2; exit 70", "ERROR", "exit code 70: LLVM ERROR: no"),
-        ("kill -9 $PPID", "ERROR", "the compiler's process ended with signal 9"),
+        ("kill -9 $PPID", "ERROR", "the compiler's process died of SIGKILL"),
         ("echo '{\"codes\": {}}'; exit 0", "ERROR", "clang 99.1.2 wrote no code"),
         (
             "for last; do :; done; echo no code > $last; exit 0",
             "ERROR",
             "the machine code cannot be read: these bytes are no .* ELF file",
         ),
-        ("exec /bin/sleep 600", "ERROR", "the compiler was ended after 5 s"),
+        ("exec /bin/sleep 600", "ERROR", "the compiler's process did not answer within 5 s"),
     ],
     ids=["refuses", "dies", "crashes", "kills", "prints", "garbage", "hangs"],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from portagpu.bringup import context as contexts
 from portagpu.bringup.checks import collectives, identity, memory, numerics, sustained, transfers
 from portagpu.bringup.context import Context, Device
 from portagpu.bringup.gates import load_gates
+from portagpu.codec import decode
 from portagpu.results.run import Verdict
 from portagpu.suite import conform
 from portagpu.suite.machine import Listed, Machine
@@ -225,7 +225,7 @@ def test_a_rank_that_broke_its_group_need_not_leave_it_in_order():
 def test_a_case_on_ranks_has_the_time_of_two_starts_and_no_other_has():
     known = {"arch": "sm_90", "capabilities": [], "target": None, "overrides": []}
     named = {"backend": "cuda", "device": "cuda:0", "product": None, "vendor": "nvidia"}
-    machine = Machine.from_json(json.loads(json.dumps({**known, **named, "start_s": 60.0})))
+    machine = decode(Machine, {**known, **named, "start_s": 60.0}, "machine")
     run = object.__new__(_Run)
     run.request, run.callbacks = Request(timeout_s=60.0), Callbacks()
     plain = Listed(id="rng/a", area="rng", spec="A.")

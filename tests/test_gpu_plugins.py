@@ -14,10 +14,10 @@ import pytest
 
 import portagpu_torch_gpu.plugin as shared
 from portagpu import registry
-from portagpu.asking import ask
 from portagpu.errors import BackendNotFound
 from portagpu.host import VISIBILITY_VARIABLES, PciGpu
 from portagpu.host.tree import Tree
+from portagpu.subprocesses import call
 from portagpu.visible import RUNTIMES
 from portagpu_cuda import CudaPlugin
 from portagpu_rocm import RocmPlugin
@@ -207,7 +207,7 @@ def test_where_nothing_else_counts_a_child_does_once(monkeypatch, kind):
         asked.append((module, function, arguments))
         return [["0000:05:00.0", None]] * 3, ""
 
-    monkeypatch.setattr(shared, "ask", answer)
+    monkeypatch.setattr(shared, "call", answer)
     plugin = PLUGINS[kind]()
     monkeypatch.setattr(plugin, "count_without_opening", lambda: None)
     assert (plugin.count(), plugin.count()) == (3, 3)
@@ -224,7 +224,7 @@ def test_what_a_process_prepared_its_ranks_need_not_ask(monkeypatch, kind):
     torch = pytest.importorskip("torch")
     plugin, asked = PLUGINS[kind](), []
     monkeypatch.setattr(plugin, "count_without_opening", lambda: None)
-    monkeypatch.setattr(shared, "ask", lambda *a, **o: asked.append(a) or ([[None, None]] * 2, ""))
+    monkeypatch.setattr(shared, "call", lambda *a, **o: asked.append(a) or ([[None, None]] * 2, ""))
     plugin.prepare()
     assert f"portagpu_{kind}.backend" in sys.modules, "a rank would import the backend itself"
     assert not torch.cuda.is_initialized(), "preparing opened a device"
@@ -409,7 +409,7 @@ def test_a_torch_that_cannot_count_says_why(monkeypatch, driver_here, kind):
     machine(monkeypatch, kind, (VENDORS[kind],))
     plugin = PLUGINS[kind](driver_here)
     monkeypatch.setattr(plugin, "count_without_opening", lambda: None)
-    monkeypatch.setattr(shared, "ask", lambda *a, **o: (None, "torch failed: no such mask"))
+    monkeypatch.setattr(shared, "call", lambda *a, **o: (None, "torch failed: no such mask"))
     use_plugins(monkeypatch, plugin)
     with pytest.raises(BackendNotFound, match="no such mask") as caught:
         registry.backend()
@@ -426,7 +426,7 @@ def test_rocm_without_files_is_unknown_and_not_none(tmp_path):
 
 def test_a_child_answers_and_what_it_prints_is_no_answer(stand_in):
     stand_in("talks", "def f(a, b):\n    print('noise')\n    return {'sum': a + b}")
-    assert ask("talks", "f", (1, 2), limit_s=30) == ({"sum": 3}, "")
+    assert call("talks", "f", (1, 2), limit_s=30) == ({"sum": 3}, "")
 
 
 @pytest.mark.parametrize(
@@ -436,7 +436,7 @@ def test_a_child_answers_and_what_it_prints_is_no_answer(stand_in):
         ("import nowhere_to_be_found", "nowhere_to_be_found"),
         ("def f():\n    import os; os.abort()", "SIGABRT"),
         ("def f():\n    import os; os.kill(os.getpid(), 11)", "SIGSEGV"),
-        ("def f():\n    import sys; sys.exit(3)", "failed: without a word"),
+        ("def f():\n    import sys; sys.exit(3)", "ends ended with status 3"),
         ("def f():\n    import os; os._exit(0)", "gave no answer"),
         ("def f():\n    return object()", "not JSON serializable"),
     ],
@@ -444,7 +444,7 @@ def test_a_child_answers_and_what_it_prints_is_no_answer(stand_in):
 )
 def test_what_ends_a_child_is_a_reason(stand_in, source, reason):
     stand_in("ends", source)
-    value, problem = ask("ends", "f", limit_s=30)
+    value, problem = call("ends", "f", limit_s=30)
     assert value is None
     assert reason in problem, problem
     assert "\n" not in problem, "more than one line"
@@ -461,7 +461,7 @@ def test_a_child_that_hangs_is_ended_with_what_it_started(stand_in, tmp_path):
             time.sleep(600)
         """,
     )
-    value, problem = ask("hangs", "f", limit_s=2)
+    value, problem = call("hangs", "f", limit_s=2)
     assert (value, problem) == (None, "hangs did not answer within 2 s")
     pid = int((tmp_path / "pid").read_text())
     for _ in range(100):

@@ -399,7 +399,7 @@ def test_a_domain_is_where_either_form_of_pyrsmi_has_it(stand_in, tmp_path, plac
 
 @both
 def test_nothing_is_asked_where_the_machine_has_no_such_gpu(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(asking, "ask", lambda *_, **__: pytest.fail("a library was asked"))
+    monkeypatch.setattr(asking, "call", lambda *_, **__: pytest.fail("a library was asked"))
     others = {"cuda": amd_gpu(0), "rocm": nvidia_gpu(0)}[kind]
     assert PLUGINS[kind](tree(tmp_path, others)).probe() == Findings(kind=kind)
 
@@ -463,7 +463,7 @@ def test_gpus_that_pci_does_not_show_are_another_versions_structures(stand_in, t
 
 
 def test_an_answer_in_another_form_is_a_problem(monkeypatch, tmp_path):
-    monkeypatch.setattr(asking, "ask", lambda *_, **__: ({"kind": "nvml", "readings": 3}, ""))
+    monkeypatch.setattr(asking, "call", lambda *_, **__: ({"kind": "nvml", "readings": 3}, ""))
     found = CudaPlugin(here(tmp_path, "cuda")).probe()
     assert found.problems == ("NVML does not answer: findings.readings: must be a list",)
 
@@ -478,7 +478,7 @@ def test_values_of_no_device_are_absent(monkeypatch, tmp_path):
     )
     document = to_document(Findings(kind="nvml", readings=(reading,)))
     document["readings"][0]["state"] |= {"power_w": float("nan"), "utilization_percent": 4e9}
-    monkeypatch.setattr(asking, "ask", lambda *_, **__: (document, ""))
+    monkeypatch.setattr(asking, "call", lambda *_, **__: (document, ""))
     (found,) = CudaPlugin(here(tmp_path, "cuda")).probe().readings
     assert (found.memory_bytes, found.pcie) == (None, Pcie(width=16))
     assert (found.state.power_w, found.state.utilization_percent) == (None, None)
@@ -495,7 +495,7 @@ def test_a_device_that_was_not_opened_is_found_by_its_address(monkeypatch, kind)
         asked.append((module, only))
         return Findings(kind=library)
 
-    monkeypatch.setattr(shared, "ask", torch_says)
+    monkeypatch.setattr(shared, "call", torch_says)
     monkeypatch.setattr(shared, "probe", library_says)
     plugin = PLUGINS[kind]()
     assert plugin.telemetry(1) == {}

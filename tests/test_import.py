@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import portagpu
-from portagpu.children import python_environment
 from portagpu.distributions import install
+from portagpu.subprocesses.start import python_environment
 
 HEAVY = ("torch", "click", "rich", "pytest", "numpy", "pynvml", "amdsmi", "pyrsmi", "triton")
 

@@ -305,7 +305,7 @@ def test_nvrtc_that_is_too_new_or_too_old_says_which_to_install(monkeypatch, num
 
 def test_a_child_that_aborts_is_reported(monkeypatch):
     monkeypatch.setattr(
-        "portagpu.kernels.cpp.compile.ask", lambda *_, **__: (None, "it ended with SIGABRT")
+        "portagpu.kernels.cpp.compile.call", lambda *_, **__: (None, "it ended with SIGABRT")
     )
     with pytest.raises(CompilerEnded, match="no code for sm_90: it ended with SIGABRT"):
         compile_source("", "sm_90")

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from portagpu import scratch
-from portagpu.children import python_environment
 from portagpu.errors import OutputError
 from portagpu.files import write_atomic
 from portagpu.scratch import Scratch
+from portagpu.subprocesses.start import python_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import date
 from typing import Any
 
 import pytest
 
+from portagpu.codec import decode, encode
 from portagpu.results.run import Result, Verdict
 from portagpu.suite.judge import audit, elsewhere, excused, idle_claims, judge
 from portagpu.suite.machine import Excuse, Judged, Listed, Machine
@@ -180,7 +182,7 @@ def test_excuse_that_fits_is_no_error() -> None:
 
 def test_judged_survives_json() -> None:
     target = Judged("t", frozenset({"a", "b"}), (_excuse("graphs"),))
-    assert Judged.from_json(target.to_json()) == target
+    assert decode(Judged, json.loads(json.dumps(encode(target))), "target") == target
 
 
 def test_a_claim_that_no_case_judged_is_open() -> None:

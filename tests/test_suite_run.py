@@ -373,7 +373,7 @@ def test_compiled_code_is_kept_in_a_folder_that_nobody_else_can_make(
     # (torch/_inductor/runtime/cache_dir_utils.py, default_cache_dir)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with suite_child.Child(tmp_path) as child:
-        while not (said := Path(f"/proc/{child._process.pid}/environ").read_bytes()):
+        while not (said := Path(f"/proc/{child.pid}/environ").read_bytes()):
             time.sleep(0.01)  # the kernel has not laid it out yet
         environment = said.split(b"\0")
         (cache,) = (each for each in environment if each.startswith(b"TORCHINDUCTOR_CACHE_DIR="))
@@ -445,6 +445,8 @@ def test_a_suite_that_is_killed_before_it_starts_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, end: str
 ) -> None:
     code = f"import os, sys; print({said!r}, file=sys.stderr, flush=True); os.kill(os.getpid(), 9)"
-    monkeypatch.setattr(suite_child, "_command", lambda *_: [sys.executable, "-c", code])
+    (tmp_path / "dies.py").write_text(code, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(suite_child, "_PYTEST", "dies")
     with pytest.raises(SuiteError, match=f"the suite cannot run: its process died of {end}$"):
         list_cases(folder=tmp_path)

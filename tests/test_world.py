@@ -17,8 +17,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from portagpu.children import python_environment
 from portagpu.errors import PortagpuError
+from portagpu.subprocesses.start import python_environment
 from portagpu.world import Ranks, State
 
 pytestmark = pytest.mark.torch
@@ -85,7 +85,7 @@ def server():
 def ranks(server):
     """The shared server, which after each test has nothing left but itself."""
     yield server
-    process = server._process
+    process = server._child
     if process is not None:
         left = {
             pid: command for pid, command in of_session(process.pid).items() if pid != process.pid
@@ -301,11 +301,11 @@ def test_a_rank_that_returns_early_is_done_however_the_last_one_ends(ranks, how,
 
 def test_the_server_serves_again_after_every_failure(ranks):
     first = ranks.run(at("dies"), 2, arguments={"culprit": 0, "how": "SIGKILL"}, timeout_s=30)
-    server = ranks._process
+    server = ranks._child
     again = ranks.run(at("reduce"), 2, timeout_s=30)
     assert not first.ok
     assert again.values == [3.0, 3.0]
-    assert ranks._process is server, "the server was started again"
+    assert ranks._child is server, "the server was started again"
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ def test_a_callback_that_raises_ends_the_world():
 
     with Ranks() as ranks:
         ranks.start()
-        session = ranks._process.pid
+        session = ranks._child.pid
         with pytest.raises(RuntimeError, match="stop here"):
             ranks.run(at("hangs"), 2, arguments={"culprit": 0}, timeout_s=60, on_step=callback)
         assert not of_session(session), "the world outlived its caller"
@@ -366,7 +366,7 @@ def test_an_interrupt_ends_the_world():
 
     with Ranks() as ranks:
         ranks.start()
-        session = ranks._process.pid
+        session = ranks._child.pid
         with pytest.raises(KeyboardInterrupt):
             ranks.run(at("hangs"), 2, arguments={"culprit": 0}, timeout_s=60, on_step=interrupt)
         assert not of_session(session), "the world outlived Ctrl-C"
@@ -377,7 +377,7 @@ def test_closing_twice_and_before_the_start_is_harmless():
     ranks.close()
     ranks.start()
     ranks.start()
-    session = ranks._process.pid
+    session = ranks._child.pid
     ranks.close()
     ranks.close()
     assert not of_session(session)
@@ -385,17 +385,17 @@ def test_closing_twice_and_before_the_start_is_harmless():
 
 def test_a_server_that_is_killed_is_an_error_and_leaves_nothing(tmp_path):
     def kill(rank, name, data):
-        os.kill(ranks._process.pid, signal.SIGKILL)
+        os.kill(ranks._child.pid, signal.SIGKILL)
 
     with Ranks() as ranks:
         ranks.start()
-        session = ranks._process.pid
-        with pytest.raises(PortagpuError, match="rank server ended with status -9"):
+        session = ranks._child.pid
+        with pytest.raises(PortagpuError, match="rank server died of SIGKILL"):
             ranks.run(at("hangs"), 2, arguments={"culprit": 0}, timeout_s=60, on_step=kill)
         assert wait_until(lambda: not of_session(session)), of_session(session)
         assert ranks.run(at("value"), 2, group=False).ok, "the next world does not start"
-        os.kill(ranks._process.pid, signal.SIGKILL)
-        ranks._process.wait()
+        os.kill(ranks._child.pid, signal.SIGKILL)
+        ranks._child._process.wait()
         assert ranks.run(at("value"), 2, group=False).ok, "a server that died idle is not replaced"
 
 
@@ -405,7 +405,7 @@ from portagpu.world import Ranks
 
 with Ranks() as ranks:
     ranks.start()
-    print(ranks._process.pid, flush=True)
+    print(ranks._child.pid, flush=True)
     ranks.run({function!r}, 2, arguments={arguments!r}, group=False, timeout_s=600,
               on_step=lambda *step: print("step", flush=True))
 """
@@ -451,7 +451,7 @@ def test_an_idle_server_ends_with_its_client():
             os.close(1)
             time.sleep(60)
             os._exit(0)
-        print(ranks._process.pid, flush=True)
+        print(ranks._child.pid, flush=True)
         os.kill(os.getpid(), 9)
     """
     client = subprocess.Popen(
@@ -480,7 +480,7 @@ def test_a_stopped_server_does_not_outlive_its_client(how, busy, tmp_path):
         from portagpu.world import Ranks
         ranks = Ranks()
         ranks.run({function!r}, 1, group=False)
-        server = ranks._process.pid
+        server = ranks._child.pid
         print(server, flush=True)
         ready = []
         def end(*step):

@@ -12,7 +12,8 @@ from portagpu.distributions import install
 from portagpu.formats import pci_address
 from portagpu.readings import Findings, Memory, Part, Pcie, Reading, State
 from portagpu.readings.document import to_document
-from portagpu.readings.library import Library, known, number, one_line, opened, text, whole
+from portagpu.readings.library import Library, known, number, opened, text, whole
+from portagpu.text import error_line
 
 _CORRECTED, _UNCORRECTED = 0, 1  # NVML_MEMORY_ERROR_TYPE_*
 _VOLATILE, _AGGREGATE = 0, 1  # NVML_VOLATILE_ECC, NVML_AGGREGATE_ECC
@@ -54,7 +55,7 @@ def probe(only: str | None = None) -> dict[str, Any]:
             handle = module.nvmlDeviceGetHandleByIndex(index)
             place = module.nvmlDeviceGetPciInfo(handle)
         except Exception as error:  # noqa: BLE001 - a GPU that fell off the bus
-            failed.append(f"NVML cannot read its GPU {index}: {one_line(error)}")
+            failed.append(f"NVML cannot read its GPU {index}: {error_line(error)}")
             continue
         pci = pci_address(text(place.busId))
         if only in (None, pci):

@@ -8,14 +8,13 @@ group's) and UTCHMMA, UTCIMMA and UTCQMMA (the fifth generation's).
 from __future__ import annotations
 
 import re
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.children import NEUTRAL, program_environment
 from portagpu.machine_code.toolchain import CodeError, Cupy, MachineCode, Toolchain
 from portagpu.scratch import Scratch
+from portagpu.subprocesses import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,22 +108,15 @@ def _tools() -> Path:
 
 def _run(tool: Path, *words: str) -> str:
     try:
-        ended = subprocess.run(
-            [str(tool), *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_TOOL_LIMIT_S,
-            check=False,
-            env=program_environment(),
-            cwd=NEUTRAL,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        ended = run_program(str(tool), *words, limit_s=_TOOL_LIMIT_S)
+    except OSError as error:
         raise CodeError(f"{tool.name} of Triton's wheel did not run: {error}") from error
     if ended.returncode:
-        said = (ended.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise CodeError(f"{tool.name} ended with {ended.returncode}: {said}")
-    return ended.stdout
+        said = (ended.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"])[
+            -1
+        ]
+        raise CodeError(f"{tool.name} ended with {ended.returncode}: {said.splitlines()[-1]}")
+    return ended.stdout.decode(errors="replace")
 
 
 TOOLCHAIN: Final = CudaToolchain()

@@ -15,7 +15,8 @@ from portagpu.formats import pci_address
 from portagpu.pcie import GENERATION
 from portagpu.readings import Findings, Memory, Pcie, Reading, State
 from portagpu.readings.document import to_document
-from portagpu.readings.library import Library, known, number, one_line, opened, text, whole
+from portagpu.readings.library import Library, known, number, opened, text, whole
+from portagpu.text import error_line
 
 # names of the tool amd-smi, by sensor and metric in amdsmi's enumerations
 _SENSORS: Final = {"edge": "EDGE", "hotspot": "JUNCTION", "mem": "VRAM"}
@@ -52,7 +53,7 @@ def _amdsmi(module: Any, only: str | None) -> Findings:
         try:
             pci = pci_address(str(module.amdsmi_get_gpu_device_bdf(handle)))
         except Exception as error:  # noqa: BLE001 - a GPU that fell off the bus
-            problems.append(f"AMD SMI cannot read its GPU {index}: {one_line(error)}")
+            problems.append(f"AMD SMI cannot read its GPU {index}: {error_line(error)}")
             continue
         if only in (None, pci):
             readings.append(_reading(smi, handle, index, pci))

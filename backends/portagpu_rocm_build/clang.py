@@ -10,18 +10,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import time
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from portagpu.arch import base_name
-from portagpu.children import NEUTRAL, program, program_environment, program_folders
 from portagpu.errors import MissingDependency
 from portagpu.machine_code.compiled import CompiledKernel, CompileError, CompilerEnded
 from portagpu.machine_code.compiler import Compiler, stamp
 from portagpu.scratch import Scratch
+from portagpu.subprocesses import run_program
+from portagpu.subprocesses.start import program, program_folders
 from portagpu.target import load_architecture
 from portagpu_rocm_build.code_object import read_code_object
 
@@ -139,10 +139,10 @@ class _Clang:
     def said(self, *words: str) -> str:
         """What it prints; nothing where the file is no program."""
         try:
-            done = _run(self.path, *words)
+            done = run_program(self.path, *words, leave_out=_CHANGE_CODE)
         except OSError:
             return ""
-        return f"{done.stdout}\n{done.stderr}"
+        return b"\n".join((done.stdout, done.stderr)).decode(errors="replace")
 
 
 def _chosen(installed: Iterable[_Clang], arch: str) -> _Clang | str:
@@ -173,9 +173,10 @@ def _build(clang: _Clang, source: str, arch: str) -> tuple[bytes, float]:
         path, code = folder / "kernel.cpp", folder / "kernel.co"
         path.write_text(source, "utf-8")
         started = time.perf_counter()
-        done = _run(clang.path, *_WORDS, f"--offload-arch={arch}", str(path), "-o", str(code))
+        words = (*_WORDS, f"--offload-arch={arch}", str(path), "-o", str(code))
+        done = run_program(clang.path, *words, leave_out=_CHANGE_CODE)
         seconds = time.perf_counter() - started
-        said = done.stderr.replace(f"{folder}{os.sep}", "").strip()
+        said = done.stderr.decode(errors="replace").replace(f"{folder}{os.sep}", "").strip()
         if done.returncode == _REFUSED:
             raise CompileError(f"{clang.name} refuses the source for {arch}: {said}")
         if done.returncode:
@@ -184,18 +185,3 @@ def _build(clang: _Clang, source: str, arch: str) -> tuple[bytes, float]:
         if not code.exists():
             raise CompilerEnded(f"{clang.name} wrote no code: {clang.path}")
         return code.read_bytes(), seconds
-
-
-def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    """The caller's process has a limit, at which its whole group is ended: none is set here."""
-    given = program_environment()
-    return subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        env={name: value for name, value in given.items() if name not in _CHANGE_CODE},
-        cwd=NEUTRAL,
-    )

@@ -8,12 +8,12 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from portagpu.asking import ask
 from portagpu.availability import Need, availability
 from portagpu.contract import Plugin, Status
 from portagpu.errors import BackendNotFound
 from portagpu.host import Tree, visibility
 from portagpu.readings.probe import probe, readings_of
+from portagpu.subprocesses import call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,7 +137,7 @@ class TorchGpuPlugin(Plugin):
         """
         masks = visibility()
         if self._asked is None or self._asked[0] != masks:
-            found, problem = ask(
+            found, problem = call(
                 "portagpu_torch_gpu.describe", "addresses", (self.identity,), limit_s=_TORCH_LIMIT_S
             )
             self._asked = (masks, ([(pci, uuid) for pci, uuid in found or ()], problem))

@@ -229,7 +229,7 @@ COUNT = (
 
 def _child(gpu, devices, runtime):
     """[count, uuid, pci] as a process with the environment for those devices sees them."""
-    from portagpu.children import python_environment
+    from portagpu.subprocesses.start import python_environment
 
     changes = visible.environment_for(devices, runtime)
     environment = {**python_environment(), **{k: v for k, v in changes.items() if v is not None}}

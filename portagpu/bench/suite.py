@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import sys
 from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import PortagpuError
 from portagpu.paths import matrix_dir
+from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -93,8 +93,7 @@ def plan(
 
 def unknown(name: str, names: Sequence[str]) -> UnknownMeasure:
     """The error for a name that is not among ``names``, with the closest of them."""
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names[:12])}"
+    hint = did_you_mean(name, names, f"there are {', '.join(names[:12])}")
     return UnknownMeasure(f"there is no measure {name!r}: {hint}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.contents import WRITE_ANEW, DamagedInstallation, stated_gates
 from portagpu.errors import PortagpuError
 from portagpu.paths import matrix_dir
+from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -135,8 +135,7 @@ def left_out(
     known = {gate.id: gate for gate in gates}
     for name in (*only, *skip):
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"gates are {', '.join(known)}"
+            hint = did_you_mean(name, known, f"gates are {', '.join(known)}")
             raise UnknownGate(f"there is no gate {name!r}: {hint}")
     wanted: set[str] = set()
     pending = list(only or known)

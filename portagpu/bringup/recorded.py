@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from portagpu.bringup.context import Device
 from portagpu.host import read_host
 from portagpu.inventory.products import product_target
-from portagpu.results.schema import printable
 from portagpu.target import identify
+from portagpu.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

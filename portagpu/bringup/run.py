@@ -15,6 +15,7 @@ from portagpu.inventory.sources import Live
 from portagpu.registry import plugin, resolve
 from portagpu.results.run import Result, Run, Verdict, new_run, verdict_of
 from portagpu.target import load_target
+from portagpu.text import error_line
 from portagpu.world import Ranks
 
 if TYPE_CHECKING:
@@ -203,8 +204,7 @@ def _checked(context: Context, run: Run) -> Iterator[Result]:
             count += 1
             yield run.add(result)
     except Exception as error:  # noqa: BLE001 - a check that breaks must not end the checklist
-        text = " ".join(str(error).split())
-        reason = f"the check broke: {type(error).__name__}: {text}"
+        reason = f"the check broke: {error_line(error)}"
         yield run.add(context.result("check", Verdict.ERROR, reason))
         return
     if not count:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from portagpu.bundle import read_bundle, table
-from portagpu.bundle.check import printable
 from portagpu.errors import BundleError
+from portagpu.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
 def _valid(name: str) -> str:
     result = read_bundle(name)["result"]
     ran = f"{result['run']['target']}, {result['verdict']}, {len(result['results'])} results"
-    return f"{printable(name)}: valid, {ran}"
+    return f"{one_line(name)}: valid, {ran}"
 
 
 def _say(sentence: Callable[[], str]) -> int:

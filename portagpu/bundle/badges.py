@@ -7,12 +7,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bundle.check import printable, read_bundle
+from portagpu.bundle.check import read_bundle
 from portagpu.bundle.known import suite_and_area
 from portagpu.errors import BundleError
 from portagpu.registry import plugin
 from portagpu.results.run import Run
 from portagpu.results.verdicts import FAILING, Evidence, Verdict
+from portagpu.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -64,7 +65,7 @@ def table(folder: Path) -> str:
     """
     if not folder.is_dir():
         raise BundleError(
-            f"{printable(str(folder))} is no folder: name the one with the bundles, matrix/results"
+            f"{one_line(str(folder))} is no folder: name the one with the bundles, matrix/results"
         )
     bundles = [(path.name, read_bundle(path)) for path in sorted(folder.glob("*.json"))]
     if not bundles:
@@ -109,4 +110,4 @@ def _cell(parts: Iterable[str]) -> str:
 
 def _escaped(text: str) -> str:
     """``text`` of a stranger as Markdown shows it: one line that is no markup and no link."""
-    return _MARKUP.sub(r"\\\g<0>", printable(text))
+    return _MARKUP.sub(r"\\\g<0>", one_line(text))

@@ -22,6 +22,7 @@ from portagpu.files import read_bounded
 from portagpu.redact.scrub import KINDS, LONGEST_TEXT, remaining
 from portagpu.results.run import Run
 from portagpu.results.schema import Rule, keys, mapping, name, one_of, or_null, positive
+from portagpu.text import one_line
 
 if TYPE_CHECKING:
     import os
@@ -51,7 +52,7 @@ def read_bundle(path: str | os.PathLike[str]) -> dict[str, Any]:
         if Path(path).name != expected:
             raise BundleError(f"the name of this bundle is {expected}")
     except BundleError as error:
-        raise BundleError(f"{printable(str(path))}: {error}") from error
+        raise BundleError(f"{one_line(str(path))}: {error}") from error
     return bundle
 
 
@@ -64,7 +65,7 @@ def parse(data: bytes) -> dict[str, Any]:
     try:
         return _checked(data)
     except PortagpuError as error:
-        raise BundleError(_short(printable(str(error)), _LONGEST_COMPLAINT)) from error
+        raise BundleError(_short(one_line(str(error)), _LONGEST_COMPLAINT)) from error
 
 
 def _checked(data: bytes) -> dict[str, Any]:
@@ -78,11 +79,6 @@ def _checked(data: bytes) -> dict[str, Any]:
     for where, kind in remaining({key: document[key] for key in _OF_A_MACHINE}):
         raise BundleError(f"{_short(where)}: holds what may identify ({kind}); it must be scrubbed")
     return document
-
-
-def printable(text: str) -> str:
-    """``text`` as one line, with blanks for everything that does not print."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def _read(path: Path) -> bytes:

@@ -68,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # answered before click is imported, which takes longer than all the rest
             print(f"portagpu {__version__}", flush=True)
             return 0
-        from portagpu.children import working_folder
         from portagpu.cli._group import run
+        from portagpu.subprocesses.start import working_folder
 
         # without it no path means anything, and torch's libraries end the process
         working_folder()

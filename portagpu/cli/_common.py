@@ -14,7 +14,8 @@ import click
 
 from portagpu.errors import MissingDependency, OutputError
 from portagpu.files import check_writable, is_special, write_atomic
-from portagpu.results.schema import json_text, printable
+from portagpu.results.schema import json_text
+from portagpu.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,6 +17,7 @@ from portagpu.errors import (
     TargetNotFound,
     UnknownBackend,
 )
+from portagpu.text import one_line
 
 COMPLETION_VARIABLE: Final = "_PORTAGPU_COMPLETE"
 DEBUG_VARIABLE: Final = "PORTAGPU_DEBUG"
@@ -65,8 +66,7 @@ def report(error: BaseException) -> int:
         traceback.print_exception(error)
     with contextlib.suppress(OSError):
         # without what a terminal would obey: some words are a device's or a stranger's
-        words = "".join(sign if sign.isprintable() else " " for sign in line).split()
-        print(f"portagpu: {' '.join(words)}", file=sys.stderr, flush=True)
+        print(f"portagpu: {one_line(line)}", file=sys.stderr, flush=True)
     if isinstance(error, OSError):
         _drop_output()
     return judged

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ import click
 
 from portagpu._version import __version__
 from portagpu.cli import VERBS
+from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,8 +36,7 @@ class VerbGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in VERBS and not name.startswith("-"):
-            close = difflib.get_close_matches(name, VERBS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"verbs are {', '.join(VERBS)}"
+            hint = did_you_mean(name, VERBS, f"verbs are {', '.join(VERBS)}")
             raise click.UsageError(f"there is no verb {name!r}: {hint}", ctx)
         return super().resolve_command(ctx, args)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from portagpu.cli._infogpus import gpu_rows
 from portagpu.host.tree import format_cpu_list
-from portagpu.results.schema import printable
+from portagpu.text import printable
 from portagpu.units import UNKNOWN, count, size
 from portagpu.visible import shown
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from portagpu.results.schema import printable
+from portagpu.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

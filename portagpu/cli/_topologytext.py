@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.host.tree import format_cpu_list
 from portagpu.inventory.routes import domains, hives, nearest_nics, routes
-from portagpu.results.schema import printable
+from portagpu.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

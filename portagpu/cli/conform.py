@@ -23,6 +23,7 @@ from portagpu.cli._common import (
 )
 from portagpu.cli._complete import complete_area, complete_target
 from portagpu.suite import TIMEOUT_S
+from portagpu.text import one_line, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -267,7 +268,7 @@ class _Session:
         self.results.append(result)
         if self.verbose:
             where = f" on {result.device}" if result.device else ""
-            why = f": {' '.join(result.reason.split())}" if result.reason else ""
+            why = f": {one_line(result.reason)}" if result.reason else ""
             line = f"{result.verdict:<13}{result.duration_s:6.1f} s  {result.id}{where}{why}"
             print(line, file=human_stream(self.json_to), flush=True)
 
@@ -319,7 +320,6 @@ def _where(machines: Sequence[Machine]) -> str:
 def summary(run: Run, machines: Sequence[Machine]) -> str:
     """What was not judged, the areas, every failure, and the verdict."""
     from portagpu.results.run import Verdict
-    from portagpu.results.schema import printable
     from portagpu.results.wording import failures_text
 
     parts = []

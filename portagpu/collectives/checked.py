@@ -13,11 +13,12 @@ import contextlib
 import json
 import threading
 import time
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import torch.distributed as dist
 
+from portagpu.codec import decode, encode
 from portagpu.errors import CollectiveError, CollectiveMismatch, RankLost
 
 if TYPE_CHECKING:
@@ -249,13 +250,14 @@ class Checked:
     def _agree(self, call: Call, number: int, deadline: float) -> None:
         """State this rank's call, and compare it with those of all others."""
         with self._reachable(call):
-            self._store.set(self._key(number, "call", self._me), json.dumps(asdict(call)))
+            self._store.set(self._key(number, "call", self._me), json.dumps(encode(call)))
             keys = {rank: self._key(number, "call", rank) for rank in self.ranks}
             if not self._wait(list(keys.values()), deadline - time.monotonic()):
                 missing = [rank for rank, key in keys.items() if not self._store.check([key])]
                 if missing:
                     self._lose(call, number, missing, f"did not call it in {self.timeout_s:g} s")
-            calls = {rank: _read(self._store.get(key)) for rank, key in keys.items()}
+            stated = {rank: json.loads(self._store.get(key)) for rank, key in keys.items()}
+            calls = {rank: decode(Call, each, "call") for rank, each in stated.items()}
             # whoever states this call has read all that was stated two calls ago
             for kind in ("call", "failed"):
                 self._forget(self._key(number - 2, kind, self._me))
@@ -410,10 +412,3 @@ def _call(name: str, tensor: torch.Tensor, *, op: Any = None, root: int | None =
         reduce_op=None if op is None else str(getattr(op, "op", op)).rpartition(".")[2],
         root=root,
     )
-
-
-def _read(data: bytes) -> Call:
-    fields = cast("dict[str, Any]", json.loads(data))
-    lists = {key: value if value is None else tuple(value) for key, value in fields.items()
-             if key in ("shape", "sends", "receives")}  # fmt: skip
-    return Call(**{**fields, **lists})

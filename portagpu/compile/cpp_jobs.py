@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.asking import ask
+from portagpu.codec import decode, encode
 from portagpu.compile.job import Job, reader_of, source_of
 from portagpu.compile.judge import unjudged
 from portagpu.errors import MissingDependency, Unsupported
@@ -14,6 +14,7 @@ from portagpu.kernels.cpp.sources import KERNELS, read_source
 from portagpu.machine_code.compiler import Compiler
 from portagpu.machine_code.elf import check_readers
 from portagpu.results.verdicts import Verdict
+from portagpu.subprocesses import call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +39,7 @@ def find_compilers(backend: str, targets: Sequence[Target]) -> dict[str, Compile
     """
     archs = [target.arch.name for target in targets if _claims(target)]
     given, problem = (
-        ask(__name__, "survey", (backend, archs), limit_s=LIMIT_S) if archs else ({}, "")
+        call(__name__, "survey", (backend, archs), limit_s=LIMIT_S) if archs else ({}, "")
     )
     return {target.arch.name: _found(target, given, problem) for target in targets}
 
@@ -56,11 +57,11 @@ def _found(target: Target, given: Mapping[str, Any] | None, problem: str) -> Com
     stated = given[target.arch.name]
     if isinstance(stated, str):
         return unjudged(ROUTE, target, Verdict.INCONCLUSIVE, stated)
-    return Compiler(*stated)
+    return decode(Compiler, stated, "compiler")
 
 
-def survey(backend: str, archs: Sequence[str]) -> dict[str, str | tuple[str, str, str]]:
-    """In the child: the fields of each architecture's compiler, or why there is none."""
+def survey(backend: str, archs: Sequence[str]) -> dict[str, Any]:
+    """In the child: each architecture's compiler as JSON, or why there is none."""
     from portagpu.discovery import plugin
 
     toolchain = plugin(backend).toolchain()
@@ -70,10 +71,8 @@ def survey(backend: str, archs: Sequence[str]) -> dict[str, str | tuple[str, str
         found = toolchain.cpp_compilers(archs)
     except (MissingDependency, Unsupported) as error:
         return dict.fromkeys(archs, str(error))
-    return {
-        arch: each if isinstance(each, str) else (each.name, each.version, each.stamp)
-        for arch, each in found.items()
-    }
+    survey: dict[str, Any] = encode(found)
+    return survey
 
 
 def entries(

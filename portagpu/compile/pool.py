@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import queue
-import select
-import signal
-import subprocess
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.children import NEUTRAL, python_environment, python_module
 from portagpu.scratch import Scratch
+from portagpu.subprocesses import Subprocess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 WORKERS: Final = 2
@@ -45,98 +38,41 @@ class Worker:
 
     def __init__(self, module: str = _MODULE) -> None:
         self._module = module
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Subprocess | None = None
         self._scratch = Scratch("compile")
-        self._said = self._scratch.path / "stderr"
-        self._closed = False
+        self._stopped = False
 
-    def ask(self, job: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+    def ask(self, job: Any, limit_s: float) -> dict[str, Any]:
         """The answer to a job, or ``{"problem": ..., "unread": True}`` where there is none."""
-        process = self._running()
-        assert process.stdin is not None and process.stdout is not None  # noqa: S101 - pipes
-        try:
-            process.stdin.write(json.dumps(job).encode() + b"\n")
-            process.stdin.flush()
-            line = _read_line(process.stdout.fileno(), time.monotonic() + limit_s)
-        except BrokenPipeError:
-            line = b""
-        except TimeoutError:
-            self._end()
-            return {"problem": f"the compiler was ended after {limit_s:g} s", "unread": True}
-        if not line.endswith(b"\n"):
-            return {"problem": self._why_dead(), "unread": True}
-        answer = json.loads(line)
-        assert isinstance(answer, dict)  # noqa: S101 - our own worker wrote it
-        return answer
+        if self._child is None:
+            self._child = Subprocess(
+                self._module, leave_out=_CHANGE_CODE, environment=_environment(self._scratch.path)
+            )
+        if self._stopped:  # while it was started
+            raise ChildProcessError("the worker was stopped")
+        answer, problem = self._child.ask(job, limit_s)
+        if answer is not None:
+            return answer
+        child, self._child = self._child, None
+        child.close()
+        return {"problem": f"the compiler's process {problem}", "unread": True}
+
+    def stop(self) -> None:
+        """End the process; one thread may still wait for its answer, which is that it ended."""
+        self._stopped = True
+        if (child := self._child) is not None:
+            child.kill()
 
     def close(self) -> None:
         """End the process and remove its folder."""
-        self._closed = True
-        self._end()
+        self.stop()
+        if self._child is not None:
+            self._child.close()
         self._scratch.remove()
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._closed:
-            raise ChildProcessError("the worker was closed")
-        if self._process is None:
-            with self._said.open("wb") as said:
-                self._process = subprocess.Popen(
-                    python_module(self._module),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=said,
-                    env=_environment(self._scratch.path),
-                    cwd=NEUTRAL,
-                    # a group of its own: its end is that of the assemblers it started
-                    start_new_session=True,
-                )
-        return self._process
-
-    def _why_dead(self) -> str:
-        process = self._process
-        if process is None:
-            return "the compiler's process was ended"
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5)
-        code = process.returncode
-        self._end()
-        ended = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        lines = self._said.read_text("utf-8", "replace").split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-        return f"the compiler's process ended with {ended}: {last[:200]}"
-
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
-
-
-def _read_line(descriptor: int, deadline: float) -> bytes:
-    """Bytes up to a line's end, or up to the end of the stream; raises TimeoutError."""
-    read = b""
-    while not read.endswith(b"\n"):
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
-            raise TimeoutError
-        chunk = os.read(descriptor, 65536)
-        if not chunk:
-            break
-        read += chunk
-    return read
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """This process's environment without what changes the code, and with a cache of its own."""
-    given = python_environment()
     return {
-        **{name: value for name, value in given.items() if not name.startswith(_CHANGE_CODE)},
         "TRITON_CACHE_DIR": str(folder / "triton"),
         # what a compiler that is ended leaves behind goes with the folder
         "TMPDIR": str(folder),
@@ -145,7 +81,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def ask_all(
-    jobs: Sequence[Mapping[str, Any]],
+    jobs: Sequence[Any],
     on_answer: Callable[[int, dict[str, Any]], None],
     *,
     on_start: Callable[[int], None] | None = None,
@@ -195,6 +131,9 @@ def ask_all(
     finally:
         stopped.set()
         for worker in pool:
-            worker.close()
+            worker.stop()
         for thread in threads:
-            thread.join(5)
+            if thread.ident is not None:
+                thread.join()
+        for worker in pool:
+            worker.close()

@@ -26,6 +26,7 @@ from portagpu.machine_code.toolchain import MachineCode
 from portagpu.redact.scrub import remaining
 from portagpu.results.run import Run, read_json
 from portagpu.results.verdicts import Verdict, fold
+from portagpu.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -232,7 +233,7 @@ def main(words: list[str]) -> int:
             print(f"usage: {_COMMAND} | --table FILE", file=sys.stderr)
             return 2
     except (OSError, PortagpuError) as error:
-        print(" ".join(str(error).split()), file=sys.stderr)
+        print(one_line(str(error)), file=sys.stderr)
         return 1
     return 0
 

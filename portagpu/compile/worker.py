@@ -1,20 +1,13 @@
-"""A process that compiles: one job a line on standard input, one answer a line on standard output.
-
-Started as ``python -m portagpu.compile.worker``. Compilers write what they like to standard output
-and may end the process; answers have a descriptor of their own, and the parent
-(:mod:`portagpu.compile.pool`) has a time limit.
-"""
+"""A process that compiles: it answers the jobs of its parent, :mod:`portagpu.compile.pool`."""
 
 from __future__ import annotations
 
 import importlib
-import json
-import os
-import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.codec import encode
 from portagpu.compile import cpp_jobs, triton_jobs
 from portagpu.errors import MissingDependency
 from portagpu.kernels.catalogue import Variant, by_id
@@ -22,7 +15,7 @@ from portagpu.kernels.cpp.sources import read_source
 from portagpu.kernels.plan import Config, constants
 from portagpu.machine_code.compiled import CompileError, CompilerEnded
 from portagpu.machine_code.toolchain import CodeError, MachineCode
-from portagpu.processes import die_with_parent
+from portagpu.subprocesses import parent_channel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,16 +27,13 @@ _LONGEST: Final = 300
 
 
 def main() -> None:
-    """Answer jobs until standard input ends."""
-    die_with_parent()
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    for line in sys.stdin:
+    """Answer jobs until there are no more."""
+    channel = parent_channel()
+    while (job := channel.receive()) is not None:
         started = time.monotonic()
-        answer = _answer(json.loads(line))
+        answer = _answer(job)
         answer["seconds"] = round(time.monotonic() - started, 3)
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        channel.send(answer)
 
 
 def _answer(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,15 +44,15 @@ def _answer(job: Mapping[str, Any]) -> dict[str, Any]:
     try:
         codes = _KINDS[job["kind"]](job, toolchain)
     except (CodeError, CompilerEnded) as error:
-        return {"problem": _one_line(str(error)), "unread": True}
+        return {"problem": _last_line(str(error)), "unread": True}
     except (OSError, MemoryError, MissingDependency) as error:
         # a full disk or memory, or a program that is not there: no fault of the kernel's
-        return {"problem": f"{type(error).__name__}: {_one_line(str(error))}", "unread": True}
+        return {"problem": f"{type(error).__name__}: {_last_line(str(error))}", "unread": True}
     except CompileError as error:
         return {"problem": _first_error(str(error)), "unread": False}
     except Exception as error:  # noqa: BLE001 - whatever a compiler raises is its answer
-        return {"problem": f"{type(error).__name__}: {_one_line(str(error))}", "unread": False}
-    return {"codes": {name: asdict(code) for name, code in codes.items()}}
+        return {"problem": f"{type(error).__name__}: {_last_line(str(error))}", "unread": False}
+    return {"codes": encode(codes)}
 
 
 def _triton(job: Mapping[str, Any], toolchain: Toolchain) -> dict[str, MachineCode]:
@@ -148,7 +138,7 @@ def build(
     return replace(code, shared_bytes=int(built.metadata.shared))
 
 
-def _one_line(text: str) -> str:
+def _last_line(text: str) -> str:
     """The last line that says something; a compiler's message begins with the source."""
     lines = [line.strip() for line in text.splitlines() if line.strip(" ^\t")]
     return (lines[-1] if lines else "no message")[:_LONGEST]
@@ -157,7 +147,7 @@ def _one_line(text: str) -> str:
 def _first_error(text: str) -> str:
     """The first line with an error in it; a C++ compiler's message ends with a count of them."""
     lines = [line.strip() for line in text.splitlines() if "error" in line]
-    return (lines[0] if lines else _one_line(text))[:_LONGEST]
+    return (lines[0] if lines else _last_line(text))[:_LONGEST]
 
 
 if __name__ == "__main__":

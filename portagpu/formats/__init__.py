@@ -72,11 +72,6 @@ def failed(text: str | None) -> bool:
     return text is not None and text.strip().strip("[]").lower() in FAILED
 
 
-def one_line(text: str, length: int = 200) -> str:
-    """``text`` without what does not print, for a sentence that quotes it."""
-    return "".join(char for char in text[: 2 * length] if char.isprintable())[:length].strip()
-
-
 def stated(text: str | None) -> str | None:
     """``text`` without blanks; None where the tool says in any of its ways that it has no value."""
     if text is None:

@@ -12,10 +12,12 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from portagpu.formats import Shape, one_line
+from portagpu.text import excerpt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from portagpu.formats import Shape
 
 _TOOLS: Final = (
     r"(?:sudo |watch |time |srun |timeout |docker |podman |kubectl |cat |/\S{1,60}/)?"
@@ -198,7 +200,7 @@ class _Dividing:
                 command = next((m[1] for each in words if (m := _COMMAND.fullmatch(each[:64]))), "")
                 self._close(title or command)
                 before, separator, _ = title.partition(" :: ")
-                self.state = one_line(before, 40) if separator else None
+                self.state = excerpt(before, 40) if separator else None
                 self.banner = None
             return True
         if self.banner is not None:
@@ -219,7 +221,7 @@ class _Dividing:
 
     def _close(self, title: str) -> None:
         self.section += 1
-        self.title, self.state = one_line(title, 80), None
+        self.title, self.state = excerpt(title, 80), None
         self.current = self.document = None
         self.begun.clear()
 

@@ -9,12 +9,13 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.distributions import entry_points
-from portagpu.formats import host, one_line
+from portagpu.formats import host
 from portagpu.formats.cleaning import cleaned
 from portagpu.formats.events import ANSWERS, answers
 from portagpu.formats.host import kernel_log
 from portagpu.formats.parts import LONGEST, Part, Shapes, divided, is_known
 from portagpu.readings.model import Findings, FormatError
+from portagpu.text import error_line, excerpt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -55,7 +56,7 @@ def read_text(text: str) -> tuple[Findings, ...]:
             except FormatError as error:
                 if answers(part.text):
                     continue
-                refused.append(f"{one_line(part.title)}: {error}" if part.title else str(error))
+                refused.append(f"{excerpt(part.title)}: {error}" if part.title else str(error))
         if told := answers(stream):
             found.append(Findings(kind=ANSWERS, events=told))
     if not found:
@@ -131,8 +132,7 @@ def _brought(text: str, broken: list[str]) -> Iterator[_Brought]:
         except FormatError as error:
             broken.append(str(error))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's reader stops no other
-            why = " ".join(f"{type(error).__name__}: {error}".split())
-            broken.append(f"the reader {point.name} ({point.value}) raised {why}")
+            broken.append(f"the reader {point.name} ({point.value}) raised {error_line(error)}")
         else:
             if found is not None:
                 yield _Brought(found)
@@ -186,7 +186,7 @@ def _read(part: Part, reader: Any) -> Findings:
     if part.cut:
         problems += ("the text says that parts of it were left out",)
     if ends_in_a_line:
-        problems += (f"the text breaks off in a line: {one_line(part.tail[-40:])!r}",)
+        problems += (f"the text breaks off in a line: {excerpt(part.tail[-40:])!r}",)
     broken = found.breaks_off or part.cut or ends_in_a_line
     found = replace(found, problems=problems, breaks_off=broken)
     if part.state is None:
@@ -227,6 +227,6 @@ def _said(unread: Sequence[tuple[int, str]]) -> Iterator[str]:
         if at > last + 2 and len(places) < _MOST_SHOWN:
             places.append((at, line))
         last = at
-    shown = ", ".join(f"{one_line(line, 60)!r} in line {at + 1}" for at, line in places)
+    shown = ", ".join(f"{excerpt(line, 60)!r} in line {at + 1}" for at, line in places)
     number = "1 line is" if len(spoken) == 1 else f"{len(spoken)} lines are"
     yield f"{number} of no known format: {shown}"

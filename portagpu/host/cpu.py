@@ -8,6 +8,7 @@ from typing import Final
 
 from portagpu.host import features
 from portagpu.host.tree import MOST_CPUS, Tree, cpu_list, parse_fields, size_bytes, to_int
+from portagpu.text import one_line
 
 _CPUS: Final = "sys/devices/system/cpu"
 _NODES: Final = "sys/devices/system/node"
@@ -136,7 +137,7 @@ def _vendor(first: dict[str, str]) -> str | None:
 
 def _model_name(tree: Tree, first: dict[str, str]) -> str | None:
     if first.get("model name"):
-        return " ".join(first["model name"].split())
+        return one_line(first["model name"])
     implementer, part = to_int(first.get("CPU implementer")), to_int(first.get("CPU part"))
     if implementer is None or part is None:
         return None

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from portagpu.formats import one_line
 from portagpu.host.inside import Inside, Kind
 from portagpu.host.tree import unlinked
+from portagpu.text import excerpt
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ class Origin:
 
     def to_json(self) -> dict[str, str | None]:
         """The object that ``run.replay`` of a result document has for it."""
-        name, source = one_line(self.name, 255), one_line(self.source or "", 2000)
+        name, source = excerpt(self.name, 255), excerpt(self.source or "", 2000)
         return {"name": name or "recording", "sha256": self.sha256, "source": source or None}
 
 

@@ -5,16 +5,15 @@ The command lines are the plugins' (``Plugin.commands``); nothing goes through a
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from portagpu.children import NEUTRAL, program_environment
-from portagpu.formats import one_line
 from portagpu.formats.cleaning import text_of
 from portagpu.formats.host import kernel_log
 from portagpu.formats.reader import read_text
 from portagpu.readings.model import Findings, FormatError
+from portagpu.subprocesses import run_program
+from portagpu.text import excerpt, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -78,24 +77,16 @@ def kernel_log_output(limit_s: float = LIMIT_S) -> Output:
 def _run(command: tuple[str, ...], limit_s: float) -> Output | None:
     name = " ".join(command)
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=limit_s,
-            check=False,
-            # looked up in the PATH of this environment; words and numbers as the readers know them
-            env=program_environment({"LC_ALL": "C"}),
-            cwd=NEUTRAL,
-        )
+        # words and numbers as the readers know them
+        done = run_program(*command, limit_s=limit_s, environment={"LC_ALL": "C"})
     except FileNotFoundError:
         return None
-    except subprocess.TimeoutExpired:
-        return Output(command, problem=f"{name} did not answer within {limit_s:g} s")
+    except TimeoutError as error:
+        return Output(command, problem=f"{name} {error}")
     except OSError as error:
         return Output(command, problem=f"{name} cannot be started: {error.strerror}")
     text = text_of(done.stdout)
     if done.returncode or not text.strip():
-        said = one_line(" ".join((text_of(done.stderr) or text).split())) or "nothing"
+        said = excerpt(one_line(text_of(done.stderr) or text)) or "nothing"
         return Output(command, text, f"{name} ended with status {done.returncode}: {said}")
     return Output(command, text)

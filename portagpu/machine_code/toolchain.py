@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
+from portagpu.codec import DocumentError, decode
 from portagpu.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -48,31 +49,25 @@ class MachineCode:
 
     @classmethod
     def from_json(cls, found: object) -> MachineCode | None:
-        """What ``dataclasses.asdict`` wrote; None for anything of another form."""
-        if not isinstance(found, dict) or set(found) != {each.name for each in fields(cls)}:
+        """What ``portagpu.codec.encode`` wrote; None for anything of another form."""
+        try:
+            code = decode(cls, found, "code")
+        except DocumentError:
             return None
-        matrix = found["matrix"]
+        counts = [getattr(code, name) for name in _COUNTS]
         right = (
-            found["spill_unit"] in _SPILL_UNITS
-            and isinstance(matrix, dict)
-            and all(type(count) is int and 0 < count <= _LARGEST for count in matrix.values())
-            and all(_is_count(name, found[name]) for name in _COUNTS)
+            code.spill_unit in _SPILL_UNITS
+            and all(0 < count <= _LARGEST for count in code.matrix.values())
+            and all(count is None or 0 <= count <= _LARGEST for count in counts)
         )
-        return cls(**found) if right else None
+        return code if right else None
 
 
 _SPILL_UNITS: Final = ("B", "registers")
 _LARGEST: Final = 2**31 - 1
-_MAYBE_NONE = frozenset({"threads", "scalar_registers", "scalar_spills", "stack_bytes"})
 _COUNTS = tuple(
     each.name for each in fields(MachineCode) if each.name not in ("spill_unit", "matrix")
 )
-
-
-def _is_count(name: str, value: Any) -> bool:
-    if type(value) is int:
-        return 0 <= value <= _LARGEST
-    return value is None and name in _MAYBE_NONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Final
 
+from portagpu.text import error_line
+
 # what libraries store where a GPU has no such value: all ones in 16, 32 or 64 bits
 _ABSENT: Final = frozenset({0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 
@@ -50,9 +52,9 @@ def opened(name: str, initialise: str, remedy: str) -> tuple[Any, str]:
         getattr(module, initialise)()
     except ModuleNotFoundError as error:
         missing = (error.name or "").split(".")[0] == name.split(".", maxsplit=1)[0]
-        return None, f"is not installed: {remedy}" if missing else f"fails: {one_line(error)}"
+        return None, f"is not installed: {remedy}" if missing else f"fails: {error_line(error)}"
     except (Exception, SystemExit) as error:  # noqa: BLE001
-        return None, f"fails: {one_line(error)}"
+        return None, f"fails: {error_line(error)}"
     return module, ""
 
 
@@ -85,9 +87,3 @@ def text(value: Any) -> str | None:
 def known(values: dict[str, Any]) -> dict[str, Any]:
     """``values`` without those that are None."""
     return {name: value for name, value in values.items() if value is not None}
-
-
-def one_line(error: BaseException) -> str:
-    """The error's type and words in one line."""
-    words = " ".join(str(error).split())
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__

@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.asking import ask
 from portagpu.readings import Findings, FormatError
 from portagpu.readings.document import from_document
+from portagpu.subprocesses import call
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -47,7 +47,7 @@ def probe(
     that is not known; ``only`` is the one to ask for. A child that hangs or dies, and an answer
     that cannot be, are problems.
     """
-    document, problem = ask(module, "probe", (only,), limit_s=_LIMIT_S)
+    document, problem = call(module, "probe", (only,), limit_s=_LIMIT_S)
     if not problem:
         try:
             return _believed(from_document(document), library, addresses)

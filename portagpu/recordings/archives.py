@@ -18,8 +18,8 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final
 
 from portagpu.errors import RecordingError
 from portagpu.files import read_bounded
-from portagpu.formats import one_line
 from portagpu.scratch import Scratch
+from portagpu.text import excerpt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,12 +90,12 @@ class Unpacked:
     def __init__(self, path: Path, kind: str, owner: object) -> None:
         scratch = Scratch("recording")
         self.remove = weakref.finalize(owner, scratch.remove)
-        shown = one_line(path.name)
+        shown = excerpt(path.name)
         try:
             _save(_of_zip(path) if kind == "zip" else _of_tar(path), scratch.path)
         except _UNREADABLE as error:
             self.remove()
-            reason = error.strerror if isinstance(error, OSError) else one_line(str(error))
+            reason = error.strerror if isinstance(error, OSError) else excerpt(str(error))
             said = f"{shown}: this {kind} cannot be read: {reason or 'it breaks off'}"
             raise RecordingError(said) from None
         except _Refused as error:
@@ -158,9 +158,9 @@ def _of_tar(path: Path) -> Iterator[tuple[str, IO[bytes] | str | None]]:
                     yield entry.name, entry.linkname
                     continue
                 if entry.issym() or entry.islnk():
-                    raise _Refused(f"{one_line(entry.name)!r} in it is a link")
+                    raise _Refused(f"{excerpt(entry.name)!r} in it is a link")
                 if not (entry.isreg() or entry.isdir()):
-                    raise _Refused(f"{one_line(entry.name)!r} in it is no plain file")
+                    raise _Refused(f"{excerpt(entry.name)!r} in it is no plain file")
                 yield entry.name, archive.extractfile(entry) if entry.isreg() else None
 
 
@@ -177,9 +177,9 @@ def _of_zip(path: Path) -> Iterator[tuple[str, IO[bytes] | str | None]]:
         for entry in archive.infolist():
             kind = entry.external_attr >> 16 & 0o170000
             if kind == 0o120000:
-                raise _Refused(f"{one_line(entry.filename)!r} in it is a link")
+                raise _Refused(f"{excerpt(entry.filename)!r} in it is a link")
             if kind not in (0, 0o100000, 0o040000):
-                raise _Refused(f"{one_line(entry.filename)!r} in it is no plain file")
+                raise _Refused(f"{excerpt(entry.filename)!r} in it is no plain file")
             if entry.flag_bits & 1:
                 raise _Refused("it is encrypted")
             if entry.is_dir():
@@ -235,10 +235,10 @@ def _save(entries: Iterator[tuple[str, IO[bytes] | str | None]], folder: Path) -
 def _parts(name: str) -> tuple[str, ...]:
     """The names of folders and the file; _Refused for what would not stay in the archive."""
     if len(name) > _LONGEST_NAME or "\0" in name:
-        raise _Refused(f"the name {one_line(name, 40)!r} in it is none of a file")
+        raise _Refused(f"the name {excerpt(name, 40)!r} in it is none of a file")
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
-        raise _Refused(f"{one_line(name, 80)!r} in it leads outside of it")
+        raise _Refused(f"{excerpt(name, 80)!r} in it leads outside of it")
     return path.parts
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.errors import OutputError
-from portagpu.formats import one_line
 from portagpu.formats.host import kernel_log
 from portagpu.formats.reader import read_text
 from portagpu.host import read_host, visibility
@@ -36,6 +35,7 @@ from portagpu.recordings.traced_tree import Watched
 from portagpu.redact.names import machine_names
 from portagpu.redact.scrub import scrub
 from portagpu.scratch import Scratch
+from portagpu.text import excerpt
 from portagpu.trust import destination
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def record(
         there = place.exists()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise OutputError(f"{one_line(str(target))}: it cannot be written: {reason}") from None
+        raise OutputError(f"{excerpt(str(target))}: it cannot be written: {reason}") from None
     if there:
         raise OutputError(f"{target}: it exists already; name a folder that does not")
     known = machine_names() if names is None else names

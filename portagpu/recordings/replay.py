@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.contract import Status
 from portagpu.errors import RecordingError
 from portagpu.files import read_bounded
-from portagpu.formats import one_line
 from portagpu.formats.cleaning import text_of
 from portagpu.formats.host.kernel_log import KIND as KERNEL_LOG
 from portagpu.formats.reader import read_text
@@ -30,6 +29,7 @@ from portagpu.inventory.sources import Machine
 from portagpu.readings.document import from_document
 from portagpu.readings.model import Findings, FormatError
 from portagpu.recordings.archives import Unpacked, beginning, gunzipped, packed_with
+from portagpu.text import excerpt
 from portagpu.torchbuild import TorchBuild
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Recording(Machine):
         if not isinstance(stated, dict):
             return {}
         return {
-            str(name): Status(bool(each.get("usable")), one_line(str(each.get("reason", ""))))
+            str(name): Status(bool(each.get("usable")), excerpt(str(each.get("reason", ""))))
             for name, each in stated.items()
             if isinstance(each, dict)
         }
@@ -172,7 +172,7 @@ def _opened(
         reason = "there is no such file or folder"
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             reason = error.strerror or reason
-        raise RecordingError(f"{one_line(str(path))}: {reason}") from None
+        raise RecordingError(f"{excerpt(str(path))}: {reason}") from None
     if not path.is_dir():
         manifest, tree, found = {}, None, list(_of_file(path))
     else:
@@ -185,7 +185,7 @@ def _opened(
         found.extend(kernel_findings(tree))
     elif not manifest and not any(_says_something(each) for each in found):
         reasons = [problem for each in found for problem in each.problems]
-        shown = one_line(str(archive or path))
+        shown = excerpt(str(archive or path))
         said = reasons[0] if len(reasons) == 1 else f"{shown}: no file in it is a recording"
         raise RecordingError(f"{said}; give {_READ}")
     return found, tree, manifest
@@ -247,7 +247,7 @@ def _manifest_of(folder: Inside) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise RecordingError(f"{file}: it cannot be read: {one_line(_why(error))}") from None
+        raise RecordingError(f"{file}: it cannot be read: {excerpt(_why(error))}") from None
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         raise RecordingError(f"{file}: it is no document of {SCHEMA}")
     return manifest
@@ -269,7 +269,7 @@ def _of_folder(folder: Inside, may_be_packed: bool) -> Iterator[Findings]:
     try:
         for name, kind in folder.walk(_is_kernels):
             if kind is not Kind.FILE:
-                unread.append(f"{one_line(name)}: a {kind.value} is not read")
+                unread.append(f"{excerpt(name)}: a {kind.value} is not read")
                 continue
             if name == MANIFEST or name.endswith(f"/{MANIFEST}"):
                 continue
@@ -290,9 +290,7 @@ def _of_folder(folder: Inside, may_be_packed: bool) -> Iterator[Findings]:
             left -= size
             yield from found
     except OSError as error:
-        unread.append(
-            f"{one_line(str(error.filename))}: {error.strerror}: what follows is not read"
-        )
+        unread.append(f"{excerpt(str(error.filename))}: {error.strerror}: what follows is not read")
     if unread:
         more = f" (and {len(unread) - _MOST_UNREAD} more)" if len(unread) > _MOST_UNREAD else ""
         problems = (
@@ -309,7 +307,7 @@ def _told(
     name: str, folder: str, read: Callable[[], bytes], may_be_packed: bool = True
 ) -> tuple[list[Findings], int]:
     """(what the file ``name`` in a folder of that name says, its bytes)."""
-    shown, size, cut = one_line(name), 0, ""
+    shown, size, cut = excerpt(name), 0, ""
     try:
         data = read()
         if (kind := packed_with(data)) is not None:
@@ -325,7 +323,7 @@ def _told(
             return [_saved(text)], size
         found = list(read_text(text))
     except (FormatError, RecordingError, OSError) as error:
-        return [Findings(kind=shown, problems=(f"{shown}: {one_line(_why(error))}",))], size
+        return [Findings(kind=shown, problems=(f"{shown}: {excerpt(_why(error))}",))], size
     if cut:
         found.append(Findings(kind=shown, problems=(f"{shown}: {cut}",), breaks_off=True))
     elif size > LONGEST_FILE:
@@ -338,4 +336,4 @@ def _saved(text: str) -> Findings:
     try:
         return from_document(json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise FormatError(one_line(str(error))) from None
+        raise FormatError(excerpt(str(error))) from None

@@ -30,7 +30,6 @@ from portagpu.results.schema import (
     keys,
     mapping,
     plain,
-    printable,
 )
 from portagpu.results.verdicts import (
     FAILING,
@@ -41,6 +40,7 @@ from portagpu.results.verdicts import (
     fold,
 )
 from portagpu.results.wording import without_device
+from portagpu.text import one_line, printable
 
 if TYPE_CHECKING:
     import os
@@ -270,7 +270,7 @@ class Run:
         if open_:
             beside = f" (and {len(open_) - 1} more)" if len(open_) > 1 else ""
             where = f" on {open_[0].device}" if open_[0].device else ""
-            return f"{open_[0].id}{where}: {_one_line(open_[0].reason)}{beside}"
+            return f"{open_[0].id}{where}: {one_line(open_[0].reason)}{beside}"
         if self.verdict is Verdict.INCONCLUSIVE:
             beside = f", {unverified} unverified" if unverified else ""
             return f"nothing was judged{beside}"
@@ -398,10 +398,6 @@ def read_json(path: str | os.PathLike[str]) -> Run:
         raise ResultError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise ResultError(f"{path}: {error}") from error
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _plural(count: int, noun: str) -> str:

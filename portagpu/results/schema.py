@@ -65,13 +65,6 @@ UNSAFE: Final = re.compile(
 tab and line ends, characters of no width and of another direction, and lone surrogates."""
 
 
-def printable(text: str) -> str:
-    """``text`` with a space for every control character: names that firmware reports hold some."""
-    if text.isprintable():
-        return text.strip()
-    return "".join(char if char.isprintable() else " " for char in text).strip()
-
-
 def json_text(value: object, *, indent: int | None = None, ascii_only: bool = False) -> str:
     """``value`` as JSON text that any terminal can show: what is unsafe is escaped, and no more."""
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only, allow_nan=False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.results.advice import check_of, gravest_first, severity_of
 from portagpu.results.expectations import expected_in_words, value_in_words
 from portagpu.results.verdicts import Verdict
+from portagpu.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,14 +54,14 @@ def tally(results: Iterable[Result]) -> str:
 
 def _said(result: Result) -> str:
     """The reason on one line, behind the device's name where it does not begin with it."""
-    reason = " ".join(result.reason.split())
+    reason = one_line(result.reason)
     named = result.device is None or reason.startswith(result.device)
     return reason if named else f"{result.device}: {reason}"
 
 
 def without_device(result: Result) -> str:
     """The reason on one line, without the device's name before it."""
-    reason = " ".join(result.reason.split())
+    reason = one_line(result.reason)
     return reason.removeprefix(f"{result.device}: ") if result.device else reason
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu.results.advice import severities
 from portagpu.results.expectations import exactly, expected_in_words, value_in_words
-from portagpu.results.schema import printable
 from portagpu.results.verdicts import Verdict, fold
+from portagpu.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from datetime import date
+from datetime import date  # noqa: TC003 - the codec reads the types of fields
 from typing import TYPE_CHECKING, Any
 
-from portagpu.contract import Override
+from portagpu.contract import Override  # noqa: TC001 - the codec reads the types of fields
 from portagpu.suite.ids import matches
 
 if TYPE_CHECKING:
@@ -33,12 +33,6 @@ class Listed:
     """The file and name of its pytest function."""
     of_device: bool = False
     """Whether it asks something of one device, so that each device has to answer it."""
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Listed:
-        """The case that the child described."""
-        lists = {key: tuple(data[key]) for key in ("traps", "capability", "covers")}
-        return cls(**{**data, **lists})
 
     def to_json(self, overrides: Sequence[Override] = ()) -> dict[str, Any]:
         """An entry of the document ``portagpu.cases/1``; several capabilities are joined by +.
@@ -90,30 +84,6 @@ class Judged:
         )
         return cls(target.id, frozenset(target.claims), excuses)
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Judged:
-        """What :meth:`to_json` gave."""
-        excuses = tuple(
-            Excuse(
-                each["pattern"], each["reason"], each["url"], date.fromisoformat(each["expires"])
-            )
-            for each in data["excuses"]
-        )
-        return cls(data["id"], frozenset(data["claims"]), excuses)
-
-    def to_json(self) -> dict[str, Any]:
-        """The same as JSON has it."""
-        excuses = [
-            {
-                "pattern": each.pattern,
-                "reason": each.reason,
-                "url": each.url,
-                "expires": each.expires.isoformat(),
-            }
-            for each in self.excuses
-        ]
-        return {"id": self.id, "claims": sorted(self.claims), "excuses": excuses}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
@@ -139,14 +109,3 @@ class Machine:
         if self.target is not None:
             return self.target.id
         return f"{self.product or 'an unknown product'} ({self.arch})"
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Machine:
-        """The device that the child described."""
-        target = data["target"]
-        parts = {
-            "capabilities": frozenset(data["capabilities"]),
-            "target": None if target is None else Judged.from_json(target),
-            "overrides": tuple(Override(**each) for each in data["overrides"]),
-        }
-        return cls(**{**data, **parts})

@@ -1,7 +1,7 @@
 """The pytest plugin of the suite: it collects cases and tells what happens to them.
 
-``--portagpu-channel R,W`` names two inherited pipes. The plugin writes a JSON line on W for each
-event, and reads on R which backend to open and which ids to run; without the option it is silent.
+It sends the parent a message for each event, and receives which backend to open and which ids to
+run. Without the option that names the channel it is silent.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import json
-import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.processes import die_with_parent
+from portagpu.codec import encode
+from portagpu.subprocesses.channel import OPTION, parent_channel
 from portagpu.suite.cases import AREAS, ATTRIBUTE, Case, label
+from portagpu.suite.machine import Listed
 from portagpu.suite.session import SESSION, Session, machine_of, what_happened
 
 if TYPE_CHECKING:
@@ -28,21 +29,15 @@ pytest_plugins = ("portagpu.suite.fixtures",)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option by which the parent process is reached."""
-    parser.getgroup("portagpu").addoption("--portagpu-channel", default=None, metavar="R,W")
+    parser.getgroup("portagpu").addoption(OPTION, default=None, metavar="R,W")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Take hold of the pipes, which no process started from here inherits."""
     session = Session()
-    channel = config.getoption("--portagpu-channel")
-    if channel is not None:
-        reader, writer = (int(number) for number in channel.split(","))
-        for descriptor in (reader, writer):
-            os.set_inheritable(descriptor, False)
-        session.reader = os.fdopen(reader, encoding="utf-8")
-        session.writer = writer
-        # the child must not outlive the process that judges it
-        die_with_parent()
+    numbers = config.getoption(OPTION)
+    if numbers is not None:
+        session.channel = parent_channel(numbers)
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
     config.stash[SESSION] = session
     config.pluginmanager.register(_BrokenFiles(session))
@@ -75,8 +70,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     session = config.stash[SESSION]
     items.sort(key=_area)
     listed = _listed(session, items)
-    session.send(event="collected", cases=list(listed), problems=session.problems)
-    if session.writer is None:
+    session.send(event="collected", cases=encode(list(listed)), problems=session.problems)
+    if session.channel is None:
         return
     request = session.receive()
     if request is None:
@@ -85,7 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     session.backend, session.index = request["backend"], request["index"]
     session.timeout_s = request["timeout_s"]
     try:
-        machine = machine_of(session.device())
+        machine = encode(machine_of(session.device()))
         json.dumps(machine)
     except BaseException as error:  # noqa: BLE001 - whatever keeps it from opening is the answer
         session.send(event="fatal", kind=type(error).__name__, reason=str(error))
@@ -113,7 +108,7 @@ def _of_device(item: pytest.Item) -> bool:
     return "gpu" in given and "ranks" not in given
 
 
-def _listed(session: Session, items: list[pytest.Item]) -> Iterator[dict[str, Any]]:
+def _listed(session: Session, items: list[pytest.Item]) -> Iterator[Listed]:
     """Describe every case; a function without one, or an id that is there twice, is a problem."""
     taken: dict[str, str] = {}
     for item in items:
@@ -132,20 +127,20 @@ def _listed(session: Session, items: list[pytest.Item]) -> Iterator[dict[str, An
             continue
         taken[full] = where
         session.ids[item.nodeid] = full
-        yield {
-            "id": full,
-            "area": case.area,
-            "spec": case.spec,
-            "traps": list(case.traps),
-            "capability": [str(each) for each in case.capability],
-            "outcome": case.outcome,
-            "covers": list(case.covers),
-            "smoke": case.smoke,
-            "timeout_s": case.timeout_s,
-            "does_not_show": case.does_not_show,
-            "function": where,
-            "of_device": _of_device(item),
-        }
+        yield Listed(
+            id=full,
+            area=case.area,
+            spec=case.spec,
+            traps=tuple(case.traps),
+            capability=tuple(map(str, case.capability)),
+            outcome=case.outcome,
+            covers=tuple(case.covers),
+            smoke=case.smoke,
+            timeout_s=case.timeout_s,
+            does_not_show=case.does_not_show,
+            function=where,
+            of_device=_of_device(item),
+        )
 
 
 @pytest.hookimpl(wrapper=True)

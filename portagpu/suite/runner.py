@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.codec import decode
 from portagpu.contents import check_installation, missing_cases
 from portagpu.contract import Capability
 from portagpu.errors import BackendNotFound, PortagpuError
@@ -171,7 +172,7 @@ class _Run:
                 machine = self._open(child, first)
                 if not self.pending:
                     break
-                child.ask({"ids": [case.id for case in self.pending]})
+                child.send({"ids": [case.id for case in self.pending]})
                 self._drain(child, machine)
             if not first and len(self.pending) == before:
                 raise SuiteError("the suite makes no progress: its process ends before any case")
@@ -206,9 +207,9 @@ class _Run:
             self.pending = self.chosen = self._selected(collected)
             self.total = len(self.pending)
         request = {"backend": self.backend, "index": self.index}
-        child.ask({**request, "timeout_s": self.request.timeout_s})
+        child.send({**request, "timeout_s": self.request.timeout_s})
         event = _expect(child, "machine")
-        machine = Machine.from_json(event["machine"])
+        machine = decode(Machine, event["machine"], "machine")
         if first:
             if machine.device in self.known:
                 raise SuiteError(f"it opens as {machine.device}, which was judged already")
@@ -253,7 +254,7 @@ class _Run:
         while True:
             limit_s = STARTUP_LIMIT_S if running is None else self._limit(running, machine)
             try:
-                event = child.event(limit_s)
+                event = child.receive(limit_s)
             except TimeoutError:
                 if running is None:
                     raise SuiteError("the suite hangs between two cases") from None
@@ -288,7 +289,7 @@ class _Run:
                 return
 
     def _child_ended(self, child: Child, running: Listed | None, machine: Machine) -> None:
-        how = child.end()
+        how = child.how_it_ended()
         if running is None:
             raise SuiteError(f"the suite's process {how} between two cases{_said(child)}")
         self._settle(running, _lost("error", f"the process {how}", 0.0), machine)
@@ -346,7 +347,7 @@ def _folder(folder: Path | None) -> Path:
 
 def _collect(child: Child) -> _Collected:
     event = _expect(child, "collected")
-    cases = [Listed.from_json(each) for each in event["cases"]]
+    cases = [decode(Listed, each, "case") for each in event["cases"]]
     problems = [broken_file(each["name"], each["reason"]) for each in event["problems"]]
     return _Collected(cases, problems)
 
@@ -354,14 +355,14 @@ def _collect(child: Child) -> _Collected:
 def _expect(child: Child, kind: str) -> dict[str, Any]:
     """The next event, which has to be of that kind."""
     try:
-        event = child.event(STARTUP_LIMIT_S)
+        event = child.receive(STARTUP_LIMIT_S)
     except TimeoutError:
         what = "the device was not opened" if kind == "machine" else "the suite did not start"
         where = child.where()
         stood = f" and stood{where}" if where else ""
         raise SuiteError(f"{what} within {STARTUP_LIMIT_S:g} s{stood}") from None
     if event is None:
-        raise SuiteError(f"the suite cannot run: its process {child.end()}{_said(child)}")
+        raise SuiteError(f"the suite cannot run: its process {child.how_it_ended()}{_said(child)}")
     if event["event"] == "fatal":
         raise BackendNotFound(f"the device cannot be opened: {event['kind']}: {event['reason']}")
     if event["event"] != kind:
@@ -371,5 +372,5 @@ def _expect(child: Child, kind: str) -> dict[str, Any]:
 
 def _said(child: Child) -> str:
     """What a child that has ended complained of, behind a colon; empty where it said nothing."""
-    said = child.complaint()
+    said = child.last_words()
     return f": {said}" if said else ""

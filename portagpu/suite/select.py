@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -11,6 +10,7 @@ from portagpu.errors import PortagpuError, ResultError
 from portagpu.results.run import read_json
 from portagpu.suite.cases import AREAS, SUITE
 from portagpu.suite.ids import base_id, matches
+from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,6 +127,5 @@ def _unknown(pattern: str, cases: Sequence[Listed]) -> str:
     areas = [area for area in AREAS if any(each.area == area for each in cases)]
     names = [*areas, *dict.fromkeys(base_id(each.id) for each in cases)]
     full = [each.id for each in cases] if "[" in pattern else []
-    close = difflib.get_close_matches(pattern, names + full, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}?" if close else f"areas are {', '.join(areas)}"
+    hint = did_you_mean(pattern, names + full, f"areas are {', '.join(areas)}")
     return f"no case is called {pattern!r}: {hint}"

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from portagpu.errors import Unsupported
 from portagpu.suite.cases import NotClaimed, NotHere, RankFailed, WrongError
-from portagpu.suite.machine import Judged
+from portagpu.suite.machine import Judged, Machine
 
 if TYPE_CHECKING:
     from portagpu.contract import Backend
+    from portagpu.subprocesses import Channel
     from portagpu.world import Ranks
 
 
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 class Session:
     """The state of one run: the channel, the device, and the case at hand."""
 
-    reader: Any = None
-    writer: int | None = None
+    channel: Channel | None = None
     backend: str | None = None
     index: int = 0
     gpu: Backend | None = None
@@ -37,16 +36,12 @@ class Session:
     problems: list[dict[str, str]] = field(default_factory=list)
 
     def send(self, **message: Any) -> None:
-        if self.writer is None:
-            return
-        data = json.dumps(message).encode() + b"\n"
-        while data:
-            data = data[os.write(self.writer, data) :]
+        if self.channel is not None:
+            self.channel.send(message)
 
     def receive(self) -> dict[str, Any] | None:
         """The next request, or None when there will be none."""
-        line = self.reader.readline() if self.reader is not None else ""
-        return json.loads(line) if line else None
+        return None if self.channel is None else self.channel.receive()
 
     def device(self) -> Backend:
         if self.gpu is None:
@@ -74,8 +69,8 @@ SESSION: Final = pytest.StashKey[Session]()
 """Where pytest's config keeps the session."""
 
 
-def machine_of(gpu: Backend) -> dict[str, Any]:
-    """The device as :class:`portagpu.suite.machine.Machine` reads it.
+def machine_of(gpu: Backend) -> Machine:
+    """The device as the parent judges it.
 
     Raises TypeError for a name or a version that is no text.
     """
@@ -83,19 +78,19 @@ def machine_of(gpu: Backend) -> dict[str, Any]:
     for name, value in texts.items():
         if not isinstance(value, str | None):
             raise TypeError(f"its {name} is {value!r} instead of text or None")
-    return {
-        "backend": gpu.name,
-        "device": str(gpu.device),
-        "count": 1 if gpu.plugin.shared else gpu.device_count(),
-        "product": gpu.product,
-        "vendor": gpu.vendor,
-        "arch": str(gpu.arch),
-        "capabilities": sorted(str(each) for each in gpu.capabilities),
-        "target": None if gpu.target is None else Judged.of(gpu.target).to_json(),
-        "start_s": float(gpu.plugin.start_s),
-        "overrides": [asdict(each) for each in gpu.plugin.overrides],
-        "versions": {**gpu.versions, "comm": gpu.comm.version},
-    }
+    return Machine(
+        backend=gpu.name,
+        device=str(gpu.device),
+        count=1 if gpu.plugin.shared else gpu.device_count(),
+        product=gpu.product,
+        vendor=gpu.vendor,
+        arch=str(gpu.arch),
+        capabilities=frozenset(map(str, gpu.capabilities)),
+        target=None if gpu.target is None else Judged.of(gpu.target),
+        start_s=float(gpu.plugin.start_s),
+        overrides=tuple(gpu.plugin.overrides),
+        versions={**gpu.versions, "comm": gpu.comm.version},
+    )
 
 
 def what_happened(when: str | None, error: BaseException) -> tuple[str, str]:

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from portagpu.errors import TargetError
-from portagpu.results.schema import printable
 from portagpu.target import parse_target
+from portagpu.text import printable
 
 
 def main(arguments: list[str]) -> int:

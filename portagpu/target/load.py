@@ -13,7 +13,8 @@ from portagpu.errors import PortagpuError, TargetError, TargetNotFound
 from portagpu.paths import matrix_dir
 from portagpu.target.folder import Folder, read_folder
 from portagpu.target.read import read_target
-from portagpu.target.table import closest, normalise, one_line, read_text, shown
+from portagpu.target.table import normalise, one_line, read_text, shown
+from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -125,8 +126,7 @@ def load_target(target_id: str) -> Target:
     targets = load_targets()
     if target_id in targets:
         return targets[target_id]
-    near = closest(target_id, targets)
-    offer = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(targets)}"
+    offer = did_you_mean(target_id, targets, f"there is {', '.join(targets)}", 3)
     raise TargetNotFound(f"there is no target {target_id!r}; {offer}")
 
 
@@ -139,12 +139,10 @@ def load_architecture(name: str) -> Target:
     family, known = _architecture(base_name(name))
     if family is not None:
         return _family_target(family)
-    offer = _of_product(name)
-    if not offer:
-        near = closest(name, known)
-        offer = f"did you mean {' or '.join(near)}? " if near else ""
+    all_of_them = f"known are {', '.join(known)}"
+    offer = _of_product(name) or did_you_mean(name, known, "", 3)
     raise TargetNotFound(
-        f"there is no architecture {shown(name)}; {offer}known are {', '.join(known)}"
+        f"there is no architecture {shown(name)}; {f'{offer} {all_of_them}'.strip()}"
     )
 
 
@@ -152,7 +150,7 @@ def _of_product(name: str) -> str:
     """The architectures of the targets whose id has ``name`` in it, as a hint; else nothing."""
     word = "".join(sign for sign in name.lower() if sign.isalnum())
     archs = sorted({each.arch.name for each in load_targets().values() if word in each.id})
-    return f"the architecture of {shown(name)} is {' or '.join(archs)}; " if word and archs else ""
+    return f"the architecture of {shown(name)} is {' or '.join(archs)};" if word and archs else ""
 
 
 def architecture_names() -> tuple[str, ...]:

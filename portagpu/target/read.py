@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import difflib
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +18,7 @@ from portagpu.target.model import (
     Target,
 )
 from portagpu.target.table import Table, load_toml, normalise, shown, unknown
+from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,8 +115,8 @@ def _claims(top: Table) -> tuple[str, ...]:
         if not _CLAIM.fullmatch(claim):
             top.fail("claims", "capability-id", f"{claim!r} is not a capability id (peak-memory)")
         if claim not in _CAPABILITIES:
-            close = difflib.get_close_matches(claim, _CAPABILITIES, n=1, cutoff=0.0)[0]
-            top.fail("claims", "capability-id", f"there is no {claim!r}; did you mean {close!r}?")
+            offer = did_you_mean(claim, _CAPABILITIES, f"there is {', '.join(_CAPABILITIES)}")
+            top.fail("claims", "capability-id", f"there is no {claim!r}; {offer}")
     return claims
 
 

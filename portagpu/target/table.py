@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Never, TypeVar
 
 from portagpu.errors import TargetError
 from portagpu.files import read_bounded
+from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,17 +26,6 @@ def normalise(name: str) -> str:
     """A product name without case and punctuation: "Instinct(TM) MI300X" -> "instinct mi300x"."""
     bare = re.sub(r"\((tm|r|c)\)|[™®©]", " ", name.lower())
     return " ".join(re.findall(r"[a-z0-9]+", bare))
-
-
-def closest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """The known words that ``word`` was most likely meant to be, best first."""
-    import difflib
-
-    known, word = sorted(known), word.lower()
-    longer = [each for each in known if word and word in each]
-    near = difflib.get_close_matches(word, known, n=count, cutoff=0.5)
-    shorter = [each for each in known if each in word]
-    return list(dict.fromkeys([*longer, *near, *shorter]))[:count]
 
 
 class Table:
@@ -145,11 +135,8 @@ def shown(value: object) -> str:
 
 def unknown(word: str, known: Iterable[str]) -> str:
     known = tuple(known)
-    near = closest(word, known)
-    if near:
-        return f"{word!r} is not known; did you mean {' or '.join(near)}?"
-    shown = ", ".join(known[:12])
-    return f"{word!r} is not known; there is {shown}{', ...' if len(known) > 12 else ''}"
+    there = f"there is {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}"
+    return f"{word!r} is not known; {did_you_mean(word, known, there, 3)}"
 
 
 def load_toml(file: str, text: str) -> dict[str, Any]:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import selectors
-import signal
-import subprocess
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.children import python_environment, python_module
+from portagpu.codec import decode
 from portagpu.distributions import install
 from portagpu.errors import MissingDependency, PortagpuError
-from portagpu.processes import end_session
+from portagpu.subprocesses import Subprocess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -115,8 +109,7 @@ class Ranks:
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
-    _process: subprocess.Popen[bytes] | None = None
-    _buffer: bytearray = field(default_factory=bytearray)
+    _child: Subprocess | None = None
     _asked: bool = False
 
     def __enter__(self) -> Self:
@@ -132,8 +125,8 @@ class Ranks:
 
     def start(self) -> None:
         """Start the helper process without waiting for it to have imported torch."""
-        if self._process is not None:
-            if self._process.poll() is None:
+        if self._child is not None:
+            if self._child.running:
                 return
             self.close()
         from portagpu.torchbuild import torch_build
@@ -142,15 +135,9 @@ class Ranks:
             raise MissingDependency(
                 f"ranks need torch: {install('torch')}, or your vendor's torch wheel"
             )
-        self._buffer.clear()
         self._asked = False
-        self._process = subprocess.Popen(
-            python_module("portagpu.world.server"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=python_environment(self.environment),
-            start_new_session=True,
+        self._child = Subprocess(
+            "portagpu.world.server", environment=self.environment, folder=None, prints=False
         )
 
     def run(
@@ -200,9 +187,7 @@ class Ranks:
         except BaseException:
             self.close()
             raise
-        outcomes = tuple(
-            RankOutcome(**{**entry, "state": State(entry["state"])}) for entry in reply["ranks"]
-        )
+        outcomes = tuple(decode(RankOutcome, each, "rank") for each in reply["ranks"])
         return WorldOutcome(
             function, outcomes, time.monotonic() - started, culprit=reply["culprit"]
         )
@@ -213,18 +198,21 @@ class Ranks:
         timeout_s: float,
         on_step: Callable[[int, str, dict[str, Any]], None] | None,
     ) -> dict[str, Any]:
-        """Send the request and read lines until the reply, or fail when the server is gone."""
-        process = self._process
-        if process is None or process.stdin is None:
+        """Send the request and receive until the reply, or fail when the server is gone."""
+        child = self._child
+        if child is None:
             raise PortagpuError("the rank server is not running")
         self._asked = True
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
+        child.send(request)
         deadline = time.monotonic() + STARTUP_LIMIT_S + timeout_s + _MARGIN_S
         while True:
-            line = self._line(deadline)
-            message: dict[str, Any] = json.loads(line)
+            try:
+                message = child.receive(max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                problem = "the rank server stopped answering and was ended"
+                raise PortagpuError(problem) from None
+            if message is None:
+                raise PortagpuError(f"the rank server {child.how_it_ended()}")
             if "fatal" in message:
                 raise PortagpuError(f"the rank server cannot run: {message['fatal']}")
             if "ranks" in message:
@@ -235,47 +223,10 @@ class Ranks:
             if on_step is not None:
                 on_step(message["rank"], message["step"], message["data"])
 
-    def _line(self, deadline: float) -> bytes:
-        process = self._process
-        if process is None or process.stdout is None:
-            raise PortagpuError("the rank server is not running")
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            end = self._buffer.find(b"\n")
-            while end < 0:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise PortagpuError("the rank server stopped answering and was ended")
-                chunk = os.read(process.stdout.fileno(), 1 << 20)
-                if not chunk:
-                    code = process.wait()
-                    raise PortagpuError(f"the rank server ended with status {code}")
-                at = chunk.find(b"\n")
-                end = len(self._buffer) + at if at >= 0 else -1
-                self._buffer += chunk
-        line = bytes(self._buffer[:end])
-        del self._buffer[: end + 1]
-        return line
-
     def close(self) -> None:
         """End the helper process and every rank that is still there."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.stdin is not None:
-            with contextlib.suppress(OSError):
-                process.stdin.close()
-        with contextlib.suppress(ProcessLookupError):
-            # one that is stopped would not see that
-            process.send_signal(signal.SIGCONT)
-        try:
-            # end of input tells the server to end its ranks and itself; one that was never asked
-            # for anything has no ranks and may still be importing torch
-            process.wait(timeout=5.0 if self._asked else 0.0)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        if process.returncode:
-            end_session(process.pid)
-        if process.stdout is not None:
-            process.stdout.close()
+        child, self._child = self._child, None
+        if child is not None:
+            # the end of the channel tells the server to end its ranks and itself; one that was
+            # never asked for anything has no ranks and may still be importing torch
+            child.close(5.0 if self._asked else 0.0)

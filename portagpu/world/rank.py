@@ -6,7 +6,6 @@ import contextlib
 import faulthandler
 import importlib
 import importlib.util
-import json
 import os
 import signal
 import sys
@@ -16,12 +15,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.processes import die_with_parent
+from portagpu.subprocesses.end import die_with_parent
+from portagpu.text import error_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from portagpu.contract import Backend
+    from portagpu.subprocesses import Channel
 
 C10D: Final = "distributed_c10d"
 """The file of torch's collectives: a rank that stands or fails in it may be waiting for another."""
@@ -30,25 +31,25 @@ C10D: Final = "distributed_c10d"
 class Rank:
     """What a rank's function gets: which rank it is, its device, and a way to report."""
 
-    def __init__(self, rank: int, world: int, gpu: Backend, pipe: int) -> None:
+    def __init__(self, rank: int, world: int, gpu: Backend, channel: Channel) -> None:
         self.rank = rank
         self.world = world
         self.gpu = gpu
         self.broke_group = False
         """Set by a function that breaks a group on purpose, which then cannot be left in order."""
-        self._pipe = pipe
+        self._channel = channel
 
     def step(self, name: str, **data: Any) -> None:
         """Announce that a step begins; a rank that stays behind its peers is the culprit."""
-        send(self._pipe, {"step": name, "data": data})
+        self._channel.send({"step": name, "data": data})
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Where a rank writes: its pipe to the server, and its files in the world's folder."""
+    """Where a rank writes: its channel to the server, and its files in the world's folder."""
 
     rank: int
-    pipe: int
+    channel: Channel
     folder: Path
 
     @property
@@ -60,13 +61,6 @@ class Post:
     def output_file(self) -> Path:
         """What the rank prints."""
         return self.folder / f"output-{self.rank}"
-
-
-def send(pipe: int, message: dict[str, Any]) -> None:
-    """Write one JSON line; raises BrokenPipeError when nobody reads any more."""
-    data = json.dumps(message).encode() + b"\n"
-    while data:
-        data = data[os.write(pipe, data) :]
 
 
 def load_function(spec: str) -> Callable[..., Any]:
@@ -95,7 +89,7 @@ def _attribute(module: Any, name: str) -> Callable[..., Any]:
     return function
 
 
-def live(request: dict[str, Any], post: Post, server: int, reply: int) -> None:
+def live(request: dict[str, Any], post: Post, server: int, control: Channel) -> None:
     """Run the request's function as one rank, tell the server, and end the process."""
     code = 1
     try:
@@ -106,19 +100,19 @@ def live(request: dict[str, Any], post: Post, server: int, reply: int) -> None:
             os._exit(code)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
-        _redirect(post, reply)
+        _redirect(post, control)
         trace = post.trace_file.open("w")
         faulthandler.register(signal.SIGUSR1, file=trace, all_threads=False)
         faulthandler.enable(file=trace, all_threads=False)
         _work(request, post)
-        send(post.pipe, {"done": True})
+        post.channel.send({"done": True})
         code = 0
     except BaseException as error:  # noqa: BLE001 - whatever a rank raises is its outcome
         with contextlib.suppress(Exception):
-            reason = f"raised {type(error).__name__}{_text_of(error)}"[:2000]
+            reason = f"raised {error_line(error)}"[:2000]
             frames = traceback.extract_tb(error.__traceback__)
             waiting = any(C10D in frame.filename for frame in frames)
-            send(post.pipe, {"raised": reason, "in_collective": waiting})
+            post.channel.send({"raised": reason, "in_collective": waiting})
         with contextlib.suppress(Exception):
             traceback.print_exc()
     finally:
@@ -128,12 +122,9 @@ def live(request: dict[str, Any], post: Post, server: int, reply: int) -> None:
         os._exit(code)
 
 
-def _redirect(post: Post, reply: int) -> None:
-    """Put what the rank prints into its file; keep it away from the server's own pipes."""
-    os.close(reply)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+def _redirect(post: Post, control: Channel) -> None:
+    """Put what the rank prints into its file; keep it away from the server's own channel."""
+    control.close()
     output = os.open(post.output_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -141,14 +132,6 @@ def _redirect(post: Post, reply: int) -> None:
     # a rank that is killed has no chance to flush
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - an exception whose own text cannot be made
-        text = ""
-    return f": {text}" if text else ""
 
 
 def _work(request: dict[str, Any], post: Post) -> None:
@@ -179,12 +162,12 @@ def _work(request: dict[str, Any], post: Post) -> None:
             timeout=timedelta(seconds=float(request["timeout_s"]) + request["start_s"]),
             device_id=gpu.comm.device_id,
         )
-    send(post.pipe, {"ready": True})
+    post.channel.send({"ready": True})
     function = load_function(request["function"])
-    me = Rank(post.rank, world, gpu, post.pipe)
+    me = Rank(post.rank, world, gpu, post.channel)
     value = function(me, **request["arguments"])
     try:
-        send(post.pipe, {"value": value})
+        post.channel.send({"value": value})
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(
             f"{request['function']} returned what JSON cannot hold ({error}): return numbers, "

@@ -1,7 +1,7 @@
 """The helper process of :mod:`portagpu.world`: imports torch, runs nothing, forks ranks.
 
-It reads one JSON request a line on standard input, forks the ranks, and writes their steps and
-outcomes as JSON lines on what was standard output. End of input ends every rank and the server.
+It receives requests from the client, forks the ranks, and sends their steps and outcomes. The end
+of the channel ends every rank and the server.
 """
 
 from __future__ import annotations
@@ -9,20 +9,19 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib
-import json
 import os
-import re
-import select
 import selectors
 import signal
 import sys
 import termios
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.processes import (
+from portagpu.registry import plugin, resolve
+from portagpu.scratch import Scratch
+from portagpu.subprocesses.channel import Channel, frames, parent_channel, place
+from portagpu.subprocesses.end import (
     adopt_orphans,
     end_strays,
     has_ended,
@@ -30,9 +29,11 @@ from portagpu.processes import (
     signal_name,
     wake_at_parents_end,
 )
-from portagpu.registry import plugin, resolve
-from portagpu.scratch import Scratch
-from portagpu.world.rank import C10D, Post, live, send
+from portagpu.text import error_line
+from portagpu.world.rank import C10D, Post, live
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _GRACE_S: Final = 2.0
 """After the first failure the other ranks get this long to report their own."""
@@ -47,9 +48,8 @@ _OUTPUT_BYTES: Final = 4000
 class _Child:
     post: Post
     pid: int
-    pipe: int
-    """The server's end of the rank's pipe."""
-    buffer: bytes = b""
+    channel: Channel
+    """The server's end, which only reads."""
     steps: list[str] = field(default_factory=list)
     state: str = ""
     value: Any = None
@@ -60,8 +60,6 @@ class _Child:
     """Whether it has opened its device and joined the group."""
     returned: bool = False
     """Whether its function returned; the rank then waits for the others and leaves the group."""
-    open: bool = True
-    """Whether the server still reads its pipe."""
     ended: bool = False
     """Whether the process is gone and was reaped."""
 
@@ -69,14 +67,18 @@ class _Child:
     def rank(self) -> int:
         return self.post.rank
 
+    @property
+    def open(self) -> bool:
+        """Whether the server still reads its channel."""
+        return self.channel.reader >= 0
+
 
 class _World:
     """One request's ranks, from fork to burial."""
 
-    def __init__(self, request: dict[str, Any], control: int, reply: int) -> None:
+    def __init__(self, request: dict[str, Any], control: Channel) -> None:
         self.request = request
         self.control = control
-        self.reply = reply
         self.scratch = Scratch("ranks")
         self.children: list[_Child] = []
         self.failures: list[_Child] = []
@@ -98,15 +100,15 @@ class _World:
         server = os.getpid()
         pipes = [os.pipe() for _ in range(self.request["world"])]
         for rank, (reader, writer) in enumerate(pipes):
-            post = Post(rank, writer, self.scratch.path)
-            child = _Child(post, os.fork(), reader)
+            post = Post(rank, Channel(-1, writer), self.scratch.path)
+            child = _Child(post, os.fork(), Channel(reader, -1))
             if child.pid == 0:
                 for other, (other_reader, other_writer) in enumerate(pipes):
                     with contextlib.suppress(OSError):
                         os.close(other_reader)
                         if other != rank:
                             os.close(other_writer)
-                live(self.request, post, server, self.reply)
+                live(self.request, post, server, self.control)
             os.set_blocking(reader, False)
             self.children.append(child)
         for _, writer in pipes:
@@ -118,9 +120,9 @@ class _World:
         deadline = time.monotonic() + self.request["start_s"] + limit_s
         starting = True
         with selectors.DefaultSelector() as selector:
-            selector.register(self.control, selectors.EVENT_READ, None)
+            selector.register(self.control.reader, selectors.EVENT_READ, None)
             for child in self.children:
-                selector.register(child.pipe, selectors.EVENT_READ, child)
+                selector.register(child.channel.reader, selectors.EVENT_READ, child)
             while any(not (child.ended or child.rank in self.lost) for child in self.children):
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -129,10 +131,10 @@ class _World:
                 for key, _ in selector.select(min(left, _TICK_S / 20 if closing else _TICK_S)):
                     child = key.data
                     if child is None:
-                        if _at_end(self.control):
+                        if _at_end(self.control.reader):
                             self.abandoned = True
                             return
-                        selector.unregister(self.control)
+                        selector.unregister(self.control.reader)
                     else:
                         self._read(child, selector)
                 self._collect(selector)
@@ -147,27 +149,27 @@ class _World:
                     if all(child.ended or child.returned for child in self.children):
                         return
 
-    def _read(self, child: _Child, selector: selectors.BaseSelector) -> None:
-        """Take what the pipe holds now; close it at its end."""
+    def _read(self, child: _Child, selector: selectors.BaseSelector) -> bool:
+        """Take what the channel holds now; False where it holds nothing, and closed at its end."""
         try:
-            chunk = os.read(child.pipe, 1 << 20)
+            more = child.channel.fill()
         except BlockingIOError:
-            return
-        if not chunk:
-            selector.unregister(child.pipe)
-            self._close(child)
-            return
-        child.buffer += chunk
-        if b"\n" not in chunk:
-            return
-        *lines, child.buffer = child.buffer.split(b"\n")
-        for line in lines:
-            self._take(child, json.loads(line))
+            return False
+        while (message := child.channel.taken()) is not None:
+            self._take(child, message)
+        if not more:
+            self._leave(child, selector)
+        return more
+
+    @staticmethod
+    def _leave(child: _Child, selector: selectors.BaseSelector) -> None:
+        selector.unregister(child.channel.reader)
+        child.channel.close()
 
     def _take(self, child: _Child, message: dict[str, Any]) -> None:
         if "step" in message:
             child.steps.append(message["step"])
-            send(self.reply, {"rank": child.rank, **message})
+            self.control.send({"rank": child.rank, **message})
         elif "raised" in message:
             child.state, child.error = "raised", message["raised"]
             child.in_collective = message["in_collective"]
@@ -185,23 +187,15 @@ class _World:
         else:
             self.failures.append(child)
 
-    @staticmethod
-    def _close(child: _Child) -> None:
-        if child.open:
-            os.close(child.pipe)
-            child.open = False
-
     def _collect(self, selector: selectors.BaseSelector) -> None:
         """Reap the ranks that ended, also one whose own children still hold its pipe open."""
         for child in self.children:
             if child.ended or not has_ended(child.pid):
                 continue
-            while child.open:
-                before = len(child.buffer), child.state, len(child.steps)
-                self._read(child, selector)
-                if child.open and before == (len(child.buffer), child.state, len(child.steps)):
-                    selector.unregister(child.pipe)
-                    self._close(child)
+            while child.open and self._read(child, selector):
+                pass
+            if child.open:
+                self._leave(child, selector)
             self._reap(child)
 
     def _reap(self, child: _Child) -> None:
@@ -282,7 +276,7 @@ class _World:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(child.pid, 0)
                 child.ended = True
-            self._close(child)
+            child.channel.close()
         end_strays()
 
 
@@ -302,12 +296,11 @@ def _where(trace_file: Path) -> tuple[str, bool]:
         text = trace_file.read_text(errors="replace")
     except OSError:
         return "", False
-    frames = re.findall(r'File "([^"]*)", line (\d+) in (\S+)', text)
-    if not frames:
+    stack = frames(text)
+    if not stack:
         return "", False
-    collective = [frame for frame in frames if C10D in frame[0]]
-    path, line, name = collective[-1] if collective else frames[0]
-    return f"{name} ({Path(path).name}:{line})", "/torch/distributed/" in frames[0][0]
+    collective = [frame for frame in stack if C10D in frame[0]]
+    return place(collective[-1] if collective else stack[0]), "/torch/distributed/" in stack[0][0]
 
 
 def _outcome(child: _Child) -> dict[str, Any]:
@@ -326,35 +319,29 @@ def _outcome(child: _Child) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Serve requests until the end of input."""
+    """Serve requests until the client ends."""
     client = os.getppid()
+    control = parent_channel()
     # stopped, it and its ranks would outlive the client; killed, it could not end what they started
     wake_at_parents_end()
-    reply = os.dup(1)
-    os.dup2(2, 1)
-    os.set_inheritable(reply, False)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:
         importlib.import_module("torch.distributed")
     except Exception as error:  # noqa: BLE001 - a torch that does not import is the answer
-        send(reply, {"fatal": f"torch does not import: {type(error).__name__}: {error}"})
+        control.send({"fatal": f"torch does not import: {error_line(error)}"})
         return 1
     # what a rank's own children leave behind becomes this process's, which ends it
     adopt_orphans()
-    buffer = b""
     while True:
-        # a process that the client forked may hold this pipe open for longer than it lives
-        while not select.select([0], [], [], _IDLE_S)[0]:
+        try:
+            request = control.receive(_IDLE_S)
+        except TimeoutError:
+            # a process that the client forked may hold the channel open for longer than it lives
             if os.getppid() != client:
                 return 0
-        chunk = os.read(0, 65536)
-        if not chunk:
+            continue
+        if request is None or not _serve(request, control):
             return 0
-        buffer += chunk
-        *lines, buffer = buffer.split(b"\n")
-        for line in lines:
-            if not _serve(json.loads(line), reply):
-                return 0
 
 
 def _prepare(name: str | None) -> float:
@@ -370,20 +357,20 @@ def _prepare(name: str | None) -> float:
     return start_s
 
 
-def _serve(request: dict[str, Any], reply: int) -> bool:
+def _serve(request: dict[str, Any], control: Channel) -> bool:
     """Run one world and answer; False when there is nobody left to answer."""
     request["start_s"] = _prepare(request["backend"])
     try:
-        send(reply, {"start_s": request["start_s"]})
-        world = _World(request, 0, reply)
+        control.send({"start_s": request["start_s"]})
+        world = _World(request, control)
         outcome = world.run()
         if not world.abandoned:
-            send(reply, outcome)
+            control.send(outcome)
     except BrokenPipeError:
         return False
     except OSError as error:
         # no more processes, files or space: the world is gone, the next may work
-        send(reply, {"fatal": f"{error.strerror or error}"})
+        control.send({"fatal": f"{error.strerror or error}"})
         return True
     return not world.abandoned
 

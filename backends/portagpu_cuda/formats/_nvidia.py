@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from portagpu.formats import failed, integer, number, one_line, pci_address, stated
+from portagpu.formats import failed, integer, number, pci_address, stated
 from portagpu.readings.model import Memory, Part, Pcie, Reading, State
 from portagpu.target import arch_of_generation
+from portagpu.text import excerpt
 from portagpu_cuda.formats._nvidia_names import (
     BLOCKS,
     EXTRA,
@@ -163,7 +164,7 @@ def lost(line: str) -> tuple[Reading, str] | None:
     where = re.search(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]", match.group(1))
     # "GPU3: 0000:5F:00.0: ..." and, of other drivers, "GPU0000:25:00.0: ..." without an index
     index = re.match(r"(\d{1,3})(?::|$)", match.group(1))
-    why = one_line(match.group(1).rsplit(": ", 1)[-1]) or "no reason stated"
+    why = excerpt(match.group(1).rsplit(": ", 1)[-1]) or "no reason stated"
     found = Reading(
         source="nvidia-smi",
         vendor=VENDOR,

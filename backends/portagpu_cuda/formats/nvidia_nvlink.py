@@ -10,8 +10,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from portagpu.formats import Shape, bounded, one_line, pci_address, stated
+from portagpu.formats import Shape, bounded, pci_address, stated
 from portagpu.readings.model import End, Findings, FormatError, Link, Node, Reading
+from portagpu.text import excerpt
 from portagpu_cuda.formats._nvidia import VENDOR, uuid_of
 
 KIND: Final = "nvidia-smi nvlink"
@@ -81,7 +82,7 @@ def parse(text: str) -> Findings:
             current = current or gpus.setdefault(None, _Gpu(None))
             _note(current.links.setdefault(int(link.group(1)), _Lane()), link.group(3))
         elif _ANSWER.fullmatch(line) is not None and current is not None:
-            current.answer = one_line(line)
+            current.answer = excerpt(line)
     if not any(gpu.links or gpu.answer for gpu in gpus.values()):
         raise FormatError(f"{KIND}: no line of a link is in the text")
     last = list(gpus.values())[-1]

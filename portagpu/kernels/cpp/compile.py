@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.asking import ask
+from portagpu.codec import decode, encode
 from portagpu.errors import MissingDependency, Unsupported
 from portagpu.kernels.cpp.sources import read_source, with_header
 from portagpu.machine_code.compiled import CompiledKernel, CompileError, CompilerEnded
+from portagpu.subprocesses import call
 from portagpu.target import load_architecture
 
 if TYPE_CHECKING:
@@ -45,12 +44,13 @@ def compile_source(source: str, arch: str) -> tuple[CompiledKernel, ...]:
     if found is None:
         raise Unsupported(f"{arch} runs no CUDA or HIP C++: there is no compiler to ask")
     backend, _ = found
-    given, problem = ask(__name__, "answer", (backend, with_header(source), arch), limit_s=LIMIT_S)
+    given, problem = call(__name__, "answer", (backend, with_header(source), arch), limit_s=LIMIT_S)
     if given is None:
         raise CompilerEnded(f"there is no code for {arch}: {problem}")
     if "error" in given:
         raise _ERRORS[given["error"]](given["message"])
-    return tuple(sorted(map(_from_json, given["kernels"]), key=lambda kernel: kernel.name))
+    kernels = [decode(CompiledKernel, each, "kernel") for each in given["kernels"]]
+    return tuple(sorted(kernels, key=lambda kernel: kernel.name))
 
 
 def answer(backend: str, source: str, arch: str) -> dict[str, Any]:
@@ -63,13 +63,4 @@ def answer(backend: str, source: str, arch: str) -> dict[str, Any]:
         kernels = toolchain.compile_cpp(source, arch)
     except tuple(_ERRORS.values()) as error:
         return {"error": type(error).__name__, "message": str(error)}
-    return {"kernels": [_to_json(kernel) for kernel in kernels]}
-
-
-def _to_json(kernel: CompiledKernel) -> dict[str, Any]:
-    stated = {each.name: getattr(kernel, each.name) for each in fields(kernel)}
-    return {**stated, "code": base64.b64encode(kernel.code).decode()}
-
-
-def _from_json(stated: dict[str, Any]) -> CompiledKernel:
-    return CompiledKernel(**{**stated, "code": base64.b64decode(stated["code"])})
+    return {"kernels": encode(kernels)}

@@ -43,6 +43,12 @@ def has_ended(pid: int) -> bool:
         return True
 
 
+def signal_process(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may be gone, or another user's."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
 def kill_group(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
@@ -65,8 +71,7 @@ def end_strays(limit_s: float = 2.0) -> None:
             return
         if pid == 0:
             for stray in children_of(os.getpid()):
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(stray, signal.SIGKILL)
+                signal_process(stray, signal.SIGKILL)
             time.sleep(0.01)
 
 
@@ -74,8 +79,7 @@ def end_session(session: int) -> None:
     """End what is left of the session of a server that was killed and could not end it itself."""
     for pid, _, its_session in _processes():
         if its_session == session:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+            signal_process(pid, signal.SIGKILL)
 
 
 def children_of(process: int) -> list[int]:

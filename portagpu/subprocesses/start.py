@@ -10,14 +10,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import PortagpuError
+from portagpu.subprocesses.end import kill_group
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 NEUTRAL: Final = "/"
 """Where a child works that needs no working folder."""
@@ -47,7 +49,7 @@ def import_path() -> list[str]:
     That folder stays where this package was imported from it.
     """
     here = os.path.realpath(working_folder())
-    at_home = here == os.path.realpath(Path(__file__).parents[1])
+    at_home = here == os.path.realpath(Path(__file__).parents[2])
     found = []
     for entry in sys.path:
         place = os.path.join(here, entry)  # noqa: PTH118 - an entry may be empty
@@ -94,6 +96,41 @@ def program_environment(extra: Mapping[str, str] | None = None) -> dict[str, str
     """
     kept = {name: value for name, value in _environment().items() if name != "PYTHONSAFEPATH"}
     return {**kept, **(extra or {})}
+
+
+def run_program(
+    *command: str,
+    limit_s: float | None = None,
+    environment: Mapping[str, str] | None = None,
+    leave_out: Collection[str] = (),
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a vendor's program to its end, without input and without a shell.
+
+    ``environment`` is added to its variables, ``leave_out`` names those that it must not see. With
+    ``limit_s`` it is ended with what it started, and TimeoutError raised; without, that is left to
+    the parent of this process. Raises FileNotFoundError where it is not installed, and OSError.
+    """
+    given = {**program_environment(), **(environment or {})}
+    program = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # looked up in the PATH of this environment
+        env={name: value for name, value in given.items() if name not in leave_out},
+        cwd=NEUTRAL,
+        # a group of its own in this session, which ends it where this process is ended
+        process_group=0,
+    )
+    with program:
+        try:
+            out, err = program.communicate(timeout=limit_s)
+        except BaseException as error:
+            kill_group(program.pid)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise TimeoutError(f"did not answer within {limit_s:g} s") from None
+            raise
+    return subprocess.CompletedProcess(command, program.returncode, out, err)
 
 
 def _environment() -> dict[str, str]:

@@ -1,0 +1,289 @@
+"""What a parent and its child process say to each other: one JSON object a line, each way.
+
+The two pipes are none of the standard streams, so that nothing a library prints is taken for an
+answer. A child is the leader of a session of its own, which ends with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.subprocesses.end import (
+    children_of,
+    die_with_parent,
+    end_session,
+    has_ended,
+    kill_group,
+    signal_name,
+    signal_process,
+)
+from portagpu.subprocesses.start import NEUTRAL, python_environment, python_module
+from portagpu.text import excerpt
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+    from typing import Self
+
+OPTION: Final = "--portagpu-channel"
+"""The last word of a child's command line: the numbers of its pipes, ``OPTION=READER,WRITER``."""
+_CHUNK: Final = 1 << 20
+_LEAVING_S: Final = 5.0
+"""How long a child whose channel has ended may take to be gone."""
+_TRACE_S: Final = 0.3
+_FATAL: Final = "Fatal Python error: "
+
+
+class Channel:
+    """Messages, which are JSON objects, over the ends of two pipes; -1 is an end that is closed."""
+
+    def __init__(self, reader: int, writer: int) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._begun: list[bytes] = []
+        self._lines: deque[bytes] = deque()
+
+    def send(self, message: Mapping[str, Any], limit_s: float | None = None) -> None:
+        """Write a message; raises BrokenPipeError where nobody reads, TimeoutError at the limit."""
+        data = memoryview(json.dumps(message).encode() + b"\n")
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        while data:
+            _wait(self.writer, select.POLLOUT, deadline)
+            # a pipe that is ready takes this much, and waits for nobody
+            data = data[os.write(self.writer, data[: select.PIPE_BUF]) :]
+
+    def receive(self, limit_s: float | None = None) -> dict[str, Any] | None:
+        """The next message, or None at the end; raises TimeoutError at the limit."""
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        while (message := self.taken()) is None:
+            _wait(self.reader, select.POLLIN, deadline)
+            if not self.fill():
+                return None
+        return message
+
+    def fill(self) -> bool:
+        """Read what is there, or wait for it; False at the end. :meth:`taken` gives its messages.
+
+        Raises BlockingIOError where the pipe does not block and holds nothing.
+        """
+        chunk = os.read(self.reader, _CHUNK)
+        *lines, rest = chunk.split(b"\n")
+        if lines:
+            self._lines += [b"".join([*self._begun, lines[0]]), *lines[1:]]
+            self._begun.clear()
+        self._begun.append(rest)
+        return bool(chunk)
+
+    def taken(self) -> dict[str, Any] | None:
+        """The next message of those that were read; None where there is no whole one."""
+        return json.loads(self._lines.popleft()) if self._lines else None
+
+    def close(self) -> None:
+        """Close both ends; a second time does nothing."""
+        ends, self.reader, self.writer = (self.reader, self.writer), -1, -1
+        for descriptor in ends:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def _wait(descriptor: int, event: int, deadline: float | None) -> None:
+    """Until a pipe is ready or broken; raises TimeoutError at the deadline."""
+    poll = select.poll()
+    poll.register(descriptor, event)
+    left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+    if not poll.poll(left):
+        raise TimeoutError
+
+
+def parent_channel(numbers: str | None = None) -> Channel:
+    """In a child: the channel to the parent, with which this process ends.
+
+    ``numbers`` are the value of ``OPTION``, by default that of this process's command line. No
+    process that is started from here inherits it.
+    """
+    die_with_parent()
+    stated = sys.argv[-1].removeprefix(f"{OPTION}=") if numbers is None else numbers
+    reader, writer = map(int, stated.split(","))
+    for descriptor in (reader, writer):
+        os.set_inheritable(descriptor, False)
+    return Channel(reader, writer)
+
+
+class Subprocess:
+    """A Python child that runs a module, over a channel; as a context manager it leaves nothing.
+
+    ``leave_out`` are the beginnings of variables that the child must not see, ``environment`` those
+    to add. It works in ``folder``; None is this process's. ``prints`` is False for a child whose
+    standard output nobody wants. Raises PortagpuError and OSError where it cannot be started.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        *words: str,
+        environment: Mapping[str, str] | None = None,
+        leave_out: tuple[str, ...] = (),
+        folder: str | None = NEUTRAL,
+        prints: bool = True,
+    ) -> None:
+        given = python_environment()
+        given = {name: value for name, value in given.items() if not name.startswith(leave_out)}
+        # in memory, because a disk may be full
+        self._printed = os.memfd_create("portagpu-printed")
+        theirs, ours = Channel(*os.pipe()), Channel(*os.pipe())
+        theirs.writer, ours.writer = ours.writer, theirs.writer
+        self.channel = ours
+        try:
+            self._process = subprocess.Popen(
+                [*python_module(module, *words), f"{OPTION}={theirs.reader},{theirs.writer}"],
+                stdin=subprocess.DEVNULL,
+                stdout=self._printed if prints else subprocess.DEVNULL,
+                stderr=self._printed,
+                env={**given, **(environment or {})},
+                cwd=folder,
+                pass_fds=(theirs.reader, theirs.writer),
+                start_new_session=True,
+            )
+        except BaseException:
+            self._forget()
+            raise
+        finally:
+            theirs.close()
+        self.pid = self._process.pid
+        self._killed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message; a child that is gone is noticed when its next one is received."""
+        with contextlib.suppress(BrokenPipeError):
+            self.channel.send(message)
+
+    def receive(self, limit_s: float) -> dict[str, Any] | None:
+        """The next message, or None at the end of the child; raises TimeoutError at the limit."""
+        return self.channel.receive(limit_s)
+
+    def ask(self, message: Mapping[str, Any], limit_s: float) -> tuple[dict[str, Any] | None, str]:
+        """The answer to a message, as (answer, ""), else (None, what became of the child).
+
+        That is the rest of a sentence in one line: "did not answer within 5 s", "died of SIGSEGV:
+        the last line that it printed". A child without an answer is ended.
+        """
+        deadline = time.monotonic() + limit_s
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                self.channel.send(message, limit_s)
+            answer = self.receive(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            self.kill()
+            return None, f"did not answer within {limit_s:g} s"
+        if answer is not None:
+            return answer, ""
+        how = self.how_it_ended()
+        if self._process.returncode == 0:
+            return None, "gave no answer"
+        return None, f"{how}: {excerpt(self.last_words()) or 'it said nothing'}"
+
+    @property
+    def running(self) -> bool:
+        return self._process.returncode is None and not has_ended(self.pid)
+
+    def how_it_ended(self) -> str:
+        """ "died of SIGSEGV" or "ended with status 3"; a child that has not yet ended is killed."""
+        deadline = time.monotonic() + _LEAVING_S
+        while self.running and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.kill()
+        code = self._process.returncode
+        if code is None:
+            return "does not end"
+        return f"died of {signal_name(-code)}" if code < 0 else f"ended with status {code}"
+
+    def last_words(self) -> str:
+        """The last line that the child printed before Python's own report of a fatal error."""
+        said, fatal, report = self._text().partition(_FATAL)
+        lines = [line.strip() for line in said.split("\n") if line.strip()]
+        return lines[-1] if lines else f"{fatal}{report}".partition("\n")[0].strip()
+
+    def where(self) -> str:
+        """Where the main thread stands: " in FUNCTION (FILE:LINE)", or nothing.
+
+        The child has registered faulthandler for SIGUSR1.
+        """
+        before = os.fstat(self._printed).st_size
+        if self.running:
+            signal_process(self.pid, signal.SIGUSR1)
+            time.sleep(_TRACE_S)
+        stack = frames(self._text(before))
+        return f" in {place(stack[0])}" if stack else ""
+
+    def _text(self, start: int = 0) -> str:
+        size = os.fstat(self._printed).st_size
+        return os.pread(self._printed, size - start, start).decode(errors="replace")
+
+    def kill(self) -> None:
+        """End the child with all of its session; one that the kernel holds is left behind.
+
+        Children with sessions of their own, which end with the channel, are woken to see that.
+        """
+        if self._killed:
+            return
+        self._killed = True
+        others = children_of(self.pid) if self.running else []
+        # the group keeps its number while the child is not yet reaped
+        kill_group(self.pid)
+        for pid in others:
+            signal_process(pid, signal.SIGCONT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_LEAVING_S)
+        if self._process.returncode != 0:
+            end_session(self.pid)
+
+    def close(self, limit_s: float = 0.0) -> None:
+        """Close the channel, which tells the child to end, and after ``limit_s`` kill it."""
+        self.channel.close()
+        if limit_s and self.running:
+            # one that is stopped would not see that
+            signal_process(self.pid, signal.SIGCONT)
+        deadline = time.monotonic() + limit_s
+        while self.running and time.monotonic() < deadline:
+            time.sleep(0.005)
+        self.kill()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.channel.close()
+        printed, self._printed = self._printed, -1
+        if printed >= 0:
+            os.close(printed)
+
+
+def frames(text: str) -> list[tuple[str, str, str]]:
+    """(file, line, function) of each frame that faulthandler wrote, the innermost first."""
+    return re.findall(r'File "([^"]*)", line (\d+) in (\S+)', text)
+
+
+def place(frame: tuple[str, str, str]) -> str:
+    """ "FUNCTION (FILE:LINE)"."""
+    path, line, name = frame
+    return f"{name} ({Path(path).name}:{line})"

@@ -1,0 +1,57 @@
+"""Words for people: text on one line, an error on one line, and the name that was meant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def printable(text: str) -> str:
+    """``text`` with a blank for every character that does not print, and its own blanks kept.
+
+    For names and for lines in columns; :func:`one_line` is for sentences.
+    """
+    if text.isprintable():
+        return text.strip()
+    return "".join(char if char.isprintable() else " " for char in text).strip()
+
+
+def one_line(text: str) -> str:
+    """``text`` as one line that a terminal only shows: each run of blanks is one blank.
+
+    What does not print, such as an escape or a line's end, counts as a blank.
+    """
+    return " ".join(printable(text).split())
+
+
+def excerpt(text: str, most: int = 200) -> str:
+    """The first ``most`` characters of ``text``, printable, for a sentence that quotes it."""
+    return printable(text[: 2 * most])[:most].rstrip()
+
+
+def error_line(error: BaseException) -> str:
+    """ "ValueError: its words" on one line; the type alone where it has none."""
+    try:
+        words = one_line(str(error))
+    except Exception:  # noqa: BLE001 - an exception whose own text cannot be made
+        words = ""
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def closest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """The known words that ``word`` was most likely meant to be, best first."""
+    import difflib
+
+    known, word = sorted(known), word.strip().lower()
+    longer = [each for each in known if word and word in each]
+    near = difflib.get_close_matches(word, known, n=count, cutoff=0.5)
+    shorter = [each for each in known if each in word]
+    return list(dict.fromkeys([*longer, *near, *shorter]))[:count]
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str, count: int = 1) -> str:
+    """ "did you mean 'rng'?", else ``otherwise``: what to say where nothing is close."""
+    near = closest(word, known, count)
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else otherwise
