@@ -17,7 +17,9 @@ from portagpu.bench.runner import OPENED
 from portagpu.bench.session import Session
 from portagpu.bench.suite import plan
 from portagpu.results import Evidence, Result, Verdict
+from portagpu.running import Progress
 from portagpu.world import Ranks
+from tests.case_files import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -183,27 +185,31 @@ def test_a_check_that_raises_is_an_error_and_not_a_failure(ranks: Ranks, device:
     assert result.evidence == ()
 
 
-def test_a_run_reports_each_case_as_it_ends(ranks: Ranks) -> None:
-    seen: list[str] = []
-    begun: list[str] = []
-    opened: list[Device] = []
-    results = bench.run(
-        ["launch", "gemm/tf32"],
-        ranks=ranks,
-        backend="cpu",
-        on_result=lambda result: seen.append(result.id),
-        on_case=lambda case, number, of: begun.append(f"{number}/{of} {case.id}"),
-        on_device=opened.append,
-    )
-    assert seen == [result.id for result in results]
-    assert seen == ["gemm/tf32[1024]", "launch/issue", "launch/roundtrip"]
-    assert begun == ["2/3 launch/issue", "3/3 launch/roundtrip"], "a skipped case does not begin"
-    assert [each.backend for each in opened] == ["cpu"]
-    assert results[0].verdict is Verdict.SKIP
+def measured(ranks: Ranks, *names: str, backend: str = "cpu", **more: Any) -> list[Result]:
+    options = bench.Options(names=names, backend=backend, **more)
+    run = options.new_run()
+    bench.measure(run, options, ranks, Progress())
+    return run.results
+
+
+def test_a_run_reports_each_case_as_it_ends() -> None:
+    recorder = Recorder()
+    run = bench.run(bench.Options(names=["launch", "gemm/tf32"], backend="cpu"), recorder)
+    assert recorder.results == run.results
+    ids = [each.id for each in run.results]
+    assert ids == ["gemm/tf32[1024]", "launch/issue", "launch/roundtrip"]
+    begun = [("launch/issue", 2, 3), ("launch/roundtrip", 3, 3)]
+    assert recorder.begun == begun, "a skipped case does not begin"
+    (device,) = recorder.devices
+    assert device.backend == run.info.backend == "cpu"
+    assert [each["name"] for each in run.info.devices] == [device.product or device.name]
+    assert run.info.versions["torch"] == device.versions["torch"]
+    assert not run.info.interrupted
+    assert run.results[0].verdict is Verdict.SKIP
 
 
 def test_collectives_of_one_rank_have_no_value(ranks: Ranks) -> None:
-    results = bench.run(["collectives"], ranks=ranks, backend="cpu", world=1)
+    results = measured(ranks, "collectives", world=1)
     assert len(results) == 6
     for result in results:
         assert result.verdict is Verdict.SKIP
@@ -212,7 +218,7 @@ def test_collectives_of_one_rank_have_no_value(ranks: Ranks) -> None:
 
 
 def test_a_target_that_is_not_here_is_not_judged(ranks: Ranks) -> None:
-    results = bench.run(["gemm", "memory"], ranks=ranks, backend="cpu", target="amd-mi300x")
+    results = measured(ranks, "gemm", "memory", target="amd-mi300x")
     assert {result.verdict for result in results} == {Verdict.INCONCLUSIVE, Verdict.SKIP}
     inconclusive = [each for each in results if each.verdict is Verdict.INCONCLUSIVE]
     assert all("not amd-mi300x" in each.reason for each in inconclusive)
@@ -220,7 +226,7 @@ def test_a_target_that_is_not_here_is_not_judged(ranks: Ranks) -> None:
 
 
 def test_a_device_that_does_not_open_blocks_everything(ranks: Ranks) -> None:
-    results = bench.run(["launch"], ranks=ranks, backend="no-such-backend")
+    results = measured(ranks, "launch", backend="no-such-backend")
     assert results[0].id == OPENED
     assert results[0].verdict is Verdict.ERROR
     assert [each.verdict for each in results[1:]] == [Verdict.INCONCLUSIVE] * 2

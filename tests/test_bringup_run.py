@@ -179,12 +179,13 @@ RUNNER = """
 import sys
 from pathlib import Path
 from portagpu.bringup import Gate, Options, bringup
-from portagpu.cli._bringup_view import Files, view
+from portagpu.cli._bringup_view import view
+from portagpu.cli._running import Files
 amounts = {effort: {"limit_s": 60} for effort in ("quick", "full")}
 gates = [Gate(name, name, "One sentence.", f"tests.bringup_checks:{check}", (), amounts)
          for name, check in (("one", "good"), ("two", "sleeps"), ("three", "good"))]
-files = Files(Path(sys.argv[1]))
-run = bringup(Options(backend="cpu"), view(None, sys.stdout, files), gates)
+files = Files(folder=Path(sys.argv[1]))
+run = bringup(Options(backend="cpu"), view(None, sys.stdout, files, gates), gates)
 files.write(run)
 sys.exit(run.exit_code)
 """

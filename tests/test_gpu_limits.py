@@ -18,11 +18,12 @@ from portagpu.bringup.checks import collectives, identity, memory, numerics, sus
 from portagpu.bringup.context import Context, Device
 from portagpu.bringup.gates import load_gates
 from portagpu.results import Verdict
-from portagpu.suite import conform
-from portagpu.suite.machine import Listed, Machine
-from portagpu.suite.runner import Callbacks, Request, _Run
+from portagpu.suite import Options
+from portagpu.suite.machine import DeviceUnderTest, Listed
+from portagpu.suite.runner import _DeviceRun
 from portagpu.world import RankOutcome, Ranks, State, WorldOutcome
 from tests import ranks as rank_functions
+from tests.case_files import conform
 from tests.registry_state import use_plugins
 from tests.test_bringup_checks import FACTS
 from tests.test_third_party import distribute
@@ -119,10 +120,10 @@ def test_a_gate_whose_time_is_up_begins_nothing_and_blames_nobody(monkeypatch, n
     if name == "numerics":
         asked = []
 
-        def late(backend, *, ended, **given):
-            asked.append((ended(), given["index"]))
+        def late(run, options, progress):
+            asked.append((progress.stop_reason(), options.index))
 
-        monkeypatch.setattr(numerics, "conform", late)
+        monkeypatch.setattr(numerics, "judge_cases", late)
         list(numerics.check(context))
         # 600 s, and 120 s for each device after the first
         assert asked == [("not run: the gate numerics has used up its 960 s", [0, 1, 2, 3])]
@@ -224,10 +225,11 @@ def test_a_rank_that_broke_its_group_need_not_leave_it_in_order():
 
 def test_a_case_on_ranks_has_the_time_of_two_starts_and_no_other_has():
     known = {"arch": "sm_90", "capabilities": [], "target": None, "overrides": []}
-    named = {"backend": "cuda", "device": "cuda:0", "product": None, "vendor": "nvidia"}
-    machine = Machine.from_json(json.loads(json.dumps({**known, **named, "start_s": 60.0})))
-    run = object.__new__(_Run)
-    run.request, run.callbacks = Request(timeout_s=60.0), Callbacks()
+    named = {"backend": "cuda", "name": "cuda:0", "product": None, "vendor": "nvidia"}
+    told = json.loads(json.dumps({**known, **named, "start_s": 60.0}))
+    machine = DeviceUnderTest.from_json(told)
+    run = object.__new__(_DeviceRun)
+    run.options = Options(timeout_s=60.0)
     plain = Listed(id="rng/a", area="rng", spec="A.")
     on_ranks = replace(plain, capability=("collectives",))
     assert run._limit(plain, machine) == 60.0

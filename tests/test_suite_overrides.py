@@ -12,11 +12,10 @@ import pytest
 
 from portagpu.contract import Override
 from portagpu.results import Verdict
-from portagpu.suite import conform
 from portagpu.suite.judge import judge, unused
 from portagpu.suite.machine import Listed, Machine
 from tests import registry_state
-from tests.case_files import by_id, write_cases
+from tests.case_files import by_id, conform, write_cases
 from tests.fake_plugins import install
 
 if TYPE_CHECKING:

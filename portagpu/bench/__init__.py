@@ -12,7 +12,7 @@ from portagpu.bench.device import Device
 from portagpu.bench.effort import Effort
 from portagpu.bench.load import Comparison, Sustained, compare_ranks, sustained
 from portagpu.bench.peers import Outlier, Peers, peers
-from portagpu.bench.runner import default_world, open_device, run
+from portagpu.bench.runner import Options, default_world, measure, open_device, run
 from portagpu.bench.suite import AREAS, UnknownMeasure, metrics
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Comparison",
     "Device",
     "Effort",
+    "Options",
     "Outlier",
     "Peers",
     "Sustained",
@@ -29,6 +30,7 @@ __all__ = [
     "bus_factor",
     "compare_ranks",
     "default_world",
+    "measure",
     "metrics",
     "open_device",
     "peers",

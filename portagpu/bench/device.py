@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.kernels.ops import runs_on
 from portagpu.precision import Support
 from portagpu.precision.formats import FP8_NAMES
+from portagpu.running import OpenedDevice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,22 +30,16 @@ _MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """One device as the suite plans for it; None is unknown.
+class Device(OpenedDevice):
+    """One device as the suite plans for it.
 
-    ``count`` is how many its backend sees and ``shared`` whether all ranks use one; ``support``
-    maps the dtypes of ``DTYPES`` to ``portagpu.precision.Support``; ``triton`` is whether Triton
-    launches on it.
+    ``shared`` is whether all ranks use one; ``support`` maps the dtypes of ``DTYPES`` to
+    ``portagpu.precision.Support``; ``triton`` is whether Triton launches on it.
     """
 
-    backend: str
-    name: str
     index: int = 0
-    count: int = 1
     shared: bool = False
     triton: bool = False
-    product: str | None = None
-    arch: str = ""
     target: str | None = None
     cache_bytes: int | None = None
     """All caches of the last level together."""
@@ -52,7 +47,6 @@ class Device:
     total_bytes: int | None = None
     support: Mapping[str, str] = field(default_factory=dict)
     capabilities: tuple[str, ...] = ()
-    versions: Mapping[str, str | None] = field(default_factory=dict)
     comm: str = ""
 
     @classmethod

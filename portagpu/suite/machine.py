@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from portagpu.contract import Override
+from portagpu.running import OpenedDevice
 from portagpu.suite.ids import matches
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Excuse:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class TargetClaims:
     """What of a target the verdicts depend on."""
 
     id: str
@@ -82,7 +83,7 @@ class Judged:
     excuses: tuple[Excuse, ...] = ()
 
     @classmethod
-    def of(cls, target: Target) -> Judged:
+    def of(cls, target: Target) -> TargetClaims:
         """Those parts of ``target``."""
         excuses = tuple(
             Excuse(each.case_id_pattern, each.reason, each.url, each.expires)
@@ -91,7 +92,7 @@ class Judged:
         return cls(target.id, frozenset(target.claims), excuses)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Judged:
+    def from_json(cls, data: Mapping[str, Any]) -> TargetClaims:
         """What :meth:`to_json` gave."""
         excuses = tuple(
             Excuse(
@@ -116,37 +117,30 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """The device that the child opened."""
+class DeviceUnderTest(OpenedDevice):
+    """The device that the child opened; ``count`` is 1 where all ranks share one."""
 
-    backend: str
-    device: str
-    product: str | None
     vendor: str | None
-    arch: str
     capabilities: frozenset[str]
-    target: Judged | None
-    count: int = 1
-    """How many devices the backend has beside each other; 1 where all ranks share one."""
+    target: TargetClaims | None
     start_s: float = 0.0
     """Seconds that a world of ranks may need before its time limit begins."""
     overrides: tuple[Override, ...] = ()
-    versions: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
-    def name(self) -> str:
+    def title(self) -> str:
         """What this machine is, for a sentence."""
         if self.target is not None:
             return self.target.id
         return f"{self.product or 'an unknown product'} ({self.arch})"
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Machine:
+    def from_json(cls, data: Mapping[str, Any]) -> DeviceUnderTest:
         """The device that the child described."""
         target = data["target"]
         parts = {
             "capabilities": frozenset(data["capabilities"]),
-            "target": None if target is None else Judged.from_json(target),
+            "target": None if target is None else TargetClaims.from_json(target),
             "overrides": tuple(Override(**each) for each in data["overrides"]),
         }
         return cls(**{**data, **parts})

@@ -11,7 +11,7 @@ import pytest
 
 from portagpu.errors import Unsupported
 from portagpu.suite.cases import NotClaimed, NotHere, RankFailed, WrongError
-from portagpu.suite.machine import Judged
+from portagpu.suite.machine import TargetClaims
 
 if TYPE_CHECKING:
     from portagpu.contract import Backend
@@ -75,7 +75,7 @@ SESSION: Final = pytest.StashKey[Session]()
 
 
 def machine_of(gpu: Backend) -> dict[str, Any]:
-    """The device as :class:`portagpu.suite.machine.Machine` reads it.
+    """The device as :class:`portagpu.suite.machine.DeviceUnderTest` reads it.
 
     Raises TypeError for a name or a version that is no text.
     """
@@ -85,13 +85,13 @@ def machine_of(gpu: Backend) -> dict[str, Any]:
             raise TypeError(f"its {name} is {value!r} instead of text or None")
     return {
         "backend": gpu.name,
-        "device": str(gpu.device),
+        "name": str(gpu.device),
         "count": 1 if gpu.plugin.shared else gpu.device_count(),
         "product": gpu.product,
         "vendor": gpu.vendor,
         "arch": str(gpu.arch),
         "capabilities": sorted(str(each) for each in gpu.capabilities),
-        "target": None if gpu.target is None else Judged.of(gpu.target).to_json(),
+        "target": None if gpu.target is None else TargetClaims.of(gpu.target).to_json(),
         "start_s": float(gpu.plugin.start_s),
         "overrides": [asdict(each) for each in gpu.plugin.overrides],
         "versions": {**gpu.versions, "comm": gpu.comm.version},
