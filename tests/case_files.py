@@ -59,5 +59,5 @@ def conform(
     backend: str, target: str | None = None, *, ended: Callable[[], str] = str, **options: Any
 ) -> list[Result]:
     """The results of the suite with these options."""
-    asked = suite.Options(backend=backend, target=target, **options)
+    asked = suite.ConformOptions(backend=backend, target=target, **options)
     return suite.conform(asked, Recorder(ended)).results

@@ -12,9 +12,9 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from portagpu import bench
-from portagpu.bench import Device, Effort, load
+from portagpu.bench import Effort, MeasuredDevice, load
 from portagpu.bench.runner import OPENED
-from portagpu.bench.session import Session
+from portagpu.bench.session import BenchContext
 from portagpu.bench.suite import plan
 from portagpu.results import Evidence, Result, Verdict
 from portagpu.running import Progress
@@ -41,15 +41,15 @@ def ranks() -> Iterator[Ranks]:
 
 
 @pytest.fixture(scope="module")
-def device(ranks: Ranks) -> Device:
+def device(ranks: Ranks) -> MeasuredDevice:
     found = bench.open_device(ranks, "cpu")
-    assert isinstance(found, Device), f"the CPU did not open: {found}"
+    assert isinstance(found, MeasuredDevice), f"the CPU did not open: {found}"
     return found
 
 
 def run_one(
     ranks: Ranks,
-    device: Device,
+    device: MeasuredDevice,
     name: str,
     fault: str | None = None,
     *,
@@ -61,10 +61,10 @@ def run_one(
     case = replace(case, arguments={**case.arguments, **SMALL[case.area]})
     if fault is not None:
         case = replace(case, function=f"{FAULTS}:{fault}")
-    return Session(ranks, device, Effort.QUICK, None, timeout_s).result(case)
+    return BenchContext(ranks, device, Effort.QUICK, None, timeout_s).result(case)
 
 
-def test_the_cpu_is_described(device: Device) -> None:
+def test_the_cpu_is_described(device: MeasuredDevice) -> None:
     assert (device.backend, device.shared, device.triton) == ("cpu", True, False)
     assert device.support["fp32"] == "native"
     assert device.support["tf32"] == "none"
@@ -93,7 +93,7 @@ def test_the_cpu_is_described(device: Device) -> None:
         "collectives/reduce",
     ],
 )
-def test_a_right_operation_is_measured(ranks: Ranks, device: Device, name: str) -> None:
+def test_a_right_operation_is_measured(ranks: Ranks, device: MeasuredDevice, name: str) -> None:
     result = run_one(ranks, device, name)
     assert result.verdict is Verdict.UNVERIFIED, f"{result.id}: {result.reason}"
     assert result.value is not None
@@ -108,14 +108,18 @@ def test_a_right_operation_is_measured(ranks: Ranks, device: Device, name: str) 
 
 
 @pytest.mark.parametrize("operation", ["all_reduce", "reduce_scatter", "all_to_all"])
-def test_collectives_of_three_ranks_are_exact(ranks: Ranks, device: Device, operation: str) -> None:
+def test_collectives_of_three_ranks_are_exact(
+    ranks: Ranks, device: MeasuredDevice, operation: str
+) -> None:
     (case,) = plan([f"collectives/{operation}"], device, Effort.QUICK, 3, None)
     case = replace(case, arguments={**case.arguments, "sizes": [12 * 1001]})
-    result = Session(ranks, device, Effort.QUICK, None).result(case)
+    result = BenchContext(ranks, device, Effort.QUICK, None).result(case)
     assert result.verdict is Verdict.UNVERIFIED, result.reason
 
 
-def test_a_bandwidth_has_a_curve_that_ends_in_its_value(ranks: Ranks, device: Device) -> None:
+def test_a_bandwidth_has_a_curve_that_ends_in_its_value(
+    ranks: Ranks, device: MeasuredDevice
+) -> None:
     for name in ("memory/copy", "collectives/all_reduce"):
         result = run_one(ranks, device, name)
         curve = result.extra["curve"]
@@ -141,7 +145,7 @@ def test_a_bandwidth_has_a_curve_that_ends_in_its_value(ranks: Ranks, device: De
     ],
 )
 def test_a_wrong_value_fails_and_keeps_no_number(
-    ranks: Ranks, device: Device, name: str, fault: str, words: str
+    ranks: Ranks, device: MeasuredDevice, name: str, fault: str, words: str
 ) -> None:
     result = run_one(ranks, device, name, fault)
     assert result.verdict is Verdict.FAIL, f"{fault} was not noticed: {result.value}"
@@ -153,7 +157,7 @@ def test_a_wrong_value_fails_and_keeps_no_number(
 
 @pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "all_to_all", "broadcast"])
 def test_a_collective_that_is_wrong_on_one_rank_names_it(
-    ranks: Ranks, device: Device, operation: str
+    ranks: Ranks, device: MeasuredDevice, operation: str
 ) -> None:
     result = run_one(ranks, device, f"collectives/{operation}", "collective_wrong_on_rank_1")
     assert result.verdict is Verdict.FAIL, f"was not noticed: {result.value}"
@@ -162,14 +166,14 @@ def test_a_collective_that_is_wrong_on_one_rank_names_it(
     assert "instead of" in result.reason
 
 
-def test_a_rank_that_dies_in_a_collective_is_named(ranks: Ranks, device: Device) -> None:
+def test_a_rank_that_dies_in_a_collective_is_named(ranks: Ranks, device: MeasuredDevice) -> None:
     result = run_one(ranks, device, "collectives/all_reduce", "collective_that_kills_rank_1")
     assert result.verdict is Verdict.FAIL
     assert result.device == "rank 1"
     assert "SIGKILL" in result.reason
 
 
-def test_a_rank_that_hangs_in_a_collective_is_named(ranks: Ranks, device: Device) -> None:
+def test_a_rank_that_hangs_in_a_collective_is_named(ranks: Ranks, device: MeasuredDevice) -> None:
     result = run_one(
         ranks, device, "collectives/all_reduce", "collective_where_rank_1_hangs", timeout_s=4.0
     )
@@ -178,7 +182,9 @@ def test_a_rank_that_hangs_in_a_collective_is_named(ranks: Ranks, device: Device
     assert "hung" in result.reason
 
 
-def test_a_check_that_raises_is_an_error_and_not_a_failure(ranks: Ranks, device: Device) -> None:
+def test_a_check_that_raises_is_an_error_and_not_a_failure(
+    ranks: Ranks, device: MeasuredDevice
+) -> None:
     result = run_one(ranks, device, "gemm/fp32", "gemm_that_raises")
     assert result.verdict is Verdict.ERROR
     assert "no such kernel" in result.reason
@@ -186,7 +192,7 @@ def test_a_check_that_raises_is_an_error_and_not_a_failure(ranks: Ranks, device:
 
 
 def measured(ranks: Ranks, *names: str, backend: str = "cpu", **more: Any) -> list[Result]:
-    options = bench.Options(names=names, backend=backend, **more)
+    options = bench.BenchOptions(names=names, backend=backend, **more)
     run = options.new_run()
     bench.measure(run, options, ranks, Progress())
     return run.results
@@ -194,7 +200,7 @@ def measured(ranks: Ranks, *names: str, backend: str = "cpu", **more: Any) -> li
 
 def test_a_run_reports_each_case_as_it_ends() -> None:
     recorder = Recorder()
-    run = bench.run(bench.Options(names=["launch", "gemm/tf32"], backend="cpu"), recorder)
+    run = bench.run(bench.BenchOptions(names=["launch", "gemm/tf32"], backend="cpu"), recorder)
     assert recorder.results == run.results
     ids = [each.id for each in run.results]
     assert ids == ["gemm/tf32[1024]", "launch/issue", "launch/roundtrip"]

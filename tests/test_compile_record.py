@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.compile.record import checked, main, read_record, record, table, to_text
-from portagpu.compile.run import Options, compile_kernels
+from portagpu.compile.run import CompileOptions, compile_kernels
 from portagpu.errors import BundleError
 from tests.conftest import ROOT
 
@@ -30,7 +30,7 @@ def committed() -> dict[str, Any]:
 
 def test_the_committed_record_is_of_the_kernels_and_facts_of_now(committed: dict[str, Any]) -> None:
     assert to_text(committed) == FILE.read_text("utf-8")
-    gpus = [target.arch.name for target in Options().targets() if target.vendor != "cpu"]
+    gpus = [target.arch.name for target in CompileOptions().targets() if target.vendor != "cpu"]
     assert list(committed["architectures"]) == gpus
 
 
@@ -205,7 +205,7 @@ def test_an_architecture_that_failed_or_was_not_built_is_not_in_the_table(
 
 
 def test_only_a_whole_run_makes_a_record(tmp_path: Path) -> None:
-    run = compile_kernels(Options(archs=["x86-64"], command=["portagpu", "compile"]))
+    run = compile_kernels(CompileOptions(archs=["x86-64"], command=["portagpu", "compile"]))
     with pytest.raises(
         BundleError, match=r"has other kernels than there are; run portagpu compile"
     ):

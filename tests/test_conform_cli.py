@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from portagpu.results import Run
     from portagpu.running import Progress
-    from portagpu.suite import Options
+    from portagpu.suite import ConformOptions
     from tests.conftest import Child
 
 DEVICE = DeviceUnderTest(
@@ -54,7 +54,7 @@ def gives(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     monkeypatch.setattr("portagpu.cli.conform.require_torch", lambda verb: None)
 
     def install(*results: Result, interrupt: bool = False) -> None:
-        def fake(run: Run, options: Options, progress: Progress) -> None:
+        def fake(run: Run, options: ConformOptions, progress: Progress) -> None:
             DEVICE.describe_in(run, "cpu-x86-64", "arch", "vendor")
             progress.opened(DEVICE)
             for each in results:
@@ -275,7 +275,7 @@ def test_exitfirst_is_asked_of_the_suite_and_verbose_tells_every_result(
     """What the suite does with it, tests/test_suite_stops.py runs."""
     asked: list[bool] = []
 
-    def fake(run: Run, options: Options, progress: Progress) -> None:
+    def fake(run: Run, options: ConformOptions, progress: Progress) -> None:
         asked.append(options.exit_first)
         for each in (PASSED, FAILED):
             add_result(run, progress, each)

@@ -15,10 +15,10 @@ from portagpu import registry
 from portagpu.bench.load import compare_ranks
 from portagpu.bringup import context as contexts
 from portagpu.bringup.checks import collectives, identity, memory, numerics, sustained, transfers
-from portagpu.bringup.context import Context, Device
+from portagpu.bringup.context import CheckedDevice, Context
 from portagpu.bringup.gates import load_gates
 from portagpu.results import Verdict
-from portagpu.suite import Options
+from portagpu.suite import ConformOptions
 from portagpu.suite.machine import DeviceUnderTest, Listed
 from portagpu.suite.runner import _DeviceRun
 from portagpu.world import RankOutcome, Ranks, State, WorldOutcome
@@ -113,7 +113,7 @@ READY = {"free_bytes": 1 << 30, "capabilities": ["collectives"]}
 def test_a_gate_whose_time_is_up_begins_nothing_and_blames_nobody(monkeypatch, name):
     clock = Clock(monkeypatch)
     gate = replace(GATES[name], amounts={"quick": {**GATES[name].amounts["quick"]}})
-    devices = [Device(n, f"cuda:{n}", {**FACTS, **READY}) for n in range(4)]
+    devices = [CheckedDevice(n, f"cuda:{n}", {**FACTS, **READY}) for n in range(4)]
     context = Context("cpu", "quick", Nothing(), gate, devices=devices, device_count=4)
     gate.amounts["quick"]["smoke"] = True
     context.started_s = clock.now_s - 1e5
@@ -229,7 +229,7 @@ def test_a_case_on_ranks_has_the_time_of_two_starts_and_no_other_has():
     told = json.loads(json.dumps({**known, **named, "start_s": 60.0}))
     machine = DeviceUnderTest.from_json(told)
     run = object.__new__(_DeviceRun)
-    run.options = Options(timeout_s=60.0)
+    run.options = ConformOptions(timeout_s=60.0)
     plain = Listed(id="rng/a", area="rng", spec="A.")
     on_ranks = replace(plain, capability=("collectives",))
     assert run._limit(plain, machine) == 60.0

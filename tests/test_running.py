@@ -20,22 +20,22 @@ ASKED: dict[str, Any] = {"target": "cpu-x86-64", "strict": True, "command": ["po
 
 
 def _conform(path: Path, progress: Progress) -> Run:
-    return suite.conform(suite.Options(backend="cpu", **ASKED), progress)
+    return suite.conform(suite.ConformOptions(backend="cpu", **ASKED), progress)
 
 
 def _bench(path: Path, progress: Progress) -> Run:
     pytest.importorskip("torch")
-    return bench.run(bench.Options(backend="cpu", **ASKED), progress)
+    return bench.run(bench.BenchOptions(backend="cpu", **ASKED), progress)
 
 
 def _compile(path: Path, progress: Progress) -> Run:
-    return compile.compile_kernels(compile.Options(**ASKED), progress)
+    return compile.compile_kernels(compile.CompileOptions(**ASKED), progress)
 
 
 def _bringup(path: Path, progress: Progress) -> Run:
     (path / "list").write_text(LIST)
     replay = Recording(str(path / "list"))
-    return bringup.bringup(bringup.Options(replay=replay, **ASKED), progress)  # type: ignore[arg-type]
+    return bringup.bringup(bringup.BringupOptions(replay=replay, **ASKED), progress)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("engine", [_conform, _bench, _compile, _bringup])
@@ -44,7 +44,7 @@ def test_an_engine_that_is_interrupted_returns_the_run(
 ) -> None:
     told: list[str] = []
 
-    class Pressed(bringup.Progress):
+    class Pressed(bringup.GateProgress):
         def begin(self, run: Run) -> None:
             told.append(f"begin {len(run.results)}")
             raise KeyboardInterrupt
@@ -105,7 +105,7 @@ def test_a_device_that_is_not_there_is_refused_before_anything_begins() -> None:
             begun.append(run)
 
     with pytest.raises(UnknownDevice, match="no device 9: it sees 1"):
-        bench.run(bench.Options(backend="cpu", index=9), Begun())
+        bench.run(bench.BenchOptions(backend="cpu", index=9), Begun())
     with pytest.raises(UnknownDevice, match="no device 9: it sees 1"):
-        suite.conform(suite.Options(backend="cpu", index=9), Begun())
+        suite.conform(suite.ConformOptions(backend="cpu", index=9), Begun())
     assert begun == []

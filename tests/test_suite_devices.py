@@ -10,7 +10,7 @@ import pytest
 
 from portagpu import suite
 from portagpu.bringup.checks import numerics
-from portagpu.bringup.context import Context, Device
+from portagpu.bringup.context import CheckedDevice, Context
 from portagpu.bringup.gates import load_gates
 from portagpu.results import Evidence, Result, Verdict, new_run
 from portagpu.running import add_result
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from portagpu.results import Run
     from portagpu.running import Progress
-    from portagpu.suite import Options
+    from portagpu.suite import ConformOptions
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -128,7 +128,7 @@ def test_a_further_device_is_not_begun_when_time_is_up(
     recorder = Recorder()
     recorder.ended = lambda: "no time is left" if len(recorder.results) >= 3 else ""
     selection = Selection(only=(PRODUCT, DATA, RANKS))
-    options = suite.Options(backend="many", selection=selection, index=(0, WRONG))
+    options = suite.ConformOptions(backend="many", selection=selection, index=(0, WRONG))
     last = suite.conform(options, recorder).results[-1]
     assert (last.id, last.device) == ("suite/device", f"many device {WRONG}")
     assert (last.verdict, last.reason) == (Verdict.INCONCLUSIVE, "no time is left")
@@ -199,7 +199,7 @@ def test_the_verb_judges_the_devices_that_it_is_asked_for(site: Path, tmp_path: 
 
 
 def _context(devices: int, **more: Any) -> Context:
-    listed = [Device(index, f"cpu:{index}", {}) for index in range(devices)]
+    listed = [CheckedDevice(index, f"cpu:{index}", {}) for index in range(devices)]
     return Context("many", "quick", Ranks(), GATE, devices=listed, device_count=devices, **more)
 
 
@@ -228,7 +228,7 @@ def test_the_gate_sums_up_each_further_device(monkeypatch: pytest.MonkeyPatch) -
             evidence=ran,
         )
 
-    def told(run: Run, options: Options, progress: Progress) -> None:
+    def told(run: Run, options: ConformOptions, progress: Progress) -> None:
         assert (options.backend, options.selection.smoke) == ("many", True)
         assert options.index == [0, 1, 2]
         add_result(run, progress, result(Verdict.ERROR, None, "suite/broken"))
@@ -253,7 +253,7 @@ def test_the_gate_sums_up_each_further_device(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_device_of_which_nothing_was_judged_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(run: Run, options: Options, progress: Progress) -> None:
+    def late(run: Run, options: ConformOptions, progress: Progress) -> None:
         result = Result(
             id="suite/device",
             suite="conformance",
@@ -284,7 +284,7 @@ def test_a_device_that_all_share_is_judged_once(monkeypatch: pytest.MonkeyPatch)
 def test_the_gate_of_such_a_machine_fails_and_names_the_device(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def shortened(run: Run, options: Options, progress: Progress) -> None:
+    def shortened(run: Run, options: ConformOptions, progress: Progress) -> None:
         selection = replace(options.selection, only=(PRODUCT,))
         judge_cases(run, replace(options, selection=selection), progress)
 

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.torch
 
 CONFORM = """
 import json, sys
-from portagpu.suite import Options, Selection, conform
+from portagpu.suite import ConformOptions, Selection, conform
 selection = Selection(only=tuple(sys.argv[1:]))
-results = conform(Options(backend="broken", selection=selection)).results
+results = conform(ConformOptions(backend="broken", selection=selection)).results
 print(json.dumps({each.id: [str(each.verdict), each.reason] for each in results}))
 """
 

@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 
 from portagpu.errors import TargetNotFound, UnknownBackend
 from portagpu.results import Evidence, Result, Verdict
-from portagpu.suite import Options, Selection, list_cases
+from portagpu.suite import ConformOptions, Selection, list_cases
 from portagpu.suite import child as suite_child
 from portagpu.suite import conform as run_suite
 from portagpu.suite.child import SuiteError
@@ -227,8 +227,8 @@ def test_names_that_do_not_exist_are_refused_before_anything_runs() -> None:
 CALLER = """
 import json, sys
 from pathlib import Path
-from portagpu.suite import Options, conform
-results = conform(Options(backend="cpu", folder=Path(sys.argv[1]))).results
+from portagpu.suite import ConformOptions, conform
+results = conform(ConformOptions(backend="cpu", folder=Path(sys.argv[1]))).results
 print(json.dumps({each.id: [str(each.verdict), each.reason] for each in results}))
 """
 
@@ -286,7 +286,7 @@ INTERRUPTED = """
 import sys
 from pathlib import Path
 from portagpu.running import Progress
-from portagpu.suite import Options, conform
+from portagpu.suite import ConformOptions, conform
 
 class Printed(Progress):
     def item_begins(self, name, number, total):
@@ -294,7 +294,7 @@ class Printed(Progress):
     def result_added(self, result):
         print(result.id, flush=True)
 
-run = conform(Options(backend="cpu", folder=Path(sys.argv[1])), Printed())
+run = conform(ConformOptions(backend="cpu", folder=Path(sys.argv[1])), Printed())
 print("interrupted" if run.info.interrupted else "ended", run.exit_code, flush=True)
 """
 
@@ -337,7 +337,7 @@ def test_progress_tells_of_the_device_and_of_every_case(tmp_path: Path) -> None:
         """,
     )
     recorder = Recorder()
-    run = run_suite(Options(backend="cpu", folder=folder), recorder)
+    run = run_suite(ConformOptions(backend="cpu", folder=folder), recorder)
     ids = ["rng/a[n1-x]", "rng/a[n1-y]", "rng/a[n2-x]", "rng/a[n2-y]"]
     assert recorder.begun == [(name, number, 4) for number, name in enumerate(ids, 1)]
     assert [each.id for each in run.results] == ids

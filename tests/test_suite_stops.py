@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.suite import Options, Selection, conform
+from portagpu.suite import ConformOptions, Selection, conform
 from portagpu.verdicts import Verdict
 from tests.case_files import Recorder, write_cases
 
@@ -23,7 +23,7 @@ def test_what_was_not_begun_when_the_run_ends_is_inconclusive() -> None:
     pytest.importorskip("torch")
     recorder = Recorder()
     recorder.ended = lambda: "not begun, because it is late" if recorder.results else ""
-    options = Options(backend="cpu", selection=Selection(only=("rng/seed-*",)))
+    options = ConformOptions(backend="cpu", selection=Selection(only=("rng/seed-*",)))
     found = conform(options, recorder).results
     assert len(found) > 1
     late = "not begun, because it is late"
@@ -41,7 +41,7 @@ def test_nothing_begins_after_the_first_failure(tmp_path: Path) -> None:
     @case("rng/c", spec="Passes.")
     def test_c(gpu): pass
     """
-    options = Options(backend="cpu", folder=write_cases(tmp_path / "cases", text))
+    options = ConformOptions(backend="cpu", folder=write_cases(tmp_path / "cases", text))
     passed, failed, third = conform(options).results
     assert (failed.verdict, third.verdict) == (Verdict.FAIL, Verdict.PASS)
     passed, failed, third = conform(replace(options, exit_first=True)).results

@@ -12,7 +12,7 @@ import pytest
 import portagpu
 from portagpu import advice
 from portagpu.bench.suite import metrics
-from portagpu.bringup import Options, bringup, load_gates
+from portagpu.bringup import BringupOptions, bringup, load_gates
 from portagpu.bringup.reported import ROWS
 from portagpu.expectations import at_least, at_most, exactly, expected_in_words, within
 from portagpu.inventory.judged import Judged, combined
@@ -193,7 +193,7 @@ def test_whatever_is_judged_a_failure_says_what_was_expected(callee: str) -> Non
 def run(tmp_path: Path) -> Run:
     log = tmp_path / "dmesg.log"
     log.write_text(LOG)
-    return bringup(Options(replay=Recording(log), expect_devices=8))
+    return bringup(BringupOptions(replay=Recording(log), expect_devices=8))
 
 
 def test_the_headline_is_the_gravest_failure_and_not_the_first(run: Run) -> None:

@@ -7,22 +7,22 @@ imports no torch.
 from __future__ import annotations
 
 from portagpu.bench.busbw import bus_factor
-from portagpu.bench.cases import SUITE, Case
-from portagpu.bench.device import Device
+from portagpu.bench.cases import SUITE, BenchCase
+from portagpu.bench.device import MeasuredDevice
 from portagpu.bench.effort import Effort
 from portagpu.bench.load import Comparison, Sustained, compare_ranks, sustained
 from portagpu.bench.peers import Outlier, Peers, peers
-from portagpu.bench.runner import Options, default_world, measure, open_device, run
+from portagpu.bench.runner import BenchOptions, default_world, measure, open_device, run
 from portagpu.bench.suite import AREAS, UnknownMeasure, metrics
 
 __all__ = [
     "AREAS",
     "SUITE",
-    "Case",
+    "BenchCase",
+    "BenchOptions",
     "Comparison",
-    "Device",
     "Effort",
-    "Options",
+    "MeasuredDevice",
     "Outlier",
     "Peers",
     "Sustained",

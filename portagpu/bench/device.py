@@ -30,7 +30,7 @@ _MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device(OpenedDevice):
+class MeasuredDevice(OpenedDevice):
     """One device as the suite plans for it.
 
     ``shared`` is whether all ranks use one; ``support`` maps the dtypes of ``DTYPES`` to
@@ -50,12 +50,12 @@ class Device(OpenedDevice):
     comm: str = ""
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Device:
+    def from_json(cls, document: Mapping[str, Any]) -> MeasuredDevice:
         """The device that :func:`describe` returned."""
         return cls(**{**document, "capabilities": tuple(document["capabilities"])})
 
     @classmethod
-    def of_target(cls, target: Target) -> Device:
+    def of_target(cls, target: Target) -> MeasuredDevice:
         """The device that a target's facts describe: for naming what cannot be measured here."""
         known = {dtype for dtype in DTYPES if target.peak(dtype) is not None}
         peaks = known or set(DTYPES) - {"tf32"}
@@ -77,10 +77,10 @@ class Device(OpenedDevice):
 
 
 def describe(rank: Rank) -> dict[str, Any]:
-    """The :class:`Device` of this rank, as JSON has it."""
+    """The :class:`MeasuredDevice` of this rank, as JSON has it."""
     gpu = rank.gpu
     free, total = gpu.mem_get_info()
-    device = Device(
+    device = MeasuredDevice(
         backend=gpu.name,
         name=str(gpu.device),
         index=gpu.index,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.bench.cases import SCALES, SUITE
 from portagpu.bench.effort import PACES, Effort
 from portagpu.bench.peers import RELATIVE, Peers, alike, peers
-from portagpu.bench.reading import Reading
+from portagpu.bench.reading import RankSamples
 from portagpu.bench.stats import Summary, mad, summarise
 from portagpu.expectations import exactly
 from portagpu.results import Result
@@ -66,7 +66,7 @@ def compare_ranks(
     if not outcome.ok:
         empty = Peers(None, None, (), False, outcome.sentence)
         return Comparison({}, empty, (_broken("ranks/gemm", outcome),))
-    readings = [Reading.from_json(value) for value in outcome.values]
+    readings = [RankSamples.from_json(value) for value in outcome.values]
     shared = bool(readings[0].notes["shared"])
     summaries = {
         f"rank {rank}": summarise(_rates(reading))
@@ -83,14 +83,14 @@ def compare_ranks(
     return Comparison(summaries, compared, tuple(results))
 
 
-def _rates(reading: Reading) -> list[float]:
+def _rates(reading: RankSamples) -> list[float]:
     return [
         point.work / seconds / SCALES[UNIT] for point in reading.points for seconds in point.seconds
     ]
 
 
 def _compared(
-    name: str, reading: Reading, summary: Summary | None, compared: Peers, within: float
+    name: str, reading: RankSamples, summary: Summary | None, compared: Peers, within: float
 ) -> Result:
     shared: dict[str, Any] = {
         "id": "ranks/gemm",

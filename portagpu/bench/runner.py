@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.bench import suite
 from portagpu.bench.cases import SUITE
-from portagpu.bench.device import Device
+from portagpu.bench.device import MeasuredDevice
 from portagpu.bench.effort import Effort
-from portagpu.bench.session import Session, not_run
+from portagpu.bench.session import BenchContext, not_run
 from portagpu.contents import check_installation
 from portagpu.expectations import exactly
 from portagpu.host import read_host
@@ -22,7 +22,7 @@ from portagpu.world import Ranks, State
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.bench.cases import Case
+    from portagpu.bench.cases import BenchCase
     from portagpu.results import Run
 
 OPENED: Final = "device/open"
@@ -32,7 +32,7 @@ _OPEN_S: Final = 60.0
 
 def open_device(
     ranks: Ranks, backend: str | None = None, index: int = 0, timeout_s: float = _OPEN_S
-) -> Device | Result:
+) -> MeasuredDevice | Result:
     """The device's facts, read in a rank; a failed result where it cannot be opened."""
     outcome = ranks.run(
         "portagpu.bench.device:describe",
@@ -42,7 +42,7 @@ def open_device(
         timeout_s=timeout_s,
     )
     if outcome.ok:
-        return Device.from_json(outcome.values[0])
+        return MeasuredDevice.from_json(outcome.values[0])
     return Result(
         id=OPENED,
         suite=SUITE,
@@ -57,7 +57,7 @@ def open_device(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(RunOptions):
+class BenchOptions(RunOptions):
     """What a run of the measures is asked for.
 
     ``names`` are areas ("gemm"), metrics ("memory/copy") or case ids; none is everything. ``index``
@@ -75,7 +75,7 @@ class Options(RunOptions):
     timeout_s: float | None = None
 
 
-def run(options: Options, progress: Progress | None = None) -> Run:
+def run(options: BenchOptions, progress: Progress | None = None) -> Run:
     """Measure what is asked for, judge it, and return the run, finished.
 
     On Ctrl-C the run that is returned is marked as interrupted. Raises UnknownMeasure,
@@ -93,7 +93,7 @@ def run(options: Options, progress: Progress | None = None) -> Run:
     return complete(options.new_run(), progress, work)
 
 
-def measure(run: Run, options: Options, ranks: Ranks, progress: Progress) -> None:
+def measure(run: Run, options: BenchOptions, ranks: Ranks, progress: Progress) -> None:
     """Add one result for each case to ``run``, in order.
 
     From where ``progress.stop_reason()`` answers no further case is begun, and is INCONCLUSIVE for
@@ -106,7 +106,7 @@ def measure(run: Run, options: Options, ranks: Ranks, progress: Progress) -> Non
     opened = open_device(ranks, options.backend, options.index)
     if isinstance(opened, Result):
         add_result(run, progress, opened)
-        stand_in = Device(backend=options.backend or "", name="")
+        stand_in = MeasuredDevice(backend=options.backend or "", name="")
         for case in suite.plan(names, stand_in, effort, options.world or 2, wanted):
             blocked = not_run(case, "the device cannot be opened", blocked_by=OPENED)
             add_result(run, progress, blocked)
@@ -114,7 +114,7 @@ def measure(run: Run, options: Options, ranks: Ranks, progress: Progress) -> Non
     opened.describe_in(run, opened.target, "arch")
     progress.opened(opened)
     if wanted is not None and opened.target != wanted.id:
-        described = Device.of_target(wanted)
+        described = MeasuredDevice.of_target(wanted)
         here = f"this machine's device is {_who(opened)}, not {wanted.id}"
         for case in suite.plan(names, described, effort, options.world or 2, wanted):
             add_result(run, progress, _elsewhere(case, here))
@@ -122,7 +122,7 @@ def measure(run: Run, options: Options, ranks: Ranks, progress: Progress) -> Non
     judged = wanted or load_targets().get(opened.target or "")
     size = options.world or default_world(opened)
     cases = suite.plan(names, opened, effort, size, judged)
-    session = Session(ranks, opened, effort, judged, options.timeout_s, read_host().busy)
+    session = BenchContext(ranks, opened, effort, judged, options.timeout_s, read_host().busy)
     for number, case in enumerate(cases, 1):
         if case.absent is None and (reason := progress.stop_reason()):
             add_result(run, progress, not_run(case, reason))
@@ -132,17 +132,17 @@ def measure(run: Run, options: Options, ranks: Ranks, progress: Progress) -> Non
         add_result(run, progress, session.result(case))
 
 
-def default_world(device: Device) -> int:
+def default_world(device: MeasuredDevice) -> int:
     """The ranks of collectives: every device, or two where all ranks share one."""
     return 2 if device.shared else device.count
 
 
-def _who(device: Device) -> str:
+def _who(device: MeasuredDevice) -> str:
     target = f"target {device.target}" if device.target else "no target"
     return f"{device.product or device.arch or device.name} ({target})"
 
 
-def _elsewhere(case: Case, here: str) -> Result:
+def _elsewhere(case: BenchCase, here: str) -> Result:
     absent = case.absent
     if absent is not None and absent.verdict is Verdict.SKIP:
         return not_run(case, absent.reason, verdict=Verdict.SKIP)

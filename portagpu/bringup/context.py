@@ -24,7 +24,7 @@ _UNJUDGED: Final = frozenset({Verdict.SKIP, Verdict.INCONCLUSIVE})
 
 
 @dataclass(slots=True)
-class Device:
+class CheckedDevice:
     """One device as its backend describes it, read in a rank of its own."""
 
     index: int
@@ -60,7 +60,7 @@ class Context:
     """Whether no device is opened: what files and the vendors' libraries say is judged alone."""
     shared: bool = False
     """Whether all ranks of the machine share one device."""
-    devices: list[Device] = field(default_factory=list)
+    devices: list[CheckedDevice] = field(default_factory=list)
     device_count: int = 1
     """How many there are to open; 1 until the identity gate has counted them."""
     versions: dict[str, str | None] = field(default_factory=dict)

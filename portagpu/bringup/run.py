@@ -29,7 +29,7 @@ _FAILED: Final = frozenset({Verdict.FAIL, Verdict.ERROR})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(RunOptions):
+class BringupOptions(RunOptions):
     """What a bring-up is asked for.
 
     ``effort`` is "quick" or "full"; ``target`` what the machine has to be; ``backend`` a
@@ -51,7 +51,7 @@ class Options(RunOptions):
     replay: Recording | None = None
 
 
-class Progress(running.Progress):
+class GateProgress(running.Progress):
     """What a bring-up tells while it runs."""
 
     def gate_begins(self, gate: Gate) -> None:
@@ -65,7 +65,9 @@ class Progress(running.Progress):
 
 
 def bringup(
-    options: Options, progress: Progress | None = None, gates: Sequence[Gate] | None = None
+    options: BringupOptions,
+    progress: GateProgress | None = None,
+    gates: Sequence[Gate] | None = None,
 ) -> Run:
     """Run every gate on this machine, or over the recording, and return the run, finished.
 
@@ -74,7 +76,7 @@ def bringup(
     before anything ran.
     """
     check_installation()
-    progress = progress or Progress()
+    progress = progress or GateProgress()
     gates = load_gates() if gates is None else gates
     if options.duration_s is not None:
         gates = [lasting(gate, options.duration_s) for gate in gates]
@@ -135,7 +137,7 @@ def _run_gates(
     pending: list[Gate],
     context: Context,
     run: Run,
-    progress: Progress,
+    progress: GateProgress,
     absent: Mapping[str, str],
 ) -> None:
     """Run the gates, taking each from ``pending`` when its results are in the run.

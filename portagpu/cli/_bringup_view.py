@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import IO, TYPE_CHECKING, Any
 
-from portagpu.bringup import Progress
+from portagpu.bringup import GateProgress
 from portagpu.results import Verdict, verdict_of
 from portagpu.wording import found_in_words, headline, named, without_device
 
@@ -35,7 +35,7 @@ def view(
     gates: Sequence[Gate],
     *,
     verbose: bool = False,
-) -> Progress:
+) -> GateProgress:
     """A live checklist on a terminal, plain lines elsewhere and where every result is told."""
     if console is None or verbose:
         return PlainView(stream, files, gates, verbose=verbose)
@@ -51,7 +51,7 @@ def replayed(run: Run) -> list[str]:
     ]
 
 
-class PlainView(Progress):
+class PlainView(GateProgress):
     """One line for each gate, when it ends."""
 
     def __init__(
@@ -78,7 +78,7 @@ class PlainView(Progress):
         self._files.update(self._run)
 
 
-class LiveView(Progress):
+class LiveView(GateProgress):
     """The whole checklist, redrawn as it goes."""
 
     def __init__(self, console: Console, files: Files, gates: Sequence[Gate]) -> None:

@@ -80,7 +80,7 @@ def bench(
     from portagpu.host import read_host
     from portagpu.running import UnknownDevice
 
-    options = engine.Options(
+    options = engine.BenchOptions(
         names=names,
         backend=backend,
         index=index,

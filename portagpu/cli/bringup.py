@@ -120,12 +120,12 @@ def bringup(
         left_out(gates, only, skip)
     if replay and backend is not None:
         raise click.UsageError("--backend tests a machine; a recording has none to run")
-    from portagpu.bringup import Options
+    from portagpu.bringup import BringupOptions
     from portagpu.bringup import bringup as run_bringup
     from portagpu.cli._bringup_view import view
     from portagpu.inventory.recording import Recording
 
-    options = Options(
+    options = BringupOptions(
         effort=effort,
         backend=backend,
         target=target,

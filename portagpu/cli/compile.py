@@ -46,7 +46,7 @@ def compile_kernels(
     """
     from portagpu.cli._compiletext import notes, show_table
     from portagpu.cli._running import Files, View, deliver
-    from portagpu.compile import Options
+    from portagpu.compile import CompileOptions
     from portagpu.compile import compile_kernels as run_compilers
     from portagpu.kernels.cache import Cache, cache_folder
 
@@ -54,7 +54,9 @@ def compile_kernels(
         raise click.UsageError("name one of --target ID, --arch NAME and --all")
     cache = Cache(None if no_cache else cache_folder("compile"))
     command = ["portagpu", *sys.argv[1:]]
-    options = Options(target=target, archs=archs, cache=cache, strict=strict, command=command)
+    options = CompileOptions(
+        target=target, archs=archs, cache=cache, strict=strict, command=command
+    )
     files = Files(json_to)
     run = run_compilers(options, View(files))
     stream = human_stream(json_to)

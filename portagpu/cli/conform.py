@@ -129,7 +129,7 @@ def conform(
     from portagpu.cli._conformtext import SuiteView, summary
     from portagpu.cli._running import Files, deliver, usage_errors
     from portagpu.running import UnknownDevice
-    from portagpu.suite import Options
+    from portagpu.suite import ConformOptions
     from portagpu.suite import conform as run_suite
     from portagpu.suite.select import Selection, SelectionError
 
@@ -141,7 +141,7 @@ def conform(
             _list(selection, backend, json_to)
             return 0
         require_torch("conform")
-        options = Options(
+        options = ConformOptions(
             backend=backend,
             target=target,
             selection=selection,

@@ -7,6 +7,6 @@ results or of speed.
 
 from __future__ import annotations
 
-from portagpu.compile.run import Options, compile_kernels
+from portagpu.compile.run import CompileOptions, compile_kernels
 
-__all__ = ["Options", "compile_kernels"]
+__all__ = ["CompileOptions", "compile_kernels"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.bundle.scrub import remaining
 from portagpu.compile import cpp_jobs, triton_jobs
 from portagpu.compile.judge import judged
-from portagpu.compile.run import Options
+from portagpu.compile.run import CompileOptions
 from portagpu.compile.toolchain import MachineCode
 from portagpu.errors import BundleError, PortagpuError
 from portagpu.files import read_bounded
@@ -147,7 +147,7 @@ def table(document: Mapping[str, Any]) -> str:
 
 
 def _gpus() -> list[Target]:
-    return [target for target in Options().targets() if target.vendor != "cpu"]
+    return [target for target in CompileOptions().targets() if target.vendor != "cpu"]
 
 
 def _is_day(stated: object) -> bool:

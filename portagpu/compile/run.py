@@ -27,7 +27,7 @@ _ROUTE: Final = "route"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(RunOptions):
+class CompileOptions(RunOptions):
     """What a run of the compilers is asked for.
 
     The kernels are built for the architecture of ``target``, for those that ``archs`` name, or for
@@ -59,7 +59,7 @@ def _order(name: str) -> tuple[str, int, str]:
     return stem, len(digits), digits
 
 
-def compile_kernels(options: Options, progress: Progress | None = None) -> Run:
+def compile_kernels(options: CompileOptions, progress: Progress | None = None) -> Run:
     """Build and judge every kernel, and return the run, finished.
 
     On Ctrl-C the run that is returned is marked as interrupted. Raises TargetNotFound.
@@ -69,7 +69,9 @@ def compile_kernels(options: Options, progress: Progress | None = None) -> Run:
     return complete(options.new_run(), progress, work)
 
 
-def _build(run: Run, targets: Sequence[Target], options: Options, progress: Progress) -> None:
+def _build(
+    run: Run, targets: Sequence[Target], options: CompileOptions, progress: Progress
+) -> None:
     """Add every result to ``run``, in the order of ``targets``; interrupted, those there are."""
     check_installation()
     # by place, so that the order does not depend on which compiler is faster

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AREAS",
     "Case",
+    "ConformOptions",
     "NotClaimed",
     "NotHere",
-    "Options",
     "Selection",
     "case",
     "conform",
@@ -41,7 +41,7 @@ TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(RunOptions):
+class ConformOptions(RunOptions):
     """What a run of the suite is asked for.
 
     ``backend`` is by default the one for this machine. ``index`` is the device to judge, or
@@ -79,7 +79,7 @@ class Options(RunOptions):
         return tuple(self.index)
 
 
-def conform(options: Options, progress: Progress | None = None) -> Run:
+def conform(options: ConformOptions, progress: Progress | None = None) -> Run:
     """Run the cases in a child process and return the run, finished.
 
     From where ``progress.stop_reason()`` answers, no further case is begun, and is INCONCLUSIVE for

@@ -190,7 +190,7 @@ class _SuiteThread:
 
     def _conform(self, chosen: Sequence[str]) -> None:
         from portagpu.running import Progress
-        from portagpu.suite import Options, Selection, conform
+        from portagpu.suite import ConformOptions, Selection, conform
 
         only = tuple(chosen) if len(chosen) < self._whole else ()
         arriving = self._arriving
@@ -201,7 +201,9 @@ class _SuiteThread:
 
         error: BaseException | None = None
         try:
-            conform(Options(backend=self._backend, selection=Selection(only=only)), Arriving())
+            conform(
+                ConformOptions(backend=self._backend, selection=Selection(only=only)), Arriving()
+            )
         except Exception as raised:  # noqa: BLE001 - said by the case that waits for it
             error = raised
         self._arriving.put(error)

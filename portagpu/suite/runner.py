@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from portagpu.results import Result, Run
     from portagpu.running import Progress
-    from portagpu.suite import Options
+    from portagpu.suite import ConformOptions
     from portagpu.target import Target
 
 STARTUP_LIMIT_S: Final = 120.0
@@ -61,7 +61,7 @@ def listing(selection: Selection, folder: Path | None) -> list[Listed]:
     return selection.of(collected.cases)
 
 
-def judge_cases(run: Run, options: Options, progress: Progress) -> None:
+def judge_cases(run: Run, options: ConformOptions, progress: Progress) -> None:
     """Add every result to ``run``, in the order in which the cases run."""
     from portagpu.registry import plugin, resolve
 
@@ -95,7 +95,7 @@ class _DeviceRun:
     def __init__(
         self,
         run: Run,
-        options: Options,
+        options: ConformOptions,
         progress: Progress,
         backend: str,
         wanted: Target | None,

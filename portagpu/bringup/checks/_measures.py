@@ -14,7 +14,7 @@ from portagpu.running import Progress
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from portagpu.bringup.context import Context, Device
+    from portagpu.bringup.context import CheckedDevice, Context
     from portagpu.results import Result
 
 
@@ -34,10 +34,13 @@ def measure_devices(context: Context, names: Sequence[str]) -> Iterator[Result]:
 
 
 def measure(
-    context: Context, names: Sequence[str], device: Device | None = None, world: int | None = None
+    context: Context,
+    names: Sequence[str],
+    device: CheckedDevice | None = None,
+    world: int | None = None,
 ) -> list[Result]:
     """The results of the measures ``names``, on ``device`` or over ``world`` ranks."""
-    options = bench.Options(
+    options = bench.BenchOptions(
         names=names,
         backend=context.backend,
         index=0 if device is None else device.index,
@@ -53,7 +56,7 @@ def measure(
 class _Steps(Progress):
     """Says which measure begins, and ends where the gate's time is up."""
 
-    def __init__(self, context: Context, device: Device | None) -> None:
+    def __init__(self, context: Context, device: CheckedDevice | None) -> None:
         self._context = context
         self._prefix = "" if device is None else f"{device.name}: "
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.expectations import exactly
 from portagpu.results import Verdict, fold
 from portagpu.running import OpenedDevice, Progress
-from portagpu.suite import Options, Selection
+from portagpu.suite import ConformOptions, Selection
 from portagpu.suite.judge import OWN_AREA, UNOPENED
 from portagpu.suite.runner import judge_cases
 
@@ -85,7 +85,7 @@ def check(context: Context) -> Iterator[Result]:
     judged = _BySuite(context)
     devices = [] if context.shared else [device.index for device in context.devices]
     selection = Selection(smoke=context.amounts["smoke"])
-    options = Options(backend=context.backend, selection=selection, index=devices or 0)
+    options = ConformOptions(backend=context.backend, selection=selection, index=devices or 0)
     try:
         judge_cases(options.new_run(), options, judged)
     except KeyboardInterrupt:
