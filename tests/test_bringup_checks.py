@@ -293,11 +293,11 @@ def test_an_interrupt_keeps_the_cases_that_were_judged(monkeypatch):
 
     judged = Result(id="rng/seed", suite="conformance", area="rng", verdict=Verdict.PASS)
 
-    def conform(backend, *, on_result, **asked):
-        on_result(judged)
+    def pressed(run, options, progress):
+        progress.result_added(run.add(judged))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(numerics, "conform", conform)
+    monkeypatch.setattr(numerics, "judge_cases", pressed)
     made = bringup(BringupOptions(backend="cpu"), None, [gate("numerics")])
     assert [result.id for result in made.results] == ["rng/seed", "numerics/interrupted"]
     assert made.exit_code == 130

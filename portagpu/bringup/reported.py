@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from portagpu.expectations import at_least, exactly, within
+from portagpu.inventory.judged import Judged
 from portagpu.target import Confidence
 from portagpu.target.rules import fits_sold
 from portagpu.verdicts import Verdict
@@ -37,18 +38,6 @@ _TRANSFERS_A_CLOCK: Final = (2, 4, 8, 16)
 
 _MIB: Final = 2**20
 _GIB: Final = 2**30
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One row compared; ``name`` completes the id of its result."""
-
-    name: str
-    verdict: Verdict
-    reason: str
-    value: float | None = None
-    unit: str | None = None
-    expected: Mapping[str, Any] | None = None
 
 
 class Held(NamedTuple):
@@ -118,10 +107,10 @@ class Row:
         return self.share is Share.ALL or known
 
 
-def compare(subject: Subject, source: str = "this torch") -> Iterator[Finding]:
-    """A finding for each row that can be compared, and one that lists those that cannot.
+def compare(subject: Subject, device: str, source: str = "this torch") -> Iterator[Judged]:
+    """A judgement for each row that can be compared, and one that lists those that cannot.
 
-    ``source`` is in words who reported the fields.
+    ``device`` is what results call it, ``source`` in words who reported the fields.
     """
     silent, unstated = [], []
     for row in ROWS:
@@ -135,9 +124,9 @@ def compare(subject: Subject, source: str = "this torch") -> Iterator[Finding]:
                 f"the device is the part {subject.part} of a GPU, and no fact of "
                 f"{subject.target.id} states that part"
             )
-            yield Finding(row.name, Verdict.UNVERIFIED, reason)
+            yield Judged(row.name, Verdict.UNVERIFIED, device, reason)
         else:
-            yield _finding(row, subject, fact)
+            yield _judge(row, subject, fact, device)
     left = [
         f"{why}: {', '.join(names)}"
         for why, names in (
@@ -147,7 +136,7 @@ def compare(subject: Subject, source: str = "this torch") -> Iterator[Finding]:
         if names
     ]
     if left:
-        yield Finding("not-compared", Verdict.SKIP, "; ".join(left))
+        yield Judged("not-compared", Verdict.SKIP, device, "; ".join(left))
 
 
 def _fact(target: Target, keys: tuple[str, ...]) -> Fact | None:
@@ -156,11 +145,14 @@ def _fact(target: Target, keys: tuple[str, ...]) -> Fact | None:
     return known[0] if known else None
 
 
-def _finding(row: Row, subject: Subject, fact: Fact) -> Finding:
+def _judge(row: Row, subject: Subject, fact: Fact, device: str) -> Judged:
     held = row.judge(subject, fact)
     reason = f"{subject.target.id} states {held.words}"
     expected = held.wanted(f"{subject.target.id}: {fact.key}")
-    found = partial(Finding, row.name, value=held.value, unit=held.unit, expected=expected)
+
+    def found(verdict: Verdict, reason: str) -> Judged:
+        return Judged(row.name, verdict, device, reason, held.value, held.unit, expected)
+
     if row.share is Share.EQUAL and subject.parts != 1:
         reason = f"{reason}, one of {subject.parts} equal parts"
     range_ = getattr(subject.target.match, row.match) if row.match is not None else None

@@ -316,16 +316,8 @@ def _facts(context: Context, device: CheckedDevice, target: Target) -> Iterator[
         part["of"] if part is not None else 1,
     )
     source = "the recording" if context.origins else "this machine's files"
-    for finding in compare(subject, source if context.from_files else "this torch"):
-        yield context.result(
-            finding.name,
-            finding.verdict,
-            finding.reason,
-            device=device.name,
-            value=finding.value,
-            unit=finding.unit,
-            expected=finding.expected,
-        )
+    source = source if context.from_files else "this torch"
+    yield from map(context.judged, compare(subject, device.name, source))
 
 
 def _capabilities(context: Context, device: CheckedDevice, target: Target) -> Result:
