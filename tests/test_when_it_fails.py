@@ -69,7 +69,7 @@ def first_words(module: str, *callees: str, at: int = 0) -> Iterator[str]:
 SAID = ("result", "judge", "failure", "_broken", "Judged")
 MODULES = {
     "environment": ("bringup/checks/environment.py",),
-    "identity": ("bringup/checks/identity.py",),
+    "identity": ("bringup/checks/identity.py", "bringup/reported.py"),
     "versions": ("bringup/checks/versions.py",),
     "links": (
         "bringup/checks/links.py",
@@ -90,7 +90,7 @@ MODULES = {
 }
 MADE = {
     "<name>": ("identity", ["arch", "warp-size"]),
-    "<finding.name>": ("identity", [*(row.name for row in ROWS), "not-compared"]),
+    "<row.name>": ("identity", [row.name for row in ROWS]),
     "<rule.name>": ("health", list(first_words("inventory/judge_health.py", "_Rule"))),
 }
 """Names that are made at run time: their gate, and what they are there."""
