@@ -85,7 +85,7 @@ class Share(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``judge(subject, fact)`` holds the device's figure against the fact.
+    """``hold(subject, fact)`` holds the device's figure against the fact.
 
     The first of ``keys`` that is stated counts. A difference in a ``firm`` row is a FAIL where more
     than a third party states the fact; in the others the driver decides what exactly it reports,
@@ -96,7 +96,7 @@ class Row:
     name: str
     fields: tuple[str, ...]
     keys: tuple[str, ...]
-    judge: Callable[[Subject, Fact], Held]
+    hold: Callable[[Subject, Fact], Held]
     share: Share = Share.ALL
     firm: bool = True
     match: str | None = None
@@ -146,7 +146,7 @@ def _fact(target: Target, keys: tuple[str, ...]) -> Fact | None:
 
 
 def _judge(row: Row, subject: Subject, fact: Fact, device: str) -> Judged:
-    held = row.judge(subject, fact)
+    held = row.hold(subject, fact)
     reason = f"{subject.target.id} states {held.words}"
     expected = held.wanted(f"{subject.target.id}: {fact.key}")
 
