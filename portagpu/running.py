@@ -11,14 +11,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from portagpu.errors import PortagpuError
-from portagpu.results import Run, new_run
+from portagpu.expectations import exactly
+from portagpu.results import Run, Verdict, new_run
 from portagpu.target import load_target
+from portagpu.world import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from portagpu.results import Result
     from portagpu.target import Target
+    from portagpu.world import RankOutcome, WorldOutcome
 
 
 class UnknownDevice(PortagpuError, LookupError):
@@ -115,6 +118,22 @@ def complete(run: Run, progress: Progress, work: Callable[[Run], None]) -> Run:
 def add_result(run: Run, progress: Progress, result: Result) -> None:
     """Make ``result`` part of ``run``, and tell of it."""
     progress.result_added(run.add(result))
+
+
+def broken_world(outcome: WorldOutcome, blamed: RankOutcome | None) -> dict[str, Any]:
+    """The fields of a result where not every rank ended, for which ``blamed`` is to blame.
+
+    A rank that died or hung is the device's or its library's failure; one that raised is an error
+    of the check, as far as it can be told.
+    """
+    raised = blamed is not None and blamed.state is State.RAISED
+    return {
+        "verdict": Verdict.ERROR if raised else Verdict.FAIL,
+        "reason": outcome.sentence,
+        "value": str(blamed.state) if blamed is not None else None,
+        "expected": exactly(str(State.DONE), "every rank ends"),
+        "duration_s": outcome.duration_s,
+    }
 
 
 def check_device(backend: str | None, index: int) -> None:

@@ -13,8 +13,8 @@ from portagpu.bench.reading import RankSamples
 from portagpu.bench.stats import Summary, mad, summarise
 from portagpu.expectations import exactly
 from portagpu.results import Result
+from portagpu.running import broken_world
 from portagpu.verdicts import Evidence, Verdict
-from portagpu.world import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -328,17 +328,11 @@ def _curve(
 
 
 def _broken(name: str, outcome: WorldOutcome) -> Result:
-    failed = [each for each in outcome.ranks if each.state is not State.DONE]
     culprit = outcome.culprit
-    state = next((each.state for each in failed if each.rank == culprit), failed[0].state)
     return Result(
         id=name,
         suite=SUITE,
         area=name.partition("/")[0],
-        verdict=Verdict.ERROR if state is State.RAISED else Verdict.FAIL,
-        reason=outcome.sentence,
         device=f"rank {culprit}" if culprit is not None else None,
-        value=str(state),
-        expected=exactly(str(State.DONE), "every rank ends"),
-        duration_s=outcome.duration_s,
+        **broken_world(outcome, outcome.blamed),
     )

@@ -13,8 +13,8 @@ from portagpu.bench.stats import Summary, summarise
 from portagpu.bench.suite import function_spec
 from portagpu.expectations import exactly
 from portagpu.results import Result
+from portagpu.running import broken_world
 from portagpu.verdicts import Evidence, Verdict
-from portagpu.world import State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,21 +56,13 @@ class BenchContext:
         return self._judged(case, readings, outcome.duration_s)
 
     def _broken(self, case: BenchCase, outcome: WorldOutcome) -> Result:
-        """A rank that died or hung is the device's or its library's failure; one that raised is an
-        error of the check, as far as it can be told."""
-        culprit, blamed = outcome.culprit, outcome.blamed
-        raised = blamed is not None and blamed.state is State.RAISED
-        named = self._name(case, culprit) if culprit is not None else None
+        culprit, fields = outcome.culprit, broken_world(outcome, outcome.blamed)
         return _plain(
             case,
-            Verdict.ERROR if raised else Verdict.FAIL,
-            outcome.sentence,
-            device=named,
-            value=str(blamed.state) if blamed is not None else None,
-            expected=exactly(str(State.DONE), "every rank ends"),
-            duration_s=outcome.duration_s,
-            evidence=() if raised else (Evidence.EXECUTED,),
+            device=self._name(case, culprit) if culprit is not None else None,
+            evidence=() if fields["verdict"] is Verdict.ERROR else (Evidence.EXECUTED,),
             extra={"output": text} if (text := _output(outcome)) else {},
+            **fields,
         )
 
     def _name(self, case: BenchCase, rank: int) -> str:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from portagpu.inventory.sources import Machine
     from portagpu.target import Target
 
+_OF_A_DEVICE: Final = ("arch", "uuid", "pci", "memory_bytes", "target", "parent")
+"""What of a device's facts the run's record has, beside its kind, vendor and name."""
 _FAILED: Final = frozenset({Verdict.FAIL, Verdict.ERROR})
 
 
@@ -238,12 +240,7 @@ def _describe(run: Run, context: Context) -> None:
             "kind": "cpu" if device.facts["arch_vendor"] == "cpu" else "gpu",
             "vendor": device.facts["arch_vendor"],
             "name": device.facts["product"] or device.name,
-            "arch": device.facts["arch"],
-            "uuid": device.facts["uuid"],
-            "pci": device.facts["pci"],
-            "memory_bytes": device.facts["memory_bytes"],
-            "target": device.facts["target"],
-            "parent": device.facts.get("parent"),
+            **{key: device.facts.get(key) for key in _OF_A_DEVICE},
         }
         for device in context.devices
     ]

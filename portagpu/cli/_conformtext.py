@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from portagpu.cli._common import results_line
 from portagpu.cli._running import View
+from portagpu.cli._tables import some
 from portagpu.result_schema import printable
 from portagpu.suite.ids import base_id
 from portagpu.verdicts import Verdict
@@ -101,11 +102,8 @@ def _sentences(results: Sequence[Result]) -> list[str]:
         by_reason.setdefault(f"{each.verdict} {each.reason}", []).append(each)
     lines = []
     for group in by_reason.values():
-        named = ", ".join(
-            f"{each.id} on {each.device}" if each.device else each.id for each in group[:3]
-        )
-        more = f" and {len(group) - 3} more" if len(group) > 3 else ""
-        lines.append(f"  {group[0].verdict:<13}{named}{more}")
+        names = (f"{each.id} on {each.device}" if each.device else each.id for each in group)
+        lines.append(f"  {group[0].verdict:<13}{some(names, 3)}")
         lines.append(f"  {'':<13}{group[0].reason}")
     return lines
 

@@ -94,25 +94,15 @@ class TargetClaims:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TargetClaims:
         """What :meth:`to_json` gave."""
-        excuses = tuple(
-            Excuse(
-                each["pattern"], each["reason"], each["url"], date.fromisoformat(each["expires"])
-            )
+        excuses = (
+            Excuse(**{**each, "expires": date.fromisoformat(each["expires"])})
             for each in data["excuses"]
         )
-        return cls(data["id"], frozenset(data["claims"]), excuses)
+        return cls(data["id"], frozenset(data["claims"]), tuple(excuses))
 
     def to_json(self) -> dict[str, Any]:
         """The same as JSON has it."""
-        excuses = [
-            {
-                "pattern": each.pattern,
-                "reason": each.reason,
-                "url": each.url,
-                "expires": each.expires.isoformat(),
-            }
-            for each in self.excuses
-        ]
+        excuses = [asdict(each) | {"expires": each.expires.isoformat()} for each in self.excuses]
         return {"id": self.id, "claims": sorted(self.claims), "excuses": excuses}
 
 
