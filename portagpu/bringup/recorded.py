@@ -6,7 +6,7 @@ the recording shows a host and no GPU.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from portagpu.bringup.context import CheckedDevice
 from portagpu.host import read_host
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from portagpu.inventory.model import Part
     from portagpu.inventory.sources import Machine
     from portagpu.target import Target
-
-
-_UNKNOWN: Final = dict.fromkeys(("warp_size", "part", "uuid", "pci", "parent", "capabilities"))
-"""What no recording, or no CPU, tells."""
 
 
 def recorded_devices(machine: Machine, inventory: Inventory) -> list[CheckedDevice]:
@@ -75,16 +71,8 @@ def _gpus(gpus: tuple[Gpu, ...]) -> Iterator[dict[str, Any]]:
             yield _facts(gpu, f"{name} part {number}", None) | _of_part(gpu, part, number, of)
 
 
-def _of_target(target: Target | None) -> dict[str, Any]:
-    return {
-        "target": target.id if target is not None else None,
-        "target_scope": str(target.scope) if target is not None else None,
-    }
-
-
 def _facts(gpu: Gpu, name: str, target: Target | None) -> dict[str, Any]:
     return {
-        **_UNKNOWN,
         "device": name,
         "vendor": gpu.vendor,
         "product": gpu.name,
@@ -93,10 +81,14 @@ def _facts(gpu: Gpu, name: str, target: Target | None) -> dict[str, Any]:
         "warp_size": gpu.warp_size,
         "unit_count": gpu.unit_count,
         "reported": _reported(gpu.unit_count, gpu.memory_bytes, gpu.state.max_clock_mhz),
+        "part": None,
         "memory_bytes": gpu.memory_bytes,
         "uuid": gpu.uuid,
         "pci": gpu.pci,
-        **_of_target(target),
+        "parent": None,
+        "target": target.id if target is not None else None,
+        "target_scope": str(target.scope) if target is not None else None,
+        "capabilities": None,
         "versions": {"driver": gpu.driver_version},
     }
 
@@ -134,15 +126,21 @@ def _cpu(machine: Machine) -> Iterator[dict[str, Any]]:
         return
     target = identify("cpu", cpu.arch, cpu.model_name, host.memory.total_bytes, cpu.physical_cores)
     yield {
-        **_UNKNOWN,
         "device": "cpu",
         "vendor": "cpu",
         "product": cpu.model_name,
         "arch_vendor": "cpu",
         "arch": cpu.arch,
+        "warp_size": None,
         "unit_count": cpu.physical_cores,
         "reported": {},
+        "part": None,
         "memory_bytes": host.usable_memory_bytes,
-        **_of_target(target),
+        "uuid": None,
+        "pci": None,
+        "parent": None,
+        "target": target.id if target is not None else None,
+        "target_scope": str(target.scope) if target is not None else None,
+        "capabilities": None,
         "versions": {},
     }
