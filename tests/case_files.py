@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from portagpu import suite
+from portagpu.running import Progress
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from portagpu.results.run import Result
+    from portagpu.running import OpenedDevice
 
 HEAD = "import os, signal, sys, threading, time\nfrom portagpu.suite import *\n"
 
@@ -25,3 +31,33 @@ def by_id(results: list[Result]) -> dict[str, Result]:
     found = {each.id: each for each in results}
     assert len(found) == len(results), "a case has two results"
     return found
+
+
+@dataclass
+class Recorder(Progress):
+    """What an engine told; ``ended`` says why nothing more is to begin."""
+
+    ended: Callable[[], str] = str
+    devices: list[OpenedDevice] = field(default_factory=list)
+    begun: list[tuple[str, int, int]] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+
+    def opened(self, device: OpenedDevice) -> None:
+        self.devices.append(device)
+
+    def item_begins(self, name: str, number: int, total: int) -> None:
+        self.begun.append((name, number, total))
+
+    def result_added(self, result: Result) -> None:
+        self.results.append(result)
+
+    def stop_reason(self) -> str:
+        return self.ended()
+
+
+def conform(
+    backend: str, target: str | None = None, *, ended: Callable[[], str] = str, **options: Any
+) -> list[Result]:
+    """The results of the suite with these options."""
+    asked = suite.ConformOptions(backend=backend, target=target, **options)
+    return suite.conform(asked, Recorder(ended)).results

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from portagpu.bringup import Options, bringup
+from portagpu.bringup import BringupOptions, bringup
 from portagpu.cli._bringup_view import replayed
 from portagpu.cli._infotext import sections
 from portagpu.errors import RecordingError
@@ -292,7 +292,7 @@ def read(root: Path) -> str | None:
     document = collect(machine=recording)
     texts = {"info": json_text(document, indent=2)}
     texts["topology"] = json_text(as_json(recording.topology()))
-    run = bringup(Options(replay=recording))
+    run = bringup(BringupOptions(replay=recording))
     texts["run"], texts["junit"], texts["page"] = run.to_text(), junit(run), report_page(run)
     texts["shown"] = "".join(
         label + text for section in sections(document) for label, text in section.rows

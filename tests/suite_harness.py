@@ -21,7 +21,7 @@ from portagpu.paths import matrix_dir
 from portagpu.suite.cases import ATTRIBUTE, Case, label
 from portagpu.suite.fixtures import library_of
 from portagpu.suite.judge import judge
-from portagpu.suite.machine import Listed, Machine
+from portagpu.suite.machine import DeviceUnderTest, Listed
 from portagpu.suite.session import what_happened
 from portagpu_cpu import CpuPlugin
 from portagpu_cpu.backend import CpuBackend
@@ -132,9 +132,9 @@ def run(gpu: Backend, name: str, tmp_path: Path | None = None) -> Result:
     except Exception as error:  # noqa: BLE001 - whatever a case raises is its outcome
         kind, reason = what_happened("call", error)
     outcome = {"kind": kind, "reason": reason, "duration_s": 0.0, "observed": observed}
-    machine = Machine(
+    machine = DeviceUnderTest(
         backend=gpu.name,
-        device=str(gpu.device),
+        name=str(gpu.device),
         product=gpu.product,
         vendor=gpu.vendor,
         arch=str(gpu.arch),

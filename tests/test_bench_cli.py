@@ -16,6 +16,8 @@ from portagpu.results.verdicts import Verdict
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from portagpu.results.run import Run
+
 
 def result(name: str, **fields: Any) -> Result:
     return Result(
@@ -97,13 +99,11 @@ class TestWithTorch:
         capsys: pytest.CaptureFixture[str],
         tmp_path: Path,
     ) -> None:
-        from portagpu import bench as suite
-
-        def interrupted(*_: object, on_result: object, **__: object) -> None:
-            on_result(result("launch/issue"))  # type: ignore[operator]
+        def interrupted(run: Run, *_: object) -> None:
+            run.add(result("launch/issue"))
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(suite, "run", interrupted)
+        monkeypatch.setattr("portagpu.bench.runner.measure", interrupted)
         json_file = tmp_path / "r.json"
         code = main(["bench", "launch", "--backend", "cpu", "--json", str(json_file)])
         assert code == 130

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.arch import Arch
-from portagpu.bench.cases import Case
+from portagpu.bench.cases import BenchCase
 from portagpu.bench.judge import ceiling, judge
 from portagpu.results.run import Verdict
 from portagpu.stats import summarise
@@ -17,7 +17,7 @@ from portagpu.target import Authority, Confidence, Expectation, Fact, Scope, Tar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-GEMM = Case(
+GEMM = BenchCase(
     id="gemm/bf16[64]",
     metric="gemm/bf16",
     area="gemm",
@@ -27,7 +27,7 @@ GEMM = Case(
     algorithm="dense",
     dtype="bf16",
 )
-COPY = Case(
+COPY = BenchCase(
     id="memory/copy",
     metric="memory/copy",
     area="memory",
@@ -35,7 +35,7 @@ COPY = Case(
     function="stream",
     algorithm="stream",
 )
-REDUCE = Case(
+REDUCE = BenchCase(
     id="collectives/all_reduce[8]",
     metric="collectives/all_reduce",
     area="collectives",

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from portagpu.bench.cases import Case
+from portagpu.bench.cases import BenchCase
 from portagpu.bench.judge import judge
 from portagpu.bench.suite import plan
 from portagpu.results.run import Verdict
@@ -46,7 +46,7 @@ def test_a_gpu_has_each_kernel_and_what_it_is_held_to() -> None:
 def test_a_kernel_is_held_to_its_least_on_any_hardware(
     target: str | None, value: float, verdict: Verdict, said: str
 ) -> None:
-    case = Case(
+    case = BenchCase(
         id="kernels/x[torch]", metric="kernels/x", area="kernels", unit="1", function="", least=0.95
     )
     found = judge(case, summarise([value] * 5), load_target(target) if target else None)

@@ -12,12 +12,14 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from portagpu import bench
-from portagpu.bench import Device, Effort, load
+from portagpu.bench import Effort, MeasuredDevice, load
 from portagpu.bench.runner import OPENED
-from portagpu.bench.session import Session
+from portagpu.bench.session import BenchContext
 from portagpu.bench.suite import plan
 from portagpu.results.run import Evidence, Result, Verdict
+from portagpu.running import Progress
 from portagpu.world import Ranks
+from tests.case_files import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,15 +41,15 @@ def ranks() -> Iterator[Ranks]:
 
 
 @pytest.fixture(scope="module")
-def device(ranks: Ranks) -> Device:
+def device(ranks: Ranks) -> MeasuredDevice:
     found = bench.open_device(ranks, "cpu")
-    assert isinstance(found, Device), f"the CPU did not open: {found}"
+    assert isinstance(found, MeasuredDevice), f"the CPU did not open: {found}"
     return found
 
 
 def run_one(
     ranks: Ranks,
-    device: Device,
+    device: MeasuredDevice,
     name: str,
     fault: str | None = None,
     *,
@@ -59,10 +61,10 @@ def run_one(
     case = replace(case, arguments={**case.arguments, **SMALL[case.area]})
     if fault is not None:
         case = replace(case, function=f"{FAULTS}:{fault}")
-    return Session(ranks, device, Effort.QUICK, None, timeout_s).result(case)
+    return BenchContext(ranks, device, Effort.QUICK, None, timeout_s).result(case)
 
 
-def test_the_cpu_is_described(device: Device) -> None:
+def test_the_cpu_is_described(device: MeasuredDevice) -> None:
     assert (device.backend, device.shared, device.triton) == ("cpu", True, False)
     assert device.support["fp32"] == "native"
     assert device.support["tf32"] == "none"
@@ -91,7 +93,7 @@ def test_the_cpu_is_described(device: Device) -> None:
         "collectives/reduce",
     ],
 )
-def test_a_right_operation_is_measured(ranks: Ranks, device: Device, name: str) -> None:
+def test_a_right_operation_is_measured(ranks: Ranks, device: MeasuredDevice, name: str) -> None:
     result = run_one(ranks, device, name)
     assert result.verdict is Verdict.UNVERIFIED, f"{result.id}: {result.reason}"
     assert result.value is not None
@@ -106,14 +108,18 @@ def test_a_right_operation_is_measured(ranks: Ranks, device: Device, name: str) 
 
 
 @pytest.mark.parametrize("operation", ["all_reduce", "reduce_scatter", "all_to_all"])
-def test_collectives_of_three_ranks_are_exact(ranks: Ranks, device: Device, operation: str) -> None:
+def test_collectives_of_three_ranks_are_exact(
+    ranks: Ranks, device: MeasuredDevice, operation: str
+) -> None:
     (case,) = plan([f"collectives/{operation}"], device, Effort.QUICK, 3, None)
     case = replace(case, arguments={**case.arguments, "sizes": [12 * 1001]})
-    result = Session(ranks, device, Effort.QUICK, None).result(case)
+    result = BenchContext(ranks, device, Effort.QUICK, None).result(case)
     assert result.verdict is Verdict.UNVERIFIED, result.reason
 
 
-def test_a_bandwidth_has_a_curve_that_ends_in_its_value(ranks: Ranks, device: Device) -> None:
+def test_a_bandwidth_has_a_curve_that_ends_in_its_value(
+    ranks: Ranks, device: MeasuredDevice
+) -> None:
     for name in ("memory/copy", "collectives/all_reduce"):
         result = run_one(ranks, device, name)
         curve = result.extra["curve"]
@@ -139,7 +145,7 @@ def test_a_bandwidth_has_a_curve_that_ends_in_its_value(ranks: Ranks, device: De
     ],
 )
 def test_a_wrong_value_fails_and_keeps_no_number(
-    ranks: Ranks, device: Device, name: str, fault: str, words: str
+    ranks: Ranks, device: MeasuredDevice, name: str, fault: str, words: str
 ) -> None:
     result = run_one(ranks, device, name, fault)
     assert result.verdict is Verdict.FAIL, f"{fault} was not noticed: {result.value}"
@@ -151,7 +157,7 @@ def test_a_wrong_value_fails_and_keeps_no_number(
 
 @pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "all_to_all", "broadcast"])
 def test_a_collective_that_is_wrong_on_one_rank_names_it(
-    ranks: Ranks, device: Device, operation: str
+    ranks: Ranks, device: MeasuredDevice, operation: str
 ) -> None:
     result = run_one(ranks, device, f"collectives/{operation}", "collective_wrong_on_rank_1")
     assert result.verdict is Verdict.FAIL, f"was not noticed: {result.value}"
@@ -160,14 +166,14 @@ def test_a_collective_that_is_wrong_on_one_rank_names_it(
     assert "instead of" in result.reason
 
 
-def test_a_rank_that_dies_in_a_collective_is_named(ranks: Ranks, device: Device) -> None:
+def test_a_rank_that_dies_in_a_collective_is_named(ranks: Ranks, device: MeasuredDevice) -> None:
     result = run_one(ranks, device, "collectives/all_reduce", "collective_that_kills_rank_1")
     assert result.verdict is Verdict.FAIL
     assert result.device == "rank 1"
     assert "SIGKILL" in result.reason
 
 
-def test_a_rank_that_hangs_in_a_collective_is_named(ranks: Ranks, device: Device) -> None:
+def test_a_rank_that_hangs_in_a_collective_is_named(ranks: Ranks, device: MeasuredDevice) -> None:
     result = run_one(
         ranks, device, "collectives/all_reduce", "collective_where_rank_1_hangs", timeout_s=4.0
     )
@@ -176,34 +182,40 @@ def test_a_rank_that_hangs_in_a_collective_is_named(ranks: Ranks, device: Device
     assert "hung" in result.reason
 
 
-def test_a_check_that_raises_is_an_error_and_not_a_failure(ranks: Ranks, device: Device) -> None:
+def test_a_check_that_raises_is_an_error_and_not_a_failure(
+    ranks: Ranks, device: MeasuredDevice
+) -> None:
     result = run_one(ranks, device, "gemm/fp32", "gemm_that_raises")
     assert result.verdict is Verdict.ERROR
     assert "no such kernel" in result.reason
     assert result.evidence == ()
 
 
-def test_a_run_reports_each_case_as_it_ends(ranks: Ranks) -> None:
-    seen: list[str] = []
-    begun: list[str] = []
-    opened: list[Device] = []
-    results = bench.run(
-        ["launch", "gemm/tf32"],
-        ranks=ranks,
-        backend="cpu",
-        on_result=lambda result: seen.append(result.id),
-        on_case=lambda case, number, of: begun.append(f"{number}/{of} {case.id}"),
-        on_device=opened.append,
-    )
-    assert seen == [result.id for result in results]
-    assert seen == ["gemm/tf32[1024]", "launch/issue", "launch/roundtrip"]
-    assert begun == ["2/3 launch/issue", "3/3 launch/roundtrip"], "a skipped case does not begin"
-    assert [each.backend for each in opened] == ["cpu"]
-    assert results[0].verdict is Verdict.SKIP
+def measured(ranks: Ranks, *names: str, backend: str = "cpu", **more: Any) -> list[Result]:
+    options = bench.BenchOptions(names=names, backend=backend, **more)
+    run = options.new_run()
+    bench.measure(run, options, ranks, Progress())
+    return run.results
+
+
+def test_a_run_reports_each_case_as_it_ends() -> None:
+    recorder = Recorder()
+    run = bench.run(bench.BenchOptions(names=["launch", "gemm/tf32"], backend="cpu"), recorder)
+    assert recorder.results == run.results
+    ids = [each.id for each in run.results]
+    assert ids == ["gemm/tf32[1024]", "launch/issue", "launch/roundtrip"]
+    begun = [("launch/issue", 2, 3), ("launch/roundtrip", 3, 3)]
+    assert recorder.begun == begun, "a skipped case does not begin"
+    (device,) = recorder.devices
+    assert device.backend == run.info.backend == "cpu"
+    assert [each["name"] for each in run.info.devices] == [device.product or device.name]
+    assert run.info.versions["torch"] == device.versions["torch"]
+    assert not run.info.interrupted
+    assert run.results[0].verdict is Verdict.SKIP
 
 
 def test_collectives_of_one_rank_have_no_value(ranks: Ranks) -> None:
-    results = bench.run(["collectives"], ranks=ranks, backend="cpu", world=1)
+    results = measured(ranks, "collectives", world=1)
     assert len(results) == 6
     for result in results:
         assert result.verdict is Verdict.SKIP
@@ -212,7 +224,7 @@ def test_collectives_of_one_rank_have_no_value(ranks: Ranks) -> None:
 
 
 def test_a_target_that_is_not_here_is_not_judged(ranks: Ranks) -> None:
-    results = bench.run(["gemm", "memory"], ranks=ranks, backend="cpu", target="amd-mi300x")
+    results = measured(ranks, "gemm", "memory", target="amd-mi300x")
     assert {result.verdict for result in results} == {Verdict.INCONCLUSIVE, Verdict.SKIP}
     inconclusive = [each for each in results if each.verdict is Verdict.INCONCLUSIVE]
     assert all("not amd-mi300x" in each.reason for each in inconclusive)
@@ -220,7 +232,7 @@ def test_a_target_that_is_not_here_is_not_judged(ranks: Ranks) -> None:
 
 
 def test_a_device_that_does_not_open_blocks_everything(ranks: Ranks) -> None:
-    results = bench.run(["launch"], ranks=ranks, backend="no-such-backend")
+    results = measured(ranks, "launch", backend="no-such-backend")
     assert results[0].id == OPENED
     assert results[0].verdict is Verdict.ERROR
     assert [each.verdict for each in results[1:]] == [Verdict.INCONCLUSIVE] * 2

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.bench import AREAS, Device, Effort, UnknownMeasure, metrics
+from portagpu.bench import AREAS, Effort, MeasuredDevice, UnknownMeasure, metrics
 from portagpu.bench.cases import BEYOND_CACHE, cache_sentence, large_array_bytes
 from portagpu.bench.suite import load_area, plan, selected_areas
 from portagpu.results.run import Verdict
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MIB = 1 << 20
-CPU = Device(
+CPU = MeasuredDevice(
     backend="cpu",
     name="cpu",
     shared=True,
@@ -141,13 +141,15 @@ def test_an_unknown_cache_is_stated() -> None:
 
 
 def test_a_device_described_by_its_target_claims_what_has_a_rate() -> None:
-    mi300x, h200 = (Device.of_target(load_target(n)) for n in ("amd-mi300x", "nvidia-h200-sxm"))
+    mi300x, h200 = (
+        MeasuredDevice.of_target(load_target(n)) for n in ("amd-mi300x", "nvidia-h200-sxm")
+    )
     assert mi300x.cache_bytes == 256 * MIB
     assert mi300x.triton
     assert not mi300x.shared
     assert h200.support["tf32"] == "native"
     assert mi300x.support["tf32"] == "none", "its matrix units have another format of 32 bits"
-    cpu = Device.of_target(load_target("cpu-x86-64"))
+    cpu = MeasuredDevice.of_target(load_target("cpu-x86-64"))
     assert (cpu.triton, cpu.shared) == (False, True)
 
 
@@ -176,7 +178,7 @@ def test_planning_imports_no_torch(child: Callable[..., Any]) -> None:
         "from portagpu import bench\n"
         "from portagpu.bench.suite import plan\n"
         "assert bench.metrics()\n"
-        "plan(None, bench.Device(backend='', name=''), bench.Effort.QUICK, 2, None)\n"
+        "plan(None, bench.MeasuredDevice(backend='', name=''), bench.Effort.QUICK, 2, None)\n"
         "assert 'torch' not in sys.modules, 'planning imported torch'\n"
     )
     child("-c", code).ok()

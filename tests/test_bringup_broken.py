@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.bringup import Options, bringup, load_gates
+from portagpu.bringup import BringupOptions, bringup, load_gates
 from portagpu.bringup.checks import health
 from portagpu.bringup.context import Context
 from portagpu.cli import main
@@ -68,7 +68,7 @@ def without_torch(monkeypatch: pytest.MonkeyPatch, found: TorchBuild | None = No
 
 
 def run(**options: Any) -> Run:
-    made = bringup(Options(**options))
+    made = bringup(BringupOptions(**options))
     validate(json.loads(made.to_text()))
     return made
 
@@ -157,7 +157,7 @@ def test_links_and_health_are_judged_where_no_device_opens(
 
 def test_a_backend_that_nobody_declares_is_still_refused() -> None:
     with pytest.raises(UnknownBackend):
-        bringup(Options(backend="cpuu"))
+        bringup(BringupOptions(backend="cpuu"))
 
 
 # ---- reading the log
@@ -223,7 +223,7 @@ def test_a_recording_keeps_what_the_log_says(
     assert saved.problems == ((log.problem,) if log.problem else ())
     kept = "".join(each.read_text() for each in (tmp_path / "saved").rglob("*log*.json"))
     assert "Linux version" not in kept, "a quiet log is its absence of errors, and no line of it"
-    made = bringup(Options(replay=Recording(tmp_path / "saved")))
+    made = bringup(BringupOptions(replay=Recording(tmp_path / "saved")))
     assert verdicts(made, "health")["events"] == {verdict}
 
 
@@ -286,6 +286,6 @@ def test_bench_tells_once_that_the_machine_is_busy(
 ) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr("portagpu.host.Host.busy", "load 9.0 on 2 CPUs: numbers are not comparable")
-    monkeypatch.setattr("portagpu.bench.run", lambda *_, **__: [])
+    monkeypatch.setattr("portagpu.bench.runner.measure", lambda *_: None)
     main(["bench"])
     assert capsys.readouterr().out.count("load 9.0 on 2 CPUs: numbers are not comparable") == 1

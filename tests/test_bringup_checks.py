@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from portagpu.bringup import Gate, Options, bringup
+from portagpu.bringup import BringupOptions, Gate, bringup
 from portagpu.bringup.checks import collectives, environment, health, identity, links, versions
-from portagpu.bringup.context import Context, Device
+from portagpu.bringup.context import CheckedDevice, Context
 from portagpu.bringup.device import check_memory
 from portagpu.contract import CONTRACT
 from portagpu.host.gpus import PciGpu
@@ -58,7 +58,7 @@ def context_of(name, devices=(), **fields):
 
 
 def device(index, **facts):
-    return Device(index, f"cuda:{index}", {**FACTS, **facts})
+    return CheckedDevice(index, f"cuda:{index}", {**FACTS, **facts})
 
 
 def named(results):
@@ -67,7 +67,7 @@ def named(results):
 
 def test_identity_and_memory_pass_on_this_cpu():
     gates = [gate("environment"), gate("identity"), gate("versions"), gate("links"), gate("memory")]
-    made = bringup(Options(backend="cpu"), None, gates)
+    made = bringup(BringupOptions(backend="cpu"), None, gates)
     validate(json.loads(made.to_text()))
     found = {result.id: result for result in made.results}
     assert found["identity/device"].verdict in (Verdict.PASS, Verdict.UNVERIFIED)
@@ -81,7 +81,7 @@ def test_identity_and_memory_pass_on_this_cpu():
 
 def test_another_target_than_this_machine_fails_the_identity_gate_and_blocks_the_rest():
     gates = [gate("identity"), gate("memory", "identity")]
-    made = bringup(Options(backend="cpu", target="nvidia-h200-sxm"), None, gates)
+    made = bringup(BringupOptions(backend="cpu", target="nvidia-h200-sxm"), None, gates)
     found = {result.id: result for result in made.results}
     assert found["identity/target"].verdict is Verdict.FAIL
     assert "not nvidia-h200-sxm" in found["identity/target"].reason
@@ -90,7 +90,7 @@ def test_another_target_than_this_machine_fails_the_identity_gate_and_blocks_the
 
 
 def test_a_missing_device_fails_the_count():
-    made = bringup(Options(backend="cpu", expect_devices=8), None, [gate("identity")])
+    made = bringup(BringupOptions(backend="cpu", expect_devices=8), None, [gate("identity")])
     found = {result.id: result for result in made.results}
     assert found["identity/count"].verdict is Verdict.FAIL
     assert found["identity/count"].reason == "1 devices opened, 8 expected"
@@ -293,11 +293,11 @@ def test_an_interrupt_keeps_the_cases_that_were_judged(monkeypatch):
 
     judged = Result(id="rng/seed", suite="conformance", area="rng", verdict=Verdict.PASS)
 
-    def conform(backend, *, on_result, **asked):
-        on_result(judged)
+    def pressed(run, options, progress):
+        progress.result_added(run.add(judged))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(numerics, "conform", conform)
-    made = bringup(Options(backend="cpu"), None, [gate("numerics")])
+    monkeypatch.setattr(numerics, "judge_cases", pressed)
+    made = bringup(BringupOptions(backend="cpu"), None, [gate("numerics")])
     assert [result.id for result in made.results] == ["rng/seed", "numerics/interrupted"]
     assert made.exit_code == 130

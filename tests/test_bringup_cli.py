@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from portagpu.bringup import load_gates
-from portagpu.cli._bringup_view import Files, headline
-from portagpu.cli._common import check_outputs
+from portagpu.cli._running import Files
 from portagpu.cli.bringup import bringup as bringup_verb
 from portagpu.errors import OutputError
 from portagpu.results.run import Result, Verdict, new_run, read_json, validate
 from portagpu.results.schema import UNSAFE
+from portagpu.results.wording import headline
 
 pytestmark = pytest.mark.torch
 
@@ -51,7 +51,7 @@ def portagpu(*arguments, cwd, **environment):
         (("extra",), "unexpected extra argument"),
         (("--out", "/proc/nowhere"), "cannot write /proc/nowhere/result.json"),
         (("--json", "/proc/nowhere/x.json"), "cannot write /proc/nowhere/x.json"),
-        (("--json", ""), "cannot write .: Is a directory"),
+        (("--json", ""), "cannot write '': Is a directory"),
         (("--json", "/"), "cannot write /: Is a directory"),
         (("--target", "", "--out", "made"), "there is no target ''"),
     ],
@@ -123,7 +123,7 @@ def test_a_module_of_the_users_folder_does_not_stand_in_for_torch(tmp_path):
 
 def test_a_full_disk_keeps_the_last_whole_result(tmp_path, monkeypatch):
     """What was written stays valid when the next write fails, and nothing half-written stays."""
-    files = Files(tmp_path)
+    files = Files(folder=tmp_path)
     run = new_run(["portagpu", "bringup"])
     run.add(Result(id="a/b", suite="bringup", area="a", verdict=Verdict.PASS))
     files.begin(run)
@@ -141,8 +141,7 @@ def test_a_full_disk_keeps_the_last_whole_result(tmp_path, monkeypatch):
 def test_a_pipe_gets_one_whole_document(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    files = Files(None, pipe)
-    check_outputs(*files.json_files)
+    files = Files(str(pipe))
     with os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)) as reader:
         run = new_run(["portagpu", "bringup"])
         files.begin(run)
@@ -152,7 +151,7 @@ def test_a_pipe_gets_one_whole_document(tmp_path):
 
 
 def test_a_disk_that_fills_meanwhile_does_not_end_the_run(tmp_path, monkeypatch):
-    files = Files(tmp_path)
+    files = Files(folder=tmp_path)
     run = new_run(["portagpu", "bringup"])
     files.begin(run)
     run.add(Result(id="a/b", suite="bringup", area="a", verdict=Verdict.PASS))
@@ -183,7 +182,7 @@ def test_an_older_report_does_not_stay_beside_a_new_run(tmp_path):
     (tmp_path / "report.html").write_text("PASS")
     (tmp_path / "junit.xml").write_text("<testsuites/>")
     (tmp_path / "notes.txt").write_text("mine")
-    Files(tmp_path).begin(new_run())
+    Files(folder=tmp_path).begin(new_run())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt", "result.json"]
 
 

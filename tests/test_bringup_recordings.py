@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from portagpu.bringup import Options, bringup
+from portagpu.bringup import BringupOptions, bringup
 from portagpu.errors import RecordingError
 from portagpu.recordings.replay import Recording
 from portagpu.report import render
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.skipif(
 
 @cache
 def replay(name: str, target: str | None = None) -> Run:
-    return bringup(Options(replay=Recording(RECORDINGS / name), target=target))
+    return bringup(BringupOptions(replay=Recording(RECORDINGS / name), target=target))
 
 
 def verdicts(run: Run, name: str) -> dict[str | None, Verdict]:
@@ -60,7 +60,7 @@ def verdicts(run: Run, name: str) -> dict[str | None, Verdict]:
 @pytest.mark.parametrize("path", sorted(p for kind in KINDS for p in (RECORDINGS / kind).glob("*")))
 def test_every_recording_is_judged_or_refused_in_one_line(path: Path) -> None:
     try:
-        run = bringup(Options(replay=Recording(path)))
+        run = bringup(BringupOptions(replay=Recording(path)))
     except RecordingError as error:
         assert "\n" not in str(error)
         assert path.name in str(error)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.bringup import Gate, Options, bringup
+from portagpu.bringup import BringupOptions, Gate, bringup
 from portagpu.bundle.evidence import check_evidence
 from portagpu.errors import BundleError, RecordingError
 from portagpu.inventory import origin
@@ -42,7 +42,7 @@ index, name, pci.bus_id, driver_version, memory.total [MiB], compute_cap
 
 
 def replay(*paths: Path, **options: Any) -> Run:
-    run = bringup(Options(replay=Recording(*paths), **options))
+    run = bringup(BringupOptions(replay=Recording(*paths), **options))
     validate(json.loads(run.to_text()))
     return run
 
@@ -424,7 +424,7 @@ def gate(check: str, replayed: str | None) -> Gate:
 def test_a_check_that_reports_one_id_twice_is_an_error_and_ends_nothing(tmp_path: Path) -> None:
     path = written(tmp_path / "dmesg", XIDS)
     gates = [gate("good", "tests.bringup_checks:twice"), gate("good", "tests.bringup_checks:good")]
-    run = bringup(Options(replay=Recording(path)), None, gates[:1])
+    run = bringup(BringupOptions(replay=Recording(path)), None, gates[:1])
     assert [result.verdict for result in run.results] == [Verdict.PASS, Verdict.ERROR]
     assert "was already reported" in run.results[1].reason
 

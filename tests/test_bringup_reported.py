@@ -43,7 +43,7 @@ MI300X = {
 
 def found(target_id, reported, **part):
     subject = Subject(reported, load_target(target_id), **part)
-    return {finding.name: finding for finding in compare(subject)}
+    return {finding.name: finding for finding in compare(subject, "cuda:0")}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_third_partys_figure_fails_nobody():
     text = (Path(__file__).parents[1] / "matrix/targets/nvidia-h200-sxm.toml").read_text()
     lines = [line for line in text.splitlines() if not line.startswith("unit_count = [")]
     subject = Subject({"multi_processor_count": 100}, parse_target("\n".join(lines)))
-    (finding, _) = compare(subject)
+    (finding, _) = compare(subject, "cuda:0")
     assert finding.verdict is Verdict.UNVERIFIED, finding.reason
     assert "only a third party states it" in finding.reason
 
@@ -171,7 +171,7 @@ def test_no_recorded_device_fails(gpu):
     )
     if target is None:
         pytest.skip(f"{gpu.arch} has no facts")
-    findings = list(compare(Subject(reported, target)))
+    findings = list(compare(Subject(reported, target), "cuda:0"))
     failed = [each.reason for each in findings if each.verdict is Verdict.FAIL]
     assert not failed, f"{gpu.id}: {failed}"
     assert sum(each.verdict is Verdict.PASS for each in findings) >= 2, "hardly anything compared"
@@ -180,7 +180,9 @@ def test_no_recorded_device_fails(gpu):
 @pytest.mark.parametrize("target_id", sorted(load_targets()))
 def test_every_target_is_compared_with_every_row_that_it_states(target_id):
     reported = dict.fromkeys(FIELDS, 1)
-    findings = {each.name: each for each in compare(Subject(reported, load_target(target_id)))}
+    findings = {
+        each.name: each for each in compare(Subject(reported, load_target(target_id)), "cuda:0")
+    }
     told = findings.pop("not-compared").reason if "not-compared" in findings else ""
     assert {*findings, *(name for name in (row.name for row in ROWS) if name in told)} == {
         row.name for row in ROWS

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from portagpu.bringup import Gate, Options, Progress, bringup
+from portagpu.bringup import BringupOptions, Gate, GateProgress, bringup
 from portagpu.errors import TargetNotFound
 from portagpu.report import render
 from portagpu.results.run import Result, Verdict, validate, verdict_of
@@ -33,7 +33,7 @@ def gate(name, check, *needs):
 
 
 def run(*gates, progress=None, **options):
-    made = bringup(Options(backend="cpu", **options), progress, gates)
+    made = bringup(BringupOptions(backend="cpu", **options), progress, gates)
     validate(json.loads(made.to_text()))
     return made
 
@@ -129,7 +129,7 @@ def test_markup_in_a_reason_is_escaped_in_the_report():
 def test_progress_is_told_of_every_gate_in_order():
     told = []
 
-    class Recorder(Progress):
+    class Recorder(GateProgress):
         def gate_begins(self, gate):
             told.append(("begins", gate.id))
 
@@ -151,7 +151,7 @@ def test_progress_is_told_of_every_gate_in_order():
 
 def test_an_unknown_target_is_refused_before_anything_runs_with_the_closest_one():
     with pytest.raises(TargetNotFound, match="cpu-x86-64"):
-        bringup(Options(backend="cpu", target="cpu-x86-46"), None, [gate("one", "good")])
+        bringup(BringupOptions(backend="cpu", target="cpu-x86-46"), None, [gate("one", "good")])
 
 
 @pytest.mark.parametrize(
@@ -178,13 +178,14 @@ def test_a_gates_verdict_is_the_fold_of_its_results(verdicts, expected):
 RUNNER = """
 import sys
 from pathlib import Path
-from portagpu.bringup import Gate, Options, bringup
-from portagpu.cli._bringup_view import Files, view
+from portagpu.bringup import Gate, BringupOptions, bringup
+from portagpu.cli._bringup_view import view
+from portagpu.cli._running import Files
 amounts = {effort: {"limit_s": 60} for effort in ("quick", "full")}
 gates = [Gate(name, name, "One sentence.", f"tests.bringup_checks:{check}", (), amounts)
          for name, check in (("one", "good"), ("two", "sleeps"), ("three", "good"))]
-files = Files(Path(sys.argv[1]))
-run = bringup(Options(backend="cpu"), view(None, sys.stdout, files), gates)
+files = Files(folder=Path(sys.argv[1]))
+run = bringup(BringupOptions(backend="cpu"), view(None, sys.stdout, files, gates), gates)
 files.write(run)
 sys.exit(run.exit_code)
 """

@@ -344,7 +344,7 @@ INTERRUPTED = {
     "bringup": ("portagpu.bringup.checks.environment.read_host", ()),
     "conform": ("portagpu.suite.conform", ()),
     "bench": ("portagpu.bench.run", ()),
-    "compile": ("portagpu.compile.compile_all", ("--all",)),
+    "compile": ("portagpu.compile.compile_kernels", ("--all",)),
     "occupancy": (
         "portagpu.sizing.occupancy",
         ("--arch", "sm_90", "--threads", "64", "--regs", "32"),

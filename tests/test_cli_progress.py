@@ -10,7 +10,8 @@ pytest.importorskip("rich")
 
 from rich.console import Console
 
-from portagpu.cli._running import Progress
+from portagpu.cli import _running
+from portagpu.results.run import new_run
 
 
 @pytest.mark.parametrize(
@@ -21,8 +22,14 @@ from portagpu.cli._running import Progress
         ("a\x9b31m\u202eb", "3/7 a 31m b"),
     ],
 )
-def test_the_name_of_a_case_is_shown_as_it_is(name: str, shown: str) -> None:
+def test_the_name_of_a_case_is_shown_as_it_is(
+    name: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written = io.StringIO()
-    with Progress(Console(file=written, force_terminal=True, width=80)) as progress:
-        progress.show(name, 3, 7)
+    console = Console(file=written, force_terminal=True, width=80)
+    monkeypatch.setattr(_running, "screen", lambda stream: console)
+    view = _running.View(_running.Files())
+    view.begin(new_run())
+    view.item_begins(name, 3, 7)
+    view.end()
     assert shown in written.getvalue()

@@ -16,7 +16,7 @@ from portagpu.cli import main
 from portagpu.compile import pool
 from portagpu.compile.judge import judged
 from portagpu.compile.pool import ask_all
-from portagpu.compile.run import plan_for
+from portagpu.compile.run import CompileOptions
 from portagpu.distributions import install
 from portagpu.errors import MissingDependency, OutputError, TargetNotFound
 from portagpu.kernels.catalogue import VARIANTS, by_id
@@ -269,7 +269,7 @@ def test_a_dtype_that_an_architecture_lacks_is_named_by_its_fact(
 
 
 def test_every_route_has_a_pattern_for_each_product() -> None:
-    for target in plan_for().targets:
+    for target in CompileOptions().targets():
         if "triton" in (target.value("compile.routes") or ()):
             for variant in VARIANTS:
                 if variant.matrix and not variant.why_not(target):
@@ -277,7 +277,7 @@ def test_every_route_has_a_pattern_for_each_product() -> None:
 
 
 def test_every_gpu_has_a_route_and_says_why_triton_is_none() -> None:
-    for target in plan_for().targets:
+    for target in CompileOptions().targets():
         if target.vendor != "cpu":
             routes = target.value("compile.routes")
             assert "cpp" in routes
@@ -285,20 +285,20 @@ def test_every_gpu_has_a_route_and_says_why_triton_is_none() -> None:
 
 
 def test_architectures_are_in_a_stable_order() -> None:
-    names = [target.arch.name for target in plan_for().targets]
+    names = [target.arch.name for target in CompileOptions().targets()]
     assert names.index("sm_90") < names.index("sm_100") < names.index("sm_120")
     assert names.index("gfx942") < names.index("gfx950") < names.index("gfx1100")
 
 
 def test_architectures_are_known_without_a_product_and_by_other_spellings() -> None:
-    assert "gfx1030" in [target.arch.name for target in plan_for().targets]
-    (target,) = plan_for(archs=["sm_90a", "sm_90"]).targets
+    assert "gfx1030" in [target.arch.name for target in CompileOptions().targets()]
+    (target,) = CompileOptions(archs=["sm_90a", "sm_90"]).targets()
     assert target.arch.name == "sm_90"
 
 
 def test_unknown_architecture_offers_the_closest() -> None:
     with pytest.raises(TargetNotFound, match=r"did you mean .*gfx942"):
-        plan_for(archs=["gfx943"])
+        CompileOptions(archs=["gfx943"]).targets()
 
 
 @pytest.mark.parametrize(

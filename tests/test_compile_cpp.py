@@ -19,7 +19,7 @@ import pytest
 
 from portagpu.cli import main
 from portagpu.compile import cpp_jobs, triton_jobs
-from portagpu.compile.run import compile_all, plan_for
+from portagpu.compile.run import CompileOptions, compile_kernels
 from portagpu.discovery import toolchain_of
 from portagpu.distributions import install
 from portagpu.errors import MissingDependency, Unsupported
@@ -97,9 +97,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def compiled(archs: Sequence[str], folder: Path | None = None) -> list[Result]:
-    found: list[Result] = []
-    compile_all(plan_for(archs=archs), cache=Cache(folder), on_results=found.extend)
-    return found
+    return compile_kernels(CompileOptions(archs=archs, cache=Cache(folder))).results
 
 
 def test_every_function_has_a_result_with_an_id_of_its_own() -> None:
@@ -313,8 +311,7 @@ def test_a_bad_compiler_is_a_result_of_every_function(
     only: Path, act: str, verdict: str, said: str
 ) -> None:
     write_clang(only, act)
-    found: list[Result] = []
-    compile_all(plan_for(archs=["gfx906"]), cache=Cache(None), on_results=found.extend, limit_s=5)
+    found = compile_kernels(CompileOptions(archs=["gfx906"], limit_s=5)).results
     assert [each.id for each in found[1:]] == [f"kernels/{name}" for name in IDS]
     for each in found[1:]:
         assert str(each.verdict) == verdict, each.reason

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.compile.run import plan_for
+from portagpu.compile.run import CompileOptions
 from portagpu.kernels.catalogue import VARIANTS
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ print(json.dumps(found))
 def built_for(vendor: str) -> list[str]:
     return [
         target.arch.name
-        for target in plan_for().targets
+        for target in CompileOptions().targets()
         if target.vendor == vendor and "triton" in target.value("compile.routes")
     ]
 
@@ -111,7 +111,7 @@ def test_our_rule_and_llvm_count_the_same_waves(
     """Both without the shared memory that Triton asks for at a launch, which LLVM does not see."""
     environment = {"TRITON_CACHE_DIR": f"{tmp_path}/triton", "TRITON_DEFAULT_FP_FUSION": "1"}
     found = json.loads(child("-c", BUILT + LLVM, arch, environment=environment).ok())
-    assert set(found) == names_for(plan_for(archs=[arch]).targets[0])
+    assert set(found) == names_for(CompileOptions(archs=[arch]).targets()[0])
     assert {name: ours for name, (ours, _) in found.items()} == {
         name: llvm for name, (_, llvm) in found.items()
     }
@@ -123,7 +123,7 @@ def test_ptxas_reports_the_registers_that_the_cubin_states(
 ) -> None:
     environment = {"TRITON_CACHE_DIR": f"{tmp_path}/triton", "TRITON_DEFAULT_FP_FUSION": "1"}
     found = json.loads(child("-c", BUILT + PTXAS, arch, environment=environment).ok())
-    assert set(found) == names_for(plan_for(archs=[arch]).targets[0])
+    assert set(found) == names_for(CompileOptions(archs=[arch]).targets()[0])
     assert {name: read for name, (read, _) in found.items()} == {
         name: said for name, (_, said) in found.items()
     }

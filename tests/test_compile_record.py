@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.compile.record import checked, main, read_record, record, table, to_text
-from portagpu.compile.run import compile_all, plan_for
+from portagpu.compile.run import CompileOptions, compile_kernels
 from portagpu.errors import BundleError
-from portagpu.kernels.cache import Cache
-from portagpu.results.run import new_run
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ def committed() -> dict[str, Any]:
 
 def test_the_committed_record_is_of_the_kernels_and_facts_of_now(committed: dict[str, Any]) -> None:
     assert to_text(committed) == FILE.read_text("utf-8")
-    gpus = [target.arch.name for target in plan_for().targets if target.vendor != "cpu"]
+    gpus = [target.arch.name for target in CompileOptions().targets() if target.vendor != "cpu"]
     assert list(committed["architectures"]) == gpus
 
 
@@ -207,9 +205,7 @@ def test_an_architecture_that_failed_or_was_not_built_is_not_in_the_table(
 
 
 def test_only_a_whole_run_makes_a_record(tmp_path: Path) -> None:
-    run = new_run(["portagpu", "compile"], target=None)
-    compile_all(plan_for(archs=["x86-64"]), cache=Cache(None), on_results=run.extend)
-    run.finish()
+    run = compile_kernels(CompileOptions(archs=["x86-64"], command=["portagpu", "compile"]))
     with pytest.raises(
         BundleError, match=r"has other kernels than there are; run portagpu compile"
     ):

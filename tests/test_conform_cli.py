@@ -5,28 +5,32 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from portagpu import cli, suite
 from portagpu.results.run import Result, Verdict, read_json
-from portagpu.suite.machine import Judged, Machine
+from portagpu.running import add_result
+from portagpu.suite.machine import DeviceUnderTest, TargetClaims
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
+    from portagpu.results.run import Run
+    from portagpu.running import Progress
+    from portagpu.suite import ConformOptions
     from tests.conftest import Child
 
-MACHINE = Machine(
+DEVICE = DeviceUnderTest(
     backend="cpu",
-    device="cpu",
+    name="cpu",
     product="A <b>CPU</b>",
     vendor="someone",
     arch="x86-64",
     capabilities=frozenset({"streams"}),
-    target=Judged("cpu-x86-64", frozenset({"streams"})),
+    target=TargetClaims("cpu-x86-64", frozenset({"streams"})),
     versions={"torch": "2.13.0", "driver": None},
 )
 
@@ -50,22 +54,15 @@ def gives(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     monkeypatch.setattr("portagpu.cli.conform.require_torch", lambda verb: None)
 
     def install(*results: Result, interrupt: bool = False) -> None:
-        def fake(
-            backend: Any,
-            target: Any,
-            selection: Any,
-            on_result: Any,
-            **callbacks: Any,
-        ) -> Sequence[Result]:
-            del backend, target, selection
-            callbacks["on_machine"](MACHINE)
+        def fake(run: Run, options: ConformOptions, progress: Progress) -> None:
+            DEVICE.describe_in(run, "cpu-x86-64", "arch", "vendor")
+            progress.opened(DEVICE)
             for each in results:
-                on_result(each)
+                add_result(run, progress, each)
             if interrupt:
                 raise KeyboardInterrupt
-            return results
 
-        monkeypatch.setattr(suite, "conform", fake)
+        monkeypatch.setattr("portagpu.suite.runner.judge_cases", fake)
 
     return install
 
@@ -272,24 +269,22 @@ def test_installed_wheel_has_the_suite(
     assert int(count) == len(suite.list_cases()), "the wheel has other cases than the checkout"
 
 
-def test_the_first_failure_ends_the_run_and_verbose_tells_every_result(
+def test_exitfirst_is_asked_of_the_suite_and_verbose_tells_every_result(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the suite asks after each result, it is told; its own test has the rest."""
-    told: list[str] = []
+    """What the suite does with it, tests/test_suite_stops.py runs."""
+    asked: list[bool] = []
 
-    def fake(backend: object, target: object, selection: object, **callbacks: Any) -> None:
+    def fake(run: Run, options: ConformOptions, progress: Progress) -> None:
+        asked.append(options.exit_first)
         for each in (PASSED, FAILED):
-            callbacks["on_result"](each)
-            told.append(callbacks["ended"]())
+            add_result(run, progress, each)
 
     monkeypatch.setattr("portagpu.cli.conform.require_torch", lambda verb: None)
-    monkeypatch.setattr(suite, "conform", fake)
+    monkeypatch.setattr("portagpu.suite.runner.judge_cases", fake)
     assert cli.main(["conform", "-x", "-v"]) == 1
-    assert told == ["", f"not begun, because {FAILED.id} failed (-x)"]
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:2]] == ["PASS", "FAIL"]
     assert lines[1].endswith(f"{FAILED.id}: {FAILED.reason}")
-    told.clear()
     cli.main(["conform"])
-    assert told == ["", ""]
+    assert asked == [True, False]

@@ -22,7 +22,7 @@ from portagpu import registry
 from portagpu.arch import Arch
 from portagpu.bench.session import _versions
 from portagpu.bringup.checks import identity
-from portagpu.bringup.context import Context, Device
+from portagpu.bringup.context import CheckedDevice, Context
 from portagpu.bringup.device import describe
 from portagpu.bringup.gates import load_gates
 from portagpu.bringup.reported import FIELDS
@@ -228,7 +228,7 @@ def test_bringup_takes_each_device_for_what_it_is(monkeypatch, tmp_path, gpu):
     handle, _ = opened(monkeypatch, gpu, 1, Tree(tmp_path))
     facts = json.loads(json.dumps(describe(SimpleNamespace(gpu=handle))))
     context = Context(gpu.kind, "quick", None, load_gates()[1])
-    context.devices.append(Device(1, "cuda:1", facts))
+    context.devices.append(CheckedDevice(1, "cuda:1", facts))
     results = {each.id.partition("/")[2]: each for each in identity._target(context)}
     failed = [each.reason for each in results.values() if each.failed]
     assert not failed, f"{gpu.id}: {failed}"
@@ -244,7 +244,7 @@ def test_bringup_accepts_a_partition_of_the_wanted_product_alone(monkeypatch, tm
     facts = describe(SimpleNamespace(gpu=handle))
     for wanted, verdict in (("amd-mi300x", Verdict.PASS), ("amd-mi325x", Verdict.FAIL)):
         context = Context("rocm", "quick", None, load_gates()[1], wanted=load_target(wanted))
-        context.devices.append(Device(1, "cuda:1", facts))
+        context.devices.append(CheckedDevice(1, "cuda:1", facts))
         results = {each.id.partition("/")[2]: each for each in identity._target(context)}
         assert results["target"].verdict is verdict, results["target"].reason
         assert "the part CPX NPS1 of amd-mi300x" in results["target"].reason

@@ -14,15 +14,16 @@ from portagpu import registry
 from portagpu.bench.load import compare_ranks
 from portagpu.bringup import context as contexts
 from portagpu.bringup.checks import collectives, identity, memory, numerics, sustained, transfers
-from portagpu.bringup.context import Context, Device
+from portagpu.bringup.context import CheckedDevice, Context
 from portagpu.bringup.gates import load_gates
 from portagpu.codec import decode
 from portagpu.results.run import Verdict
-from portagpu.suite import conform
-from portagpu.suite.machine import Listed, Machine
-from portagpu.suite.runner import Callbacks, Request, _Run
+from portagpu.suite import ConformOptions
+from portagpu.suite.machine import DeviceUnderTest, Listed
+from portagpu.suite.runner import _DeviceRun
 from portagpu.world import RankOutcome, Ranks, State, WorldOutcome
 from tests import ranks as rank_functions
+from tests.case_files import conform
 from tests.registry_state import use_plugins
 from tests.test_bringup_checks import FACTS
 from tests.test_third_party import distribute
@@ -112,17 +113,17 @@ READY = {"free_bytes": 1 << 30, "capabilities": ["collectives"]}
 def test_a_gate_whose_time_is_up_begins_nothing_and_blames_nobody(monkeypatch, name):
     clock = Clock(monkeypatch)
     gate = replace(GATES[name], amounts={"quick": {**GATES[name].amounts["quick"]}})
-    devices = [Device(n, f"cuda:{n}", {**FACTS, **READY}) for n in range(4)]
+    devices = [CheckedDevice(n, f"cuda:{n}", {**FACTS, **READY}) for n in range(4)]
     context = Context("cpu", "quick", Nothing(), gate, devices=devices, device_count=4)
     gate.amounts["quick"]["smoke"] = True
     context.started_s = clock.now_s - 1e5
     if name == "numerics":
         asked = []
 
-        def late(backend, *, ended, **given):
-            asked.append((ended(), given["index"]))
+        def late(run, options, progress):
+            asked.append((progress.stop_reason(), options.index))
 
-        monkeypatch.setattr(numerics, "conform", late)
+        monkeypatch.setattr(numerics, "judge_cases", late)
         list(numerics.check(context))
         # 600 s, and 120 s for each device after the first
         assert asked == [("not run: the gate numerics has used up its 960 s", [0, 1, 2, 3])]
@@ -224,10 +225,10 @@ def test_a_rank_that_broke_its_group_need_not_leave_it_in_order():
 
 def test_a_case_on_ranks_has_the_time_of_two_starts_and_no_other_has():
     known = {"arch": "sm_90", "capabilities": [], "target": None, "overrides": []}
-    named = {"backend": "cuda", "device": "cuda:0", "product": None, "vendor": "nvidia"}
-    machine = decode(Machine, {**known, **named, "start_s": 60.0}, "machine")
-    run = object.__new__(_Run)
-    run.request, run.callbacks = Request(timeout_s=60.0), Callbacks()
+    named = {"backend": "cuda", "name": "cuda:0", "product": None, "vendor": "nvidia"}
+    machine = decode(DeviceUnderTest, {**known, **named, "start_s": 60.0}, "machine")
+    run = object.__new__(_DeviceRun)
+    run.options = ConformOptions(timeout_s=60.0)
     plain = Listed(id="rng/a", area="rng", spec="A.")
     on_ranks = replace(plain, capability=("collectives",))
     assert run._limit(plain, machine) == 60.0

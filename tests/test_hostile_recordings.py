@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from portagpu.bringup import Options, bringup
+from portagpu.bringup import BringupOptions, bringup
 from portagpu.cli.bringup import bringup as bringup_verb
 from portagpu.cli.info import info
 from portagpu.errors import RecordingError
@@ -45,7 +45,7 @@ LIST = "GPU 0: NVIDIA H200 (UUID: GPU-00000001-0000-1111-2222-333333333333)\n"
 def everything(recording: Recording) -> str:
     """All that ``info`` and ``bringup`` say of a recording."""
     said = json.dumps(collect(machine=recording))
-    return said + bringup(Options(replay=recording)).to_text()
+    return said + bringup(BringupOptions(replay=recording)).to_text()
 
 
 @pytest.fixture
@@ -305,7 +305,7 @@ def test_a_machine_of_the_most_gpus_is_judged(tmp_path: Path) -> None:
         for n in range(MOST_GPUS)
     )
     (tmp_path / "csv").write_text(head + "".join(rows))
-    run = bringup(Options(replay=Recording(tmp_path / "csv")))
+    run = bringup(BringupOptions(replay=Recording(tmp_path / "csv")))
     assert not [result.reason for result in run.results if "the check broke" in result.reason]
     assert len(run.results) > MOST_GPUS
 
@@ -329,7 +329,7 @@ def shown(recording: Path) -> dict[str, str]:
         done = CliRunner().invoke(verb, ["--replay", str(recording), *options])
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         exits[name] = done.output
-    run = bringup(Options(replay=Recording(recording)))
+    run = bringup(BringupOptions(replay=Recording(recording)))
     return exits | {"JUnit": junit(run), "page": report_page(run), "document": run.to_text()}
 
 
@@ -370,7 +370,7 @@ def test_devices_of_one_name_have_names_of_their_own(tmp_path: Path) -> None:
         f"  MIG 1g Device  0: (UUID: MIG-2)\nGPU 1: A (UUID: {uuid}\x7f)\n"
         f"GPU 2: A (UUID: {uuid} (1))\n"
     )
-    run = bringup(Options(replay=Recording(tmp_path / "list")))
+    run = bringup(BringupOptions(replay=Recording(tmp_path / "list")))
     assert not [result.reason for result in run.results if "the check broke" in result.reason]
     assert Run.from_json(json.loads(run.to_text())).verdict is run.verdict
 

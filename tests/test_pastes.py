@@ -169,10 +169,10 @@ def test_an_error_that_one_of_two_outputs_shows_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_an_output_does_not_state_is_no_other_version(tmp_path: Path) -> None:
-    from portagpu.bringup import Options, bringup
+    from portagpu.bringup import BringupOptions, bringup
 
     def drivers(text: str) -> list[tuple[str, str]]:
-        run = bringup(Options(replay=read(tmp_path, text)))
+        run = bringup(BringupOptions(replay=read(tmp_path, text)))
         return [(str(r.verdict), r.reason) for r in run.results if r.id.endswith("versions/driver")]
 
     assert drivers(TABLE + listed()) == [("PASS", "driver 550.90.07")]

@@ -8,20 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from portagpu import suite
 from portagpu.bringup.checks import numerics
-from portagpu.bringup.context import Context, Device
+from portagpu.bringup.context import CheckedDevice, Context
 from portagpu.bringup.gates import load_gates
 from portagpu.results.run import Evidence, Result, Verdict, new_run
-from portagpu.suite import Selection, conform, list_cases
-from portagpu.suite.machine import Machine
+from portagpu.running import add_result
+from portagpu.suite import Selection, list_cases
+from portagpu.suite.machine import DeviceUnderTest
+from portagpu.suite.runner import judge_cases
 from portagpu.world import Ranks
 from tests import registry_state
+from tests.case_files import Recorder, conform
 from tests.conftest import run_child
 from tests.fake_plugins import install
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
+
+    from portagpu.results.run import Run
+    from portagpu.running import Progress
+    from portagpu.suite import ConformOptions
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -117,10 +124,12 @@ def test_any_device_can_be_the_one_that_is_judged(
 def test_a_further_device_is_not_begun_when_time_is_up(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Result] = []
-    ended: Callable[[], str] = lambda: "no time is left" if len(seen) >= 3 else ""  # noqa: E731
-    _judged(site, monkeypatch, 0, WRONG, on_result=seen.append, ended=ended)
-    last = seen[-1]
+    _installed(site, monkeypatch)
+    recorder = Recorder()
+    recorder.ended = lambda: "no time is left" if len(recorder.results) >= 3 else ""
+    selection = Selection(only=(PRODUCT, DATA, RANKS))
+    options = suite.ConformOptions(backend="many", selection=selection, index=(0, WRONG))
+    last = suite.conform(options, recorder).results[-1]
     assert (last.id, last.device) == ("suite/device", f"many device {WRONG}")
     assert (last.verdict, last.reason) == (Verdict.INCONCLUSIVE, "no time is left")
 
@@ -190,14 +199,14 @@ def test_the_verb_judges_the_devices_that_it_is_asked_for(site: Path, tmp_path: 
 
 
 def _context(devices: int, **more: Any) -> Context:
-    listed = [Device(index, f"cpu:{index}", {}) for index in range(devices)]
+    listed = [CheckedDevice(index, f"cpu:{index}", {}) for index in range(devices)]
     return Context("many", "quick", Ranks(), GATE, devices=listed, device_count=devices, **more)
 
 
 def test_the_gate_sums_up_each_further_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(
+    first = DeviceUnderTest(
         backend="many",
-        device="cpu:0",
+        name="cpu:0",
         product=None,
         vendor=None,
         arch="cpu",
@@ -219,19 +228,20 @@ def test_the_gate_sums_up_each_further_device(monkeypatch: pytest.MonkeyPatch) -
             evidence=ran,
         )
 
-    def told(backend: str, *, selection: Any, index: Any, on_machine: Any, **more: Any) -> None:
-        assert (backend, selection.smoke, list(index)) == ("many", True, [0, 1, 2])
-        more["on_result"](result(Verdict.ERROR, None, "suite/broken"))
-        on_machine(machine)
-        more["on_result"](result(Verdict.PASS, "cpu:0"))
-        on_machine(replace(machine, device="cpu:1"))
+    def told(run: Run, options: ConformOptions, progress: Progress) -> None:
+        assert (options.backend, options.selection.smoke) == ("many", True)
+        assert options.index == [0, 1, 2]
+        add_result(run, progress, result(Verdict.ERROR, None, "suite/broken"))
+        progress.opened(first)
+        add_result(run, progress, result(Verdict.PASS, "cpu:0"))
+        progress.opened(replace(first, name="cpu:1"))
         for verdict, name in ((Verdict.PASS, "rng/a"), (Verdict.SKIP, "rng/b")):
-            more["on_result"](result(verdict, "cpu:1", name))
-        on_machine(replace(machine, device="cpu:2"))
+            add_result(run, progress, result(verdict, "cpu:1", name))
+        progress.opened(replace(first, name="cpu:2"))
         for verdict, name in ((Verdict.PASS, "rng/a"), (Verdict.FAIL, "rng/b")):
-            more["on_result"](result(verdict, "cpu:2", name))
+            add_result(run, progress, result(verdict, "cpu:2", name))
 
-    monkeypatch.setattr(numerics, "conform", told)
+    monkeypatch.setattr(numerics, "judge_cases", told)
     found = [(each.id, each.device, each.verdict) for each in numerics.check(_context(3))]
     assert found == [
         ("suite/broken", None, Verdict.ERROR),
@@ -243,20 +253,18 @@ def test_the_gate_sums_up_each_further_device(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_device_of_which_nothing_was_judged_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(backend: str, *, ended: Any, on_machine: Any, on_result: Any, **more: Any) -> None:
-        del backend, on_machine, more
-        on_result(
-            Result(
-                id="suite/device",
-                suite="conformance",
-                area="suite",
-                verdict=Verdict.INCONCLUSIVE,
-                device="many device 1",
-                reason=ended(),
-            )
+    def late(run: Run, options: ConformOptions, progress: Progress) -> None:
+        result = Result(
+            id="suite/device",
+            suite="conformance",
+            area="suite",
+            verdict=Verdict.INCONCLUSIVE,
+            device="many device 1",
+            reason=progress.stop_reason(),
         )
+        add_result(run, progress, result)
 
-    monkeypatch.setattr(numerics, "conform", late)
+    monkeypatch.setattr(numerics, "judge_cases", late)
     found = list(numerics.check(_context(2, started_s=-1e6)))
     last = found[-1]
     assert (last.id, last.device) == ("numerics/device", "many device 1")
@@ -266,7 +274,7 @@ def test_a_device_of_which_nothing_was_judged_is_no_pass(monkeypatch: pytest.Mon
 
 def test_a_device_that_all_share_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(numerics, "conform", lambda *_, index, **more: asked.append(index))
+    monkeypatch.setattr(numerics, "judge_cases", lambda _, options, __: asked.append(options.index))
     list(numerics.check(_context(2, shared=True)))
     assert asked == [0]
     found = conform("cpu", selection=Selection(only=(PRODUCT,)), index=(0, 1))
@@ -276,11 +284,12 @@ def test_a_device_that_all_share_is_judged_once(monkeypatch: pytest.MonkeyPatch)
 def test_the_gate_of_such_a_machine_fails_and_names_the_device(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def shortened(backend: str, *, selection: Selection, **more: Any) -> list[Result]:
-        return conform(backend, selection=replace(selection, only=(PRODUCT,)), **more)
+    def shortened(run: Run, options: ConformOptions, progress: Progress) -> None:
+        selection = replace(options.selection, only=(PRODUCT,))
+        judge_cases(run, replace(options, selection=selection), progress)
 
     _installed(site, monkeypatch)
-    monkeypatch.setattr(numerics, "conform", shortened)
+    monkeypatch.setattr(numerics, "judge_cases", shortened)
     found = [(each.id, each.device, each.verdict) for each in numerics.check(_context(3))]
     assert found == [
         (PRODUCT, "cpu:0", Verdict.PASS),

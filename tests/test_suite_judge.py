@@ -12,7 +12,7 @@ import pytest
 from portagpu.codec import decode, encode
 from portagpu.results.run import Result, Verdict
 from portagpu.suite.judge import audit, elsewhere, excused, idle_claims, judge
-from portagpu.suite.machine import Excuse, Judged, Listed, Machine
+from portagpu.suite.machine import DeviceUnderTest, Excuse, Listed, TargetClaims
 
 TODAY = date(2030, 6, 15)
 
@@ -23,11 +23,13 @@ def _case(*capability: str, outcome: str = "exact") -> Listed:
     )
 
 
-def _machine(claims: set[str], target_claims: set[str] | None = None) -> Machine:
-    target = None if target_claims is None else Judged("some-target", frozenset(target_claims))
-    return Machine(
+def _machine(claims: set[str], target_claims: set[str] | None = None) -> DeviceUnderTest:
+    target = (
+        None if target_claims is None else TargetClaims("some-target", frozenset(target_claims))
+    )
+    return DeviceUnderTest(
         backend="some",
-        device="some:0",
+        name="some:0",
         product="Some Product",
         vendor=None,
         arch="sm_1",
@@ -36,7 +38,7 @@ def _machine(claims: set[str], target_claims: set[str] | None = None) -> Machine
     )
 
 
-def _judge(kind: str, case: Listed, machine: Machine, reason: str = "why") -> Result:
+def _judge(kind: str, case: Listed, machine: DeviceUnderTest, reason: str = "why") -> Result:
     outcome: dict[str, Any] = {"kind": kind, "reason": reason, "duration_s": 1.0, "observed": []}
     return judge(case, outcome, machine)
 
@@ -105,7 +107,7 @@ def test_undefined_is_a_value_and_no_error(kind: str, verdict: Verdict) -> None:
 
 
 def test_elsewhere_names_both_machines() -> None:
-    other = Judged("wanted-target", frozenset({"graphs"}))
+    other = TargetClaims("wanted-target", frozenset({"graphs"}))
     found = elsewhere(_case("graphs"), _machine(BOTH), other)
     assert found.verdict is Verdict.INCONCLUSIVE
     assert found.reason == "this machine is Some Product (sm_1), not wanted-target"
@@ -113,7 +115,9 @@ def test_elsewhere_names_both_machines() -> None:
 
 
 def test_elsewhere_skips_what_the_target_does_not_claim() -> None:
-    found = elsewhere(_case("streams"), _machine(BOTH), Judged("wanted", frozenset({"graphs"})))
+    found = elsewhere(
+        _case("streams"), _machine(BOTH), TargetClaims("wanted", frozenset({"graphs"}))
+    )
     assert found.verdict is Verdict.SKIP
 
 
@@ -181,8 +185,8 @@ def test_excuse_that_fits_is_no_error() -> None:
 
 
 def test_judged_survives_json() -> None:
-    target = Judged("t", frozenset({"a", "b"}), (_excuse("graphs"),))
-    assert decode(Judged, json.loads(json.dumps(encode(target))), "target") == target
+    target = TargetClaims("t", frozenset({"a", "b"}), (_excuse("graphs"),))
+    assert decode(TargetClaims, json.loads(json.dumps(encode(target))), "target") == target
 
 
 def test_a_claim_that_no_case_judged_is_open() -> None:

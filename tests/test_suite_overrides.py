@@ -12,11 +12,10 @@ import pytest
 
 from portagpu.contract import Override
 from portagpu.results.run import Verdict
-from portagpu.suite import conform
 from portagpu.suite.judge import judge, unused
-from portagpu.suite.machine import Listed, Machine
+from portagpu.suite.machine import DeviceUnderTest, Listed
 from tests import registry_state
-from tests.case_files import by_id, write_cases
+from tests.case_files import by_id, conform, write_cases
 from tests.fake_plugins import install
 
 if TYPE_CHECKING:
@@ -52,9 +51,9 @@ def test_an_override_is_complete_or_refused(changes: dict[str, str], said: str) 
 
 def _judge(kind: str, override: Override, capability: tuple[str, ...] = ()) -> tuple[Verdict, str]:
     case = Listed(id="streams/x[n2]", area="streams", spec="It works.", capability=capability)
-    machine = Machine(
+    machine = DeviceUnderTest(
         backend="some",
-        device="some:0",
+        name="some:0",
         product=None,
         vendor=None,
         arch="none",

@@ -18,8 +18,9 @@ pytestmark = pytest.mark.torch
 
 CONFORM = """
 import json, sys
-from portagpu.suite import Selection, conform
-results = conform("broken", selection=Selection(only=tuple(sys.argv[1:])))
+from portagpu.suite import ConformOptions, Selection, conform
+selection = Selection(only=tuple(sys.argv[1:]))
+results = conform(ConformOptions(backend="broken", selection=selection)).results
 print(json.dumps({each.id: [str(each.verdict), each.reason] for each in results}))
 """
 

@@ -18,11 +18,12 @@ pytest.importorskip("torch")
 
 from portagpu.errors import TargetNotFound, UnknownBackend
 from portagpu.results.run import Evidence, Result, Verdict
-from portagpu.suite import Selection, conform, list_cases
+from portagpu.suite import ConformOptions, Selection, list_cases
 from portagpu.suite import child as suite_child
+from portagpu.suite import conform as run_suite
 from portagpu.suite.child import SuiteError
 from portagpu.suite.select import SelectionError
-from tests.case_files import by_id, write_cases
+from tests.case_files import Recorder, by_id, conform, write_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -226,8 +227,8 @@ def test_names_that_do_not_exist_are_refused_before_anything_runs() -> None:
 CALLER = """
 import json, sys
 from pathlib import Path
-from portagpu.suite import conform
-results = conform("cpu", folder=Path(sys.argv[1]))
+from portagpu.suite import ConformOptions, conform
+results = conform(ConformOptions(backend="cpu", folder=Path(sys.argv[1]))).results
 print(json.dumps({each.id: [str(each.verdict), each.reason] for each in results}))
 """
 
@@ -284,13 +285,17 @@ def test_nothing_in_the_users_folder_changes_a_verdict(
 INTERRUPTED = """
 import sys
 from pathlib import Path
-from portagpu.suite import conform
+from portagpu.running import Progress
+from portagpu.suite import ConformOptions, conform
 
-try:
-    conform("cpu", folder=Path(sys.argv[1]), on_result=lambda each: print(each.id, flush=True),
-            on_start=lambda name, number, total: print("start", name, flush=True))
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
+class Printed(Progress):
+    def item_begins(self, name, number, total):
+        print("start", name, flush=True)
+    def result_added(self, result):
+        print(result.id, flush=True)
+
+run = conform(ConformOptions(backend="cpu", folder=Path(sys.argv[1])), Printed())
+print("interrupted" if run.info.interrupted else "ended", run.exit_code, flush=True)
 """
 
 
@@ -317,13 +322,13 @@ def test_ctrl_c_keeps_what_was_judged_and_ends_the_child(tmp_path: Path) -> None
             if line.startswith("start rng/second"):
                 process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0, "the caller did not end by itself"
-    assert lines == ["start rng/first", "rng/first", "start rng/second", "interrupted"]
+    assert lines == ["start rng/first", "rng/first", "start rng/second", "interrupted 130"]
     if mark.exists() and mark.read_text():
         with pytest.raises(ProcessLookupError):
             os.kill(int(mark.read_text()), 0)
 
 
-def test_callbacks_tell_of_the_machine_and_of_every_case(tmp_path: Path) -> None:
+def test_progress_tells_of_the_device_and_of_every_case(tmp_path: Path) -> None:
     folder = write_cases(
         tmp_path,
         """
@@ -331,20 +336,17 @@ def test_callbacks_tell_of_the_machine_and_of_every_case(tmp_path: Path) -> None
         def test_a(gpu, n, word): pass
         """,
     )
-    started: list[tuple[str, int, int]] = []
-    machines = []
-    results = conform(
-        "cpu",
-        folder=folder,
-        on_start=lambda *what: started.append(what),
-        on_machine=machines.append,
-    )
+    recorder = Recorder()
+    run = run_suite(ConformOptions(backend="cpu", folder=folder), recorder)
     ids = ["rng/a[n1-x]", "rng/a[n1-y]", "rng/a[n2-x]", "rng/a[n2-y]"]
-    assert started == [(name, number, 4) for number, name in enumerate(ids, 1)]
-    assert [each.id for each in results] == ids
-    (machine,) = machines
-    assert machine.backend == "cpu"
-    assert "collectives" in machine.capabilities
+    assert recorder.begun == [(name, number, 4) for number, name in enumerate(ids, 1)]
+    assert [each.id for each in run.results] == ids
+    assert recorder.results == run.results
+    (device,) = recorder.devices
+    assert device.backend == run.info.backend == "cpu"
+    assert [each["name"] for each in run.info.devices] == [device.product or device.name]
+    assert run.info.versions["torch"] == device.versions["torch"]
+    assert "collectives" in device.capabilities
 
 
 def test_a_file_that_cannot_be_read_is_told_before_a_name_that_it_may_hold(tmp_path: Path) -> None:

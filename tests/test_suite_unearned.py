@@ -23,11 +23,11 @@ from portagpu.bringup.gates import load_gates
 from portagpu.contents import DamagedInstallation
 from portagpu.paths import matrix_dir
 from portagpu.results.run import Evidence, Result, Verdict, new_run, read_json
-from portagpu.suite import Selection, conform
+from portagpu.suite import Selection
 from portagpu.suite.day import today
 from portagpu.suite.judge import audit, excused, unexplained, unjudged
 from portagpu.suite.machine import Excuse
-from tests.case_files import by_id, write_cases
+from tests.case_files import by_id, conform, write_cases
 from tests.contents_page import contents_page
 from tests.fake_plugins import install
 

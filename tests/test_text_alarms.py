@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.bringup import Options, bringup
+from portagpu.bringup import BringupOptions, bringup
 from portagpu.recordings.replay import Recording
 from portagpu.results.run import Verdict
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
@@ -49,7 +49,7 @@ def replay(folder: Path, *rows: tuple[object, ...], target: str | None = None) -
         lines.append(", ".join(map(str, values)))
     path = folder / "gpus.csv"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return bringup(Options(replay=Recording(path), target=target))
+    return bringup(BringupOptions(replay=Recording(path), target=target))
 
 
 def failures(run: Run) -> list[tuple[str, str | None]]:
@@ -111,7 +111,9 @@ def test_of_two_unlike_gpus_nobody_is_blamed(tmp_path: Path) -> None:
 
 def test_drivers_of_two_vendors_are_two(tmp_path: Path) -> None:
     files, links = machine(amd_gpu(0), nvidia_gpu(1))
-    run = bringup(Options(replay=Recording(build(tmp_path, two_socket_x86() | files, links))))
+    run = bringup(
+        BringupOptions(replay=Recording(build(tmp_path, two_socket_x86() | files, links)))
+    )
     assert failures(run) == []
     assert one(run, "versions/driver").reason == "drivers 6.10.5 of amd and 570.86.15 of nvidia"
 
@@ -164,7 +166,7 @@ def test_a_slice_is_no_unlike_device(tmp_path: Path) -> None:
     )
     path = tmp_path / "table.txt"
     path.write_text(table, encoding="utf-8")
-    run = bringup(Options(replay=Recording(path)))
+    run = bringup(BringupOptions(replay=Recording(path)))
     assert len(run.info.devices) == 3
     assert failures(run) == []
     assert one(run, "identity/alike").verdict is Verdict.PASS
@@ -182,7 +184,7 @@ def test_a_slice_is_no_unlike_device(tmp_path: Path) -> None:
 def test_a_text_without_a_product_does_not_contradict_a_target(tmp_path: Path, text: str) -> None:
     path = tmp_path / "text.txt"
     path.write_text(text, encoding="utf-8")
-    run = bringup(Options(replay=Recording(path), target="nvidia-a100-sxm-80gb"))
+    run = bringup(BringupOptions(replay=Recording(path), target="nvidia-a100-sxm-80gb"))
     assert one(run, "identity/target").verdict is Verdict.INCONCLUSIVE
 
 
@@ -196,9 +198,9 @@ def test_every_run_says_the_same_whatever_the_order_of_sets(tmp_path: Path) -> N
     replay(tmp_path, row(RTX4090), row(RTX3090), row(A100, width=8), row(DISPLAY, (1, 3, 3)))
     code = (
         "import sys\n"
-        "from portagpu.bringup import Options, bringup\n"
+        "from portagpu.bringup import BringupOptions, bringup\n"
         "from portagpu.recordings.replay import Recording\n"
-        "run = bringup(Options(replay=Recording(sys.argv[1])))\n"
+        "run = bringup(BringupOptions(replay=Recording(sys.argv[1])))\n"
         "print(*[(r.id, str(r.verdict), r.device, r.reason) for r in run.results], sep='\\n')\n"
     )
     said = {

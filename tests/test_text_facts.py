@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.bringup import Options, bringup
+from portagpu.bringup import BringupOptions, bringup
 from portagpu.formats.host import hwloc_xml, nccl_topo
 from portagpu.info import collect
 from portagpu.inventory.products import falls_short
@@ -40,7 +40,7 @@ def verdicts(run: Run, name: str) -> list[tuple[Verdict, str]]:
 
 
 def replay(folder: Path, *texts: str, target: str | None = None) -> Run:
-    return bringup(Options(replay=Recording(*files(folder, *texts)), target=target))
+    return bringup(BringupOptions(replay=Recording(*files(folder, *texts)), target=target))
 
 
 # --- versions of driver 610 (github.com/sgl-project/sglang/issues/27487; docs.nvidia.com/deploy/

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.bringup import Options, bringup
+from portagpu.bringup import BringupOptions, bringup
 from portagpu.formats.events import table
 from portagpu.formats.reader import read_text
 from portagpu.recordings.replay import Recording
@@ -27,7 +27,7 @@ OSINIT = "open-gpu-kernel-modules, src/nvidia/arch/nvalloc/unix/src/osinit.c"
 def replay(folder: Path, text: str, **options: str) -> Run:
     path = folder / "text.txt"
     path.write_text(text, encoding="utf-8")
-    return bringup(Options(replay=Recording(path), **options))  # type: ignore[arg-type]
+    return bringup(BringupOptions(replay=Recording(path), **options))  # type: ignore[arg-type]
 
 
 def judged(run: Run, name: str) -> list[Result]:

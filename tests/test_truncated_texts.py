@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.bringup import Options, bringup
+from portagpu.bringup import BringupOptions, bringup
 from portagpu.errors import RecordingError
 from portagpu.formats.cleaning import text_of
 from portagpu.formats.host.kernel_log import KIND as LOG
@@ -67,7 +67,7 @@ def test_a_text_that_is_cut_states_no_number_of_devices(name: str, text: str) ->
 def count_verdict(tmp_path: Path, text: str, expected: int) -> str | None:
     (tmp_path / "text").write_text(text)
     try:
-        run = bringup(Options(replay=Recording(tmp_path / "text"), expect_devices=expected))
+        run = bringup(BringupOptions(replay=Recording(tmp_path / "text"), expect_devices=expected))
     except RecordingError:
         return None
     return next(str(each.verdict) for each in run.results if each.id.endswith("identity/count"))
@@ -112,7 +112,7 @@ def test_half_a_value_and_what_is_behind_it_are_no_fault(tmp_path: Path) -> None
     for whole in (text, ROCM):
         for end in range(len(whole) // 2, len(whole), 7):
             (tmp_path / "text").write_text(whole[:end])
-            run = bringup(Options(replay=Recording(tmp_path / "text")))
+            run = bringup(BringupOptions(replay=Recording(tmp_path / "text")))
             failed = [each for each in run.results if str(each.verdict) == "FAIL"]
             # between two lines this output looks whole
             behind_a_line = "\n" in (whole[end - 1], whole[end])

@@ -11,7 +11,7 @@ import pytest
 
 import portagpu
 from portagpu.bench.suite import metrics
-from portagpu.bringup import Options, bringup, load_gates
+from portagpu.bringup import BringupOptions, bringup, load_gates
 from portagpu.bringup.reported import ROWS
 from portagpu.recordings.replay import Recording
 from portagpu.results import advice
@@ -69,7 +69,7 @@ def first_words(module: str, *callees: str, at: int = 0) -> Iterator[str]:
 SAID = ("result", "judge", "failure", "_broken", "Judged")
 MODULES = {
     "environment": ("bringup/checks/environment.py",),
-    "identity": ("bringup/checks/identity.py",),
+    "identity": ("bringup/checks/identity.py", "bringup/reported.py"),
     "versions": ("bringup/checks/versions.py",),
     "links": (
         "bringup/checks/links.py",
@@ -90,7 +90,7 @@ MODULES = {
 }
 MADE = {
     "<name>": ("identity", ["arch", "warp-size"]),
-    "<finding.name>": ("identity", [*(row.name for row in ROWS), "not-compared"]),
+    "<row.name>": ("identity", [row.name for row in ROWS]),
     "<rule.name>": ("health", list(first_words("rules/health.py", "_Rule"))),
 }
 """Names that are made at run time: their gate, and what they are there."""
@@ -193,7 +193,7 @@ def test_whatever_is_judged_a_failure_says_what_was_expected(callee: str) -> Non
 def run(tmp_path: Path) -> Run:
     log = tmp_path / "dmesg.log"
     log.write_text(LOG)
-    return bringup(Options(replay=Recording(log), expect_devices=8))
+    return bringup(BringupOptions(replay=Recording(log), expect_devices=8))
 
 
 def test_the_headline_is_the_gravest_failure_and_not_the_first(run: Run) -> None:

@@ -11,13 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bench.busbw import bus_factor
-from portagpu.bench.cases import Case, no_ranks
+from portagpu.bench.cases import BenchCase, no_ranks
 from portagpu.bench.effort import PACES, Effort
 
 if TYPE_CHECKING:
     import torch
 
-    from portagpu.bench.device import Device
+    from portagpu.bench.device import MeasuredDevice
     from portagpu.target import Target
     from portagpu.world import Rank
 
@@ -49,7 +49,9 @@ _GROWING: Final = frozenset({"all_reduce", "reduce"})
 """In place, so that every further call adds up sums."""
 
 
-def cases(*, device: Device, effort: Effort, world: int, target: Target | None) -> list[Case]:
+def cases(
+    *, device: MeasuredDevice, effort: Effort, world: int, target: Target | None
+) -> list[BenchCase]:
     """Every operation over ``world`` ranks and several sizes; the value is that of the largest."""
     return [
         _case(device, operation, world, _sizes(device, effort, operation, world, target))
@@ -57,11 +59,11 @@ def cases(*, device: Device, effort: Effort, world: int, target: Target | None) 
     ]
 
 
-def _case(device: Device, operation: str, world: int, sizes: list[int]) -> Case:
+def _case(device: MeasuredDevice, operation: str, world: int, sizes: list[int]) -> BenchCase:
     factor = bus_factor(operation, world)
     told = "not applicable" if factor is None else f"{factor:.6g}"
     alone = device.shared and world > 1
-    return Case(
+    return BenchCase(
         id=f"collectives/{operation}[{world}]",
         metric=f"collectives/{operation}",
         area="collectives",
@@ -79,7 +81,7 @@ def _case(device: Device, operation: str, world: int, sizes: list[int]) -> Case:
 
 
 def _sizes(
-    device: Device, effort: Effort, operation: str, world: int, target: Target | None
+    device: MeasuredDevice, effort: Effort, operation: str, world: int, target: Target | None
 ) -> list[int]:
     """Total bytes S: whole elements for each rank; the sizes that the target expects too."""
     if not device.shared:
@@ -199,11 +201,11 @@ def values(rank: int, start: int, count: int, device: torch.device) -> torch.Ten
 
 def collective(rank: Rank, *, effort: str, operation: str, sizes: list[int]) -> dict[str, Any]:
     """Check and time ``operation`` at each of ``sizes`` bytes; all ranks make the same calls."""
-    from portagpu.bench.reading import Reading
+    from portagpu.bench.reading import RankSamples
     from portagpu.bench.timing import Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
-    reading = Reading.start(stopwatch)
+    reading = RankSamples.start(stopwatch)
     factor = bus_factor(operation, rank.world) or 0.0
     for size in sizes:
         exchange = Exchange.make(rank, operation, size)

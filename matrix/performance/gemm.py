@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.cases import Absent, Case
+from portagpu.bench.cases import Absent, BenchCase
 from portagpu.bench.device import DTYPES
 from portagpu.precision import Support
 from portagpu.results.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from portagpu.bench.device import Device
+    from portagpu.bench.device import MeasuredDevice
     from portagpu.bench.effort import Effort
     from portagpu.target import Target
     from portagpu.world import Rank
@@ -25,10 +25,12 @@ _REASONS: Final = {
 }
 
 
-def cases(*, device: Device, effort: Effort, world: int, target: Target | None) -> list[Case]:
+def cases(
+    *, device: MeasuredDevice, effort: Effort, world: int, target: Target | None
+) -> list[BenchCase]:
     """A square product of each dtype, and every product that the target has an expectation for."""
     del effort, world
-    found: list[Case] = []
+    found: list[BenchCase] = []
     for dtype in DTYPES:
         support = Support(device.support.get(dtype, Support.NONE))
         edge = _edge(device, dtype, support)
@@ -40,7 +42,9 @@ def cases(*, device: Device, effort: Effort, world: int, target: Target | None) 
     return found
 
 
-def _case(device: Device, dtype: str, support: Support, shape: tuple[int, int, int]) -> Case:
+def _case(
+    device: MeasuredDevice, dtype: str, support: Support, shape: tuple[int, int, int]
+) -> BenchCase:
     m, n, k = shape
     name = f"{m}" if m == n == k else f"{m}x{n}x{k}"
     absent = None
@@ -51,7 +55,7 @@ def _case(device: Device, dtype: str, support: Support, shape: tuple[int, int, i
         "operands that fit a cache stay there between calls",
         "the arithmetic is emulated by other instructions" if support is Support.EMULATED else "",
     ]
-    return Case(
+    return BenchCase(
         id=f"gemm/{dtype}[{name}]",
         metric=f"gemm/{dtype}",
         area="gemm",
@@ -68,7 +72,7 @@ def _case(device: Device, dtype: str, support: Support, shape: tuple[int, int, i
     )
 
 
-def _edge(device: Device, dtype: str, support: Support) -> int:
+def _edge(device: MeasuredDevice, dtype: str, support: Support) -> int:
     """The edge of the square: enough work for the device, little enough for a slow path."""
     if not device.shared:
         wide = dtype in ("fp64", "fp32") or support is Support.EMULATED
@@ -87,12 +91,12 @@ def gemm(rank: Rank, *, effort: str, dtype: str, m: int, n: int, k: int) -> dict
     """Check one product of the operands, time many, and check the last."""
     from portagpu.bench import matmul
     from portagpu.bench.effort import PACES, Effort
-    from portagpu.bench.reading import Reading
+    from portagpu.bench.reading import RankSamples
     from portagpu.bench.timing import Stopwatch, measure
 
     work = matmul.product(rank.gpu, dtype, m, n, k, _SEED)
     stopwatch = Stopwatch(rank.gpu)
-    reading = Reading.start(stopwatch)
+    reading = RankSamples.start(stopwatch)
     reading.notes = {"seed": _SEED}
     rank.step(f"checking {dtype} {m}x{n}x{k}")
     matmul.poison(work)

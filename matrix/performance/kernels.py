@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.cases import Absent, Case, cache_sentence, large_array_bytes
+from portagpu.bench.cases import Absent, BenchCase, cache_sentence, large_array_bytes
 from portagpu.bench.effort import Effort
 from portagpu.contract import Capability
 from portagpu.results.verdicts import Verdict
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from portagpu.bench.device import Device
+    from portagpu.bench.device import MeasuredDevice
     from portagpu.contract import Backend
     from portagpu.target import Target
     from portagpu.world import Rank
@@ -42,7 +42,9 @@ _SCALAR: Final = 3.0
 _CHECKED_ROWS: Final = 64
 
 
-def cases(*, device: Device, effort: Effort, world: int, target: Target | None) -> list[Case]:
+def cases(
+    *, device: MeasuredDevice, effort: Effort, world: int, target: Target | None
+) -> list[BenchCase]:
     """Each kernel that memory bounds against a copy, and those that torch has against torch's."""
     del world, target
     array = large_array_bytes(device, arrays=6)
@@ -54,7 +56,7 @@ def cases(*, device: Device, effort: Effort, world: int, target: Target | None) 
     found = [(name, "copy", _OF_COPY, rows) for name in _BOUND_BY_MEMORY]
     found += [(name, "torch", _OF_TORCH, rows) for name in _HELD_TO_TORCH]
     listed = [
-        Case(
+        BenchCase(
             id=f"kernels/{name}[{other}]",
             metric=f"kernels/{name}",
             area="kernels",
@@ -70,7 +72,7 @@ def cases(*, device: Device, effort: Effort, world: int, target: Target | None) 
         )
         for name, other, least, sizes in found
     ]
-    product = Case(
+    product = BenchCase(
         id=f"kernels/matmul[{edge}]",
         metric="kernels/matmul",
         area="kernels",
@@ -118,11 +120,11 @@ def against(
     from importlib.util import find_spec
 
     from portagpu.bench.effort import PACES
-    from portagpu.bench.reading import Reading
+    from portagpu.bench.reading import RankSamples
     from portagpu.bench.timing import Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
-    reading = Reading.start(stopwatch)
+    reading = RankSamples.start(stopwatch)
     reading.notes = {"seed": _SEED}
     if find_spec("triton") is None:
         reading.skip = "triton is not installed: it comes with torch's builds for GPUs"

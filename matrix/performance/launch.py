@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.cases import Case
+from portagpu.bench.cases import BenchCase
 
 if TYPE_CHECKING:
     import torch
 
-    from portagpu.bench.device import Device
+    from portagpu.bench.device import MeasuredDevice
     from portagpu.bench.effort import Effort
     from portagpu.target import Target
     from portagpu.world import Rank
@@ -25,14 +25,16 @@ _COUNTS: Final = {
 }
 
 
-def cases(*, device: Device, effort: Effort, world: int, target: Target | None) -> list[Case]:
+def cases(
+    *, device: MeasuredDevice, effort: Effort, world: int, target: Target | None
+) -> list[BenchCase]:
     """The time to issue a call, and the time until it is known to have finished."""
     del effort, world, target
     limits = ["the share of the Python loop and of torch's dispatch"]
     if device.shared:
         limits.append("a launch: on a CPU the call itself does the work")
     return [
-        Case(
+        BenchCase(
             id=metric,
             metric=metric,
             area="launch",
@@ -53,12 +55,12 @@ def launch(rank: Rank, *, effort: str, wait: bool) -> dict[str, Any]:
     import torch
 
     from portagpu.bench.effort import PACES, Effort
-    from portagpu.bench.reading import Reading
+    from portagpu.bench.reading import RankSamples
     from portagpu.bench.timing import Stopwatch, measure
 
     gpu = rank.gpu
     stopwatch = Stopwatch(gpu, host=True, wait=wait)
-    reading = Reading.start(stopwatch)
+    reading = RankSamples.start(stopwatch)
     element = torch.zeros(1, dtype=torch.int32, device=gpu.device)
 
     def issue() -> None:

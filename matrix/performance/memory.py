@@ -9,13 +9,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.cases import Case, cache_sentence, large_array_bytes
+from portagpu.bench.cases import BenchCase, cache_sentence, large_array_bytes
 from portagpu.bench.effort import Effort
 
 if TYPE_CHECKING:
     import torch
 
-    from portagpu.bench.device import Device
+    from portagpu.bench.device import MeasuredDevice
     from portagpu.target import Target
     from portagpu.world import Rank
 
@@ -35,14 +35,16 @@ _VALUES: Final = 1 << 20
 and exact in float32."""
 
 
-def cases(*, device: Device, effort: Effort, world: int, target: Target | None) -> list[Case]:
+def cases(
+    *, device: MeasuredDevice, effort: Effort, world: int, target: Target | None
+) -> list[BenchCase]:
     """Copy and triad, each over several sizes; the value is that of the largest."""
     del world, target
     largest = large_array_bytes(device, arrays=3)
     steps = (64, 8, 1) if effort is Effort.QUICK else (256, 64, 16, 8, 4, 2, 1)
     sizes = sorted({max(largest // step, 4 * _BLOCK) for step in steps})
     return [
-        Case(
+        BenchCase(
             id=metric,
             metric=metric,
             area="memory",
@@ -65,11 +67,11 @@ def stream(rank: Rank, *, effort: str, operation: str, sizes: list[int]) -> dict
     import torch
 
     from portagpu.bench.effort import PACES
-    from portagpu.bench.reading import Reading
+    from portagpu.bench.reading import RankSamples
     from portagpu.bench.timing import Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
-    reading = Reading.start(stopwatch)
+    reading = RankSamples.start(stopwatch)
     reading.notes = {"seed": _SEED}
     count = max(sizes) // 4
     first = whole_numbers(rank.gpu.device, count, _SEED)

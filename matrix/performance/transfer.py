@@ -9,14 +9,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.cases import Absent, Case, cache_sentence, large_array_bytes
+from portagpu.bench.cases import Absent, BenchCase, cache_sentence, large_array_bytes
 from portagpu.bench.effort import Effort
 from portagpu.results.verdicts import Verdict
 
 if TYPE_CHECKING:
     import torch
 
-    from portagpu.bench.device import Device
+    from portagpu.bench.device import MeasuredDevice
     from portagpu.target import Target
     from portagpu.world import Rank
 
@@ -27,7 +27,9 @@ _MIB: Final = 1 << 20
 _LARGEST: Final = 512 * _MIB
 
 
-def cases(*, device: Device, effort: Effort, world: int, target: Target | None) -> list[Case]:
+def cases(
+    *, device: MeasuredDevice, effort: Effort, world: int, target: Target | None
+) -> list[BenchCase]:
     """Each direction from pageable and from page-locked memory, over several sizes."""
     del world, target
     largest = min(large_array_bytes(device, arrays=2), _LARGEST)
@@ -40,7 +42,7 @@ def cases(*, device: Device, effort: Effort, world: int, target: Target | None) 
     ]
 
 
-def _case(device: Device, metric: str, memory: str, sizes: list[int]) -> Case:
+def _case(device: MeasuredDevice, metric: str, memory: str, sizes: list[int]) -> BenchCase:
     absent = None
     if memory == "pinned" and "pinned-memory" not in device.capabilities:
         absent = Absent(
@@ -49,7 +51,7 @@ def _case(device: Device, metric: str, memory: str, sizes: list[int]) -> Case:
     limits = [cache_sentence(device, sizes[-1])]
     if device.shared:
         limits.insert(0, "a link: both ends are host memory, so this is a host-to-host copy")
-    return Case(
+    return BenchCase(
         id=f"{metric}[{memory}]",
         metric=metric,
         area="transfer",
@@ -77,11 +79,11 @@ def transfer(
     import torch
 
     from portagpu.bench.effort import PACES
-    from portagpu.bench.reading import Reading
+    from portagpu.bench.reading import RankSamples
     from portagpu.bench.timing import Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
-    reading = Reading.start(stopwatch)
+    reading = RankSamples.start(stopwatch)
     reading.notes = {"seed": _SEED}
     generator = torch.Generator().manual_seed(_SEED)
     words = torch.empty(-(-max(sizes) // 8), dtype=torch.int64).random_(generator=generator)

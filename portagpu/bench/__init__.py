@@ -7,21 +7,22 @@ imports no torch.
 from __future__ import annotations
 
 from portagpu.bench.busbw import bus_factor
-from portagpu.bench.cases import SUITE, Case
-from portagpu.bench.device import Device
+from portagpu.bench.cases import SUITE, BenchCase
+from portagpu.bench.device import MeasuredDevice
 from portagpu.bench.effort import Effort
 from portagpu.bench.load import Comparison, Sustained, compare_ranks, sustained
-from portagpu.bench.runner import default_world, open_device, run
+from portagpu.bench.runner import BenchOptions, default_world, measure, open_device, run
 from portagpu.bench.suite import AREAS, UnknownMeasure, metrics
 from portagpu.rules.peers import Outlier, Peers, peers
 
 __all__ = [
     "AREAS",
     "SUITE",
-    "Case",
+    "BenchCase",
+    "BenchOptions",
     "Comparison",
-    "Device",
     "Effort",
+    "MeasuredDevice",
     "Outlier",
     "Peers",
     "Sustained",
@@ -29,6 +30,7 @@ __all__ = [
     "bus_factor",
     "compare_ranks",
     "default_world",
+    "measure",
     "metrics",
     "open_device",
     "peers",

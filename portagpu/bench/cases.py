@@ -10,7 +10,7 @@ from portagpu.results.verdicts import Verdict
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.bench.device import Device
+    from portagpu.bench.device import MeasuredDevice
 
 SUITE: Final = "performance"
 
@@ -35,8 +35,8 @@ class Absent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One measure: ``function(rank, effort=..., **arguments)`` returns a ``Reading`` as JSON.
+class BenchCase:
+    """One measure: ``function(rank, effort=..., **arguments)`` returns a ``RankSamples`` as JSON.
 
     ``metric`` is the id under which targets state expectations, ``id`` adds the variant in square
     brackets. ``function`` is "name" in the area's file. ``counts`` says what work is counted,
@@ -63,7 +63,7 @@ class Case:
     absent: Absent | None = None
 
 
-def large_array_bytes(device: Device, arrays: int) -> int:
+def large_array_bytes(device: MeasuredDevice, arrays: int) -> int:
     """Bytes of one of ``arrays`` arrays that together leave three quarters of memory free.
 
     Beyond the last-level cache where memory allows; a multiple of 1 MiB.
@@ -75,7 +75,7 @@ def large_array_bytes(device: Device, arrays: int) -> int:
     return max(wanted >> 20, 1) << 20
 
 
-def cache_sentence(device: Device, array_bytes: int) -> str:
+def cache_sentence(device: MeasuredDevice, array_bytes: int) -> str:
     """How arrays compare to the cache, for ``does_not_show``; empty where they are beyond it."""
     if device.cache_bytes is None:
         return f"the size of the last-level cache is unknown; arrays are {array_bytes >> 20} MiB"
@@ -87,7 +87,7 @@ def cache_sentence(device: Device, array_bytes: int) -> str:
     return ""
 
 
-def no_ranks(device: Device, world: int) -> Absent | None:
+def no_ranks(device: MeasuredDevice, world: int) -> Absent | None:
     """Why a collective over ``world`` ranks has no bus bandwidth here; None where it has."""
     if "collectives" not in device.capabilities:
         return Absent(Verdict.SKIP, f"the {device.backend} backend claims no collectives")

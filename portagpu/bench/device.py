@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.kernels.ops import runs_on
 from portagpu.precision import Support
 from portagpu.precision.formats import FP8_NAMES
+from portagpu.running import OpenedDevice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,22 +30,16 @@ _MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """One device as the suite plans for it; None is unknown.
+class MeasuredDevice(OpenedDevice):
+    """One device as the suite plans for it.
 
-    ``count`` is how many its backend sees and ``shared`` whether all ranks use one; ``support``
-    maps the dtypes of ``DTYPES`` to ``portagpu.precision.Support``; ``triton`` is whether Triton
-    launches on it.
+    ``shared`` is whether all ranks use one; ``support`` maps the dtypes of ``DTYPES`` to
+    ``portagpu.precision.Support``; ``triton`` is whether Triton launches on it.
     """
 
-    backend: str
-    name: str
     index: int = 0
-    count: int = 1
     shared: bool = False
     triton: bool = False
-    product: str | None = None
-    arch: str = ""
     target: str | None = None
     cache_bytes: int | None = None
     """All caches of the last level together."""
@@ -52,16 +47,15 @@ class Device:
     total_bytes: int | None = None
     support: Mapping[str, str] = field(default_factory=dict)
     capabilities: tuple[str, ...] = ()
-    versions: Mapping[str, str | None] = field(default_factory=dict)
     comm: str = ""
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Device:
+    def from_json(cls, document: Mapping[str, Any]) -> MeasuredDevice:
         """The device that :func:`describe` returned."""
         return cls(**{**document, "capabilities": tuple(document["capabilities"])})
 
     @classmethod
-    def of_target(cls, target: Target) -> Device:
+    def of_target(cls, target: Target) -> MeasuredDevice:
         """The device that a target's facts describe: for naming what cannot be measured here."""
         known = {dtype for dtype in DTYPES if target.peak(dtype) is not None}
         peaks = known or set(DTYPES) - {"tf32"}
@@ -83,10 +77,10 @@ class Device:
 
 
 def describe(rank: Rank) -> dict[str, Any]:
-    """The :class:`Device` of this rank, as JSON has it."""
+    """The :class:`MeasuredDevice` of this rank, as JSON has it."""
     gpu = rank.gpu
     free, total = gpu.mem_get_info()
-    device = Device(
+    device = MeasuredDevice(
         backend=gpu.name,
         name=str(gpu.device),
         index=gpu.index,

@@ -22,7 +22,7 @@ from portagpu.target.model import Authority, Confidence
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.bench.cases import Case
+    from portagpu.bench.cases import BenchCase
     from portagpu.stats import Summary
     from portagpu.target import Expectation, Target
 
@@ -40,7 +40,7 @@ class Opinion:
 
 
 def judge(
-    case: Case,
+    case: BenchCase,
     summary: Summary,
     target: Target | None,
     *,
@@ -87,7 +87,7 @@ def judge(
     return Opinion(verdict, reason, best.expected, share)
 
 
-def _held_to_least(case: Case, least: float, summary: Summary) -> Opinion:
+def _held_to_least(case: BenchCase, least: float, summary: Summary) -> Opinion:
     """What this project asks of its own code on any hardware."""
     source = "what portagpu's kernels are held to"
     expected = {**at_least(least, source, case.unit), "statistic": "median"}
@@ -100,7 +100,7 @@ def _held_to_least(case: Case, least: float, summary: Summary) -> Opinion:
 _ORDER: Final = (Verdict.PASS, Verdict.UNVERIFIED, Verdict.FAIL)
 
 
-def ceiling(case: Case, target: Target) -> tuple[float, str] | None:
+def ceiling(case: BenchCase, target: Target) -> tuple[float, str] | None:
     """(the most that the target's facts allow, the rule); None where they do not say.
 
     Facts of confidence "unverified" do not count. Where the algorithm that ran is not known it is
@@ -129,7 +129,7 @@ def ceiling(case: Case, target: Target) -> tuple[float, str] | None:
     return max(found, default=None)
 
 
-def _speaks_of(expectation: Expectation, case: Case, size_bytes: int | None) -> bool:
+def _speaks_of(expectation: Expectation, case: BenchCase, size_bytes: int | None) -> bool:
     """Whether the expectation is about this variant, number of ranks, size and shape."""
     if case.algorithm is not None and expectation.algorithm != case.algorithm:
         return False
@@ -142,7 +142,7 @@ def _speaks_of(expectation: Expectation, case: Case, size_bytes: int | None) -> 
     return True
 
 
-def _product_shape(case: Case) -> str:
+def _product_shape(case: BenchCase) -> str:
     return "x".join(str(case.arguments[edge]) for edge in ("m", "n", "k"))
 
 
@@ -153,7 +153,7 @@ def _told(expectation: Expectation) -> str:
 
 def _held_against(
     expectation: Expectation,
-    case: Case,
+    case: BenchCase,
     summary: Summary,
     versions: Mapping[str, str | None],
 ) -> Opinion:

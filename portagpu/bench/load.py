@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bench.cases import SCALES, SUITE
 from portagpu.bench.effort import PACES, Effort
-from portagpu.bench.reading import Reading
+from portagpu.bench.reading import RankSamples
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Result
 from portagpu.results.verdicts import Evidence, Verdict
 from portagpu.rules.peers import RELATIVE, Peers, alike, peers
+from portagpu.running import broken_world
 from portagpu.stats import Summary, mad, summarise
-from portagpu.world import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +66,7 @@ def compare_ranks(
     if not outcome.ok:
         empty = Peers(None, None, (), False, outcome.sentence)
         return Comparison({}, empty, (_broken("ranks/gemm", outcome),))
-    readings = [Reading.from_json(value) for value in outcome.values]
+    readings = [RankSamples.from_json(value) for value in outcome.values]
     shared = bool(readings[0].notes["shared"])
     summaries = {
         f"rank {rank}": summarise(_rates(reading))
@@ -83,14 +83,14 @@ def compare_ranks(
     return Comparison(summaries, compared, tuple(results))
 
 
-def _rates(reading: Reading) -> list[float]:
+def _rates(reading: RankSamples) -> list[float]:
     return [
         point.work / seconds / SCALES[UNIT] for point in reading.points for seconds in point.seconds
     ]
 
 
 def _compared(
-    name: str, reading: Reading, summary: Summary | None, compared: Peers, within: float
+    name: str, reading: RankSamples, summary: Summary | None, compared: Peers, within: float
 ) -> Result:
     shared: dict[str, Any] = {
         "id": "ranks/gemm",
@@ -328,17 +328,11 @@ def _curve(
 
 
 def _broken(name: str, outcome: WorldOutcome) -> Result:
-    failed = [each for each in outcome.ranks if each.state is not State.DONE]
     culprit = outcome.culprit
-    state = next((each.state for each in failed if each.rank == culprit), failed[0].state)
     return Result(
         id=name,
         suite=SUITE,
         area=name.partition("/")[0],
-        verdict=Verdict.ERROR if state is State.RAISED else Verdict.FAIL,
-        reason=outcome.sentence,
         device=f"rank {culprit}" if culprit is not None else None,
-        value=str(state),
-        expected=exactly(str(State.DONE), "every rank ends"),
-        duration_s=outcome.duration_s,
+        **broken_world(outcome, outcome.blamed),
     )

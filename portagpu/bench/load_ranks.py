@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bench import matmul
 from portagpu.bench.effort import PACES, Effort
-from portagpu.bench.reading import Reading
+from portagpu.bench.reading import RankSamples
 from portagpu.bench.timing import Stopwatch, measure
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def take_turns(
     edge = _edge(rank.gpu, size)
     work = matmul.product(rank.gpu, dtype, edge, edge, edge, _SEED)
     stopwatch = Stopwatch(rank.gpu)
-    reading = Reading.start(stopwatch)
+    reading = RankSamples.start(stopwatch)
     reading.notes = {"shared": rank.gpu.plugin.shared, "shape": work.shape}
     matmul.poison(work)
     matmul.multiply(work)

@@ -30,7 +30,7 @@ class Point:
 
 
 @dataclass(slots=True)
-class Reading:
+class RankSamples:
     """One rank's answer. A ``wrong`` value takes every number with it; ``skip`` says why nothing
     was measured."""
 
@@ -45,7 +45,7 @@ class Reading:
     notes: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def start(cls, stopwatch: Stopwatch) -> Reading:
+    def start(cls, stopwatch: Stopwatch) -> RankSamples:
         """A reading taken with ``stopwatch``, with torch's present number of threads."""
         import torch
 
@@ -75,7 +75,7 @@ class Reading:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Reading:
+    def from_json(cls, document: Mapping[str, Any]) -> RankSamples:
         """The reading that :meth:`to_json` wrote."""
         points = [Point(**point) for point in document["points"]]
         return cls(**{**document, "points": points})

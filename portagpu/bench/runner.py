@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from portagpu.bench import suite
 from portagpu.bench.cases import SUITE
-from portagpu.bench.device import Device
+from portagpu.bench.device import MeasuredDevice
 from portagpu.bench.effort import Effort
-from portagpu.bench.session import Session, not_run
+from portagpu.bench.session import BenchContext, not_run
 from portagpu.contents import check_installation
 from portagpu.host import read_host
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Result
 from portagpu.results.verdicts import Verdict
-from portagpu.target import Target, load_target, load_targets
-from portagpu.world import State
+from portagpu.running import Progress, RunOptions, add_result, check_device, complete
+from portagpu.target import load_targets
+from portagpu.world import Ranks, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from portagpu.bench.cases import Case
-    from portagpu.world import Ranks
+    from portagpu.bench.cases import BenchCase
+    from portagpu.results.run import Run
 
 OPENED: Final = "device/open"
 """The id of the result that blocks all others where the device cannot be opened."""
@@ -30,7 +32,7 @@ _OPEN_S: Final = 60.0
 
 def open_device(
     ranks: Ranks, backend: str | None = None, index: int = 0, timeout_s: float = _OPEN_S
-) -> Device | Result:
+) -> MeasuredDevice | Result:
     """The device's facts, read in a rank; a failed result where it cannot be opened."""
     outcome = ranks.run(
         "portagpu.bench.device:describe",
@@ -40,7 +42,7 @@ def open_device(
         timeout_s=timeout_s,
     )
     if outcome.ok:
-        return Device.from_json(outcome.values[0])
+        return MeasuredDevice.from_json(outcome.values[0])
     return Result(
         id=OPENED,
         suite=SUITE,
@@ -54,89 +56,94 @@ def open_device(
     )
 
 
-def run(
-    names: Sequence[str] | None = None,
-    *,
-    ranks: Ranks,
-    backend: str | None = None,
-    index: int = 0,
-    world: int | None = None,
-    effort: Effort = Effort.QUICK,
-    target: Target | str | None = None,
-    device: Device | None = None,
-    on_device: Callable[[Device], None] | None = None,
-    on_result: Callable[[Result], object] | None = None,
-    on_case: Callable[[Case, int, int], None] | None = None,
-    timeout_s: float | None = None,
-    ended: Callable[[], str] = str,
-) -> list[Result]:
-    """Measure what ``names`` say and judge it; one result for each case, in order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions(RunOptions):
+    """What a run of the measures is asked for.
 
     ``names`` are areas ("gemm"), metrics ("memory/copy") or case ids; none is everything. ``index``
     is the device of measures of one device; ``world`` the number of ranks of collectives (by
     default every device, or two ranks where all share one). ``target`` is what is judged, by
     default what this device is; another target makes every case INCONCLUSIVE. ``timeout_s`` is the
-    hard limit of each case; from where ``ended()`` answers with a reason, no further case is begun,
-    and is INCONCLUSIVE for it. ``device`` saves looking again at what ``open_device`` gave.
+    hard limit of each case.
+    """
 
-    ``on_device`` is called with the device, and ``on_case(case, number, of)`` before each case that
-    runs. Raises UnknownMeasure, TargetNotFound, and MissingDependency where there is no torch.
+    names: Sequence[str] = ()
+    backend: str | None = None
+    index: int = 0
+    world: int | None = None
+    effort: Effort = Effort.QUICK
+    timeout_s: float | None = None
+
+
+def run(options: BenchOptions, progress: Progress | None = None) -> Run:
+    """Measure what is asked for, judge it, and return the run, finished.
+
+    On Ctrl-C the run that is returned is marked as interrupted. Raises UnknownMeasure,
+    TargetNotFound, UnknownDevice, and MissingDependency where there is no torch.
+    """
+    progress = progress or Progress()
+    options.load_target()
+    suite.selected_areas(options.names)
+    check_device(options.backend, options.index)
+
+    def work(run: Run) -> None:
+        with Ranks() as ranks:
+            measure(run, options, ranks, progress)
+
+    return complete(options.new_run(), progress, work)
+
+
+def measure(run: Run, options: BenchOptions, ranks: Ranks, progress: Progress) -> None:
+    """Add one result for each case to ``run``, in order.
+
+    From where ``progress.stop_reason()`` answers no further case is begun, and is INCONCLUSIVE for
+    it.
     """
     check_installation()
+    names, effort = options.names, options.effort
     suite.selected_areas(names)
-    wanted = load_target(target) if isinstance(target, str) else target
-    report = on_result or _ignore
-    results: list[Result] = []
-
-    def add(result: Result) -> None:
-        results.append(result)
-        report(result)
-
-    opened = device or open_device(ranks, backend, index)
+    wanted = options.load_target()
+    opened = open_device(ranks, options.backend, options.index)
     if isinstance(opened, Result):
-        add(opened)
-        stand_in = Device(backend=backend or "", name="")
-        for case in suite.plan(names, stand_in, effort, world or 2, wanted):
-            add(not_run(case, "the device cannot be opened", blocked_by=OPENED))
-        return results
-    if on_device is not None:
-        on_device(opened)
+        add_result(run, progress, opened)
+        stand_in = MeasuredDevice(backend=options.backend or "", name="")
+        for case in suite.plan(names, stand_in, effort, options.world or 2, wanted):
+            blocked = not_run(case, "the device cannot be opened", blocked_by=OPENED)
+            add_result(run, progress, blocked)
+        return
+    opened.describe_in(run, opened.target, "arch")
+    progress.opened(opened)
     if wanted is not None and opened.target != wanted.id:
-        described = Device.of_target(wanted)
+        described = MeasuredDevice.of_target(wanted)
         here = f"this machine's device is {_who(opened)}, not {wanted.id}"
-        for case in suite.plan(names, described, effort, world or 2, wanted):
-            add(_elsewhere(case, here))
-        return results
+        for case in suite.plan(names, described, effort, options.world or 2, wanted):
+            add_result(run, progress, _elsewhere(case, here))
+        return
     judged = wanted or load_targets().get(opened.target or "")
-    size = world or default_world(opened)
+    size = options.world or default_world(opened)
     cases = suite.plan(names, opened, effort, size, judged)
-    session = Session(ranks, opened, effort, judged, timeout_s, read_host().busy)
+    session = BenchContext(ranks, opened, effort, judged, options.timeout_s, read_host().busy)
     for number, case in enumerate(cases, 1):
-        if case.absent is None and (reason := ended()):
-            add(not_run(case, reason))
+        if case.absent is None and (reason := progress.stop_reason()):
+            add_result(run, progress, not_run(case, reason))
             continue
-        if on_case is not None and case.absent is None:
-            on_case(case, number, len(cases))
-        add(session.result(case))
-    return results
+        if case.absent is None:
+            progress.item_begins(case.id, number, len(cases))
+        add_result(run, progress, session.result(case))
 
 
-def default_world(device: Device) -> int:
+def default_world(device: MeasuredDevice) -> int:
     """The ranks of collectives: every device, or two where all ranks share one."""
     return 2 if device.shared else device.count
 
 
-def _who(device: Device) -> str:
+def _who(device: MeasuredDevice) -> str:
     target = f"target {device.target}" if device.target else "no target"
     return f"{device.product or device.arch or device.name} ({target})"
 
 
-def _elsewhere(case: Case, here: str) -> Result:
+def _elsewhere(case: BenchCase, here: str) -> Result:
     absent = case.absent
     if absent is not None and absent.verdict is Verdict.SKIP:
         return not_run(case, absent.reason, verdict=Verdict.SKIP)
     return not_run(case, here)
-
-
-def _ignore(result: Result) -> None:
-    del result

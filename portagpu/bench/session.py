@@ -8,36 +8,36 @@ from typing import TYPE_CHECKING, Any
 from portagpu.bench.cases import SCALES, SUITE, TIME_SCALES
 from portagpu.bench.effort import PACES, Effort
 from portagpu.bench.judge import judge
-from portagpu.bench.reading import Reading
+from portagpu.bench.reading import RankSamples
 from portagpu.bench.suite import function_spec
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Result
 from portagpu.results.verdicts import Evidence, Verdict
+from portagpu.running import broken_world
 from portagpu.stats import Summary, summarise
-from portagpu.world import State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.bench.cases import Case
-    from portagpu.bench.device import Device
+    from portagpu.bench.cases import BenchCase
+    from portagpu.bench.device import MeasuredDevice
     from portagpu.target import Target
     from portagpu.world import Ranks, WorldOutcome
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class BenchContext:
     """What cases of one run share."""
 
     ranks: Ranks
-    device: Device
+    device: MeasuredDevice
     effort: Effort
     target: Target | None
     timeout_s: float | None = None
     busy: str = ""
     """That other work ran here when the run began, in one clause."""
 
-    def result(self, case: Case) -> Result:
+    def result(self, case: BenchCase) -> Result:
         """Run ``case`` and judge what it gave."""
         if case.absent is not None:
             return not_run(case, case.absent.reason, verdict=case.absent.verdict)
@@ -52,31 +52,23 @@ class Session:
         )
         if not outcome.ok:
             return self._broken(case, outcome)
-        readings = [Reading.from_json(value) for value in outcome.values]
+        readings = [RankSamples.from_json(value) for value in outcome.values]
         return self._judged(case, readings, outcome.duration_s)
 
-    def _broken(self, case: Case, outcome: WorldOutcome) -> Result:
-        """A rank that died or hung is the device's or its library's failure; one that raised is an
-        error of the check, as far as it can be told."""
-        culprit, blamed = outcome.culprit, outcome.blamed
-        raised = blamed is not None and blamed.state is State.RAISED
-        named = self._name(case, culprit) if culprit is not None else None
+    def _broken(self, case: BenchCase, outcome: WorldOutcome) -> Result:
+        culprit, fields = outcome.culprit, broken_world(outcome, outcome.blamed)
         return _plain(
             case,
-            Verdict.ERROR if raised else Verdict.FAIL,
-            outcome.sentence,
-            device=named,
-            value=str(blamed.state) if blamed is not None else None,
-            expected=exactly(str(State.DONE), "every rank ends"),
-            duration_s=outcome.duration_s,
-            evidence=() if raised else (Evidence.EXECUTED,),
+            device=self._name(case, culprit) if culprit is not None else None,
+            evidence=() if fields["verdict"] is Verdict.ERROR else (Evidence.EXECUTED,),
             extra={"output": text} if (text := _output(outcome)) else {},
+            **fields,
         )
 
-    def _name(self, case: Case, rank: int) -> str:
+    def _name(self, case: BenchCase, rank: int) -> str:
         return f"rank {rank}" if case.world > 1 else self.device.name
 
-    def _judged(self, case: Case, readings: list[Reading], duration_s: float) -> Result:
+    def _judged(self, case: BenchCase, readings: list[RankSamples], duration_s: float) -> Result:
         for rank, reading in enumerate(readings):
             if reading.wrong:
                 return _plain(
@@ -119,7 +111,7 @@ class Session:
         )
 
 
-def rates(case: Case, readings: Sequence[Reading]) -> list[list[float]]:
+def rates(case: BenchCase, readings: Sequence[RankSamples]) -> list[list[float]]:
     """The value of every sample of every point, in the unit of ``case``.
 
     Where several ranks measured together, a sample took as long as its slowest rank. Raises
@@ -143,7 +135,10 @@ def rates(case: Case, readings: Sequence[Reading]) -> list[list[float]]:
 
 
 def _extra(
-    case: Case, readings: Sequence[Reading], points: Sequence[Summary], of_limit: float | None
+    case: BenchCase,
+    readings: Sequence[RankSamples],
+    points: Sequence[Summary],
+    of_limit: float | None,
 ) -> dict[str, Any]:
     first = readings[0]
     extra: dict[str, Any] = {
@@ -176,7 +171,7 @@ def _extra(
     return extra
 
 
-def _versions(device: Device) -> dict[str, str | None]:
+def _versions(device: MeasuredDevice) -> dict[str, str | None]:
     """Versions by the names that expectations use, the communication library's among them."""
     versions = dict(device.versions)
     comm = versions.get("comm")
@@ -195,7 +190,7 @@ def _output(outcome: WorldOutcome) -> str:
 
 
 def not_run(
-    case: Case,
+    case: BenchCase,
     reason: str,
     *,
     verdict: Verdict = Verdict.INCONCLUSIVE,
@@ -205,7 +200,7 @@ def not_run(
     return _plain(case, verdict, reason, blocked_by=blocked_by)
 
 
-def _plain(case: Case, verdict: Verdict, reason: str, **fields: Any) -> Result:
+def _plain(case: BenchCase, verdict: Verdict, reason: str, **fields: Any) -> Result:
     return Result(
         id=case.id,
         suite=SUITE,

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from portagpu.bench.cases import Case
-    from portagpu.bench.device import Device
+    from portagpu.bench.cases import BenchCase
+    from portagpu.bench.device import MeasuredDevice
     from portagpu.bench.effort import Effort
     from portagpu.target import Target
 
@@ -70,15 +70,15 @@ def selected_areas(names: Sequence[str] | None) -> tuple[str, ...]:
 
 def plan(
     names: Sequence[str] | None,
-    device: Device,
+    device: MeasuredDevice,
     effort: Effort,
     world: int,
     target: Target | None,
-) -> list[Case]:
+) -> list[BenchCase]:
     """The cases to run on ``device``, in order; raises UnknownMeasure for a name that fits none."""
-    found: list[Case] = []
+    found: list[BenchCase] = []
     for area in selected_areas(names):
-        cases: Iterable[Case] = load_area(area).cases(
+        cases: Iterable[BenchCase] = load_area(area).cases(
             device=device, effort=effort, world=world, target=target
         )
         found.extend(cases)
@@ -97,10 +97,10 @@ def unknown(name: str, names: Sequence[str]) -> UnknownMeasure:
     return UnknownMeasure(f"there is no measure {name!r}: {hint}")
 
 
-def function_spec(case: Case) -> str:
+def function_spec(case: BenchCase) -> str:
     """``case.function`` as ranks load it: "/path/area.py:name", or as it is where it has a file."""
     return case.function if ":" in case.function else f"{area_file(case.area)}:{case.function}"
 
 
-def _fits(name: str, case: Case) -> bool:
+def _fits(name: str, case: BenchCase) -> bool:
     return name in (case.area, case.metric, case.id)

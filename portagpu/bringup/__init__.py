@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from portagpu.bringup.gates import Gate, load_gates
-from portagpu.bringup.run import Options, Progress, bringup
+from portagpu.bringup.run import BringupOptions, GateProgress, bringup
 
-__all__ = ["Gate", "Options", "Progress", "bringup", "load_gates"]
+__all__ = ["BringupOptions", "Gate", "GateProgress", "bringup", "load_gates"]

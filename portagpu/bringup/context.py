@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.inventory.sources import Live, Machine
-from portagpu.results.expectations import exactly
 from portagpu.results.run import Evidence, Result, Verdict
-from portagpu.world import State
+from portagpu.running import broken_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,7 @@ _UNJUDGED: Final = frozenset({Verdict.SKIP, Verdict.INCONCLUSIVE})
 
 
 @dataclass(slots=True)
-class Device:
+class CheckedDevice:
     """One device as its backend describes it, read in a rank of its own."""
 
     index: int
@@ -60,7 +59,7 @@ class Context:
     """Whether no device is opened: what files and the vendors' libraries say is judged alone."""
     shared: bool = False
     """Whether all ranks of the machine share one device."""
-    devices: list[Device] = field(default_factory=list)
+    devices: list[CheckedDevice] = field(default_factory=list)
     device_count: int = 1
     """How many there are to open; 1 until the identity gate has counted them."""
     versions: dict[str, str | None] = field(default_factory=dict)
@@ -149,25 +148,13 @@ class Context:
         )
 
     def failure(self, name: str, outcome: WorldOutcome, device: str | None = None) -> Result:
-        """The result of a world that did not come back whole; names the device or the rank.
-
-        A rank that died or hung failed; one that raised may have met a broken check.
-        """
+        """The result of a world that did not come back whole; names the device or the rank."""
         culprit = outcome.culprit
         if device is None and culprit is not None:
             device = f"rank {culprit}"
         blamed = outcome.ranks[culprit] if culprit is not None else None
-        raised = blamed is not None and blamed.state is State.RAISED
-        return self.result(
-            name,
-            Verdict.ERROR if raised else Verdict.FAIL,
-            outcome.sentence,
-            device=device,
-            value=str(blamed.state) if blamed is not None else None,
-            expected=exactly(str(State.DONE), "every rank ends"),
-            duration_s=outcome.duration_s,
-            extra={"output": blamed.output} if blamed is not None and blamed.output else {},
-        )
+        extra = {"output": blamed.output} if blamed is not None and blamed.output else {}
+        return self.result(name, device=device, extra=extra, **broken_world(outcome, blamed))
 
     def adopt(self, result: Result) -> Result:
         """A result of another suite as one of this gate: its id stays, ``extra`` has its suite."""

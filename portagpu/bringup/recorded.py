@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from portagpu.bringup.context import Device
+from portagpu.bringup.context import CheckedDevice
 from portagpu.host import read_host
 from portagpu.inventory.products import product_target
 from portagpu.target import identify
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from portagpu.target import Target
 
 
-def recorded_devices(machine: Machine, inventory: Inventory) -> list[Device]:
+def recorded_devices(machine: Machine, inventory: Inventory) -> list[CheckedDevice]:
     """Every device that the recording shows, each with a name of its own."""
     described = list(_gpus(inventory.gpus)) or list(_cpu(machine))
     called = _distinct(facts["device"] for facts in described)
     return [
-        Device(index, name, facts | {"device": name})
+        CheckedDevice(index, name, facts | {"device": name})
         for index, (name, facts) in enumerate(zip(called, described, strict=True))
     ]
 

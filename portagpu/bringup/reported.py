@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from portagpu.results.expectations import at_least, exactly, within
 from portagpu.results.verdicts import Verdict
+from portagpu.rules.judgement import Judged
 from portagpu.target import Confidence
 from portagpu.target.rules import fits_sold
 
@@ -37,18 +38,6 @@ _TRANSFERS_A_CLOCK: Final = (2, 4, 8, 16)
 
 _MIB: Final = 2**20
 _GIB: Final = 2**30
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One row compared; ``name`` completes the id of its result."""
-
-    name: str
-    verdict: Verdict
-    reason: str
-    value: float | None = None
-    unit: str | None = None
-    expected: Mapping[str, Any] | None = None
 
 
 class Held(NamedTuple):
@@ -97,7 +86,7 @@ class Share(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``judge(subject, fact)`` holds the device's figure against the fact.
+    """``hold(subject, fact)`` holds the device's figure against the fact.
 
     The first of ``keys`` that is stated counts. A difference in a ``firm`` row is a FAIL where more
     than a third party states the fact; in the others the driver decides what exactly it reports,
@@ -108,7 +97,7 @@ class Row:
     name: str
     fields: tuple[str, ...]
     keys: tuple[str, ...]
-    judge: Callable[[Subject, Fact], Held]
+    hold: Callable[[Subject, Fact], Held]
     share: Share = Share.ALL
     firm: bool = True
     match: str | None = None
@@ -119,10 +108,10 @@ class Row:
         return self.share is Share.ALL or known
 
 
-def compare(subject: Subject, source: str = "this torch") -> Iterator[Finding]:
-    """A finding for each row that can be compared, and one that lists those that cannot.
+def compare(subject: Subject, device: str, source: str = "this torch") -> Iterator[Judged]:
+    """A judgement for each row that can be compared, and one that lists those that cannot.
 
-    ``source`` is in words who reported the fields.
+    ``device`` is what results call it, ``source`` in words who reported the fields.
     """
     silent, unstated = [], []
     for row in ROWS:
@@ -136,9 +125,9 @@ def compare(subject: Subject, source: str = "this torch") -> Iterator[Finding]:
                 f"the device is the part {subject.part} of a GPU, and no fact of "
                 f"{subject.target.id} states that part"
             )
-            yield Finding(row.name, Verdict.UNVERIFIED, reason)
+            yield Judged(row.name, Verdict.UNVERIFIED, device, reason)
         else:
-            yield _finding(row, subject, fact)
+            yield _judge(row, subject, fact, device)
     left = [
         f"{why}: {', '.join(names)}"
         for why, names in (
@@ -148,7 +137,7 @@ def compare(subject: Subject, source: str = "this torch") -> Iterator[Finding]:
         if names
     ]
     if left:
-        yield Finding("not-compared", Verdict.SKIP, "; ".join(left))
+        yield Judged("not-compared", Verdict.SKIP, device, "; ".join(left))
 
 
 def _fact(target: Target, keys: tuple[str, ...]) -> Fact | None:
@@ -157,11 +146,14 @@ def _fact(target: Target, keys: tuple[str, ...]) -> Fact | None:
     return known[0] if known else None
 
 
-def _finding(row: Row, subject: Subject, fact: Fact) -> Finding:
-    held = row.judge(subject, fact)
+def _judge(row: Row, subject: Subject, fact: Fact, device: str) -> Judged:
+    held = row.hold(subject, fact)
     reason = f"{subject.target.id} states {held.words}"
     expected = held.wanted(f"{subject.target.id}: {fact.key}")
-    found = partial(Finding, row.name, value=held.value, unit=held.unit, expected=expected)
+
+    def found(verdict: Verdict, reason: str) -> Judged:
+        return Judged(row.name, verdict, device, reason, held.value, held.unit, expected)
+
     if row.share is Share.EQUAL and subject.parts != 1:
         reason = f"{reason}, one of {subject.parts} equal parts"
     range_ = getattr(subject.target.match, row.match) if row.match is not None else None

@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from portagpu import running
 from portagpu.bringup.context import Context
 from portagpu.bringup.gates import Gate, lasting, left_out, load_gates
 from portagpu.contents import check_installation
 from portagpu.errors import BackendNotFound, MissingDependency, UnknownBackend
 from portagpu.inventory.sources import Live
 from portagpu.registry import plugin, resolve
-from portagpu.results.run import Result, Run, Verdict, new_run, verdict_of
-from portagpu.target import load_target
+from portagpu.results.run import Result, Run, Verdict, verdict_of
+from portagpu.running import RunOptions
 from portagpu.text import error_line
 from portagpu.world import Ranks
 
@@ -25,14 +26,16 @@ if TYPE_CHECKING:
     from portagpu.recordings.replay import Recording
     from portagpu.target import Target
 
+_OF_A_DEVICE: Final = ("arch", "uuid", "pci", "memory_bytes", "target", "parent")
+"""What of a device's facts the run's record has, beside its kind, vendor and name."""
 _FAILED: Final = frozenset({Verdict.FAIL, Verdict.ERROR})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class BringupOptions(RunOptions):
     """What a bring-up is asked for.
 
-    ``effort`` is "quick" or "full"; ``target`` the id that the machine has to be; ``backend`` a
+    ``effort`` is "quick" or "full"; ``target`` what the machine has to be; ``backend`` a
     backend's name, by default the one that ``portagpu.backend()`` chooses; ``expect_devices`` the
     number of devices that have to be there. Without a torch and a backend that can be used, and
     where a gate is blocked, the gates that can judge files do; nothing of that is a PASS of the
@@ -44,21 +47,15 @@ class Options:
 
     effort: str = "quick"
     backend: str | None = None
-    target: str | None = None
     expect_devices: int | None = None
-    strict: bool = False
     only: Sequence[str] = ()
     skip: Sequence[str] = ()
     duration_s: float | None = None
-    command: Sequence[str] = ()
     replay: Recording | None = None
 
 
-class Progress:
-    """What a bring-up tells while it runs; every method may be overridden, none has to be."""
-
-    def begin(self, run: Run, gates: Sequence[Gate]) -> None:
-        """The run is about to start."""
+class GateProgress(running.Progress):
+    """What a bring-up tells while it runs."""
 
     def gate_begins(self, gate: Gate) -> None:
         """``gate`` is about to run."""
@@ -69,12 +66,11 @@ class Progress:
     def gate_ends(self, gate: Gate, results: Sequence[Result], duration_s: float) -> None:
         """``gate`` has these results; they are part of the run already."""
 
-    def end(self) -> None:
-        """Nothing more will be told: the run is over or was interrupted."""
-
 
 def bringup(
-    options: Options, progress: Progress | None = None, gates: Sequence[Gate] | None = None
+    options: BringupOptions,
+    progress: GateProgress | None = None,
+    gates: Sequence[Gate] | None = None,
 ) -> Run:
     """Run every gate on this machine, or over the recording, and return the run, finished.
 
@@ -83,51 +79,47 @@ def bringup(
     before anything ran.
     """
     check_installation()
-    progress = progress or Progress()
+    progress = progress or GateProgress()
     gates = load_gates() if gates is None else gates
     if options.duration_s is not None:
         gates = [lasting(gate, options.duration_s) for gate in gates]
     absent = left_out(gates, options.only, options.skip)
-    wanted = load_target(options.target) if options.target is not None else None
+    wanted = options.load_target()
     machine = options.replay or Live()
     origins = machine.origins()
     name, unusable = (None, "") if origins else _usable(options.backend, machine)
-    run = new_run(
-        options.command,
-        target=options.target,
+
+    def work(run: Run) -> None:
+        with Ranks() as ranks:
+            if name is not None:
+                ranks.start()
+            context = Context(
+                backend=name,
+                effort=options.effort,
+                ranks=ranks,
+                gate=gates[0],
+                target=wanted,
+                wanted=wanted,
+                expect_devices=options.expect_devices,
+                machine=machine,
+                origins=origins,
+                unusable=unusable,
+                from_files=name is None,
+                shared=name is not None and plugin(name).shared,
+            )
+            pending = list(gates)
+            try:
+                _run_gates(pending, context, run, progress, absent)
+            except KeyboardInterrupt:
+                _close_interrupted(pending, context, run)
+                raise
+
+    run = options.new_run(
         backend=name,
-        strict=options.strict,
         replay=[origin.to_json() for origin in origins],
         host="" if origins else None,
     )
-    with Ranks() as ranks:
-        if name is not None:
-            ranks.start()
-        context = Context(
-            backend=name,
-            effort=options.effort,
-            ranks=ranks,
-            gate=gates[0],
-            target=wanted,
-            wanted=wanted,
-            expect_devices=options.expect_devices,
-            machine=machine,
-            origins=origins,
-            unusable=unusable,
-            from_files=name is None,
-            shared=name is not None and plugin(name).shared,
-        )
-        interrupted = False
-        pending = list(gates)
-        try:
-            progress.begin(run, gates)
-            _run_gates(pending, context, run, progress, absent)
-        except KeyboardInterrupt:
-            interrupted = True
-            _close_interrupted(pending, context, run)
-        finally:
-            progress.end()
-    return run.finish(interrupted=interrupted)
+    return running.complete(run, progress, work)
 
 
 def _usable(wanted: str | None, machine: Machine) -> tuple[str | None, str]:
@@ -148,7 +140,7 @@ def _run_gates(
     pending: list[Gate],
     context: Context,
     run: Run,
-    progress: Progress,
+    progress: GateProgress,
     absent: Mapping[str, str],
 ) -> None:
     """Run the gates, taking each from ``pending`` when its results are in the run.
@@ -168,7 +160,10 @@ def _run_gates(
             reason = f"this run is partial: {absent[gate.id]}"
             found = [run.add(context.result("left-out", Verdict.INCONCLUSIVE, reason))]
         else:
-            found = list(_unblocked(context, unusable.get(blocker or ""), run))
+            found = []
+            for result in _unblocked(context, unusable.get(blocker or ""), run):
+                progress.result_added(result)
+                found.append(result)
         if blocker is not None:
             unusable[gate.id] = unusable[blocker]
         elif verdict_of(found) in _FAILED or (gate.id in absent and gate.opens_devices):
@@ -245,12 +240,7 @@ def _describe(run: Run, context: Context) -> None:
             "kind": "cpu" if device.facts["arch_vendor"] == "cpu" else "gpu",
             "vendor": device.facts["arch_vendor"],
             "name": device.facts["product"] or device.name,
-            "arch": device.facts["arch"],
-            "uuid": device.facts["uuid"],
-            "pci": device.facts["pci"],
-            "memory_bytes": device.facts["memory_bytes"],
-            "target": device.facts["target"],
-            "parent": device.facts.get("parent"),
+            **{key: device.facts.get(key) for key in _OF_A_DEVICE},
         }
         for device in context.devices
     ]

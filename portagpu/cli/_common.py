@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import textwrap
-from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
@@ -87,22 +86,6 @@ def check_outputs(*paths: str | os.PathLike[str] | None) -> None:
         raise click.UsageError(str(error)) from error
     if len(set(regular)) < len(regular):
         raise click.UsageError(f"two outputs go to {given[-1]}: give each a file of its own")
-
-
-def begin_outputs(run: Run, json_to: str | None, junit: str | None = None) -> None:
-    """Write that ``run`` was interrupted before its first result, into the files of its outputs.
-
-    A run that is killed leaves this, and not the verdict of an earlier one. Raises UsageError as
-    :func:`check_outputs` does.
-    """
-    from portagpu.report.junit import write_junit
-    from portagpu.results.run import Run
-
-    check_outputs(json_to, junit)
-    begun = Run(run.info).finish(interrupted=True)
-    for path, write in ((json_to, begun.write_json), (junit, partial(write_junit, begun))):
-        if path is not None and path != STDOUT and not is_special(path):
-            write(path)
 
 
 def say(lines: Sequence[str], stream: IO[str]) -> None:

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from portagpu.cli._common import (
-    STDOUT,
-    begin_outputs,
     effort_of,
     human_stream,
     json_option,
     require_torch,
     results_line,
-    say,
-    screen,
     terminal,
 )
 from portagpu.cli._complete import complete_measure, complete_target
 
 if TYPE_CHECKING:
-    from portagpu.bench import Device
     from portagpu.results.run import Run
 
 
@@ -81,91 +75,35 @@ def bench(
     """
     effort = effort_of(quick, full)
     require_torch("bench")
-    from portagpu.bench.suite import UnknownMeasure, selected_areas
-    from portagpu.cli._running import check_device
+    from portagpu import bench as engine
+    from portagpu.cli._running import Files, View, deliver, usage_errors
     from portagpu.host import read_host
-    from portagpu.report.junit import write_junit
-    from portagpu.results.run import new_run
-    from portagpu.target import load_target
+    from portagpu.running import UnknownDevice
 
-    if target is not None:
-        load_target(target)
-    run = new_run(["portagpu", *sys.argv[1:]], target=target, strict=strict)
-    try:
-        selected_areas(names)
-        check_device(backend, index)
-        busy = read_host().busy
-        begin_outputs(run, json_to, junit)
-        _measure(run, names, backend, index, world, effort, target, json_to)
-    except UnknownMeasure as error:
-        raise click.UsageError(str(error)) from error
-    _show(run, json_to, busy)
-    if json_to == STDOUT:
-        run.dump(sys.stdout)
-    elif json_to is not None:
-        run.write_json(json_to)
-    if junit is not None:
-        write_junit(run, junit)
+    options = engine.BenchOptions(
+        names=names,
+        backend=backend,
+        index=index,
+        world=world,
+        effort=engine.Effort(effort),
+        target=target,
+        strict=strict,
+        command=["portagpu", *sys.argv[1:]],
+    )
+    busy = read_host().busy
+    files = Files(json_to, junit)
+    with usage_errors(engine.UnknownMeasure, UnknownDevice):
+        run = engine.run(options, View(files))
+    deliver(run, files, _text(run, human_stream(json_to), busy))
     return run.exit_code
 
 
-def _measure(
-    run: Run,
-    names: tuple[str, ...],
-    backend: str | None,
-    index: int,
-    world: int | None,
-    effort: str,
-    target: str | None,
-    json_to: str | None,
-) -> None:
-    """Fill ``run``; what was measured before Ctrl-C stays."""
-    from portagpu import bench as suite
-    from portagpu.cli._running import Progress
-    from portagpu.world import Ranks
-
-    def opened(device: Device) -> None:
-        run.info = replace(
-            run.info,
-            backend=device.backend,
-            target=target or device.target,
-            versions={**run.info.versions, **device.versions},
-            devices=({"name": device.product or device.name, "arch": device.arch},),
-        )
-
-    interrupted = False
-    with Progress(screen(human_stream(json_to))) as progress, Ranks() as ranks:
-        try:
-            suite.run(
-                names,
-                ranks=ranks,
-                backend=backend,
-                index=index,
-                world=world,
-                effort=suite.Effort(effort),
-                target=target,
-                on_device=opened,
-                on_result=run.add,
-                on_case=lambda case, number, of: progress.show(case.id, number, of),
-            )
-        except KeyboardInterrupt:
-            interrupted = True
-    run.finish(interrupted=interrupted)
-
-
-def _show(run: Run, json_to: str | None, busy: str) -> None:
+def _text(run: Run, stream: TextIO, busy: str) -> list[str]:
+    """Print the table; what is below it."""
     from portagpu.cli._benchtext import notes, show_table
     from portagpu.results.wording import failures_text
 
-    stream = human_stream(json_to)
     if run.results:
         show_table(run, terminal(stream), stream)
-    lines = [
-        "",
-        *notes(run),
-        *([busy] if busy else []),
-        "",
-        *failures_text(run.results),
-        results_line(run),
-    ]
-    say([*lines, run.summary_line()], stream)
+    lines = ["", *notes(run), *([busy] if busy else []), "", *failures_text(run.results)]
+    return [*lines, results_line(run), run.summary_line()]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import click
 
 from portagpu.cli._common import (
     STDOUT,
-    check_outputs,
     effort_of,
     finite,
     human_stream,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from portagpu.bringup import Gate
-    from portagpu.cli._bringup_view import Files
     from portagpu.results.run import Run
 
 
@@ -112,24 +110,22 @@ def bringup(
     """
     effort = effort_of(quick, full)
     from portagpu.bringup.gates import UnknownGate, left_out, load_gates
+    from portagpu.cli._running import Files, deliver, usage_errors
 
     gates = load_gates()
     if list_only:
         _list(gates, json_to)
         return 0
-    try:
+    with usage_errors(UnknownGate):
         left_out(gates, only, skip)
-    except UnknownGate as error:
-        raise click.UsageError(str(error)) from error
     if replay and backend is not None:
         raise click.UsageError("--backend tests a machine; a recording has none to run")
-    from portagpu.bringup import Options
+    from portagpu.bringup import BringupOptions
     from portagpu.bringup import bringup as run_bringup
-    from portagpu.cli._bringup_view import Files, view
+    from portagpu.cli._bringup_view import view
     from portagpu.recordings.replay import Recording
-    from portagpu.target import load_target
 
-    options = Options(
+    options = BringupOptions(
         effort=effort,
         backend=backend,
         target=target,
@@ -142,12 +138,12 @@ def bringup(
         replay=Recording(*replay) if replay else None,
     )
     stream = human_stream(json_to)
-    files = Files(out, None if json_to in (None, STDOUT) else Path(json_to))
-    if target is not None:
-        load_target(target)
-    check_outputs(*files.json_files, *files.reports)
-    run = run_bringup(options, view(screen(stream), stream, files, verbose=verbose))
-    _finish(run, files, json_to, stream)
+    files = Files(json_to, folder=out)
+    options.load_target()
+    files.check()
+    run = run_bringup(options, view(screen(stream), stream, files, gates, verbose=verbose))
+    written = deliver(run, files, ["", *failures_text(run.results), run.summary_line()])
+    say([f"wrote {path}" for path in written], stream)
     if effort == "full" and out is not None and not (replay or only or skip):
         say([bundle_line(run, effort, out)], stream)
     return run.exit_code
@@ -180,11 +176,3 @@ def bundle_line(run: Run, effort: str, folder: Path) -> str:
         return f"wrote {write_bundle(run, effort, folder)}"
     except BundleError as error:
         return f"no bundle: {error}"
-
-
-def _finish(run: Run, files: Files, json_to: str | None, stream: IO[str]) -> None:
-    """The verdict first, then the files: a disk that is full must not hide what was found."""
-    say(["", *failures_text(run.results), run.summary_line()], stream)
-    if json_to == STDOUT:
-        run.dump(sys.stdout)
-    say([f"wrote {path}" for path in files.write(run)], stream)

@@ -3,28 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
 
-from portagpu.cli._common import (
-    STDOUT,
-    begin_outputs,
-    human_stream,
-    json_option,
-    results_line,
-    say,
-    screen,
-    terminal,
-)
+from portagpu.cli._common import human_stream, json_option, results_line, terminal
 from portagpu.cli._complete import complete_arch, complete_target
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from portagpu.kernels.cache import Cache
-    from portagpu.results.run import Result, Run
 
 
 @click.command("compile")
@@ -62,58 +45,24 @@ def compile_kernels(
     interrupted.
     """
     from portagpu.cli._compiletext import notes, show_table
-    from portagpu.compile import plan_for
+    from portagpu.cli._running import Files, View, deliver
+    from portagpu.compile import CompileOptions
+    from portagpu.compile import compile_kernels as run_compilers
     from portagpu.kernels.cache import Cache, cache_folder
-    from portagpu.results.run import new_run
 
     if (target is not None) + bool(archs) + everything != 1:
         raise click.UsageError("name one of --target ID, --arch NAME and --all")
-    plan = plan_for(target, archs)
     cache = Cache(None if no_cache else cache_folder("compile"))
-    run = new_run(["portagpu", *sys.argv[1:]], target=target, strict=strict)
-    begin_outputs(run, json_to)
-    _build(run, plan.targets, cache, json_to)
+    command = ["portagpu", *sys.argv[1:]]
+    options = CompileOptions(
+        target=target, archs=archs, cache=cache, strict=strict, command=command
+    )
+    files = Files(json_to)
+    run = run_compilers(options, View(files))
     stream = human_stream(json_to)
     show_table(run, terminal(stream), stream)
     lines = ["", *notes(run)]
     if cache.problem and not no_cache:
         lines.append(cache.problem)
-    lines += [results_line(run), run.summary_line()]
-    say(lines, stream)
-    if json_to == STDOUT:
-        run.dump(sys.stdout)
-    elif json_to is not None:
-        run.write_json(json_to)
+    deliver(run, files, [*lines, results_line(run), run.summary_line()])
     return run.exit_code
-
-
-def _compilers(results: Sequence[Result]) -> dict[str, str]:
-    """The versions of the compilers that built something: {"nvrtc": "12.9, 13.5"}."""
-    found: dict[str, list[str]] = {}
-    for each in sorted({r.extra["compiler"] for r in results if "compiler" in r.extra}):
-        name, version = each.split(" ", 1)
-        found.setdefault(name.lower(), []).append(version)
-    return {name: ", ".join(versions) for name, versions in found.items()}
-
-
-def _build(run: Run, targets: Sequence[object], cache: Cache, json_to: str | None) -> None:
-    """Fill ``run``; what was built before Ctrl-C stays."""
-    from portagpu.cli._running import Progress
-    from portagpu.compile import Plan, compile_all
-
-    def add(results: Sequence[Result]) -> None:
-        run.extend(results)
-        run.info = replace(run.info, versions={**run.info.versions, **_compilers(results)})
-
-    interrupted = False
-    with Progress(screen(human_stream(json_to))) as progress:
-        try:
-            compile_all(
-                Plan(tuple(targets)),  # type: ignore[arg-type]
-                cache=cache,
-                on_start=progress.show,
-                on_results=add,
-            )
-        except KeyboardInterrupt:
-            interrupted = True
-    run.finish(interrupted=interrupted)

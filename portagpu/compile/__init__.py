@@ -7,6 +7,6 @@ results or of speed.
 
 from __future__ import annotations
 
-from portagpu.compile.run import Plan, compile_all, plan_for
+from portagpu.compile.run import CompileOptions, compile_kernels
 
-__all__ = ["Plan", "compile_all", "plan_for"]
+__all__ = ["CompileOptions", "compile_kernels"]

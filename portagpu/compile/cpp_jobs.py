@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.codec import decode, encode
@@ -29,7 +28,6 @@ LIMIT_S: Final = 60.0
 """Which compilers are installed is known in under a second; what takes this long hangs."""
 _FORMAT: Final = 1
 """Of what the cache holds."""
-_READERS: Final = "portagpu.kernels.cpp.formats"
 
 
 def find_compilers(backend: str, targets: Sequence[Target]) -> dict[str, Compiler | Result]:
@@ -110,10 +108,6 @@ def result_id(name: str, function: str) -> str:
 
 
 def _readers(toolchain: Toolchain) -> list[str]:
-    """The text of what builds and reads: the worker, the vendor's compiler, the formats."""
-    formats = sorted(each.name for each in files(_READERS).iterdir() if each.name.endswith(".py"))
-    return [
-        source_of("portagpu.compile.worker"),
-        *reader_of(toolchain),
-        *(source_of(f"{_READERS}.{name.removesuffix('.py')}") for name in formats),
-    ]
+    """The text of what builds and reads: the worker, the vendor's compiler and readers, ELF."""
+    own = map(source_of, ("portagpu.compile.worker", "portagpu.machine_code.elf"))
+    return [*own, *reader_of(toolchain)]

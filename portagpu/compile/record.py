@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.compile import cpp_jobs, triton_jobs
 from portagpu.compile.judge import judged
-from portagpu.compile.run import plan_for
+from portagpu.compile.run import CompileOptions
 from portagpu.errors import BundleError, PortagpuError
 from portagpu.files import read_bounded
 from portagpu.kernels.catalogue import VARIANTS, by_id
@@ -144,7 +144,7 @@ def table(document: Mapping[str, Any]) -> str:
 
 
 def _gpus() -> list[Target]:
-    return [target for target in plan_for().targets if target.vendor != "cpu"]
+    return [target for target in CompileOptions().targets() if target.vendor != "cpu"]
 
 
 def _is_day(stated: object) -> bool:

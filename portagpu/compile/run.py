@@ -2,44 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.compile import cpp_jobs, triton_jobs
 from portagpu.compile.job import Job
 from portagpu.compile.judge import unjudged
-from portagpu.compile.pool import LIMIT_S, WORKERS, ask_all
+from portagpu.compile.pool import LIMIT_S, ask_all
 from portagpu.contents import check_installation
 from portagpu.discovery import toolchain_of
+from portagpu.kernels.cache import Cache
 from portagpu.results.verdicts import Verdict
-from portagpu.target import architecture_names, load_architecture, load_target
+from portagpu.running import Progress, RunOptions, add_result, complete
+from portagpu.target import architecture_names, load_architecture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from portagpu.kernels.cache import Cache
-    from portagpu.results.run import Result
+    from portagpu.results.run import Result, Run
     from portagpu.target import Target
 
 _ROUTE: Final = "route"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The architectures to build for."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileOptions(RunOptions):
+    """What a run of the compilers is asked for.
 
-    targets: tuple[Target, ...]
-
-
-def plan_for(target: str | None = None, archs: Sequence[str] = ()) -> Plan:
-    """The architecture of a target, those named, or all of the matrix.
-
-    Raises TargetNotFound that offers the closest for a name that is not there.
+    The kernels are built for the architecture of ``target``, for those that ``archs`` name, or for
+    all of the matrix. What was built before is taken from ``cache``. ``limit_s`` is how long one
+    kernel may take.
     """
-    if target is not None:
-        return Plan((load_target(target),))
-    found = dict.fromkeys(load_architecture(name) for name in archs or architecture_names())
-    return Plan(tuple(sorted(found, key=lambda each: (each.vendor, _order(each.arch.name)))))
+
+    archs: Sequence[str] = ()
+    cache: Cache = field(default_factory=lambda: Cache(None))
+    limit_s: float = LIMIT_S
+
+    def targets(self) -> tuple[Target, ...]:
+        """The architectures to build for.
+
+        Raises TargetNotFound that offers the closest for a name that is not there.
+        """
+        if self.target is not None:
+            return tuple(filter(None, (self.load_target(),)))
+        found = dict.fromkeys(
+            load_architecture(name) for name in self.archs or architecture_names()
+        )
+        return tuple(sorted(found, key=lambda each: (each.vendor, _order(each.arch.name))))
 
 
 def _order(name: str) -> tuple[str, int, str]:
@@ -49,51 +59,63 @@ def _order(name: str) -> tuple[str, int, str]:
     return stem, len(digits), digits
 
 
-def compile_all(
-    plan: Plan,
-    *,
-    cache: Cache,
-    on_start: Callable[[str, int, int], None] | None = None,
-    on_results: Callable[[Sequence[Result]], None],
-    workers: int = WORKERS,
-    limit_s: float = LIMIT_S,
-) -> None:
-    """Build and judge every kernel of ``plan``; ``on_results`` gets all of them once, in order.
+def compile_kernels(options: CompileOptions, progress: Progress | None = None) -> Run:
+    """Build and judge every kernel, and return the run, finished.
 
-    Interrupted, it gets those that are there before KeyboardInterrupt goes on. ``on_start`` gets
-    the name, number and total of what is built.
+    On Ctrl-C the run that is returned is marked as interrupted. Raises TargetNotFound.
     """
+    progress = progress or Progress()
+    work = partial(_build, targets=options.targets(), options=options, progress=progress)
+    return complete(options.new_run(), progress, work)
+
+
+def _build(
+    run: Run, targets: Sequence[Target], options: CompileOptions, progress: Progress
+) -> None:
+    """Add every result to ``run``, in the order of ``targets``; interrupted, those there are."""
     check_installation()
     # by place, so that the order does not depend on which compiler is faster
     results: dict[int, list[Result]] = {}
     todo: list[tuple[int, Job]] = []
 
     def start(index: int) -> None:
-        if on_start is not None:
-            job = todo[index][1]
-            on_start(f"{job.target.arch} {job.name}", index + 1, len(todo))
+        job = todo[index][1]
+        progress.item_begins(f"{job.target.arch} {job.name}", index + 1, len(todo))
 
     def answer(index: int, given: dict[str, Any]) -> None:
         at, job = todo[index]
         results[at] = job.results(given, cached=False)
         if job.codes(given) is not None:
-            cache.put(job.key, given)
+            options.cache.put(job.key, given)
 
     try:
-        for place, entry in enumerate(_entries(plan.targets)):
+        for place, entry in enumerate(_entries(targets)):
             if not isinstance(entry, Job):
                 results[place] = [entry]
                 continue
-            known = cache.get(entry.key)
+            known = options.cache.get(entry.key)
             if known is not None and entry.codes(known) is not None:
                 results[place] = entry.results(known, cached=True)
             else:
                 todo.append((place, entry))
         if todo:
             jobs = [dict(job.request) for _, job in todo]
-            ask_all(jobs, answer, on_start=start, workers=workers, limit_s=limit_s)
+            ask_all(jobs, answer, on_start=start, limit_s=options.limit_s)
     finally:
-        on_results([result for _, found in sorted(results.items()) for result in found])
+        for _, found in sorted(results.items()):
+            for result in found:
+                add_result(run, progress, result)
+        versions = {**run.info.versions, **_compilers(run.results)}
+        run.info = replace(run.info, versions=versions)
+
+
+def _compilers(results: Sequence[Result]) -> dict[str, str]:
+    """The versions of the compilers that built something: {"nvrtc": "12.9, 13.5"}."""
+    found: dict[str, list[str]] = {}
+    for each in sorted({r.extra["compiler"] for r in results if "compiler" in r.extra}):
+        name, version = each.split(" ", 1)
+        found.setdefault(name.lower(), []).append(version)
+    return {name: ", ".join(versions) for name, versions in found.items()}
 
 
 def _entries(targets: Sequence[Target]) -> list[Job | Result]:

@@ -59,7 +59,7 @@ _LONG: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class PageNames:
     """What parts of the page call one another: the anchor of each result, the title of each area.
 
     An anchor is the result's suite, id and device, so that a link to it holds in the next run.
@@ -76,7 +76,7 @@ class Names:
         return self.titles.get(area, area) if suite == "bringup" else area
 
 
-def names(run: Run, titles: Mapping[str, str]) -> Names:
+def names(run: Run, titles: Mapping[str, str]) -> PageNames:
     """The names of a run's page; ``titles`` are those of gates by their id."""
     anchors: dict[tuple[str, str, str | None], str] = {}
     taken: set[str] = set()
@@ -89,10 +89,10 @@ def names(run: Run, titles: Mapping[str, str]) -> Names:
             anchor = f"{stem}-{alike[stem]}"
         taken.add(anchor)
         anchors[result.suite, result.id, result.device] = anchor
-    return Names(anchors, titles)
+    return PageNames(anchors, titles)
 
 
-def banner(run: Run, title: str, names: Names) -> Markup:
+def banner(run: Run, title: str, names: PageNames) -> Markup:
     """The verdict, why, the gravest failure and what to do: what a reader came for."""
     facts: list[tuple[str, Child]] = []
     wide: list[tuple[str, Child]] = []
@@ -122,7 +122,7 @@ def banner(run: Run, title: str, names: Names) -> Markup:
     )
 
 
-def contents(sections: Sequence[tuple[str, Markup | None]], run: Run, names: Names) -> Markup:
+def contents(sections: Sequence[tuple[str, Markup | None]], run: Run, names: PageNames) -> Markup:
     """Where things are: the sections that are there, and each area of the checks."""
     links = [
         tag("li", tag("a", title, href=f"#{_slug(title)}")) for title, there in sections if there
@@ -138,7 +138,7 @@ def contents(sections: Sequence[tuple[str, Markup | None]], run: Run, names: Nam
     return tag("nav", tag("ul", *links), below, only, class_="contents", aria_label="Contents")
 
 
-def failed(run: Run, names: Names) -> Markup | None:
+def failed(run: Run, names: PageNames) -> Markup | None:
     """Every failure, the gravest first, in the words of the terminal; None where there is none."""
     if not run.failures:
         return None
@@ -197,7 +197,7 @@ def run_card(run: Run) -> Markup:
     return _section("Run", _facts(facts, wide, class_="card"), failures=False)
 
 
-def gates(run: Run, names: Names) -> Markup | None:
+def gates(run: Run, names: PageNames) -> Markup | None:
     """The ordered gates of a bring-up, each with its verdict; None for a run without them."""
     grouped = _grouped(result for result in run.results if result.suite == "bringup")
     if not grouped:
@@ -231,7 +231,7 @@ def curves(run: Run) -> Markup | None:
     return _section("Curves", tag("div", *drawn, class_="charts"), failures=False)
 
 
-def numbers(run: Run, names: Names) -> Markup | None:
+def numbers(run: Run, names: PageNames) -> Markup | None:
     """Every measure with its unit, spread, expectation and evidence; None where there is none.
 
     Counts and words are no measures: they stand with their checks.
@@ -263,7 +263,7 @@ def numbers(run: Run, names: Names) -> Markup | None:
     return _section("Numbers", table, failures=any(result.failed for result in measured))
 
 
-def checks(run: Run, names: Names) -> Markup | None:
+def checks(run: Run, names: PageNames) -> Markup | None:
     """Every result by suite and area; None for an empty run.
 
     Areas in which something failed are open. In a long area, what passed or was skipped is folded
@@ -299,7 +299,7 @@ def checks(run: Run, names: Names) -> Markup | None:
 _QUIET: Final = frozenset({Verdict.PASS, Verdict.SKIP})
 
 
-def _checks_table(results: Sequence[Result], names: Names, caption: str) -> Markup:
+def _checks_table(results: Sequence[Result], names: PageNames, caption: str) -> Markup:
     rows = [
         tag(
             "tr",
@@ -403,7 +403,7 @@ def _id(identifier: str) -> Markup:
     return tag("span", *pieces, parts[-1], class_="id")
 
 
-def _link(result: Result, names: Names) -> Markup:
+def _link(result: Result, names: PageNames) -> Markup:
     """The result's id as a link to its place among the checks, and its device."""
     where = tag("span", f"on {result.device}", class_="soft") if result.device else None
     return join(tag("a", _id(result.id), href=f"#{quote(names.anchor(result))}"), where)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from portagpu.contract import Override
-    from portagpu.suite.machine import Excuse, Judged, Listed, Machine
+    from portagpu.suite.machine import DeviceUnderTest, Excuse, Listed, TargetClaims
 
 OWN_AREA: Final = "suite"
 """The area of results about the suite itself: broken case files, excuses that do not fit."""
@@ -39,7 +39,7 @@ _DOES_NOT_SHOW: Final[Mapping[str, str]] = {
 }
 
 
-def judge(case: Listed, outcome: Mapping[str, Any], machine: Machine) -> Result:
+def judge(case: Listed, outcome: Mapping[str, Any], machine: DeviceUnderTest) -> Result:
     """The result of a case that ran on the machine that is judged."""
     override = case.override_of(machine.overrides)
     if override is None:
@@ -61,7 +61,9 @@ def judge(case: Listed, outcome: Mapping[str, Any], machine: Machine) -> Result:
     )
 
 
-def _verdict(case: Listed, outcome: Mapping[str, Any], machine: Machine) -> tuple[Verdict, str]:
+def _verdict(
+    case: Listed, outcome: Mapping[str, Any], machine: DeviceUnderTest
+) -> tuple[Verdict, str]:
     kind, reason = outcome["kind"], outcome["reason"]
     missing = [each for each in case.capability if each not in machine.capabilities]
     if kind == "error":
@@ -123,7 +125,7 @@ def _unclaimed(lacks: str, kind: str, reason: str) -> tuple[Verdict, str]:
 
 
 def _held_to_target(
-    case: Listed, verdict: Verdict, reason: str, machine: Machine
+    case: Listed, verdict: Verdict, reason: str, machine: DeviceUnderTest
 ) -> tuple[Verdict, str]:
     """What the target claims and the backend does not is open; the other way round is no claim."""
     target = machine.target
@@ -139,13 +141,13 @@ def _held_to_target(
     return verdict, reason
 
 
-def elsewhere(case: Listed, machine: Machine, target: Judged) -> Result:
+def elsewhere(case: Listed, machine: DeviceUnderTest, target: TargetClaims) -> Result:
     """The result of a case of a target that is not this machine: nothing ran."""
     unclaimed = [each for each in case.capability if each not in target.claims]
     if unclaimed:
         reason = f"{target.id} does not claim {' or '.join(unclaimed)}"
         return _result(case, Verdict.SKIP, reason)
-    return _result(case, Verdict.INCONCLUSIVE, f"this machine is {machine.name}, not {target.id}")
+    return _result(case, Verdict.INCONCLUSIVE, f"this machine is {machine.title}, not {target.id}")
 
 
 def not_begun(case: Listed, reason: str) -> Result:
@@ -288,7 +290,7 @@ def not_judged_again(device: str) -> Result:
 
 
 def idle_claims(
-    machine: Machine, cases: Sequence[Listed], verdicts: Mapping[str, Verdict]
+    machine: DeviceUnderTest, cases: Sequence[Listed], verdicts: Mapping[str, Verdict]
 ) -> list[Result]:
     """An INCONCLUSIVE result for every capability that is claimed and that no case judged.
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import date  # noqa: TC003 - the codec reads the types of fields
 from typing import TYPE_CHECKING, Any
 
 from portagpu.contract import Override  # noqa: TC001 - the codec reads the types of fields
+from portagpu.running import OpenedDevice
 from portagpu.suite.ids import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from portagpu.target import Target
 
@@ -68,7 +69,7 @@ class Excuse:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class TargetClaims:
     """What of a target the verdicts depend on."""
 
     id: str
@@ -76,7 +77,7 @@ class Judged:
     excuses: tuple[Excuse, ...] = ()
 
     @classmethod
-    def of(cls, target: Target) -> Judged:
+    def of(cls, target: Target) -> TargetClaims:
         """Those parts of ``target``."""
         excuses = tuple(
             Excuse(each.case_id_pattern, each.reason, each.url, each.expires)
@@ -86,25 +87,18 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """The device that the child opened."""
+class DeviceUnderTest(OpenedDevice):
+    """The device that the child opened; ``count`` is 1 where all ranks share one."""
 
-    backend: str
-    device: str
-    product: str | None
     vendor: str | None
-    arch: str
     capabilities: frozenset[str]
-    target: Judged | None
-    count: int = 1
-    """How many devices the backend has beside each other; 1 where all ranks share one."""
+    target: TargetClaims | None
     start_s: float = 0.0
     """Seconds that a world of ranks may need before its time limit begins."""
     overrides: tuple[Override, ...] = ()
-    versions: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
-    def name(self) -> str:
+    def title(self) -> str:
         """What this machine is, for a sentence."""
         if self.target is not None:
             return self.target.id

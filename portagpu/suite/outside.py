@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(
         cases = list_cases()
     except PortagpuError as error:
         raise pytest.UsageError(str(error)) from None
-    run = _Run(name, len(cases))
+    run = _SuiteThread(name, len(cases))
     parent = _Suite.from_parent(session, name=_NODE, nodeid=_NODE)
     found = [_CaseItem.from_parent(parent, case=each, run=run) for each in cases]
     items.extend(found)
@@ -99,7 +99,7 @@ class _Suite(pytest.Collector):
 
 
 class _SuiteItem(pytest.Item):
-    def __init__(self, *, name: str, run: _Run, **given: Any) -> None:
+    def __init__(self, *, name: str, run: _SuiteThread, **given: Any) -> None:
         super().__init__(name=name, nodeid=f"{_NODE}::{name}", **given)
         self.run = run
 
@@ -147,7 +147,7 @@ class _CaseItem(_SuiteItem):
             pytest.skip(f"{result.verdict}: {result.reason}")
 
 
-class _Run:
+class _SuiteThread:
     """The suite in a thread of its own, whose results are taken in the order of the items."""
 
     def __init__(self, backend: str, whole: int) -> None:
@@ -189,12 +189,21 @@ class _Run:
         return False
 
     def _conform(self, chosen: Sequence[str]) -> None:
-        from portagpu.suite import Selection, conform
+        from portagpu.running import Progress
+        from portagpu.suite import ConformOptions, Selection, conform
 
         only = tuple(chosen) if len(chosen) < self._whole else ()
+        arriving = self._arriving
+
+        class Arriving(Progress):
+            def result_added(self, result: Result) -> None:
+                arriving.put(result)
+
         error: BaseException | None = None
         try:
-            conform(self._backend, selection=Selection(only=only), on_result=self._arriving.put)
+            conform(
+                ConformOptions(backend=self._backend, selection=Selection(only=only)), Arriving()
+            )
         except Exception as raised:  # noqa: BLE001 - said by the case that waits for it
             error = raised
         self._arriving.put(error)

@@ -12,6 +12,7 @@ from portagpu.contract import Capability
 from portagpu.errors import BackendNotFound, PortagpuError
 from portagpu.paths import matrix_dir
 from portagpu.results.run import Verdict
+from portagpu.running import add_result
 from portagpu.suite.child import Child, SuiteError
 from portagpu.suite.ids import base_id, matches
 from portagpu.suite.judge import (
@@ -30,41 +31,20 @@ from portagpu.suite.judge import (
     unopened,
     unused,
 )
-from portagpu.suite.machine import Judged, Listed, Machine
-from portagpu.suite.select import EVERYTHING, Selection, SelectionError
+from portagpu.suite.machine import DeviceUnderTest, Listed, TargetClaims
+from portagpu.suite.select import Selection, SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from portagpu.results.run import Result
+    from portagpu.results.run import Result, Run
+    from portagpu.running import Progress
+    from portagpu.suite import ConformOptions
     from portagpu.target import Target
 
 STARTUP_LIMIT_S: Final = 120.0
 """Importing torch on a cold, busy machine takes tens of seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What to run; see :func:`portagpu.suite.conform`."""
-
-    backend: str | None = None
-    target: str | Target | None = None
-    selection: Selection = EVERYTHING
-    timeout_s: float = 60.0
-    folder: Path | None = None
-    ended: Callable[[], str] = str
-    indices: tuple[int, ...] = (0,)
-    """The devices to judge."""
-
-
-@dataclass(frozen=True, slots=True)
-class Callbacks:
-    """Whom to tell while it runs."""
-
-    on_result: Callable[[Result], None] | None = None
-    on_start: Callable[[str, int, int], None] | None = None
-    on_machine: Callable[[Machine], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,82 +62,65 @@ def listing(selection: Selection, folder: Path | None) -> list[Listed]:
     return selection.of(collected.cases)
 
 
-def run(request: Request, callbacks: Callbacks) -> list[Result]:
-    """Run what is asked for and return every result, in the order in which the cases ran."""
+def judge_cases(run: Run, options: ConformOptions, progress: Progress) -> None:
+    """Add every result to ``run``, in the order in which the cases run."""
     from portagpu.registry import plugin, resolve
-    from portagpu.target import load_target
 
     check_installation()
-    wanted = load_target(request.target) if isinstance(request.target, str) else request.target
-    name = resolve(request.backend)
-    if not request.indices:
-        raise ValueError("conform() judges at least one device: index is empty")
-    first, *others = dict.fromkeys(request.indices)
+    wanted = options.load_target()
+    name = resolve(options.backend)
+    first, *others = dict.fromkeys(options.indices())
     if plugin(name).shared:
-        request, others = replace(request, indices=(first,)), []
-    judged = _Run(request, callbacks, name, wanted, first)
-    results = judged.results
-    known = {each.device: each for each in (judged.machine,) if each is not None}
-    further = replace(request, selection=replace(request.selection, of_device=True))
+        others = []
+    judged = _DeviceRun(run, options, progress, name, wanted, first, several=bool(others))
+    known = {each.name: each for each in (judged.machine,) if each is not None}
+    further = replace(options, selection=replace(options.selection, of_device=True))
     for index in others:
-        results += _further(further, callbacks, name, wanted, index, known)
-    for device in sorted(request.selection.failed_on - set(known)):
-        result = not_judged_again(device)
-        results.append(result)
-        if callbacks.on_result is not None:
-            callbacks.on_result(result)
-    return results
+        device = f"{name} device {index}"
+        reason = judged.stop_reason()
+        try:
+            if reason:
+                result = replace(unopened(device, reason), verdict=Verdict.INCONCLUSIVE)
+                add_result(run, progress, result)
+            else:
+                _DeviceRun(run, further, progress, name, wanted, index, known)
+        except PortagpuError as error:
+            add_result(run, progress, unopened(device, str(error)))
+    for device in sorted(options.selection.failed_on - set(known)):
+        add_result(run, progress, not_judged_again(device))
 
 
-def _further(
-    request: Request,
-    callbacks: Callbacks,
-    name: str,
-    wanted: Target | None,
-    index: int,
-    known: dict[str, Machine],
-) -> list[Result]:
-    """The results of one more device; none where no case that is asked for is about a device.
+class _DeviceRun:
+    """The cases of one device, run as it is made."""
 
-    One that opens as a device of ``known``, which gains it, is an error of its own.
-    """
-    device = f"{name} device {index}"
-    reason = request.ended()
-    try:
-        if not reason:
-            return _Run(request, callbacks, name, wanted, index, known).results
-        result = replace(unopened(device, reason), verdict=Verdict.INCONCLUSIVE)
-    except PortagpuError as error:
-        result = unopened(device, str(error))
-    if callbacks.on_result is not None:
-        callbacks.on_result(result)
-    return [result]
-
-
-class _Run:
     def __init__(
         self,
-        request: Request,
-        callbacks: Callbacks,
+        run: Run,
+        options: ConformOptions,
+        progress: Progress,
         backend: str,
         wanted: Target | None,
         index: int,
-        known: dict[str, Machine] | None = None,
+        known: dict[str, DeviceUnderTest] | None = None,
+        *,
+        several: bool = True,
     ) -> None:
-        self.request = request
+        self.run = run
+        self.options = options
+        self.progress = progress
         self.index = index
+        self.several = several
         self.further = known is not None
         self.known = {} if known is None else known
-        self.callbacks = callbacks
         self.backend = backend
-        self.wanted = None if wanted is None else Judged.of(wanted)
-        self.folder = _folder(request.folder)
+        self.wanted = None if wanted is None else TargetClaims.of(wanted)
+        self.folder = _folder(options.folder)
         self.results: list[Result] = []
         self.raw: dict[str, Verdict] = {}
         self.failed: set[str] = set()
         self.shared_worlds: dict[str, dict[str, str]] = {}
         self.set_aside: Counter[str] = Counter()
-        self.machine: Machine | None = None
+        self.machine: DeviceUnderTest | None = None
         self.pending: list[Listed] = []
         self.chosen: list[Listed] = []
         self.ended = ""
@@ -180,6 +143,13 @@ class _Run:
         for result in self._of_the_suite():
             self._emit(result)
 
+    def stop_reason(self) -> str:
+        """Why no further case begins; empty to go on."""
+        failed = self.run.first_failure if self.options.exit_first else None
+        if failed is not None:
+            return f"not begun, because {failed.id} failed (-x)"
+        return self.progress.stop_reason()
+
     def _of_the_suite(self) -> Iterator[Result]:
         """What the cases' results together say; some of it of a complete run alone."""
         yield from unexplained(self.shared_worlds, self.failed)
@@ -195,9 +165,9 @@ class _Run:
         elsewhere = self.wanted is not None and self.machine is not None
         here = self.machine.target if self.machine is not None else None
         away = elsewhere and (here is None or self.wanted is None or here.id != self.wanted.id)
-        return bool(self.request.selection.partial or away or self.ended)
+        return bool(self.options.selection.partial or away or self.ended)
 
-    def _open(self, child: Child, first: bool) -> Machine:
+    def _open(self, child: Child, first: bool) -> DeviceUnderTest:
         """Read which cases there are, and have the child open the device."""
         collected = _collect(child)
         if first:
@@ -207,30 +177,31 @@ class _Run:
             self.pending = self.chosen = self._selected(collected)
             self.total = len(self.pending)
         request = {"backend": self.backend, "index": self.index}
-        child.send({**request, "timeout_s": self.request.timeout_s})
+        child.send({**request, "timeout_s": self.options.timeout_s})
         event = _expect(child, "machine")
-        machine = decode(Machine, event["machine"], "machine")
+        machine = decode(DeviceUnderTest, event["machine"], "machine")
         if first:
-            if machine.device in self.known:
-                raise SuiteError(f"it opens as {machine.device}, which was judged already")
-            self.known[machine.device] = self.machine = machine
-            if self.callbacks.on_machine is not None:
-                self.callbacks.on_machine(machine)
+            if machine.name in self.known:
+                raise SuiteError(f"it opens as {machine.name}, which was judged already")
+            self.known[machine.name] = self.machine = machine
+            target = machine.target.id if machine.target is not None else None
+            machine.describe_in(self.run, target, "arch", "vendor")
+            self.progress.opened(machine)
             self._away(machine)
         return machine
 
     def _missing(self, collected: _Collected) -> Iterator[Result]:
         """What should be there: the cases of a whole installation, and those that failed before."""
         counts = Counter(case.area for case in collected.cases)
-        damage = missing_cases(counts) if self.request.folder is None else ""
+        damage = missing_cases(counts) if self.options.folder is None else ""
         if damage and not collected.problems:
             yield broken_file("contents", damage)
-        for name in self.request.selection.without_case(collected.cases):
+        for name in self.options.selection.without_case(collected.cases):
             yield gone(name)
 
     def _selected(self, collected: _Collected) -> list[Listed]:
         """The cases that are asked for; a file that cannot be read may be why there is none."""
-        asked = self.request.selection
+        asked = self.options.selection
         if not collected.problems:
             return asked.of(collected.cases)
         found = replace(asked, only=_known(asked.only, collected.cases))
@@ -239,7 +210,7 @@ class _Run:
         except SelectionError:
             return []
 
-    def _away(self, machine: Machine) -> None:
+    def _away(self, machine: DeviceUnderTest) -> None:
         """Where the target is not this machine there is nothing to run."""
         wanted = self.wanted
         if wanted is None or (machine.target is not None and machine.target.id == wanted.id):
@@ -248,7 +219,7 @@ class _Run:
             self._emit(elsewhere(case, machine, wanted), case)
         self.pending = []
 
-    def _drain(self, child: Child, machine: Machine) -> None:
+    def _drain(self, child: Child, machine: DeviceUnderTest) -> None:
         """Take results until the child is done, dies, or a case runs out of its time."""
         running: Listed | None = None
         while True:
@@ -278,7 +249,7 @@ class _Run:
             elif event["event"] == "result" and running is not None:
                 self._settle(running, event, machine)
                 running = None
-                self.ended = self.request.ended()
+                self.ended = self.stop_reason()
                 if self.ended and self.pending:
                     child.kill()
                     for case in self.pending:
@@ -288,13 +259,13 @@ class _Run:
             elif event["event"] == "done":
                 return
 
-    def _child_ended(self, child: Child, running: Listed | None, machine: Machine) -> None:
+    def _child_ended(self, child: Child, running: Listed | None, machine: DeviceUnderTest) -> None:
         how = child.how_it_ended()
         if running is None:
             raise SuiteError(f"the suite's process {how} between two cases{_said(child)}")
         self._settle(running, _lost("error", f"the process {how}", 0.0), machine)
 
-    def _settle(self, case: Listed, outcome: dict[str, Any], machine: Machine) -> None:
+    def _settle(self, case: Listed, outcome: dict[str, Any], machine: DeviceUnderTest) -> None:
         judged = judge(case, outcome, machine)
         excuses = () if machine.target is None else machine.target.excuses
         result = excused(judged, excuses, lost=outcome["kind"] == "lost")
@@ -310,26 +281,23 @@ class _Run:
 
     def _emit(self, result: Result, case: Listed | None = None) -> None:
         """Keep and tell a result, which names the device where that one alone has it."""
-        several = len(self.request.indices) > 1
-        several = several or (self.machine is not None and self.machine.count > 1)
+        several = self.several or (self.machine is not None and self.machine.count > 1)
         own = self.further or (case is not None and case.of_device)
         if self.machine is not None and several and own:
-            result = replace(result, device=self.machine.device)
+            result = replace(result, device=self.machine.name)
         self.results.append(result)
-        if self.callbacks.on_result is not None:
-            self.callbacks.on_result(result)
+        add_result(self.run, self.progress, result)
 
     def _tell_start(self, case: Listed) -> None:
-        if self.callbacks.on_start is not None:
-            self.callbacks.on_start(case.id, self.total - len(self.pending) + 1, self.total)
+        self.progress.item_begins(case.id, self.total - len(self.pending) + 1, self.total)
 
     def _case(self, full: str) -> Listed:
         return next(each for each in self.pending if each.id == full)
 
-    def _limit(self, case: Listed, machine: Machine) -> float:
+    def _limit(self, case: Listed, machine: DeviceUnderTest) -> float:
         """A case on ranks may start two worlds: one for all its parameters, and one of its own."""
         starts = 2 if Capability.COLLECTIVES in case.capability else 0
-        return (case.timeout_s or self.request.timeout_s) + starts * machine.start_s
+        return (case.timeout_s or self.options.timeout_s) + starts * machine.start_s
 
 
 def _known(only: Sequence[str], cases: Sequence[Listed]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import pytest
 
 from portagpu.errors import Unsupported
 from portagpu.suite.cases import NotClaimed, NotHere, RankFailed, WrongError
-from portagpu.suite.machine import Judged, Machine
+from portagpu.suite.machine import DeviceUnderTest, TargetClaims
 
 if TYPE_CHECKING:
     from portagpu.contract import Backend
@@ -69,7 +69,7 @@ SESSION: Final = pytest.StashKey[Session]()
 """Where pytest's config keeps the session."""
 
 
-def machine_of(gpu: Backend) -> Machine:
+def machine_of(gpu: Backend) -> DeviceUnderTest:
     """The device as the parent judges it.
 
     Raises TypeError for a name or a version that is no text.
@@ -78,15 +78,15 @@ def machine_of(gpu: Backend) -> Machine:
     for name, value in texts.items():
         if not isinstance(value, str | None):
             raise TypeError(f"its {name} is {value!r} instead of text or None")
-    return Machine(
+    return DeviceUnderTest(
         backend=gpu.name,
-        device=str(gpu.device),
+        name=str(gpu.device),
         count=1 if gpu.plugin.shared else gpu.device_count(),
         product=gpu.product,
         vendor=gpu.vendor,
         arch=str(gpu.arch),
         capabilities=frozenset(map(str, gpu.capabilities)),
-        target=None if gpu.target is None else Judged.of(gpu.target),
+        target=None if gpu.target is None else TargetClaims.of(gpu.target),
         start_s=float(gpu.plugin.start_s),
         overrides=tuple(gpu.plugin.overrides),
         versions={**gpu.versions, "comm": gpu.comm.version},

@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "backends")]
 
-from portagpu.bringup import Options, bringup
+from portagpu.bringup import BringupOptions, bringup
 from portagpu.info import collect
 from portagpu.recordings.replay import Recording
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
@@ -69,7 +69,7 @@ def measure(repeats: int) -> list[dict[str, Any]]:
         files, links = make()
         with tempfile.TemporaryDirectory() as folder:
             root = build(Path(folder) / "machine", two_socket_x86() | files, links)
-            run = bringup(Options(replay=Recording(root)))
+            run = bringup(BringupOptions(replay=Recording(root)))
             rows.append(
                 {
                     "recording": name,
@@ -77,7 +77,7 @@ def measure(repeats: int) -> list[dict[str, Any]]:
                     "results": len(run.results),
                     "info_ms": _ms(lambda: collect(machine=Recording(root)), repeats),  # noqa: B023
                     "bringup_ms": _ms(
-                        lambda: bringup(Options(replay=Recording(root))),  # noqa: B023
+                        lambda: bringup(BringupOptions(replay=Recording(root))),  # noqa: B023
                         repeats,
                     ),
                     "command_ms": _ms(

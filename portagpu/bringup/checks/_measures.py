@@ -9,11 +9,12 @@ from portagpu import bench
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Verdict
 from portagpu.rules.peers import LEAST, alike
+from portagpu.running import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from portagpu.bringup.context import Context, Device
+    from portagpu.bringup.context import CheckedDevice, Context
     from portagpu.results.run import Result
 
 
@@ -27,25 +28,43 @@ def measure_devices(context: Context, names: Sequence[str]) -> Iterator[Result]:
         if spent := context.time_is_up():
             yield context.result("measures", Verdict.INCONCLUSIVE, spent, device=device.name)
             continue
-        found = by_device[device.name] = _measure(context, names, device)
+        found = by_device[device.name] = measure(context, names, device)
         yield from adopted(context, found, device.name if len(context.devices) > 1 else None)
     yield from unlike_peers(context, by_device)
 
 
-def _measure(context: Context, names: Sequence[str], device: Device) -> list[Result]:
-    def show(case: bench.Case, number: int, of: int) -> None:
-        context.step(f"{device.name}: {case.id} ({number} of {of})")
-
-    return bench.run(
-        names,
-        ranks=context.ranks,
+def measure(
+    context: Context,
+    names: Sequence[str],
+    device: CheckedDevice | None = None,
+    world: int | None = None,
+) -> list[Result]:
+    """The results of the measures ``names``, on ``device`` or over ``world`` ranks."""
+    options = bench.BenchOptions(
+        names=names,
         backend=context.backend,
-        index=device.index,
+        index=0 if device is None else device.index,
+        world=world,
         effort=bench.Effort(context.effort),
         target=context.wanted,
-        on_case=show,
-        ended=context.time_is_up,
     )
+    run = options.new_run()
+    bench.measure(run, options, context.ranks, _Steps(context, device))
+    return run.results
+
+
+class _Steps(Progress):
+    """Says which measure begins, and ends where the gate's time is up."""
+
+    def __init__(self, context: Context, device: CheckedDevice | None) -> None:
+        self._context = context
+        self._prefix = "" if device is None else f"{device.name}: "
+
+    def item_begins(self, name: str, number: int, total: int) -> None:
+        self._context.step(f"{self._prefix}{name} ({number} of {total})")
+
+    def stop_reason(self) -> str:
+        return self._context.time_is_up()
 
 
 def adopted(context: Context, found: Sequence[Result], device: str | None) -> Iterator[Result]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from portagpu import bench
-from portagpu.bringup.checks._measures import adopted
+from portagpu.bringup.checks._measures import adopted, measure
 from portagpu.results.run import Verdict
 
 if TYPE_CHECKING:
@@ -34,17 +34,7 @@ def check(context: Context) -> Iterator[Result]:
     if spent := context.time_is_up():
         yield context.result("world", Verdict.INCONCLUSIVE, spent)
         return
-    effort = bench.Effort(context.effort)
-    found = bench.run(
-        ["collectives"],
-        ranks=context.ranks,
-        backend=context.backend,
-        world=world,
-        effort=effort,
-        target=context.wanted,
-        on_case=lambda case, number, of: context.step(f"{case.id} ({number} of {of})"),
-        ended=context.time_is_up,
-    )
+    found = measure(context, ["collectives"], world=world)
     yield from adopted(context, found, None)
     if spent := context.time_is_up():
         yield context.result("ranks", Verdict.INCONCLUSIVE, spent)
@@ -53,7 +43,10 @@ def check(context: Context) -> Iterator[Result]:
     def compare() -> bench.Comparison:
         context.step(f"each of {world} ranks in turn")
         return bench.compare_ranks(
-            context.ranks, backend=context.backend, world=world, effort=effort
+            context.ranks,
+            backend=context.backend,
+            world=world,
+            effort=bench.Effort(context.effort),
         )
 
     for result in confirmed(compare):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu import registry
 from portagpu.arch import base_name
-from portagpu.bringup.context import Device
+from portagpu.bringup.context import CheckedDevice
 from portagpu.bringup.recorded import equal_parts, names, recorded_devices
 from portagpu.bringup.reported import Subject, compare
 from portagpu.errors import BackendNotFound
@@ -61,7 +61,7 @@ def check(context: Context) -> Iterator[Result]:
             yield context.failure("device", outcome, f"{context.backend} device {index}")
         else:
             facts = outcome.values[0]
-            device = Device(index, facts["device"], facts)
+            device = CheckedDevice(index, facts["device"], facts)
             context.devices.append(device)
             yield _device(context, device)
     else:
@@ -94,7 +94,7 @@ def replay(context: Context) -> Iterator[Result]:
         yield _alike(context)
 
 
-def _device(context: Context, device: Device) -> Result:
+def _device(context: Context, device: CheckedDevice) -> Result:
     facts = device.facts
     known = facts["product"] is not None
     verdict = Verdict.PASS if known else Verdict.UNVERIFIED
@@ -219,7 +219,7 @@ def _target(context: Context) -> Iterator[Result]:
             yield from _facts(context, each, target)
 
 
-def _own(device: Device) -> Target | None:
+def _own(device: CheckedDevice) -> Target | None:
     """The target of a device, or of the GPU of which it is a part.
 
     A device that has a product's name and less than the product has, is that product and faulty.
@@ -236,7 +236,9 @@ def _own(device: Device) -> Target | None:
     return _whole(device)
 
 
-def _as_wanted(context: Context, device: Device, found: Target | None, wanted: Target) -> Result:
+def _as_wanted(
+    context: Context, device: CheckedDevice, found: Target | None, wanted: Target
+) -> Result:
     """Whether the machine is what it has to be; nobody knows where no source says what it is."""
     arch = device.facts["arch"]
     asked = exactly(wanted.id, "--target")
@@ -252,7 +254,7 @@ def _as_wanted(context: Context, device: Device, found: Target | None, wanted: T
     return context.judge("target", False, reason, device=device.name, value=seen, expected=asked)
 
 
-def _whole(device: Device) -> Target | None:
+def _whole(device: CheckedDevice) -> Target | None:
     """The target of the GPU that the device is, or is a part of."""
     facts, part = device.facts, device.facts["part"]
     product, share = facts["product"], 1
@@ -267,7 +269,7 @@ def _whole(device: Device) -> Target | None:
     return identify(facts["arch_vendor"], facts["arch"], product, *sizes)
 
 
-def _part(context: Context, device: Device) -> Result:
+def _part(context: Context, device: CheckedDevice) -> Result:
     """A part of a GPU is a part of the wanted product, or no product of its own."""
     whole, wanted, name = _whole(device), context.wanted, device.facts["part"]["name"]
     product = whole.id if whole is not None else "a GPU that is no known target"
@@ -287,7 +289,7 @@ def _part(context: Context, device: Device) -> Result:
     )
 
 
-def _facts(context: Context, device: Device, target: Target) -> Iterator[Result]:
+def _facts(context: Context, device: CheckedDevice, target: Target) -> Iterator[Result]:
     """What the device reports against what its target states."""
     facts, part = device.facts, device.facts["part"]
     for name, reported, stated in (
@@ -314,19 +316,11 @@ def _facts(context: Context, device: Device, target: Target) -> Iterator[Result]
         part["of"] if part is not None else 1,
     )
     source = "the recording" if context.origins else "this machine's files"
-    for finding in compare(subject, source if context.from_files else "this torch"):
-        yield context.result(
-            finding.name,
-            finding.verdict,
-            finding.reason,
-            device=device.name,
-            value=finding.value,
-            unit=finding.unit,
-            expected=finding.expected,
-        )
+    source = source if context.from_files else "this torch"
+    yield from map(context.judged, compare(subject, device.name, source))
 
 
-def _capabilities(context: Context, device: Device, target: Target) -> Result:
+def _capabilities(context: Context, device: CheckedDevice, target: Target) -> Result:
     missing = sorted(set(target.claims) - set(device.facts["capabilities"]))
     reason = f"{target.id} claims {', '.join(target.claims) or 'no capability'}"
     if missing:
@@ -350,7 +344,7 @@ def _alike(context: Context) -> Result:
     sizes, with nothing. A device of another architecture may be meant: it is told.
     """
     devices = context.devices
-    odd: list[tuple[Device, str, int | None]] = []
+    odd: list[tuple[CheckedDevice, str, int | None]] = []
     silent: list[str] = []
     compared = False
     for group, trait in _compared(devices):
@@ -402,8 +396,8 @@ def _alike(context: Context) -> Result:
 
 
 def _compared(
-    devices: Sequence[Device],
-) -> Iterator[tuple[Sequence[Device], Callable[[Device], Any]]]:
+    devices: Sequence[CheckedDevice],
+) -> Iterator[tuple[Sequence[CheckedDevice], Callable[[CheckedDevice], Any]]]:
     """The traits that devices of one kind have alike, each with the devices that it is of."""
     for name in ("product", "arch"):
         # the name of a slice is its GPU's, with or without its profile
@@ -414,5 +408,5 @@ def _compared(
         yield group, lambda device: device.facts["memory_bytes"]
 
 
-def _kind_of(devices: Sequence[Device], name: str) -> str:
+def _kind_of(devices: Sequence[CheckedDevice], name: str) -> str:
     return _kind(next(device.facts for device in devices if device.name == name))

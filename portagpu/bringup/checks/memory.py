@@ -10,7 +10,7 @@ from portagpu.results.run import Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.bringup.context import Context, Device
+    from portagpu.bringup.context import CheckedDevice, Context
     from portagpu.results.run import Result
 
 _SEED: Final = 20_260_101
@@ -26,7 +26,7 @@ def check(context: Context) -> Iterator[Result]:
             yield _patterns(context, device)
 
 
-def _patterns(context: Context, device: Device) -> Result:
+def _patterns(context: Context, device: CheckedDevice) -> Result:
     amount = int(device.facts["free_bytes"] * context.amounts["fraction"])
     amount = min(amount, context.amounts.get("maximum_bytes", amount)) // _WORD_BYTES * _WORD_BYTES
     stated = f"{amount / 2**20:.0f} MiB of {device.facts['free_bytes'] / 2**20:.0f} MiB free"

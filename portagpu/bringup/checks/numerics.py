@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Verdict, fold
-from portagpu.suite import Selection, conform
+from portagpu.running import OpenedDevice, Progress
+from portagpu.suite import ConformOptions, Selection
 from portagpu.suite.judge import OWN_AREA, UNOPENED
+from portagpu.suite.runner import judge_cases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from portagpu.bringup.context import Context
     from portagpu.results.run import Result
-    from portagpu.suite.machine import Machine
 
 _TOLD_ALONE: Final = frozenset(
     {Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.UNVERIFIED}
@@ -24,26 +25,29 @@ _TOLD_ALONE: Final = frozenset(
 
 
 @dataclass(slots=True)
-class _Judged:
+class _BySuite(Progress):
     """What the suite said: all of the first device, and of each further one by its name."""
 
     context: Context
-    opened: int = 0
+    devices: int = 0
     first: list[Result] = field(default_factory=list)
     further: dict[str, list[Result]] = field(default_factory=dict)
 
-    def open(self, machine: Machine) -> None:
-        self.opened += 1
-        if self.opened > 1:
-            self.further[machine.device] = []
+    def opened(self, device: OpenedDevice) -> None:
+        self.devices += 1
+        if self.devices > 1:
+            self.further[device.name] = []
 
-    def keep(self, result: Result) -> None:
+    def result_added(self, result: Result) -> None:
         name = result.device or ""
-        if self.opened > 1 or result.id == f"{OWN_AREA}/{UNOPENED}":
+        if self.devices > 1 or result.id == f"{OWN_AREA}/{UNOPENED}":
             self.further.setdefault(name, []).append(result)
         else:
             self.first.append(result)
         self.context.step(f"{name}: {result.id}" if name else result.id)
+
+    def stop_reason(self) -> str:
+        return self.context.time_is_up()
 
     def results(self) -> Iterator[Result]:
         """Each result of the first device; of a further one what did not pass, and a sum."""
@@ -78,17 +82,12 @@ def check(context: Context) -> Iterator[Result]:
 
     What is about no device, and what runs on ranks, runs once.
     """
-    judged = _Judged(context)
+    judged = _BySuite(context)
     devices = [] if context.shared else [device.index for device in context.devices]
+    selection = Selection(smoke=context.amounts["smoke"])
+    options = ConformOptions(backend=context.backend, selection=selection, index=devices or 0)
     try:
-        conform(
-            context.backend,
-            selection=Selection(smoke=context.amounts["smoke"]),
-            index=devices or 0,
-            on_machine=judged.open,
-            on_result=judged.keep,
-            ended=context.time_is_up,
-        )
+        judge_cases(options.new_run(), options, judged)
     except KeyboardInterrupt:
         # what was judged before the interrupt stays part of the run
         yield from judged.results()

@@ -1,0 +1,156 @@
+"""One way to run an engine: what it is asked for, what it tells meanwhile, the run it returns.
+
+``suite.conform``, ``bench.run``, ``compile.compile_kernels`` and ``bringup.bringup`` are functions
+``(options, progress) -> Run``. Each refuses options that name nothing before it begins, and returns
+the run on Ctrl-C too, with the results so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping  # noqa: TC003 - the codec reads the types of fields
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from portagpu.errors import PortagpuError
+from portagpu.results.expectations import exactly
+from portagpu.results.run import Run, Verdict, new_run
+from portagpu.target import load_target
+from portagpu.world import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from portagpu.results.run import Result
+    from portagpu.target import Target
+    from portagpu.world import RankOutcome, WorldOutcome
+
+
+class UnknownDevice(PortagpuError, LookupError):
+    """The backend sees no device of that number; the message says how many it sees."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What every engine can be asked for.
+
+    ``target`` is what is judged, by default what the machine is; with ``strict`` UNVERIFIED results
+    lower a PASS; ``command`` is the command line that the run's record names.
+    """
+
+    target: Target | str | None = None
+    strict: bool = False
+    command: Sequence[str] = ()
+
+    def load_target(self) -> Target | None:
+        """The target that is asked for; raises TargetNotFound."""
+        return load_target(self.target) if isinstance(self.target, str) else self.target
+
+    def new_run(self, **fields: Any) -> Run:
+        """A run of these options that starts now; ``fields`` are further ones of ``new_run``."""
+        target = (
+            self.target if self.target is None or isinstance(self.target, str) else self.target.id
+        )
+        return new_run(self.command, target=target, strict=self.strict, **fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedDevice:
+    """A device as the process that opened it describes it; None is unknown."""
+
+    backend: str
+    name: str
+    """What results call it: "cpu", "cuda:3"."""
+    product: str | None = None
+    arch: str = ""
+    count: int = 1
+    """How many devices its backend sees."""
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+
+    def describe_in(self, run: Run, target: str | None, *keys: str) -> None:
+        """Add the device to ``run.info``, with its name and ``keys``.
+
+        The first one says what backend and versions ran, and which ``target`` it is.
+        """
+        entry = {"name": self.product or self.name, **{key: getattr(self, key) for key in keys}}
+        info = run.info
+        if not info.devices:
+            versions = {**info.versions, **self.versions}
+            target = info.target or target
+            info = replace(info, backend=self.backend, target=target, versions=versions)
+        run.info = replace(info, devices=(*info.devices, entry))
+
+
+class Progress:
+    """What an engine tells while it runs; every method may be overridden, none has to be."""
+
+    def begin(self, run: Run) -> None:
+        """The run is about to start and has no results."""
+
+    def opened(self, device: OpenedDevice) -> None:
+        """What follows is about ``device``."""
+
+    def item_begins(self, name: str, number: int, total: int) -> None:
+        """The case, measure or kernel ``name`` is about to run."""
+
+    def result_added(self, result: Result) -> None:
+        """``result`` is part of the run."""
+
+    def stop_reason(self) -> str:
+        """Why nothing more is to begin; empty to go on."""
+        return ""
+
+    def end(self) -> None:
+        """Nothing more will be told: the run is over or was interrupted."""
+
+
+def complete(run: Run, progress: Progress, work: Callable[[Run], None]) -> Run:
+    """``run`` with the results that ``work`` adds, finished; on Ctrl-C marked as interrupted."""
+    interrupted = False
+    try:
+        progress.begin(run)
+        work(run)
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        progress.end()
+    return run.finish(interrupted=interrupted)
+
+
+def add_result(run: Run, progress: Progress, result: Result) -> None:
+    """Make ``result`` part of ``run``, and tell of it."""
+    progress.result_added(run.add(result))
+
+
+def broken_world(outcome: WorldOutcome, blamed: RankOutcome | None) -> dict[str, Any]:
+    """The fields of a result where not every rank ended, for which ``blamed`` is to blame.
+
+    A rank that died or hung is the device's or its library's failure; one that raised is an error
+    of the check, as far as it can be told.
+    """
+    raised = blamed is not None and blamed.state is State.RAISED
+    return {
+        "verdict": Verdict.ERROR if raised else Verdict.FAIL,
+        "reason": outcome.sentence,
+        "value": str(blamed.state) if blamed is not None else None,
+        "expected": exactly(str(State.DONE), "every rank ends"),
+        "duration_s": outcome.duration_s,
+    }
+
+
+def check_device(backend: str | None, index: int) -> None:
+    """Raise UnknownDevice for a device that the backend does not see.
+
+    A name that no distribution declares raises UnknownBackend; a backend that is there and cannot
+    be used raises BackendNotFound, with the reason.
+    """
+    from portagpu import registry
+    from portagpu.sharing import shared_count
+
+    name = registry.resolve(backend)
+    count = registry.count(name)
+    if registry.plugin(name).shared:
+        count = max(count, shared_count())
+    if index >= count:
+        raise UnknownDevice(
+            f"the {name} backend has no device {index}: it sees {count}, numbered from 0"
+        )

@@ -1,0 +1,111 @@
+"""One way to run: every engine takes options and a progress, and returns one run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from portagpu import bench, bringup, compile, suite  # noqa: A004 - the package's name
+from portagpu.recordings.replay import Recording
+from portagpu.results.run import Result, Run, Verdict, new_run
+from portagpu.running import OpenedDevice, Progress, UnknownDevice, add_result, complete
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LIST = "GPU 0: NVIDIA H200 (UUID: GPU-a)\n"
+ASKED: dict[str, Any] = {"target": "cpu-x86-64", "strict": True, "command": ["portagpu", "x"]}
+
+
+def _conform(path: Path, progress: Progress) -> Run:
+    return suite.conform(suite.ConformOptions(backend="cpu", **ASKED), progress)
+
+
+def _bench(path: Path, progress: Progress) -> Run:
+    pytest.importorskip("torch")
+    return bench.run(bench.BenchOptions(backend="cpu", **ASKED), progress)
+
+
+def _compile(path: Path, progress: Progress) -> Run:
+    return compile.compile_kernels(compile.CompileOptions(**ASKED), progress)
+
+
+def _bringup(path: Path, progress: Progress) -> Run:
+    (path / "list").write_text(LIST)
+    replay = Recording(str(path / "list"))
+    return bringup.bringup(bringup.BringupOptions(replay=replay, **ASKED), progress)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine", [_conform, _bench, _compile, _bringup])
+def test_an_engine_that_is_interrupted_returns_the_run(
+    engine: Callable[[Path, Progress], Run], tmp_path: Path
+) -> None:
+    told: list[str] = []
+
+    class Pressed(bringup.GateProgress):
+        def begin(self, run: Run) -> None:
+            told.append(f"begin {len(run.results)}")
+            raise KeyboardInterrupt
+
+        def end(self) -> None:
+            told.append("end")
+
+    run = engine(tmp_path, Pressed())
+    assert told == ["begin 0", "end"]
+    assert (run.info.interrupted, run.exit_code, run.verdict) == (True, 130, Verdict.INCONCLUSIVE)
+    assert (run.info.target, run.info.strict) == ("cpu-x86-64", True)
+    assert list(run.info.command) == ["portagpu", "x"]
+
+
+def test_what_breaks_ends_the_progress_and_is_raised() -> None:
+    ended = []
+
+    class Ended(Progress):
+        def end(self) -> None:
+            ended.append(True)
+
+    def work(run: Run) -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        complete(new_run(), Ended(), work)
+    assert ended == [True]
+
+
+def test_a_result_is_told_of_when_it_is_in_the_run() -> None:
+    run = new_run()
+    seen = []
+
+    class Seen(Progress):
+        def result_added(self, result: Result) -> None:
+            seen.append((result.id, len(run.results)))
+
+    add_result(run, Seen(), Result(id="a/b", suite="s", area="a", verdict=Verdict.PASS))
+    assert seen == [("a/b", 1)]
+
+
+def test_the_first_device_says_what_ran_and_each_is_listed() -> None:
+    run = new_run()
+    first = OpenedDevice(backend="b", name="b:0", product="P", arch="x", versions={"torch": "2"})
+    first.describe_in(run, "here", "arch")
+    OpenedDevice(backend="c", name="c:1", arch="y").describe_in(run, "there", "arch")
+    assert (run.info.backend, run.info.target, run.info.versions["torch"]) == ("b", "here", "2")
+    assert list(run.info.devices) == [{"name": "P", "arch": "x"}, {"name": "c:1", "arch": "y"}]
+
+
+@pytest.mark.torch
+def test_a_device_that_is_not_there_is_refused_before_anything_begins() -> None:
+    pytest.importorskip("torch")
+    begun = []
+
+    class Begun(Progress):
+        def begin(self, run: Run) -> None:
+            begun.append(run)
+
+    with pytest.raises(UnknownDevice, match="no device 9: it sees 1"):
+        bench.run(bench.BenchOptions(backend="cpu", index=9), Begun())
+    with pytest.raises(UnknownDevice, match="no device 9: it sees 1"):
+        suite.conform(suite.ConformOptions(backend="cpu", index=9), Begun())
+    assert begun == []
