@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu.contract import Override
 from portagpu.suite.ids import matches
+from portagpu.verdicts import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,12 +34,15 @@ class Listed:
     """The file and name of its pytest function."""
     of_device: bool = False
     """Whether it asks something of one device, so that each device has to answer it."""
+    evidence: Evidence | None = None
+    """What its result earns where it is judged: ``EARNS`` of ``portagpu.suite.cases``."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Listed:
         """The case that the child described."""
         lists = {key: tuple(data[key]) for key in ("traps", "capability", "covers")}
-        return cls(**{**data, **lists})
+        earns = data["evidence"]
+        return cls(**{**data, **lists, "evidence": None if earns is None else Evidence(earns)})
 
     def to_json(self, overrides: Sequence[Override] = ()) -> dict[str, Any]:
         """An entry of the document ``portagpu.cases/1``; several capabilities are joined by +.

@@ -78,7 +78,8 @@ def _summary(functions: dict[str, list[Listed]]) -> str:
 
 
 def _area(functions: dict[str, list[Listed]]) -> str:
-    rows = ["| case | forms | says | needs | outcome | traps |\n|---|---|---|---|---|---|\n"]
+    head = ("case", "forms", "says", "needs", "outcome", "earns", "traps")
+    rows = [f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n"]
     for name, forms in functions.items():
         first = forms[0]
         cells = (
@@ -87,6 +88,7 @@ def _area(functions: dict[str, list[Listed]]) -> str:
             _cell(first.spec),
             ", ".join(first.capability),
             _cell(first.outcome),
+            str(first.evidence or "nothing"),
             ", ".join(first.traps),
         )
         rows.append(f"| {' | '.join(cells)} |\n")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.processes import die_with_parent
-from portagpu.suite.cases import AREAS, ATTRIBUTE, Case, label
+from portagpu.suite.cases import AREAS, ATTRIBUTE, EARNS, Case, label
 from portagpu.suite.session import SESSION, Session, machine_of, what_happened
 
 if TYPE_CHECKING:
@@ -110,11 +110,15 @@ def _area(item: pytest.Item) -> int:
 def _of_device(item: pytest.Item) -> bool:
     """Whether a case is given the device, and no ranks: not those of data, nor of a group."""
     given = getattr(item, "fixturenames", ())
-    return "gpu" in given and "ranks" not in given
+    return "backend" in given and "ranks" not in given
 
 
 def _listed(session: Session, items: list[pytest.Item]) -> Iterator[dict[str, Any]]:
-    """Describe every case; a function without one, or an id that is there twice, is a problem."""
+    """Describe every case.
+
+    A function without one, an id that is there twice, and a case whose result depends on nothing of
+    the machine are problems.
+    """
     taken: dict[str, str] = {}
     for item in items:
         function = getattr(item, "function", None)
@@ -131,6 +135,14 @@ def _listed(session: Session, items: list[pytest.Item]) -> Iterator[dict[str, An
             session.problems.append({"name": item.name, "reason": reason})
             continue
         taken[full] = where
+        depends_on = [name for name in EARNS if name in getattr(item, "fixturenames", ())]
+        if not depends_on:
+            reason = (
+                f"{where} takes none of {', '.join(EARNS)}, so its result is the same on every "
+                "machine: make it a test of the package"
+            )
+            session.problems.append({"name": item.name, "reason": reason})
+            continue
         session.ids[item.nodeid] = full
         yield {
             "id": full,
@@ -145,6 +157,7 @@ def _listed(session: Session, items: list[pytest.Item]) -> Iterator[dict[str, An
             "does_not_show": case.does_not_show,
             "function": where,
             "of_device": _of_device(item),
+            "evidence": EARNS[depends_on[0]],
         }
 
 
