@@ -35,6 +35,11 @@ def _sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(plugin), "variables", setting())
 
 
+def _clock_of_ghz(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = type(candidates.plugin("cpu"))
+    monkeypatch.setattr(plugin, "telemetry", lambda self, index: {"clock_mhz": 0.0021})
+
+
 def _bfloat16_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     good = torch.Tensor.__matmul__
 
@@ -345,6 +350,9 @@ PATCHES: dict[str, Patch] = {
     ),
     "tunes ranks for another library": Patch(
         "collectives/no-foreign-tuning", "NCCL_MIN_NCHANNELS", attributes=(("comm", TUNED),)
+    ),
+    "measures a clock in GHz": Patch(
+        "telemetry/readings-are-plausible", "clock_mhz is 0.0", _clock_of_ghz
     ),
     "sets variables by itself": Patch("identity/variables-are-not-set", "was changed", _sets_them),
 }
