@@ -6,17 +6,15 @@ wrong because a case has another dtype, or because it became a test of this pack
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from portagpu.bench import suite as measures
 from portagpu.bringup.gates import load_gates
 from portagpu.errors import BundleError
-from portagpu.paths import matrix_dir
 from portagpu.suite import list_cases
 from portagpu.suite.cases import SUITE
-from portagpu.suite.ids import base_id
+from portagpu.suite.ids import base_id, retired
 from portagpu.verdicts import Evidence
 
 if TYPE_CHECKING:
@@ -66,13 +64,6 @@ def most_earned(result: Result) -> Evidence | None:
     if suite == "bringup":
         return next((gate.earns for gate in load_gates() if gate.id == area), None)
     return Evidence.EXECUTED
-
-
-@cache
-def retired() -> Mapping[str, str]:
-    """Ids of cases that became tests of this package, and the test that each now is."""
-    file = matrix_dir() / "conformance" / "retired.toml"
-    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def _is_known(result: Result, gates: set[str]) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.paths import matrix_dir
 from portagpu.suite.cases import AREAS
-from portagpu.suite.ids import base_id
+from portagpu.suite.ids import base_id, retired
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,10 +30,11 @@ _TRAPS: Final = """
 ## Traps
 
 What is known to go wrong between vendors, where it can be seen, and the cases that look for it.
-Those seen in a program's text alone ("source") are not for a suite that runs.
+Those seen in a program's text alone ("source") are not for a suite that runs. Where the answer is
+the same on every machine, a test of this package looks for the trap.
 
-| trap | about | seen on | cases |
-|---|---|---|---|
+| trap | about | seen on | cases | tests |
+|---|---|---|---|---|
 """
 
 
@@ -97,7 +98,8 @@ def _area(functions: dict[str, list[Listed]]) -> str:
 
 def _trap_row(trap: Trap, functions: dict[str, list[Listed]]) -> str:
     names = [f"`{name}`" for name, forms in functions.items() if trap.id in forms[0].traps]
-    cells = (trap.id, _cell(trap.about), ", ".join(trap.on), ", ".join(names))
+    tests = [f"`{each.test}`" for each in retired().values() if trap.id in each.traps]
+    cells = (trap.id, _cell(trap.about), ", ".join(trap.on), ", ".join(names), ", ".join(tests))
     return f"| {' | '.join(cells)} |\n"
 
 
