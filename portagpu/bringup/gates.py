@@ -110,6 +110,8 @@ def _gate(entry: Mapping[str, Any], where: str, earlier: list[str]) -> Gate:
             raise PortagpuError(f"{where}.{key} must be 'module:function', not {named!r}")
     if entry["earns"] not in _EARNS:
         raise PortagpuError(f"{where}.earns must be {', '.join(_EARNS)}, not {entry['earns']!r}")
+    if "replay" in entry and entry["earns"] == Evidence.EXECUTED:
+        raise PortagpuError(f"{where}.earns is executed, and it judges recordings: nothing runs")
     for need in entry["needs"]:
         if need not in earlier:
             raise PortagpuError(f"{where}.needs {need!r}, which is no earlier gate")
