@@ -102,6 +102,7 @@ class Work(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 def test_what_is_executed_works_and_what_is_loaded_does_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -53,7 +53,7 @@ def conform(
     """Run the cases against ``backend`` (by default the one for this machine), in a child process.
 
     ``index`` is the device to judge, or several: each after the first is judged by the cases about
-    one device, and not once more by those of data alone or on ranks. Where the backend has several
+    one device, and not once more by those of torch alone or on ranks. Where the backend has several
     devices, results about one name it; one that cannot be opened after the first is an ERROR.
 
     ``target`` is what is judged, by default the target that this machine is. Where the machine is

@@ -108,7 +108,7 @@ def _area(item: pytest.Item) -> int:
 
 
 def _of_device(item: pytest.Item) -> bool:
-    """Whether a case is given the device, and no ranks: not those of data, nor of a group."""
+    """Whether a case is given the device, and no ranks: not those of torch, nor of a group."""
     given = getattr(item, "fixturenames", ())
     return "backend" in given and "ranks" not in given
 
