@@ -120,8 +120,9 @@ def run(gpu: Backend, name: str, tmp_path: Path | None = None) -> Result:
     """The result of that case on ``gpu``, judged as the suite judges it."""
     case = everything()[name]
     observed: list[str] = []
-    given = {"gpu": gpu, "torch": torch, "target": gpu.target, "record": observed.append}
-    given["tmp_path"] = tmp_path
+    given = {"gpu": gpu, "backend": gpu, "torch": torch, "target": gpu.target}
+    given |= {"record": observed.append, "tmp_path": tmp_path}
+    given["installed"] = lambda name: importlib.util.find_spec(name) is not None
     wanted = inspect.signature(case.function).parameters
     torch.manual_seed(0)
     kind, reason = "passed", ""

@@ -7,70 +7,21 @@ part of its sentence.
 from __future__ import annotations
 
 import os
-import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from portagpu import diagnostics as remarks
 from portagpu import discovery as candidates
-from portagpu import visible
 from portagpu.collectives.comm import Comm
-from portagpu.kernels import catalogue, plan
-from portagpu.sizing import Sizing
-from portagpu.torchbuild import read_build
 from portagpu_cpu import fp8
 from portagpu_cpu.identity import CpuProperties
-from portagpu_cuda.formats import nvidia_smi_text
-from portagpu_rocm.formats import amd_smi_json
-from tests import suite_harness
 from tests import suite_patches_torch as broken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
-
-
-def _module(area: str) -> Any:
-    """The loaded file of cases."""
-    suite_harness.everything()
-    return sys.modules[f"portagpu_cases_test_{area}"]
-
-
-def _variables(**changes: Any) -> Callable[[pytest.MonkeyPatch], None]:
-    """Other names in the ROCm plugin."""
-
-    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        plugin = candidates.plugin("rocm")
-        monkeypatch.setattr(type(plugin), "variables", replace(plugin.variables, **changes))
-
-    return patch
-
-
-def _without(**names: tuple[str, ...]) -> Callable[[pytest.MonkeyPatch], None]:
-    """The ROCm plugin's names without some."""
-
-    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        known = candidates.plugin("rocm").variables
-        kept = {
-            field: {k: v for k, v in getattr(known, field).items() if k not in left_out}
-            for field, left_out in names.items()
-        }
-        _variables(**kept)(monkeypatch)
-
-    return patch
-
-
-def _builds_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    plugin = candidates.plugin("rocm")
-    everything = type("All", (type(plugin.variables),), {"for_building": _any_list})
-    monkeypatch.setattr(type(plugin), "variables", everything(arch_list="PYTORCH_ROCM_ARCH"))
-
-
-def _any_list(self: Any, archs: Any) -> dict[str, str]:
-    return {self.arch_list: ";".join(archs)}
 
 
 def _sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,28 +35,9 @@ def _sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(plugin), "variables", setting())
 
 
-def _one_index_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    """HIP_VISIBLE_DEVICES counts among all devices, as if ROCR_VISIBLE_DEVICES were not there."""
-    resolve = visible.resolve
-
-    def wrong(environment: Any, devices: Any, runtime: Any) -> Any:
-        kept = {
-            k: v
-            for k, v in environment.items()
-            if not k.startswith("ROCR") or len(environment) == 1
-        }
-        return resolve(kept, devices, runtime)
-
-    monkeypatch.setattr(visible, "resolve", wrong)
-
-
-def _empty_mask_shows_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolve = visible.resolve
-
-    def wrong(environment: Any, devices: Any, runtime: Any) -> Any:
-        return resolve({k: v for k, v in environment.items() if v}, devices, runtime)
-
-    monkeypatch.setattr(visible, "resolve", wrong)
+def _clock_of_ghz(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = type(candidates.plugin("cpu"))
+    monkeypatch.setattr(plugin, "telemetry", lambda self, index: {"clock_mhz": 0.0021})
 
 
 def _bfloat16_sums(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,27 +118,6 @@ def _as_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "__dlpack_device__", lambda tensor: (2, 0))
 
 
-def _checks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Sizing, "check", lambda *arguments, **options: None)
-
-
-def _warps_of_32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        Sizing, "max_num_warps", property(lambda limits: limits.max_threads_per_block // 32)
-    )
-
-
-def _shared_memory_of_h100(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = plan.Limits.of_target
-    monkeypatch.setattr(
-        plan.Limits, "of_target", lambda target: replace(good(target), shared_bytes=232448)
-    )
-
-
-def _every_fp8(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue.Variant, "why_not", lambda variant, target: "")
-
-
 def _fp8_on_trust(works: bool, multiply: Any) -> Callable[[pytest.MonkeyPatch], None]:
     """The CPU backend states that fp8 works, or that it does not, where torch does otherwise."""
 
@@ -215,103 +126,6 @@ def _fp8_on_trust(works: bool, multiply: Any) -> Callable[[pytest.MonkeyPatch], 
         broken.replaced(torch, "_scaled_mm", multiply)(monkeypatch)
 
     return patch
-
-
-def _options_of_amd(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = plan.constants
-    monkeypatch.setattr(
-        plan, "constants", lambda *given: {**good(*given), "waves_per_eu": 2, "kpack": 2}
-    )
-
-
-def _tiles_of_8(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = plan.candidates
-
-    def thin(kind: str, limits: Any) -> Any:
-        return tuple(
-            replace(each, blocks=(("BLOCK_M", 8), *each.blocks[1:])) for each in good(kind, limits)
-        )
-
-    monkeypatch.setattr(plan, "candidates", thin)
-
-
-def _limits_of_a_product(**changes: int) -> Callable[[pytest.MonkeyPatch], None]:
-    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        module = _module("kernels_limits")
-        good = module._sizing
-        monkeypatch.setattr(module, "_sizing", lambda product: replace(good(product), **changes))
-
-    return patch
-
-
-def _one_family_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Facts are looked up by the number, as a capability is compared."""
-    module = _module("identity_vendors")
-    good = module.identify
-    monkeypatch.setattr(
-        module, "identify", lambda vendor, arch, product: good("nvidia", "sm_90", product)
-    )
-
-
-def _family_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = _module("identity_vendors")
-    known = module.load_target("amd-mi300x")
-    monkeypatch.setattr(module, "identify", lambda *arguments: known)
-
-
-def _placeholder_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Peaks by a clock of 1700 MHz for whatever is of AMD."""
-    module = _module("identity_vendors")
-    good = module.load_target
-
-    class Guessed:
-        def __init__(self, product: str) -> None:
-            self.target = good(product)
-
-        def peak(self, dtype: str) -> Any:
-            peak = self.target.peak(dtype)
-            return replace(peak, value=peak.value * 1700 / 2100)
-
-    monkeypatch.setattr(module, "load_target", Guessed)
-
-
-def _trusts_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A torch without a suffix in its version is taken for the vendor's of the machine."""
-    module = _module("identity_vendors")
-
-    def guess(folder: Any) -> Any:
-        build = read_build(folder)
-        return build if "+" in str(build.version) else replace(build, kind="rocm")
-
-    monkeypatch.setattr(module, "read_build", guess)
-
-
-def _silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remarks, "_VARIABLES", {})
-
-
-def _states(reader: Any, change: Callable[[Any], Any]) -> Callable[[pytest.MonkeyPatch], None]:
-    """A reader whose states are changed."""
-
-    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        good = reader.parse
-
-        def parse(text: str) -> Any:
-            found = good(text)
-            changed = [replace(each, state=change(each.state)) for each in found.readings]
-            return replace(found, readings=tuple(changed))
-
-        monkeypatch.setattr(reader, "parse", parse)
-
-    return patch
-
-
-def _balancing_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = _module("telemetry_sources")
-    good = module.read_settings
-    monkeypatch.setattr(
-        module, "read_settings", lambda tree: replace(good(tree), numa_balancing=False)
-    )
 
 
 def _no_warp(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,12 +246,6 @@ PATCHES: dict[str, Patch] = {
         "text or None",
         attributes=(("versions", {"torch": torch.__version__, "driver": b"580.95"}),),
     ),
-    "parses a mask in the wrong index space": Patch(
-        "visibility/two-index-spaces", "shows", _one_index_space
-    ),
-    "shows all devices for an empty mask": Patch(
-        "visibility/empty-mask-hides-all[cuda]", "shows", _empty_mask_shows_all
-    ),
     "sums products of bfloat16 in bfloat16": Patch(
         "precision/matmul-is-accurate[bfloat16]", "times the bound off", _bfloat16_sums
     ),
@@ -515,23 +323,6 @@ PATCHES: dict[str, Patch] = {
     "reads behind the end of a row": Patch(
         "kernels/lane-past-the-block[n33]", "sum to inf", _whole_blocks
     ),
-    "launches 2^32 threads": Patch(
-        "kernels/threads-of-a-launch", "was not refused", _checks_nothing
-    ),
-    "launches grids of any height": Patch(
-        "kernels/grid-along-y[nvidia-h100-sxm]", "was not refused", _checks_nothing
-    ),
-    "counts warps of 32 on wave64": Patch(
-        "kernels/warps-of-a-block[amd-mi300x]", "has 32 warps", _warps_of_32
-    ),
-    "plans for 132 units everywhere": Patch(
-        "kernels/units-are-the-products[amd-mi300x]",
-        "132 units",
-        _limits_of_a_product(unit_count=132),
-    ),
-    "gives every GPU the shared memory of H100": Patch(
-        "kernels/tiles-fit-shared-memory[amd-mi300x]", "in 65536 B", _shared_memory_of_h100
-    ),
     "takes a CPU for one that multiplies fp8": Patch(
         "precision/support-as-it-runs[float8_e4m3fnuz]",
         "stated as emulated and ran as storage",
@@ -541,15 +332,6 @@ PATCHES: dict[str, Patch] = {
         "precision/support-as-it-runs[float8_e5m2]",
         "stated as storage and ran as emulated",
         _fp8_on_trust(False, broken.any_fp8),
-    ),
-    "takes every fp8 everywhere": Patch(
-        "kernels/fp8-of-the-architecture[amd-mi300x]", "is given ['float8_e4m3fn',", _every_fp8
-    ),
-    "tunes with AMD's options": Patch(
-        "kernels/no-options-of-one-vendor[matmul]", "is given kpack, waves_per_eu", _options_of_amd
-    ),
-    "cuts products into tiles of 8": Patch(
-        "kernels/tiles-fill-the-matrix-unit[nvidia-h100-sxm]", "a side below 16", _tiles_of_8
     ),
     "reports a warp of 32": Patch(
         "identity/warp-size-is-the-devices", "warp sizes differ", _no_warp
@@ -561,102 +343,16 @@ PATCHES: dict[str, Patch] = {
         "was not refused",
         attributes=(("arch", OrderedArch()),),
     ),
-    "takes gfx90a for sm_90": Patch(
-        "identity/same-numbers-other-hardware[9.0]", "is said to be of nvidia", _one_family_for_all
-    ),
-    "gives AMD the instructions of Hopper": Patch(
-        "identity/instructions-are-of-one-vendor[gfx942]", "wgmma", _one_family_for_all
-    ),
-    "gives unknown products a peak": Patch(
-        "identity/unknown-product-has-no-peak", "has the peaks", _family_peaks
-    ),
-    "computes peaks by a placeholder clock": Patch(
-        "identity/peaks-are-the-products[amd-mi300x]", "its units make", _placeholder_clock
-    ),
-    "takes a replaced torch for ROCm's": Patch(
-        "identity/build-is-told-from-its-files[replaced]", "not cuda", _trusts_the_name
-    ),
     "calls its libraries by CUDA's names": Patch(
         "identity/libraries-are-the-vendors",
         "has the version of cudnn",
         attributes=(("versions", {"torch": torch.__version__, "cudnn": "9.10.2"}),),
     ),
-    "says nothing of a disguised architecture": Patch(
-        "identity/disguise-is-told", "nothing is said", _silent
-    ),
     "tunes ranks for another library": Patch(
         "collectives/no-foreign-tuning", "NCCL_MIN_NCHANNELS", attributes=(("comm", TUNED),)
     ),
-    "debugs AMD by CUDA's variable": Patch(
-        "identity/debugging-variables[rocm]",
-        "AMD_SERIALIZE_KERNEL is None",
-        _variables(one_by_one={"CUDA_LAUNCH_BLOCKING": "1"}),
-    ),
-    "leaves MIOpen's caches at home": Patch(
-        "identity/job-caches[rocm]", "home folder", _without(caches=("MIOPEN_USER_DB_PATH",))
-    ),
-    "keeps two caches in one place": Patch(
-        "identity/job-caches[rocm]",
-        "share a place",
-        _variables(
-            caches=dict.fromkeys(("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR"), "miopen")
-        ),
-    ),
-    "tunes all devices into one file": Patch(
-        "identity/tuning-results-by-device",
-        "the same for every device",
-        _variables(caches={"PYTORCH_TUNABLEOP_FILENAME": "tunableop.csv"}),
-    ),
-    "lets faults dump memory": Patch(
-        "identity/faults-leave-no-dump[rocm]",
-        "faults leave dumps",
-        _variables(faults={"HSA_DISABLE_COREDUMP_ON_EXCEPTION": "0"}),
-    ),
-    "sets one name of the allocator": Patch(
-        "identity/allocator-variables[rocm]",
-        "PYTORCH_CUDA_ALLOC_CONF",
-        _variables(allocator=("PYTORCH_HIP_ALLOC_CONF",)),
-    ),
-    "gives expandable segments to every stack": Patch(
-        "identity/expandable-segments[older-toolkit]",
-        "was not refused",
-        _variables(expandable_from=None),
-    ),
-    "builds for another vendor": Patch(
-        "identity/build-architectures[rocm]", "was not refused", _builds_for_all
+    "measures a clock in GHz": Patch(
+        "telemetry/readings-are-plausible", "clock_mhz is 0.0", _clock_of_ghz
     ),
     "sets variables by itself": Patch("identity/variables-are-not-set", "was changed", _sets_them),
-    "reads watts as milliwatts": Patch(
-        "telemetry/power-is-in-watts",
-        "0.441 W from AMD SMI",
-        _states(amd_smi_json, lambda state: replace(state, power_w=(state.power_w or 0) / 1000)),
-    ),
-    "reads not available as zero": Patch(
-        "telemetry/not-available-is-no-zero",
-        "are {'AMD SMI': 0.0",
-        _states(amd_smi_json, lambda state: replace(state, power_w=state.power_w or 0.0)),
-    ),
-    "calls a hot spot a die": Patch(
-        "telemetry/sensors-are-named",
-        "both called",
-        _states(
-            amd_smi_json,
-            lambda state: replace(
-                state, temperatures_c={"gpu": 78.0, "edge": 51.0, "memory": 64.0}
-            ),
-        ),
-    ),
-    "reads one sensor of many": Patch(
-        "telemetry/sensors-are-named",
-        "three sensors are",
-        _states(amd_smi_json, lambda state: replace(state, temperatures_c={"gpu": 51.0})),
-    ),
-    "reads a clock where there is none": Patch(
-        "telemetry/not-available-is-no-zero",
-        "its clock",
-        _states(nvidia_smi_text, lambda state: replace(state, clock_mhz=state.clock_mhz or 0.0)),
-    ),
-    "takes NUMA balancing for off": Patch(
-        "telemetry/host-settings[slow]", "NUMA balancing and IOMMU are (False", _balancing_unread
-    ),
 }

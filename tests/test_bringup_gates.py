@@ -6,12 +6,14 @@ import pytest
 
 from portagpu.bringup.gates import UnknownGate, lasting, left_out, load_gates
 from portagpu.errors import PortagpuError
+from portagpu.results.verdicts import Evidence
 
 GATE = """
 [[gate]]
 id = "one"
 title = "One"
 spec = "One sentence."
+earns = "executed"
 check = "tests.bringup_checks:good"
 needs = []
 quick = { limit_s = 5 }
@@ -42,6 +44,16 @@ def test_every_gate_names_a_check_that_exists_and_one_sentence():
         assert gate.spec.endswith("."), gate.id
 
 
+def test_gates_earn_what_their_devices_did():
+    earned = {gate.id: gate.earns for gate in load_gates()}
+    reads = ("environment", "links", "health", "health-after")
+    assert earned == {
+        **dict.fromkeys(earned, Evidence.EXECUTED),
+        **dict.fromkeys(reads),
+        **dict.fromkeys(("identity", "versions"), Evidence.LOADED),
+    }
+
+
 def test_the_limits_of_a_quick_run_are_stated_for_every_gate():
     for gate in load_gates():
         assert 0 < gate.amounts["quick"]["limit_s"] <= gate.amounts["full"]["limit_s"], gate.id
@@ -62,6 +74,8 @@ def test_the_limits_of_a_quick_run_are_stated_for_every_gate():
         (("full = { limit_s = 5 }", "full = { limit_s = 0 }"), "gate[0].full.limit_s must be"),
         (('check = "tests.bringup_checks:good"', 'check = "no colon"'), "gate[0].check must be"),
         (("needs = []", 'needs = []\nreplay = "no colon"'), "gate[0].replay must be"),
+        (('earns = "executed"', 'earns = "recorded"'), "gate[0].earns must be nothing, loaded, ex"),
+        (("needs = []", 'needs = []\nreplay = "m:f"'), "gate[0].earns is executed, and it judges"),
         (("needs = []", "needs = []\nreplay = 1"), "gate[0].replay must be"),
         (("needs = []", "needs = []\ncolour = 1"), "gate[0].colour is not a key of a gate"),
         (("[[gate]]", "[[gate"), "cannot be read as TOML"),

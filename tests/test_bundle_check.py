@@ -18,7 +18,7 @@ from portagpu.bundle.check import LARGEST_BYTES
 from portagpu.bundle.document import digests, file_name, make
 from portagpu.bundle.evidence import needed_ranks
 from portagpu.errors import BundleError
-from portagpu.results.run import Result, Verdict
+from portagpu.results.run import Evidence, Result, Verdict
 from portagpu.results.schema import RUN_OPTIONAL
 from tests.bundle_samples import EXECUTED, adopted, altered, bundle, data, full_run
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tests.conftest import Child
 
 SEED: Final = 20260301
+LOADED: Final = Evidence.LOADED
 
 
 @pytest.fixture(scope="module")
@@ -408,11 +409,32 @@ def test_badges_count_what_ran_and_not_what_was_skipped() -> None:
         )
     )
     made = make(run, "full", ())
-    badges = {(each.suite, each.area): dict(each.counts) for each in earned(made)}
-    assert badges["conformance", "rng"] == {Verdict.PASS: 1}
-    assert badges["performance", "memory"] == {Verdict.UNVERIFIED: 1}
-    assert badges["bringup", "links"] == {Verdict.PASS: 1}
-    assert ("bringup", "collectives") not in badges, "one GPU does not execute collectives"
+    badges = {(each.evidence, each.suite, each.area): dict(each.counts) for each in earned(made)}
+    assert badges[Evidence.EXECUTED, "conformance", "rng"] == {Verdict.PASS: 1}
+    assert badges[Evidence.EXECUTED, "performance", "memory"] == {Verdict.UNVERIFIED: 1}
+    assert badges[Evidence.EXECUTED, "bringup", "memory"] == {Verdict.PASS: 1}
+    of_one = [key for key in badges if key[1:] == ("bringup", "collectives")]
+    assert not of_one, "one GPU does not execute collectives"
+
+
+def test_badges_are_no_stronger_than_what_was_asked() -> None:
+    """Bundles of an earlier code state executed for what touched no device."""
+    run = full_run()
+    for name in ("identity/plugin-name", "visibility/uuids[cuda]", "kernels/grid-along-y[old]"):
+        run.add(adopted(name, "numerics", "conformance", evidence=EXECUTED))
+    run.add(adopted("rng/seed-repeats[randn]", "numerics", "conformance", evidence=(LOADED,)))
+    made = parse(data(bundle(run)))
+    badges = {(each.evidence, each.suite, each.area): dict(each.counts) for each in earned(made)}
+    once = {Verdict.PASS: 1}
+    assert badges.pop((LOADED, "conformance", "identity")) == once
+    assert badges.pop((LOADED, "conformance", "rng")) == once
+    assert badges.pop((LOADED, "bringup", "identity")) == {Verdict.PASS: 2}
+    assert badges.pop((LOADED, "bringup", "versions")) == once
+    areas = {(suite, area) for _, suite, area in badges}
+    gates = {"memory", "numerics", "transfers", "collectives", "sustained"}
+    expected = {("conformance", "rng"), ("performance", "memory")}
+    assert areas == expected | {("bringup", gate) for gate in gates}
+    assert {evidence for evidence, *_ in badges} == {Evidence.EXECUTED}
 
 
 def test_the_table_shows_what_failed(tmp_path: Path) -> None:
@@ -469,7 +491,7 @@ def test_a_name_in_the_table_is_shown_and_does_nothing(tmp_path: Path, text: str
     assert all(line.isprintable() for line in shown.splitlines())
     row = shown.splitlines()[2]
     bare = re.sub(r"\\.", "", row.replace(f"(../matrix/results/{name})", ""))
-    assert bare.count("|") == 8, f"{row} has another cell"
+    assert bare.count("|") == 9, f"{row} has another cell"
     assert "<" not in bare
     assert "`" not in bare.replace("`cpu-x86-64`", "")
     assert "](" not in bare

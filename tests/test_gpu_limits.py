@@ -160,9 +160,9 @@ def test_cases_that_a_run_has_no_time_for_are_open(tmp_path):
     cases = """
         from portagpu.suite import case
         @case("rng/first", spec="Is fine.")
-        def test_first(): pass
+        def test_first(gpu): pass
         @case("rng/second", spec="Is wrong.")
-        def test_second(): assert False, "it was begun"
+        def test_second(gpu): assert False, "it was begun"
     """
     (tmp_path / "test_two.py").write_text(textwrap.dedent(cases), encoding="utf-8")
     first, second = conform("cpu", folder=tmp_path, ended=lambda: "not run: it is late")

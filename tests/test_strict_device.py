@@ -184,8 +184,10 @@ def test_the_strict_device_passes(child: Callable[..., Child], strict: Path) -> 
     ]
     assert not bad, "\n".join(bad)
     assert ended.code == 0, ended.err
-    passed = sum(each["verdict"] == "PASS" for each in found.values())
-    assert passed > len(found) / 2, f"only {passed} of {len(found)} cases are about this device"
+    # it claims no collectives, on which these areas are
+    about = [each for each in found.values() if each["area"] not in ("collectives", "failures")]
+    passed = sum(each["verdict"] == "PASS" for each in about)
+    assert passed > len(about) * 2 / 3, f"only {passed} of {len(about)} cases are about this device"
     failing = {name for _, names in LIES.values() for name in names}
     assert failing <= set(found), f"no such case: {sorted(failing - set(found))}"
     silent = {name for name in failing if found[name]["verdict"] == "SKIP"}

@@ -68,7 +68,7 @@ class Many(CpuPlugin):
 PLUGIN = Many()
 """
 PRODUCT = "precision/matmul-of-small-integers[float32-n16]"
-DATA = "visibility/long-and-odd-masks[cuda]"
+DATA = "precision/finfo[float64]"
 RANKS = "collectives/all-reduce-op[SUM-n2]"
 
 

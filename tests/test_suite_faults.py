@@ -944,6 +944,12 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         "identity/peers-are-told",
         "to device 1 it says",
     ),
+    "is a GPU that no mask hides": (
+        CpuBackend,
+        {"arch": Arch("nvidia", "sm_90", 1)},
+        "visibility/child-without-devices-says-why",
+        "the child sees [1, None, None]",
+    ),
     "pops nothing": (PopsNothing, {}, "profiling/range-pop-of-none", "was not refused"),
 }
 

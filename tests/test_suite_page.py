@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from portagpu.suite import list_cases
-from portagpu.suite.ids import base_id
+from portagpu.suite.ids import base_id, retired
 from portagpu.suite.machine import Listed
 from portagpu.suite.page import Trap, page, traps
 
@@ -37,10 +37,18 @@ def test_every_trap_of_a_case_is_a_known_one(cases: list[Listed]) -> None:
     assert not strange, f"cases name {', '.join(sorted(strange))}, which traps.toml has not"
 
 
-def test_every_trap_has_a_case(cases: list[Listed]) -> None:
-    named = {name for each in cases for name in each.traps}
+def test_every_trap_has_a_case_or_a_test(cases: list[Listed]) -> None:
+    named = {name for each in (*cases, *retired().values()) for name in each.traps}
     missing = {trap.id for trap in traps()} - named
     assert not missing, f"no case for {', '.join(sorted(missing))}"
+
+
+def test_what_was_a_case_is_a_test_and_no_case_again(cases: list[Listed]) -> None:
+    again = retired().keys() & {base_id(each.id) for each in cases}
+    assert not again, f"{', '.join(sorted(again))} took an id that bundles have"
+    for name, each in retired().items():
+        file, _, test = each.test.partition("::")
+        assert f"def {test}(" in (DOCS.parent / file).read_text("utf-8"), f"{name}: no {each.test}"
 
 
 def test_the_questions_about_collectives_name_cases_that_exist(cases: list[Listed]) -> None:
@@ -65,9 +73,10 @@ def test_a_page_escapes_and_counts() -> None:
         Listed(id=f"rng/x[{n}]", area="rng", spec="a | b_c.", traps=("T01",), capability=("a", "b"))
         for n in (1, 2)
     ]
-    text = page(forms, [Trap("T01", "1 * 2", ("cpu",)), Trap("T02", "none", ("source",))])
-    assert "| `x` | 2 | a \\| b\\_c. | a, b | exact | T01 |" in text
+    text = page(forms, [Trap("T01", "1 * 2", ("cpu",)), Trap("T99", "none", ("source",))])
+    assert "| `x` | 2 | a \\| b\\_c. | a, b | exact | nothing | T01 |" in text
     assert "| rng | 1 | 2 |" in text
-    assert "| T01 | 1 \\* 2 | cpu | `rng/x` |" in text
-    assert "| T02 | none | source |  |" in text
+    found = "`tests/test_telemetry_meaning.py::test_power_is_in_watts`"
+    assert f"| T01 | 1 \\* 2 | cpu | `rng/x` | {found} |" in text
+    assert "| T99 | none | source |  |  |" in text
     assert "## memory" not in text

@@ -54,10 +54,10 @@ def test_library_is_named(comm):
     covers=("Comm.library",),
     traps=("C05",),
 )
-def test_library_is_the_vendors(gpu, comm):
+def test_library_is_the_vendors(backend, comm):
     others = {"nvidia": ("rccl",), "amd": ("nccl",), "cpu": ("nccl", "rccl")}
-    alien = comm.library.lower() in others.get(gpu.arch.vendor, ())
-    assert not alien, f"a {gpu.arch.vendor} device communicates over {comm.library}"
+    alien = comm.library.lower() in others.get(backend.arch.vendor, ())
+    assert not alien, f"a {backend.arch.vendor} device communicates over {comm.library}"
 
 
 @case(
@@ -66,9 +66,11 @@ def test_library_is_the_vendors(gpu, comm):
     capability=COLLECTIVES,
     covers=("Comm.device_type",),
 )
-def test_library_moves_this_device(gpu, comm):
+def test_library_moves_this_device(backend, comm):
     moves = comm.device_type
-    assert moves == gpu.device.type, f"the library moves {moves}, the device is {gpu.device.type}"
+    assert moves == backend.device.type, (
+        f"the library moves {moves}, the device is {backend.device.type}"
+    )
 
 
 @case(
@@ -78,13 +80,15 @@ def test_library_moves_this_device(gpu, comm):
     covers=("Comm.init_string",),
     traps=("C10",),
 )
-def test_init_string(gpu, torch):
+def test_init_string(backend, torch):
     config = torch.distributed.distributed_c10d.BackendConfig(
-        torch.distributed.Backend(gpu.comm.init_string)
+        torch.distributed.Backend(backend.comm.init_string)
     )
     found = config.get_device_backend_map()
-    assert found.get(gpu.device.type) == gpu.comm.c10d_name, f"{gpu.comm.init_string}: {found}"
-    assert "cpu" in found, f"{gpu.comm.init_string} leaves CPU tensors without a library"
+    assert found.get(backend.device.type) == backend.comm.c10d_name, (
+        f"{backend.comm.init_string}: {found}"
+    )
+    assert "cpu" in found, f"{backend.comm.init_string} leaves CPU tensors without a library"
 
 
 @case(
@@ -104,10 +108,10 @@ def test_reduce_ops_exist(comm, torch):
     capability=COLLECTIVES,
     covers=("Comm.device_ids", "Comm.output_device", "Comm.device_id"),
 )
-def test_device_ids(gpu, comm):
+def test_device_ids(backend, comm):
     found = comm.device_ids, comm.output_device, comm.device_id
-    own = [gpu.index], gpu.index, gpu.device
-    expected = (None, None, None) if gpu.device.type == "cpu" else own
+    own = [backend.index], backend.index, backend.device
+    expected = (None, None, None) if backend.device.type == "cpu" else own
     assert found == expected, f"device_ids, output_device and device_id are {found}"
 
 

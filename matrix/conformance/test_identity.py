@@ -47,9 +47,9 @@ def test_device_roundtrip(gpu, torch, dtype):
     spec="The backend's device is a torch.device, so that plain torch code can use it.",
     covers=("Backend.device",),
 )
-def test_device_is_a_torch_device(gpu, torch):
-    kind = type(gpu.device).__name__
-    assert isinstance(gpu.device, torch.device), f"the device is a {kind}, not a torch.device"
+def test_device_is_a_torch_device(backend, torch):
+    kind = type(backend.device).__name__
+    assert isinstance(backend.device, torch.device), f"the device is a {kind}, not a torch.device"
 
 
 @case(
@@ -57,9 +57,9 @@ def test_device_is_a_torch_device(gpu, torch):
     spec="Asking for the same device twice gives the same handle.",
     covers=("portagpu.backend",),
 )
-def test_handle_is_one(gpu):
-    again = pg.backend(gpu.name, gpu.index)
-    assert again is gpu, f"a second call for {gpu.name} {gpu.index} gave another handle"
+def test_handle_is_one(backend):
+    again = pg.backend(backend.name, backend.index)
+    assert again is backend, f"a second call for {backend.name} {backend.index} gave another handle"
 
 
 @case(
@@ -67,17 +67,17 @@ def test_handle_is_one(gpu):
     spec="Threads that ask for the device at the same time get the same handle.",
     covers=("portagpu.backend",),
 )
-def test_handle_is_one_across_threads(gpu):
+def test_handle_is_one_across_threads(backend):
     found = []
     threads = [
-        threading.Thread(target=lambda: found.append(pg.backend(gpu.name, gpu.index)))
+        threading.Thread(target=lambda: found.append(pg.backend(backend.name, backend.index)))
         for _ in range(8)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [gpu] * 8, "eight threads did not all get the one handle"
+    assert found == [backend] * 8, "eight threads did not all get the one handle"
 
 
 @case(
@@ -86,10 +86,12 @@ def test_handle_is_one_across_threads(gpu):
     covers=("portagpu.backend", "portagpu.device", "portagpu.current_device"),
     smoke=True,
 )
-def test_default_backend(gpu):
-    assert pg.backend() is gpu, f"portagpu.backend() is {pg.backend()!r}, not {gpu!r}"
-    assert pg.device() == gpu.device, f"portagpu.device() is {pg.device()}, not {gpu.device}"
-    assert pg.current_device() == gpu.index, f"the current device is {pg.current_device()}"
+def test_default_backend(backend):
+    assert pg.backend() is backend, f"portagpu.backend() is {pg.backend()!r}, not {backend!r}"
+    assert pg.device() == backend.device, (
+        f"portagpu.device() is {pg.device()}, not {backend.device}"
+    )
+    assert pg.current_device() == backend.index, f"the current device is {pg.current_device()}"
 
 
 @case(
@@ -97,10 +99,10 @@ def test_default_backend(gpu):
     spec="portagpu.device(i) is the device of that index, as an int, a device and a string.",
     covers=("portagpu.device",),
 )
-def test_device_of_index(gpu):
-    forms = (gpu.index, gpu.device, str(gpu.device))
+def test_device_of_index(backend):
+    forms = (backend.index, backend.device, str(backend.device))
     found = [pg.device(form) for form in forms]
-    assert found == [gpu.device] * 3, f"{forms} name the devices {found}, not {gpu.device}"
+    assert found == [backend.device] * 3, f"{forms} name the devices {found}, not {backend.device}"
 
 
 @case(
@@ -109,8 +111,8 @@ def test_device_of_index(gpu):
     covers=("portagpu.device", "portagpu.synchronize"),
     traps=("C10",),
 )
-def test_foreign_device_is_refused(gpu):
-    other = "meta" if gpu.device.type != "meta" else "cpu"
+def test_foreign_device_is_refused(backend):
+    other = "meta" if backend.device.type != "meta" else "cpu"
     refused(lambda: pg.device(other), ValueError, f"the device {other!r}")
     refused(lambda: pg.synchronize(other), ValueError, f"synchronize({other!r})")
 
@@ -121,7 +123,7 @@ def test_foreign_device_is_refused(gpu):
     covers=("portagpu.is_available",),
     smoke=True,
 )
-def test_is_available(gpu):
+def test_is_available(backend):
     assert pg.is_available() is True, "a backend is open, and is_available() does not say True"
 
 
@@ -130,9 +132,9 @@ def test_is_available(gpu):
     spec="available() has this backend under its name.",
     covers=("portagpu.available",),
 )
-def test_available_lists_this_one(gpu):
+def test_available_lists_this_one(backend):
     names = sorted(pg.available())
-    assert gpu.name in names, f"available() lists {names} and not {gpu.name}"
+    assert backend.name in names, f"available() lists {names} and not {backend.name}"
 
 
 @case(
@@ -143,9 +145,9 @@ def test_available_lists_this_one(gpu):
     traps=("E08",),
     smoke=True,
 )
-def test_device_count(gpu):
-    counts = (gpu.device_count(), pg.device_count(), gpu.plugin.count())
-    agreed = counts[:2] if gpu.plugin.shared else counts
+def test_device_count(backend):
+    counts = (backend.device_count(), pg.device_count(), backend.plugin.count())
+    agreed = counts[:2] if backend.plugin.shared else counts
     assert len(set(agreed)) == 1, f"method, function and plugin count {counts} devices"
     assert counts[0] >= 1, f"there are {counts[0]} devices: a script would train nothing"
 
@@ -155,10 +157,14 @@ def test_device_count(gpu):
     spec="The index of this device is at least 0 and below the number of devices.",
     covers=("Backend.current_device", "Backend.index"),
 )
-def test_current_device_in_range(gpu):
-    index = gpu.current_device()
-    assert index == gpu.index, f"current_device() is {index}, the attribute index {gpu.index}"
-    assert 0 <= index < gpu.device_count(), f"device {index} of {gpu.device_count()} does not exist"
+def test_current_device_in_range(backend):
+    index = backend.current_device()
+    assert index == backend.index, (
+        f"current_device() is {index}, the attribute index {backend.index}"
+    )
+    assert 0 <= index < backend.device_count(), (
+        f"device {index} of {backend.device_count()} does not exist"
+    )
 
 
 @case(
@@ -166,13 +172,13 @@ def test_current_device_in_range(gpu):
     spec="An index past the last device is an IndexError, or names the device that all share.",
     covers=("portagpu.backend",),
 )
-def test_no_device_past_the_last(gpu):
-    past = gpu.device_count()
-    if gpu.plugin.shared:
-        same = pg.backend(gpu.name, past)
-        assert same is gpu, f"device {past} of a shared device is {same!r}"
+def test_no_device_past_the_last(backend):
+    past = backend.device_count()
+    if backend.plugin.shared:
+        same = pg.backend(backend.name, past)
+        assert same is backend, f"device {past} of a shared device is {same!r}"
     else:
-        refused(lambda: pg.backend(gpu.name, past), IndexError, f"device {past} of {past}")
+        refused(lambda: pg.backend(backend.name, past), IndexError, f"device {past} of {past}")
 
 
 @case(
@@ -180,8 +186,8 @@ def test_no_device_past_the_last(gpu):
     spec="A negative index is an IndexError.",
     covers=("portagpu.backend",),
 )
-def test_negative_index_is_refused(gpu):
-    refused(lambda: pg.backend(gpu.name, -1), IndexError, "the device -1")
+def test_negative_index_is_refused(backend):
+    refused(lambda: pg.backend(backend.name, -1), IndexError, "the device -1")
 
 
 @case(
@@ -189,10 +195,12 @@ def test_negative_index_is_refused(gpu):
     spec="set_device() with this device, in every form, leaves it the current one.",
     covers=("portagpu.set_device", "Backend.activate"),
 )
-def test_set_device(gpu):
-    for form in (gpu.index, gpu.device, str(gpu.device)):
+def test_set_device(backend):
+    for form in (backend.index, backend.device, str(backend.device)):
         pg.set_device(form)
-        assert pg.backend() is gpu, f"after set_device({form!r}) the backend is {pg.backend()!r}"
+        assert pg.backend() is backend, (
+            f"after set_device({form!r}) the backend is {pg.backend()!r}"
+        )
 
 
 @case(
@@ -200,9 +208,9 @@ def test_set_device(gpu):
     spec="set_device(-1), which launchers pass outside of a job, changes nothing.",
     covers=("portagpu.set_device",),
 )
-def test_set_device_negative(gpu):
+def test_set_device_negative(backend):
     pg.set_device(-1)
-    assert pg.backend() is gpu, f"after set_device(-1) the backend is {pg.backend()!r}"
+    assert pg.backend() is backend, f"after set_device(-1) the backend is {pg.backend()!r}"
 
 
 @case(
@@ -223,13 +231,13 @@ def test_activate(gpu, torch):
     covers=("Backend.get_device_name", "portagpu.get_device_name"),
     smoke=True,
 )
-def test_name_is_not_empty(gpu):
-    name = gpu.get_device_name()
+def test_name_is_not_empty(backend):
+    name = backend.get_device_name()
     assert isinstance(name, str), f"the name is a {type(name).__name__}"
     assert name.strip(), "the name is empty"
     assert name.isprintable(), f"the name {name!r} is not one printable line"
     assert pg.get_device_name() == name, "method and function name two devices"
-    reported = gpu.get_device_properties().name
+    reported = backend.get_device_properties().name
     assert reported in ("", name), f"the driver calls the device {reported!r}, not {name!r}"
 
 
@@ -239,8 +247,8 @@ def test_name_is_not_empty(gpu):
     covers=("Backend.get_device_properties", "portagpu.get_device_properties"),
     smoke=True,
 )
-def test_properties(gpu):
-    found = gpu.get_device_properties()
+def test_properties(backend):
+    found = backend.get_device_properties()
     assert found.total_memory > 0, f"total_memory is {found.total_memory}"
     assert found.multi_processor_count > 0, (
         f"multi_processor_count is {found.multi_processor_count}"
@@ -255,14 +263,14 @@ def test_properties(gpu):
     traps=("K01",),
     smoke=True,
 )
-def test_warp_size_is_the_devices(gpu):
+def test_warp_size_is_the_devices(backend):
     sizes = {
-        "arch": gpu.arch.warp_size,
-        "properties": gpu.get_device_properties().warp_size,
-        "sizing": gpu.sizing.warp_size,
+        "arch": backend.arch.warp_size,
+        "properties": backend.get_device_properties().warp_size,
+        "sizing": backend.sizing.warp_size,
     }
     assert len(set(sizes.values())) == 1, f"the warp sizes differ: {sizes}"
-    size = gpu.arch.warp_size
+    size = backend.arch.warp_size
     assert size >= 1, f"a warp of {size} threads does not exist"
     assert size & (size - 1) == 0, f"a warp of {size} threads is not a power of two"
 
@@ -273,12 +281,12 @@ def test_warp_size_is_the_devices(gpu):
     covers=("Backend.arch",),
     traps=("K08",),
 )
-def test_arch_is_the_bare_name(gpu):
+def test_arch_is_the_bare_name(backend):
     from portagpu.arch import base_name
 
-    name = gpu.arch.name
+    name = backend.arch.name
     assert name == base_name(name), f"the architecture {name!r} should be {base_name(name)!r}"
-    assert gpu.arch.vendor, "the architecture names no vendor"
+    assert backend.arch.vendor, "the architecture names no vendor"
 
 
 @case(
@@ -286,10 +294,10 @@ def test_arch_is_the_bare_name(gpu):
     spec="The target is one of this architecture, or there is none.",
     covers=("Backend.target",),
 )
-def test_arch_agrees_with_target(gpu, target):
+def test_arch_agrees_with_target(backend, target):
     if target is None:
         raise NotClaimed("this device is no known target")
-    assert target.arch == gpu.arch, f"{target.id} is {target.arch}, the device {gpu.arch}"
+    assert target.arch == backend.arch, f"{target.id} is {target.arch}, the device {backend.arch}"
 
 
 @case(
@@ -298,11 +306,11 @@ def test_arch_agrees_with_target(gpu, target):
     covers=("Backend.target",),
     traps=("K01",),
 )
-def test_target_warp_size(gpu, target):
+def test_target_warp_size(backend, target):
     stated = None if target is None else target.value("exec.wave_size_default")
     if stated is None:
         raise NotClaimed("no target states the warp size of this device")
-    found = gpu.arch.warp_size
+    found = backend.arch.warp_size
     assert stated == found, f"{target.id} states a warp size of {stated}, the device {found}"
 
 
@@ -312,9 +320,9 @@ def test_target_warp_size(gpu, target):
     covers=("Backend.product", "Backend.vendor", "Backend.uuid", "Backend.pci"),
     traps=("T02",),
 )
-def test_unknown_is_none(gpu):
+def test_unknown_is_none(backend):
     for name in ("product", "vendor", "uuid", "pci"):
-        value = getattr(gpu, name)
+        value = getattr(backend, name)
         text = f"{name} is {value!r} instead of None"
         assert value is None or (isinstance(value, str) and value.strip()), text
         assert value is None or value.isprintable(), f"{name} is not one printable line: {value!r}"
@@ -326,12 +334,12 @@ def test_unknown_is_none(gpu):
     covers=("Backend.pci",),
     traps=("T02",),
 )
-def test_pci_address_has_one_form(gpu):
-    if gpu.pci is None:
+def test_pci_address_has_one_form(backend):
+    if backend.pci is None:
         raise NotClaimed("this device states no PCI address")
-    written = re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", gpu.pci)
-    assert written, f"the PCI address is {gpu.pci!r}, not of the form 0000:3b:00.0"
-    domain = gpu.pci.partition(":")[0]
+    written = re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", backend.pci)
+    assert written, f"the PCI address is {backend.pci!r}, not of the form 0000:3b:00.0"
+    domain = backend.pci.partition(":")[0]
     assert len(domain) == 4 or domain[0] != "0", f"the domain {domain!r} is padded"
 
 
@@ -340,8 +348,8 @@ def test_pci_address_has_one_form(gpu):
     spec="A device that is a part of a GPU says which, and has no target of the whole product.",
     covers=("Backend.part",),
 )
-def test_part_of_a_gpu(gpu, target):
-    part = gpu.part
+def test_part_of_a_gpu(backend, target):
+    part = backend.part
     if part is None:
         raise NotClaimed("this device is no part of a GPU")
     assert part.name.strip(), "the part has no name"
@@ -355,11 +363,15 @@ def test_part_of_a_gpu(gpu, target):
     covers=("Backend.versions",),
     traps=("E02",),
 )
-def test_versions(gpu, torch):
-    assert gpu.versions.get("torch") == torch.__version__, f"torch is {gpu.versions.get('torch')}"
-    wrong = {key: value for key, value in gpu.versions.items() if value == ""}
+def test_versions(backend, torch):
+    assert backend.versions.get("torch") == torch.__version__, (
+        f"torch is {backend.versions.get('torch')}"
+    )
+    wrong = {key: value for key, value in backend.versions.items() if value == ""}
     assert not wrong, f"unknown versions are None, not empty: {sorted(wrong)}"
-    odd = {key: value for key, value in gpu.versions.items() if not isinstance(value, str | None)}
+    odd = {
+        key: value for key, value in backend.versions.items() if not isinstance(value, str | None)
+    }
     assert not odd, f"versions are text or None: {odd}"
 
 
@@ -369,11 +381,11 @@ def test_versions(gpu, torch):
     covers=("Backend.capabilities",),
     smoke=True,
 )
-def test_capabilities_are_known(gpu):
-    strange = [each for each in gpu.capabilities if not isinstance(each, pg.Capability)]
+def test_capabilities_are_known(backend):
+    strange = [each for each in backend.capabilities if not isinstance(each, pg.Capability)]
     assert not strange, f"{strange} are not capabilities of the contract"
-    kind = type(gpu.capabilities).__name__
-    assert isinstance(gpu.capabilities, frozenset), f"the capabilities are a {kind}"
+    kind = type(backend.capabilities).__name__
+    assert isinstance(backend.capabilities, frozenset), f"the capabilities are a {kind}"
 
 
 @case(
@@ -381,8 +393,8 @@ def test_capabilities_are_known(gpu):
     spec="The plugin was written for a contract that this package has.",
     covers=("Plugin.contract", "Backend.plugin"),
 )
-def test_contract_version(gpu):
-    major, minor = gpu.plugin.contract
+def test_contract_version(backend):
+    major, minor = backend.plugin.contract
     assert major == CONTRACT[0], f"the plugin's contract {major} is not {CONTRACT[0]}"
     assert minor <= CONTRACT[1], f"the plugin's contract {major}.{minor} is newer than {CONTRACT}"
 
@@ -392,8 +404,10 @@ def test_contract_version(gpu):
     spec="The plugin, the handle and the name by which it is asked for are the same name.",
     covers=("Backend.name", "Plugin.name"),
 )
-def test_plugin_name(gpu):
-    assert gpu.plugin.name == gpu.name, f"plugin {gpu.plugin.name!r} opened {gpu.name!r}"
+def test_plugin_name(backend):
+    assert backend.plugin.name == backend.name, (
+        f"plugin {backend.plugin.name!r} opened {backend.name!r}"
+    )
 
 
 @case(
@@ -401,8 +415,8 @@ def test_plugin_name(gpu):
     spec="A backend that is open says that it is usable, with a reason of one line.",
     covers=("Plugin.status",),
 )
-def test_status_is_usable(gpu):
-    status = gpu.plugin.status()
+def test_status_is_usable(backend):
+    status = backend.plugin.status()
     assert status.usable is True, f"the open backend says that it is unusable: {status.reason}"
     assert status.reason.strip(), "the status gives no reason"
     assert "\n" not in status.reason, "the status's reason has several lines"
@@ -413,10 +427,10 @@ def test_status_is_usable(gpu):
     spec="Preparing to fork may be repeated and starts no thread.",
     covers=("Plugin.prepare",),
 )
-def test_prepare_opens_nothing(gpu):
-    gpu.plugin.prepare()
+def test_prepare_opens_nothing(backend):
+    backend.plugin.prepare()
     before = threading.active_count()
-    assert gpu.plugin.prepare() is None, "prepare gives something"
+    assert backend.plugin.prepare() is None, "prepare gives something"
     assert threading.active_count() == before, "a thread that prepare starts is lost in a fork"
 
 
@@ -425,10 +439,12 @@ def test_prepare_opens_nothing(gpu):
     spec="The plugin opens the device of the index that is asked for.",
     covers=("Plugin.open",),
 )
-def test_open_gives_the_index(gpu):
-    opened = gpu.plugin.open(gpu.index)
-    assert opened.index == gpu.index, f"open({gpu.index}) opened {opened.index}"
-    assert opened.arch == gpu.arch, f"opened again, the device is {opened.arch}, not {gpu.arch}"
+def test_open_gives_the_index(backend):
+    opened = backend.plugin.open(backend.index)
+    assert opened.index == backend.index, f"open({backend.index}) opened {opened.index}"
+    assert opened.arch == backend.arch, (
+        f"opened again, the device is {opened.arch}, not {backend.arch}"
+    )
 
 
 @case(
@@ -436,9 +452,9 @@ def test_open_gives_the_index(gpu):
     spec="The handle's repr names backend, device and architecture.",
     covers=("Backend.__repr__",),
 )
-def test_repr_names_the_device(gpu):
-    text = repr(gpu)
-    for part in (gpu.name, str(gpu.device), str(gpu.arch)):
+def test_repr_names_the_device(backend):
+    text = repr(backend)
+    for part in (backend.name, str(backend.device), str(backend.arch)):
         assert part in text, f"{part!r} is not in {text!r}"
 
 
@@ -447,8 +463,8 @@ def test_repr_names_the_device(gpu):
     spec="The identity of an architecture cannot be changed by a caller.",
     covers=("Backend.arch",),
 )
-def test_arch_is_frozen(gpu):
+def test_arch_is_frozen(backend):
     def change():
-        gpu.arch.name = "other"
+        backend.arch.name = "other"
 
     refused(change, dataclasses.FrozenInstanceError, "writing into arch")

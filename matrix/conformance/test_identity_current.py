@@ -51,9 +51,9 @@ def test_current_device_is_an_argument(gpu, torch, call):
     "also after an error; None and -1 change nothing.",
     covers=("portagpu.device_index",),
 )
-def test_device_index_is_a_block(gpu):
+def test_device_index_is_a_block(backend):
     before = pg.backend()
-    for index in range(gpu.device_count()):
+    for index in range(backend.device_count()):
         with pg.device_index(index):
             found = pg.current_device()
         assert found == index, f"in the block of device {index} the current one is {found}"
@@ -62,7 +62,7 @@ def test_device_index_is_a_block(gpu):
             assert pg.backend() is before, f"device_index({nothing}) changed the device"
 
     def broken():
-        with pg.device_index(gpu.device_count() - 1):
+        with pg.device_index(backend.device_count() - 1):
             raise KeyError("on purpose")
 
     refused(broken, KeyError, "an error inside the block")
@@ -87,7 +87,7 @@ def test_device_of_a_tensor(gpu, torch):
     spec="init() opens a device, after which is_initialized() is True.",
     covers=("portagpu.is_initialized", "portagpu.init"),
 )
-def test_is_initialized(gpu):
+def test_is_initialized(backend):
     pg.init()
     assert pg.is_initialized() is True, "a device is open, and is_initialized() does not say True"
 
@@ -100,10 +100,10 @@ def test_is_initialized(gpu):
     params={"call": ("method", "function")},
     smoke=True,
 )
-def test_supports_is_what_is_claimed(gpu, call):
-    supports = (gpu if call == "method" else pg).supports
+def test_supports_is_what_is_claimed(backend, call):
+    supports = (backend if call == "method" else pg).supports
     for each in Capability:
-        claimed = each in gpu.capabilities
+        claimed = each in backend.capabilities
         assert supports(each.value) is claimed, f"supports({each.value!r}) is not {claimed}"
     refused(lambda: supports("teleport"), ValueError, "a capability that is none")
 
@@ -114,9 +114,9 @@ def test_supports_is_what_is_claimed(gpu, call):
     covers=("Backend.get_device_capability", "portagpu.get_device_capability"),
     traps=("E01",),
 )
-def test_device_capability_is_a_pair(gpu):
+def test_device_capability_is_a_pair(backend):
     found = []
-    for call in (gpu.get_device_capability, pg.get_device_capability):
+    for call in (backend.get_device_capability, pg.get_device_capability):
         try:
             found.append(call())
         except Unsupported:
@@ -134,14 +134,17 @@ def test_device_capability_is_a_pair(gpu):
     spec="can_device_access_peer() is a bool for every pair of devices.",
     covers=("Backend.can_device_access_peer", "portagpu.can_device_access_peer"),
 )
-def test_peers_are_told(gpu):
-    for index in range(gpu.device_count()):
-        if index != gpu.index:
+def test_peers_are_told(backend):
+    for index in range(backend.device_count()):
+        if index != backend.index:
             try:
-                gpu.can_device_access_peer(index)
+                backend.can_device_access_peer(index)
             except pg.Unsupported as error:
                 raise NotClaimed(str(error)) from None
-            found = gpu.can_device_access_peer(index), pg.can_device_access_peer(gpu.index, index)
+            found = (
+                backend.can_device_access_peer(index),
+                pg.can_device_access_peer(backend.index, index),
+            )
             assert found in ((True, True), (False, False)), f"to device {index} it says {found}"
 
 
@@ -150,10 +153,12 @@ def test_peers_are_told(gpu):
     spec="A handle that is pickled or copied deeply is the handle of the same device.",
     covers=("portagpu.backend",),
 )
-def test_handle_is_pickled(gpu):
-    again = pickle.loads(pickle.dumps(gpu))  # noqa: S301 - its own text
-    assert again is pg.backend(gpu.name, gpu.index), f"the pickled handle came back as {again!r}"
-    assert copy.deepcopy(gpu) is again, "a deep copy of the handle is another one"
+def test_handle_is_pickled(backend):
+    again = pickle.loads(pickle.dumps(backend))  # noqa: S301 - its own text
+    assert again is pg.backend(backend.name, backend.index), (
+        f"the pickled handle came back as {again!r}"
+    )
+    assert copy.deepcopy(backend) is again, "a deep copy of the handle is another one"
 
 
 def _enter(block):
@@ -193,12 +198,12 @@ _CALLS = {
     covers=("Backend.capabilities",),
     params={"call": tuple(_CALLS)},
 )
-def test_unclaimed_calls_are_refused(gpu, tmp_path, call):
+def test_unclaimed_calls_are_refused(backend, tmp_path, call):
     capability = GUARDED[call]
-    if capability in gpu.capabilities:
-        raise NotClaimed(f"{gpu.name} claims {capability}, which other cases judge")
+    if capability in backend.capabilities:
+        raise NotClaimed(f"{backend.name} claims {capability}, which other cases judge")
     file = tmp_path / "snapshot.pickle"
-    for source, on in (("method", gpu), ("function", pg)):
+    for source, on in (("method", backend), ("function", pg)):
         refused(lambda on=on: _CALLS[call](on, file), Unsupported, f"the {source} {call}")
 
 
@@ -207,7 +212,7 @@ def test_unclaimed_calls_are_refused(gpu, tmp_path, call):
     spec="The plugin's vendor is the one of the architecture; a CPU's plugin may name none.",
     covers=("Plugin.vendor", "Backend.arch"),
 )
-def test_vendor_is_the_archs(gpu):
-    stated = gpu.plugin.vendor
-    fits = stated == gpu.arch.vendor or (not stated and gpu.device.type == "cpu")
-    assert fits, f"the plugin is of {stated!r}, the architecture of {gpu.arch.vendor!r}"
+def test_vendor_is_the_archs(backend):
+    stated = backend.plugin.vendor
+    fits = stated == backend.arch.vendor or (not stated and backend.device.type == "cpu")
+    assert fits, f"the plugin is of {stated!r}, the architecture of {backend.arch.vendor!r}"

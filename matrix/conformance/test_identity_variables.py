@@ -1,170 +1,10 @@
-"""Identity: the environment variables of each vendor, which are data and need no hardware."""
+"""Identity: the environment variables of the device's vendor are returned, never set."""
 
 from __future__ import annotations
 
 import os
-from pathlib import PurePath
 
-from portagpu import discovery as candidates
-from portagpu.errors import Unsupported
-from portagpu.suite import case, refused
-
-RUNTIMES = ("cuda", "rocm")
-OWN = {
-    "cuda": ("CUDA_",),
-    "rocm": ("AMD_", "HIP_", "HSA_", "MIOPEN_", "PYTORCH_TUNABLEOP_"),
-}
-COMMON = ("TORCHINDUCTOR_", "TRITON_")
-"""Prefixes of variables that only that vendor's stack reads, and of those that every stack does."""
-
-
-def _variables(runtime):
-    return candidates.plugin(runtime).variables
-
-
-def _is_read_by(runtime, name):
-    return name.startswith((*OWN[runtime], *COMMON))
-
-
-@case(
-    "identity/debugging-variables",
-    spec="Launches run one by one by the vendor's own variable, not by the other vendor's, which "
-    "its runtime does not read.",
-    covers=("Plugin.variables",),
-    traps=("E15",),
-    params={"runtime": RUNTIMES},
-)
-def test_debugging_variables(runtime):
-    # torch's own translation of CUDA sources maps the one to the other
-    needed = {"cuda": ("CUDA_LAUNCH_BLOCKING", "1"), "rocm": ("AMD_SERIALIZE_KERNEL", "3")}
-    name, value = needed[runtime]
-    found = _variables(runtime).for_debugging()
-    assert found.get(name) == value, f"{name} is {found.get(name)} for debugging, not {value}"
-    foreign = [each for each in found if not _is_read_by(runtime, each)]
-    assert not foreign, f"the {runtime} runtime does not read {', '.join(foreign)}"
-
-
-@case(
-    "identity/job-caches",
-    spec="Every cache of a job is inside its folder, one place each, and no job's is another's.",
-    covers=("Plugin.variables",),
-    traps=("E10", "E12"),
-    params={"runtime": RUNTIMES},
-)
-def test_job_caches(runtime):
-    variables = _variables(runtime)
-    jobs = [variables.for_job(f"/scratch/{job}") for job in ("one", "two")]
-    names = set(variables.caches)
-    assert names, f"the {runtime} stack is said to keep no cache"
-    foreign = [each for each in names if not _is_read_by(runtime, each)]
-    assert not foreign, f"the {runtime} stack does not read {', '.join(foreign)}"
-    if runtime == "rocm":
-        missing = {"MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR"} - names
-        assert not missing, f"{', '.join(missing)} would stay in the home folder, for all jobs"
-    for job, found in zip(("one", "two"), jobs, strict=True):
-        places = [PurePath(found[name]) for name in names]
-        outside = [place for place in places if place.parent != PurePath(f"/scratch/{job}")]
-        assert not outside, f"{outside[0]} is not in the folder of the job"
-        assert len(set(places)) == len(places), f"two caches share a place: {sorted(places)}"
-
-
-@case(
-    "identity/tuning-results-by-device",
-    spec="Where results of tuning are kept in a file, each device has its own.",
-    covers=("Plugin.variables",),
-    traps=("E12",),
-)
-def test_tuning_results_by_device():
-    file = _variables("rocm").for_job("/scratch/one").get("PYTORCH_TUNABLEOP_FILENAME", "")
-    assert "%d" in file, f"results of tuning are in {file!r}, the same for every device"
-    alien = [name for name in _variables("cuda").for_job("/x") if "TUNABLEOP" in name]
-    assert not alien, "CUDA builds have no tunable operations"
-
-
-@case(
-    "identity/faults-leave-no-dump",
-    spec="A job says whether a fault writes an image of the GPU's memory: it does not.",
-    covers=("Plugin.variables",),
-    traps=("E14",),
-    params={"runtime": RUNTIMES},
-)
-def test_faults_leave_no_dump(runtime):
-    found = _variables(runtime).for_job("/scratch/one")
-    # one is a switch that turns dumps off, the other one that turns them on
-    name, off = {
-        "cuda": ("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "0"),
-        "rocm": ("HSA_DISABLE_COREDUMP_ON_EXCEPTION", "1"),
-    }[runtime]
-    assert found.get(name) == off, f"{name} is {found.get(name)}, not {off}: faults leave dumps"
-
-
-@case(
-    "identity/allocator-variables",
-    spec="The allocator's settings are under every name that versions of torch read them from.",
-    covers=("Plugin.variables",),
-    traps=("M02",),
-    params={"runtime": RUNTIMES},
-)
-def test_allocator_variables(runtime):
-    settings = "max_split_size_mb:512"
-    found = _variables(runtime).for_allocator(settings, torch="2.13.0", toolkit="7.1")
-    needed = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
-    needed |= {"PYTORCH_HIP_ALLOC_CONF"} if runtime == "rocm" else set()
-    missing = needed - set(found)
-    assert not missing, f"{', '.join(sorted(missing))} is not set, which some torch reads first"
-    assert set(found.values()) == {settings}, f"the names do not agree: {found}"
-
-
-EXPANDABLE = "max_split_size_mb:512,expandable_segments:True"
-STACKS = {
-    "older-toolkit": ("2.13.0+rocm6.4", "6.4.43482-0f2d60242"),
-    "older-torch": ("2.10.0+rocm7.0", "7.0.51831"),
-    "unknown-toolkit": ("2.13.0", None),
-}
-
-
-@case(
-    "identity/expandable-segments",
-    spec="Expandable segments are refused for a stack that ignores them, and given to one that has "
-    "them.",
-    covers=("Plugin.variables",),
-    traps=("M01", "C11"),
-    params={"stack": tuple(STACKS)},
-)
-def test_expandable_segments(stack):
-    torch, toolkit = STACKS[stack]
-    variables = _variables("rocm")
-
-    def give():
-        return variables.for_allocator(EXPANDABLE, torch=torch, toolkit=toolkit)
-
-    refused(give, Unsupported, f"expandable segments for torch {torch} and HIP {toolkit}")
-    plain = EXPANDABLE.replace("True", "False")
-    off = variables.for_allocator(plain, torch=torch, toolkit=toolkit)
-    assert set(off.values()) == {plain}, "settings without expandable segments are not kept"
-    new = variables.for_allocator(EXPANDABLE, torch="2.11.0+rocm7.0", toolkit="7.0.51831")
-    cuda = _variables("cuda").for_allocator(EXPANDABLE, torch="2.6.0", toolkit="12.4")
-    assert set(new.values()) == set(cuda.values()) == {EXPANDABLE}, "a stack that has them does not"
-
-
-@case(
-    "identity/build-architectures",
-    spec="Extensions are built for the architectures that are named, in the vendor's own spelling, "
-    "never for those of the machine that builds.",
-    covers=("Plugin.variables",),
-    traps=("K23",),
-    params={"runtime": RUNTIMES},
-)
-def test_build_architectures(runtime):
-    archs, expected, alien = {
-        "cuda": (("sm_90a", "sm_120"), {"TORCH_CUDA_ARCH_LIST": "9.0a;12.0"}, "gfx942"),
-        "rocm": (("gfx90a", "gfx942"), {"PYTORCH_ROCM_ARCH": "gfx90a;gfx942"}, "sm_90"),
-    }[runtime]
-    variables = _variables(runtime)
-    found = variables.for_building(archs)
-    assert found == expected, f"a build for {', '.join(archs)} has {found}, not {expected}"
-    refused(lambda: variables.for_building([]), ValueError, "a build for no architecture")
-    refused(lambda: variables.for_building([alien]), ValueError, f"a build for {alien}")
+from portagpu.suite import case
 
 
 @case(
@@ -172,9 +12,9 @@ def test_build_architectures(runtime):
     spec="Asking for an environment writes none, and every name and value of it is text.",
     covers=("Plugin.variables",),
 )
-def test_variables_are_not_set(gpu):
+def test_variables_are_not_set(backend):
     before = dict(os.environ)
-    variables = gpu.plugin.variables
+    variables = backend.plugin.variables
     found = {**variables.for_debugging(), **variables.for_job("/scratch/one")}
     strange = {name: value for name, value in found.items() if not (name and str(value) == value)}
     assert not strange, f"{strange} is no environment"

@@ -13,12 +13,14 @@ from portagpu.suite import NotClaimed, case, refused
     spec="The limits of a launch are positive and fit each other.",
     covers=("Backend.sizing",),
 )
-def test_sizing_limits(gpu):
-    limits = gpu.sizing
+def test_sizing_limits(backend):
+    limits = backend.sizing
     for field in dataclasses.fields(limits):
         value = getattr(limits, field.name)
         assert field.name == "target" or value >= 1, f"{field.name} is {value}"
-    assert limits.target in (None, gpu.target), "sizing plans for another target than the device's"
+    assert limits.target in (None, backend.target), (
+        "sizing plans for another target than the device's"
+    )
     assert limits.max_threads_per_block >= limits.warp_size, "a block holds less than one warp"
     assert limits.max_threads_per_unit >= limits.max_threads_per_block, "a unit holds no block"
 
@@ -29,8 +31,9 @@ def test_sizing_limits(gpu):
     covers=("Backend.sizing",),
     traps=("M08",),
 )
-def test_sizing_units(gpu):
-    counted, stated = gpu.sizing.unit_count, gpu.get_device_properties().multi_processor_count
+def test_sizing_units(backend):
+    counted = backend.sizing.unit_count
+    stated = backend.get_device_properties().multi_processor_count
     assert counted == stated, f"sizing counts {counted} units, the properties {stated}"
 
 
@@ -41,9 +44,9 @@ def test_sizing_units(gpu):
     params={"n": (1, 2, 31, 32, 33, 64, 65, 1000, 1 << 20, (1 << 31) + 1)},
     smoke=True,
 )
-def test_launch_covers_every_element(gpu, n):
-    plan = gpu.sizing.launch(n)
-    limits = gpu.sizing
+def test_launch_covers_every_element(backend, n):
+    plan = backend.sizing.launch(n)
+    limits = backend.sizing
     reached = plan.threads * plan.work_per_thread
     assert reached >= n, f"{plan} reaches {reached} of {n} elements"
     assert plan.threads == plan.block * plan.grid, f"{plan} counts {plan.threads} threads"
@@ -57,10 +60,10 @@ def test_launch_covers_every_element(gpu, n):
     covers=("Sizing.launch",),
     traps=("M08", "K10"),
 )
-def test_launch_fills_the_device_once(gpu):
-    plan = gpu.sizing.launch(1 << 40)
-    per_unit = gpu.sizing.max_threads_per_unit // plan.block
-    most = per_unit * gpu.sizing.unit_count
+def test_launch_fills_the_device_once(backend):
+    plan = backend.sizing.launch(1 << 40)
+    per_unit = backend.sizing.max_threads_per_unit // plan.block
+    most = per_unit * backend.sizing.unit_count
     assert plan.grid <= most, f"{plan.grid} blocks are more than the {most} that run at once"
 
 
@@ -70,8 +73,8 @@ def test_launch_fills_the_device_once(gpu):
     covers=("Launch.num_warps", "Sizing.max_num_warps"),
     traps=("K06",),
 )
-def test_launch_has_whole_warps(gpu):
-    plan, limits = gpu.sizing.launch(1 << 20), gpu.sizing
+def test_launch_has_whole_warps(backend):
+    plan, limits = backend.sizing.launch(1 << 20), backend.sizing
     assert plan.num_warps * limits.warp_size == plan.block, f"{plan} has {plan.num_warps} warps"
     assert 1 <= plan.num_warps <= limits.max_num_warps, f"{plan.num_warps} warps do not fit"
     most = limits.max_num_warps * limits.warp_size
@@ -84,10 +87,10 @@ def test_launch_has_whole_warps(gpu):
     covers=("Sizing.check",),
     traps=("K06", "K10", "K11"),
 )
-def test_launch_beyond_a_limit(gpu):
-    most = gpu.sizing.max_threads_per_block
-    gpu.sizing.check(1, most)
-    refused(lambda: gpu.sizing.check(1, most + 1), ValueError, "exec.max_threads_per_block")
+def test_launch_beyond_a_limit(backend):
+    most = backend.sizing.max_threads_per_block
+    backend.sizing.check(1, most)
+    refused(lambda: backend.sizing.check(1, most + 1), ValueError, "exec.max_threads_per_block")
 
 
 @case(
@@ -97,8 +100,8 @@ def test_launch_beyond_a_limit(gpu):
     params={"n": (0, 1, 1000, (1 << 31) + 1)},
     traps=("K05",),
 )
-def test_reduce_leaves_one_result(gpu, n):
-    plan = gpu.sizing.reduce(n)
+def test_reduce_leaves_one_result(backend, n):
+    plan = backend.sizing.reduce(n)
     assert plan.partials.threads * plan.partials.work_per_thread >= n, f"{plan} leaves elements out"
     if plan.partials.grid > 1:
         assert plan.final is not None, f"{plan.partials.grid} partial results are left"
@@ -112,10 +115,10 @@ def test_reduce_leaves_one_result(gpu, n):
     spec="A launch over no element has no block, and one over a negative number is a ValueError.",
     covers=("Sizing.launch",),
 )
-def test_launch_of_nothing(gpu):
-    plan = gpu.sizing.launch(0)
+def test_launch_of_nothing(backend):
+    plan = backend.sizing.launch(0)
     assert (plan.grid, plan.threads) == (0, 0), f"a launch over nothing is {plan}"
-    refused(lambda: gpu.sizing.launch(-1), ValueError, "a launch over -1 elements")
+    refused(lambda: backend.sizing.launch(-1), ValueError, "a launch over -1 elements")
 
 
 @case(
@@ -124,14 +127,16 @@ def test_launch_of_nothing(gpu):
     "refuses code that is none with its own error.",
     covers=("Plugin.toolchain",),
 )
-def test_toolchain_names_the_architecture(gpu):
-    toolchain = gpu.plugin.toolchain()
+def test_toolchain_names_the_architecture(backend):
+    toolchain = backend.plugin.toolchain()
     if toolchain is None:
-        raise NotClaimed(f"the {gpu.name} backend compiles nothing")
+        raise NotClaimed(f"the {backend.name} backend compiles nothing")
     theirs = toolchain.vendor
-    assert theirs == gpu.arch.vendor, f"the tools of {theirs} are those of a {gpu.arch.vendor} GPU"
-    backend, chip = toolchain.triton_target(gpu.arch.name)
-    assert backend, "Triton's backend has no name"
-    digits = "".join(sign for sign in gpu.arch.name if sign.isdigit())
-    assert digits in str(chip), f"{gpu.arch.name} is called {chip!r}"
+    assert theirs == backend.arch.vendor, (
+        f"the tools of {theirs} are those of a {backend.arch.vendor} GPU"
+    )
+    triton, chip = toolchain.triton_target(backend.arch.name)
+    assert triton, "Triton's backend has no name"
+    digits = "".join(sign for sign in backend.arch.name if sign.isdigit())
+    assert digits in str(chip), f"{backend.arch.name} is called {chip!r}"
     refused(lambda: toolchain.inspect({}, 128, 4, matrix=True), CodeError, "code that is none")

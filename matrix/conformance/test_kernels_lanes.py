@@ -189,7 +189,7 @@ print(json.dumps(open(paths[0]).read() if paths else ""))
     outcome="undefined",
     traps=("K03", "K04", "K09", "K12", "K21", "K22"),
 )
-def test_translated_sources(tmp_path, record):
+def test_translated_sources(torch, tmp_path, record):
     (tmp_path / "kernel.cu").write_text(SOURCE, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-P", "-c", TRANSLATE, str(tmp_path)],
@@ -202,7 +202,7 @@ def test_translated_sources(tmp_path, record):
         raise NotClaimed(f"torch translates nothing here: {done.stderr.strip().splitlines()[-1]}")
     text = json.loads(done.stdout.splitlines()[-1])
     kept = [what for what, pattern in KEPT.items() if pattern in text]
-    record(f"of {len(KEPT)} constructs it keeps {', '.join(kept) or 'none'}")
+    record(f"of {len(KEPT)} constructs torch {torch.__version__} keeps {', '.join(kept) or 'none'}")
 
 
 @case(

@@ -43,8 +43,8 @@ def _give_back(gpu):
     covers=("Backend.memory_stats", "portagpu.memory_stats"),
     smoke=True,
 )
-def test_stats_keys(gpu):
-    for source, stats in (("method", gpu.memory_stats()), ("function", pg.memory_stats())):
+def test_stats_keys(backend):
+    for source, stats in (("method", backend.memory_stats()), ("function", pg.memory_stats())):
         for key in KEYS:
             assert key in stats, f"the {source}'s statistics have no {key}"
             assert isinstance(stats[key], int), f"{key} is a {type(stats[key]).__name__}"
@@ -269,8 +269,8 @@ def test_peak_does_not_fall(gpu, torch):
     covers=("Backend.mem_get_info", "portagpu.mem_get_info"),
     smoke=True,
 )
-def test_free_and_total(gpu):
-    for source, info in (("method", gpu.mem_get_info()), ("function", pg.mem_get_info())):
+def test_free_and_total(backend):
+    for source, info in (("method", backend.mem_get_info()), ("function", pg.mem_get_info())):
         free, total = info
         whole = type(free) is int and type(total) is int
         assert whole, f"the {source} gives {type(free).__name__} and {type(total).__name__}"
@@ -284,10 +284,10 @@ def test_free_and_total(gpu):
     covers=("Backend.mem_get_info", "Backend.get_device_properties"),
     outcome="bounded: |total - total_memory| <= 1 % of total_memory",
 )
-def test_total_is_steady(gpu):
-    totals = {gpu.mem_get_info()[1] for _ in range(5)}
+def test_total_is_steady(backend):
+    totals = {backend.mem_get_info()[1] for _ in range(5)}
     assert len(totals) == 1, f"the total memory changes between calls: {sorted(totals)}"
-    (total,), stated = totals, gpu.get_device_properties().total_memory
+    (total,), stated = totals, backend.get_device_properties().total_memory
     assert abs(total - stated) <= 0.01 * stated, (
         f"mem_get_info says {total}, the properties {stated}"
     )
@@ -330,8 +330,8 @@ def test_free_follows_allocation(gpu, torch):
     spec="This process's tensors are not larger than the device's memory.",
     covers=("Backend.memory_allocated", "Backend.mem_get_info"),
 )
-def test_process_within_device(gpu):
-    allocated, total = gpu.memory_allocated(), gpu.mem_get_info()[1]
+def test_process_within_device(backend):
+    allocated, total = backend.memory_allocated(), backend.mem_get_info()[1]
     assert allocated <= total, f"{allocated} bytes of tensors are on a device of {total}"
 
 
@@ -370,8 +370,8 @@ def test_too_much_is_an_error(gpu, torch):
     traps=("M03",),
     params={"call": ("method", "function")},
 )
-def test_is_oom_reads_every_vendor(gpu, torch, call):
-    ask = (gpu if call == "method" else pg).is_oom
+def test_is_oom_reads_every_vendor(backend, torch, call):
+    ask = (backend if call == "method" else pg).is_oom
     for text in (
         "CUDA out of memory. Tried",
         "HIP out of memory. Tried",
@@ -419,10 +419,10 @@ def test_views_share(gpu, torch):
     outcome="undefined",
     traps=("M04",),
 )
-def test_host_memory_from_the_device(gpu, record):
-    properties = gpu.get_device_properties()
+def test_host_memory_from_the_device(backend, record):
+    properties = backend.get_device_properties()
     features = str(getattr(properties, "gcnArchName", "")).partition(":")[2] or "none stated"
     record(f"features of the architecture: {features}")
     record(f"HSA_XNACK is {os.environ.get('HSA_XNACK', 'not set')}")
     integrated = getattr(properties, "is_integrated", None)
-    record(f"the device shares the host's memory: {'yes' if gpu.plugin.shared else integrated}")
+    record(f"the device shares the host's memory: {'yes' if backend.plugin.shared else integrated}")

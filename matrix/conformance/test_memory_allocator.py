@@ -132,9 +132,9 @@ def test_fraction_is_a_limit(gpu, torch, call):
     outcome="bounded: 5 % of the total, which other processes may take between two calls",
     params={"call": CALLS},
 )
-def test_used_is_what_is_not_free(gpu, call):
-    used = _source(gpu, call).device_memory_used()
-    free, total = gpu.mem_get_info()
+def test_used_is_what_is_not_free(backend, call):
+    used = _source(backend, call).device_memory_used()
+    free, total = backend.mem_get_info()
     assert 0 < used <= total, f"{used} of {total} bytes are in use"
     assert abs(total - free - used) <= total // 20, f"{used} in use, {free} of {total} free"
 
@@ -145,8 +145,8 @@ def test_used_is_what_is_not_free(gpu, call):
     covers=("Backend.memory_summary", "portagpu.memory_summary"),
     params={"call": CALLS},
 )
-def test_summary_is_a_text(gpu, call):
-    text = _source(gpu, call).memory_summary()
+def test_summary_is_a_text(backend, call):
+    text = _source(backend, call).memory_summary()
     assert isinstance(text, str), f"memory_summary() is a {type(text).__name__}"
     assert len(text.splitlines()) > 2, f"memory_summary() says no more than {text!r}"
 

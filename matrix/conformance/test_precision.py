@@ -19,8 +19,8 @@ TABLE = ("bool", *INTEGERS, *FLOATS, "complex64", "complex128", *FP8)
     covers=("Precision.support",),
     params={"dtype": TABLE},
 )
-def test_support_is_a_level(gpu, torch, dtype):
-    found = gpu.precision.support(getattr(torch, dtype))
+def test_support_is_a_level(backend, torch, dtype):
+    found = backend.precision.support(getattr(torch, dtype))
     assert isinstance(found, pg.Support), f"the support for {dtype} is {found!r}"
 
 
@@ -29,10 +29,12 @@ def test_support_is_a_level(gpu, torch, dtype):
     spec="The support for a dtype that is not in the table is none.",
     covers=("Precision.support",),
 )
-def test_support_of_unlisted(gpu, torch):
-    unlisted = [each for each in (torch.quint4x2, torch.bits16) if each not in gpu.precision.table]
+def test_support_of_unlisted(backend, torch):
+    unlisted = [
+        each for each in (torch.quint4x2, torch.bits16) if each not in backend.precision.table
+    ]
     assert unlisted, "the table claims even quint4x2 and bits16"
-    found = gpu.precision.support(unlisted[0])
+    found = backend.precision.support(unlisted[0])
     assert found is pg.Support.NONE, f"a dtype that is not listed is {found}"
 
 

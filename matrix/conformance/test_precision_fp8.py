@@ -148,10 +148,10 @@ def test_fp8_overflow(gpu, torch, dtype, record):
     traps=("P01",),
     smoke=True,
 )
-def test_fp8_flavour_is_one(gpu):
-    pair = gpu.precision.fp8
+def test_fp8_flavour_is_one(backend):
+    pair = backend.precision.fp8
     if pair is None:
-        raise NotClaimed(f"{gpu.name} claims no native fp8")
+        raise NotClaimed(f"{backend.name} claims no native fp8")
     kinds = {str(each).endswith("fnuz") for each in (pair.e4m3, pair.e5m2)}
     assert len(kinds) == 1, f"{pair.e4m3} and {pair.e5m2} are of two flavours"
     assert "e4m3" in str(pair.e4m3), f"e4m3 is {pair.e4m3}"
@@ -164,9 +164,9 @@ def test_fp8_flavour_is_one(gpu):
     covers=("Precision.fp8", "Precision.support"),
     traps=("P01",),
 )
-def test_fp8_flavour_is_native(gpu):
-    pair = gpu.precision.fp8
-    native = {each for each in FP8 if claimed(gpu, each) == "native"}
+def test_fp8_flavour_is_native(backend):
+    pair = backend.precision.fp8
+    native = {each for each in FP8 if claimed(backend, each) == "native"}
     named = (
         set()
         if pair is None
@@ -181,11 +181,11 @@ def test_fp8_flavour_is_native(gpu):
     covers=("Precision.fp8",),
     traps=("P01",),
 )
-def test_fp8_flavour_of_target(gpu, target):
+def test_fp8_flavour_of_target(backend, target):
     stated = None if target is None else target.value("matrix.fp8_flavour")
     if stated is None:
         raise NotClaimed("no target states the fp8 flavour of this device")
-    pair = gpu.precision.fp8
+    pair = backend.precision.fp8
     found = "none" if pair is None else "fnuz" if str(pair.e4m3).endswith("fnuz") else "ocp"
     assert found == stated, f"the native fp8 flavour is {found}, {target.id} states {stated}"
 

@@ -258,12 +258,12 @@ def test_float32_switch(gpu, mode, operation):
     covers=("Backend.set_float32_precision", "Precision.tf32"),
     traps=("P11",),
 )
-def test_float32_switch_says_what_it_did(gpu):
-    with gpu.set_float32_precision("tf32") as switch:
-        assert switch.arithmetic is gpu.precision.tf32, f"tf32 here is {gpu.precision.tf32}"
+def test_float32_switch_says_what_it_did(backend):
+    with backend.set_float32_precision("tf32") as switch:
+        assert switch.arithmetic is backend.precision.tf32, f"tf32 here is {backend.precision.tf32}"
         same = switch.arithmetic is switch.requested
         assert bool(switch.reason) is not same, f"{switch!r} gives the reason {switch.reason!r}"
-    with gpu.set_float32_precision("ieee") as switch:
+    with backend.set_float32_precision("ieee") as switch:
         assert switch.arithmetic is Arithmetic.IEEE, f"{switch!r}"
         assert not switch.reason, f"ieee has the reason {switch.reason!r}"
 
@@ -274,12 +274,14 @@ def test_float32_switch_says_what_it_did(gpu):
     covers=("Precision.tf32",),
     traps=("P09", "P11"),
 )
-def test_tf32_of_target(gpu, target):
+def test_tf32_of_target(backend, target):
     if target is None:
         raise NotClaimed("no target states the formats of this device")
     native = {"tf32", "xf32"} & set(target.value("matrix.dtypes") or ())
     expected = "tf32" if native else target.value("matrix.tf32_emulation") or "ieee"
-    assert gpu.precision.tf32 == expected, f"{target.id} has {expected}, not {gpu.precision.tf32}"
+    assert backend.precision.tf32 == expected, (
+        f"{target.id} has {expected}, not {backend.precision.tf32}"
+    )
 
 
 @case(
@@ -289,7 +291,7 @@ def test_tf32_of_target(gpu, target):
     traps=("P08",),
     params={"mode": MODES},
 )
-def test_float32_switch_restores(gpu, torch, mode):
+def test_float32_switch_restores(backend, torch, mode):
     def settings():
         library = torch.backends
         newer = (library.cuda.matmul, library.cudnn.conv, library.cudnn.rnn, library.mkldnn.matmul)
@@ -305,7 +307,7 @@ def test_float32_switch_restores(gpu, torch, mode):
     torch.set_float32_matmul_precision("high")
     try:
         before = settings()
-        with gpu.set_float32_precision(mode):
+        with backend.set_float32_precision(mode):
             settings()  # both interfaces can be read
         assert settings() == before, f"torch's settings were {before} and are {settings()}"
     finally:
@@ -318,12 +320,12 @@ def test_float32_switch_restores(gpu, torch, mode):
     covers=("Backend.set_float32_precision",),
     traps=("P08",),
 )
-def test_float32_switch_passes_errors(gpu, torch):
+def test_float32_switch_passes_errors(backend, torch):
     found = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
 
     def step():
-        with gpu.set_float32_precision("ieee"):
+        with backend.set_float32_precision("ieee"):
             raise KeyError("a step that failed")
 
     try:

@@ -188,13 +188,15 @@ def test_recipes_run(gpu, torch, recipe):
     covers=("Precision.recipes",),
     traps=("P06",),
 )
-def test_recipes_of_target(gpu, target):
-    if gpu.precision.fp8 is None:
-        assert not gpu.precision.recipes, f"{gpu.precision.recipes} without fp8 instructions"
+def test_recipes_of_target(backend, target):
+    if backend.precision.fp8 is None:
+        assert not backend.precision.recipes, (
+            f"{backend.precision.recipes} without fp8 instructions"
+        )
     if target is None:
         raise NotClaimed("no target states the recipes of this device")
     stated = set(target.value("matrix.scaled_recipes") or ())
-    found = {str(each) for each in gpu.precision.recipes}
+    found = {str(each) for each in backend.precision.recipes}
     assert found == stated, f"the recipes are {found}, {target.id} states {stated}"
 
 

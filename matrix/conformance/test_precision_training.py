@@ -30,9 +30,9 @@ def _half(gpu, torch):
     params={"call": CALLS},
     smoke=True,
 )
-def test_bf16_support(gpu, call):
-    ask = (gpu if call == "method" else pg).is_bf16_supported
-    level = claimed(gpu, "bfloat16")
+def test_bf16_support(backend, call):
+    ask = (backend if call == "method" else pg).is_bf16_supported
+    level = claimed(backend, "bfloat16")
     hardware, any_way = ask(including_emulation=False), ask()
     assert hardware is (level == "native"), f"bfloat16 is {level}, hardware support {hardware}"
     assert any_way is (level in ("native", "emulated")), f"bfloat16 is {level}, but {any_way}"
@@ -210,9 +210,9 @@ def test_autocast_ends_after_error(gpu, torch):
     outcome="unsupported",
     covers=("Backend.autocast",),
 )
-def test_autocast_of_a_bool_is_refused(gpu):
-    gpu.autocast()
-    refused(lambda: gpu.autocast(True), TypeError, "autocast(True)")
+def test_autocast_of_a_bool_is_refused(backend):
+    backend.autocast()
+    refused(lambda: backend.autocast(True), TypeError, "autocast(True)")
 
 
 def _step(gpu, torch, scaler, gradient):
@@ -296,9 +296,9 @@ def test_scaler_state(gpu, torch):
     traps=("P13", "P14", "C01"),
     smoke=True,
 )
-def test_training_choice(gpu, torch):
-    choice = gpu.precision.training()
-    halves = [each for each in ("bfloat16", "float16") if claimed(gpu, each) == "native"]
+def test_training_choice(backend, torch):
+    choice = backend.precision.training()
+    halves = [each for each in ("bfloat16", "float16") if claimed(backend, each) == "native"]
     expected = getattr(torch, halves[0]) if halves else None
     assert choice.autocast is expected, f"native are {halves}, autocast is {choice.autocast}"
     assert choice.scaler is (expected is torch.float16), f"a scaler for {expected}"
@@ -311,9 +311,9 @@ def test_training_choice(gpu, torch):
     outcome="unsupported",
     covers=("Precision.training",),
 )
-def test_training_of_storage_is_refused(gpu, torch):
-    refused(lambda: gpu.precision.training(torch.float8_e4m3fn), ValueError, "autocast to fp8")
-    refused(lambda: gpu.precision.training(torch.int8), ValueError, "autocast to int8")
+def test_training_of_storage_is_refused(backend, torch):
+    refused(lambda: backend.precision.training(torch.float8_e4m3fn), ValueError, "autocast to fp8")
+    refused(lambda: backend.precision.training(torch.int8), ValueError, "autocast to int8")
 
 
 @case(
@@ -365,15 +365,15 @@ def _learn(gpu, torch, dtype):
     covers=("Precision.alignment",),
     traps=("P06",),
 )
-def test_alignment(gpu):
-    if not gpu.precision.alignment:
-        raise NotClaimed(f"no fact states how {gpu.name} wants matrices aligned")
-    for dtype, multiple in gpu.precision.alignment.items():
+def test_alignment(backend):
+    if not backend.precision.alignment:
+        raise NotClaimed(f"no fact states how {backend.name} wants matrices aligned")
+    for dtype, multiple in backend.precision.alignment.items():
         assert multiple.bit_count() == 1, f"{dtype} is aligned to {multiple} elements"
-        level = str(gpu.precision.support(dtype))
+        level = str(backend.precision.support(dtype))
         assert level == "native", f"{dtype} is aligned to {multiple} elements and {level}"
-    choice = gpu.precision.training()
-    assert choice.alignment == gpu.precision.alignment.get(choice.autocast), "another alignment"
+    choice = backend.precision.training()
+    assert choice.alignment == backend.precision.alignment.get(choice.autocast), "another alignment"
 
 
 @case(
@@ -382,9 +382,9 @@ def test_alignment(gpu):
     covers=("Precision.deterministic_env", "Precision.training"),
     traps=("P18", "P19"),
 )
-def test_deterministic_settings(gpu, torch):
-    settings = gpu.precision.training().deterministic
-    assert dict(settings.env) == dict(gpu.precision.deterministic_env), "another environment"
+def test_deterministic_settings(backend, torch):
+    settings = backend.precision.training().deterministic
+    assert dict(settings.env) == dict(backend.precision.deterministic_env), "another environment"
     assert settings.missing({**settings.env}) == {}, "its own environment is not enough"
     assert settings.missing({}) == dict(settings.env), "an empty environment has something"
     before = dict(os.environ)

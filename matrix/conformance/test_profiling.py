@@ -114,8 +114,8 @@ def test_range_depth(gpu, call):
     covers=("Backend.range_pop",),
     outcome="unsupported",
 )
-def test_range_pop_of_none(gpu):
-    refused(gpu.range_pop, IndexError, "closing a range that is not open")
+def test_range_pop_of_none(backend):
+    refused(backend.range_pop, IndexError, "closing a range that is not open")
 
 
 @case(
@@ -198,8 +198,8 @@ def test_start_and_stop(gpu, torch, call):
     spec="cudart() has the calls that start and stop the profiler, or is refused with Unsupported.",
     covers=("Backend.cudart", "portagpu.cudart"),
 )
-def test_runtime_has_the_profilers_calls(gpu):
-    for call in (gpu.cudart, pg.cudart):
+def test_runtime_has_the_profilers_calls(backend):
+    for call in (backend.cudart, pg.cudart):
         try:
             runtime = call()
         except Unsupported:

@@ -131,9 +131,9 @@ def test_function_manual_seed_all(gpu, torch):
     params={"seed": (0, 1, 2**31, 2**63 - 1)},
     smoke=True,
 )
-def test_initial_seed(gpu, seed):
-    gpu.manual_seed(seed)
-    for found in (gpu.initial_seed(), pg.initial_seed()):
+def test_initial_seed(backend, seed):
+    backend.manual_seed(seed)
+    for found in (backend.initial_seed(), pg.initial_seed()):
         assert found == seed, f"the initial seed is {found}, not {seed}"
 
 
@@ -157,8 +157,8 @@ def test_seed_returns_what_it_set(gpu, torch, call):
     spec="Two calls of seed() give two seeds.",
     covers=("Backend.seed",),
 )
-def test_seed_is_random(gpu):
-    seeds = {gpu.seed() for _ in range(4)}
+def test_seed_is_random(backend):
+    seeds = {backend.seed() for _ in range(4)}
     assert len(seeds) == 4, f"four calls of seed() gave {len(seeds)} different seeds"
 
 
@@ -211,8 +211,8 @@ def test_reading_changes_nothing(gpu, torch):
     spec="A state is a uint8 tensor of one dimension on the CPU, so that a checkpoint can hold it.",
     covers=("Backend.get_rng_state",),
 )
-def test_state_is_bytes(gpu, torch):
-    state = gpu.get_rng_state()
+def test_state_is_bytes(backend, torch):
+    state = backend.get_rng_state()
     assert state.dtype == torch.uint8, f"the state is {state.dtype}"
     assert state.device.type == "cpu", f"the state is on {state.device}"
     assert state.dim() == 1, f"the state has {state.dim()} dimensions"
@@ -295,9 +295,9 @@ def test_uniform_is_uniform(gpu, torch):
     "256 threads.",
     covers=("Backend.random_wave",),
 )
-def test_wave_is_whole_blocks(gpu):
+def test_wave_is_whole_blocks(backend):
     try:
-        wave = gpu.random_wave()
+        wave = backend.random_wave()
     except Unsupported as error:
         raise NotClaimed(str(error)) from None
     assert isinstance(wave, int), f"random_wave() is {wave!r}"
@@ -420,13 +420,13 @@ def test_host_generator_is_separate(gpu, torch):
     spec="generator() is of this device's type, and always the same one.",
     covers=("Backend.generator",),
 )
-def test_generator_is_the_default(gpu):
-    found = gpu.generator()
-    assert found.device.type == gpu.device.type, f"the generator is of {found.device}"
-    before = gpu.get_rng_state()
-    gpu.generator().manual_seed(123)
-    assert gpu.initial_seed() == 123, "two calls gave two generators"
-    gpu.set_rng_state(before)
+def test_generator_is_the_default(backend):
+    found = backend.generator()
+    assert found.device.type == backend.device.type, f"the generator is of {found.device}"
+    before = backend.get_rng_state()
+    backend.generator().manual_seed(123)
+    assert backend.initial_seed() == 123, "two calls gave two generators"
+    backend.set_rng_state(before)
 
 
 @case(
@@ -434,10 +434,12 @@ def test_generator_is_the_default(gpu):
     spec="default_generators has the default generator of each device, by index.",
     covers=("portagpu.default_generators", "Backend.generator"),
 )
-def test_default_generators_are_the_devices(gpu):
+def test_default_generators_are_the_devices(backend):
     found = len(pg.default_generators)
-    assert found == gpu.device_count(), f"{found} generators for {gpu.device_count()} devices"
-    gpu.manual_seed(123)
-    seed = pg.default_generators[gpu.index].initial_seed()
+    assert found == backend.device_count(), (
+        f"{found} generators for {backend.device_count()} devices"
+    )
+    backend.manual_seed(123)
+    seed = pg.default_generators[backend.index].initial_seed()
     assert seed == 123, f"after manual_seed(123) the generator of the index has the seed {seed}"
     refused(lambda: pg.default_generators[found], IndexError, "a generator past the last")

@@ -61,10 +61,10 @@ def test_program_order(gpu, torch):
     capability=STREAMS,
     covers=("Backend.current_stream", "portagpu.current_stream"),
 )
-def test_current_is_steady(gpu):
-    first = gpu.current_stream()
+def test_current_is_steady(backend):
+    first = backend.current_stream()
     assert first is not None, "there is no current stream"
-    assert gpu.current_stream() == first, "two calls of current_stream() give two streams"
+    assert backend.current_stream() == first, "two calls of current_stream() give two streams"
     assert pg.current_stream() == first, "function and method give two streams"
 
 
@@ -76,8 +76,8 @@ def test_current_is_steady(gpu):
     params={"call": CALLS},
     smoke=True,
 )
-def test_block_changes_current(gpu, call):
-    source = gpu if call == "method" else pg
+def test_block_changes_current(backend, call):
+    source = backend if call == "method" else pg
     before = source.current_stream()
     side = source.Stream()
     with source.stream(side):
@@ -93,12 +93,14 @@ def test_block_changes_current(gpu, call):
     capability=STREAMS,
     covers=("Backend.stream",),
 )
-def test_blocks_nest(gpu):
-    first, second = gpu.Stream(), gpu.Stream()
-    with gpu.stream(first):
-        with gpu.stream(second):
-            assert gpu.current_stream() == second, "the inner block's stream is not current"
-        assert gpu.current_stream() == first, "the inner block's end did not restore the outer one"
+def test_blocks_nest(backend):
+    first, second = backend.Stream(), backend.Stream()
+    with backend.stream(first):
+        with backend.stream(second):
+            assert backend.current_stream() == second, "the inner block's stream is not current"
+        assert backend.current_stream() == first, (
+            "the inner block's end did not restore the outer one"
+        )
 
 
 @case(
@@ -107,15 +109,15 @@ def test_blocks_nest(gpu):
     capability=STREAMS,
     covers=("Backend.stream",),
 )
-def test_block_restores_after_error(gpu):
-    before = gpu.current_stream()
+def test_block_restores_after_error(backend):
+    before = backend.current_stream()
 
     def body():
-        with gpu.stream(gpu.Stream()):
+        with backend.stream(backend.Stream()):
             raise KeyError("on purpose")
 
     refused(body, KeyError, "an exception inside the block")
-    assert gpu.current_stream() == before, "after an exception another stream is current"
+    assert backend.current_stream() == before, "after an exception another stream is current"
 
 
 @case(
@@ -125,12 +127,12 @@ def test_block_restores_after_error(gpu):
     covers=("Backend.stream", "portagpu.stream"),
     params={"call": CALLS},
 )
-def test_none_changes_nothing(gpu, call):
-    before = gpu.current_stream()
+def test_none_changes_nothing(backend, call):
+    before = backend.current_stream()
     assert before is not None, "there is no current stream"
-    with (gpu if call == "method" else pg).stream(None):
-        assert gpu.current_stream() == before, "the stream None changed the current stream"
-    assert gpu.current_stream() == before, "after a block of None another stream is current"
+    with (backend if call == "method" else pg).stream(None):
+        assert backend.current_stream() == before, "the stream None changed the current stream"
+    assert backend.current_stream() == before, "after a block of None another stream is current"
 
 
 @case(
@@ -139,11 +141,11 @@ def test_none_changes_nothing(gpu, call):
     capability=STREAMS,
     covers=("Backend.current_stream",),
 )
-def test_current_is_per_thread(gpu):
+def test_current_is_per_thread(backend):
     seen = []
-    side = gpu.Stream()
-    with gpu.stream(side):
-        thread = threading.Thread(target=lambda: seen.append(gpu.current_stream() == side))
+    side = backend.Stream()
+    with backend.stream(side):
+        thread = threading.Thread(target=lambda: seen.append(backend.current_stream() == side))
         thread.start()
         thread.join()
     assert seen == [False], "a stream's block in one thread is current in another"
@@ -155,8 +157,8 @@ def test_current_is_per_thread(gpu):
     capability=STREAMS,
     covers=("Backend.Stream",),
 )
-def test_streams_differ(gpu):
-    assert gpu.Stream() != gpu.Stream(), "two new streams are equal"
+def test_streams_differ(backend):
+    assert backend.Stream() != backend.Stream(), "two new streams are equal"
 
 
 @case(
@@ -165,9 +167,9 @@ def test_streams_differ(gpu):
     capability=STREAMS,
     covers=("Backend.Stream",),
 )
-def test_stream_names_device(gpu):
-    found = gpu.Stream().device
-    assert found.type == gpu.device.type, f"a stream of {gpu.device} is of {found}"
+def test_stream_names_device(backend):
+    found = backend.Stream().device
+    assert found.type == backend.device.type, f"a stream of {backend.device} is of {found}"
 
 
 @case(
@@ -298,9 +300,9 @@ def test_priorities(gpu, torch, priority):
     covers=("Backend.Stream",),
     traps=("G02",),
 )
-def test_priority_out_of_range(gpu, record):
+def test_priority_out_of_range(backend, record):
     try:
-        side = gpu.Stream(priority=-3)
+        side = backend.Stream(priority=-3)
         record(f"priority -3 became {getattr(side, 'priority', 'one that is not told')}")
     except pg.Unsupported:
         raise
@@ -330,8 +332,8 @@ def test_event_happens(gpu, torch, call):
     capability=EVENTS,
     covers=("Backend.Event",),
 )
-def test_event_unrecorded(gpu):
-    event = gpu.Event()
+def test_event_unrecorded(backend):
+    event = backend.Event()
     assert event.query() is True, "an event that was never recorded is pending"
     event.synchronize()
 

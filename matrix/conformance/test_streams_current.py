@@ -22,19 +22,19 @@ def _source(gpu, call):
     covers=("Backend.set_stream", "portagpu.set_stream"),
     params={"call": CALLS},
 )
-def test_set_stream_stays(gpu, call):
-    need_contract(gpu, 2)
-    source = _source(gpu, call)
-    before, side = gpu.current_stream(), gpu.Stream()
+def test_set_stream_stays(backend, call):
+    need_contract(backend, 2)
+    source = _source(backend, call)
+    before, side = backend.current_stream(), backend.Stream()
     assert side != before, "a new stream is the current one already"
     source.set_stream(side)
     try:
         source.set_stream(None)
-        found = gpu.current_stream()
+        found = backend.current_stream()
     finally:
         source.set_stream(before)
     assert found == side, f"after set_stream({side!r}) the current stream is {found!r}"
-    assert gpu.current_stream() == before, "the former stream was not set again"
+    assert backend.current_stream() == before, "the former stream was not set again"
 
 
 @case(
@@ -44,12 +44,12 @@ def test_set_stream_stays(gpu, call):
     covers=("Backend.default_stream", "portagpu.default_stream"),
     params={"call": CALLS},
 )
-def test_default_is_steady(gpu, call):
-    need_contract(gpu, 2)
-    source = _source(gpu, call)
-    first, side = source.default_stream(), gpu.Stream()
+def test_default_is_steady(backend, call):
+    need_contract(backend, 2)
+    source = _source(backend, call)
+    first, side = source.default_stream(), backend.Stream()
     assert first != side, "a new stream is the default one"
-    with gpu.stream(side):
+    with backend.stream(side):
         assert source.default_stream() == first, "a stream's block changes the default stream"
 
 
@@ -79,10 +79,10 @@ def test_external_stream_is_the_same(gpu, torch, call):
     capability=(STREAMS, Capability.EVENTS),
     covers=("portagpu.Stream", "portagpu.Event"),
 )
-def test_objects_are_of_their_types(gpu):
-    for made in (gpu.Stream(), pg.Stream(), gpu.current_stream()):
+def test_objects_are_of_their_types(backend):
+    for made in (backend.Stream(), pg.Stream(), backend.current_stream()):
         assert isinstance(made, pg.Stream), f"{made!r} is no portagpu.Stream"
         assert not isinstance(made, pg.Event), f"{made!r} is a portagpu.Event"
-    for made in (gpu.Event(), pg.Event()):
+    for made in (backend.Event(), pg.Event()):
         assert isinstance(made, pg.Event), f"{made!r} is no portagpu.Event"
         assert not isinstance(made, pg.Stream), f"{made!r} is a portagpu.Stream"

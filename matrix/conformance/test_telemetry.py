@@ -20,8 +20,8 @@ def _readings(gpu):
     covers=("Plugin.telemetry",),
     traps=("T01", "T02"),
 )
-def test_telemetry_has_units(gpu):
-    readings = _readings(gpu)
+def test_telemetry_has_units(backend):
+    readings = _readings(backend)
     for name, value in readings.items():
         unit = name.rpartition("_")[2]
         assert unit in {"mhz", "c", "w", "count"}, f"the reading {name} names no known unit"
@@ -34,8 +34,8 @@ def test_telemetry_has_units(gpu):
     covers=("Plugin.telemetry",),
     traps=("T03",),
 )
-def test_telemetry_is_plausible(gpu):
-    readings = _readings(gpu)
+def test_telemetry_is_plausible(backend):
+    readings = _readings(backend)
     for name in ("clock_mhz", "memory_clock_mhz"):
         assert readings.get(name, 1.0) >= 1.0, f"{name} is {readings[name]}: not shown is absent"
     assert -40 <= readings.get("temperature_c", 20) <= 150, f"{readings['temperature_c']} degrees"
@@ -48,15 +48,17 @@ def test_telemetry_is_plausible(gpu):
     covers=("Plugin.probe",),
     traps=("T02", "T04", "E07"),
 )
-def test_probe_knows_the_device(gpu):
-    found = gpu.plugin.probe()
+def test_probe_knows_the_device(backend):
+    found = backend.plugin.probe()
     if not found.readings and not found.problems:
         raise NotClaimed("no library manages this device")
     if not found.readings:
         assert all(problem.strip() for problem in found.problems), "a problem has no words"
         raise NotHere(found.problems[0])
     addresses = [reading.pci for reading in found.readings]
-    assert gpu.pci is None or gpu.pci in addresses, f"{gpu.pci} is not among {addresses}"
+    assert backend.pci is None or backend.pci in addresses, (
+        f"{backend.pci} is not among {addresses}"
+    )
     for reading in found.readings:
         for name in ("memory_bytes", "unit_count", "device_id"):
             assert getattr(reading, name) != 0, f"{name} of {reading.pci} is 0: unknown is None"

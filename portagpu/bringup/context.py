@@ -104,12 +104,14 @@ class Context:
     ) -> Result:
         """A result of this gate; ``name`` is completed to the id "gate/name".
 
-        What was judged or measured has the evidence "executed", or "recorded" with the recordings
-        in ``extra``; what was not has none, and neither has what was judged without a device.
+        What was judged or measured has the evidence that the gate earns, or "recorded" with the
+        recordings in ``extra``; what was not has none, and neither has what was judged without a
+        device.
         """
         if verdict not in _UNJUDGED:
-            live = () if self.from_files else (Evidence.EXECUTED,)
-            fields.setdefault("evidence", (Evidence.RECORDED,) if self.origins else live)
+            earned = None if self.from_files else self.gate.earns
+            earned = Evidence.RECORDED if self.origins else earned
+            fields.setdefault("evidence", () if earned is None else (earned,))
             if self.origins:
                 of = [each.to_json() for each in self.origins]
                 fields["extra"] = {**fields.get("extra", {}), "recordings": of}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.contents import WRITE_ANEW, DamagedInstallation, stated_gates
 from portagpu.errors import PortagpuError
 from portagpu.paths import matrix_dir
+from portagpu.results.verdicts import Evidence
 from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -24,7 +25,11 @@ SCHEMA: Final = "portagpu.gates/1"
 EFFORTS: Final = ("quick", "full")
 _NAMED: Final = ("replay",)
 _OPTIONAL: Final = (*_NAMED, "opens_devices")
-_KEYS: Final = {"id": str, "title": str, "spec": str, "check": str, "needs": list}
+_KEYS: Final = {"id": str, "title": str, "spec": str, "check": str, "needs": list, "earns": str}
+_EARNS: Final = {
+    "nothing": None,
+    **{str(each): each for each in (Evidence.LOADED, Evidence.EXECUTED)},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,9 @@ class Gate:
     for each effort, ``limit_s`` (the gate's time limit in seconds), where it goes by devices
     ``device_s`` (how much longer it is for each one after the first), and what its check reads.
     ``replay`` names the function that judges a recording, None where only a machine can be judged.
-    ``opens_devices`` says that later gates test the devices that this one has opened.
+    ``opens_devices`` says that later gates test the devices that this one has opened. ``earns`` is
+    the evidence of its results: executed where devices work, loaded where their library answers,
+    None where files and tools are read.
     """
 
     id: str
@@ -47,6 +54,7 @@ class Gate:
     amounts: Mapping[str, Mapping[str, Any]]
     replay: str | None = None
     opens_devices: bool = False
+    earns: Evidence | None = None
 
     def load(self, *, replay: bool = False) -> Callable[[Context], Iterator[Result]] | None:
         """The gate's check, or with ``replay`` what it has for recordings."""
@@ -100,6 +108,10 @@ def _gate(entry: Mapping[str, Any], where: str, earlier: list[str]) -> Gate:
         named = entry.get(key, entry["check"])
         if not isinstance(named, str) or not re.fullmatch(r"[\w.]+:\w+", named):
             raise PortagpuError(f"{where}.{key} must be 'module:function', not {named!r}")
+    if entry["earns"] not in _EARNS:
+        raise PortagpuError(f"{where}.earns must be {', '.join(_EARNS)}, not {entry['earns']!r}")
+    if "replay" in entry and entry["earns"] == Evidence.EXECUTED:
+        raise PortagpuError(f"{where}.earns is executed, and it judges recordings: nothing runs")
     for need in entry["needs"]:
         if need not in earlier:
             raise PortagpuError(f"{where}.needs {need!r}, which is no earlier gate")
@@ -118,6 +130,7 @@ def _gate(entry: Mapping[str, Any], where: str, earlier: list[str]) -> Gate:
         amounts={effort: dict(entry[effort]) for effort in EFFORTS},
         replay=entry.get("replay"),
         opens_devices=opens,
+        earns=_EARNS[entry["earns"]],
     )
 
 

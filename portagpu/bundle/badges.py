@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bundle.check import read_bundle
-from portagpu.bundle.known import suite_and_area
+from portagpu.bundle.known import most_earned, suite_and_area
 from portagpu.errors import BundleError
 from portagpu.registry import plugin
 from portagpu.results.run import Run
@@ -24,17 +24,19 @@ if TYPE_CHECKING:
 _RAN: Final = frozenset({Verdict.PASS, Verdict.UNVERIFIED}) | FAILING
 _OF_SEVERAL: Final = "collectives"
 """The area that one device does not execute, whatever ran there over a world of one."""
+_SUITES: Final = ("conformance", "performance", "bringup")
 _MARKUP: Final = re.compile(r"[\\`*_\[\]<>|~&@:$]|(?<=www)\.")
 
 
 @dataclass(frozen=True, slots=True)
 class Badge:
-    """``executed`` for one area of one target: how much ran, with which verdicts.
+    """What one area of one target earned: how much of it, with which verdicts.
 
-    A badge says that it ran on that hardware with that software, not that it passed: ``counts``
-    does.
+    ``executed`` says that it ran on that hardware with that software, ``loaded`` that the vendor's
+    library answered there; neither says that it passed: ``counts`` does.
     """
 
+    evidence: Evidence
     target: str
     suite: str
     area: str
@@ -44,18 +46,28 @@ class Badge:
 def earned(bundle: Mapping[str, Any]) -> list[Badge]:
     """The badges of a validated bundle, in the order of its results."""
     run = Run.from_json(bundle["result"])
-    areas: dict[tuple[str, str], Counter[Verdict]] = {}
+    areas: dict[tuple[Evidence, str, str], Counter[Verdict]] = {}
     alone = len(run.info.devices) < 2 and not plugin(run.info.backend or "").shared
     for result in run.results:
         suite, area = suite_and_area(result)
-        if _executed(result) and not (alone and area == _OF_SEVERAL):
-            areas.setdefault((suite, area), Counter())[result.verdict] += 1
+        badge = _badge(result)
+        of_several = badge is Evidence.EXECUTED and area == _OF_SEVERAL
+        if badge is not None and not (alone and of_several):
+            areas.setdefault((badge, suite, area), Counter())[result.verdict] += 1
     target = run.info.target or ""
-    return [Badge(target, suite, area, dict(counts)) for (suite, area), counts in areas.items()]
+    return [
+        Badge(evidence, target, suite, area, dict(counts))
+        for (evidence, suite, area), counts in areas.items()
+    ]
 
 
-def _executed(result: Result) -> bool:
-    return Evidence.EXECUTED in result.evidence and result.verdict in _RAN
+def _badge(result: Result) -> Evidence | None:
+    """What a result states and can have; a bundle may be older than what is known of its case."""
+    most = most_earned(result)
+    if result.verdict not in _RAN or most is None or not result.evidence:
+        return None
+    strength = tuple(Evidence).index
+    return min(most, max(result.evidence, key=strength), key=strength)
 
 
 def table(folder: Path) -> str:
@@ -72,7 +84,8 @@ def table(folder: Path) -> str:
         return "No result of real hardware is committed yet."
     bundles.sort(key=lambda entry: entry[1]["result"]["run"]["started"], reverse=True)
     bundles.sort(key=lambda entry: str(entry[1]["result"]["run"]["target"]))
-    head = ["target", "devices", "software", "conformance", "performance", "bring-up", "result"]
+    ran = ("conformance", "performance", "bring-up")
+    head = ["target", "devices", "software", *ran, "loaded", "result"]
     rows = [head, ["---"] * len(head), *(_row(name, bundle) for name, bundle in bundles)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
@@ -87,14 +100,19 @@ def _row(name: str, bundle: Mapping[str, Any]) -> list[str]:
         f"`{run['target']}`",  # an id of this package's own targets
         _cell(f"{count} x {product}" for product, count in products.items()),
         _cell(f"{key} {value}" for key, value in sorted(versions.items()) if value),
-        *(_cell(map(_area, _of(badges, suite))) for suite in ("conformance", "performance")),
-        _cell(map(_area, _of(badges, "bringup"))),
+        *(_cell(map(_area, _executed(badges, suite))) for suite in _SUITES),
+        _cell(map(_loaded, (badge for badge in badges if badge.evidence is Evidence.LOADED))),
         f"{bundle['result']['verdict']}, {link}",
     ]
 
 
-def _of(badges: Iterable[Badge], suite: str) -> list[Badge]:
-    return [badge for badge in badges if badge.suite == suite]
+def _executed(badges: Iterable[Badge], suite: str) -> list[Badge]:
+    executed = (badge for badge in badges if badge.evidence is Evidence.EXECUTED)
+    return [badge for badge in executed if badge.suite == suite]
+
+
+def _loaded(badge: Badge) -> str:
+    return f"bring-up {_area(badge)}" if badge.suite == "bringup" else _area(badge)
 
 
 def _area(badge: Badge) -> str:

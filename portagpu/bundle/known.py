@@ -1,7 +1,7 @@
 """Which ids a bring-up can report: those of its gates, the conformance cases and the measures.
 
 An id stays, and the parameters in its brackets come and go: a committed result must not become
-wrong because a case has another dtype.
+wrong because a case has another dtype, or because it became a test of this package.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Final
 from portagpu.bench import suite as measures
 from portagpu.bringup.gates import load_gates
 from portagpu.errors import BundleError
+from portagpu.results.verdicts import Evidence
 from portagpu.suite import list_cases
-from portagpu.suite.ids import base_id
+from portagpu.suite.cases import SUITE
+from portagpu.suite.ids import base_id, retired
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from portagpu.results.run import Result, Run
 
 _BESIDE_CASES: Final = ("suite",)
@@ -49,18 +53,32 @@ def suite_and_area(result: Result) -> tuple[str, str]:
     return result.suite, result.area
 
 
+def most_earned(result: Result) -> Evidence | None:
+    """The strongest evidence that a result of a bring-up can have, whatever it states.
+
+    A case states what it asks for by its fixtures, a gate in ``gates.toml``; measures ran.
+    """
+    suite, area = suite_and_area(result)
+    if suite == SUITE and area not in _BESIDE_CASES:
+        return _cases().get(base_id(result.id))
+    if suite == "bringup":
+        return next((gate.earns for gate in load_gates() if gate.id == area), None)
+    return Evidence.EXECUTED
+
+
 def _is_known(result: Result, gates: set[str]) -> bool:
     suite, area = suite_and_area(result)
     prefix, slash, name = result.id.partition("/")
     if not slash or not name or result.suite != "bringup" or result.area not in gates:
         return False
-    if suite == "conformance":
-        return base_id(result.id) in _cases() or prefix in _BESIDE_CASES
+    if suite == SUITE:
+        known = base_id(result.id) in _cases().keys() | retired().keys()
+        return known or prefix in _BESIDE_CASES
     if suite == "performance":
         return base_id(result.id) in measures.metrics() or prefix in _BESIDE_METRICS
     return suite == "bringup" and prefix == area == result.area
 
 
 @cache
-def _cases() -> frozenset[str]:
-    return frozenset(base_id(case.id) for case in list_cases())
+def _cases() -> Mapping[str, Evidence | None]:
+    return {base_id(case.id): case.evidence for case in list_cases()}

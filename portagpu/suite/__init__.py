@@ -46,7 +46,7 @@ class ConformOptions(RunOptions):
 
     ``backend`` is by default the one for this machine. ``index`` is the device to judge, or
     several, or None for all: each after the first is judged by the cases about one device, and not
-    once more by those of data alone or on ranks. Where the backend has several devices, results
+    once more by those of torch alone or on ranks. Where the backend has several devices, results
     about one name it; one that cannot be opened after the first is an ERROR.
 
     ``target`` is what is judged, by default the target that this machine is. Where the machine is

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from portagpu.contract import Capability
 from portagpu.errors import Unsupported
+from portagpu.results.verdicts import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -56,6 +57,19 @@ GUARDED: Final[Mapping[str, Capability]] = {
     "set_per_process_memory_fraction": Capability.ALLOCATOR,
 }
 """The calls that belong to a capability: a case that covers one has to declare it."""
+
+EARNS: Final[Mapping[str, Evidence | None]] = {
+    "gpu": Evidence.EXECUTED,
+    "ranks": Evidence.EXECUTED,
+    "backend": Evidence.LOADED,
+    "torch": Evidence.LOADED,
+    "installed": None,
+}
+"""What a case can earn by each fixture that ties its result to the machine, strongest first.
+
+``comm``, ``target`` and ``world`` are made from these. A case that is given none of them has the
+same result on every machine: it is a test of this package and no conformance case.
+"""
 
 _PLAIN_OUTCOMES: Final = ("exact", "unsupported", "undefined")
 _BOUNDED: Final = "bounded: "

@@ -1,8 +1,13 @@
-"""What cases are given: the device, torch, its target, worlds of ranks, and a place for notes."""
+"""What cases are given: the device, torch, its target, worlds of ranks, and a place for notes.
+
+What a case asks for is what its result can depend on, and so what it can earn: ``EARNS`` of
+``portagpu.suite.cases``.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -42,9 +47,15 @@ def library_of(gpu: Backend) -> Comm:
 
 
 @pytest.fixture(scope="session")
-def gpu(pytestconfig: pytest.Config) -> Backend:
-    """The device under test."""
+def backend(pytestconfig: pytest.Config) -> Backend:
+    """The device under test, for cases that only ask what it is: they run nothing on it."""
     return pytestconfig.stash[SESSION].device()
+
+
+@pytest.fixture(scope="session")
+def gpu(backend: Backend) -> Backend:
+    """The device under test, for cases that run something on it."""
+    return backend
 
 
 @pytest.fixture(scope="session")
@@ -54,21 +65,27 @@ def torch() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def target(gpu: Backend) -> Target | None:
+def target(backend: Backend) -> Target | None:
     """The target that the device is, or None."""
-    return gpu.target
+    return backend.target
 
 
 @pytest.fixture
-def comm(gpu: Backend) -> Comm:
+def comm(backend: Backend) -> Comm:
     """The device's communication library; Unsupported where the backend claims none."""
-    return library_of(gpu)
+    return library_of(backend)
+
+
+@pytest.fixture
+def installed() -> Callable[[str], bool]:
+    """``installed(name)``: whether this Python has that package."""
+    return lambda name: importlib.util.find_spec(name) is not None
 
 
 @pytest.fixture(autouse=True)
-def _same_start(torch: ModuleType) -> None:
+def _same_start() -> None:
     """Every case starts from the same random numbers, whatever ran before it."""
-    torch.manual_seed(_SEED)
+    importlib.import_module("torch").manual_seed(_SEED)
 
 
 @pytest.fixture

@@ -333,14 +333,14 @@ def _result(
     duration_s: float = 0.0,
     extra: Mapping[str, Any] | None = None,
 ) -> Result:
-    executed = verdict in _RAN
+    earned = case.evidence if verdict in _RAN else None
     judged = verdict in (Verdict.PASS, Verdict.FAIL)
     return Result(
         id=case.id,
         suite=SUITE,
         area=case.area,
         verdict=verdict,
-        evidence=(Evidence.EXECUTED,) if executed else (),
+        evidence=() if earned is None else (earned,),
         reason=reason,
         expected=exactly(case.spec, "docs/cases.md") if judged and case.spec else None,
         does_not_show=case.does_not_show or _DOES_NOT_SHOW.get(case.area, ""),

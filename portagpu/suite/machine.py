@@ -7,6 +7,7 @@ from datetime import date  # noqa: TC003 - the codec reads the types of fields
 from typing import TYPE_CHECKING, Any
 
 from portagpu.contract import Override  # noqa: TC001 - the codec reads the types of fields
+from portagpu.results.verdicts import Evidence  # noqa: TC001 - as above
 from portagpu.running import OpenedDevice
 from portagpu.suite.ids import matches
 
@@ -34,6 +35,8 @@ class Listed:
     """The file and name of its pytest function."""
     of_device: bool = False
     """Whether it asks something of one device, so that each device has to answer it."""
+    evidence: Evidence | None = None
+    """What its result earns where it is judged: ``EARNS`` of ``portagpu.suite.cases``."""
 
     def to_json(self, overrides: Sequence[Override] = ()) -> dict[str, Any]:
         """An entry of the document ``portagpu.cases/1``; several capabilities are joined by +.

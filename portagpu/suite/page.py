@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.paths import matrix_dir
 from portagpu.suite.cases import AREAS
-from portagpu.suite.ids import base_id
+from portagpu.suite.ids import base_id, retired
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,10 +30,11 @@ _TRAPS: Final = """
 ## Traps
 
 What is known to go wrong between vendors, where it can be seen, and the cases that look for it.
-Those seen in a program's text alone ("source") are not for a suite that runs.
+Those seen in a program's text alone ("source") are not for a suite that runs. Where the answer is
+the same on every machine, a test of this package looks for the trap.
 
-| trap | about | seen on | cases |
-|---|---|---|---|
+| trap | about | seen on | cases | tests |
+|---|---|---|---|---|
 """
 
 
@@ -78,7 +79,8 @@ def _summary(functions: dict[str, list[Listed]]) -> str:
 
 
 def _area(functions: dict[str, list[Listed]]) -> str:
-    rows = ["| case | forms | says | needs | outcome | traps |\n|---|---|---|---|---|---|\n"]
+    head = ("case", "forms", "says", "needs", "outcome", "earns", "traps")
+    rows = [f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n"]
     for name, forms in functions.items():
         first = forms[0]
         cells = (
@@ -87,6 +89,7 @@ def _area(functions: dict[str, list[Listed]]) -> str:
             _cell(first.spec),
             ", ".join(first.capability),
             _cell(first.outcome),
+            str(first.evidence or "nothing"),
             ", ".join(first.traps),
         )
         rows.append(f"| {' | '.join(cells)} |\n")
@@ -95,7 +98,8 @@ def _area(functions: dict[str, list[Listed]]) -> str:
 
 def _trap_row(trap: Trap, functions: dict[str, list[Listed]]) -> str:
     names = [f"`{name}`" for name, forms in functions.items() if trap.id in forms[0].traps]
-    cells = (trap.id, _cell(trap.about), ", ".join(trap.on), ", ".join(names))
+    tests = [f"`{each.test}`" for each in retired().values() if trap.id in each.traps]
+    cells = (trap.id, _cell(trap.about), ", ".join(trap.on), ", ".join(names), ", ".join(tests))
     return f"| {' | '.join(cells)} |\n"
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from portagpu.codec import encode
 from portagpu.subprocesses.channel import OPTION, parent_channel
-from portagpu.suite.cases import AREAS, ATTRIBUTE, Case, label
+from portagpu.suite.cases import AREAS, ATTRIBUTE, EARNS, Case, label
 from portagpu.suite.machine import Listed
 from portagpu.suite.session import SESSION, Session, machine_of, what_happened
 
@@ -103,13 +103,17 @@ def _area(item: pytest.Item) -> int:
 
 
 def _of_device(item: pytest.Item) -> bool:
-    """Whether a case is given the device, and no ranks: not those of data, nor of a group."""
+    """Whether a case is given the device, and no ranks: not those of torch, nor of a group."""
     given = getattr(item, "fixturenames", ())
-    return "gpu" in given and "ranks" not in given
+    return "backend" in given and "ranks" not in given
 
 
 def _listed(session: Session, items: list[pytest.Item]) -> Iterator[Listed]:
-    """Describe every case; a function without one, or an id that is there twice, is a problem."""
+    """Describe every case.
+
+    A function without one, an id that is there twice, and a case whose result depends on nothing of
+    the machine are problems.
+    """
     taken: dict[str, str] = {}
     for item in items:
         function = getattr(item, "function", None)
@@ -126,6 +130,14 @@ def _listed(session: Session, items: list[pytest.Item]) -> Iterator[Listed]:
             session.problems.append({"name": item.name, "reason": reason})
             continue
         taken[full] = where
+        depends_on = [name for name in EARNS if name in getattr(item, "fixturenames", ())]
+        if not depends_on:
+            reason = (
+                f"{where} takes none of {', '.join(EARNS)}, so its result is the same on every "
+                "machine: make it a test of the package"
+            )
+            session.problems.append({"name": item.name, "reason": reason})
+            continue
         session.ids[item.nodeid] = full
         yield Listed(
             id=full,
@@ -140,6 +152,7 @@ def _listed(session: Session, items: list[pytest.Item]) -> Iterator[Listed]:
             does_not_show=case.does_not_show,
             function=where,
             of_device=_of_device(item),
+            evidence=EARNS[depends_on[0]],
         )
 
 

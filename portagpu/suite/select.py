@@ -32,7 +32,7 @@ class Selection:
     selection; ``failed_in`` the cases that are FAIL or ERROR in that result document, which is read
     at once into ``failed``, so that a run may write its results to the same file. ``shard`` is
     (i, n), the i-th of n parts, which together are the whole and keep the parameters of a case in
-    one part. ``shuffle`` is the seed of a random order. ``of_device`` leaves out the cases of data
+    one part. ``shuffle`` is the seed of a random order. ``of_device`` leaves out the cases of torch
     alone and those on ranks, which no further device of a machine changes. Raises SelectionError
     for what is no result document.
     """

@@ -1,10 +1,12 @@
-"""Kernels: the limits of launches that differ between architectures, from the targets' facts."""
+"""The limits of launches that differ between architectures, from the targets' facts."""
 
 from __future__ import annotations
 
+import pytest
+
 from portagpu.errors import LimitExceeded
 from portagpu.sizing import Sizing
-from portagpu.suite import case, refused
+from portagpu.suite import refused
 from portagpu.target import load_target
 
 
@@ -15,14 +17,10 @@ def _sizing(product):
     return Sizing(target.arch.warp_size, *(target.value(f"exec.{name}") for name in limits), target)
 
 
-@case(
-    "kernels/threads-of-a-launch",
-    spec="One launch has less than 2^32 threads a dimension on AMD, where more are lost silently; "
-    "NVIDIA limits the blocks alone.",
-    covers=("Sizing.check",),
-    traps=("K10",),
-)
-def test_threads_of_a_launch():
+def test_threads_of_a_launch() -> None:
+    """One launch has less than 2^32 threads a dimension on AMD, where more are lost silently;
+    NVIDIA limits the blocks alone.
+    """
     blocks = (1 << 32) // 256
     amd, nvidia = _sizing("amd-mi300x"), _sizing("nvidia-h100-sxm")
     amd.check(blocks - 1, 256)
@@ -32,14 +30,11 @@ def test_threads_of_a_launch():
     refused(lambda: nvidia.check(1 << 31, 1), LimitExceeded, "2^31 blocks on nvidia-h100-sxm")
 
 
-@case(
-    "kernels/large-plans-stay-inside",
-    spec="A plan for more elements than a launch has threads strides over them.",
-    covers=("Sizing.launch",),
-    traps=("K10", "M08"),
-    params={"product": ("amd-mi300x", "amd-rx9070xt", "nvidia-h100-sxm", "nvidia-rtx4090")},
+@pytest.mark.parametrize(
+    "product", ("amd-mi300x", "amd-rx9070xt", "nvidia-h100-sxm", "nvidia-rtx4090")
 )
-def test_large_plans_stay_inside(product):
+def test_large_plans_stay_inside(product: str) -> None:
+    """A plan for more elements than a launch has threads strides over them."""
     n = (1 << 32) + 1024
     plan = _sizing(product).launch(n)
     assert plan.threads < 1 << 32, f"{product}: a plan of {plan.threads} threads"
@@ -53,14 +48,9 @@ GRID = {"nvidia-h100-sxm": 65535, "amd-rx9070xt": 65536, "amd-mi300x": 65536}
 """Blocks along y: CUDA C++ Programming Guide, table of compute capabilities; HIP's own runtime."""
 
 
-@case(
-    "kernels/grid-along-y",
-    spec="A grid that is too tall is refused with the limit's name: the long dimension is x.",
-    covers=("Sizing.check",),
-    traps=("K11",),
-    params={"product": tuple(GRID)},
-)
-def test_grid_along_y(product):
+@pytest.mark.parametrize("product", tuple(GRID))
+def test_grid_along_y(product: str) -> None:
+    """A grid that is too tall is refused with the limit's name: the long dimension is x."""
     sizing, most = _sizing(product), GRID[product]
     sizing.check((1, most), 64)
     error = refused(lambda: sizing.check((1, most + 1), 64), LimitExceeded, f"{most + 1} blocks")
@@ -68,14 +58,9 @@ def test_grid_along_y(product):
     sizing.check(8 * most, 64)
 
 
-@case(
-    "kernels/warps-of-a-block",
-    spec="A block has at most 32 warps of 32 threads or 16 of 64, and 32 of 64 are refused.",
-    covers=("Sizing.check", "Sizing.max_num_warps"),
-    traps=("K01", "K06"),
-    params={"product": ("amd-mi300x", "amd-mi250x", "nvidia-h100-sxm", "amd-rx9070xt")},
-)
-def test_warps_of_a_block(product):
+@pytest.mark.parametrize("product", ("amd-mi300x", "amd-mi250x", "nvidia-h100-sxm", "amd-rx9070xt"))
+def test_warps_of_a_block(product: str) -> None:
+    """A block has at most 32 warps of 32 threads or 16 of 64, and 32 of 64 are refused."""
     sizing = _sizing(product)
     most = 16 if product.startswith("amd-mi") else 32
     assert sizing.max_num_warps == most, f"{product} has {sizing.max_num_warps} warps a block"
@@ -84,15 +69,11 @@ def test_warps_of_a_block(product):
     refused(lambda: sizing.check(1, beyond), LimitExceeded, f"a block of {beyond} threads")
 
 
-@case(
-    "kernels/units-are-the-products",
-    spec="A persistent grid has one wave of blocks of this product, not of 132 or 108 units.",
-    covers=("Sizing.launch",),
-    traps=("M08",),
-    params={"product": ("amd-mi300x", "amd-mi250x", "nvidia-h100-sxm", "nvidia-a100-sxm-80gb")},
+@pytest.mark.parametrize(
+    "product", ("amd-mi300x", "amd-mi250x", "nvidia-h100-sxm", "nvidia-a100-sxm-80gb")
 )
-def test_units_are_the_products(product):
-    # vendors' data sheets; a target of MI250X is one of its two dies
+def test_units_are_the_products(product: str) -> None:
+    """A persistent grid has one wave of blocks of this product, not of 132 or 108 units."""
     units = {
         "amd-mi300x": 304,
         "amd-mi250x": 110,
