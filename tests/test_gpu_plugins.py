@@ -16,7 +16,7 @@ import portagpu_torch_gpu.plugin as shared
 from portagpu import registry
 from portagpu.asking import ask
 from portagpu.errors import BackendNotFound
-from portagpu.host import VISIBILITY_VARIABLES, PciGpu
+from portagpu.host import visibility_variables, PciGpu
 from portagpu.host.tree import Tree
 from portagpu.visible import RUNTIMES
 from portagpu_cuda import CudaPlugin
@@ -35,7 +35,7 @@ both = pytest.mark.parametrize("kind", ["cuda", "rocm"])
 
 @pytest.fixture(autouse=True)
 def _no_masks(monkeypatch):
-    for name in VISIBILITY_VARIABLES:
+    for name in visibility_variables():
         monkeypatch.delenv(name, raising=False)
 
 
