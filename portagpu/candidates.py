@@ -18,6 +18,7 @@ from portagpu.distributions import entry_points
 from portagpu.errors import BackendNotFound, UnknownBackend
 from portagpu.foreign import LOAD_LIMIT_S, OWN_DISTRIBUTION, begin, distribution_of, one_line
 from portagpu.inventory.model import Findings
+from portagpu.vendors import vendors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -127,6 +128,8 @@ def _load(candidate: Candidate) -> tuple[Plugin | None, str]:
     point = candidate.entry_point
     if point is None:
         return None, candidate.problem
+    # what a plugin asks of vendors is loaded already: two redirections at a time would not end well
+    vendors()
     # standard output may be a document, which what a third party prints must not be part of
     with contextlib.redirect_stdout(sys.stderr):
         value, failure = bounded(point.load, f"the backend {candidate.name!r} to load")

@@ -16,7 +16,7 @@ import portagpu_torch_gpu.plugin as shared
 from portagpu import registry
 from portagpu.asking import ask
 from portagpu.errors import BackendNotFound
-from portagpu.host import visibility_variables, PciGpu
+from portagpu.host import PciGpu, visibility_variables
 from portagpu.host.tree import Tree
 from portagpu.visible import RUNTIMES
 from portagpu_cuda import CudaPlugin

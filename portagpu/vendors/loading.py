@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+import threading
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -28,6 +29,9 @@ _RESERVED: Final = frozenset({"cpu", "host"})
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
+_Declared = tuple[Mapping[str, Vendor], tuple[str, ...]]
+_found: _Declared | None = None
+_lock: Final = threading.Lock()
 _late_problems: dict[str, None] = {}
 """What was wrong with tables, which are read when something is asked of them."""
 
@@ -71,8 +75,16 @@ def problems() -> tuple[str, ...]:
     return (*_declared()[1], *_late_problems)
 
 
-@cache
-def _declared() -> tuple[Mapping[str, Vendor], tuple[str, ...]]:
+def _declared() -> _Declared:
+    global _found
+    if _found is None:
+        # several threads probe at a time, and the redirection of standard output is the process's
+        with _lock:
+            _found = _found or _load_all()
+    return _found
+
+
+def _load_all() -> _Declared:
     found: dict[str, tuple[str, Vendor]] = {}
     wrong: list[str] = []
 
