@@ -97,14 +97,24 @@ def table(name: str) -> Table:
 def _of_vendor(vendor: str, data: Mapping[str, Any]) -> Table:
     """One file's rules. Raises for what no rule can be made of."""
 
-    def patterns(key: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    def compiled(text: str, *groups: str) -> re.Pattern[str]:
+        pattern = re.compile(text)
+        for group in groups:
+            if group not in pattern.groupindex:
+                raise ValueError(f"the pattern {text!r} has no group {group}")
+        return pattern
+
+    def patterns(key: str, *groups: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
         named = ((each.get("name", vendor), each["pattern"]) for each in data.get(key, ()))
-        return tuple((name, re.compile(pattern)) for name, pattern in named)
+        return tuple((name, compiled(pattern, *groups)) for name, pattern in named)
 
     def rule(each: Mapping[str, Any]) -> _Rule:
         codes = each.get("codes")
+        pattern = compiled(each["pattern"], *(() if codes is None else ("number",)))
+        # what is to fail fails here, and not with a line of a log
+        _code(each["code"], dict.fromkeys(pattern.groupindex, ""))
         return _Rule(
-            re.compile(each["pattern"]),
+            pattern,
             vendor,
             str(each["code"]),
             each.get("meaning"),
@@ -116,13 +126,18 @@ def _of_vendor(vendor: str, data: Mapping[str, Any]) -> Table:
             data.get("recovery", {}),
         )
 
+    for todo in (*data.get("actions", {}).values(), *data.get("recovery", {}).values()):
+        todo.get("action")
+    codes = [each for table in data.get("codes", {}).values() for each in table.values()]
+    if any(len(each) != 2 for each in codes):
+        raise ValueError("a code is [meaning, action]")
     return Table(
         worth={vendor: tuple(str(word).lower() for word in data["worth"])},
         of_processes=frozenset(data.get("of_processes", ())),
         rules=tuple(rule(each) for each in data["event"]),
-        about=patterns("about"),
-        gpus=patterns("gpu"),
-        versions=patterns("version"),
+        about=patterns("about", "pci"),
+        gpus=patterns("gpu", "pci", "uuid"),
+        versions=patterns("version", "version"),
     )
 
 
@@ -171,7 +186,7 @@ def _event(line: str, rules: Table, source: str, vendors: Collection[str]) -> Ev
         return Event(
             source=source,
             vendor=rule.vendor,
-            code=rule.code.format(**{"number": "", "block": "", **groups}),
+            code=_code(rule.code, groups),
             pci=pci_address(groups.get("pci")),
             time=_time(line),
             meaning=meaning,
@@ -180,6 +195,10 @@ def _event(line: str, rules: Table, source: str, vendors: Collection[str]) -> Ev
             line=line.strip(),
         )
     return None
+
+
+def _code(form: str, groups: Mapping[str, str]) -> str:
+    return form.format(**{"number": "", "block": "", **groups})
 
 
 def _meaning(rule: _Rule, groups: dict[str, str]) -> tuple[str | None, str | None, bool | None]:
