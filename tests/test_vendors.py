@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from portagpu.availability import Need, availability, count_reachable
+from portagpu.host import PciGpu, Tree
+from portagpu.torchbuild import TorchBuild
 from portagpu.vendors import Vendor, tables, vendor_of, vendors
 
 if TYPE_CHECKING:
@@ -245,3 +248,15 @@ def test_what_nobody_declares_is_known_by_its_name_alone() -> None:
 def test_every_vendor_of_ours_has_its_tables() -> None:
     for name in ("kernel_log", "answers", "health"):
         assert list(tables(name)) == OWN
+
+
+def test_a_build_whose_masks_nobody_declares_is_usable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    build, gpu = TorchBuild("here", "2.13.0", "xpu"), PciGpu("acme", device_file="/dev/null")
+    monkeypatch.setattr("portagpu.torchbuild.torch_build", lambda: build)
+    monkeypatch.setattr("portagpu.host.gpus_on_machine", lambda root: (gpu,))
+    need = Need(kind="xpu", build="XPU", vendor="acme", maker="Acme")
+    found = availability(need, Tree(tmp_path), lambda count: "")
+    assert (found.usable, found.reason) == (True, "torch 2.13.0 is a xpu build for 1 Acme GPU")
+    assert count_reachable(need, Tree(tmp_path)) is None, "only its runtime knows what masks hide"
