@@ -68,19 +68,35 @@ BROKEN = {
     "the-host": ("VENDOR = Vendor(name='host')", "it states its name as 'host' instead of"),
     "a-text-for-texts": (
         "VENDOR = Vendor(name='acme', out_of_memory='full')",
-        "it states its out_of_memory as 'full' instead of a tuple of texts",
+        "it states its out_of_memory as 'full' instead of a tuple of str",
     ),
     "an-empty-text": (
         "VENDOR = Vendor(name='acme', out_of_memory=('',))",
-        "it states its out_of_memory as ('',) instead of a tuple of texts",
+        "it states its out_of_memory as ('',) instead of a tuple of str",
     ),
     "ids-are-texts": (
         "VENDOR = Vendor(name='acme', pci_ids=('10de',))",
-        "it states its pci_ids as ('10de',) instead of a tuple of whole numbers",
+        "it states its pci_ids as ('10de',) instead of a tuple of int",
     ),
     "no-pattern": (
         "VENDOR = Vendor(name='acme', makers=('(',))",
         "it states the pattern '(', which is none",
+    ),
+    "a-folder-as-text": (
+        "VENDOR = Vendor(name='acme', tables='/tmp')",
+        "it states its tables as '/tmp' instead of a Path",
+    ),
+    "variables-without-words": (
+        "VENDOR = Vendor(name='acme', disguises=('ACME_POSE',))",
+        "it states its disguises as ('ACME_POSE',) instead of a Mapping",
+    ),
+    "no-pattern-of-files": (
+        "VENDOR = Vendor(name='acme', driver_files=DriverFiles(devices='[', device='acme'))",
+        "it states the pattern '[', which is none",
+    ),
+    "another-field": (
+        "VENDOR = Vendor(name='acme', fabrics=(Fabric(kind='x', counted='X{number}'),))",
+        "it states the form 'X{number}', which has another field than count",
     ),
     "masks-of-another": (
         """

@@ -9,13 +9,14 @@ import threading
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
-from types import MappingProxyType
+from pathlib import Path
+from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from portagpu.distributions import entry_points
 from portagpu.foreign import LOAD_LIMIT_S, OWN_DISTRIBUTION, begin, distribution_of, one_line
 from portagpu.vendors.masks import MaskRules, Runtime
-from portagpu.vendors.model import Vendor
+from portagpu.vendors.model import DriverFiles, Fabric, Tuning, Vendor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,29 +117,56 @@ def _load(point: EntryPoint) -> tuple[Vendor | None, str]:
     return (None, wrong) if wrong else (value, "")
 
 
+_KINDS: Final[Mapping[str, tuple[type, ...]]] = {
+    "masks": (Runtime, NoneType),
+    "driver_files": (DriverFiles, NoneType),
+    "tuning": (Tuning, NoneType),
+    "tables": (Path, NoneType),
+    **dict.fromkeys(("torch_build", "driver_version", "chip_list"), (str, NoneType)),
+    **dict.fromkeys(("uuid_prefix", "unsliced"), (str,)),
+    **dict.fromkeys(("unusable_drivers", "disguises"), (Mapping,)),
+}
+_MEMBERS: Final[Mapping[str, type]] = {
+    "pci_ids": int,
+    "fabrics": Fabric,
+    **dict.fromkeys(("visibility", "makers", "brands", "libraries", "out_of_memory"), str),
+}
+"""Of what the tuples of a Vendor are."""
+
+
 def _wrong_field(vendor: Vendor) -> str:
     """What is wrong with a field whose use would fail far from here; empty where nothing is."""
-    texts = ("visibility", "makers", "brands", "libraries", "out_of_memory")
-    masks = vendor.masks
-    for name, fits, form in (
-        ("name", _is_name(vendor.name), 'a word in lower case, and neither "cpu" nor "host"'),
-        ("pci_ids", _all_of(vendor.pci_ids, int), "a tuple of whole numbers"),
-        *((each, _all_of(getattr(vendor, each), str), "a tuple of texts") for each in texts),
-        (
-            "masks",
-            masks is None or (isinstance(masks, Runtime) and _all_of(masks.layers, MaskRules)),
-            "a Runtime with its layers",
-        ),
-    ):
-        if not fits:
-            return f"states its {name} as {one_line(repr(getattr(vendor, name)))} instead of {form}"
+    form = ""
+    if not _is_name(vendor.name):
+        name, form = "name", 'a word in lower case, and neither "cpu" nor "host"'
+    for each, kinds in _KINDS.items():
+        if not isinstance(getattr(vendor, each), kinds):
+            name, form = each, f"a {kinds[0].__name__}"
+    for each, kind in _MEMBERS.items():
+        if not _all_of(getattr(vendor, each), kind):
+            name, form = each, f"a tuple of {kind.__name__}"
+    if form:
+        return f"states its {name} as {one_line(repr(getattr(vendor, name)))} instead of {form}"
+    masks, files = vendor.masks, vendor.driver_files
     if masks is not None and masks.vendor != vendor.name:
         return f"has masks of {masks.vendor!r} instead of {vendor.name!r}"
-    for each in (*vendor.makers, *vendor.brands, *vendor.libraries):
+    if masks is not None and not _all_of(masks.layers, MaskRules):
+        return "has masks without a tuple of MaskRules as their layers"
+    patterns = [*vendor.makers, *vendor.brands, *vendor.libraries]
+    forms = [(each.counted or "", "count") for each in vendor.fabrics]
+    if files is not None:
+        patterns.append(files.devices)
+        forms.append((files.device, "minor"))
+    for text in patterns:
         try:
-            re.compile(each)
+            re.compile(text)
         except re.error as error:
-            return f"states the pattern {each!r}, which is none: {error}"
+            return f"states the pattern {text!r}, which is none: {error}"
+    for text, field in forms:
+        try:
+            text.format(**{field: 0})
+        except (IndexError, KeyError, ValueError) as error:
+            return f"states the form {text!r}, which has another field than {field}: {error}"
     return ""
 
 
