@@ -26,8 +26,8 @@ class Need:
     """What a backend needs: a build of torch of that kind, and a GPU of that vendor.
 
     ``kind`` is one of ``TorchBuild.kind`` and names the runtime in ``portagpu.visible.RUNTIMES``,
-    ``build`` is its name for people; so are ``vendor``, spelled as in ``gpus_on_machine``, and
-    ``maker``.
+    where its masks are known; ``build`` is its name for people. ``vendor`` is spelled as in
+    ``gpus_on_machine``, and ``maker`` as people do.
     """
 
     kind: str
@@ -49,7 +49,7 @@ def availability(need: Need, root: Tree, driver_problem: Callable[[int], str]) -
     """
     from portagpu.host import gpus_on_machine
     from portagpu.torchbuild import torch_build
-    from portagpu.visible import diagnose
+    from portagpu.visible import RUNTIMES, diagnose
 
     build = torch_build()
     gpus = [gpu for gpu in gpus_on_machine(root) if gpu.vendor == need.vendor]
@@ -71,7 +71,10 @@ def availability(need: Need, root: Tree, driver_problem: Callable[[int], str]) -
     if problem:
         return Status(False, problem)
     reason = f"torch {build.version} is a {need.kind} build for {devices}"
-    problems = diagnose(os.environ, need.kind) if seen is None else seen.problems
+    if seen is not None:
+        problems = seen.problems
+    else:
+        problems = diagnose(os.environ, need.kind) if need.kind in RUNTIMES else ()
     harmful = [problem.message for problem in problems if problem.harmful]
     return Status(True, f"{reason}; {harmful[0]}" if harmful else reason, True)
 
@@ -102,10 +105,13 @@ def visible(environment: Mapping[str, str], gpus: Iterable[PciGpu], runtime: str
     """What the masks leave of ``gpus``, each partition a device of its own.
 
     None where a mask names a UUID and the kernel's files do not show every device's, as before the
-    driver's first start, in some containers, and for MIG slices: only the runtime knows then.
+    driver's first start, in some containers, and for MIG slices: only the runtime knows then. None
+    as well for a runtime whose masks no vendor declares.
     """
     from portagpu.visible import RUNTIMES, DeviceId, resolve
 
+    if runtime not in RUNTIMES:
+        return None
     variables = RUNTIMES[runtime].variables
     masks = [environment[name] for name in variables if name in environment]
     parts = [(gpu, part) for gpu in gpus for part in (gpu.partitions or (None,))]

@@ -330,9 +330,9 @@ class Plugin(ABC):
     """The module with ``TOOLCHAIN``, which :meth:`toolchain` imports. Since contract 1.1."""
     vendor: ClassVar[str] = ""
     """Whose devices these are, in lower case, as their readings, architectures and targets have it;
-    empty for a CPU. "nvidia" and "amd" are those that the kernel's files show without a probe
-    (``portagpu.host.gpus.PCI_VENDORS``); any other word is as good, and its devices are shown by
-    :meth:`probe`."""
+    empty for a CPU. It is the name of the :class:`portagpu.vendors.Vendor` that the distribution
+    declares (the entry point group ``portagpu.vendors``, since contract 1.2). Without one, or
+    without PCI ids in it, the vendor's devices are shown by :meth:`probe` alone."""
     shared: ClassVar[bool] = False
     """True where all ranks of a machine share one device, so that any index opens it (a CPU). It
     counts as several devices where a launcher has several ranks (``portagpu.sharing``)."""
@@ -341,7 +341,8 @@ class Plugin(ABC):
     at once and with nothing loaded; time limits of worlds begin after it. Since contract 1.2."""
     out_of_memory: ClassVar[tuple[str, ...]] = ()
     """Parts of the texts with which this vendor's errors say that memory is exhausted, for those
-    that are no ``torch.OutOfMemoryError`` and not in ``portagpu.oom``. Since contract 1.2."""
+    that are no ``torch.OutOfMemoryError``; remembered when a device is opened. Where its ``Vendor``
+    states them they are known before, too. Since contract 1.2."""
     variables: ClassVar[Variables] = Variables()
     """The vendor's names of variables for what every stack can do; since contract 1.1."""
     overrides: ClassVar[tuple[Override, ...]] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from portagpu.distributions import install
+from portagpu.vendors import vendor_of, vendors
 from portagpu.visible import diagnose, runtimes_on
 from portagpu.visible.model import shown
 
@@ -17,26 +18,14 @@ if TYPE_CHECKING:
     from portagpu.torchbuild import TorchBuild
 
 _WHERE: Final = "https://pytorch.org/get-started/locally"
-# the kind of torch's build for each vendor's GPUs; another vendor's needs are told by its status
-_BUILDS: Final = {"amd": "rocm", "nvidia": "cuda"}
-
 # Docker's default for --shm-size (docker run reference): too small for data loaders and for
 # collectives that exchange buffers through shared memory
 _SMALL_SHM_BYTES: Final = 64 << 20
 _UNUSABLE_DRIVERS: Final = {
     None: "has no kernel driver: load its vendor's driver",
     "vfio-pci": "is bound to vfio-pci, which hands it to virtual machines: bind its own driver",
-    "nouveau": "is bound to nouveau, with which torch does not compute: install its maker's driver",
 }
 _ON_THE_BUS_ALONE: Final = frozenset({"sysfs pci", "pci-id", "dev"})
-_VARIABLES: Final = {
-    "HSA_OVERRIDE_GFX_VERSION": "makes the GPUs pose as another architecture: unset it to trust "
-    "what is identified",
-}
-# Products whose maker asks for the settings below, by a word of their names. AMD Instinct system
-# optimization (instinct.docs.amd.com/projects/amdgpu-docs, pages MI300X and "IOMMU").
-_TUNED: Final = "instinct"
-_GUIDE: Final = "AMD Instinct system optimization"
 
 
 def install_torch() -> str:
@@ -60,7 +49,8 @@ def remarks(
             "give the container more (docker run --shm-size, or --ipc=host)"
         )
     found.extend(settings_remarks(settings, gpus, len(host.cpu.numa_nodes)))
-    found.extend(f"{n}={visible[n]} {text}" for n, text in _VARIABLES.items() if n in visible)
+    disguises = [each for vendor in vendors().values() for each in vendor.disguises.items()]
+    found.extend(f"{name}={visible[name]} {text}" for name, text in disguises if name in visible)
     kind = build.kind if build is not None else None
     for runtime in runtimes_on(kind, (gpu.vendor for gpu in gpus)):
         found.extend(problem.message for problem in diagnose(visible, runtime))
@@ -82,6 +72,8 @@ def software_remarks(
         )
     if not backends:
         yield "no backend is declared: install portagpu with pip, which registers them"
+    if not vendors():
+        yield "no vendor is declared, so that no GPU is known: install portagpu with pip again"
 
 
 def _on_torch(build: TorchBuild | None, gpus: Sequence[Gpu]) -> Iterable[str]:
@@ -92,17 +84,19 @@ def _on_torch(build: TorchBuild | None, gpus: Sequence[Gpu]) -> Iterable[str]:
     if build.problem is not None:
         yield build.problem
         return
-    known = [gpu for gpu in gpus if gpu.vendor in _BUILDS]
-    vendors = sorted({gpu.vendor for gpu in known})
-    others = [vendor for vendor in vendors if _BUILDS[vendor] != build.kind]
+    # where any build of torch may do, the status of the backend alone tells what it needs
+    builds = {name: each.torch_build for name, each in vendors().items() if each.torch_build}
+    known = [gpu for gpu in gpus if gpu.vendor in builds]
+    makers = sorted({gpu.vendor for gpu in known})
+    others = [vendor for vendor in makers if builds[vendor] != build.kind]
     if not others:
         return
-    here = f"{len(known)} GPU(s) of {' and '.join(vendors)}"
-    wanted = " or ".join(_BUILDS[vendor] for vendor in others)
+    here = f"{len(known)} GPU(s) of {' and '.join(makers)}"
+    wanted = " or ".join(builds[vendor] for vendor in others)
     install = f"install a {wanted} build ({_WHERE}), and keep it with pip's --constraint"
     if build.kind == "cpu":
         yield f"torch {build.version} has no GPU build, and this machine has {here}: {install}"
-    elif len(others) == len(vendors):
+    elif len(others) == len(makers):
         yield (
             f"torch {build.version} is a {build.kind} build and cannot use the {here}: installing "
             f"something that needs torch may have replaced yours; {install}"
@@ -116,13 +110,13 @@ def _on_torch(build: TorchBuild | None, gpus: Sequence[Gpu]) -> Iterable[str]:
 
 def _on_gpus(gpus: Sequence[Gpu]) -> Iterable[str]:
     for gpu in gpus:
-        if gpu.driver in _UNUSABLE_DRIVERS and _ON_THE_BUS_ALONE.issuperset(gpu.sources):
-            yield f"the GPU at {gpu.pci} {_UNUSABLE_DRIVERS[gpu.driver]}"
+        vendor = vendor_of(gpu.vendor)
+        unusable: dict[str | None, str] = {**_UNUSABLE_DRIVERS}
+        unusable.update(vendor.unusable_drivers)
+        if gpu.driver in unusable and _ON_THE_BUS_ALONE.issuperset(gpu.sources):
+            yield f"the GPU at {gpu.pci} {unusable[gpu.driver]}"
         if gpu.mig_enabled and not gpu.parts:
-            yield (
-                f"the GPU at {gpu.pci} has MIG enabled and no slice, so that nothing can run on "
-                "it: make slices (nvidia-smi mig -cgi), or disable MIG"
-            )
+            yield f"the GPU at {gpu.pci} {vendor.unsliced}"
     same: dict[str, list[Gpu]] = {}
     for gpu in gpus:
         for sentence in gpu.disagreements:
@@ -137,22 +131,15 @@ def _on_gpus(gpus: Sequence[Gpu]) -> Iterable[str]:
 
 def settings_remarks(settings: Settings, gpus: Sequence[Gpu], numa_nodes: int) -> Iterable[str]:
     """Which settings of the kernel the GPUs' maker, or what joins them, asks to be otherwise."""
-    if any(_TUNED in (gpu.name or "").lower() for gpu in gpus):
-        if settings.iommu == "translated":
-            yield (
-                "the IOMMU translates the GPUs' addresses, which slows their transfers: boot with "
-                f"iommu=pt, on Intel's CPUs with intel_iommu=on too ({_GUIDE})"
-            )
-        if settings.numa_balancing and numa_nodes > 1:
-            yield (
-                "automatic NUMA balancing is on, which disturbs transfers and collectives: "
-                f"echo 0 > /proc/sys/kernel/numa_balancing ({_GUIDE})"
-            )
-        if {"pci=realloc", "pci=realloc=on"} & set(settings.parameters):
-            yield (
-                "the kernel may move the GPUs' PCI resources, so that it does not find all of "
-                f"them: boot with pci=realloc=off ({_GUIDE})"
-            )
+    for tuning in (each.tuning for each in vendors().values() if each.tuning is not None):
+        if not any(tuning.product in (gpu.name or "").lower() for gpu in gpus):
+            continue
+        if tuning.translated and settings.iommu == "translated":
+            yield tuning.translated
+        if tuning.balancing and settings.numa_balancing and numa_nodes > 1:
+            yield tuning.balancing
+        if tuning.moved and {"pci=realloc", "pci=realloc=on"} & set(settings.parameters):
+            yield tuning.moved
     bridges = settings.acs_redirects
     if bridges and len(gpus) > 1:
         shown = ", ".join(bridges[:3]) + (", ..." if len(bridges) > 3 else "")

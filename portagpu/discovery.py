@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-import threading
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from portagpu.contract import CONTRACT, Override, Plugin, Status
 from portagpu.distributions import entry_points
 from portagpu.errors import BackendNotFound, UnknownBackend
+from portagpu.foreign import LOAD_LIMIT_S, OWN_DISTRIBUTION, begin, distribution_of
 from portagpu.readings.model import Findings
-from portagpu.text import did_you_mean, error_line, one_line
+from portagpu.text import did_you_mean, one_line
+from portagpu.vendors import vendors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,15 +28,11 @@ if TYPE_CHECKING:
 
 GROUP: Final = "portagpu.backends"
 
-LOAD_LIMIT_S: Final = 10.0
-"""An entry point that takes longer to load or to state its status is reported and passed over."""
 PROBE_LIMIT_S: Final = 40.0
 """The same for a probe: a driver that is not kept loaded initialises one GPU after the other."""
 LONGEST_START_S: Final = 3600.0
 """What a plugin may ask for as ``start_s``: time limits have to end."""
-_PATIENCE_S: Final = 1.0
 
-_OWN_DISTRIBUTION: Final = "portagpu"
 _log = logging.getLogger("portagpu")
 _T = TypeVar("_T")
 
@@ -64,23 +60,15 @@ def candidates() -> Mapping[str, Candidate]:
     if _candidates is None:
         found: dict[str, dict[str, EntryPoint]] = {}
         for point in entry_points(GROUP):
-            found.setdefault(point.name, {})[_distribution(point)] = point
+            found.setdefault(point.name, {})[distribution_of(point)] = point
         _candidates = {name: _one_of(name, points) for name, points in sorted(found.items())}
     return _candidates
 
 
-def _distribution(point: EntryPoint) -> str:
-    try:
-        name = point.dist.name if point.dist is not None else None
-    except Exception:  # noqa: BLE001 - a distribution without its METADATA file
-        name = None
-    return name or "an unknown distribution"
-
-
 def _one_of(name: str, points: dict[str, EntryPoint]) -> Candidate:
     """The entry point to use among those of one name: ours, the only one, or none."""
-    if _OWN_DISTRIBUTION in points:
-        others = sorted(set(points) - {_OWN_DISTRIBUTION})
+    if OWN_DISTRIBUTION in points:
+        others = sorted(set(points) - {OWN_DISTRIBUTION})
         for other in others:
             _log.warning(
                 "the distribution %s also declares the backend %r and is ignored: uninstall it or "
@@ -88,7 +76,7 @@ def _one_of(name: str, points: dict[str, EntryPoint]) -> Candidate:
                 other,
                 name,
             )
-        return Candidate(name, _OWN_DISTRIBUTION, points[_OWN_DISTRIBUTION])
+        return Candidate(name, OWN_DISTRIBUTION, points[OWN_DISTRIBUTION])
     if len(points) == 1:
         ((distribution, point),) = points.items()
         return Candidate(name, distribution, point)
@@ -129,7 +117,7 @@ def plugin(name: str) -> Plugin:
 def _of_vendor(word: str) -> str | None:
     """Our backend for that vendor's GPUs; None where there is none."""
     for name, candidate in candidates().items():
-        if word and candidate.distribution == _OWN_DISTRIBUTION:
+        if word and candidate.distribution == OWN_DISTRIBUTION:
             with contextlib.suppress(BackendNotFound):
                 if plugin(name).vendor == word:
                     return name
@@ -141,6 +129,8 @@ def _load(candidate: Candidate) -> tuple[Plugin | None, str]:
     point = candidate.entry_point
     if point is None:
         return None, candidate.problem
+    # what a plugin asks of vendors is loaded already: two redirections at a time would not end well
+    vendors()
     # standard output may be a document, which what a third party prints must not be part of
     with contextlib.redirect_stdout(sys.stderr):
         value, failure = bounded(point.load, f"the backend {candidate.name!r} to load")
@@ -214,34 +204,7 @@ def bounded(
     Anything that it raises, SystemExit included, is a reason and not an error of the caller's. A
     call that is still running at the limit is left behind in its daemon thread.
     """
-    limit_s = LOAD_LIMIT_S if limit_s is None else limit_s
-    return _begun(call, limit_s)(what)
-
-
-def _begun(call: Callable[[], _T], limit_s: float) -> Callable[[str], tuple[_T | None, str]]:
-    """Start foreign code in a thread of its own; what is returned waits for it as ``bounded``."""
-    outcome: dict[str, Any] = {}
-    end = time.monotonic() + limit_s
-
-    def work() -> None:
-        try:
-            outcome["value"] = call()
-        except BaseException as error:  # noqa: BLE001 - a plugin's failure is reported as its reason
-            outcome["failure"] = f"raised {error_line(error)}"
-
-    thread = threading.Thread(target=work, name="portagpu-plugin", daemon=True)
-    thread.start()
-
-    def wait(what: str) -> tuple[_T | None, str]:
-        thread.join(min(_PATIENCE_S, limit_s))
-        if thread.is_alive():
-            _log.warning("waiting for %s", what)
-            thread.join(max(0.0, end - time.monotonic()))
-        if thread.is_alive():
-            return None, f"did not answer within {limit_s:g} s"
-        return outcome.get("value"), outcome.get("failure", "")
-
-    return wait
+    return begin(call, LOAD_LIMIT_S if limit_s is None else limit_s)(what)
 
 
 def status(name: str) -> Status:
@@ -267,7 +230,7 @@ def probes() -> dict[str, Findings]:
     waits: dict[str, Callable[[str], tuple[Findings | None, str]]] = {}
     for name in candidates():
         try:
-            waits[name] = _begun(plugin(name).probe, PROBE_LIMIT_S)
+            waits[name] = begin(plugin(name).probe, PROBE_LIMIT_S)
         except BackendNotFound:
             continue
     found: dict[str, Findings] = {}

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from portagpu.inventory import Gpu
     from portagpu.inventory.sources import Machine
     from portagpu.target import Target
+from portagpu.vendors import problems as vendor_problems
 
 SCHEMA: Final = "portagpu.info/1"
 
@@ -101,6 +102,7 @@ def collect(
             *remarks(host, gpus, build, visible, settings),
             *inventory.problems,
             *_remarks_on_targets(),
+            *vendor_problems(),
         ],
     }
 

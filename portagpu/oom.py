@@ -6,49 +6,23 @@ import errno
 import re
 from typing import TYPE_CHECKING, Final
 
+from portagpu.vendors import vendors
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _TEXTS: Final = (
-    # torch's caching allocator, which raises OutOfMemoryError; older builds, and code that wraps
-    # it, raise a RuntimeError with the text (pytorch, c10/cuda/CUDACachingAllocator.cpp)
-    "cuda out of memory",
-    "hip out of memory",
-    # cudaErrorMemoryAllocation and hipErrorOutOfMemory as torch says them, and behind the words of
-    # NCCL and RCCL (src/include/checks.h)
-    "cuda error: out of memory",
-    "hip error: out of memory",
-    "cuda driver error: out of memory",
-    "hip driver error: out of memory",
-    "failure 2 'out of memory'",
-    "failure 'out of memory'",
     # pytorch, c10/core/impl/alloc_cpu.cpp: Linux, and the text of Windows
     "defaultcpuallocator: can't allocate memory",
     "defaultcpuallocator: not enough memory",
     # pytorch, aten/src/ATen/MapAllocator.cpp: errno 12 is ENOMEM
     "cannot allocate memory (12)",
-    # status names of the libraries: cublasStatus_t, cudnnStatus_t, cusolverStatus_t,
-    # cusparseStatus_t, cufftResult, hipblasStatus_t, rocblas_status, miopenStatus_t
-    "cublas_status_alloc_failed",
-    "cudnn_status_alloc_failed",
-    "cusolver_status_alloc_failed",
-    "cusparse_status_alloc_failed",
-    "cufft_alloc_failed",
-    "hipblas_status_alloc_failed",
-    "hipsparse_status_alloc_failed",
-    "hipsolver_status_alloc_failed",
-    "hipfft_alloc_failed",
-    "rocblas_status_memory_error",
-    "miopenstatusallocfailed",
-    # NCCL, and RCCL with the same words (src/include/alloc.h)
-    "failed to cuda malloc",
-    "failed to cuda calloc",
 )
-"""In lower case."""
+"""Of the host, in lower case; those of vendors are theirs (``Vendor.out_of_memory``)."""
 _of_opened: set[str] = set()
 """In lower case: the own words of the vendors of the devices that this process opened."""
-_TRITON: Final = re.compile(r"triton error \[(cuda|hip)\]:.*out of memory")
-"""The same errors as Triton says them (third_party/nvidia and amd, backend/driver.c)."""
+_TRITON: Final = re.compile(r"triton error \[\w+\]:.*out of memory")
+"""A vendor's errors as Triton says them (third_party/*/backend/driver.c)."""
 
 
 def remember(texts: Iterable[str]) -> None:
@@ -86,6 +60,7 @@ def _says_so(error: BaseException) -> bool:
     import torch
 
     text = str(error).lower()
-    known = any(each in text for each in (*_TEXTS, *_of_opened))
-    known = known or _TRITON.search(text) is not None
-    return known or isinstance(error, torch.OutOfMemoryError)
+    known = isinstance(error, torch.OutOfMemoryError) or _TRITON.search(text) is not None
+    if known or any(each in text for each in (*_TEXTS, *_of_opened)):
+        return True
+    return any(each in text for vendor in vendors().values() for each in vendor.out_of_memory)

@@ -11,18 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from portagpu.vendors import vendors
+
 _CONSTANTS: Final = ("__version__", "cuda", "hip", "xpu", "git_version", "debug")
 _LIBRARIES: Final = (
     "portagpu",
     "torch",
     "numpy",
     r"(pytorch-)?triton(-.+)?",
-    r"cupy(-.+)?",
-    r"nvidia-nccl(-.+)?",
-    "nvidia-ml-py",
-    "pynvml",
-    "amdsmi",
-    "pyrsmi",
     "pytest",
     "tox",
     "click",
@@ -122,7 +118,8 @@ def library_versions() -> dict[str, str]:
     """
     from importlib import metadata
 
-    wanted = re.compile("|".join(_LIBRARIES))
+    of_vendors = (name for each in vendors().values() for name in each.libraries)
+    wanted = re.compile("|".join((*_LIBRARIES, *of_vendors)))
     found: dict[str, str] = {}
     for name in sorted(_distributions()):
         if wanted.fullmatch(name):

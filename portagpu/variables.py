@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import Unsupported
@@ -106,48 +105,3 @@ def _release(version: str | None) -> tuple[int, int] | None:
     """(6, 4) of "6.4.43482-0f2d60242"; None where there is none."""
     match = re.match(r"(\d+)\.(\d+)", version or "")
     return (int(match[1]), int(match[2])) if match else None
-
-
-BY_RUNTIME: Final[Mapping[str, Variables]] = MappingProxyType(
-    {
-        "cuda": Variables(
-            # CUDA C++ Programming Guide, environment variables
-            one_by_one={"CUDA_LAUNCH_BLOCKING": "1"},
-            caches={
-                "CUDA_CACHE_PATH": "cuda",
-                "TRITON_CACHE_DIR": "triton",
-                "TORCHINDUCTOR_CACHE_DIR": "inductor",
-            },
-            # CUDA-GDB documentation, "GPU core dump support"
-            faults={"CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "0"},
-            # torch, c10/cuda/CUDAAllocatorConfig.h: the first of these that is set
-            allocator=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
-            # torch.utils.cpp_extension, _get_cuda_arch_flags
-            arch_list="TORCH_CUDA_ARCH_LIST",
-            arch_form=(r"sm_(\d+)(\d)([af]?)", r"\1.\2\3"),
-        ),
-        "rocm": Variables(
-            # HIP documentation, "Debugging with HIP"; hipify maps CUDA_LAUNCH_BLOCKING to it
-            one_by_one={"AMD_SERIALIZE_KERNEL": "3", "AMD_SERIALIZE_COPY": "3"},
-            caches={
-                # MIOpen documentation, "Environment variables", find database and kernel cache
-                "MIOPEN_USER_DB_PATH": "miopen",
-                "MIOPEN_CUSTOM_CACHE_DIR": "miopen-kernels",
-                # torch.cuda.tunable: %d is the device; results are of one architecture and toolkit
-                "PYTORCH_TUNABLEOP_FILENAME": "tunableop%d.csv",
-                "TRITON_CACHE_DIR": "triton",
-                "TORCHINDUCTOR_CACHE_DIR": "inductor",
-            },
-            # ROCr-Runtime: dumps are on by default since ROCm 7, as large as the GPU's memory
-            faults={"HSA_DISABLE_COREDUMP_ON_EXCEPTION": "1"},
-            # torch, c10/cuda/CUDAAllocatorConfig.h: the first of these that is set
-            allocator=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
-            # pytorch PR 177974, in torch 2.11; PR 179930: ROCm 7.0
-            expandable_from=((2, 11), (7, 0)),
-            # torch.utils.cpp_extension, _get_rocm_arch_flags
-            arch_list="PYTORCH_ROCM_ARCH",
-            arch_form=(r"(gfx\w+)", r"\1"),
-        ),
-    }
-)
-"""What the stacks of CUDA and ROCm read."""

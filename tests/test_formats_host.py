@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+import portagpu
 import portagpu.formats
 from portagpu.formats.host import hwloc_xml, kernel_log, lspci, nccl_topo
 from portagpu.formats.xml import MAX_DEPTH, read_xml, root_tag
 from portagpu.inventory import infiniband
 from portagpu.readings.model import Findings, FormatError, Node
+from portagpu.vendors import vendors
 from tests.format_texts import fixture
 from tests.host_trees import build
 
@@ -192,16 +194,28 @@ def test_the_log_names_gpus_and_the_driver():
     assert [(r.pci, r.uuid) for r in found.readings] == [("0000:3b:00.0", uuid)]
 
 
+TABLES = (
+    Path(portagpu.formats.__file__).parent,
+    *(vendors()[name].tables for name in ("nvidia", "amd")),
+)
+
+
+def test_the_tables_of_events_state_their_sources_and_actions():
+    files = [each / f"{name}.toml" for each in TABLES for name in ("kernel_log", "answers")]
+    tables = [tomllib.loads(file.read_text("utf-8")) for file in files if file.is_file()]
+    assert len(tables) == 5, "the host's log, and of two vendors the log and the answers"
+    for table in tables:
+        assert all(url.startswith("https://") for url in table["sources"].values())
+        assert all(rule["source"] in table["sources"] for rule in table["event"])
+        assert all("codes" in rule or {"meaning", "action"} <= set(rule) for rule in table["event"])
+        for codes in table.get("codes", {}).values():
+            for meaning, action in codes.values():
+                assert meaning
+                assert action == "" or action in table["actions"]
+
+
 def test_the_table_of_codes_is_complete():
-    folder = Path(portagpu.formats.__file__).parent
-    table = tomllib.loads((folder / "kernel_log.toml").read_text(encoding="utf-8"))
-    assert all(url.startswith("https://") for url in table["sources"].values())
-    assert all(rule["source"] in table["sources"] for rule in table["event"])
-    assert all("codes" in rule or {"meaning", "action"} <= set(rule) for rule in table["event"])
-    for codes in table["codes"].values():
-        for meaning, action in codes.values():
-            assert meaning
-            assert action == "" or action in table["actions"]
+    table = tomllib.loads((TABLES[1] / "kernel_log.toml").read_text("utf-8"))
     xids = {int(code) for code in table["codes"]["xid"]}
     assert xids.isdisjoint(table["unused"]["xid"])
     assert xids | set(table["unused"]["xid"]) == set(range(1, 173))
@@ -349,4 +363,8 @@ def test_lines_made_to_confuse_are_read_or_refused():
 
 def test_the_wheel_carries_the_table_of_codes(portagpu_wheel: Path):
     with zipfile.ZipFile(portagpu_wheel) as archive:
-        assert "portagpu/formats/kernel_log.toml" in archive.namelist()
+        names = archive.namelist()
+    assert "portagpu/formats/kernel_log.toml" in names
+    for package in ("portagpu_cuda", "portagpu_rocm"):
+        for table in ("kernel_log", "answers", "health"):
+            assert f"{package}/tables/{table}.toml" in names

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from portagpu.bringup import load_gates
-from portagpu.host import VISIBILITY_VARIABLES
+from portagpu.host import visibility_variables
 from portagpu.results.run import Run
 from tests.host_trees import build, gfx942_node, pci_device, two_socket_x86
 
@@ -65,7 +65,7 @@ def machine(tmp_path):
         if "amd" in vendors:
             files |= gfx942_node(1, 0x500) | {"dev/dri/renderD128": ""}
         root = build(tmp_path / "root", files | (DRIVERS if drivers else {}))
-        inherited = {k: v for k, v in os.environ.items() if k not in VISIBILITY_VARIABLES}
+        inherited = {k: v for k, v in os.environ.items() if k not in visibility_variables()}
         paths = (str(site.parent), str(ROOT), str(ROOT / "backends"))
         return subprocess.run(
             [sys.executable, "-c", PROGRAM.format(body=body), str(root), *words],

@@ -15,7 +15,7 @@ import pytest
 import portagpu_torch_gpu.plugin as shared
 from portagpu import registry
 from portagpu.errors import BackendNotFound
-from portagpu.host import VISIBILITY_VARIABLES, PciGpu
+from portagpu.host import PciGpu, visibility_variables
 from portagpu.host.tree import Tree
 from portagpu.subprocesses import call
 from portagpu.visible import RUNTIMES
@@ -35,7 +35,7 @@ both = pytest.mark.parametrize("kind", ["cuda", "rocm"])
 
 @pytest.fixture(autouse=True)
 def _no_masks(monkeypatch):
-    for name in VISIBILITY_VARIABLES:
+    for name in visibility_variables():
         monkeypatch.delenv(name, raising=False)
 
 

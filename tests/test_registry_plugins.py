@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from portagpu import discovery as candidates
-from portagpu import functions, registry
+from portagpu import foreign, functions, registry
 from portagpu.errors import BackendNotFound, PortagpuError, Unsupported
 from tests.fake_plugins import FakePlugin, install
 from tests.registry_state import forget, machine, use_plugins
@@ -214,7 +214,7 @@ def test_a_plugin_that_hangs_is_passed_over_and_waited_for_once(site, monkeypatc
     install(site, "third-slow", {"slow": "third_slow:PLUGIN"}, {"third_slow": source})
     machine(monkeypatch, "cpu")
     monkeypatch.setattr(candidates, "LOAD_LIMIT_S", 0.2)
-    monkeypatch.setattr(candidates, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(foreign, "_PATIENCE_S", 0.1)
     with caplog.at_level(logging.WARNING, logger="portagpu"):
         reason = registry.statuses()["slow"].reason
     assert "did not answer within 0.2 s" in reason, "the reason is not its slowness"

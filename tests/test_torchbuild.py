@@ -124,8 +124,15 @@ def test_library_versions_come_from_metadata(tmp_path: Path) -> None:
         text = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
         (folder / "METADATA").write_text(text, encoding="utf-8")
     (tmp_path / "numpy-1.0.dist-info").mkdir()
+    # those of vendors are known from entry points, which -S hides with all that is installed
+    ours = tmp_path / "portagpu-0.dist-info"
+    ours.mkdir()
+    (ours / "entry_points.txt").write_text(
+        "[portagpu.vendors]\ncuda = portagpu_cuda.vendor:VENDOR\n", encoding="utf-8"
+    )
     program = "from portagpu.torchbuild import library_versions\nprint(library_versions())"
-    assert _child(program, tmp_path) == str({"cupy-rocm-7-0": "14.0", "nvidia-nccl-cu12": "2.27.5"})
+    found = _child(program, tmp_path, ROOT / "backends")
+    assert found == str({"cupy-rocm-7-0": "14.0", "nvidia-nccl-cu12": "2.27.5"})
 
 
 def test_pytest_is_among_the_libraries_here() -> None:

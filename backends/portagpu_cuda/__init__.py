@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from portagpu.availability import Need
-from portagpu.variables import BY_RUNTIME
+from portagpu.variables import Variables
 from portagpu_torch_gpu.plugin import TorchGpuPlugin
 
 if TYPE_CHECKING:
@@ -24,7 +24,22 @@ class CudaPlugin(TorchGpuPlugin):
     contract = (1, 1)
     need = Need(kind="cuda", build="CUDA", vendor="nvidia", maker="NVIDIA")
     vendor = "nvidia"
-    variables = BY_RUNTIME["cuda"]
+    variables = Variables(
+        # CUDA C++ Programming Guide, environment variables
+        one_by_one={"CUDA_LAUNCH_BLOCKING": "1"},
+        caches={
+            "CUDA_CACHE_PATH": "cuda",
+            "TRITON_CACHE_DIR": "triton",
+            "TORCHINDUCTOR_CACHE_DIR": "inductor",
+        },
+        # CUDA-GDB documentation, "GPU core dump support"
+        faults={"CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "0"},
+        # torch, c10/cuda/CUDAAllocatorConfig.h: the first of these that is set
+        allocator=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+        # torch.utils.cpp_extension, _get_cuda_arch_flags
+        arch_list="TORCH_CUDA_ARCH_LIST",
+        arch_form=(r"sm_(\d+)(\d)([af]?)", r"\1.\2\3"),
+    )
     commands = tuple(("nvidia-smi", *what.split()) for what in ("-q -x", "topo -m", "nvlink -s"))
     toolchain_module = "portagpu_cuda_build.machine_code"
     backend = "portagpu_cuda.backend"

@@ -11,9 +11,9 @@ import torch
 from portagpu.arch import Arch
 from portagpu.contract import Part
 from portagpu.host import pci_of
-from portagpu.torchlibs import dnn_version_number, nccl_version
 from portagpu_cuda.gpus import mig_profile
 from portagpu_torch_gpu import describe as shared
+from portagpu_torch_gpu.torchlibs import dnn_version_number, nccl_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

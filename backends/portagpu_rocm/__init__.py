@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from portagpu.availability import Need, count_reachable
-from portagpu.variables import BY_RUNTIME
+from portagpu.variables import Variables
 from portagpu_torch_gpu.plugin import TorchGpuPlugin
 
 if TYPE_CHECKING:
@@ -25,7 +25,28 @@ class RocmPlugin(TorchGpuPlugin):
     contract = (1, 1)
     need = Need(kind="rocm", build="ROCm", vendor="amd", maker="AMD")
     vendor = "amd"
-    variables = BY_RUNTIME["rocm"]
+    variables = Variables(
+        # HIP documentation, "Debugging with HIP"; hipify maps CUDA_LAUNCH_BLOCKING to it
+        one_by_one={"AMD_SERIALIZE_KERNEL": "3", "AMD_SERIALIZE_COPY": "3"},
+        caches={
+            # MIOpen documentation, "Environment variables", find database and kernel cache
+            "MIOPEN_USER_DB_PATH": "miopen",
+            "MIOPEN_CUSTOM_CACHE_DIR": "miopen-kernels",
+            # torch.cuda.tunable: %d is the device; results are of one architecture and toolkit
+            "PYTORCH_TUNABLEOP_FILENAME": "tunableop%d.csv",
+            "TRITON_CACHE_DIR": "triton",
+            "TORCHINDUCTOR_CACHE_DIR": "inductor",
+        },
+        # ROCr-Runtime: dumps are on by default since ROCm 7, as large as the GPU's memory
+        faults={"HSA_DISABLE_COREDUMP_ON_EXCEPTION": "1"},
+        # torch, c10/cuda/CUDAAllocatorConfig.h: the first of these that is set
+        allocator=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+        # pytorch PR 177974, in torch 2.11; PR 179930: ROCm 7.0
+        expandable_from=((2, 11), (7, 0)),
+        # torch.utils.cpp_extension, _get_rocm_arch_flags
+        arch_list="PYTORCH_ROCM_ARCH",
+        arch_form=(r"(gfx\w+)", r"\1"),
+    )
     commands = (
         *(("amd-smi", what, "--json") for what in ("static", "metric", "topology")),
         *(("rocm-smi", "--showtopo"), ("rocminfo",)),

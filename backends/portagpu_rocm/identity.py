@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,8 +11,8 @@ from portagpu.arch import Arch, base_name
 from portagpu.contract import Part
 from portagpu.host import Tree, gpus_on_machine, pci_of
 from portagpu.host.gpus import PCI_DEVICES
-from portagpu.torchlibs import dnn_version_number, nccl_version, rocm_version
 from portagpu_torch_gpu import describe as shared
+from portagpu_torch_gpu.torchlibs import dnn_version_number, nccl_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,6 +73,16 @@ def versions(root: Tree) -> Mapping[str, str | None]:
         "hipblas": None,
         "hipblaslt": None,
     }
+
+
+def rocm_version() -> str | None:
+    """What ``torch.version.rocm`` states, where it does, else the first two numbers of HIP's.
+
+    HIP's are those of the ROCm release that it is of ("6.4.43482-..." of ROCm 6.4.0).
+    """
+    stated: str | None = getattr(torch.version, "rocm", None)
+    match = re.match(r"\d+\.\d+", torch.version.hip or "")
+    return stated or (match[0] if match else None)
 
 
 def miopen_version(number: int | None) -> str | None:

@@ -13,7 +13,7 @@ from portagpu.contract import Capability, Description
 from portagpu.precision.facts import from_facts
 from portagpu.sizing.device import of_device
 from portagpu.target import identify
-from portagpu.torchlibs import nccl_version
+from portagpu_torch_gpu.torchlibs import nccl_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.host.tree import format_cpu_list
 from portagpu.inventory.routes import domains, hives, nearest_nics, routes
+from portagpu.inventory.topology import FABRICS
 from portagpu.text import printable
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 _UNKNOWN: Final = "?"
 _WORDS: Final = {
-    "NV#": "# NVLinks",
-    "XGMI": "xGMI",
     "PIX": "one PCIe switch",
     "PXB": "several PCIe switches",
     "PHB": "the PCIe host bridge",
@@ -54,7 +53,9 @@ def show_topology(console: Console, topology: Topology) -> None:
 
 def _word(route: Route) -> str:
     word = printable(route.path or route.kind or "") or _UNKNOWN
-    return f"{word}x{route.count}" if route.kind == "xgmi" and (route.count or 0) > 1 else word
+    fabric = FABRICS.get(route.kind or "")
+    uncounted = fabric is not None and fabric.counted is None
+    return f"{word}x{route.count}" if uncounted and (route.count or 0) > 1 else word
 
 
 def _rate(route: Route) -> str:
@@ -120,9 +121,11 @@ def _ranges(
 def _legend(words: set[str]) -> RenderableType:
     from rich.text import Text
 
-    known = {"NV#" if w.startswith("NV") else "XGMI" if w.startswith("XGMI") else w for w in words}
+    fabrics = dict(each.legend for each in FABRICS.values() if each.legend is not None)
+    known = {next((f for f in fabrics if w.startswith(f.rstrip("#"))), w) for w in words}
+    legend = {**fabrics, **_WORDS}
     return Text(
-        "; ".join(f"{word}: {_WORDS[word]}" for word in _WORDS if word in known), style="dim"
+        "; ".join(f"{word}: {legend[word]}" for word in legend if word in known), style="dim"
     )
 
 

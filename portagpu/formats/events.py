@@ -1,7 +1,8 @@
 """What a line says of a device or its driver: tables of regular expressions, each with a source.
 
-``portagpu/formats/kernel_log.toml`` has the lines of logs, ``answers.toml`` what tools print
-where they have no answer.
+``kernel_log.toml`` has the lines of logs, ``answers.toml`` what tools print where they have no
+answer. Each vendor has its own (``portagpu.vendors.Vendor.tables``), and ``portagpu/telemetry`` the
+host's.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.formats import pci_address
 from portagpu.readings.model import Event
+from portagpu.vendors import leave_out, tables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 ANSWERS: Final = "a tool's answer"
+HOST: Final = "host"
+"""Whose events those are that no GPU and no driver of one wrote."""
 _FOLDER: Final = Path(__file__).resolve().parent
 _LINE_CHARS: Final = 2000
 """Of a line that are looked at; the kernel cuts its own at 1024 (``PRINTKRB_RECORD_MAX``)."""
@@ -39,15 +43,19 @@ class _Rule:
     pattern: re.Pattern[str]
     vendor: str
     code: str
-    codes: str | None
     meaning: str | None
     action: str | None
     fatal: bool | None
+    codes: Mapping[str, list[str]] | None
+    """What each number of this rule's codes means, and the name of what to do."""
+    unused: frozenset[int]
+    actions: Mapping[str, Mapping[str, Any]]
+    recovery: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One file of rules; ``about`` are lines that name the device of those that follow.
+    """The rules of all vendors and of the host; ``about`` names the device of lines that follow.
 
     A line without any of a vendor's words of ``worth`` in it, in lower case, says nothing of that
     vendor's. Lines of the events ``of_processes`` name processes.
@@ -59,42 +67,77 @@ class Table:
     about: tuple[tuple[str, re.Pattern[str]], ...]
     gpus: tuple[tuple[str, re.Pattern[str]], ...]
     versions: tuple[tuple[str, re.Pattern[str]], ...]
-    codes: Mapping[str, Mapping[str, list[str]]]
-    unused: Mapping[str, frozenset[int]]
-    actions: Mapping[str, Mapping[str, Any]]
-    recovery: Mapping[str, Mapping[str, Any]]
 
 
 @cache
 def table(name: str) -> Table:
-    """The rules of ``portagpu/formats/<name>.toml``."""
-    data = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    """The rules of each vendor's ``<name>.toml``, and the host's behind them.
 
-    def patterns(key: str, field: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
-        return tuple((each[field], re.compile(each["pattern"])) for each in data.get(key, ()))
-
+    A vendor's table that is wrong is left out, and ``portagpu.vendors.problems`` says why.
+    """
+    found: list[Table] = []
+    for vendor, data in tables(name).items():
+        try:
+            found.append(_of_vendor(vendor, data))
+        except (AttributeError, KeyError, TypeError, ValueError, re.error) as error:
+            leave_out(vendor, f"{name}.toml", error)
+    host = _FOLDER / f"{name}.toml"
+    if host.is_file():
+        found.append(_of_vendor(HOST, tomllib.loads(host.read_text(encoding="utf-8"))))
     return Table(
-        worth={vendor: tuple(words) for vendor, words in data["worth"].items()},
+        worth={vendor: words for each in found for vendor, words in each.worth.items()},
+        of_processes=frozenset(code for each in found for code in each.of_processes),
+        rules=tuple(rule for each in found for rule in each.rules),
+        about=tuple(pattern for each in found for pattern in each.about),
+        gpus=tuple(pattern for each in found for pattern in each.gpus),
+        versions=tuple(pattern for each in found for pattern in each.versions),
+    )
+
+
+def _of_vendor(vendor: str, data: Mapping[str, Any]) -> Table:
+    """One file's rules. Raises for what no rule can be made of."""
+
+    def compiled(text: str, *groups: str) -> re.Pattern[str]:
+        pattern = re.compile(text)
+        for group in groups:
+            if group not in pattern.groupindex:
+                raise ValueError(f"the pattern {text!r} has no group {group}")
+        return pattern
+
+    def patterns(key: str, *groups: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+        named = ((each.get("name", vendor), each["pattern"]) for each in data.get(key, ()))
+        return tuple((name, compiled(pattern, *groups)) for name, pattern in named)
+
+    def rule(each: Mapping[str, Any]) -> _Rule:
+        codes = each.get("codes")
+        pattern = compiled(each["pattern"], *(() if codes is None else ("number",)))
+        # what is to fail fails here, and not with a line of a log
+        _code(each["code"], dict.fromkeys(pattern.groupindex, ""))
+        return _Rule(
+            pattern,
+            vendor,
+            str(each["code"]),
+            each.get("meaning"),
+            each.get("action"),
+            each.get("fatal"),
+            None if codes is None else data["codes"][codes],
+            frozenset(data.get("unused", {}).get(codes, ())),
+            data.get("actions", {}),
+            data.get("recovery", {}),
+        )
+
+    for todo in (*data.get("actions", {}).values(), *data.get("recovery", {}).values()):
+        todo.get("action")
+    codes = [each for table in data.get("codes", {}).values() for each in table.values()]
+    if any(len(each) != 2 for each in codes):
+        raise ValueError("a code is [meaning, action]")
+    return Table(
+        worth={vendor: tuple(str(word).lower() for word in data["worth"])},
         of_processes=frozenset(data.get("of_processes", ())),
-        rules=tuple(
-            _Rule(
-                re.compile(each["pattern"]),
-                each["vendor"],
-                each["code"],
-                each.get("codes"),
-                each.get("meaning"),
-                each.get("action"),
-                each.get("fatal"),
-            )
-            for each in data["event"]
-        ),
-        about=patterns("about", "vendor"),
-        gpus=patterns("gpu", "vendor"),
-        versions=patterns("version", "name"),
-        codes=data.get("codes", {}),
-        unused={name: frozenset(numbers) for name, numbers in data.get("unused", {}).items()},
-        actions=data.get("actions", {}),
-        recovery=data.get("recovery", {}),
+        rules=tuple(rule(each) for each in data["event"]),
+        about=patterns("about", "pci"),
+        gpus=patterns("gpu", "pci", "uuid"),
+        versions=patterns("version", "version"),
     )
 
 
@@ -139,11 +182,11 @@ def _event(line: str, rules: Table, source: str, vendors: Collection[str]) -> Ev
         groups = {key: value for key, value in match.groupdict().items() if value is not None}
         if groups.get("count", "1").strip("0") == "":
             return None  # the driver also reports that there are none
-        meaning, action, fatal = _meaning(rule, groups, rules)
+        meaning, action, fatal = _meaning(rule, groups)
         return Event(
             source=source,
             vendor=rule.vendor,
-            code=rule.code.format(**{"number": "", "block": "", **groups}),
+            code=_code(rule.code, groups),
             pci=pci_address(groups.get("pci")),
             time=_time(line),
             meaning=meaning,
@@ -154,20 +197,22 @@ def _event(line: str, rules: Table, source: str, vendors: Collection[str]) -> Ev
     return None
 
 
-def _meaning(
-    rule: _Rule, groups: dict[str, str], rules: Table
-) -> tuple[str | None, str | None, bool | None]:
+def _code(form: str, groups: Mapping[str, str]) -> str:
+    return form.format(**{"number": "", "block": "", **groups})
+
+
+def _meaning(rule: _Rule, groups: dict[str, str]) -> tuple[str | None, str | None, bool | None]:
     """(meaning, action, fatal) of a line; the line's own words count more than the tables."""
     meaning, action, fatal = rule.meaning, rule.action, rule.fatal
     if rule.codes is not None:
         number = str(int(groups["number"]))
-        meaning, bucket = rules.codes[rule.codes].get(number, (None, ""))
-        if int(number) in rules.unused.get(rule.codes, frozenset()):
+        meaning, bucket = rule.codes.get(number, (None, ""))
+        if int(number) in rule.unused:
             meaning = "not used by the vendor's current GPUs"
-        todo = rules.actions.get(bucket, {})
+        todo = rule.actions.get(bucket, {})
         action, fatal = todo.get("action"), todo.get("fatal")
     if "recovery" in groups:
-        todo = rules.recovery.get(str(int(groups["recovery"], 16)), {})
+        todo = rule.recovery.get(str(int(groups["recovery"], 16)), {})
         action, fatal = todo.get("action", action), todo.get("fatal", fatal)
     if "severity" in groups:
         severity = groups["severity"].lower()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from portagpu.host.cgroup import CgroupLimits
 from portagpu.host.cpu import Cache, Cpu, NumaNode, read_cpu, read_machine
@@ -27,6 +27,7 @@ from portagpu.host.sensors import (
     read_throttling,
 )
 from portagpu.host.tree import Tree, as_tree
+from portagpu.vendors import vendors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UNLIMITED",
-    "VISIBILITY_VARIABLES",
     "Cache",
     "CgroupLimits",
     "Clocks",
@@ -62,18 +62,17 @@ __all__ = [
     "read_temperatures",
     "read_throttling",
     "visibility",
+    "visibility_variables",
 ]
 
-VISIBILITY_VARIABLES: Final = (
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-    "NVIDIA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "GPU_DEVICE_ORDINAL",
-    "AMD_VISIBLE_DEVICES",
-    "HSA_OVERRIDE_GFX_VERSION",
-)
+
+def visibility_variables() -> tuple[str, ...]:
+    """The variables that hide or disguise devices of the vendors that are declared."""
+    names: dict[str, None] = {}
+    for each in vendors().values():
+        masks = each.masks.variables if each.masks is not None else ()
+        names.update(dict.fromkeys((*each.visibility, *masks, *each.disguises)))
+    return tuple(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,7 @@ def read_host(root: Tree | Path | str = "/") -> Host:
 def visibility(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """The variables that hide or disguise devices, as they are set; an empty value is kept."""
     values = os.environ if environment is None else environment
-    return {name: values[name] for name in VISIBILITY_VARIABLES if name in values}
+    return {name: values[name] for name in visibility_variables() if name in values}
 
 
 def _read_kernel(tree: Tree) -> Kernel:

@@ -1,4 +1,4 @@
-"""The GPUs of a machine without any vendor library: PCI, KFD, and the NVIDIA driver's files.
+"""The GPUs of a machine without any vendor library: PCI, KFD, and the drivers' own files.
 
 Every source is partial: a container may hide sysfs, a machine without a driver has PCI only. They
 are joined by PCI address, so that one GPU counts once.
@@ -12,21 +12,25 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.host.kfd import KfdNode, read_kfd, rocr_uuid
 from portagpu.host.tree import Tree, as_tree, to_int
+from portagpu.vendors import Collected, vendors
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
-# PCI ID database: vendors whose display controllers and accelerators can be scheduled. Anything
-# else of those classes (a management controller's VGA, an emulated one) is not a GPU here.
-PCI_VENDORS: Final = {0x10DE: "nvidia", 0x1002: "amd"}
+    from portagpu.vendors import DriverFiles
+
+PCI_VENDORS: Final[Mapping[int, str]] = Collected(
+    lambda: {number: each.name for each in [*vendors().values()][::-1] for number in each.pci_ids}
+)
+"""Vendors whose display controllers and accelerators can be scheduled, by PCI vendor id.
+
+Anything else of those classes (a management controller's VGA, an emulated one) is not a GPU here.
+"""
 # PCI Code and ID Assignment: VGA, 3D and other display controllers; processing accelerators
 GPU_CLASSES: Final = frozenset({0x0300, 0x0302, 0x0380, 0x1200})
 
 PCI_DEVICES: Final = "sys/bus/pci/devices"
-# the vendor whose driver has these files
-_PROC: Final = ("proc/driver/nvidia/gpus", "nvidia")
-_DEVICE_FILE: Final = (r"nvidia\d+", "nvidia")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,20 +161,28 @@ def total(values: Iterable[int | None]) -> int | None:
 
 
 def proc_gpus(tree: Tree) -> dict[str, PciGpu]:
-    """The GPUs that a driver lists in /proc, by address, with the names that it has for them."""
-    folder, vendor = _PROC
+    """The GPUs that drivers list, by address, with the names that they have for them."""
+    found: dict[str, PciGpu] = {}
+    for vendor in vendors().values():
+        files = vendor.driver_files
+        if files is not None and files.listing is not None:
+            found |= _listed(tree, vendor.name, files, files.listing)
+    return found
+
+
+def _listed(tree: Tree, vendor: str, files: DriverFiles, folder: str) -> dict[str, PciGpu]:
     found: dict[str, PciGpu] = {}
     for name in tree.names(folder):
         lines = tree.fields(f"{folder}/{name}/information")
-        address = _address(lines.get("Bus Location") or name)
+        address = _address(lines.get(files.address) or name)
         if address is None:
             continue
-        uuid, minor = lines.get("GPU UUID"), to_int(lines.get("Device Minor"))
-        path = f"dev/nvidia{minor}"
+        uuid, minor = lines.get(files.uuid), to_int(lines.get(files.minor))
+        path = f"dev/{files.device.format(minor=minor)}"
         found[address] = PciGpu(
             vendor,
             address,
-            name=lines.get("Model") or None,
+            name=lines.get(files.product) or None,
             # the driver writes question marks until the GPU has been initialised once
             uuid=uuid if uuid and "?" not in uuid else None,
             device_file=f"/{path}" if minor is not None and tree.exists(path) else None,
@@ -186,17 +198,20 @@ def _address(text: str) -> str | None:
     return f"{int(domain, 16):04x}:{bus}:{device}.{function}"
 
 
-def device_files(tree: Tree) -> tuple[str, list[str]]:
-    """(vendor, files) of the device files that there is one of for each of its GPUs."""
-    pattern, vendor = _DEVICE_FILE
-    return vendor, [f"/dev/{name}" for name in tree.names("dev", pattern)]
+def device_files(tree: Tree) -> list[tuple[str, list[str]]]:
+    """(vendor, files) of the device files that there is one of for each of a vendor's GPUs."""
+    return [
+        (each.name, [f"/dev/{name}" for name in tree.names("dev", each.driver_files.devices)])
+        for each in vendors().values()
+        if each.driver_files is not None
+    ]
 
 
-def _from_device_files(tree: Tree, gpus: dict[str, PciGpu]) -> tuple[PciGpu, ...]:
+def _from_device_files(tree: Tree, gpus: dict[str, PciGpu]) -> Iterator[PciGpu]:
     """GPUs that only a device file shows, as in a container without sysfs."""
-    vendor, files = device_files(tree)
     joined = {gpu.device_file for gpu in gpus.values()}
-    loose = [file for file in files if file not in joined]
-    # an address whose minor is unknown may own one of these files
-    unmatched = sum(g.vendor == vendor and g.device_file is None for g in gpus.values())
-    return tuple(PciGpu(vendor, device_file=file) for file in loose[unmatched:])
+    for vendor, files in device_files(tree):
+        loose = [file for file in files if file not in joined]
+        # an address whose minor is unknown may own one of these files
+        unmatched = sum(g.vendor == vendor and g.device_file is None for g in gpus.values())
+        yield from (PciGpu(vendor, device_file=file) for file in loose[unmatched:])

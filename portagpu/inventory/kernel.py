@@ -25,6 +25,7 @@ from portagpu.host.kfd import rocr_uuid
 from portagpu.inventory.kfd_links import INDIRECT, kfd_links
 from portagpu.inventory.pci_tree import read_pci
 from portagpu.readings.model import Findings, Node, Part, Pcie, Reading, State
+from portagpu.vendors import vendor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,11 +35,6 @@ if TYPE_CHECKING:
 
 _DRM: Final = "sys/class/drm"
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-# where a driver that has a version of its own states it
-_DRIVER_VERSIONS: Final = {
-    "nvidia": "sys/module/nvidia/version",
-    "amd": "sys/module/amdgpu/version",
-}
 
 
 def kernel_findings(tree: Tree) -> tuple[Findings, ...]:
@@ -55,10 +51,10 @@ def kernel_findings(tree: Tree) -> tuple[Findings, ...]:
 
 def _findings(tree: Tree, kind: str, readings: Iterable[Reading]) -> Findings:
     found = tuple(readings)
-    vendors = {reading.vendor for reading in found}
     versions: dict[str, str] = {}
-    if len(vendors) == 1:
-        version = tree.text(_DRIVER_VERSIONS[vendors.pop()])
+    if len({reading.vendor for reading in found}) == 1:
+        file = vendor_of(found[0].vendor).driver_version
+        version = tree.text(file) if file is not None else None
         versions = {"driver": version} if version else {}
     return Findings(kind=kind, readings=found, versions=versions)
 
@@ -214,8 +210,11 @@ def _completed(tree: Tree, reading: Reading) -> Reading:
 
 
 def _files(tree: Tree) -> Findings:
-    vendor, files = device_files(tree)
     return Findings(
         kind="dev",
-        readings=tuple(Reading(source="dev", vendor=vendor, device_file=file) for file in files),
+        readings=tuple(
+            Reading(source="dev", vendor=vendor, device_file=file)
+            for vendor, files in device_files(tree)
+            for file in files
+        ),
     )

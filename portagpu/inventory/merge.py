@@ -14,6 +14,7 @@ from portagpu.inventory.names import PCI_ID, product_name
 from portagpu.readings.model import Part, Reading
 from portagpu.target import identify
 from portagpu.target.table import normalise
+from portagpu.vendors import vendor_of, vendors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -59,7 +60,7 @@ def merged(
         if field.name not in _OF_A_SOURCE
     }
     values["name"] = next((name for r in each if (name := product_name(r.name))), None)
-    values["uuid"] = _spelt([r.uuid for r in each])
+    values["uuid"] = _spelt(each)
     values["parts"] = _parts([r.parts for r in each])
     if values["compute_partition"] in _WHOLE and not values["mig_enabled"]:
         values["parts"] = values["parts"] if len(values["parts"]) > 1 else ()
@@ -173,11 +174,12 @@ def _first(values: Sequence[Any]) -> Any:
     return replace(kind, **{name: _first([getattr(v, name) for v in values]) for name in names})
 
 
-def _spelt(uuids: Sequence[str | None]) -> str | None:
+def _spelt(readings: Sequence[Reading]) -> str | None:
     """The UUID as the vendor's runtime spells it, else any."""
-    known = [uuid for uuid in uuids if uuid is not None]
+    known = [reading.uuid for reading in readings if reading.uuid is not None]
+    prefix = vendor_of(readings[0].vendor).uuid_prefix.lower()
     return next(
-        (uuid for uuid in known if uuid.lower().startswith("gpu-")), next(iter(known), None)
+        (uuid for uuid in known if uuid.lower().startswith(prefix)), next(iter(known), None)
     )
 
 
@@ -213,8 +215,9 @@ def _disagreements(
         "name", [(r.source, product_name(r.name)) for r in asked], str, same_name
     )
     # spelt as the runtime does; a tool's own number for a GPU is another thing
+    prefix = vendor_of(vendor).uuid_prefix.lower()
     uuids = [(r.source, r.uuid.lower() if r.uuid else None) for r in each]
-    spelt = [(source, uuid) for source, uuid in uuids if uuid and uuid.startswith("gpu-")]
+    spelt = [(source, uuid) for source, uuid in uuids if uuid and uuid.startswith(prefix)]
     yield from _contradicting(
         "UUID", spelt, str, lambda one, two: one == two or len(one) != len(two)
     )
@@ -279,7 +282,7 @@ def _and(words: Sequence[str]) -> str:
 
 def _same_product(vendor: str, arch: str | None, one: str, two: str) -> bool:
     """Whether two spellings may be one product: one says less, or both are of one target."""
-    words = [set(normalise(name).split()) - {vendor, "amd", "nvidia"} for name in (one, two)]
+    words = [set(normalise(name).split()) - {vendor, *vendors()} for name in (one, two)]
     if words[0] <= words[1] or words[1] <= words[0]:
         return True
     if arch is None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import TargetError
-from portagpu.host.gpus import PCI_VENDORS
 from portagpu.readings.model import Findings, Reading
 from portagpu.target import product_of
 from portagpu.target.table import normalise
+from portagpu.vendors import vendor_of, vendors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,16 +22,23 @@ if TYPE_CHECKING:
 PCI_ID: Final = "pci-id"
 """The source of names that were looked up: it is believed where no source that asked has one."""
 
-_VENDOR_IDS: Final = {vendor: number for number, vendor in PCI_VENDORS.items()}
-# The machine's own lists: libdrm's names by chip and revision, the PCI ID database by chip.
-_CHIP_LISTS: Final = {"amd": "usr/share/libdrm/amdgpu.ids"}
+# the PCI ID database, by chip; a vendor's own list goes by chip and revision
 _DATABASES: Final = ("usr/share/hwdata/pci.ids", "usr/share/misc/pci.ids")
-# What drivers and tools print for want of a product's name.
-_NO_PRODUCT: Final = re.compile(
-    r"((amd|ati|nvidia|advanced micro devices( inc)?|corporation|amd ati)\s*)*"
-    r"((radeon )?(graphics|gpu|graphics device)|(3d|vga|display)( compatible)? controller)?"
-    r" ?(device( [0-9a-f]{4})?|0x[0-9a-f]{4})?"
-)
+
+
+@cache
+def _no_product() -> re.Pattern[str]:
+    """What drivers and tools print for want of a product's name."""
+    makers = "|".join(
+        [*(name for each in vendors().values() for name in each.makers), "corporation"]
+    )
+    brands = "|".join(name for each in vendors().values() for name in each.brands)
+    return re.compile(
+        rf"(({makers})\s*)*"
+        rf"((({brands}) )?(graphics|gpu|graphics device)"
+        r"|(3d|vga|display)( compatible)? controller)?"
+        r" ?(device( [0-9a-f]{4})?|0x[0-9a-f]{4})?"
+    )
 
 
 def product_name(text: str | None) -> str | None:
@@ -39,7 +47,7 @@ def product_name(text: str | None) -> str | None:
         return None
     name = " ".join(text.split())
     bare = normalise(name)
-    if bare in ("", "n a", "unknown", "none") or _NO_PRODUCT.fullmatch(bare):
+    if bare in ("", "n a", "unknown", "none") or _no_product().fullmatch(bare):
         return None
     return name
 
@@ -99,11 +107,12 @@ def _look_up(
             texts[path] = tree.text(path) or ""
         return texts[path]
 
-    name = None
-    if vendor in _CHIP_LISTS and revision is not None:
-        name = _in_chip_list(text(_CHIP_LISTS[vendor]), device, revision)
+    name, known = None, vendor_of(vendor)
+    if known.chip_list is not None and revision is not None:
+        name = _in_chip_list(text(known.chip_list), device, revision)
     for path in _DATABASES:
-        name = name or _in_database(text(path), _VENDOR_IDS.get(vendor, 0), device)
+        for number in known.pci_ids:
+            name = name or _in_database(text(path), number, device)
     return name, None
 
 

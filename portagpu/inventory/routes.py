@@ -149,9 +149,8 @@ def _trunks(topology: Topology, kind: str) -> Mapping[str, int]:
 
 
 def _word(kind: str, count: int | None) -> str:
-    if kind == "nvlink":
-        return f"NV{count}" if count is not None else "NVLINK"
-    return kind.upper()
+    counted = FABRICS[kind].counted if kind in FABRICS else None
+    return kind.upper() if counted is None or count is None else counted.format(count=count)
 
 
 def _smaller(a: _Number, b: _Number) -> _Number:

@@ -17,14 +17,18 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory.kfd_links import INDIRECT
 from portagpu.readings.model import End, Link, Node
+from portagpu.vendors import Collected, vendors
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from portagpu.readings.model import Findings, Reading
+    from portagpu.vendors import Fabric
 
-FABRICS: Final = ("nvlink", "xgmi")
-"""Kinds of link between GPUs that are faster than PCI Express, the fastest first."""
+FABRICS: Final[Mapping[str, Fabric]] = Collected(
+    lambda: {one.kind: one for each in vendors().values() for one in each.fabrics}
+)
+"""Links between GPUs that are faster than PCI Express, by kind, the fastest of a vendor first."""
 
 _ROUNDING: Final = 0.1
 """Of bandwidths: sources round and count line codes differently, and a missing link of eighteen

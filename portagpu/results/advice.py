@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.results.verdicts import Verdict
+from portagpu.vendors import tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -117,11 +118,13 @@ def severity_of(result: Result) -> Severity:
 
 
 def severity_of_event(code: str, meaning: str | None) -> str | None:
-    """The severity of an event of a log; None where it has that of its check."""
+    """The severity that a vendor gives an event of a log; None where it has that of its check."""
     told = f"{code} ({meaning})"
-    for each in _table()["event"]:
-        if any(fnmatchcase(told.lower(), pattern.lower()) for pattern in each["matches"]):
-            return str(each["severity"])
+    own = [table.get("severity", {}) for table in tables("kernel_log").values()]
+    for severity in severities():
+        patterns = (pattern for each in own for pattern in each.get(severity, ()))
+        if any(fnmatchcase(told.lower(), str(pattern).lower()) for pattern in patterns):
+            return severity
     return None
 
 
@@ -141,8 +144,8 @@ def page() -> str:
     )
     parts.append(
         f"\n{same}`*` stands for anything. An error of a log is as grave as\n"
-        "`portagpu/results/advice.toml` says of its code. A check that broke (ERROR) is the last,\n"
-        "unless the device cannot be opened.\n"
+        "its vendor says of its code. A check that broke (ERROR) is the last, unless\n"
+        "the device cannot be opened.\n"
     )
     suites: dict[str, list[Check]] = {}
     for check in checks():

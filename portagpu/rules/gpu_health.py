@@ -18,6 +18,7 @@ from portagpu.results.expectations import at_least, at_most, exactly
 from portagpu.results.verdicts import Verdict
 from portagpu.rules.peer_consistency import key_of, product_of
 from portagpu.rules.peers import LEAST, alike, peers
+from portagpu.vendors import leave_out, tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from portagpu.target import Target
 
 _TABLE: Final = Path(__file__).resolve().parent / "health.toml"
+_OF_VENDORS: Final = ("throttling", "pages", "rows", "link_errors")
 _NEAR_C: Final = 5.0
 """Degrees below a limit from which on a temperature is reported: this project's own choice."""
 _WATT: Final = 1.0
@@ -52,8 +54,30 @@ class Seen:
 
 @cache
 def terms() -> Mapping[str, Any]:
-    """``portagpu/rules/health.toml``."""
-    return tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+    """``portagpu/rules/health.toml``, and by vendor what each one's own table has."""
+    found: dict[str, Any] = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+    found |= {name: {} for name in _OF_VENDORS}
+    for vendor, table in tables("health").items():
+        try:
+            checked = {name: _checked(name, table.get(name, {}), found) for name in _OF_VENDORS}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            leave_out(vendor, "health.toml", error)
+        else:
+            for name, own in checked.items():
+                found[name][vendor] = own
+    return found
+
+
+def _checked(name: str, own: Any, core: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The table of that name of a vendor; raises for what no rule can be judged by."""
+    for key, value in own.items():
+        if name == "throttling" and value not in core["kinds"]:
+            raise ValueError(f"{key} is of the kind {value!r}, and kinds are {[*core['kinds']]}")
+        if name == "link_errors" and not (type(value["fault"]) is bool and value["action"]):
+            raise ValueError(f"{key} needs fault, true or false, and an action")
+        if name in ("pages", "rows") and (type(value) is not int or value < 1):
+            raise ValueError(f"{key} of {name} is a whole number from 1, not {value!r}")
+    return dict(own)
 
 
 def answers(gpu: Gpu) -> Seen | None:

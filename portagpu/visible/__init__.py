@@ -5,6 +5,7 @@ No function here reads the process's environment, writes one, or opens a device.
 
 from __future__ import annotations
 
+from portagpu.vendors import MaskRules
 from portagpu.visible.child import HIDE_ALL, environment_for
 from portagpu.visible.diagnosis import diagnose
 from portagpu.visible.mask import parse
@@ -12,7 +13,6 @@ from portagpu.visible.model import (
     DeviceId,
     Index,
     Mask,
-    MaskRules,
     Problem,
     ProblemId,
     Uuid,

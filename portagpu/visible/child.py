@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from portagpu.visible.diagnosis import layers_of
-from portagpu.visible.model import DeviceId, Index, Runtime, VisibilityError
+from portagpu.visible.model import DeviceId, Index, VisibilityError
 from portagpu.visible.resolution import checked, matches
 from portagpu.visible.tables import runtime_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from portagpu.vendors import Runtime
     from portagpu.visible.diagnosis import Layer
 
 HIDE_ALL = "-1"

@@ -7,14 +7,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from portagpu.visible.mask import parse
-from portagpu.visible.model import Index, Mask, MaskRules, Problem, ProblemId, Uuid, shown
+from portagpu.visible.model import Index, Mask, Problem, ProblemId, Uuid, shown
 from portagpu.visible.tables import runtime_of
 from portagpu.visible.torchview import torch_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from portagpu.visible.model import Runtime
+    from portagpu.vendors import MaskRules, Runtime
 
 _ERROR_CHARACTERS: Final = 80
 
@@ -73,7 +73,7 @@ def mask_problems(environment: Mapping[str, str], runtime: Runtime) -> tuple[Pro
 
 def torch_raises(error: str, runtime: Runtime) -> Problem:
     """torch's own exception, which users meet at their first call."""
-    message = f"torch.cuda raises {error[:_ERROR_CHARACTERS]!a}: set {_alone(runtime)}"
+    message = f"{runtime.torch_module} raises {error[:_ERROR_CHARACTERS]!a}: set {_alone(runtime)}"
     return Problem(ProblemId.TORCH_RAISES, message)
 
 
@@ -81,8 +81,8 @@ def torch_disagrees(by_torch: int, by_runtime: int, runtime: Runtime) -> Problem
     """torch and the runtime see another number of devices."""
     return Problem(
         ProblemId.TORCH_DISAGREES,
-        f"torch.cuda.device_count() says {by_torch} before {runtime.layers[-1].layer} starts, "
-        f"which shows {by_runtime}: set {_alone(runtime)}",
+        f"{runtime.torch_module}.device_count() says {by_torch} before "
+        f"{runtime.layers[-1].layer} starts, which shows {by_runtime}: set {_alone(runtime)}",
     )
 
 
@@ -172,6 +172,8 @@ def _not_read(environment: Mapping[str, str], runtime: Runtime) -> Iterator[Prob
 
 
 def _torch_problems(environment: Mapping[str, str], runtime: Runtime) -> Iterator[Problem]:
+    if runtime.torch is None:
+        return
     view = torch_list(environment, runtime)
     if view.error is not None:
         yield torch_raises(view.error, runtime)

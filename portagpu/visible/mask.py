@@ -6,15 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from portagpu.vendors import Blanks, MaskRules, Numbers, Repeated
 from portagpu.visible.model import (
-    Blanks,
     Index,
     Mask,
-    MaskRules,
-    Numbers,
     Problem,
     ProblemId,
-    Repeated,
     Uuid,
     shown,
 )

@@ -1,15 +1,12 @@
-"""The nouns of visibility: devices, masks, the rules they are read by, and what can be wrong."""
+"""The nouns of visibility: devices, masks and what can be wrong with them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Final
+from enum import StrEnum
+from typing import Final
 
 from portagpu.errors import PortagpuError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _SHOWN_CHARACTERS: Final = 40
 
@@ -101,107 +98,6 @@ class Mask:
     problems: tuple[Problem, ...] = ()
     deliberate: bool = False
     fails: bool = False
-
-
-class Numbers(Enum):
-    """How much of an entry has to be a number."""
-
-    LEADING = "the digits it starts with; the rest is ignored"
-    PLAIN = "all of it, in decimal without sign, blanks or leading zeros"
-    C_LITERAL = "all of it, as C writes it: 0x16 and octal 010 too"
-
-
-class Blanks(Enum):
-    """Which entries may stand between blanks."""
-
-    NOWHERE = "no entry"
-    AT_NUMBERS = "entries that are numbers"
-    EVERYWHERE = "all entries"
-
-
-class Repeated(Enum):
-    """What a device that was named before does."""
-
-    HIDES_ALL = "every device is hidden"
-    ENDS = "it ends the list"
-    SKIPPED = "it counts once"
-
-
-class UuidMatch(Enum):
-    """Which device a UUID names."""
-
-    ONE_THAT_STARTS = "the only one whose UUID starts with it"
-    FIRST_THAT_STARTS = "the first one whose UUID starts with it"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaskRules:
-    """How one layer of a runtime reads its mask.
-
-    ``variables`` are read in this order: the first one that is set is the mask. ``uuid_characters``
-    bounds the length of a UUID with its prefix. ``one_kind`` says that the first entry decides
-    whether all are numbers or all UUIDs of that prefix, ``empty_entry_fails`` that the layer does
-    not start where an entry is empty. ``slice_prefix`` begins the UUID of a slice, of which a
-    process gets ``most_slices``. Versions are those since which the layer behaves so, None for
-    always.
-    """
-
-    layer: str
-    variables: tuple[str, ...]
-    numbers: Numbers
-    blanks: Blanks
-    repeated: Repeated
-    uuid_prefixes: tuple[str, ...]
-    uuid_match: UuidMatch
-    uuid_case_counts: bool
-    one_kind: bool = False
-    empty_entry_fails: bool = False
-    removes_quotes: bool = False
-    uuid_characters: tuple[int, int] | None = None
-    slice_prefix: str | None = None
-    most_slices: int = 0
-    empty_hides_since: str | None = None
-    uuids_since: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchRules:
-    """How torch counts devices before it starts the runtime (``torch.cuda.device_count``).
-
-    Where ``counted`` is set, torch takes its number of entries for the number of devices and reads
-    only the first of ``variables``. ``asks_for`` are prefixes for which it asks the runtime.
-    ``bare_uuids`` says that it compares without the "GPU-" and with lower-case UUIDs.
-    """
-
-    variables: tuple[str, ...]
-    counted: str | None = None
-    asks_for: tuple[str, ...] = ()
-    bare_uuids: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runtime:
-    """A vendor's runtime: the layers that its masks pass in order, and the child's variable.
-
-    Each layer numbers what the one before left. ``leaving`` maps a variable to why another should
-    be set beside it, ``unread`` one that looks like a mask to why it is not, and ``foreign`` are
-    the masks of other runtimes.
-    """
-
-    name: str
-    vendor: str
-    layers: tuple[MaskRules, ...]
-    torch: TorchRules
-    child_variable: str
-    leaving: Mapping[str, str]
-    unread: Mapping[str, str]
-    foreign: tuple[str, ...]
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """Every variable that is, or looks like, a mask of this runtime."""
-        read = [name for layer in self.layers for name in layer.variables]
-        return (*read, *self.unread)
 
 
 def shown(text: str) -> str:

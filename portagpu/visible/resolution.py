@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from portagpu.vendors import MaskRules, Repeated, UuidMatch
 from portagpu.visible.diagnosis import (
     Layer,
     layers_of,
@@ -17,12 +18,9 @@ from portagpu.visible.mask import repeated_text
 from portagpu.visible.model import (
     DeviceId,
     Index,
-    MaskRules,
     Problem,
     ProblemId,
-    Repeated,
     Uuid,
-    UuidMatch,
     VisibilityError,
     shown,
 )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from portagpu.visible.model import DeviceId, Runtime
+    from portagpu.vendors import Runtime
+    from portagpu.visible.model import DeviceId
 
 _UUID_PREFIXES: Final = ("GPU-", "MIG-")
 _MOST_DEVICES: Final = 64
@@ -33,6 +34,8 @@ class TorchView:
 def torch_list(environment: Mapping[str, str], runtime: Runtime) -> TorchView:
     """torch's list of devices; ``count`` is left out, as it needs the devices."""
     rules = runtime.torch
+    if rules is None:
+        return TorchView()
     counted = None if rules.counted is None else environment.get(rules.counted)
     if counted is not None:
         left = len(counted.split(","))
@@ -58,7 +61,7 @@ def torch_view(
 ) -> TorchView:
     """torch's list and number of devices on a machine with these."""
     view = torch_list(environment, runtime)
-    if view.error is not None:
+    if view.error is not None or runtime.torch is None:
         return view
     whole = {device.index: device.parent or device.uuid for device in devices}
     if view.entries is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from portagpu import Plugin, Status
+from portagpu.variables import Variables
 
 if TYPE_CHECKING:
     from portagpu import Backend
@@ -14,8 +15,9 @@ class DemoPlugin(Plugin):
     """One device that is always there, and is only used when it is asked for."""
 
     name = "demo"
-    contract = (1, 0)
+    contract = (1, 1)
     shared = True
+    variables = Variables(one_by_one={"DEMO_WAIT": "1"}, caches={"DEMO_CACHE": "demo"})
 
     def status(self) -> Status:
         """Usable where torch is; a GPU's plugin would look for its driver and for its build."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 
 def nccl_version() -> str | None:
     """What the library behind "nccl" states: "2.27.7"; None where torch was built without it.
@@ -27,15 +25,3 @@ def dnn_version_number() -> int | None:
     except (AttributeError, RuntimeError):
         return None
     return number
-
-
-def rocm_version() -> str | None:
-    """What ``torch.version.rocm`` states, where it does, else the first two numbers of HIP's.
-
-    HIP's are those of the ROCm release that it is of ("6.4.43482-..." of ROCm 6.4.0).
-    """
-    import torch
-
-    stated: str | None = getattr(torch.version, "rocm", None)
-    match = re.match(r"\d+\.\d+", torch.version.hip or "")
-    return stated or (match[0] if match else None)

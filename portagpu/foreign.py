@@ -1,0 +1,65 @@
+"""Code of other distributions: called in a thread of its own, with a time limit.
+
+What it raises is one line of text for the caller, and never the caller's own error.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from portagpu.text import error_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.metadata import EntryPoint
+
+LOAD_LIMIT_S: Final = 10.0
+"""An entry point that takes longer to load is reported and passed over."""
+OWN_DISTRIBUTION: Final = "portagpu"
+_PATIENCE_S: Final = 1.0
+
+_log = logging.getLogger("portagpu")
+_T = TypeVar("_T")
+
+
+def distribution_of(point: EntryPoint) -> str:
+    """The name of the distribution that declares ``point``."""
+    try:
+        name = point.dist.name if point.dist is not None else None
+    except Exception:  # noqa: BLE001 - a distribution without its METADATA file
+        name = None
+    return name or "an unknown distribution"
+
+
+def begin(call: Callable[[], _T], limit_s: float) -> Callable[[str], tuple[_T | None, str]]:
+    """Start foreign code in a thread of its own.
+
+    What is returned waits for it: (its value, "") or (None, what went wrong). Its argument says for
+    what a user waits. Anything that the code raises, SystemExit included, is a reason. A call that
+    is still running at the limit is left behind in its daemon thread.
+    """
+    outcome: dict[str, Any] = {}
+    end = time.monotonic() + limit_s
+
+    def work() -> None:
+        try:
+            outcome["value"] = call()
+        except BaseException as error:  # noqa: BLE001 - a plugin's failure is reported as its reason
+            outcome["failure"] = f"raised {error_line(error)}"
+
+    thread = threading.Thread(target=work, name="portagpu-plugin", daemon=True)
+    thread.start()
+
+    def wait(what: str) -> tuple[_T | None, str]:
+        thread.join(min(_PATIENCE_S, limit_s))
+        if thread.is_alive():
+            _log.warning("waiting for %s", what)
+            thread.join(max(0.0, end - time.monotonic()))
+        if thread.is_alive():
+            return None, f"did not answer within {limit_s:g} s"
+        return outcome.get("value"), outcome.get("failure", "")
+
+    return wait

@@ -1,0 +1,41 @@
+"""The vendors that installed distributions declare: the one place where the core learns of them.
+
+An entry point of the group ``portagpu.vendors`` names a :class:`Vendor`, which is data: what it
+states is read by the modules above this package, none of which knows a vendor. Entry points are
+loaded once, when something is first asked of a vendor, each with a time limit. One that is broken,
+slow or wrong is left out with its reason (:func:`problems`) and stops no other.
+"""
+
+from __future__ import annotations
+
+from portagpu.vendors.loading import Collected, leave_out, problems, tables, vendor_of, vendors
+from portagpu.vendors.masks import (
+    Blanks,
+    MaskRules,
+    Numbers,
+    Repeated,
+    Runtime,
+    TorchRules,
+    UuidMatch,
+)
+from portagpu.vendors.model import DriverFiles, Fabric, Tuning, Vendor
+
+__all__ = [
+    "Blanks",
+    "Collected",
+    "DriverFiles",
+    "Fabric",
+    "MaskRules",
+    "Numbers",
+    "Repeated",
+    "Runtime",
+    "TorchRules",
+    "Tuning",
+    "UuidMatch",
+    "Vendor",
+    "leave_out",
+    "problems",
+    "tables",
+    "vendor_of",
+    "vendors",
+]

@@ -1,0 +1,278 @@
+"""Vendors of distributions that are broken, slow or in each other's way: named, and in no way."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from portagpu.availability import Need, availability, count_reachable
+from portagpu.host import PciGpu, Tree
+from portagpu.torchbuild import TorchBuild
+from portagpu.vendors import Vendor, tables, vendor_of, vendors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import Child
+
+REPORT = """
+import json
+import portagpu.vendors.loading as loading
+loading.LOAD_LIMIT_S = 0.5
+from portagpu.rules.gpu_health import terms
+from portagpu.formats.events import table
+from portagpu.visible import RUNTIMES
+terms(), table("kernel_log"), table("answers")
+print(json.dumps([[*loading.vendors()], [*RUNTIMES], [*loading.problems()]]))
+"""
+OWN = ["nvidia", "amd"]
+
+
+def distribute(folder: Path, distribution: str, name: str, code: str) -> None:
+    """Lay a distribution that declares a vendor into ``folder``, as pip would."""
+    (folder / f"{distribution}.py").write_text(
+        "from pathlib import Path\nfrom portagpu.vendors import *\n" + textwrap.dedent(code),
+        "utf-8",
+    )
+    metadata = folder / f"{distribution}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n", "utf-8"
+    )
+    (metadata / "entry_points.txt").write_text(
+        f"[portagpu.vendors]\n{name} = {distribution}:VENDOR\n", "utf-8"
+    )
+
+
+@pytest.fixture
+def report(child: Callable[..., Child], tmp_path: Path) -> Callable[[], Any]:
+    """(names of vendors, of runtimes, problems) in a child, with what is in ``tmp_path``."""
+    return lambda: json.loads(child("-c", REPORT, path=[tmp_path]).ok())
+
+
+BROKEN = {
+    "raises-at-import": ("raise RuntimeError('no\\nluck')", "it raised RuntimeError: no luck"),
+    "exits-at-import": ("import sys; sys.exit(7)", "it raised SystemExit: 7"),
+    "hangs-at-import": (
+        "import threading; threading.Event().wait()",
+        "it did not answer within 0.5 s",
+    ),
+    "misses-the-vendor": ("", "has no attribute 'VENDOR'"),
+    "not-a-vendor": ("VENDOR = dict()", "it is a dict instead of a portagpu Vendor"),
+    "no-name": ("VENDOR = Vendor(name='')", "it states its name as '' instead of a word"),
+    "in-capitals": ("VENDOR = Vendor(name='Acme')", "it states its name as 'Acme' instead of"),
+    "the-host": ("VENDOR = Vendor(name='host')", "it states its name as 'host' instead of"),
+    "a-text-for-texts": (
+        "VENDOR = Vendor(name='acme', out_of_memory='full')",
+        "it states its out_of_memory as 'full' instead of a tuple of str",
+    ),
+    "an-empty-text": (
+        "VENDOR = Vendor(name='acme', out_of_memory=('',))",
+        "it states its out_of_memory as ('',) instead of a tuple of str",
+    ),
+    "ids-are-texts": (
+        "VENDOR = Vendor(name='acme', pci_ids=('10de',))",
+        "it states its pci_ids as ('10de',) instead of a tuple of int",
+    ),
+    "no-pattern": (
+        "VENDOR = Vendor(name='acme', makers=('(',))",
+        "it states the pattern '(', which is none",
+    ),
+    "a-folder-as-text": (
+        "VENDOR = Vendor(name='acme', tables='/tmp')",
+        "it states its tables as '/tmp' instead of a Path",
+    ),
+    "variables-without-words": (
+        "VENDOR = Vendor(name='acme', disguises=('ACME_POSE',))",
+        "it states its disguises as ('ACME_POSE',) instead of a Mapping",
+    ),
+    "no-pattern-of-files": (
+        "VENDOR = Vendor(name='acme', driver_files=DriverFiles(devices='[', device='acme'))",
+        "it states the pattern '[', which is none",
+    ),
+    "another-field": (
+        "VENDOR = Vendor(name='acme', fabrics=(Fabric(kind='x', counted='X{number}'),))",
+        "it states the form 'X{number}', which has another field than count",
+    ),
+    "masks-of-another": (
+        """
+        masks = Runtime(name='acme', vendor='amd', layers=(), child_variable='X')
+        VENDOR = Vendor(name='acme', masks=masks)
+        """,
+        "it has masks of 'amd' instead of 'acme'",
+    ),
+    "name-of-ours": (
+        "VENDOR = Vendor(name='amd', pci_ids=(0x10DE,))",
+        "it declares 'amd', which is portagpu's: uninstall one of them",
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "reason"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_vendor_is_named_and_stops_no_other(
+    report: Callable[[], Any], tmp_path: Path, code: str, reason: str
+) -> None:
+    distribute(tmp_path, "other", "other", code)
+    distribute(tmp_path, "zealous", "zealous", "VENDOR = Vendor(name='zealous')")
+    names, runtimes, problems = report()
+    assert names == [*OWN, "zealous"]
+    assert runtimes == ["cuda", "rocm"]
+    (problem,) = problems
+    assert problem.startswith("the vendor 'other' of other is left out: it "), problem
+    assert reason in problem
+    assert "\n" not in problem
+
+
+def test_of_two_vendors_of_one_name_the_later_is_left_out(
+    report: Callable[[], Any], tmp_path: Path
+) -> None:
+    for distribution in ("aaa", "bbb"):
+        distribute(tmp_path, distribution, distribution, "VENDOR = Vendor(name='twin')")
+    names, _, problems = report()
+    assert names == [*OWN, "twin"]
+    (problem,) = problems
+    assert problem.startswith(
+        "the vendor 'bbb' of bbb is left out: it declares 'twin', which is aaa's"
+    )
+
+
+def test_ids_of_ours_stay_ours(child: Callable[..., Child], tmp_path: Path) -> None:
+    distribute(tmp_path, "thief", "thief", "VENDOR = Vendor(name='thief', pci_ids=(0x10DE, 0xBAD))")
+    code = "from portagpu.host.gpus import PCI_VENDORS as p; print(p[0x10de], p[0xbad])"
+    assert child("-c", code, path=[tmp_path]).ok().split() == ["nvidia", "thief"]
+
+
+TABLES = {
+    "no-toml": ("health", "= 1", "TOMLDecodeError"),
+    "a-kind-that-is-none": (
+        "health",
+        '[throttling]\nslow = "magic"',
+        "ValueError: slow is of the kind 'magic', and kinds are ['hardware',",
+    ),
+    "a-limit-that-is-none": (
+        "health",
+        '[pages]\nlimit = "many"',
+        "ValueError: limit of pages is a whole number from 1, not 'many'",
+    ),
+    "a-counter-without-action": (
+        "health",
+        '[link_errors]\n"crc" = { fault = true }',
+        "KeyError: 'action'",
+    ),
+    "no-pattern": (
+        "kernel_log",
+        'worth = ["x"]\n[[event]]\ncode = "x"\npattern = "("',
+        "missing ), unterminated subpattern",
+    ),
+    "no-words": ("answers", '[[event]]\ncode = "x"\npattern = "x"', "KeyError: 'worth'"),
+    "codes-that-are-not-there": (
+        "kernel_log",
+        'worth = ["x"]\n[[event]]\ncode = "x"\ncodes = "x"\npattern = "(?P<number>x)"',
+        "KeyError: 'codes'",
+    ),
+    "a-code-without-number": (
+        "kernel_log",
+        'worth = ["x"]\n[[event]]\ncode = "x"\ncodes = "x"\npattern = "x"\n[codes.x]\n',
+        "ValueError: the pattern 'x' has no group number",
+    ),
+    "a-group-that-is-not-there": (
+        "kernel_log",
+        'worth = ["x"]\n[[event]]\ncode = "x {board}"\npattern = "x"',
+        "KeyError: 'board'",
+    ),
+    "a-code-of-one-word": (
+        "kernel_log",
+        'worth = ["x"]\nevent = []\n[codes.x]\n1 = ["a"]',
+        "ValueError: a code is [meaning, action]",
+    ),
+    "an-action-that-is-none": (
+        "kernel_log",
+        'worth = ["x"]\nevent = []\n[actions]\nA = "do it"',
+        "AttributeError: 'str' object has no attribute 'get'",
+    ),
+    "a-gpu-without-address": (
+        "kernel_log",
+        'worth = ["x"]\nevent = []\n[[gpu]]\npattern = "x"',
+        "ValueError: the pattern 'x' has no group pci",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "reason"), TABLES.values(), ids=TABLES)
+def test_a_broken_table_is_left_out_with_its_reason(
+    report: Callable[[], Any], tmp_path: Path, name: str, text: str, reason: str
+) -> None:
+    distribute(
+        tmp_path, "other", "other", "VENDOR = Vendor(name='other', tables=Path(__file__).parent)"
+    )
+    (tmp_path / f"{name}.toml").write_text(text, "utf-8")
+    names, _, problems = report()
+    assert names == [*OWN, "other"]
+    (problem,) = problems
+    assert problem.startswith(f"the table {name}.toml of the vendor 'other' is left out: "), problem
+    assert reason in problem
+
+
+def test_info_shows_who_is_left_out_in_a_document_of_json(
+    child: Callable[..., Child], tmp_path: Path
+) -> None:
+    distribute(tmp_path, "other", "other", "print('hello')\nraise OSError('lost')")
+    ended = child("-m", "portagpu", "info", "--json", "-", path=[tmp_path])
+    assert (
+        "the vendor 'other' of other is left out: it raised OSError: lost"
+        in (json.loads(ended.ok())["remarks"])
+    )
+    assert "hello" in ended.err
+
+
+def test_an_installation_without_vendors_says_what_to_do(child: Callable[..., Child]) -> None:
+    code = """
+import portagpu.vendors.loading as loading
+loading.entry_points = lambda group: []
+from portagpu.info import collect
+print(collect()["remarks"])
+"""
+    assert "no vendor is declared, so that no GPU is known" in child("-c", code).ok()
+
+
+def test_importing_the_package_asks_no_vendor(child: Callable[..., Child]) -> None:
+    code = """
+import sys, portagpu, portagpu.host, portagpu.visible, portagpu.inventory, portagpu.info
+print(sorted(each for each in sys.modules if each.endswith(".vendor")))
+"""
+    assert child("-c", code).ok().strip() == "[]"
+
+
+def test_data_of_ours_imports_neither_torch_nor_a_library(child: Callable[..., Child]) -> None:
+    code = """
+import sys, portagpu.vendors
+portagpu.vendors.vendors()
+print(sorted({"torch", "numpy", "pynvml", "amdsmi", "pyrsmi", "rich", "click"} & {*sys.modules}))
+"""
+    assert child("-c", code).ok().strip() == "[]"
+
+
+def test_what_nobody_declares_is_known_by_its_name_alone() -> None:
+    assert vendor_of("nobody") == Vendor(name="nobody")
+    assert "nobody" not in vendors()
+
+
+def test_every_vendor_of_ours_has_its_tables() -> None:
+    for name in ("kernel_log", "answers", "health"):
+        assert list(tables(name)) == OWN
+
+
+def test_a_build_whose_masks_nobody_declares_is_usable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    build, gpu = TorchBuild("here", "2.13.0", "xpu"), PciGpu("acme", device_file="/dev/null")
+    monkeypatch.setattr("portagpu.torchbuild.torch_build", lambda: build)
+    monkeypatch.setattr("portagpu.host.gpus_on_machine", lambda root: (gpu,))
+    need = Need(kind="xpu", build="XPU", vendor="acme", maker="Acme")
+    found = availability(need, Tree(tmp_path), lambda count: "")
+    assert (found.usable, found.reason) == (True, "torch 2.13.0 is a xpu build for 1 Acme GPU")
+    assert count_reachable(need, Tree(tmp_path)) is None, "only its runtime knows what masks hide"
