@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import TargetError
 from portagpu.readings.model import Findings, Reading
-from portagpu.target import product_of
+from portagpu.target import product_with_pci_id
 from portagpu.target.table import normalise
 from portagpu.vendors import vendor_of, vendors
 
@@ -96,7 +96,7 @@ def _look_up(
     tree: Tree, texts: dict[str, str], vendor: str, device: int, revision: int | None
 ) -> tuple[str | None, str | None]:
     try:
-        target = product_of(vendor, device, revision)
+        target = product_with_pci_id(vendor, device, revision)
     except TargetError:
         target = None
     if target is not None:
