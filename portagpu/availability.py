@@ -131,7 +131,7 @@ def visible(environment: Mapping[str, str], gpus: Iterable[PciGpu], runtime: str
 
 def _hidden(environment: Mapping[str, str], gpus: Sequence[PciGpu], runtime: str) -> str:
     """Which masks hide every device: one alone where it does, else all of them together."""
-    from portagpu.visible import RUNTIMES, shown
+    from portagpu.visible import RUNTIMES, quoted
 
     masks = {name: environment[name] for name in RUNTIMES[runtime].variables if name in environment}
     alone = [{name: text} for name, text in masks.items()]
@@ -139,7 +139,7 @@ def _hidden(environment: Mapping[str, str], gpus: Sequence[PciGpu], runtime: str
         seen = visible(culprit, gpus, runtime)
         if seen is None or seen.devices:
             continue
-        listed = " and ".join(f"{name}={shown(text)}" for name, text in culprit.items())
+        listed = " and ".join(f"{name}={quoted(text)}" for name, text in culprit.items())
         verb = "hides" if len(culprit) == 1 else "together hide"
         why = seen.harmful[0].message if seen.harmful else "unset it or name devices in it"
         return f"{listed} {verb} every GPU: {why.removeprefix(f'{listed}: ')}"

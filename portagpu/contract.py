@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from portagpu import oom
 from portagpu.capability import Capability as Capability
 from portagpu.training import Ranges, Training
 from portagpu.variables import Variables
@@ -172,7 +171,6 @@ class Backend(Training, ABC):
         self.part = description.part
         self.versions = description.versions
         self._ranges = Ranges()
-        oom.remember(plugin.out_of_memory)
 
     _known_capabilities = tuple(Capability)
 
@@ -339,10 +337,6 @@ class Plugin(ABC):
     start_s: ClassVar[float] = 0.0
     """Seconds that the ranks of one machine may need to open their devices and to form a group, all
     at once and with nothing loaded; time limits of worlds begin after it. Since contract 1.2."""
-    out_of_memory: ClassVar[tuple[str, ...]] = ()
-    """Parts of the texts with which this vendor's errors say that memory is exhausted, for those
-    that are no ``torch.OutOfMemoryError``; remembered when a device is opened. Where its ``Vendor``
-    states them they are known before, too. Since contract 1.2."""
     variables: ClassVar[Variables] = Variables()
     """The vendor's names of variables for what every stack can do; since contract 1.1."""
     overrides: ClassVar[tuple[Override, ...]] = ()

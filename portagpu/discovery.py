@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from portagpu.contract import CONTRACT, Override, Plugin, Status
 from portagpu.distributions import entry_points
 from portagpu.errors import BackendNotFound, UnknownBackend
-from portagpu.foreign import LOAD_LIMIT_S, OWN_DISTRIBUTION, begin, distribution_of
+from portagpu.foreign import LOAD_LIMIT_S, OWN_DISTRIBUTION, distribution_of, start_call
 from portagpu.readings.model import Findings
 from portagpu.text import did_you_mean, one_line
 from portagpu.vendors import vendors
@@ -142,7 +142,7 @@ def _load(candidate: Candidate) -> tuple[Plugin | None, str]:
     stated, failure = bounded(lambda: _stated(value), f"the backend {candidate.name!r} to answer")
     if stated is None:
         return None, f"{origin} {failure}"
-    named, written, overrides, vendor, start_s, texts = stated
+    named, written, overrides, vendor, start_s = stated
     if named != candidate.name:
         return None, f"{origin} calls itself {named!r}: entry point and plugin must agree"
     if not (
@@ -161,7 +161,6 @@ def _load(candidate: Candidate) -> tuple[Plugin | None, str]:
     for name, stated_value, fits, form in (
         ("vendor", vendor, _is_word(vendor), "a word in lower case, or an empty one"),
         ("start_s", start_s, _is_duration(start_s), "seconds from 0 to 3600"),
-        ("out_of_memory", texts, _are_texts(texts), "a tuple of texts that are not empty"),
     ):
         if not fits:
             shown = one_line(repr(stated_value))
@@ -183,17 +182,10 @@ def _is_duration(seconds: object) -> bool:
     return type(seconds) in (int, float) and 0 <= cast("float", seconds) <= LONGEST_START_S
 
 
-def _are_texts(texts: object) -> bool:
-    # a tuple of one text without its comma is a text, whose every letter would be a part
-    whole = isinstance(texts, tuple | list)
-    return whole and all(isinstance(each, str) and each.strip() for each in cast("Any", texts))
-
-
 def _stated(plugin: Plugin) -> tuple[Any, ...]:
-    """Name, contract, overrides, vendor, start and texts, which may be any code's."""
+    """Name, contract, overrides, vendor and start. Any code may answer."""
     name = getattr(plugin, "name", None)
-    of_devices = plugin.vendor, plugin.start_s, plugin.out_of_memory
-    return name, plugin.contract, plugin.overrides, *of_devices
+    return name, plugin.contract, plugin.overrides, plugin.vendor, plugin.start_s
 
 
 def bounded(
@@ -204,7 +196,7 @@ def bounded(
     Anything that it raises, SystemExit included, is a reason and not an error of the caller's. A
     call that is still running at the limit is left behind in its daemon thread.
     """
-    return begin(call, LOAD_LIMIT_S if limit_s is None else limit_s)(what)
+    return start_call(call, LOAD_LIMIT_S if limit_s is None else limit_s)(what)
 
 
 def status(name: str) -> Status:
@@ -230,7 +222,7 @@ def probes() -> dict[str, Findings]:
     waits: dict[str, Callable[[str], tuple[Findings | None, str]]] = {}
     for name in candidates():
         try:
-            waits[name] = begin(plugin(name).probe, PROBE_LIMIT_S)
+            waits[name] = start_call(plugin(name).probe, PROBE_LIMIT_S)
         except BackendNotFound:
             continue
     found: dict[str, Findings] = {}

@@ -34,7 +34,7 @@ def distribution_of(point: EntryPoint) -> str:
     return name or "an unknown distribution"
 
 
-def begin(call: Callable[[], _T], limit_s: float) -> Callable[[str], tuple[_T | None, str]]:
+def start_call(call: Callable[[], _T], limit_s: float) -> Callable[[str], tuple[_T | None, str]]:
     """Start foreign code in a thread of its own.
 
     What is returned waits for it: (its value, "") or (None, what went wrong). Its argument says for

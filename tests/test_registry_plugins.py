@@ -109,11 +109,6 @@ BROKEN = {
     ),
     "shout": (STATED.format(name="shout", member="vendor", value="ACME"), "a word in lower case"),
     "never": (STATED.format(name="never", member="start_s", value=-1.0), "seconds from 0 to 3600"),
-    "comma": (
-        STATED.format(name="comma", member="out_of_memory", value="no room"),
-        "states its out_of_memory as 'no room' instead of a tuple of texts",
-    ),
-    "every": (STATED.format(name="every", member="out_of_memory", value=("",)), "not empty"),
 }
 
 

@@ -396,4 +396,4 @@ def test_parse_gives_typed_entries() -> None:
 def test_the_runtimes_of_a_machine(
     build: str | None, vendors: tuple[str, ...], runtimes: tuple[str, ...]
 ) -> None:
-    assert visible.runtimes_on(build, vendors) == runtimes
+    assert visible.relevant_runtimes(build, vendors) == runtimes

@@ -21,7 +21,7 @@ from portagpu.machine_code.compiled import CompiledKernel, CompileError, Compile
 from portagpu.machine_code.compiler import Compiler, stamp
 from portagpu.scratch import Scratch
 from portagpu.subprocesses import run_program
-from portagpu.subprocesses.start import program, program_folders
+from portagpu.subprocesses.start import find_program, program_folders
 from portagpu.target import load_architecture
 from portagpu_rocm_build.code_object import read_code_object
 
@@ -90,7 +90,7 @@ def compilers() -> Iterator[str]:
             if os.access(root / inside, os.X_OK):
                 yield str(root / inside)
                 break
-    if amd := program("amdclang++"):
+    if amd := find_program("amdclang++"):
         yield amd
     versions: dict[int, str] = {}
     for folder in program_folders():
@@ -98,7 +98,7 @@ def compilers() -> Iterator[str]:
             if (match := _VERSIONED.fullmatch(path.name)) and shutil.which(path):
                 versions.setdefault(int(match[1]), str(path))
     yield from (versions[number] for number in sorted(versions, reverse=True))
-    if plain := program("clang"):
+    if plain := find_program("clang"):
         yield plain
 
 

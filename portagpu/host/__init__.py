@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from portagpu.host.cgroup import CgroupLimits
 from portagpu.host.cpu import Cache, Cpu, NumaNode, read_cpu, read_machine
-from portagpu.host.gpus import Partition, PciGpu, gpus_on_machine, pci_of
+from portagpu.host.gpus import Partition, PciGpu, gpus_on_machine, pci_of_uuid
 from portagpu.host.limits import UNLIMITED, Limits, Ulimits, read_limits
 from portagpu.host.memory import Memory, read_memory
 from portagpu.host.sensors import (
@@ -52,7 +52,7 @@ __all__ = [
     "Tree",
     "Ulimits",
     "gpus_on_machine",
-    "pci_of",
+    "pci_of_uuid",
     "read_clocks",
     "read_cpu",
     "read_host",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.host.kfd import KfdNode, read_kfd, rocr_uuid
 from portagpu.host.tree import Tree, as_tree, to_int
-from portagpu.vendors import Collected, vendors
+from portagpu.vendors import LazyMapping, vendors
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from portagpu.vendors import DriverFiles
 
-PCI_VENDORS: Final[Mapping[int, str]] = Collected(
+PCI_VENDORS: Final[Mapping[int, str]] = LazyMapping(
     lambda: {number: each.name for each in [*vendors().values()][::-1] for number in each.pci_ids}
 )
 """Vendors whose display controllers and accelerators can be scheduled, by PCI vendor id.
@@ -80,10 +80,10 @@ def gpus_on_machine(root: Tree | Path | str = "/") -> tuple[PciGpu, ...]:
             uuid=named.uuid,
             device_file=named.device_file,
         )
-    return (*(gpus[address] for address in sorted(gpus)), *_from_device_files(tree, gpus))
+    return (*(gpus[address] for address in sorted(gpus)), *_unlisted_gpus(tree, gpus))
 
 
-def pci_of(uuid: str | None, root: Tree | Path | str = "/") -> str | None:
+def pci_of_uuid(uuid: str | None, root: Tree | Path | str = "/") -> str | None:
     """The PCI address under which the kernel's files show that UUID, if they show it once."""
     found = [gpu.pci for gpu in gpus_on_machine(root) if uuid is not None and gpu.uuid == uuid]
     return found[0] if len(found) == 1 else None
@@ -140,8 +140,8 @@ def _merge_nodes(tree: Tree, gpu: PciGpu, nodes: list[KfdNode]) -> PciGpu:
         device_id=gpu.device_id if gpu.device_id is not None else nodes[0].device_id,
         uuid=rocr_uuid(nodes[0].unique_id),
         arch=nodes[0].arch,
-        unit_count=total(p.unit_count for p in parts),
-        memory_bytes=total(p.memory_bytes for p in parts),
+        unit_count=sum_if_known(p.unit_count for p in parts),
+        memory_bytes=sum_if_known(p.memory_bytes for p in parts),
         device_file=parts[0].device_file if whole else None,
         partitions=() if whole else parts,
     )
@@ -153,7 +153,7 @@ def render_file(tree: Tree, node: KfdNode) -> str | None:
     return f"/{path}" if node.render_minor is not None and tree.exists(path) else None
 
 
-def total(values: Iterable[int | None]) -> int | None:
+def sum_if_known(values: Iterable[int | None]) -> int | None:
     """The sum of ``values``; None where one is unknown, or where there is none."""
     found = list(values)
     known = [value for value in found if value is not None]
@@ -166,11 +166,11 @@ def proc_gpus(tree: Tree) -> dict[str, PciGpu]:
     for vendor in vendors().values():
         files = vendor.driver_files
         if files is not None and files.listing is not None:
-            found |= _listed(tree, vendor.name, files, files.listing)
+            found |= _listed_gpus(tree, vendor.name, files, files.listing)
     return found
 
 
-def _listed(tree: Tree, vendor: str, files: DriverFiles, folder: str) -> dict[str, PciGpu]:
+def _listed_gpus(tree: Tree, vendor: str, files: DriverFiles, folder: str) -> dict[str, PciGpu]:
     found: dict[str, PciGpu] = {}
     for name in tree.names(folder):
         lines = tree.fields(f"{folder}/{name}/information")
@@ -207,7 +207,7 @@ def device_files(tree: Tree) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _from_device_files(tree: Tree, gpus: dict[str, PciGpu]) -> Iterator[PciGpu]:
+def _unlisted_gpus(tree: Tree, gpus: dict[str, PciGpu]) -> Iterator[PciGpu]:
     """GPUs that only a device file shows, as in a container without sysfs."""
     joined = {gpu.device_file for gpu in gpus.values()}
     for vendor, files in device_files(tree):

@@ -11,7 +11,7 @@ from portagpu.host.tree import Tree, size_bytes, to_int
 
 UNLIMITED: Final = "unlimited"
 
-_MARKS: Final = (
+_CONTAINER_FILES: Final = (
     (".dockerenv", "docker"),
     ("run/.containerenv", "podman"),
     (".singularity.d", "apptainer"),
@@ -54,14 +54,14 @@ class Limits:
 def read_limits(tree: Tree) -> Limits:
     """Read what bounds this process; unknown is None."""
     container, kind = _container(tree)
-    return Limits(container, kind, read_cgroup(tree), _ulimits(tree), _shm(tree))
+    return Limits(container, kind, read_cgroup(tree), _ulimits(tree), _shm_bytes(tree))
 
 
 def _container(tree: Tree) -> tuple[bool | None, str | None]:
     named = tree.text("run/systemd/container")
     if named:
         return True, named
-    for path, kind in _MARKS:
+    for path, kind in _CONTAINER_FILES:
         if tree.exists(path):
             return True, kind
     groups = tree.text("proc/1/cgroup") or ""
@@ -84,7 +84,7 @@ def _ulimits(tree: Tree) -> Ulimits:
     return Ulimits(**found)
 
 
-def _shm(tree: Tree) -> int | None:
+def _shm_bytes(tree: Tree) -> int | None:
     # a recording's /dev/shm lies on the reader's disk, so only the live machine is asked
     if tree.is_live:
         try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from portagpu.errors import RecordingError
 from portagpu.files import read_bounded
-from portagpu.host.inside import Inside
+from portagpu.host.rooted import RootedFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ _RANGE: Final = re.compile(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", re.ASCII)
 
 
 @dataclass(slots=True)
-class _Reads:
+class _ReadCount:
     """How much of a recorded tree was read."""
 
     count: int = 0
@@ -64,15 +64,15 @@ class Tree:
     root: Path = LIVE
     at: str = ""
     recorded: bool = False
-    _reads: _Reads = field(default_factory=_Reads, repr=False, compare=False)
+    _reads: _ReadCount = field(default_factory=_ReadCount, repr=False, compare=False)
 
     @property
     def is_live(self) -> bool:
         """Whether this is the machine itself: only then may a system call complete the files."""
         return self.root == LIVE and not self.recorded
 
-    def _ask(
-        self, path: str, live: Callable[[Path], _T], recorded: Callable[[Inside, str], _T]
+    def _query(
+        self, path: str, live: Callable[[Path], _T], recorded: Callable[[RootedFolder, str], _T]
     ) -> _T | None:
         """What the live machine or the folder answers, None for what is not there."""
         self._count(1)
@@ -81,7 +81,7 @@ class Tree:
         try:
             if self.is_live:
                 return live(self.root / path)
-            return recorded(Inside(self.root, self.at), path[len(self.at) :])
+            return recorded(RootedFolder(self.root, self.at), path[len(self.at) :])
         except (OSError, ValueError):
             return None
 
@@ -103,19 +103,19 @@ class Tree:
         return to_int(self.text(path))
 
     def exists(self, path: str) -> bool:
-        return self._ask(path, Path.exists, lambda all_, name: bool(all_.status(name))) or False
+        return self._query(path, Path.exists, lambda all_, name: bool(all_.status(name))) or False
 
     def names(self, path: str, pattern: str = ".*") -> tuple[str, ...]:
         """Entries of the folder that match ``pattern`` in full, numbers in numeric order."""
         matcher = re.compile(pattern, re.ASCII)
-        found = self._ask(path, os.listdir, Inside.names) or ()
+        found = self._query(path, os.listdir, RootedFolder.names) or ()
         self._count(len(found) >> 4)
         return tuple(sorted(filter(matcher.fullmatch, found), key=_natural))
 
     def data(self, path: str) -> bytes | None:
         """The file's bytes; None where it cannot be read, or is larger than any of the kernel's."""
         most = LARGEST_ATTRIBUTE if path.startswith("sys/") else LARGEST_FILE
-        found = self._ask(
+        found = self._query(
             path,
             lambda file: read_bounded(file, most + 1),
             lambda all_, name: all_.data(name, most + 1),
@@ -125,12 +125,14 @@ class Tree:
 
     def link(self, path: str) -> str | None:
         """What the symbolic link says; None where there is none."""
-        return self._ask(path, lambda file: str(file.readlink()), Inside.link)
+        return self._query(path, lambda file: str(file.readlink()), RootedFolder.link)
 
     def is_folder(self, path: str) -> bool:
         """Whether there is a folder, or a link to one."""
         return (
-            self._ask(path, Path.is_dir, lambda all_, name: stat.S_ISDIR(all_.status(name).st_mode))
+            self._query(
+                path, Path.is_dir, lambda all_, name: stat.S_ISDIR(all_.status(name).st_mode)
+            )
             or False
         )
 
@@ -150,10 +152,10 @@ class Tree:
 
 def as_tree(root: Tree | Path | str) -> Tree:
     """``root`` as a Tree."""
-    return root if isinstance(root, Tree) else Tree(unlinked(Path(root)))
+    return root if isinstance(root, Tree) else Tree(resolve_link(Path(root)))
 
 
-def unlinked(path: Path) -> Path:
+def resolve_link(path: Path) -> Path:
     """``path``, or where it leads to if its user gave a link."""
     return path.resolve() if path.is_symlink() else path
 

@@ -11,7 +11,7 @@ from portagpu.errors import TargetError
 from portagpu.readings.model import Findings, Reading
 from portagpu.target import product_with_pci_id
 from portagpu.target.table import normalise
-from portagpu.vendors import vendor_of, vendors
+from portagpu.vendors import vendor_named, vendors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -107,7 +107,7 @@ def _look_up(
             texts[path] = tree.text(path) or ""
         return texts[path]
 
-    name, known = None, vendor_of(vendor)
+    name, known = None, vendor_named(vendor)
     if known.chip_list is not None and revision is not None:
         name = _in_chip_list(text(known.chip_list), device, revision)
     for path in _DATABASES:

@@ -10,7 +10,7 @@ from portagpu.subprocesses.channel import Subprocess
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_LEAVING_S: Final = 1.0
+_EXIT_LIMIT_S: Final = 1.0
 
 
 def call(
@@ -32,5 +32,5 @@ def call(
         answer, problem = child.ask(request, limit_s)
         if answer is None:
             return None, f"{module} {problem}"
-        child.close(_LEAVING_S)
+        child.close(_EXIT_LIMIT_S)
     return answer.get("value"), f"{module} failed: {answer['raised']}" if "raised" in answer else ""

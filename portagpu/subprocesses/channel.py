@@ -28,7 +28,7 @@ from portagpu.subprocesses.end import (
     signal_name,
     signal_process,
 )
-from portagpu.subprocesses.start import NEUTRAL, python_environment, python_module
+from portagpu.subprocesses.start import NEUTRAL_FOLDER, python_command, python_environment
 from portagpu.text import excerpt
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 OPTION: Final = "--portagpu-channel"
 """The last word of a child's command line: the numbers of its pipes, ``OPTION=READER,WRITER``."""
 _CHUNK: Final = 1 << 20
-_LEAVING_S: Final = 5.0
+_EXIT_LIMIT_S: Final = 5.0
 """How long a child whose channel has ended may take to be gone."""
 _TRACE_S: Final = 0.3
 _FATAL: Final = "Fatal Python error: "
@@ -51,7 +51,7 @@ class Channel:
     def __init__(self, reader: int, writer: int) -> None:
         self.reader = reader
         self.writer = writer
-        self._begun: list[bytes] = []
+        self._partial: list[bytes] = []
         self._lines: deque[bytes] = deque()
 
     def send(self, message: Mapping[str, Any], limit_s: float | None = None) -> None:
@@ -66,7 +66,7 @@ class Channel:
     def receive(self, limit_s: float | None = None) -> dict[str, Any] | None:
         """The next message, or None at the end; raises TimeoutError at the limit."""
         deadline = None if limit_s is None else time.monotonic() + limit_s
-        while (message := self.taken()) is None:
+        while (message := self.next_buffered()) is None:
             _wait(self.reader, select.POLLIN, deadline)
             if not self.fill():
                 return None
@@ -80,12 +80,12 @@ class Channel:
         chunk = os.read(self.reader, _CHUNK)
         *lines, rest = chunk.split(b"\n")
         if lines:
-            self._lines += [b"".join([*self._begun, lines[0]]), *lines[1:]]
-            self._begun.clear()
-        self._begun.append(rest)
+            self._lines += [b"".join([*self._partial, lines[0]]), *lines[1:]]
+            self._partial.clear()
+        self._partial.append(rest)
         return bool(chunk)
 
-    def taken(self) -> dict[str, Any] | None:
+    def next_buffered(self) -> dict[str, Any] | None:
         """The next message of those that were read; None where there is no whole one."""
         return json.loads(self._lines.popleft()) if self._lines else None
 
@@ -134,29 +134,29 @@ class Subprocess:
         *words: str,
         environment: Mapping[str, str] | None = None,
         leave_out: tuple[str, ...] = (),
-        folder: str | None = NEUTRAL,
+        folder: str | None = NEUTRAL_FOLDER,
         prints: bool = True,
     ) -> None:
         given = python_environment()
         given = {name: value for name, value in given.items() if not name.startswith(leave_out)}
         # in memory, because a disk may be full
-        self._printed = os.memfd_create("portagpu-printed")
+        self._output = os.memfd_create("portagpu-printed")
         theirs, ours = Channel(*os.pipe()), Channel(*os.pipe())
         theirs.writer, ours.writer = ours.writer, theirs.writer
         self.channel = ours
         try:
             self._process = subprocess.Popen(
-                [*python_module(module, *words), f"{OPTION}={theirs.reader},{theirs.writer}"],
+                [*python_command(module, *words), f"{OPTION}={theirs.reader},{theirs.writer}"],
                 stdin=subprocess.DEVNULL,
-                stdout=self._printed if prints else subprocess.DEVNULL,
-                stderr=self._printed,
+                stdout=self._output if prints else subprocess.DEVNULL,
+                stderr=self._output,
                 env={**given, **(environment or {})},
                 cwd=folder,
                 pass_fds=(theirs.reader, theirs.writer),
                 start_new_session=True,
             )
         except BaseException:
-            self._forget()
+            self._close_files()
             raise
         finally:
             theirs.close()
@@ -202,7 +202,7 @@ class Subprocess:
         how = self.how_it_ended()
         if self._process.returncode == 0:
             return None, "gave no answer"
-        return None, f"{how}: {excerpt(self.last_words()) or 'it said nothing'}"
+        return None, f"{how}: {excerpt(self.last_line()) or 'it said nothing'}"
 
     @property
     def running(self) -> bool:
@@ -210,7 +210,7 @@ class Subprocess:
 
     def how_it_ended(self) -> str:
         """ "died of SIGSEGV" or "ended with status 3"; a child that has not yet ended is killed."""
-        deadline = time.monotonic() + _LEAVING_S
+        deadline = time.monotonic() + _EXIT_LIMIT_S
         while self.running and time.monotonic() < deadline:
             time.sleep(0.01)
         self.kill()
@@ -219,27 +219,27 @@ class Subprocess:
             return "does not end"
         return f"died of {signal_name(-code)}" if code < 0 else f"ended with status {code}"
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """The last line that the child printed before Python's own report of a fatal error."""
         said, fatal, report = self._text().partition(_FATAL)
         lines = [line.strip() for line in said.split("\n") if line.strip()]
         return lines[-1] if lines else f"{fatal}{report}".partition("\n")[0].strip()
 
-    def where(self) -> str:
+    def current_frame(self) -> str:
         """Where the main thread stands: " in FUNCTION (FILE:LINE)", or nothing.
 
         The child has registered faulthandler for SIGUSR1.
         """
-        before = os.fstat(self._printed).st_size
+        before = os.fstat(self._output).st_size
         if self.running:
             signal_process(self.pid, signal.SIGUSR1)
             time.sleep(_TRACE_S)
         stack = frames(self._text(before))
-        return f" in {place(stack[0])}" if stack else ""
+        return f" in {frame_text(stack[0])}" if stack else ""
 
     def _text(self, start: int = 0) -> str:
-        size = os.fstat(self._printed).st_size
-        return os.pread(self._printed, size - start, start).decode(errors="replace")
+        size = os.fstat(self._output).st_size
+        return os.pread(self._output, size - start, start).decode(errors="replace")
 
     def kill(self) -> None:
         """End the child with all of its session; one that the kernel holds is left behind.
@@ -255,7 +255,7 @@ class Subprocess:
         for pid in others:
             signal_process(pid, signal.SIGCONT)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_LEAVING_S)
+            self._process.wait(_EXIT_LIMIT_S)
         if self._process.returncode != 0:
             end_session(self.pid)
 
@@ -269,11 +269,11 @@ class Subprocess:
         while self.running and time.monotonic() < deadline:
             time.sleep(0.005)
         self.kill()
-        self._forget()
+        self._close_files()
 
-    def _forget(self) -> None:
+    def _close_files(self) -> None:
         self.channel.close()
-        printed, self._printed = self._printed, -1
+        printed, self._output = self._output, -1
         if printed >= 0:
             os.close(printed)
 
@@ -283,7 +283,7 @@ def frames(text: str) -> list[tuple[str, str, str]]:
     return re.findall(r'File "([^"]*)", line (\d+) in (\S+)', text)
 
 
-def place(frame: tuple[str, str, str]) -> str:
+def frame_text(frame: tuple[str, str, str]) -> str:
     """ "FUNCTION (FILE:LINE)"."""
     path, line, name = frame
     return f"{name} ({Path(path).name}:{line})"

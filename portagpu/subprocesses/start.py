@@ -21,9 +21,9 @@ from portagpu.subprocesses.end import kill_group
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-NEUTRAL: Final = "/"
+NEUTRAL_FOLDER: Final = "/"
 """Where a child works that needs no working folder."""
-_PLACES: Final = {
+_PATH_VARIABLES: Final = {
     "PATH": ":",
     "PYTHONPATH": ":",
     "LD_LIBRARY_PATH": "[:;]",
@@ -31,7 +31,7 @@ _PLACES: Final = {
     "LD_AUDIT": ":",
 }
 """Variables that list places, and what separates them (``environ(7)``, ``ld.so(8)``)."""
-_BARE: Final = frozenset({"LD_PRELOAD", "LD_AUDIT"})
+_PRELOAD_VARIABLES: Final = frozenset({"LD_PRELOAD", "LD_AUDIT"})
 """Those in which a name without a slash is looked up in the places of the others."""
 
 
@@ -58,7 +58,7 @@ def import_path() -> list[str]:
     return [place for place in found if os.pathsep not in place]
 
 
-def python_module(name: str, *words: str) -> list[str]:
+def python_command(name: str, *words: str) -> list[str]:
     """The command line of a Python child that runs a module.
 
     Raises PortagpuError where this Python does not know its own program (it is embedded).
@@ -79,7 +79,7 @@ def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]
     }
 
 
-def program(name: str) -> str | None:
+def find_program(name: str) -> str | None:
     """The program of that name in an absolute folder of ``PATH``; None where there is none."""
     return shutil.which(name, path=os.pathsep.join(program_folders()))
 
@@ -111,32 +111,32 @@ def run_program(
     the parent of this process. Raises FileNotFoundError where it is not installed, and OSError.
     """
     given = {**program_environment(), **(environment or {})}
-    program = subprocess.Popen(
+    process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         # looked up in the PATH of this environment
         env={name: value for name, value in given.items() if name not in leave_out},
-        cwd=NEUTRAL,
+        cwd=NEUTRAL_FOLDER,
         # a group of its own in this session, which ends it where this process is ended
         process_group=0,
     )
-    with program:
+    with process:
         try:
-            out, err = program.communicate(timeout=limit_s)
+            out, err = process.communicate(timeout=limit_s)
         except BaseException as error:
-            kill_group(program.pid)
+            kill_group(process.pid)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise TimeoutError(f"did not answer within {limit_s:g} s") from None
             raise
-    return subprocess.CompletedProcess(command, program.returncode, out, err)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def _environment() -> dict[str, str]:
     """This process's environment, with absolute places alone."""
     found = dict(os.environ)
-    for name, separator in _PLACES.items():
+    for name, separator in _PATH_VARIABLES.items():
         if name not in found:
             continue
         kept = [each for each in re.split(separator, found.pop(name)) if _is_fixed(name, each)]
@@ -147,6 +147,6 @@ def _environment() -> dict[str, str]:
 
 def _is_fixed(name: str, entry: str) -> bool:
     """Whether an entry is the same place in every working folder; ``$ORIGIN`` is the program's."""
-    if name in _BARE and entry and "/" not in entry:
+    if name in _PRELOAD_VARIABLES and entry and "/" not in entry:
         return True
     return entry.startswith(("/", "$"))

@@ -13,7 +13,7 @@ from portagpu.errors import PortagpuError, TargetError, TargetNotFound
 from portagpu.paths import matrix_dir
 from portagpu.target.folder import read_folder
 from portagpu.target.read import read_target
-from portagpu.target.table import normalise, one_line, read_text, shown
+from portagpu.target.table import normalise, one_line, read_text, short_repr
 from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -132,14 +132,16 @@ def load_architecture(name: str) -> Target:
     known = architecture_names()
     offer = _architecture_hint(name) or did_you_mean(name, known, "", 3)
     hint = f"{offer} known are {', '.join(known)}".strip()
-    raise TargetNotFound(f"there is no architecture {shown(name)}; {hint}")
+    raise TargetNotFound(f"there is no architecture {short_repr(name)}; {hint}")
 
 
 def _architecture_hint(name: str) -> str:
     """The architectures of the targets whose id has ``name`` in it; empty where there is none."""
     word = "".join(sign for sign in name.lower() if sign.isalnum())
     archs = sorted({each.arch.name for each in load_targets().values() if word in each.id})
-    return f"the architecture of {shown(name)} is {' or '.join(archs)};" if word and archs else ""
+    return (
+        f"the architecture of {short_repr(name)} is {' or '.join(archs)};" if word and archs else ""
+    )
 
 
 def architecture_names() -> tuple[str, ...]:

@@ -8,7 +8,14 @@ slow or wrong is left out with its reason (:func:`problems`) and stops no other.
 
 from __future__ import annotations
 
-from portagpu.vendors.loading import Collected, leave_out, problems, tables, vendor_of, vendors
+from portagpu.vendors.loading import (
+    LazyMapping,
+    problems,
+    report_left_out,
+    tables,
+    vendor_named,
+    vendors,
+)
 from portagpu.vendors.masks import (
     Blanks,
     MaskRules,
@@ -22,9 +29,9 @@ from portagpu.vendors.model import DriverFiles, Fabric, Tuning, Vendor
 
 __all__ = [
     "Blanks",
-    "Collected",
     "DriverFiles",
     "Fabric",
+    "LazyMapping",
     "MaskRules",
     "Numbers",
     "Repeated",
@@ -33,9 +40,9 @@ __all__ = [
     "Tuning",
     "UuidMatch",
     "Vendor",
-    "leave_out",
     "problems",
+    "report_left_out",
     "tables",
-    "vendor_of",
+    "vendor_named",
     "vendors",
 ]

@@ -98,7 +98,8 @@ class Vendor:
     libraries: tuple[str, ...] = ()
     """Patterns of the names of Python distributions whose versions matter."""
     out_of_memory: tuple[str, ...] = ()
-    """Parts of the texts with which its libraries say that memory is exhausted, in lower case."""
+    """Parts of its libraries' error texts that mean exhausted memory, in lower case. They are for
+    errors that are no ``torch.OutOfMemoryError``."""
     tables: Path | None = None
     """The folder of its tables, each of which may be missing: ``kernel_log.toml`` (lines of logs,
     and how grave they are), ``answers.toml`` (what its tools print where they have no answer) and

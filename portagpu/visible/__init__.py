@@ -17,10 +17,10 @@ from portagpu.visible.model import (
     ProblemId,
     Uuid,
     VisibilityError,
-    shown,
+    quoted,
 )
 from portagpu.visible.resolution import Visible, resolve
-from portagpu.visible.tables import RULES, RUNTIMES, runtimes_on
+from portagpu.visible.tables import RULES, RUNTIMES, relevant_runtimes
 from portagpu.visible.torchview import TorchView
 
 __all__ = [
@@ -40,7 +40,7 @@ __all__ = [
     "diagnose",
     "environment_for",
     "parse",
+    "quoted",
+    "relevant_runtimes",
     "resolve",
-    "runtimes_on",
-    "shown",
 ]

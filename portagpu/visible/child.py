@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from portagpu.visible.diagnosis import layers_of
 from portagpu.visible.model import DeviceId, Index, VisibilityError
-from portagpu.visible.resolution import checked, matches
-from portagpu.visible.tables import runtime_of
+from portagpu.visible.resolution import check_devices, matches
+from portagpu.visible.tables import runtime_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,8 +41,8 @@ def environment_for(
         changes = environment_for([mine], "rocm", os.environ)
         child = {k: v for k, v in {**os.environ, **changes}.items() if v is not None}
     """
-    table = runtime_of(runtime)
-    wanted = checked(devices)
+    table = runtime_named(runtime)
+    wanted = check_devices(devices)
     _refuse_slices(wanted, table)
     if base_environment is not None:
         _refuse_hidden(wanted, base_environment, table)

@@ -100,7 +100,7 @@ class Mask:
     fails: bool = False
 
 
-def shown(text: str) -> str:
+def quoted(text: str) -> str:
     """A mask or an entry for a message: one line, cut where it is long."""
     if len(text) <= _SHOWN_CHARACTERS:
         return ascii(text)

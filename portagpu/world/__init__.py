@@ -7,14 +7,14 @@ dies or hangs is named, with the place where it stood; nothing is left running a
 
 from __future__ import annotations
 
-from portagpu.world.client import RankOutcome, Ranks, State, WorldOutcome
+from portagpu.world.client import RankOutcome, Ranks, RankState, WorldOutcome
 from portagpu.world.rank import Rank, load_function
 
 __all__ = [
     "Rank",
     "RankOutcome",
+    "RankState",
     "Ranks",
-    "State",
     "WorldOutcome",
     "load_function",
 ]

@@ -23,7 +23,7 @@ _MARGIN_S: Final = 15.0
 """How much longer than the server the client waits, before it kills the server itself."""
 
 
-class State(StrEnum):
+class RankState(StrEnum):
     """How a rank ended."""
 
     DONE = "done"
@@ -41,7 +41,7 @@ class RankOutcome:
     """How one rank ended: its value, or what went wrong and where it stood."""
 
     rank: int
-    state: State
+    state: RankState
     value: Any = None
     error: str = ""
     where: str = ""
@@ -65,7 +65,7 @@ class WorldOutcome:
     @property
     def ok(self) -> bool:
         """Whether every rank returned a value, but for those that were meant to be lost."""
-        return self.blamed is None
+        return self.first_failure is None
 
     @property
     def values(self) -> list[Any]:
@@ -78,9 +78,9 @@ class WorldOutcome:
         return [outcome.value for outcome in self.ranks]
 
     @property
-    def blamed(self) -> RankOutcome | None:
+    def first_failure(self) -> RankOutcome | None:
         """The culprit, or the first that failed where it cannot be told; None when none did."""
-        failed = [each for each in self.ranks if each.state not in (State.DONE, State.LOST)]
+        failed = [each for each in self.ranks if each.state not in (RankState.DONE, RankState.LOST)]
         return next(
             (each for each in failed if each.rank == self.culprit), next(iter(failed), None)
         )
@@ -88,16 +88,18 @@ class WorldOutcome:
     @property
     def sentence(self) -> str:
         """What went wrong, naming the rank; empty when nothing did."""
-        first = self.blamed
+        first = self.first_failure
         if first is None:
             return ""
         after = f" after {first.step}" if first.step else ""
-        if first.state is not State.HUNG:
+        if first.state is not RankState.HUNG:
             return f"rank {first.rank} {first.error or first.state.value}{after}"
         stood = f"{after}{' in ' + first.where if first.where else ''}"
         if self.culprit is not None:
             return f"rank {first.rank} hung{stood}"
-        hung = [each.rank for each in self.ranks if each.state not in (State.DONE, State.LOST)]
+        hung = [
+            each.rank for each in self.ranks if each.state not in (RankState.DONE, RankState.LOST)
+        ]
         return f"ranks {', '.join(map(str, hung))} hung{stood}"
 
 
@@ -110,7 +112,7 @@ class Ranks:
 
     environment: Mapping[str, str] = field(default_factory=dict)
     _child: Subprocess | None = None
-    _asked: bool = False
+    _was_used: bool = False
 
     def __enter__(self) -> Self:
         return self
@@ -135,7 +137,7 @@ class Ranks:
             raise MissingDependency(
                 f"ranks need torch: {install('torch')}, or your vendor's torch wheel"
             )
-        self._asked = False
+        self._was_used = False
         self._child = Subprocess(
             "portagpu.world.server", environment=self.environment, folder=None, prints=False
         )
@@ -183,7 +185,7 @@ class Ranks:
         }
         started = time.monotonic()
         try:
-            reply = self._exchange(request, timeout_s, on_step)
+            reply = self._request_reply(request, timeout_s, on_step)
         except BaseException:
             self.close()
             raise
@@ -192,7 +194,7 @@ class Ranks:
             function, outcomes, time.monotonic() - started, culprit=reply["culprit"]
         )
 
-    def _exchange(
+    def _request_reply(
         self,
         request: dict[str, Any],
         timeout_s: float,
@@ -202,7 +204,7 @@ class Ranks:
         child = self._child
         if child is None:
             raise PortagpuError("the rank server is not running")
-        self._asked = True
+        self._was_used = True
         child.send(request)
         deadline = time.monotonic() + STARTUP_LIMIT_S + timeout_s + _MARGIN_S
         while True:
@@ -229,4 +231,4 @@ class Ranks:
         if child is not None:
             # the end of the channel tells the server to end its ranks and itself; one that was
             # never asked for anything has no ranks and may still be importing torch
-            child.close(5.0 if self._asked else 0.0)
+            child.close(5.0 if self._was_used else 0.0)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.errors import MissingDependency, Unsupported
 from portagpu.kernels.cpp.sources import read_source
-from portagpu.sizing.kernel import whole
+from portagpu.sizing.kernel import to_int
 
 if TYPE_CHECKING:
     import torch
@@ -107,7 +107,7 @@ def histogram(
     import torch
 
     gpu, tensor, kind = _input(values, _INTEGERS, gpu)
-    bins = whole("bins", bins, 1)
+    bins = to_int("bins", bins, 1)
     counts = tensor.new_zeros(bins + 1, dtype=torch.int64)
     if tensor.numel():
         plan = gpu.sizing.launch(tensor.numel(), shared_memory=_SHARED_BINS_BYTES)

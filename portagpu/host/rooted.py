@@ -53,7 +53,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class RootedFolder:
     """What is below ``root``, which is no link; of a link that is absolute, ``at`` is taken off.
 
     Every method raises OSError for what is not there, not inside, or of another kind.
@@ -74,7 +74,7 @@ class Inside:
                 held.append(os.open(self.root, _FOLDER))
                 found = self._walk(held, path, follow=follow)
             except ValueError as error:  # a null character or a lone surrogate
-                raise _refused(errno.EINVAL, path) from error
+                raise _os_error(errno.EINVAL, path) from error
             yield found
         finally:
             for descriptor in held:
@@ -86,14 +86,14 @@ class Inside:
             part = parts.pop()
             if part == "..":
                 if len(held) == 1:
-                    raise _refused(errno.EXDEV, path)
+                    raise _os_error(errno.EXDEV, path)
                 os.close(held.pop())
                 continue
             status = os.stat(part, dir_fd=held[-1], follow_symlinks=False)
             if stat.S_ISLNK(status.st_mode) and (parts or follow):
                 links += 1
                 if links > MOST_LINKS:
-                    raise _refused(errno.ELOOP, path)
+                    raise _os_error(errno.ELOOP, path)
                 target = os.readlink(part, dir_fd=held[-1])
                 if target.startswith("/"):
                     target = self._relative(target)
@@ -104,7 +104,7 @@ class Inside:
                 return Entry(held[-1], part, status)
             else:
                 if len(held) > DEEPEST:
-                    raise _refused(errno.ENAMETOOLONG, path)
+                    raise _os_error(errno.ENAMETOOLONG, path)
                 held.append(os.open(part, _FOLDER, dir_fd=held[-1]))
         return Entry(held[-1], ".", os.fstat(held[-1]))
 
@@ -112,7 +112,7 @@ class Inside:
         """Where an absolute path of the machine is below the root."""
         path = target.strip("/")
         if self.at and path != self.at and not path.startswith(f"{self.at}/"):
-            raise _refused(errno.EXDEV, target)
+            raise _os_error(errno.EXDEV, target)
         return path[len(self.at) :]
 
     def status(self, path: str, *, follow: bool = True) -> os.stat_result:
@@ -155,7 +155,7 @@ class Inside:
             finally:
                 os.close(descriptor)
         if len(found) > MOST_ENTRIES:
-            raise _refused(errno.E2BIG, path)
+            raise _os_error(errno.E2BIG, path)
         return found
 
     def names(self, path: str) -> list[str]:
@@ -175,7 +175,7 @@ class Inside:
             folder = waiting.pop()
             count += 1
             if count > MOST_FOLDERS:
-                raise _refused(errno.E2BIG, folder)
+                raise _os_error(errno.E2BIG, folder)
             try:
                 found = sorted(self.entries(folder, follow=not folder), key=itemgetter(0))
             except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -205,5 +205,5 @@ def _parts(path: str) -> list[str]:
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
-def _refused(code: int, path: str) -> OSError:
+def _os_error(code: int, path: str) -> OSError:
     return OSError(code, os.strerror(code), path)
