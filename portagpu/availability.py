@@ -66,7 +66,9 @@ def availability(need: Need, root: Tree, driver_problem: Callable[[int], str]) -
     if not gpus:
         return Status(False, f"this machine shows no {need.maker} GPU")
     seen = visible(os.environ, gpus, need.kind)
-    hidden = _hidden(os.environ, gpus, need.kind) if seen is not None and not seen.devices else ""
+    hidden = (
+        _hiding_masks(os.environ, gpus, need.kind) if seen is not None and not seen.devices else ""
+    )
     problem = driver_problem(len(gpus)) or hidden
     if problem:
         return Status(False, problem)
@@ -129,7 +131,7 @@ def visible(environment: Mapping[str, str], gpus: Iterable[PciGpu], runtime: str
     )
 
 
-def _hidden(environment: Mapping[str, str], gpus: Sequence[PciGpu], runtime: str) -> str:
+def _hiding_masks(environment: Mapping[str, str], gpus: Sequence[PciGpu], runtime: str) -> str:
     """Which masks hide every device: one alone where it does, else all of them together."""
     from portagpu.visible import RUNTIMES, quoted
 

@@ -50,7 +50,7 @@ class Candidate:
 
 _candidates: dict[str, Candidate] | None = None
 _plugins: dict[str, Plugin] = {}
-_refused: dict[str, str] = {}
+_load_failures: dict[str, str] = {}
 """Why an entry point did not load, so that a slow or broken one is waited for once."""
 
 
@@ -61,11 +61,13 @@ def candidates() -> Mapping[str, Candidate]:
         found: dict[str, dict[str, EntryPoint]] = {}
         for point in entry_points(GROUP):
             found.setdefault(point.name, {})[distribution_of(point)] = point
-        _candidates = {name: _one_of(name, points) for name, points in sorted(found.items())}
+        _candidates = {
+            name: _preferred_candidate(name, points) for name, points in sorted(found.items())
+        }
     return _candidates
 
 
-def _one_of(name: str, points: dict[str, EntryPoint]) -> Candidate:
+def _preferred_candidate(name: str, points: dict[str, EntryPoint]) -> Candidate:
     """The entry point to use among those of one name: ours, the only one, or none."""
     if OWN_DISTRIBUTION in points:
         others = sorted(set(points) - {OWN_DISTRIBUTION})
@@ -99,22 +101,22 @@ def plugin(name: str) -> Plugin:
     candidate = candidates().get(name)
     if candidate is None:
         names = sorted(candidates())
-        whose = _of_vendor(name.strip().lower())
+        whose = _own_backend_for(name.strip().lower())
         hint = did_you_mean(whose or name, names, f"installed are: {', '.join(names)}")
         if {",", " "} & set(name.strip()):
             hint = f"name one backend; installed are: {', '.join(names)}"
         if not names:
             hint = "none is installed; install portagpu with pip instead of copying its files"
         raise UnknownBackend(f"there is no backend {name!r}: {hint}")
-    loaded, reason = (None, _refused[name]) if name in _refused else _load(candidate)
+    loaded, reason = (None, _load_failures[name]) if name in _load_failures else _load(candidate)
     if loaded is None:
-        _refused[name] = reason
+        _load_failures[name] = reason
         raise BackendNotFound(f"the backend {name!r} cannot be used", {name: reason})
     _plugins[name] = loaded
     return loaded
 
 
-def _of_vendor(word: str) -> str | None:
+def _own_backend_for(word: str) -> str | None:
     """Our backend for that vendor's GPUs; None where there is none."""
     for name, candidate in candidates().items():
         if word and candidate.distribution == OWN_DISTRIBUTION:
@@ -133,13 +135,15 @@ def _load(candidate: Candidate) -> tuple[Plugin | None, str]:
     vendors()
     # standard output may be a document, which what a third party prints must not be part of
     with contextlib.redirect_stdout(sys.stderr):
-        value, failure = bounded(point.load, f"the backend {candidate.name!r} to load")
+        value, failure = call_with_limit(point.load, f"the backend {candidate.name!r} to load")
     origin = f"from {candidate.distribution}"
     if failure:
         return None, f"{origin} {failure}"
     if not isinstance(value, Plugin):
         return None, f"{origin} names a {type(value).__name__} instead of a portagpu Plugin"
-    stated, failure = bounded(lambda: _stated(value), f"the backend {candidate.name!r} to answer")
+    stated, failure = call_with_limit(
+        lambda: _declared_members(value), f"the backend {candidate.name!r} to answer"
+    )
     if stated is None:
         return None, f"{origin} {failure}"
     named, written, overrides, vendor, start_s = stated
@@ -182,13 +186,13 @@ def _is_duration(seconds: object) -> bool:
     return type(seconds) in (int, float) and 0 <= cast("float", seconds) <= LONGEST_START_S
 
 
-def _stated(plugin: Plugin) -> tuple[Any, ...]:
+def _declared_members(plugin: Plugin) -> tuple[Any, ...]:
     """Name, contract, overrides, vendor and start. Any code may answer."""
     name = getattr(plugin, "name", None)
     return name, plugin.contract, plugin.overrides, plugin.vendor, plugin.start_s
 
 
-def bounded(
+def call_with_limit(
     call: Callable[[], _T], what: str, limit_s: float | None = None
 ) -> tuple[_T | None, str]:
     """Run foreign code in a thread of its own: (its value, "") or (None, what went wrong).
@@ -205,7 +209,7 @@ def status(name: str) -> Status:
         found = plugin(name)
     except BackendNotFound as error:
         return Status(False, error.reasons.get(name, str(error)))
-    value, failure = bounded(found.status, f"the backend {name!r} to answer")
+    value, failure = call_with_limit(found.status, f"the backend {name!r} to answer")
     if failure:
         return Status(False, f"its status {failure}")
     if not isinstance(value, Status):
@@ -241,7 +245,7 @@ def statuses() -> dict[str, Status]:
     return {name: status(name) for name in candidates()}
 
 
-def toolchain_of(vendor: str) -> tuple[str, Toolchain] | None:
+def toolchain_for(vendor: str) -> tuple[str, Toolchain] | None:
     """The backend that knows a vendor's machine code, by name, and what it brings for that."""
     for name in candidates():
         try:

@@ -102,14 +102,14 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         if not _is_special(target):
             if real.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            with _folder(real.parent), _written(real.parent, b"\n", 0o666):
+            with _temporary_folder(real.parent), _temporary_file(real.parent, b"\n", 0o666):
                 pass
     except (OSError, ValueError) as error:
         raise _cannot_write(path, error) from error
 
 
 @contextlib.contextmanager
-def _folder(path: Path) -> Iterator[None]:
+def _temporary_folder(path: Path) -> Iterator[None]:
     """Have the folder for a while; those that were made for it go again."""
     made = [each for each in (path, *path.parents) if not each.exists()]
     try:
@@ -147,12 +147,12 @@ def _is_special(target: Path) -> bool:
 
 
 def _replace(target: Path, data: bytes, mode: int) -> None:
-    with _written(target.parent, data, mode) as temporary:
+    with _temporary_file(target.parent, data, mode) as temporary:
         temporary.replace(target)
 
 
 @contextlib.contextmanager
-def _written(folder: Path, data: bytes, mode: int) -> Iterator[Path]:
+def _temporary_file(folder: Path, data: bytes, mode: int) -> Iterator[Path]:
     """A new file in ``folder`` that holds ``data``; one that is not renamed is removed again."""
     # not named after its target, whose name may already be as long as names can be
     temporary, descriptor = new_file(folder, mode)

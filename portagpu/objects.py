@@ -48,7 +48,7 @@ class _OfDevice(type):
             return (type.__call__.__get__(cls) if make is None else make)(*arguments, **options)
 
 
-def made_by(kind: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def makes(kind: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make the decorated function what a call of ``kind`` calls."""
 
     def keep(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "VARIABLE",
-    "at",
     "available",
     "backend",
     "count",
+    "handle_for",
     "plugin",
     "resolve",
     "select",
@@ -48,7 +48,7 @@ FALLBACK: Final = "cpu"
 _log = logging.getLogger("portagpu")
 
 
-class _Nothing:
+class _NoDevice:
     """What ``_current`` is until a device is opened.
 
     It is not None: a function whose compilation opens the device is guarded by what it read, and
@@ -56,11 +56,11 @@ class _Nothing:
     """
 
 
-_NOTHING: Final = _Nothing()
+_NO_DEVICE: Final = _NoDevice()
 
 _handles: dict[tuple[str, int], Backend] = {}
-_current: Backend | _Nothing = _NOTHING
-_of_default: dict[int, Backend] = {}
+_current: Backend | _NoDevice = _NO_DEVICE
+_default_handles: dict[int, Backend] = {}
 """Handles of the default backend by index, as they are asked for."""
 _default_name: str | None = None
 _lock = threading.RLock()
@@ -73,11 +73,11 @@ def resolve(name: str | None = None) -> str:
     Raises BackendNotFound with every candidate's reason.
     """
     if name is not None:
-        return _usable(name)
+        return _check_usable(name)
     wanted = os.environ.get(VARIABLE)
     if wanted:
         try:
-            return _usable(wanted)
+            return _check_usable(wanted)
         except BackendNotFound as error:
             named = type(error)(f"{VARIABLE}={wanted}: {error}")
             named.reasons.update(error.reasons)
@@ -107,7 +107,7 @@ def resolve(name: str | None = None) -> str:
     return FALLBACK
 
 
-def _usable(name: str) -> str:
+def _check_usable(name: str) -> str:
     """``name``, if that backend can be used; raises BackendNotFound with the reason."""
     plugin(name)
     found = status(name)
@@ -166,10 +166,10 @@ def backend(name: str | None = None, index: int | None = None) -> Backend:
     if name is None:
         if index is None:
             current = _current
-            if isinstance(current, _Nothing):
-                return _default()
+            if isinstance(current, _NoDevice):
+                return _open_default()
             current_index = type(current).current_index
-            return current if current_index is None else _numbered(current_index())
+            return current if current_index is None else _default_device_at(current_index())
         return _open(_name_of_default(), index)
     if index is None:
         handle = _handles.get((name, 0))
@@ -179,22 +179,22 @@ def backend(name: str | None = None, index: int | None = None) -> Backend:
 
 
 @run_by_the_compiler
-def _default() -> Backend:
+def _open_default() -> Backend:
     """Open the default backend's current device, which is torch's where torch opened one."""
     global _current
     with _lock:
-        if isinstance(_current, _Nothing):
+        if isinstance(_current, _NoDevice):
             name = _name_of_default()
             _current = _open(name, plugin(name).current_index() or 0)
         return _current
 
 
 @run_by_the_compiler
-def _numbered(index: int) -> Backend:
+def _default_device_at(index: int) -> Backend:
     """The device of that index of the default backend."""
-    known = _of_default.get(index)
+    known = _default_handles.get(index)
     if known is None:
-        known = _of_default[index] = _open(_name_of_default(), index)
+        known = _default_handles[index] = _open(_name_of_default(), index)
     return known
 
 
@@ -203,7 +203,7 @@ def _name_of_default() -> str:
     """The default backend's name, chosen once: a rank that uses device 3 never opens device 0."""
     global _default_name
     with _lock:
-        if not isinstance(_current, _Nothing):
+        if not isinstance(_current, _NoDevice):
             return _current.name
         if _default_name is None:
             _default_name = resolve()
@@ -215,7 +215,7 @@ def is_initialized() -> bool:
 
     A device that torch opened without this package counts too.
     """
-    if not isinstance(_current, _Nothing):
+    if not isinstance(_current, _NoDevice):
         return True
     try:
         return plugin(_name_of_default()).current_index() is not None
@@ -233,14 +233,14 @@ def _open(name: str, index: int) -> Backend:
             index = 0
         handle = _handles.get((name, index))
         if handle is None:
-            handle = _opened(found, name, index)
+            handle = _new_handle(found, name, index)
             _handles[name, index] = handle
         return handle
 
 
 def count(name: str) -> int:
     """How many devices that backend can open; raises BackendNotFound with the reason where none."""
-    with _reasons(f"the backend {name!r} cannot count its devices", name):
+    with _errors_as_reasons(f"the backend {name!r} cannot count its devices", name):
         found = plugin(name).count()
     if type(found) is not int or found < 1:
         shown = found if type(found) is int else repr(found)
@@ -250,7 +250,7 @@ def count(name: str) -> int:
 
 
 @contextmanager
-def _reasons(what: str, name: str) -> Iterator[None]:
+def _errors_as_reasons(what: str, name: str) -> Iterator[None]:
     """Whatever foreign code raises is the reason of a BackendNotFound that says ``what``."""
     try:
         yield
@@ -260,11 +260,11 @@ def _reasons(what: str, name: str) -> Iterator[None]:
         raise BackendNotFound(what, {name: f"raised {error_line(error)}"}) from error
 
 
-def _opened(found: Plugin, name: str, index: int) -> Backend:
+def _new_handle(found: Plugin, name: str, index: int) -> Backend:
     """A new handle from the plugin, whose failures become a reason."""
     known = max(count(name), shared_count()) if found.shared else count(name)
     there = 0 <= index < known
-    with _reasons(f"the backend {name!r} cannot open device {index}", name):
+    with _errors_as_reasons(f"the backend {name!r} cannot open device {index}", name):
         handle = found.open(index) if there else None
     if not there:
         raise IndexError(
@@ -272,11 +272,11 @@ def _opened(found: Plugin, name: str, index: int) -> Backend:
         )
     if not isinstance(handle, Backend):
         raise BackendNotFound(f"the backend {name!r} opened a {type(handle).__name__}")
-    copyreg.pickle(type(handle), _reopening)
+    copyreg.pickle(type(handle), _pickle_by_name)
     return handle
 
 
-def _reopening(handle: Backend) -> tuple[Callable[..., Backend], tuple[str, int]]:
+def _pickle_by_name(handle: Backend) -> tuple[Callable[..., Backend], tuple[str, int]]:
     """How a handle is pickled and copied: its device is opened again, by name and index."""
     return backend, (handle.name, handle.index)
 
@@ -287,33 +287,33 @@ def select(device: int | str | torch.device) -> Backend:
     ``device`` is an index, or a torch device or its string, whose type must be the backend's.
     """
     global _current
-    chosen = at(device)
+    chosen = handle_for(device)
     chosen.activate()
     _current = chosen
     return chosen
 
 
-def at(device: SupportsIndex | str | torch.device | None) -> Backend:
+def handle_for(device: SupportsIndex | str | torch.device | None) -> Backend:
     """The handle for what torch's functions take as ``device``; None is the current device."""
     if device is None:
         return backend()
     current = _current
-    if type(device) is int and not isinstance(current, _Nothing):
+    if type(device) is int and not isinstance(current, _NoDevice):
         known = _handles.get((current.name, device))
         if known is not None:
             return known
     if isinstance(device, SupportsIndex):
         return _open(_name_of_default(), device if isinstance(device, int) else device.__index__())
-    return _of_device(device)
+    return _handle_for_torch_device(device)
 
 
 @run_by_the_compiler
-def _of_device(device: str | torch.device) -> Backend:
+def _handle_for_torch_device(device: str | torch.device) -> Backend:
     name = _name_of_default()
     import torch
 
     wanted = torch.device(device)
-    opened = not isinstance(_current, _Nothing)
+    opened = not isinstance(_current, _NoDevice)
     if wanted.index is None or (opened and wanted.type != backend().device.type):
         found = backend()
     else:

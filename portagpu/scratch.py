@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _NAME: Final = re.compile(r"\.?portagpu-[a-z]+-([0-9a-f]{8})-[0-9a-f]{32}")
-_ELSEWHERE_S: Final = 86_400.0
+_OTHER_MACHINE_S: Final = 86_400.0
 """How long what another machine made on a shared disk is left alone: its locks may not be seen."""
 _swept: set[Path] = set()
 
@@ -78,7 +78,7 @@ def new_file(folder: Path, mode: int) -> tuple[Path, int]:
     while True:
         path = folder / _name(".portagpu-file")
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        if _hold(path, descriptor):
+        if _lock_new(path, descriptor):
             return path, descriptor
 
 
@@ -92,7 +92,7 @@ def _new_folder(parent: Path, stem: str) -> tuple[Path, int]:
         except FileNotFoundError:
             # swept by another process, before it was locked
             continue
-        if _hold(path, descriptor):
+        if _lock_new(path, descriptor):
             return path, descriptor
 
 
@@ -108,7 +108,7 @@ def _boot() -> str:
         return "00000000"
 
 
-def _hold(path: Path, descriptor: int) -> bool:
+def _lock_new(path: Path, descriptor: int) -> bool:
     """Lock what was made; False, and closed, where another process was about to sweep it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -152,7 +152,7 @@ def _remove_left(path: Path, boot: str) -> None:
         about = os.fstat(descriptor)
         if about.st_uid != os.geteuid():
             return
-        if boot != _boot() and time.time() - about.st_mtime < _ELSEWHERE_S:
+        if boot != _boot() and time.time() - about.st_mtime < _OTHER_MACHINE_S:
             return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _is_there(path, descriptor):

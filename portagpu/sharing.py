@@ -8,7 +8,7 @@ from typing import Final
 from portagpu.errors import PortagpuError
 
 VARIABLE: Final = "PORTAGPU_SHARED_DEVICES"
-LAUNCHERS: Final = "LOCAL_WORLD_SIZE"
+LAUNCHER_VARIABLE: Final = "LOCAL_WORLD_SIZE"
 """How many ranks run on this machine, as torchrun and other launchers say it."""
 _MOST: Final = 4096
 
@@ -20,7 +20,7 @@ def shared_count() -> int:
     its number. Raises PortagpuError where the first is no number from 1 to 4096; the second is
     another program's, and counts as 1 then.
     """
-    for name in (VARIABLE, LAUNCHERS):
+    for name in (VARIABLE, LAUNCHER_VARIABLE):
         text = os.environ.get(name)
         if not text:
             continue

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from portagpu import oom
 from portagpu.optional import Optional
 from portagpu.precision import Support
-from portagpu.precision.float32 import Float32Switch, arithmetic_of, multiply_by
+from portagpu.precision.float32 import Float32Switch, measure_arithmetic, product_function
 from portagpu.precision.products import scaled_matmul
 from portagpu.precision.support import dtype_support
 from portagpu.sharing import shared_count
@@ -40,7 +40,7 @@ class Ranges(threading.local):
         self.open: list[AbstractContextManager[Any]] = []
 
 
-class Unchanged(ContextDecorator):
+class NoAutocast(ContextDecorator):
     """What ``autocast(enabled=False)`` is on a device without autocast: a block or a decorator."""
 
     def __enter__(self) -> None:
@@ -137,7 +137,7 @@ class Training(Optional):
         dtype: torch.dtype | None = None,
         enabled: bool = True,
         cache_enabled: bool | None = None,
-    ) -> torch.autocast | Unchanged:
+    ) -> torch.autocast | NoAutocast:
         """``torch.autocast`` for this device; ``dtype=None`` is torch's default for its type.
 
         With ``enabled=False`` it is a block that changes nothing on every device. Else it raises
@@ -151,7 +151,7 @@ class Training(Optional):
         if not self.supports("autocast"):
             if enabled:
                 self._lacks("has no autocast; cast the model, or run with enabled=False")
-            return Unchanged()
+            return NoAutocast()
         if enabled and dtype not in (None, torch.bfloat16, torch.float16):
             raise ValueError(f"autocast computes in float16 or bfloat16, not in {dtype}")
         return torch.autocast(self.device.type, dtype, enabled, cache_enabled)
@@ -207,9 +207,9 @@ class Training(Optional):
     def float32_arithmetic(self, operation: str = "matmul") -> Arithmetic:
         """What a float32 "matmul" or "conv" really runs in now, found out with exact inputs.
 
-        See :func:`portagpu.precision.float32.arithmetic_of`. Waits for the device.
+        See :func:`portagpu.precision.float32.measure_arithmetic`. Waits for the device.
         """
-        return arithmetic_of(multiply_by(operation), self.device)
+        return measure_arithmetic(product_function(operation), self.device)
 
     def scaled_matmul(
         self,

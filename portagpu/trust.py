@@ -31,7 +31,7 @@ def why_not_trusted(path: Path) -> str:
     written by others; in a folder with the sticky bit, such as /tmp, they cannot replace what is
     not theirs. What is not there yet is trusted. Raises OSError for what cannot be looked at.
     """
-    steps, _ = _way(path)
+    steps, _ = _path_steps(path)
     for step in steps:
         mode = step.about.st_mode
         if step.about.st_uid not in (os.geteuid(), _ROOT):
@@ -50,7 +50,7 @@ def destination(path: Path) -> Path:
     (proc_sys_fs(5)): it may have been put there to have this user write elsewhere. Raises OSError
     for it, and for links in a circle.
     """
-    steps, end = _way(path)
+    steps, end = _path_steps(path)
     for step in steps:
         plain = stat.S_ISREG(step.about.st_mode) or stat.S_ISDIR(step.about.st_mode)
         for_all = step.folder.st_mode & stat.S_ISVTX and step.folder.st_mode & stat.S_IWOTH
@@ -59,7 +59,7 @@ def destination(path: Path) -> Path:
     return end
 
 
-def _way(path: Path) -> tuple[list[_Step], Path]:
+def _path_steps(path: Path) -> tuple[list[_Step], Path]:
     """Every step from the root to what ``path`` leads to, and where that is."""
     place = Path("/")
     folder = place.lstat()

@@ -37,11 +37,11 @@ def quantity(value: float, unit: str | None, *, like: float | None = None) -> st
         return number(value)
     assert unit is not None  # noqa: S101 - for the type checker
     by = value if like is None else like
-    factor, shown = scaled(by, unit)
+    factor, shown = best_prefix(by, unit)
     return f"{number(value * factor)} {shown}"
 
 
-def scaled(value: float, unit: str) -> tuple[float, str]:
+def best_prefix(value: float, unit: str) -> tuple[float, str]:
     """(what ``value`` is multiplied by, the unit that it then has)."""
     prefixes: tuple[str, ...]
     step, suffix = 1000, ""
@@ -65,7 +65,7 @@ def size(count: float | None, digits: int = 3) -> str:
     """Bytes with the largest binary prefix that leaves at least 1: "23.5 GiB"."""
     if count is None:
         return UNKNOWN
-    factor, unit = scaled(count, "B")
+    factor, unit = best_prefix(count, "B")
     return f"{number(count * factor, digits)} {unit}"
 
 

@@ -91,10 +91,10 @@ class Variables:
             raise Unsupported("extensions for this device are not built for architectures")
         if not archs:
             raise ValueError("name the architectures to build for: there is none")
-        spelt = dict.fromkeys(self._spelt(arch) for arch in archs)
+        spelt = dict.fromkeys(self._list_entry(arch) for arch in archs)
         return {self.arch_list: ";".join(spelt)}
 
-    def _spelt(self, arch: str) -> str:
+    def _list_entry(self, arch: str) -> str:
         match = re.fullmatch(self.arch_form[0], arch)
         if match is None:
             raise ValueError(f"{arch!r} is no architecture that {self.arch_list} can name")

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from portagpu.collectives.checked import Call, Checked, _call, disagreement
+from portagpu.collectives.checked import Call, Checked, _call_of_tensor, disagreement
 from portagpu.errors import CollectiveError
 from portagpu.world import Ranks
 from tests.processes import descendants, ports_of
@@ -141,7 +141,7 @@ def test_an_op_is_stated_by_its_name_in_every_form() -> None:
     import torch.distributed as dist
 
     forms = (dist.ReduceOp.MAX, dist.ReduceOp(dist.ReduceOp.MAX))
-    calls = [_call("all_reduce", torch.ones(2), op=op) for op in forms]
+    calls = [_call_of_tensor("all_reduce", torch.ones(2), op=op) for op in forms]
     assert [call.reduce_op for call in calls] == ["MAX", "MAX"], "an address is no name of an op"
 
 

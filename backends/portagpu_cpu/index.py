@@ -40,7 +40,7 @@ class CpuIndex(str):
         return (self._index,)
 
 
-def _of_int(name: str) -> Callable[..., Any]:
+def _int_operation(name: str) -> Callable[..., Any]:
     operation: Callable[..., Any] = getattr(int, name)
 
     def method(self: CpuIndex, *others: Any) -> Any:
@@ -52,15 +52,15 @@ def _of_int(name: str) -> Callable[..., Any]:
 
 
 for _name in _OPERATIONS:
-    setattr(CpuIndex, f"__{_name}__", _of_int(f"__{_name}__"))
+    setattr(CpuIndex, f"__{_name}__", _int_operation(f"__{_name}__"))
 
 
-_made: Final[dict[int, CpuIndex]] = {}
+_indices: Final[dict[int, CpuIndex]] = {}
 
 
-def index_of(index: int) -> CpuIndex:
+def cpu_index(index: int) -> CpuIndex:
     """The CpuIndex of that number."""
     try:
-        return _made[index]
+        return _indices[index]
     except KeyError:
-        return _made.setdefault(index, CpuIndex(index))
+        return _indices.setdefault(index, CpuIndex(index))

@@ -89,13 +89,13 @@ def free_and_total() -> tuple[int, int]:
 
     What limits the container is read anew once a second, what is used at every call.
     """
-    found = dict(_MEMINFO.findall(_read(ROOT.root / "proc/meminfo")))
+    found = dict(_MEMINFO.findall(_read_start(ROOT.root / "proc/meminfo")))
     if len(found) < 2:
         raise Unsupported("/proc/meminfo does not state total and available memory")
     total, free = (int(found[name]) * 1024 for name in (b"Total", b"Available"))
     limit, usage = _container(ROOT, int(time.monotonic()))
     if limit is not None:
-        used = _read(usage).strip() if usage is not None else b""
+        used = _read_start(usage).strip() if usage is not None else b""
         total = min(total, limit)
         free = max(0, min(free, limit - (int(used) if used.isdigit() else 0)))
     return free, total
@@ -109,7 +109,7 @@ def _container(tree: Tree, second: int) -> tuple[int | None, Path | None]:
     return read_cgroup(tree).memory_max_bytes, None if usage is None else tree.root / usage
 
 
-def _read(path: Path) -> bytes:
+def _read_start(path: Path) -> bytes:
     """The beginning of one of the kernel's files; empty where it cannot be read."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

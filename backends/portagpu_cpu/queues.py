@@ -91,19 +91,19 @@ class CpuStream(Stream):
         return f"<cpu stream, priority {self.priority}>"
 
 
-class Current(threading.local):
+class CurrentStream(threading.local):
     """The stream that each thread puts its work on."""
 
     def __init__(self, stream: CpuStream) -> None:
         self.stream: Final = [stream]
 
 
-class Using:
+class StreamBlock:
     """The block inside which a stream is its thread's current one."""
 
     __slots__ = ("_current", "_stream")
 
-    def __init__(self, current: Current, stream: CpuStream) -> None:
+    def __init__(self, current: CurrentStream, stream: CpuStream) -> None:
         self._current = current
         self._stream = stream
 

@@ -57,7 +57,7 @@ _WORDS: Final = (
 def survey(archs: Sequence[str]) -> dict[str, Compiler | str]:
     """For each architecture the first clang that builds for it, or what to install."""
     found = [_Clang(path) for path in compilers()]
-    return {arch: _known(_chosen(found, arch)) for arch in archs}
+    return {arch: _as_compiler(_builder_for(found, arch)) for arch in archs}
 
 
 def compile(source: str, arch: str) -> tuple[CompiledKernel, ...]:  # noqa: A001 - what it is
@@ -67,7 +67,7 @@ def compile(source: str, arch: str) -> tuple[CompiledKernel, ...]:  # noqa: A001
     where it refuses the source, or builds another wave size than the architecture's, and
     CompilerEnded where it breaks off.
     """
-    clang = _chosen(map(_Clang, compilers()), arch)
+    clang = _builder_for(map(_Clang, compilers()), arch)
     if isinstance(clang, str):
         raise MissingDependency(clang)
     code, seconds = _build(clang, source, arch)
@@ -111,7 +111,7 @@ class _Clang:
     @cached_property
     def version_line(self) -> str:
         """What it calls itself, with a distribution's own version."""
-        return self.said("--version").partition("\n")[0]
+        return self.output("--version").partition("\n")[0]
 
     @property
     def version(self) -> str:
@@ -127,16 +127,16 @@ class _Clang:
     @cached_property
     def processors(self) -> frozenset[str]:
         """The AMD processors that it builds for; none where it was built without them."""
-        said = self.said("--target=amdgcn-amd-amdhsa", "--print-supported-cpus")
+        said = self.output("--target=amdgcn-amd-amdhsa", "--print-supported-cpus")
         return frozenset(said.split())
 
     @cached_property
     def linker(self) -> Path | None:
         """Its ld.lld; None where it has none."""
-        path = Path(self.said("-print-prog-name=ld.lld").partition("\n")[0])
+        path = Path(self.output("-print-prog-name=ld.lld").partition("\n")[0])
         return path if path.is_absolute() and path.exists() else None
 
-    def said(self, *words: str) -> str:
+    def output(self, *words: str) -> str:
         """What it prints; nothing where the file is no program."""
         try:
             done = run_program(self.path, *words, leave_out=_CHANGE_CODE)
@@ -145,7 +145,7 @@ class _Clang:
         return b"\n".join((done.stdout, done.stderr)).decode(errors="replace")
 
 
-def _chosen(installed: Iterable[_Clang], arch: str) -> _Clang | str:
+def _builder_for(installed: Iterable[_Clang], arch: str) -> _Clang | str:
     """The first that builds for an architecture, or what is missing."""
     seen = []
     for clang in installed:
@@ -160,7 +160,7 @@ def _chosen(installed: Iterable[_Clang], arch: str) -> _Clang | str:
     return f"{' and '.join(seen)} cannot build for {arch}: {_INSTALL}"
 
 
-def _known(clang: _Clang | str) -> Compiler | str:
+def _as_compiler(clang: _Clang | str) -> Compiler | str:
     if isinstance(clang, str):
         return clang
     files = [Path(clang.path).resolve(), *([clang.linker.resolve()] if clang.linker else [])]

@@ -10,7 +10,7 @@ import torch
 
 from portagpu.collectives.comm import Comm
 from portagpu.contract import Capability, Description
-from portagpu.precision.facts import from_facts
+from portagpu.precision.facts import precision_from_facts
 from portagpu.sizing.launch import sizing_of_device
 from portagpu.target import identify
 from portagpu_torch_gpu.torchlibs import nccl_version
@@ -64,7 +64,7 @@ def describe(
         vendor=arch.vendor,
         target=target,
         capabilities=_capabilities(),
-        precision=from_facts(target, deterministic_env),
+        precision=precision_from_facts(target, deterministic_env),
         comm=Comm(
             c10d_name="nccl",
             library=library,

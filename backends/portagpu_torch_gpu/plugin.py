@@ -48,7 +48,7 @@ class TorchGpuPlugin(Plugin):
         """Where the kernel's files are."""
         self._count: int | None = None
         self._addresses: dict[int, Place] = {}
-        self._asked: tuple[Mapping[str, str], tuple[list[Place], str]] | None = None
+        self._torch_answer: tuple[Mapping[str, str], tuple[list[Place], str]] | None = None
 
     @abstractmethod
     def driver_problem(self, count: int) -> str:
@@ -136,9 +136,9 @@ class TorchGpuPlugin(Plugin):
         The second value is what went wrong, empty where nothing did.
         """
         masks = visibility()
-        if self._asked is None or self._asked[0] != masks:
+        if self._torch_answer is None or self._torch_answer[0] != masks:
             found, problem = call(
                 "portagpu_torch_gpu.describe", "addresses", (self.identity,), limit_s=_TORCH_LIMIT_S
             )
-            self._asked = (masks, ([(pci, uuid) for pci, uuid in found or ()], problem))
-        return self._asked[1]
+            self._torch_answer = (masks, ([(pci, uuid) for pci, uuid in found or ()], problem))
+        return self._torch_answer[1]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _GRACE_S: Final = 1.0
 """How long after its own error a rank waits for those of the others; who has none is lost."""
-_ALARM_S: Final = 0.1
+_CHECK_FAILURES_S: Final = 0.1
 """How often a rank that is inside a collective looks whether another one has failed in it."""
 _FIRST_POLL_S: Final = 1e-4
 _POLL_S: Final = 5e-3
@@ -108,13 +108,13 @@ class Checked:
         self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, async_op: bool = False
     ) -> Pending | None:
         """As :func:`torch.distributed.all_reduce`; also in the methods below."""
-        call = _call("all_reduce", tensor, op=op)
+        call = _call_of_tensor("all_reduce", tensor, op=op)
         return self._run(call, lambda: dist.all_reduce(tensor, op, self.group, True), async_op)
 
     def broadcast(
         self, tensor: torch.Tensor, src: int = 0, async_op: bool = False
     ) -> Pending | None:
-        call = _call("broadcast", tensor, root=src)
+        call = _call_of_tensor("broadcast", tensor, root=src)
         return self._run(call, lambda: dist.broadcast(tensor, src, self.group, True), async_op)
 
     def reduce(
@@ -124,13 +124,13 @@ class Checked:
         op: Any = dist.ReduceOp.SUM,
         async_op: bool = False,
     ) -> Pending | None:
-        call = _call("reduce", tensor, op=op, root=dst)
+        call = _call_of_tensor("reduce", tensor, op=op, root=dst)
         return self._run(call, lambda: dist.reduce(tensor, dst, op, self.group, True), async_op)
 
     def all_gather(
         self, tensor_list: list[torch.Tensor], tensor: torch.Tensor, async_op: bool = False
     ) -> Pending | None:
-        call = _call("all_gather", tensor)
+        call = _call_of_tensor("all_gather", tensor)
         return self._run(
             call, lambda: dist.all_gather(tensor_list, tensor, self.group, True), async_op
         )
@@ -141,7 +141,7 @@ class Checked:
         input_tensor: torch.Tensor,
         async_op: bool = False,
     ) -> Pending | None:
-        call = _call("all_gather_into_tensor", input_tensor)
+        call = _call_of_tensor("all_gather_into_tensor", input_tensor)
         return self._run(
             call,
             lambda: dist.all_gather_into_tensor(output_tensor, input_tensor, self.group, True),
@@ -156,7 +156,7 @@ class Checked:
         async_op: bool = False,
     ) -> Pending | None:
         call = replace(
-            _call("reduce_scatter", output, op=op),
+            _call_of_tensor("reduce_scatter", output, op=op),
             shape=tuple(part.numel() for part in input_list),
         )
         return self._run(
@@ -170,7 +170,7 @@ class Checked:
         op: Any = dist.ReduceOp.SUM,
         async_op: bool = False,
     ) -> Pending | None:
-        call = _call("reduce_scatter_tensor", input, op=op)
+        call = _call_of_tensor("reduce_scatter_tensor", input, op=op)
         return self._run(
             call,
             lambda: dist.reduce_scatter_tensor(output, input, op, self.group, True),
@@ -187,7 +187,7 @@ class Checked:
     ) -> Pending | None:
         size = len(self.ranks)
         call = replace(
-            _call("all_to_all_single", input),
+            _call_of_tensor("all_to_all_single", input),
             # the first dimension is what is split, and may differ between ranks
             shape=tuple(input.shape[1:]),
             sends=tuple(input_split_sizes or [len(input) // size] * size),
@@ -208,7 +208,7 @@ class Checked:
         dst: int = 0,
         async_op: bool = False,
     ) -> Pending | None:
-        call = _call("gather", tensor, root=dst)
+        call = _call_of_tensor("gather", tensor, root=dst)
         return self._run(
             call, lambda: dist.gather(tensor, gather_list, dst, self.group, True), async_op
         )
@@ -220,7 +220,7 @@ class Checked:
         src: int = 0,
         async_op: bool = False,
     ) -> Pending | None:
-        call = _call("scatter", tensor, root=src)
+        call = _call_of_tensor("scatter", tensor, root=src)
         return self._run(
             call, lambda: dist.scatter(tensor, scatter_list, src, self.group, True), async_op
         )
@@ -236,57 +236,59 @@ class Checked:
             )
         number, self._number = self._number, self._number + 1
         deadline = time.monotonic() + self.timeout_s
-        self._agree(call, number, deadline)
+        self._compare_calls(call, number, deadline)
         try:
             work = start()
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            self._fail(call, number, error)
+            self._raise_failure(call, number, error)
         pending = Pending(self, call, number, deadline, work)
         if async_op:
             return pending
         pending.wait()
         return None
 
-    def _agree(self, call: Call, number: int, deadline: float) -> None:
+    def _compare_calls(self, call: Call, number: int, deadline: float) -> None:
         """State this rank's call, and compare it with those of all others."""
-        with self._reachable(call):
+        with self._store_errors(call):
             self._store.set(self._key(number, "call", self._me), json.dumps(encode(call)))
             keys = {rank: self._key(number, "call", rank) for rank in self.ranks}
-            if not self._wait(list(keys.values()), deadline - time.monotonic()):
+            if not self._wait_for_keys(list(keys.values()), deadline - time.monotonic()):
                 missing = [rank for rank, key in keys.items() if not self._store.check([key])]
                 if missing:
-                    self._lose(call, number, missing, f"did not call it in {self.timeout_s:g} s")
+                    self._raise_lost(
+                        call, number, missing, f"did not call it in {self.timeout_s:g} s"
+                    )
             stated = {rank: json.loads(self._store.get(key)) for rank, key in keys.items()}
             calls = {rank: decode(Call, each, "call") for rank, each in stated.items()}
             # whoever states this call has read all that was stated two calls ago
             for kind in ("call", "failed"):
-                self._forget(self._key(number - 2, kind, self._me))
+                self._delete_key(self._key(number - 2, kind, self._me))
         problem = disagreement(calls)
         if problem:
             self._failure = problem
             raise CollectiveMismatch(problem)
 
-    def _fail(self, call: Call, number: int, error: BaseException) -> None:
+    def _raise_failure(self, call: Call, number: int, error: BaseException) -> None:
         """Tell the others, learn who is lost, and raise what happened."""
-        with self._reachable(call):
+        with self._store_errors(call):
             self._store.set(self._key(number, "alarm"), "")
             self._store.set(self._key(number, "failed", self._me), "")
             keys = {rank: self._key(number, "failed", rank) for rank in self.ranks}
-            self._wait(list(keys.values()), _GRACE_S)
+            self._wait_for_keys(list(keys.values()), _GRACE_S)
             lost = [rank for rank, key in keys.items() if not self._store.check([key])]
         if lost:
-            self._lose(call, number, lost, "did not come back from it")
+            self._raise_lost(call, number, lost, "did not come back from it")
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
         self._failure = f"{call} (call {number} of this group) failed: {first}"
         raise CollectiveError(self._failure) from error
 
-    def _lose(self, call: Call, number: int, lost: Sequence[int], how: str) -> None:
+    def _raise_lost(self, call: Call, number: int, lost: Sequence[int], how: str) -> None:
         ranks = f"rank{'s' if len(lost) > 1 else ''} {', '.join(map(str, lost))}"
         self._failure = f"{ranks} {how}: {call} (call {number} of this group)"
         raise RankLost(self._failure, ranks=tuple(lost))
 
     @contextlib.contextmanager
-    def _reachable(self, call: Call) -> Iterator[None]:
+    def _store_errors(self, call: Call) -> Iterator[None]:
         try:
             yield
         except CollectiveError:
@@ -298,10 +300,10 @@ class Checked:
             )
             raise RankLost(self._failure, ranks=(self.ranks[0],)) from error
 
-    def _alarm(self, number: int) -> bool:
+    def _other_rank_failed(self, number: int) -> bool:
         return bool(self._store.check([self._key(number, "alarm")]))
 
-    def _wait(self, keys: list[str], seconds: float) -> bool:
+    def _wait_for_keys(self, keys: list[str], seconds: float) -> bool:
         """Whether the keys are there in that time.
 
         Not the store's own ``wait``: FileStore counts it in whole seconds, and rounds up.
@@ -314,7 +316,7 @@ class Checked:
             pause = min(2 * pause, _POLL_S)
         return True
 
-    def _forget(self, key: str) -> None:
+    def _delete_key(self, key: str) -> None:
         with contextlib.suppress(RuntimeError):
             self._store.delete_key(key)
 
@@ -343,7 +345,7 @@ class Pending:
         """Wait until the tensors hold the result; raises what :class:`Checked` says."""
         error = self._outcome()
         if error is not None:
-            self._checked._fail(self._call, self._number, error)
+            self._checked._raise_failure(self._call, self._number, error)
 
     def _outcome(self) -> BaseException | None:
         """What went wrong, or None. A host that waits is watched from outside: some of Gloo's
@@ -352,26 +354,26 @@ class Pending:
         errors: list[BaseException] = []
         if self._on_host:
             arguments = (self._work, done, errors)
-            threading.Thread(target=_wait_for, args=arguments, daemon=True).start()
-        look = time.monotonic() + _ALARM_S
-        while not (done.wait(_ALARM_S) if self._on_host else self._work.is_completed()):
+            threading.Thread(target=_wait_for_work, args=arguments, daemon=True).start()
+        look = time.monotonic() + _CHECK_FAILURES_S
+        while not (done.wait(_CHECK_FAILURES_S) if self._on_host else self._work.is_completed()):
             now = time.monotonic()
             if now > self._deadline:
                 return TimeoutError(f"it did not end within {self._checked.timeout_s:g} s")
             if now > look:
-                with self._checked._reachable(self._call):
-                    if self._checked._alarm(self._number):
+                with self._checked._store_errors(self._call):
+                    if self._checked._other_rank_failed(self._number):
                         return ConnectionError("another rank failed in it")
-                look = now + _ALARM_S
+                look = now + _CHECK_FAILURES_S
             if not self._on_host:
                 time.sleep(_POLL_S)
         if not self._on_host:
             # orders the stream of this thread behind the collective
-            _wait_for(self._work, done, errors)
+            _wait_for_work(self._work, done, errors)
         return errors[0] if errors else None
 
 
-def _wait_for(work: Any, done: threading.Event, errors: list[BaseException]) -> None:
+def _wait_for_work(work: Any, done: threading.Event, errors: list[BaseException]) -> None:
     try:
         work.wait()
     except RuntimeError as error:
@@ -385,10 +387,10 @@ def disagreement(calls: dict[int, Call]) -> str:
     The rank that differs from most is named first.
     """
     plain = {rank: replace(call, sends=None, receives=None) for rank, call in calls.items()}
-    usual = max(plain.values(), key=list(plain.values()).count)
+    majority = max(plain.values(), key=list(plain.values()).count)
     for rank, call in plain.items():
-        if call != usual:
-            other = next(each for each, theirs in plain.items() if theirs == usual)
+        if call != majority:
+            other = next(each for each, theirs in plain.items() if theirs == majority)
             return f"rank {rank} called {calls[rank]}, and rank {other} called {calls[other]}"
     for here, (sender, call) in enumerate(calls.items()):
         for there, (receiver, theirs) in enumerate(calls.items()):
@@ -402,7 +404,9 @@ def disagreement(calls: dict[int, Call]) -> str:
     return ""
 
 
-def _call(name: str, tensor: torch.Tensor, *, op: Any = None, root: int | None = None) -> Call:
+def _call_of_tensor(
+    name: str, tensor: torch.Tensor, *, op: Any = None, root: int | None = None
+) -> Call:
     return Call(
         name=name,
         dtype=str(tensor.dtype).removeprefix("torch."),

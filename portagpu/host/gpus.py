@@ -1,7 +1,7 @@
 """The GPUs of a machine without any vendor library: PCI, KFD, and the drivers' own files.
 
-Every source is partial: a container may hide sysfs, a machine without a driver has PCI only. They
-are joined by PCI address, so that one GPU counts once.
+Every source is partial: a container may hide sysfs, and without a driver there is PCI only. The
+sources are joined by PCI address, so that each GPU counts once.
 """
 
 from __future__ import annotations
@@ -84,13 +84,13 @@ def gpus_on_machine(root: Tree | Path | str = "/") -> tuple[PciGpu, ...]:
 
 
 def pci_of_uuid(uuid: str | None, root: Tree | Path | str = "/") -> str | None:
-    """The PCI address under which the kernel's files show that UUID, if they show it once."""
+    """The PCI address of the GPU with that UUID; None if not exactly one has it."""
     found = [gpu.pci for gpu in gpus_on_machine(root) if uuid is not None and gpu.uuid == uuid]
     return found[0] if len(found) == 1 else None
 
 
 def pci_gpus(tree: Tree) -> dict[str, PciGpu]:
-    """The GPUs on PCI by address, with what PCI says of each."""
+    """The GPUs on the PCI bus by address, with their PCI data."""
     found: dict[str, PciGpu] = {}
     pattern = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
     for address in tree.names(PCI_DEVICES, pattern):
@@ -114,9 +114,9 @@ def pci_gpus(tree: Tree) -> dict[str, PciGpu]:
 
 
 def kfd_groups(tree: Tree, known: Collection[str] = ()) -> dict[str, list[KfdNode]]:
-    """KFD's nodes by the PCI address of their GPU: more than one are its partitions.
+    """KFD's nodes by the PCI address of their GPU. Several nodes of a GPU are its partitions.
 
-    ``known`` are addresses of GPUs, one of which a partition's own address may belong to.
+    ``known`` are addresses of GPUs, which partitions may belong to.
     """
     groups: dict[str, list[KfdNode]] = {}
     owners: dict[int, str] = {}
@@ -148,20 +148,20 @@ def _merge_nodes(tree: Tree, gpu: PciGpu, nodes: list[KfdNode]) -> PciGpu:
 
 
 def render_file(tree: Tree, node: KfdNode) -> str | None:
-    """The file that a process opens for that node, where it is there."""
+    """The file that a process opens for that node, if it exists."""
     path = f"dev/dri/renderD{node.render_minor}"
     return f"/{path}" if node.render_minor is not None and tree.exists(path) else None
 
 
 def sum_if_known(values: Iterable[int | None]) -> int | None:
-    """The sum of ``values``; None where one is unknown, or where there is none."""
+    """The sum of ``values``; None if one is unknown, or without values."""
     found = list(values)
     known = [value for value in found if value is not None]
     return sum(known) if known and len(known) == len(found) else None
 
 
 def proc_gpus(tree: Tree) -> dict[str, PciGpu]:
-    """The GPUs that drivers list, by address, with the names that they have for them."""
+    """The GPUs in drivers' listings by address, with product name and UUID."""
     found: dict[str, PciGpu] = {}
     for vendor in vendors().values():
         files = vendor.driver_files
@@ -199,7 +199,7 @@ def _address(text: str) -> str | None:
 
 
 def device_files(tree: Tree) -> list[tuple[str, list[str]]]:
-    """(vendor, files) of the device files that there is one of for each of a vendor's GPUs."""
+    """(vendor, device files) for each vendor with one device file for each GPU."""
     return [
         (each.name, [f"/dev/{name}" for name in tree.names("dev", each.driver_files.devices)])
         for each in vendors().values()
@@ -208,7 +208,7 @@ def device_files(tree: Tree) -> list[tuple[str, list[str]]]:
 
 
 def _unlisted_gpus(tree: Tree, gpus: dict[str, PciGpu]) -> Iterator[PciGpu]:
-    """GPUs that only a device file shows, as in a container without sysfs."""
+    """GPUs that only a device file shows, for example in a container without sysfs."""
     joined = {gpu.device_file for gpu in gpus.values()}
     for vendor, files in device_files(tree):
         loose = [file for file in files if file not in joined]

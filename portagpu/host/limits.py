@@ -1,4 +1,4 @@
-"""What bounds this process: control groups, resource limits, shared memory, container or not."""
+"""Limits of this process: control groups, ulimits, shared memory, and its container."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Ulimits:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on this process.
+    """Limits of this process.
 
-    ``container`` is True, False or None (unknown) and ``container_kind`` names the sign that was
-    found; ``shm_bytes`` is the size of ``/dev/shm``.
+    ``container`` is True, False or None (unknown). ``container_kind`` names the evidence.
+    ``shm_bytes`` is the size of ``/dev/shm``.
     """
 
     container: bool | None
@@ -52,7 +52,7 @@ class Limits:
 
 
 def read_limits(tree: Tree) -> Limits:
-    """Read what bounds this process; unknown is None."""
+    """Read the limits of this process; unknown is None."""
     container, kind = _container(tree)
     return Limits(container, kind, read_cgroup(tree), _ulimits(tree), _shm_bytes(tree))
 

@@ -1,4 +1,4 @@
-"""Kernel files below a root folder: a recording is read by the code for a live machine."""
+"""Kernel files below a root folder. The same code reads a live machine and a recording."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _RANGE: Final = re.compile(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", re.ASCII)
 
 @dataclass(slots=True)
 class _ReadCount:
-    """How much of a recorded tree was read."""
+    """Counts the reads of a recorded tree."""
 
     count: int = 0
 
@@ -53,12 +53,12 @@ class _ReadCount:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A file system seen from ``root``; every read answers None where nothing can be read.
+    """A file system below ``root``; every read returns None where nothing can be read.
 
-    ``at`` is the folder whose contents ``root`` holds, for a recording of a part of a machine.
-    Nothing outside ``root``, which is no link, can be read, whatever links there are in it: an
-    absolute one is the recorded machine's. ``recorded`` is whether even "/" is a recording. Raises
-    RecordingError for a recording that never ends.
+    ``at`` is the machine's folder that ``root`` holds, for a recording of a part of a machine.
+    ``root`` is no link. No link in it leads outside: an absolute one is relative to the recorded
+    machine. With ``recorded`` even "/" is a recording. Raises RecordingError for a recording that
+    never ends.
     """
 
     root: Path = LIVE
@@ -68,13 +68,13 @@ class Tree:
 
     @property
     def is_live(self) -> bool:
-        """Whether this is the machine itself: only then may a system call complete the files."""
+        """Whether this is the machine itself. Only then may system calls complete the files."""
         return self.root == LIVE and not self.recorded
 
     def _query(
         self, path: str, live: Callable[[Path], _T], recorded: Callable[[RootedFolder, str], _T]
     ) -> _T | None:
-        """What the live machine or the folder answers, None for what is not there."""
+        """The answer of the live machine or of the folder; None for what is not there."""
         self._count(1)
         if self.at and path != self.at and not path.startswith(f"{self.at}/"):
             return None
@@ -124,7 +124,7 @@ class Tree:
         return found if found is not None and len(found) <= most else None
 
     def link(self, path: str) -> str | None:
-        """What the symbolic link says; None where there is none."""
+        """The target of the symbolic link; None without a link."""
         return self._query(path, lambda file: str(file.readlink()), RootedFolder.link)
 
     def is_folder(self, path: str) -> bool:
@@ -137,11 +137,11 @@ class Tree:
         )
 
     def link_parts(self, path: str) -> tuple[str, ...]:
-        """The parts of what a symbolic link points to; empty where there is no link."""
+        """The parts of a symbolic link's target; empty without a link."""
         return Path(self.link(path) or "").parts
 
     def link_name(self, path: str) -> str | None:
-        """The last part of what a symbolic link points to."""
+        """The last part of a symbolic link's target."""
         parts = self.link_parts(path)
         return parts[-1] if parts else None
 
@@ -156,7 +156,7 @@ def as_tree(root: Tree | Path | str) -> Tree:
 
 
 def resolve_link(path: Path) -> Path:
-    """``path``, or where it leads to if its user gave a link."""
+    """``path``, or its target if it is a link."""
     return path.resolve() if path.is_symlink() else path
 
 

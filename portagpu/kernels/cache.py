@@ -31,7 +31,7 @@ def cache_folder(name: str) -> Path | None:
         return None
 
 
-def key_of(*parts: object) -> str:
+def cache_key(*parts: object) -> str:
     """A name for what was made from ``parts``, which JSON can hold."""
     text = json.dumps(parts, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -46,7 +46,7 @@ class Cache:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        self.problem = _why_not(folder)
+        self.problem = _why_unused(folder)
         self._trusted = not self.problem
 
     def get(self, key: str) -> dict[str, Any] | None:
@@ -76,7 +76,7 @@ class Cache:
             self.problem = f"nothing was kept for the next time: {error}"
 
 
-def _why_not(folder: Path | None) -> str:
+def _why_unused(folder: Path | None) -> str:
     """Why what is kept in a folder is not used, and what to do; "" where it is."""
     if folder is None:
         return "nothing was kept for the next time: there is no home folder to keep results in"
@@ -90,4 +90,4 @@ def _why_not(folder: Path | None) -> str:
 
 def _digest(key: str, value: object) -> str:
     """Of an object and its key: one that was damaged, or is another key's, has another."""
-    return key_of(key, value)
+    return cache_key(key, value)

@@ -161,6 +161,6 @@ VARIANTS: Final[tuple[Variant, ...]] = (
 """What ``portagpu compile`` builds for every architecture."""
 
 
-def by_id() -> Mapping[str, Variant]:
+def variants_by_id() -> Mapping[str, Variant]:
     """The variants by id."""
     return {variant.id: variant for variant in VARIANTS}

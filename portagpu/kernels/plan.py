@@ -112,7 +112,7 @@ def shared_estimate(config: Config) -> int:
     return max(config.stages * depth * (m + n), m * n * _WIDEST_OUTPUT)
 
 
-def listed(kind: str) -> tuple[Config, ...]:
+def all_configs(kind: str) -> tuple[Config, ...]:
     """Every config of ``kind``, whether it fits a device or not."""
     return _CANDIDATES[kind]
 
@@ -125,7 +125,7 @@ def candidates(kind: str, limits: Limits) -> tuple[Config, ...]:
     whose shared memory is estimated above the device's. Where that is not known, only the last is
     taken, which is the smallest.
     """
-    possible = listed(kind)
+    possible = all_configs(kind)
     if limits.shared_bytes is None and kind == "matmul":
         possible = possible[-1:]
     return tuple(

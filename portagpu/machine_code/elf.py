@@ -39,7 +39,7 @@ class Elf:
         if data[: len(_IDENT)] != _IDENT:
             raise ValueError("these bytes are no 64-bit little-endian ELF file")
         elffile = library("elftools.elf.elffile", "pyelftools")
-        with _damage_told():
+        with _damage_as_error():
             self._file = elffile.ELFFile(io.BytesIO(data))
             self._sections = list(self._file.iter_sections())
             self.machine: int | str = self._file["e_machine"]
@@ -47,13 +47,13 @@ class Elf:
 
     def contents(self) -> dict[str, bytes]:
         """The bytes of the sections that hold any, by name."""
-        with _damage_told():
+        with _damage_as_error():
             held = {each.name: bytes(each.data()) for each in self._sections}
         return {name: data for name, data in held.items() if data}
 
     def notes(self) -> Iterator[tuple[str, int, bytes]]:
         """Owner, type and content of every note."""
-        with _damage_told():
+        with _damage_as_error():
             for section in self._sections:
                 if section["sh_type"] == "SHT_NOTE":
                     for note in section.iter_notes():
@@ -61,7 +61,7 @@ class Elf:
 
 
 @contextlib.contextmanager
-def _damage_told() -> Iterator[None]:
+def _damage_as_error() -> Iterator[None]:
     """Whatever a damaged file makes pyelftools raise, as a ValueError."""
     try:
         yield

@@ -65,17 +65,17 @@ def cast(
         codes = cast(x, gpu.precision.fp8.e4m3)
         pixels = cast(x, torch.int8, nan="zero")
     """
-    target = _target(dtype)
+    target = _target_format(dtype)
     on_infinity, on_nan = OnInfinity(infinity), OnNan(nan)
     _check_policy(target, on_infinity, on_nan)
-    x = _wide(x)
-    _refuse(x, on_infinity, on_nan)
+    x = _as_wide(x)
+    _check_values(x, on_infinity, on_nan)
     if on_infinity is OnInfinity.NAN:
         x = x.masked_fill(x.isinf(), math.nan)
     zero_nan = on_nan is OnNan.ZERO
     keep = on_infinity is OnInfinity.KEEP
     if target.name in _CLAMPED_FIRST and not keep:
-        return _clamped(x, dtype, target, zero_nan=zero_nan)
+        return _clamp_and_cast(x, dtype, target, zero_nan=zero_nan)
     if zero_nan:
         x = x.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf)
     if target.name in FP8_NAMES:
@@ -89,7 +89,7 @@ def cast(
     return narrow.clamp_(*ends) if narrow is not x and _is_plain(x) else narrow.clamp(*ends)
 
 
-def _clamped(
+def _clamp_and_cast(
     x: torch.Tensor, dtype: torch.dtype, target: Format, *, zero_nan: bool
 ) -> torch.Tensor:
     """``x`` clamped and then cast; to an integer also rounded."""
@@ -101,7 +101,7 @@ def _clamped(
         return x.to(dtype)
     graph = x.requires_grad and torch.is_grad_enabled()
     if plain and not graph and x.device.type == "cpu" and x.is_contiguous():
-        return _clamped_in_parts(x.detach(), dtype, target, zero_nan)
+        return _clamp_in_parts(x.detach(), dtype, target, zero_nan)
     x = x.clamp(target.min, target.max)
     x = x.nan_to_num(nan=0.0) if zero_nan else x
     return (x.round() if integer else x).to(dtype)
@@ -119,7 +119,7 @@ def _is_plain(x: torch.Tensor) -> bool:
     )
 
 
-def _clamped_in_parts(
+def _clamp_in_parts(
     x: torch.Tensor, dtype: torch.dtype, target: Format, zero_nan: bool
 ) -> torch.Tensor:
     """The same in parts that stay in a CPU's cache.
@@ -151,7 +151,7 @@ def _torch_saturates(source: torch.dtype, dtype: torch.dtype, device: str) -> bo
         return probe.to(dtype).float().tolist() == [largest, -largest]
 
 
-def _wide(x: torch.Tensor) -> torch.Tensor:
+def _as_wide(x: torch.Tensor) -> torch.Tensor:
     name = str(x.dtype).removeprefix("torch.")
     if name in FP8_NAMES:
         return x.float()
@@ -160,7 +160,7 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _target(dtype: torch.dtype) -> Format:
+def _target_format(dtype: torch.dtype) -> Format:
     import torch
 
     if not isinstance(dtype, torch.dtype):
@@ -180,7 +180,7 @@ def _check_policy(target: Format, infinity: OnInfinity, nan: OnNan) -> None:
         raise ValueError(f"{target.name} has no NaN to keep: say nan='zero' or nan='raise'")
 
 
-def _refuse(x: torch.Tensor, infinity: OnInfinity, nan: OnNan) -> None:
+def _check_values(x: torch.Tensor, infinity: OnInfinity, nan: OnNan) -> None:
     if infinity is OnInfinity.RAISE and bool(x.isinf().any()):
         raise OverflowError(f"{int(x.isinf().sum())} of {x.numel()} values to cast are infinite")
     if nan is OnNan.RAISE and bool(x.isnan().any()):

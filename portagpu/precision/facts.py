@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from portagpu.target import Target
 
 
-def from_facts(
+def precision_from_facts(
     target: Target | None, deterministic_env: Mapping[str, str] = MappingProxyType({})
 ) -> Precision:
     """What a GPU does with each dtype, as far as its target or architecture states it.
@@ -33,12 +33,12 @@ def from_facts(
     }
     halves = {"fp16": torch.float16, "bf16": torch.bfloat16}
     pair = None
-    if target is not None and _states(target, "fp8"):
+    if target is not None and _has_arithmetic(target, "fp8"):
         pair = pairs.get(target.value("matrix.fp8_flavour"))
     native = (pair.e4m3, pair.e5m2) if pair is not None else ()
     table = dict.fromkeys((getattr(torch, name) for name in EVERYWHERE), Support.NATIVE)
     for name, dtype in halves.items():
-        stated = target is not None and _states(target, name)
+        stated = target is not None and _has_arithmetic(target, name)
         table[dtype] = Support.NATIVE if stated else Support.EMULATED
     for each in pairs.values():
         for dtype in (each.e4m3, each.e5m2):
@@ -72,7 +72,7 @@ def _alignment(target: Target, named: Mapping[str, torch.dtype]) -> Mapping[torc
     )
 
 
-def _states(target: Target, dtype: str) -> bool:
+def _has_arithmetic(target: Target, dtype: str) -> bool:
     """Whether a fact gives the hardware arithmetic in ``dtype``, in its matrix or vector unit."""
     if dtype in (target.value("matrix.dtypes") or ()) or target.peak(dtype) is not None:
         return True

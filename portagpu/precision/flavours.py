@@ -54,7 +54,7 @@ def convert(scaled: Scaled, flavour: str, *, lossy: OnLoss | str = OnLoss.RAISE)
     target = FLAVOURS[flavour][FLAVOURS[scaled.flavour].index(name)]
     codes, lost = _tables(name, target)
     data = scaled.data.view(torch.uint8)
-    found, count = _looked_up(data, codes, lost if policy is OnLoss.RAISE else bytes(256))
+    found, count = _look_up(data, codes, lost if policy is OnLoss.RAISE else bytes(256))
     if count:
         raise OverflowError(
             f"{count} of {data.numel()} values of {name} do not exist in {target}: "
@@ -70,7 +70,7 @@ def convert(scaled: Scaled, flavour: str, *, lossy: OnLoss | str = OnLoss.RAISE)
     return Scaled(found.view(getattr(torch, target)), scale, scaled.recipe, scaled.dim)
 
 
-def _looked_up(data: torch.Tensor, table: bytes, counted: bytes) -> tuple[torch.Tensor, int]:
+def _look_up(data: torch.Tensor, table: bytes, counted: bytes) -> tuple[torch.Tensor, int]:
     """``table[data]`` of the shape of ``data``, both uint8, and the sum of ``counted[data]``.
 
     In parts, because torch looks up with four bytes for an index.
@@ -111,10 +111,10 @@ def _tables(source: str, target: str) -> tuple[bytes, bytes]:
         else:
             found = by_value.get(value, by_value[math.copysign(new.max, value)])
         codes.append(found)
-        lost.append(not _same(new, found, value))
+        lost.append(not _decodes_to(new, found, value))
     return bytes(codes), bytes(lost)
 
 
-def _same(form: Format, code: int, value: float) -> bool:
+def _decodes_to(form: Format, code: int, value: float) -> bool:
     decoded = form.decode(code)
     return decoded == value or (math.isnan(decoded) and math.isnan(value))

@@ -70,8 +70,8 @@ class Float32Switch:
         """Why that is another one than was asked for; empty where it is the same."""
         if self.arithmetic is not self.requested:
             self.reason = f"this device has no tf32; float32 products run in {self.arithmetic}"
-        self._before = _Switches.read()
-        _set(fast)
+        self._before = _Switches.current()
+        _set_switches(fast)
 
     def __repr__(self) -> str:
         return f"<float32 products in {self.arithmetic}, {self.requested} was asked for>"
@@ -93,16 +93,16 @@ def switched_by_variable() -> str:
     return f"{_OVERRIDE}={value}" if value == "1" else ""
 
 
-def _set(fast: bool) -> None:
+def _set_switches(fast: bool) -> None:
     """Both interfaces, so that both can be read: products, convolutions and RNNs on any device."""
     import torch
 
     for path in _PARENTS:
-        _write(path, "none")
+        _set_switch(path, "none")
     torch.set_float32_matmul_precision("high" if fast else "highest")
     torch.backends.cudnn.allow_tf32 = fast
     for path in _OPERATIONS:
-        _write(path, "tf32" if fast else "ieee")
+        _set_switch(path, "tf32" if fast else "ieee")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class _Switches:
     convolutions: bool | None
 
     @classmethod
-    def read(cls) -> _Switches:
+    def current(cls) -> _Switches:
         """As they are now."""
         import torch
 
@@ -124,7 +124,7 @@ class _Switches:
             products = torch.get_float32_matmul_precision()
         with suppress(RuntimeError):
             convolutions = torch.backends.cudnn.allow_tf32
-        values = tuple(_read(path) for path in (*_PARENTS, *_OPERATIONS))
+        values = tuple(_get_switch(path) for path in (*_PARENTS, *_OPERATIONS))
         return cls(values, products, convolutions)
 
     def restore(self) -> None:
@@ -136,7 +136,7 @@ class _Switches:
         if self.convolutions is not None:
             torch.backends.cudnn.allow_tf32 = self.convolutions
         for path, value in zip((*_PARENTS, *_OPERATIONS), self.values, strict=True):
-            _write(path, value)
+            _set_switch(path, value)
 
 
 def _owner(path: str) -> Any:
@@ -148,16 +148,16 @@ def _owner(path: str) -> Any:
     return owner
 
 
-def _read(path: str) -> str:
+def _get_switch(path: str) -> str:
     value: str = _owner(path).fp32_precision
     return value
 
 
-def _write(path: str, value: str) -> None:
+def _set_switch(path: str, value: str) -> None:
     _owner(path).fp32_precision = value
 
 
-def multiply_by(operation: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+def product_function(operation: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """The product of two matrices by "matmul", or by "conv": a convolution of one pixel."""
     import torch
 
@@ -172,7 +172,7 @@ def multiply_by(operation: str) -> Callable[[torch.Tensor, torch.Tensor], torch.
     return by_name[operation]
 
 
-def arithmetic_of(
+def measure_arithmetic(
     multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], device: torch.device
 ) -> Arithmetic:
     """What ``multiply`` computes float32 matrices of shape (512, 512) in, from exact inputs.

@@ -1,4 +1,4 @@
-"""One function in a child process: a library that hangs, aborts or prints harms nobody."""
+"""One function call in a child process: a library that hangs, aborts or prints does no harm."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _EXIT_LIMIT_S: Final = 1.0
 def call(
     module: str, function: str, arguments: Sequence[Any] = (), *, limit_s: float
 ) -> tuple[Any, str]:
-    """What ``module.function(*arguments)`` returns in a child process, as (value, "").
+    """Call ``module.function(*arguments)`` in a child process; returns (value, "").
 
-    Arguments and value are what JSON holds. Where the child raises, dies or is not done within
-    ``limit_s`` seconds the answer is (None, what went wrong in one line); nothing is raised.
+    Arguments and value are JSON. Where the child raises, dies or takes longer than ``limit_s``
+    seconds, the result is (None, the problem in one line). Nothing is raised.
     """
     try:
         child = Subprocess(__package__)

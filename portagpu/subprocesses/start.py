@@ -1,8 +1,8 @@
-"""How child processes are started: nothing in the working folder is run or loaded instead.
+"""Starting child processes. They run and load nothing from the working folder.
 
-The working folder may be a stranger's, such as a recording that was unpacked. It is on a path of
-modules, programs or libraries by ``python -m``, an interactive Python, or an entry that is empty or
-relative (``LD_LIBRARY_PATH=/cuda/lib64:`` has an empty one).
+The working folder may hold a stranger's files, such as an unpacked recording. ``python -m``, an
+interactive Python, and empty or relative entries put it on a search path of modules, programs or
+libraries (``LD_LIBRARY_PATH=/cuda/lib64:`` has an empty entry).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 NEUTRAL_FOLDER: Final = "/"
-"""Where a child works that needs no working folder."""
+"""The working folder of a child that needs none."""
 _PATH_VARIABLES: Final = {
     "PATH": ":",
     "PYTHONPATH": ":",
@@ -30,13 +30,13 @@ _PATH_VARIABLES: Final = {
     "LD_PRELOAD": "[: ]",
     "LD_AUDIT": ":",
 }
-"""Variables that list places, and what separates them (``environ(7)``, ``ld.so(8)``)."""
+"""Variables that list paths, and their separators (``environ(7)``, ``ld.so(8)``)."""
 _PRELOAD_VARIABLES: Final = frozenset({"LD_PRELOAD", "LD_AUDIT"})
-"""Those in which a name without a slash is looked up in the places of the others."""
+"""Those in which a name without a slash is searched in the paths of the others."""
 
 
 def working_folder() -> str:
-    """Where this process works; raises PortagpuError where that folder was deleted."""
+    """This process's working folder; raises PortagpuError where it was deleted."""
     try:
         return os.getcwd()  # noqa: PTH109 - a text to compare with those of sys.path
     except FileNotFoundError:
@@ -46,7 +46,7 @@ def working_folder() -> str:
 def import_path() -> list[str]:
     """Where a Python child finds this process's packages: ``sys.path`` without the working folder.
 
-    That folder stays where this package was imported from it.
+    The folder stays if this package was imported from it.
     """
     here = os.path.realpath(working_folder())
     at_home = here == os.path.realpath(Path(__file__).parents[2])
@@ -134,7 +134,7 @@ def run_program(
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, with absolute places alone."""
+    """This process's environment, with absolute paths only."""
     found = dict(os.environ)
     for name, separator in _PATH_VARIABLES.items():
         if name not in found:
@@ -146,7 +146,7 @@ def _environment() -> dict[str, str]:
 
 
 def _is_fixed(name: str, entry: str) -> bool:
-    """Whether an entry is the same place in every working folder; ``$ORIGIN`` is the program's."""
+    """Whether an entry does not depend on the working folder; ``$ORIGIN`` is the program's."""
     if name in _PRELOAD_VARIABLES and entry and "/" not in entry:
         return True
     return entry.startswith(("/", "$"))

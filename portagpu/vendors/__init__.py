@@ -1,9 +1,9 @@
 """The vendors that installed distributions declare: the one place where the core learns of them.
 
-An entry point of the group ``portagpu.vendors`` names a :class:`Vendor`, which is data: what it
-states is read by the modules above this package, none of which knows a vendor. Entry points are
-loaded once, when something is first asked of a vendor, each with a time limit. One that is broken,
-slow or wrong is left out with its reason (:func:`problems`) and stops no other.
+An entry point of the group ``portagpu.vendors`` names a :class:`Vendor`, which is data. Modules
+above this package read it, and name no vendor themselves. All entry points are loaded once, at the
+first use, each with a time limit. A broken, slow or wrong one is left out with its reason
+(:func:`problems`) and does not affect the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Loading what distributions declare in the group ``portagpu.vendors``, once for a process."""
+"""Loads the entry points of the group ``portagpu.vendors``, once in a process."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _Vendors = tuple[Mapping[str, Vendor], tuple[str, ...]]
 _found: _Vendors | None = None
 _lock: Final = threading.Lock()
 _late_problems: dict[str, None] = {}
-"""What was wrong with tables, which are read when something is asked of them."""
+"""Problems of tables, which are read when they are first used."""
 
 
 class LazyMapping(Mapping[_K, _V]):
-    """A mapping over what all vendors state, made when it is first looked at."""
+    """A mapping that is made at its first use, from data of all vendors."""
 
     __slots__ = ("_collect", "_found")
 
@@ -63,12 +63,12 @@ class LazyMapping(Mapping[_K, _V]):
 
 
 def vendors() -> Mapping[str, Vendor]:
-    """Every vendor that is declared, by name: this distribution's first, then by entry point."""
+    """Every declared vendor by name: this distribution's first, then by entry point."""
     return _all_vendors()[0]
 
 
 def vendor_named(name: str) -> Vendor:
-    """What is known of that vendor: nothing but its name where no distribution declares it."""
+    """The vendor of that name; an empty one where no distribution declares it."""
     return vendors().get(name) or Vendor(name=name)
 
 
@@ -132,11 +132,11 @@ _MEMBERS: Final[Mapping[str, type]] = {
     "fabrics": Fabric,
     **dict.fromkeys(("visibility", "makers", "brands", "libraries", "out_of_memory"), str),
 }
-"""Of what the tuples of a Vendor are."""
+"""The types of the members of a Vendor's tuples."""
 
 
 def _wrong_field(vendor: Vendor) -> str:
-    """What is wrong with a field whose use would fail far from here; empty where nothing is."""
+    """What is wrong with the first wrong field; empty where all are right."""
     form = ""
     if not _is_name(vendor.name):
         name, form = "name", 'a word in lower case, and neither "cpu" nor "host"'
@@ -184,7 +184,7 @@ def _is_tuple_of(values: object, kind: type) -> bool:
 
 @cache
 def tables(name: str) -> Mapping[str, Mapping[str, Any]]:
-    """The table of that name of each vendor that has one, by vendor; one that is broken is none."""
+    """The tables of that name by vendor. Broken ones are left out."""
     found: dict[str, Mapping[str, Any]] = {}
     for vendor in vendors().values():
         file = vendor.tables / f"{name}.toml" if vendor.tables is not None else None
@@ -198,6 +198,6 @@ def tables(name: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def report_left_out(vendor: str, table: str, error: Exception) -> None:
-    """Remember that a vendor's table cannot be used, and why."""
+    """Add to :func:`problems` that a vendor's table cannot be used, and why."""
     why = one_line(f"{type(error).__name__}: {error}")
     _late_problems[f"the table {table} of the vendor {vendor!r} is left out: {why}"] = None

@@ -1,4 +1,4 @@
-"""Visible-device masks: what a runtime and torch make of them, and the masks for a child process.
+"""Visible-device masks: how a runtime and torch read them, and masks for a child process.
 
 No function here reads the process's environment, writes one, or opens a device.
 """

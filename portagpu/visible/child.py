@@ -1,4 +1,4 @@
-"""The masks to start a child process with, so that it sees certain devices."""
+"""Masks for a child process that is to see certain devices."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def _refuse_hidden(wanted: tuple[DeviceId, ...], base: Mapping[str, str], runtim
 
 
 def _may_see(device: DeviceId, layers: tuple[Layer, ...]) -> bool:
-    """Whether the last of these layers names a device, through the numbers of those before it.
+    """Whether the last of these layers names a device, through the numbers of earlier layers.
 
-    Told without the rest of the machine: a number that does not exist ends nothing here.
+    Decided without the other devices: a number that does not exist ends no list here.
     """
     *before, layer = layers
     masked = [each for each in before if each.mask.entries is not None]

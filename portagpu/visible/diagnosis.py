@@ -1,4 +1,4 @@
-"""What is wrong with a set of masks, as far as it can be told without knowing the devices."""
+"""Problems of a set of masks that can be found without the devices."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ def _layer(environment: Mapping[str, str], rules: MaskRules) -> Layer:
 
 
 def diagnose(environment: Mapping[str, str], runtime: str) -> tuple[Problem, ...]:
-    """Everything wrong with the masks of an environment for a runtime ("cuda", "rocm").
+    """All problems of an environment's masks for a runtime ("cuda", "rocm").
 
-    Needs no device and says nothing about numbers beyond the last one or UUIDs that are not there:
-    ``resolve`` does. Raises VisibilityError for a runtime that is not known.
+    Needs no device. Numbers beyond the last device and unknown UUIDs are for ``resolve``. Raises
+    VisibilityError for an unknown runtime.
     """
     table = runtime_named(runtime)
     return (*mask_problems(environment, table), *_torch_problems(environment, table))
 
 
 def mask_problems(environment: Mapping[str, str], runtime: Runtime) -> tuple[Problem, ...]:
-    """What is wrong with the masks themselves, leaving torch's reading out."""
+    """Problems of the masks themselves, without torch's reading."""
     layers = layers_of(environment, runtime)
     found = [problem for layer in layers for problem in layer.mask.problems]
     for layer in layers:
@@ -72,7 +72,7 @@ def mask_problems(environment: Mapping[str, str], runtime: Runtime) -> tuple[Pro
 
 
 def torch_raises(error: str, runtime: Runtime) -> Problem:
-    """torch's own exception, which users meet at their first call."""
+    """The problem that torch raises at the first call."""
     message = (
         f"{runtime.torch_module} raises {error[:_ERROR_CHARACTERS]!a}: set {_only_mask(runtime)}"
     )
@@ -80,7 +80,7 @@ def torch_raises(error: str, runtime: Runtime) -> Problem:
 
 
 def torch_disagrees(by_torch: int, by_runtime: int, runtime: Runtime) -> Problem:
-    """torch and the runtime see another number of devices."""
+    """The problem that torch and the runtime count different numbers of devices."""
     return Problem(
         ProblemId.TORCH_DISAGREES,
         f"{runtime.torch_module}.device_count() says {by_torch} before "
@@ -127,7 +127,7 @@ def _leaving_problem(layers: tuple[Layer, ...], runtime: Runtime) -> Iterator[Pr
 
 
 def slices_problem(rules: MaskRules, count: int) -> Problem:
-    """More slices than a process gets."""
+    """The problem that a mask has more slices than a process gets."""
     return Problem(
         ProblemId.SLICES,
         f"{rules.layer} gives a process {rules.most_slices} slice and no other GPU beside it, not "
@@ -193,7 +193,7 @@ def _torch_problems(environment: Mapping[str, str], runtime: Runtime) -> Iterato
 
 
 def _count_left(layers: tuple[Layer, ...]) -> int | None:
-    """How many devices the masks name, were all of them there; None where no mask is set."""
+    """How many devices the masks name if all exist; None without a mask."""
     left: int | None = None
     for layer in layers:
         if layer.mask.entries is None:

@@ -1,4 +1,4 @@
-"""One mask, read as a layer of a runtime reads it."""
+"""Reads one mask as a layer of a runtime does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_DIGITS: Final = 18
 
 @dataclass(frozen=True, slots=True)
 class _ListEnd:
-    """An entry that ends the list: by will (a negative number), or for a reason that is wrong."""
+    """An entry that ends the list: on purpose (a negative number), or because of a problem."""
 
     problem: ProblemId | None = None
     why: str = ""
@@ -39,7 +39,7 @@ class _ListEnd:
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """An entry that names a device, with what is odd about how it is written."""
+    """An entry that names a device, with a problem of its spelling if any."""
 
     entry: Index | Uuid
     problem: ProblemId | None = None
@@ -47,9 +47,9 @@ class _Named:
 
 
 def parse(text: str | None, rules: MaskRules, variable: str | None = None) -> Mask:
-    """What a layer with these rules makes of a mask; ``variable`` is its name for messages.
+    """The mask as a layer with these rules reads it; ``variable`` is its name for messages.
 
-    Takes any string, in time linear in its length. Problems are said once each.
+    Takes any string, in time linear in its length. Each kind of problem is reported once.
     """
     name = variable or rules.variables[0]
     if text is None:
@@ -108,7 +108,7 @@ def _parse_list(text: str, rules: MaskRules, name: str) -> Mask:
 
 
 def repeated_text(rules: MaskRules) -> str:
-    """What repeating a device does, for a message."""
+    """The effect of a repeated device, for a message."""
     return f"names a device again, for {rules.layer} {rules.repeated.value}: name each once"
 
 
@@ -123,7 +123,7 @@ def _report_end(end: _ListEnd, position: int, tokens: list[str], report: _Report
 
 
 def _is_empty(position: int, tokens: list[str]) -> bool:
-    """Whether there is an entry and nothing in it; a comma at the very end makes none."""
+    """Whether an entry is empty; a comma at the very end makes no entry."""
     if tokens[position].strip():
         return False
     return bool(tokens[position]) or position == 0 or position + 1 < len(tokens)
@@ -238,7 +238,7 @@ def _mixed_kinds(rules: MaskRules) -> _ListEnd:
 
 
 def _clipped_number(digits: str, base: int = 10) -> int:
-    """The number of some digits; beyond any count of devices only its sign is kept."""
+    """The number of the digits. Numbers beyond any count of devices keep their sign only."""
     sign = -1 if digits.startswith("-") else 1
     bare = digits.lstrip("+-").lstrip("0")
     return sign * (int(bare, base) if 0 < len(bare) <= _MOST_DIGITS else 10**18 if bare else 0)

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """What a process sees: ``devices[0]`` is what its runtime calls device 0.
+    """The devices that a process sees: ``devices[0]`` is its runtime's device 0.
 
-    ``by_torch`` is what torch says before it starts the runtime. ``problems`` is empty where both
-    see what the masks ask for and nothing needs advice.
+    ``by_torch`` is torch's answer before it starts the runtime. ``problems`` is empty where both
+    see what the masks ask for and there is no advice.
     """
 
     devices: tuple[DeviceId, ...]
@@ -45,16 +45,16 @@ class Visible:
 
     @property
     def harmful(self) -> tuple[Problem, ...]:
-        """The problems because of which a run may use other devices than it was given."""
+        """The problems with which a run may use other devices than intended."""
         return tuple(problem for problem in self.problems if problem.harmful)
 
 
 def resolve(environment: Mapping[str, str], devices: Iterable[DeviceId], runtime: str) -> Visible:
     """The devices that a process with this environment sees, in the order it numbers them.
 
-    ``devices`` are all devices of the machine, each slice instead of the GPU it is of; ``runtime``
-    is the name of its torch build ("cuda", "rocm"). Reads and opens nothing. Raises VisibilityError
-    for a runtime that is not known and for devices that contradict each other.
+    ``devices`` are all devices of the machine, with slices in place of their GPU. ``runtime`` is
+    the name of its torch build ("cuda", "rocm"). Reads and opens nothing. Raises VisibilityError
+    for an unknown runtime and for devices that contradict each other.
     """
     table = runtime_named(runtime)
     everything = check_devices(devices)
@@ -88,7 +88,7 @@ def resolve(environment: Mapping[str, str], devices: Iterable[DeviceId], runtime
 
 
 def check_devices(devices: Iterable[DeviceId]) -> tuple[DeviceId, ...]:
-    """The devices, after making sure that each can be told from the others."""
+    """The devices. Raises VisibilityError where two of them cannot be distinguished."""
     found = tuple(devices)
     whole: set[int] = set()
     slices: set[str] = set()
@@ -109,7 +109,7 @@ def check_devices(devices: Iterable[DeviceId]) -> tuple[DeviceId, ...]:
 
 
 def matches(name: str, device: DeviceId, rules: MaskRules) -> bool:
-    """Whether a UUID of a mask, or the beginning of one, can be this device's."""
+    """Whether a UUID of a mask, or a prefix of one, can be this device's."""
     if device.uuid is None:
         return False
     if rules.uuid_case_counts:
@@ -123,7 +123,7 @@ def _apply_mask(
     numbers: Mapping[int, DeviceId],
     problems: dict[ProblemId, Problem],
 ) -> tuple[DeviceId, ...]:
-    """The devices that a layer's mask leaves of those before it."""
+    """The devices of ``before`` that a layer's mask leaves."""
     rules = layer.rules
     kept: dict[DeviceId, None] = {}
     for entry in layer.mask.entries or ():
@@ -184,7 +184,7 @@ def _find_device(
 def _visible_slices(
     rules: MaskRules, seen: tuple[DeviceId, ...], problems: dict[ProblemId, Problem]
 ) -> tuple[DeviceId, ...]:
-    """What a process gets of a selection with slices in it: those alone, and only so many."""
+    """The devices that a process gets: of a selection with slices only some slices."""
     if rules.slice_prefix is None:
         return seen
     slices = tuple(device for device in seen if device.parent is not None)

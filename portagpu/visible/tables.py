@@ -1,4 +1,4 @@
-"""The runtimes whose masks are known: those that the vendors' distributions declare."""
+"""The runtimes with known masks: those that vendors' distributions declare."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RULES: Final[Mapping[str, MaskRules]] = LazyMapping(
 
 
 def runtime_named(name: str) -> Runtime:
-    """The runtime of that name; raises VisibilityError for one that is not known."""
+    """The runtime of that name; raises VisibilityError for an unknown one."""
     try:
         return RUNTIMES[name]
     except KeyError:
@@ -34,7 +34,7 @@ def runtime_named(name: str) -> Runtime:
 
 
 def relevant_runtimes(build: str | None, vendors: Iterable[str]) -> tuple[str, ...]:
-    """The runtimes that matter to a torch build of that kind and to GPUs of those vendors."""
+    """The runtimes of a torch build of that kind and of GPUs of those vendors."""
     present = set(vendors)
     return tuple(
         name for name, runtime in RUNTIMES.items() if name == build or runtime.vendor in present

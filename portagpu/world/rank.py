@@ -1,4 +1,4 @@
-"""The life of one rank: what its function is given, and how its end is told."""
+"""One rank: it runs its function and reports its outcome to the server."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from portagpu.subprocesses import Channel
 
 C10D: Final = "distributed_c10d"
-"""The file of torch's collectives: a rank that stands or fails in it may be waiting for another."""
+"""The file of torch's collectives. A rank that stops in it may be waiting for another."""
 
 
 class Rank:
-    """What a rank's function gets: which rank it is, its device, and a way to report."""
+    """The argument of a rank's function: its number, its device, and a way to report."""
 
     def __init__(self, rank: int, world: int, gpu: Backend, channel: Channel) -> None:
         self.rank = rank
         self.world = world
         self.gpu = gpu
         self.broke_group = False
-        """Set by a function that breaks a group on purpose, which then cannot be left in order."""
+        """Set by a function that breaks a group on purpose, so that the group is not destroyed."""
         self._channel = channel
 
     def step(self, name: str, **data: Any) -> None:
-        """Announce that a step begins; a rank that stays behind its peers is the culprit."""
+        """Announce that a step begins. A hung rank behind its peers is the culprit."""
         self._channel.send({"step": name, "data": data})
 
 
@@ -54,7 +54,7 @@ class RankOutputs:
 
     @property
     def trace_file(self) -> Path:
-        """Where faulthandler writes the rank's stack when it is asked."""
+        """Where faulthandler writes the rank's stack."""
         return self.folder / f"trace-{self.rank}"
 
     @property

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _GRACE_S: Final = 2.0
-"""After the first failure the other ranks get this long to report their own."""
+"""How long other ranks may take to report their failures after the first one."""
 _TRACE_S: Final = 0.5
 _TICK_S: Final = 0.2
-"""How often to look for ranks that ended without closing their pipe, and for the client."""
+"""How often to look for ended ranks and for the client."""
 _IDLE_S: Final = 1.0
 _OUTPUT_BYTES: Final = 4000
 
@@ -59,7 +59,7 @@ class _Child:
     ready: bool = False
     """Whether it has opened its device and joined the group."""
     returned: bool = False
-    """Whether its function returned; the rank then waits for the others and leaves the group."""
+    """Whether its function returned. The rank then waits for the others and leaves the group."""
     ended: bool = False
     """Whether the process is gone and was reaped."""
 
@@ -74,7 +74,7 @@ class _Child:
 
 
 class _World:
-    """One request's ranks, from fork to burial."""
+    """The ranks of one request, from fork to end."""
 
     def __init__(self, request: dict[str, Any], control: Channel) -> None:
         self.request = request
@@ -150,7 +150,7 @@ class _World:
                         return
 
     def _read_messages(self, child: _Child, selector: selectors.BaseSelector) -> bool:
-        """Take what the channel holds now; False where it holds nothing, and closed at its end."""
+        """Handle the messages that are there; False without any. Close the channel at its end."""
         try:
             more = child.channel.fill()
         except BlockingIOError:
@@ -188,7 +188,7 @@ class _World:
             self.failures.append(child)
 
     def _reap_ended(self, selector: selectors.BaseSelector) -> None:
-        """Reap the ranks that ended, also one whose own children still hold its pipe open."""
+        """Reap ended ranks, including one whose children still hold its pipe open."""
         for child in self.children:
             if child.ended or not has_ended(child.pid):
                 continue
@@ -216,7 +216,7 @@ class _World:
             child.error += f" in {child.where}"
 
     def _end_remaining(self) -> None:
-        """Ask those that are left where they stand, then end them."""
+        """Record where the remaining ranks stand, and their state."""
         left = [child for child in self.children if not child.ended]
         for child in left:
             with contextlib.suppress(ProcessLookupError):
@@ -244,10 +244,10 @@ class _World:
 
     @property
     def culprit(self) -> int | None:
-        """The first to fail of itself; among ranks that hung, the one that the others waited for.
+        """The first rank with a failure of its own; among hung ranks, the one the others wait for.
 
-        When a rank is gone, its peers raise inside their collective, often before its own end is
-        seen: so one that died counts before one that raised elsewhere, and that one before them.
+        When a rank is gone, its peers raise inside their collective, often before the server sees
+        its end. So a rank that died comes first, then one that raised outside a collective.
         """
         if self.failures:
             first = min(
@@ -281,16 +281,16 @@ class _World:
 
 
 def _is_closed(descriptor: int) -> bool:
-    """Whether a pipe that is readable is at its end: nobody holds the other side any more."""
+    """Whether a readable pipe is at its end: no process holds the other side."""
     waiting = bytearray(4)
     fcntl.ioctl(descriptor, termios.FIONREAD, waiting)
     return int.from_bytes(waiting, sys.byteorder) == 0
 
 
 def _place_in_trace(trace_file: Path) -> tuple[str, bool]:
-    """Where a faulthandler trace stands, and whether that is inside torch.distributed.
+    """The frame of a faulthandler trace, and whether the innermost is in torch.distributed.
 
-    The place is the outermost frame of torch's collectives, else the innermost frame.
+    The frame is the outermost one in torch's collectives, else the innermost.
     """
     try:
         text = trace_file.read_text(errors="replace")
@@ -347,9 +347,9 @@ def main() -> int:
 
 
 def _prepare(name: str | None) -> float:
-    """Import once what every rank would import; the seconds that the backend's start may take.
+    """Import what every rank needs. Return the seconds that the backend's start may take.
 
-    Whatever is wrong is for the ranks to say.
+    The ranks report what is wrong.
     """
     start_s = 0.0
     with contextlib.suppress(Exception):
@@ -360,7 +360,7 @@ def _prepare(name: str | None) -> float:
 
 
 def _serve(request: dict[str, Any], control: Channel) -> bool:
-    """Run one world and answer; False when there is nobody left to answer."""
+    """Run one world and reply; False when the client is gone."""
     request["start_s"] = _prepare(request["backend"])
     try:
         control.send({"start_s": request["start_s"]})

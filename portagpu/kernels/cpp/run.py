@@ -46,7 +46,7 @@ def sum_rows(x: Any, *, gpu: Backend | None = None) -> torch.Tensor:
     rows, columns = _rows(tensor)
     result = tensor.new_zeros(tensor.shape[:-1], dtype=_sum_dtype(tensor))
     if tensor.numel():
-        _by_row(gpu, "warp_reduce", f"row_sum_{kind}", tensor, result, rows, columns)
+        _launch_by_row(gpu, "warp_reduce", f"row_sum_{kind}", tensor, result, rows, columns)
     return result
 
 
@@ -56,7 +56,7 @@ def scan_rows(x: Any, *, gpu: Backend | None = None) -> torch.Tensor:
     rows, columns = _rows(tensor)
     result = tensor.new_empty(tensor.shape, dtype=_sum_dtype(tensor))
     if tensor.numel():
-        _by_row(gpu, "warp_scan", f"row_scan_{kind}", tensor, result, rows, columns)
+        _launch_by_row(gpu, "warp_scan", f"row_scan_{kind}", tensor, result, rows, columns)
     return result
 
 
@@ -71,7 +71,7 @@ def rank_rows(flags: Any, *, gpu: Backend | None = None) -> torch.Tensor:
     rows, columns = _rows(tensor)
     result = tensor.new_empty(tensor.shape, dtype=torch.int64)
     if tensor.numel():
-        _by_row(gpu, "ballot_rank", "row_rank", tensor, result, rows, columns)
+        _launch_by_row(gpu, "ballot_rank", "row_rank", tensor, result, rows, columns)
     return result
 
 
@@ -118,7 +118,7 @@ def histogram(
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class FunctionResources:
     """What the driver says of a loaded function: of a thread, a block, and a unit."""
 
     registers: int
@@ -126,7 +126,9 @@ class Loaded:
     blocks: int
 
 
-def loaded(source: str, function: str, threads: int, *, gpu: Backend | None = None) -> Loaded:
+def function_resources(
+    source: str, function: str, threads: int, *, gpu: Backend | None = None
+) -> FunctionResources:
     """What the device's driver makes of a function of :data:`KERNELS` in blocks of ``threads``.
 
     ``blocks`` is the driver's own occupancy, in blocks a unit; registers are a thread's, shared
@@ -141,7 +143,7 @@ def loaded(source: str, function: str, threads: int, *, gpu: Backend | None = No
         blocks = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
             kernel.kernel.ptr, threads, 0
         )
-        return Loaded(kernel.num_regs, kernel.shared_size_bytes, blocks)
+        return FunctionResources(kernel.num_regs, kernel.shared_size_bytes, blocks)
 
 
 def _launcher(gpu: Backend) -> Cupy:
@@ -193,7 +195,7 @@ def _rows(tensor: torch.Tensor) -> tuple[int, int]:
     return (tensor.numel() // columns if columns else 0), columns
 
 
-def _by_row(gpu: Backend, source: str, function: str, *arguments: Any) -> None:
+def _launch_by_row(gpu: Backend, source: str, function: str, *arguments: Any) -> None:
     """Launch a kernel that gives each warp a row; the last two arguments are rows and columns."""
     rows = arguments[-2]
     plan = gpu.sizing.launch(rows * gpu.arch.warp_size)
