@@ -1,8 +1,8 @@
-"""Dataclasses as JSON and back: what processes tell each other, and what files keep.
+"""Dataclasses as JSON and back, for messages between processes and for files.
 
-A field's type is what JSON has (text, numbers, true and false, None), ``bytes``, a day, a StrEnum,
+A field's type is a JSON type (text, numbers, true and false, None), ``bytes``, a day, a StrEnum,
 another dataclass, an optional one of these, or a tuple, frozenset or mapping of them. ``Any`` is
-taken as it is.
+left unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DocumentError(PortagpuError, ValueError):
 
 
 def encode(value: Any) -> Any:
-    """``value`` as JSON has it; a dataclass is an object with a key for each of its fields."""
+    """``value`` as JSON; a dataclass is an object with a key for each field."""
     if dataclasses.is_dataclass(value):
         return {each.name: encode(getattr(value, each.name)) for each in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -45,7 +45,7 @@ def encode(value: Any) -> Any:
 def decode(kind: Callable[..., _T], document: object, where: str) -> _T:
     """The dataclass in ``document``, which ``where`` names.
 
-    Raises DocumentError for a key that is not known or missing, and a value of another type.
+    Raises DocumentError for an unknown or missing key, and for a value of another type.
     """
     if not isinstance(document, dict):
         raise DocumentError(f"{where}: must be a table")

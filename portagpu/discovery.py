@@ -1,7 +1,7 @@
-"""Finding backends: entry points, what they load to, and each one's status or reason.
+"""Finds backends: their entry points, plugins, and each one's status with a reason.
 
-Nothing here decides which backend is used; :mod:`portagpu.registry` does. A third party's entry
-point that is damaged, slow, wrong or declared twice becomes a reason, and stops nothing.
+:mod:`portagpu.registry` chooses the backend. A third party's entry point that is damaged, slow,
+wrong or declared twice is unusable with a reason, and does not affect the others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GROUP: Final = "portagpu.backends"
 PROBE_LIMIT_S: Final = 40.0
 """The same for a probe: a driver that is not kept loaded initialises one GPU after the other."""
 LONGEST_START_S: Final = 3600.0
-"""What a plugin may ask for as ``start_s``: time limits have to end."""
+"""The most that a plugin may state as ``start_s``: time limits have to end."""
 
 _log = logging.getLogger("portagpu")
 _T = TypeVar("_T")
@@ -45,13 +45,13 @@ class Candidate:
     distribution: str
     entry_point: EntryPoint | None
     problem: str = ""
-    """Why it cannot even be tried: two distributions claim the name."""
+    """Why it cannot be loaded: two distributions claim the name."""
 
 
 _candidates: dict[str, Candidate] | None = None
 _plugins: dict[str, Plugin] = {}
 _load_failures: dict[str, str] = {}
-"""Why an entry point did not load, so that a slow or broken one is waited for once."""
+"""Why entry points did not load. A slow or broken one is waited for only once."""
 
 
 def candidates() -> Mapping[str, Candidate]:
@@ -68,7 +68,7 @@ def candidates() -> Mapping[str, Candidate]:
 
 
 def _preferred_candidate(name: str, points: dict[str, EntryPoint]) -> Candidate:
-    """The entry point to use among those of one name: ours, the only one, or none."""
+    """The candidate among entry points of one name: ours, the only one, or none."""
     if OWN_DISTRIBUTION in points:
         others = sorted(set(points) - {OWN_DISTRIBUTION})
         for other in others:
@@ -195,10 +195,10 @@ def _declared_members(plugin: Plugin) -> tuple[Any, ...]:
 def call_with_limit(
     call: Callable[[], _T], what: str, limit_s: float | None = None
 ) -> tuple[_T | None, str]:
-    """Run foreign code in a thread of its own: (its value, "") or (None, what went wrong).
+    """Run foreign code in a thread of its own: (its value, "") or (None, the problem).
 
-    Anything that it raises, SystemExit included, is a reason and not an error of the caller's. A
-    call that is still running at the limit is left behind in its daemon thread.
+    Anything that it raises, SystemExit included, becomes the problem. A call that is still running
+    at the limit is left behind in its daemon thread.
     """
     return start_call(call, LOAD_LIMIT_S if limit_s is None else limit_s)(what)
 
@@ -218,10 +218,10 @@ def status(name: str) -> Status:
 
 
 def probes() -> dict[str, Findings]:
-    """What every candidate's probe finds, by name; all are asked at the same time.
+    """The findings of every candidate's probe, by name. All probes run at the same time.
 
-    One that cannot be loaded finds nothing, and its status says why. A probe that fails or does not
-    answer has that as its problem.
+    A candidate that cannot be loaded has none, and its status says why. A probe that fails or does
+    not answer is a problem in its findings.
     """
     waits: dict[str, Callable[[str], tuple[Findings | None, str]]] = {}
     for name in candidates():
@@ -246,7 +246,7 @@ def statuses() -> dict[str, Status]:
 
 
 def toolchain_for(vendor: str) -> tuple[str, Toolchain] | None:
-    """The backend that knows a vendor's machine code, by name, and what it brings for that."""
+    """The backend with a toolchain for a vendor's machine code: its name and toolchain."""
     for name in candidates():
         try:
             found = plugin(name).toolchain()

@@ -1,8 +1,8 @@
-"""Choosing and opening backends: the order of choice, and every candidate's reason.
+"""Chooses and opens backends.
 
-The order is: the name that was asked for; ``PORTAGPU_BACKEND``, read once; the one backend for
-which the installed torch was built and whose hardware is here; the CPU, when torch has no GPU build
-or the machine has no GPU at all. A GPU that torch was built for but cannot use is an error.
+The order of choice is: the requested name; ``PORTAGPU_BACKEND``, read once; the one backend that
+the installed torch was built for and whose hardware is here; the CPU, when torch has no GPU build
+or the machine has no GPU. A GPU that torch was built for but cannot use is an error.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _log = logging.getLogger("portagpu")
 
 
 class _NoDevice:
-    """What ``_current`` is until a device is opened.
+    """The value of ``_current`` until a device is opened.
 
-    It is not None: a function whose compilation opens the device is guarded by what it read, and
-    torch.compile takes no other object for a None (torch 2.13, GuardBuilder.EQUALS_MATCH).
+    It is not None: torch.compile guards a function that opens the device by the value that it read,
+    and accepts no other object in place of a None (torch 2.13, GuardBuilder.EQUALS_MATCH).
     """
 
 
@@ -61,14 +61,14 @@ _NO_DEVICE: Final = _NoDevice()
 _handles: dict[tuple[str, int], Backend] = {}
 _current: Backend | _NoDevice = _NO_DEVICE
 _default_handles: dict[int, Backend] = {}
-"""Handles of the default backend by index, as they are asked for."""
+"""Handles of the default backend by index, as they are requested."""
 _default_name: str | None = None
 _lock = threading.RLock()
 
 
 @run_by_the_compiler
 def resolve(name: str | None = None) -> str:
-    """The name of the backend to use: ``name``, else by the order at the top of this module.
+    """The name of the backend to use: ``name``, else by the order of choice above.
 
     Raises BackendNotFound with every candidate's reason.
     """
@@ -123,7 +123,7 @@ def _torch_is_installed() -> bool:
 
 
 def _why_not_cpu() -> str:
-    """Why falling back to the CPU would hide a fault: a GPU build of torch beside a GPU."""
+    """Why the CPU is no fallback: a GPU build of torch on a machine with a GPU; else empty."""
     from portagpu.host import gpus_on_machine
     from portagpu.torchbuild import torch_build
 
@@ -152,7 +152,7 @@ def _why_cpu() -> str:
 
 
 def backend(name: str | None = None, index: int | None = None) -> Backend:
-    """The device to use: by default the current one, else the backend and index asked for.
+    """The device to use: by default the current one, else that of the backend and index.
 
     ``name`` is a backend's name ("cpu", "cuda", "rocm"); ``index`` counts the visible devices and
     is an int. The first call without arguments chooses the default backend. Which of its devices is
@@ -200,7 +200,7 @@ def _default_device_at(index: int) -> Backend:
 
 @run_by_the_compiler
 def _name_of_default() -> str:
-    """The default backend's name, chosen once: a rank that uses device 3 never opens device 0."""
+    """The default backend's name, chosen once without opening a device."""
     global _default_name
     with _lock:
         if not isinstance(_current, _NoDevice):
@@ -239,7 +239,7 @@ def _open(name: str, index: int) -> Backend:
 
 
 def count(name: str) -> int:
-    """How many devices that backend can open; raises BackendNotFound with the reason where none."""
+    """The number of devices of that backend; raises BackendNotFound with a reason without any."""
     with _errors_as_reasons(f"the backend {name!r} cannot count its devices", name):
         found = plugin(name).count()
     if type(found) is not int or found < 1:
@@ -251,7 +251,7 @@ def count(name: str) -> int:
 
 @contextmanager
 def _errors_as_reasons(what: str, name: str) -> Iterator[None]:
-    """Whatever foreign code raises is the reason of a BackendNotFound that says ``what``."""
+    """Turn what foreign code raises into a BackendNotFound with the message ``what``."""
     try:
         yield
     except PortagpuError:
@@ -261,7 +261,7 @@ def _errors_as_reasons(what: str, name: str) -> Iterator[None]:
 
 
 def _new_handle(found: Plugin, name: str, index: int) -> Backend:
-    """A new handle from the plugin, whose failures become a reason."""
+    """A new handle from the plugin. Its failures become the reason of a BackendNotFound."""
     known = max(count(name), shared_count()) if found.shared else count(name)
     there = 0 <= index < known
     with _errors_as_reasons(f"the backend {name!r} cannot open device {index}", name):
@@ -277,7 +277,7 @@ def _new_handle(found: Plugin, name: str, index: int) -> Backend:
 
 
 def _pickle_by_name(handle: Backend) -> tuple[Callable[..., Backend], tuple[str, int]]:
-    """How a handle is pickled and copied: its device is opened again, by name and index."""
+    """The pickle of a handle: opening its device again, by name and index."""
     return backend, (handle.name, handle.index)
 
 
@@ -294,7 +294,7 @@ def select(device: int | str | torch.device) -> Backend:
 
 
 def handle_for(device: SupportsIndex | str | torch.device | None) -> Backend:
-    """The handle for what torch's functions take as ``device``; None is the current device."""
+    """The handle for a ``device`` argument of torch's functions; None is the current device."""
     if device is None:
         return backend()
     current = _current

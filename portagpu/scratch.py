@@ -1,7 +1,7 @@
-"""Folders and files for a while: where a process is killed, the next one removes what it left.
+"""Temporary folders and files. The next process removes what a killed process left.
 
-Each is locked (flock(2)) by the process that made it. The kernel gives the lock back when the last
-process that holds it ends, however it ends: what is not locked is in nobody's use.
+The process that creates one locks it (flock(2)). The kernel releases the lock when the last process
+that holds it ends. So no process uses what is not locked.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"\.?portagpu-[a-z]+-([0-9a-f]{8})-[0-9a-f]{32}")
 _OTHER_MACHINE_S: Final = 86_400.0
-"""How long what another machine made on a shared disk is left alone: its locks may not be seen."""
+"""How long files of other machines on a shared disk are kept: their locks may be invisible."""
 _swept: set[Path] = set()
 
 
 class Scratch:
-    """A folder of this process's own; as a context manager it gives its path and removes it.
+    """A temporary folder of this process; the context manager returns its path and removes it.
 
-    ``kind`` is a word in its name. It lies in ``parent``, where its name is hidden, and by default
-    where temporary files go. What killed processes left there is removed first. Raises OSError
+    ``kind`` is a word in its name. It is in ``parent``, with a hidden name, or by default in the
+    folder for temporary files. Leftovers of killed processes are removed first. Raises OSError
     where ``parent`` cannot be written, and OutputError where no temporary folder can.
     """
 
@@ -70,9 +70,9 @@ class Scratch:
 
 
 def new_file(folder: Path, mode: int) -> tuple[Path, int]:
-    """A new hidden file, open to be written, with the mode that the umask leaves of ``mode``.
+    """A new hidden file, open for writing, with ``mode`` reduced by the umask.
 
-    It is this process's until the descriptor is closed. Raises OSError.
+    It belongs to this process until the descriptor is closed. Raises OSError.
     """
     sweep(folder)
     while True:
@@ -101,7 +101,7 @@ def _name(stem: str) -> str:
 
 
 def _boot() -> str:
-    """What tells this machine, since it was started, from others; the same in its containers."""
+    """An id of this machine since its start; equal in its containers."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii")[:8]
     except OSError:
@@ -109,7 +109,7 @@ def _boot() -> str:
 
 
 def _lock_new(path: Path, descriptor: int) -> bool:
-    """Lock what was made; False, and closed, where another process was about to sweep it."""
+    """Lock a new file or folder; False, and closed, where another process is removing it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -131,7 +131,7 @@ def _is_there(path: Path, descriptor: int) -> bool:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes of this user left in ``folder``; once in each process."""
+    """Remove leftovers of this user's killed processes in ``folder``; once in each process."""
     if folder in _swept:
         return
     _swept.add(folder)

@@ -1,4 +1,4 @@
-"""The number of a CPU device in a form that torch takes for the device too."""
+"""The index of a CPU device in a form that torch accepts as a device."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _indices: Final[dict[int, CpuIndex]] = {}
 
 
 def cpu_index(index: int) -> CpuIndex:
-    """The CpuIndex of that number."""
+    """The CpuIndex of that number, always the same object."""
     try:
         return _indices[index]
     except KeyError:

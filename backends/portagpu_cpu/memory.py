@@ -1,4 +1,4 @@
-"""Memory of a CPU: a process's resident memory, and what kernel and container leave free."""
+"""Memory of a CPU: a process's resident memory, and the free memory of machine and container."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLEAR_REFS: Final = Path("/proc/self/clear_refs")
 _RESET_PEAK: Final = "5"
 """What resets VmHWM to the current VmRSS: Linux, Documentation/filesystems/proc.rst, clear_refs."""
 _peak = 0
-"""The highest peak that was stated since the last reset."""
+"""The highest peak that was returned since the last reset."""
 
 _MEMINFO: Final = re.compile(rb"^Mem(Total|Available):\s+(\d{1,18}) kB", re.MULTILINE)
 _FIELDS: Final = re.compile(rb"Vm(HWM|RSS):\s+(\d+) kB")
@@ -103,14 +103,14 @@ def free_and_total() -> tuple[int, int]:
 
 @lru_cache(maxsize=1)
 def _container(tree: Tree, second: int) -> tuple[int | None, Path | None]:
-    """The container's limit in bytes, and the file of what it uses, as they are in that second."""
+    """The container's limit in bytes and the file with its use, cached for that second."""
     del second
     usage = memory_usage_file(tree)
     return read_cgroup(tree).memory_max_bytes, None if usage is None else tree.root / usage
 
 
 def _read_start(path: Path) -> bytes:
-    """The beginning of one of the kernel's files; empty where it cannot be read."""
+    """The first 4096 bytes of a kernel file; empty where it cannot be read."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -92,14 +92,14 @@ class CpuStream(Stream):
 
 
 class CurrentStream(threading.local):
-    """The stream that each thread puts its work on."""
+    """Each thread's current stream, the innermost last."""
 
     def __init__(self, stream: CpuStream) -> None:
         self.stream: Final = [stream]
 
 
 class StreamBlock:
-    """The block inside which a stream is its thread's current one."""
+    """A block in which a stream is its thread's current one."""
 
     __slots__ = ("_current", "_stream")
 

@@ -1,4 +1,4 @@
-"""What one CUDA device is."""
+"""The description of a CUDA device."""
 
 from __future__ import annotations
 

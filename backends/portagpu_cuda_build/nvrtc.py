@@ -82,7 +82,7 @@ def compile(source: str, arch: str) -> tuple[CompiledKernel, ...]:  # noqa: A001
 
 
 def _loadable() -> Iterator[_Nvrtc]:
-    """Every NVRTC that loads; one is loaded when it is come to."""
+    """Every NVRTC that can be loaded, loaded one by one."""
     for path in libraries(sys.path):
         try:
             library = ctypes.CDLL(path)
@@ -92,7 +92,7 @@ def _loadable() -> Iterator[_Nvrtc]:
 
 
 def _builder_for(installed: Iterable[_Nvrtc], arch: str) -> _Nvrtc | str:
-    """The first that builds for an architecture, or what is missing."""
+    """The first NVRTC that builds for an architecture, or what is missing."""
     number = int(digits) if (digits := base_name(arch).removeprefix("sm_")).isdecimal() else 0
     seen: list[_Nvrtc] = []
     for library in installed:

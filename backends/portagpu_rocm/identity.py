@@ -1,4 +1,4 @@
-"""What one ROCm device is."""
+"""The description of a ROCm device."""
 
 from __future__ import annotations
 

@@ -34,9 +34,9 @@ _IN_TOOLKIT: Final = ("llvm/bin/clang++", "lib/llvm/bin/clang++")
 _VERSIONED: Final = re.compile(r"clang(?:\+\+)?-(\d+)")
 _VERSION: Final = re.compile(r"clang version (\d+(?:\.\d+)*)")
 _CHANGE_CODE: Final = frozenset({"CCC_OVERRIDE_OPTIONS"})
-"""Variables by which clang is given other options than the ones here."""
+"""Variables that change clang's options."""
 _REFUSED: Final = 1
-"""The exit code of clang for a source that is wrong; when it breaks off it has another."""
+"""clang's exit code for a wrong source. After a crash it has another."""
 _INSTALL: Final = (
     "install ROCm, or clang, lld and llvm of one version, 19 or later "
     "(Debian: apt-get install clang-22 lld-22)"
@@ -103,14 +103,14 @@ def compilers() -> Iterator[str]:
 
 
 class _Clang:
-    """One program, which is asked when something of it is needed, and then once."""
+    """One program. Its properties are read when first used, and once."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     @cached_property
     def version_line(self) -> str:
-        """What it calls itself, with a distribution's own version."""
+        """Its version line, with a distribution's own version."""
         return self.output("--version").partition("\n")[0]
 
     @property
@@ -137,7 +137,7 @@ class _Clang:
         return path if path.is_absolute() and path.exists() else None
 
     def output(self, *words: str) -> str:
-        """What it prints; nothing where the file is no program."""
+        """What it prints with these arguments; nothing where the file is no program."""
         try:
             done = run_program(self.path, *words, leave_out=_CHANGE_CODE)
         except OSError:
@@ -146,7 +146,7 @@ class _Clang:
 
 
 def _builder_for(installed: Iterable[_Clang], arch: str) -> _Clang | str:
-    """The first that builds for an architecture, or what is missing."""
+    """The first clang that builds for an architecture, or what is missing."""
     seen = []
     for clang in installed:
         if base_name(arch) not in clang.processors:

@@ -1,4 +1,4 @@
-"""The description of a device, from torch's properties and what its vendor names differently."""
+"""The description of a device, from torch's properties and its vendor's data."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def describe(
     versions: Mapping[str, str | None],
     deterministic_env: Mapping[str, str],
 ) -> Description:
-    """What a backend knows of that device; ``library`` is what answers to "nccl" in this build."""
+    """The description of that device; ``library`` is the library behind "nccl" in this build."""
     reported = properties.name, properties.total_memory, properties.multi_processor_count
     target = identify(arch.vendor, arch.name, *reported)
     return Description(
@@ -84,7 +84,7 @@ def describe(
 
 
 def _capabilities() -> frozenset[Capability]:
-    """What torch.cuda offers on any device; collectives where torch was built with the library."""
+    """Capabilities of torch.cuda on any device; COLLECTIVES where torch has the library."""
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_nccl_available():

@@ -1,10 +1,9 @@
 """Collectives that are compared between the ranks before they run.
 
-Libraries do not compare what the ranks call: over Gloo a float32 and an int32 that meet in one
-``all_reduce`` give wrong numbers on every rank and no error, and a rank that calls another
-collective, root or shape hangs or corrupts its peers. A :class:`Checked` group states each call to
-all ranks first, through the store of the group, and raises on every one of them where they differ
-or where one does not come.
+Libraries do not compare the calls of the ranks. Over Gloo a float32 and an int32 in one
+``all_reduce`` give wrong numbers on every rank and no error. A rank with another collective, root
+or shape hangs or corrupts its peers. A :class:`Checked` group first sends each call to all ranks,
+through the store of the group. It raises on every rank where calls differ or one is missing.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ if TYPE_CHECKING:
     import torch
 
 _GRACE_S: Final = 1.0
-"""How long after its own error a rank waits for those of the others; who has none is lost."""
+"""How long a rank with an error waits for those of the others. A rank without one is lost."""
 _CHECK_FAILURES_S: Final = 0.1
-"""How often a rank that is inside a collective looks whether another one has failed in it."""
+"""How often a rank in a collective checks whether another rank failed in it."""
 _FIRST_POLL_S: Final = 1e-4
 _POLL_S: Final = 5e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What one rank calls, as far as the ranks have to agree.
+    """The call of one rank: the properties that the ranks have to agree on.
 
-    ``dtype``, ``shape`` and ``device`` (its type) are of the tensor that has to be alike on every
-    rank; ``root`` is a global rank; ``sends`` and ``receives`` are the rows of an all-to-all for
+    ``dtype``, ``shape`` and ``device`` (its type) are of the tensor that must be equal on every
+    rank. ``root`` is a global rank. ``sends`` and ``receives`` are the rows of an all-to-all for
     each rank.
     """
 
@@ -65,7 +64,7 @@ class Call:
 
 
 class Checked:
-    """The collectives of a process group under ``torch.distributed``'s names, each one compared.
+    """The collectives of a process group under ``torch.distributed``'s names, each compared first.
 
     Create it on every rank of ``group`` (default: all ranks), in the same order. ``timeout_s`` is
     how long a rank waits for the others to call, and for a collective to end; the default is 60.
@@ -248,7 +247,7 @@ class Checked:
         return None
 
     def _compare_calls(self, call: Call, number: int, deadline: float) -> None:
-        """State this rank's call, and compare it with those of all others."""
+        """Publish this rank's call and compare it with the others. Raises CollectiveMismatch."""
         with self._store_errors(call):
             self._store.set(self._key(number, "call", self._me), json.dumps(encode(call)))
             keys = {rank: self._key(number, "call", rank) for rank in self.ranks}
@@ -269,7 +268,7 @@ class Checked:
             raise CollectiveMismatch(problem)
 
     def _raise_failure(self, call: Call, number: int, error: BaseException) -> None:
-        """Tell the others, learn who is lost, and raise what happened."""
+        """Alarm the other ranks, find the lost ones, and raise RankLost or CollectiveError."""
         with self._store_errors(call):
             self._store.set(self._key(number, "alarm"), "")
             self._store.set(self._key(number, "failed", self._me), "")
@@ -304,9 +303,9 @@ class Checked:
         return bool(self._store.check([self._key(number, "alarm")]))
 
     def _wait_for_keys(self, keys: list[str], seconds: float) -> bool:
-        """Whether the keys are there in that time.
+        """Whether the keys appear within ``seconds``.
 
-        Not the store's own ``wait``: FileStore counts it in whole seconds, and rounds up.
+        The store's own ``wait`` is not used: FileStore rounds up to whole seconds.
         """
         until, pause = time.monotonic() + seconds, _FIRST_POLL_S
         while not self._store.check(keys):
@@ -338,7 +337,7 @@ class Pending:
         self._work = work
 
     def is_completed(self) -> bool:
-        """Whether the library is done with it, well or not."""
+        """Whether the library has finished it, with or without an error."""
         return bool(self._work.is_completed())
 
     def wait(self) -> None:
@@ -384,7 +383,7 @@ def _wait_for_work(work: Any, done: threading.Event, errors: list[BaseException]
 def disagreement(calls: dict[int, Call]) -> str:
     """One sentence that names both sides where the calls of the ranks differ, else nothing.
 
-    The rank that differs from most is named first.
+    The rank that differs from the majority comes first.
     """
     plain = {rank: replace(call, sends=None, receives=None) for rank, call in calls.items()}
     majority = max(plain.values(), key=list(plain.values()).count)

@@ -1,4 +1,4 @@
-"""The public functions: torch tensors in, torch tensors out, one Triton launch or two between."""
+"""The public functions. They take and return torch tensors, and launch Triton once or twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 _SUM_PROGRAMS: Final = 1024
-"""The most partial sums: one block of the second pass holds them all."""
+"""The most partial sums: one block of the second pass reads them all."""
 # what Triton's interpreter is given, which has no warps: values that any config fits
 _INTERPRETED: Final = Limits(warp_size=1, max_threads=1024, shared_bytes=1 << 20)
 
@@ -255,7 +255,7 @@ class Place:
 
 @functools.cache
 def triton_runs_on(device_type: str) -> bool:
-    """Whether Triton is here, and its driver launches on devices of that torch type."""
+    """Whether Triton is installed and its driver launches on that torch device type."""
     if device_type == "cpu" or importlib.util.find_spec("triton") is None:
         return False
     from triton.runtime import driver
@@ -269,9 +269,9 @@ def triton_runs_on(device_type: str) -> bool:
 def place_of(*tensors: torch.Tensor) -> Place:
     """Where a call with these tensors runs.
 
-    Raises TypeError for what is no tensor, ValueError for tensors on several devices or whose sign
-    or conjugate is still to be applied, and Unsupported where a gradient is wanted or Triton cannot
-    run.
+    Raises TypeError for an argument that is no tensor, ValueError for tensors on several devices
+    and for negative or conjugate views, and Unsupported where a gradient is required or Triton
+    cannot run.
     """
     import torch
 
@@ -302,7 +302,7 @@ def place_of(*tensors: torch.Tensor) -> Place:
 
 
 def load_kernel(module: str, name: str) -> Any:
-    """A kernel of ``portagpu.kernels.source``, as Triton has made it."""
+    """A kernel of ``portagpu.kernels.source``, as a Triton function."""
     return getattr(importlib.import_module(f"portagpu.kernels.source.{module}"), name)
 
 

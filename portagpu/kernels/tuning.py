@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class NoConfig(PortagpuError, RuntimeError):
-    """No config of a kernel runs here with the right result; the message names the kernel."""
+    """No config of a kernel gives the right result here; the message names the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tunable:
-    """A function with its oracle and bound, the kind of its configs, and where its source is."""
+    """A function with its oracle and bound, the kind of its configs, and its source module."""
 
     run: Callable[..., Any]
     exact: Callable[..., Any]
@@ -46,11 +46,11 @@ TUNABLE: Final[Mapping[str, Tunable]] = {
     "rms_norm": Tunable(ops.rms_norm, reference.rms_norm, reference.rms_norm_bound, "row", "rows"),
     "matmul": Tunable(ops.matmul, reference.matmul, reference.matmul_bound, "matmul", "products"),
 }
-"""What :func:`tune` takes, by name."""
+"""The functions that :func:`tune` tunes, by name."""
 
 _log = logging.getLogger("portagpu")
 _checked: dict[str, Config] = {}
-"""The configs that this process has seen give the right result, by key."""
+"""The configs that gave the right result in this process, by key."""
 
 
 def tune(
@@ -95,10 +95,10 @@ def tune(
 
 
 class _Trial:
-    """One call in any config, in the place of a kernel for Triton's autotuner.
+    """One call in any config, which Triton's autotuner takes for a kernel.
 
-    What is tuned is the whole function, because a sum launches twice. ``fn`` is its kernel, which
-    the autotuner names in what it prints, and ``arg_names`` are the arguments of :meth:`run`.
+    The whole function is tuned, because a sum launches twice. ``fn`` is its kernel, which the
+    autotuner prints by name, and ``arg_names`` are the arguments of :meth:`run`.
     """
 
     arg_names: Final = ("key",)
@@ -114,14 +114,14 @@ class _Trial:
         self._fitting = fitting
 
     def run(self, _key: str, *, config: Config, **_options: object) -> Any:
-        """Call the function; Triton's options are ``config`` in Triton's words."""
+        """Call the function; Triton's options repeat ``config``."""
         return self._tunable.run(*self._arguments, config=config)
 
     def right(self, config: Config) -> bool:
         """Whether a config runs and its result is within the bound.
 
-        It runs twice: the first result is overwritten, because the allocator gives its memory to
-        the second, where an element that is not written would hold the right value.
+        It runs twice, and the first result is overwritten. The second may get the same memory,
+        where an element that the kernel does not write would otherwise be right.
         """
         errors = importlib.import_module("triton.runtime.errors")
         try:
@@ -172,7 +172,7 @@ def _fastest(
     place: ops.Place,
     measure: Callable[[Callable[[], object]], float] | None,
 ) -> Config:
-    """What ``triton.autotune`` takes of the configs that are left."""
+    """The config that ``triton.autotune`` chooses from those that are not pruned."""
     if measure is None and place.gpu is None:
         raise Unsupported("Triton's interpreter is not timed: give measure=, or tune on a GPU")
     triton = importlib.import_module("triton")
@@ -212,7 +212,7 @@ def _key(
     place: ops.Place,
     fitting: tuple[Config, ...],
 ) -> str:
-    """Kernel, arguments, device, and the versions of all that made the code."""
+    """The cache key: kernel, arguments, device, and the versions that the code depends on."""
     import torch
 
     gpu, compiler = place.gpu, find_compiler()
@@ -233,6 +233,6 @@ def _key(
 
 
 def _cached_config(found: Mapping[str, Any] | None, fitting: tuple[Config, ...]) -> Config | None:
-    """The config that the cache names, where it names one of those that fit."""
+    """The config in the cache, if it is one of those that fit."""
     at = None if found is None else found.get("config")
     return fitting[at] if type(at) is int and 0 <= at < len(fitting) else None

@@ -1,8 +1,8 @@
 """Casts that saturate on every device.
 
-What torch's own cast makes of a value above the largest depends on dtype and version: in
-float8_e4m3fn it was NaN and is 448 from torch 2.12 on, for infinity too (pytorch PR 178817); in
-both FNUZ formats it is NaN; in float8_e5m2, float16 and bfloat16 infinity; in int8 it wraps.
+torch's own cast of a value above the largest depends on dtype and version. In float8_e4m3fn it was
+NaN and is 448 from torch 2.12 on, for infinity too (pytorch PR 178817). In both FNUZ formats it is
+NaN; in float8_e5m2, float16 and bfloat16 infinity; in int8 it wraps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class OnInfinity(StrEnum):
-    """What becomes of an infinity."""
+    """The treatment of an infinity."""
 
     SATURATE = "saturate"
     """The largest finite number, with its sign."""
@@ -32,7 +32,7 @@ class OnInfinity(StrEnum):
 
 
 class OnNan(StrEnum):
-    """What becomes of a NaN."""
+    """The treatment of a NaN."""
 
     KEEP = "keep"
     """NaN, in a format that has it."""
@@ -43,9 +43,9 @@ class OnNan(StrEnum):
 
 
 _PART: Final = 1 << 17
-"""Elements for each thread of a CPU: at most 1 MiB, which is near the second-level cache of one."""
+"""Elements for each thread of a CPU: at most 1 MiB, about the second-level cache of a core."""
 _CLAMPED_FIRST: Final = (*FP8_NAMES, "int8")
-"""Every wider format has the ends of these, so that clamping does not round them."""
+"""Every wider format contains the limits of these, so that clamping does not round them."""
 _WIDE: Final = ("float64", "float32", "bfloat16", "float16")
 
 
@@ -92,7 +92,7 @@ def cast(
 def _clamp_and_cast(
     x: torch.Tensor, dtype: torch.dtype, target: Format, *, zero_nan: bool
 ) -> torch.Tensor:
-    """``x`` clamped and then cast; to an integer also rounded."""
+    """``x`` clamped, then cast; for an integer also rounded."""
     import torch
 
     integer = target.kind is Kind.INTEGER
@@ -108,7 +108,7 @@ def _clamp_and_cast(
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    """Whether ``x`` is numbers in memory, and nothing that only traces or batches them."""
+    """Whether ``x`` is numbers in memory, and not an object that traces or batches them."""
     import torch
 
     return (
@@ -122,9 +122,9 @@ def _is_plain(x: torch.Tensor) -> bool:
 def _clamp_in_parts(
     x: torch.Tensor, dtype: torch.dtype, target: Format, zero_nan: bool
 ) -> torch.Tensor:
-    """The same in parts that stay in a CPU's cache.
+    """The same in parts that fit into a CPU's cache.
 
-    Memory for a whole clamped tensor, new each time, would cost several times the cast.
+    Allocating a whole clamped tensor each time would cost several times the cast.
     """
     import torch
 
@@ -142,7 +142,7 @@ def _clamp_in_parts(
 
 @cache
 def _torch_saturates(source: torch.dtype, dtype: torch.dtype, device: str) -> bool:
-    """Whether torch's own cast saturates, infinity included; it is asked once."""
+    """Whether torch's own cast saturates, also infinity; tried once."""
     import torch
 
     largest = torch.finfo(dtype).max

@@ -1,4 +1,4 @@
-"""From a target's facts to what its devices do with each number format."""
+"""The support of number formats, from a target's facts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def precision_from_facts(
     target: Target | None, deterministic_env: Mapping[str, str] = MappingProxyType({})
 ) -> Precision:
-    """What a GPU does with each dtype, as far as its target or architecture states it.
+    """The support of each dtype on a GPU, from the facts of its target or architecture.
 
-    A 16-bit format that no fact states is emulated, and fp8 that no fact states is storage: torch
-    computes and keeps them everywhere, and only facts say where hardware does. Imports torch.
+    Without a fact a 16-bit format is emulated, and fp8 is storage: torch computes in and stores
+    them everywhere. Imports torch.
     """
     import torch
 
@@ -58,7 +58,7 @@ def precision_from_facts(
 
 
 def _tf32(target: Target) -> Arithmetic:
-    """What torch's request for TF32 runs in: the matrix unit's own, or its library's emulation."""
+    """The arithmetic for TF32 in torch: the matrix unit's own, or its library's emulation."""
     if {"tf32", "xf32"} & set(target.value("matrix.dtypes") or ()):
         return Arithmetic.TF32
     return Arithmetic(target.value("matrix.tf32_emulation") or Arithmetic.IEEE)
@@ -73,7 +73,7 @@ def _alignment(target: Target, named: Mapping[str, torch.dtype]) -> Mapping[torc
 
 
 def _has_arithmetic(target: Target, dtype: str) -> bool:
-    """Whether a fact gives the hardware arithmetic in ``dtype``, in its matrix or vector unit."""
+    """Whether facts state arithmetic in ``dtype`` for the matrix or vector unit."""
     if dtype in (target.value("matrix.dtypes") or ()) or target.peak(dtype) is not None:
         return True
     return target.fact(f"vector.rate.{dtype}") is not None
