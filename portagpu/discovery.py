@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 GROUP: Final = "portagpu.backends"
 
 PROBE_LIMIT_S: Final = 40.0
-"""The same for a probe: a driver that is not kept loaded initialises one GPU after the other."""
+"""The limit for a probe: a driver that is not kept loaded initialises GPUs one by one."""
 LONGEST_START_S: Final = 3600.0
 """The most that a plugin may state as ``start_s``: time limits have to end."""
 

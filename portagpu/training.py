@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 
 class Ranges(threading.local):
-    """The profiler ranges that each thread has open, innermost last."""
+    """The open profiler ranges of each thread, innermost last."""
 
     def __init__(self) -> None:
         self.open: list[AbstractContextManager[Any]] = []
 
 
 class NoAutocast(ContextDecorator):
-    """What ``autocast(enabled=False)`` is on a device without autocast: a block or a decorator."""
+    """``autocast(enabled=False)`` on a device without autocast: it has no effect."""
 
     def __enter__(self) -> None:
         pass
@@ -51,7 +51,7 @@ class NoAutocast(ContextDecorator):
 
 
 class Training(Optional):
-    """What training code calls, for one device. All sizes are bytes, all seeds are Python ints."""
+    """The training calls of one device. All sizes are bytes, all seeds are Python ints."""
 
     __slots__ = ()
 
@@ -188,9 +188,9 @@ class Training(Optional):
         return native or (including_emulation and support is Support.EMULATED)
 
     def dtype_support(self, dtype: torch.dtype, *, probe: bool = False) -> DtypeSupport:
-        """What is stated of ``dtype`` here; with ``probe`` also what it does when it runs.
+        """The stated support of ``dtype``; with ``probe`` also the result of running it.
 
-        Ask its ``disagreement``: a device that does another thing than its facts say.
+        ``disagreement`` of the result says where the device differs from its facts.
         """
         return dtype_support(self.precision, dtype, self.device, probe=probe)
 
@@ -205,7 +205,7 @@ class Training(Optional):
         return Float32Switch(self.precision, mode)
 
     def float32_arithmetic(self, operation: str = "matmul") -> Arithmetic:
-        """What a float32 "matmul" or "conv" really runs in now, found out with exact inputs.
+        """The actual arithmetic of a float32 "matmul" or "conv", measured with exact inputs.
 
         See :func:`portagpu.precision.float32.measure_arithmetic`. Waits for the device.
         """
@@ -272,12 +272,12 @@ class Training(Optional):
         return False
 
     def device_memory_used(self) -> int:
-        """Bytes of the device's memory that are in use, by whatever process."""
+        """Bytes of the device's memory in use by all processes."""
         free, total = self.mem_get_info()
         return total - free
 
     def memory_summary(self, abbreviated: bool = False) -> str:
-        """The memory of this process as a text for people."""
+        """The memory of this process as a table of text."""
         del abbreviated
         rows = [f"{self.name}, {self.device}: memory of this process in MiB", f"{'':<11}now   peak"]
         stats = self.memory_stats()

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from portagpu.collectives.checked import Call, Checked, _call_of_tensor, disagreement
+from portagpu.collectives.checked import Call, CheckedGroup, _call_of_tensor, disagreement
 from portagpu.errors import CollectiveError
 from portagpu.world import Ranks
 from tests.processes import descendants, ports_of
@@ -133,7 +133,7 @@ def test_a_part_of_the_ranks(ranks: Ranks) -> None:
 @pytest.mark.parametrize("timeout_s", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_time_limit_that_is_none_is_refused(timeout_s: float) -> None:
     with pytest.raises(ValueError, match="a number of seconds above 0"):
-        Checked(timeout_s=timeout_s)
+        CheckedGroup(timeout_s=timeout_s)
 
 
 def test_an_op_is_stated_by_its_name_in_every_form() -> None:
@@ -147,7 +147,7 @@ def test_an_op_is_stated_by_its_name_in_every_form() -> None:
 
 def test_without_a_group_it_says_what_to_call() -> None:
     with pytest.raises(CollectiveError, match="call init_process_group first"):
-        Checked()
+        CheckedGroup()
 
 
 def test_who_differs_from_most_is_named_first() -> None:

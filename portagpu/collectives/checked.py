@@ -2,7 +2,7 @@
 
 Libraries do not compare the calls of the ranks. Over Gloo a float32 and an int32 in one
 ``all_reduce`` give wrong numbers on every rank and no error. A rank with another collective, root
-or shape hangs or corrupts its peers. A :class:`Checked` group first sends each call to all ranks,
+or shape hangs or corrupts its peers. A :class:`CheckedGroup` first sends each call to all ranks,
 through the store of the group. It raises on every rank where calls differ or one is missing.
 """
 
@@ -63,7 +63,7 @@ class Call:
         return text
 
 
-class Checked:
+class CheckedGroup:
     """The collectives of a process group under ``torch.distributed``'s names, each compared first.
 
     Create it on every rank of ``group`` (default: all ranks), in the same order. ``timeout_s`` is
@@ -105,14 +105,14 @@ class Checked:
 
     def all_reduce(
         self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, async_op: bool = False
-    ) -> Pending | None:
+    ) -> PendingCall | None:
         """As :func:`torch.distributed.all_reduce`; also in the methods below."""
         call = _call_of_tensor("all_reduce", tensor, op=op)
         return self._run(call, lambda: dist.all_reduce(tensor, op, self.group, True), async_op)
 
     def broadcast(
         self, tensor: torch.Tensor, src: int = 0, async_op: bool = False
-    ) -> Pending | None:
+    ) -> PendingCall | None:
         call = _call_of_tensor("broadcast", tensor, root=src)
         return self._run(call, lambda: dist.broadcast(tensor, src, self.group, True), async_op)
 
@@ -122,13 +122,13 @@ class Checked:
         dst: int = 0,
         op: Any = dist.ReduceOp.SUM,
         async_op: bool = False,
-    ) -> Pending | None:
+    ) -> PendingCall | None:
         call = _call_of_tensor("reduce", tensor, op=op, root=dst)
         return self._run(call, lambda: dist.reduce(tensor, dst, op, self.group, True), async_op)
 
     def all_gather(
         self, tensor_list: list[torch.Tensor], tensor: torch.Tensor, async_op: bool = False
-    ) -> Pending | None:
+    ) -> PendingCall | None:
         call = _call_of_tensor("all_gather", tensor)
         return self._run(
             call, lambda: dist.all_gather(tensor_list, tensor, self.group, True), async_op
@@ -139,7 +139,7 @@ class Checked:
         output_tensor: torch.Tensor,
         input_tensor: torch.Tensor,
         async_op: bool = False,
-    ) -> Pending | None:
+    ) -> PendingCall | None:
         call = _call_of_tensor("all_gather_into_tensor", input_tensor)
         return self._run(
             call,
@@ -153,7 +153,7 @@ class Checked:
         input_list: list[torch.Tensor],
         op: Any = dist.ReduceOp.SUM,
         async_op: bool = False,
-    ) -> Pending | None:
+    ) -> PendingCall | None:
         call = replace(
             _call_of_tensor("reduce_scatter", output, op=op),
             shape=tuple(part.numel() for part in input_list),
@@ -168,7 +168,7 @@ class Checked:
         input: torch.Tensor,  # noqa: A002
         op: Any = dist.ReduceOp.SUM,
         async_op: bool = False,
-    ) -> Pending | None:
+    ) -> PendingCall | None:
         call = _call_of_tensor("reduce_scatter_tensor", input, op=op)
         return self._run(
             call,
@@ -183,7 +183,7 @@ class Checked:
         output_split_sizes: list[int] | None = None,
         input_split_sizes: list[int] | None = None,
         async_op: bool = False,
-    ) -> Pending | None:
+    ) -> PendingCall | None:
         size = len(self.ranks)
         call = replace(
             _call_of_tensor("all_to_all_single", input),
@@ -206,7 +206,7 @@ class Checked:
         gather_list: list[torch.Tensor] | None = None,
         dst: int = 0,
         async_op: bool = False,
-    ) -> Pending | None:
+    ) -> PendingCall | None:
         call = _call_of_tensor("gather", tensor, root=dst)
         return self._run(
             call, lambda: dist.gather(tensor, gather_list, dst, self.group, True), async_op
@@ -218,16 +218,16 @@ class Checked:
         scatter_list: list[torch.Tensor] | None = None,
         src: int = 0,
         async_op: bool = False,
-    ) -> Pending | None:
+    ) -> PendingCall | None:
         call = _call_of_tensor("scatter", tensor, root=src)
         return self._run(
             call, lambda: dist.scatter(tensor, scatter_list, src, self.group, True), async_op
         )
 
-    def barrier(self, async_op: bool = False) -> Pending | None:
+    def barrier(self, async_op: bool = False) -> PendingCall | None:
         return self._run(Call(name="barrier"), lambda: dist.barrier(self.group, True), async_op)
 
-    def _run(self, call: Call, start: Callable[[], Any], async_op: bool) -> Pending | None:
+    def _run(self, call: Call, start: Callable[[], Any], async_op: bool) -> PendingCall | None:
         if self._failure:
             raise CollectiveError(
                 f"this group can no longer be used, because {self._failure}: destroy it and "
@@ -240,7 +240,7 @@ class Checked:
             work = start()
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             self._raise_failure(call, number, error)
-        pending = Pending(self, call, number, deadline, work)
+        pending = PendingCall(self, call, number, deadline, work)
         if async_op:
             return pending
         pending.wait()
@@ -323,13 +323,13 @@ class Checked:
         return f"{self._prefix}/{number}/{kind}" + ("" if rank is None else f"/{rank}")
 
 
-class Pending:
+class PendingCall:
     """A collective that was started with ``async_op``: wait for it before its tensors are used."""
 
     def __init__(
-        self, checked: Checked, call: Call, number: int, deadline: float, work: Any
+        self, checked: CheckedGroup, call: Call, number: int, deadline: float, work: Any
     ) -> None:
-        self._checked = checked
+        self._group = checked
         self._on_host = call.device in (None, "cpu")
         self._call = call
         self._number = number
@@ -341,10 +341,10 @@ class Pending:
         return bool(self._work.is_completed())
 
     def wait(self) -> None:
-        """Wait until the tensors hold the result; raises what :class:`Checked` says."""
+        """Wait until the tensors hold the result; raises what :class:`CheckedGroup` says."""
         error = self._outcome()
         if error is not None:
-            self._checked._raise_failure(self._call, self._number, error)
+            self._group._raise_failure(self._call, self._number, error)
 
     def _outcome(self) -> BaseException | None:
         """What went wrong, or None. A host that waits is watched from outside: some of Gloo's
@@ -358,10 +358,10 @@ class Pending:
         while not (done.wait(_CHECK_FAILURES_S) if self._on_host else self._work.is_completed()):
             now = time.monotonic()
             if now > self._deadline:
-                return TimeoutError(f"it did not end within {self._checked.timeout_s:g} s")
+                return TimeoutError(f"it did not end within {self._group.timeout_s:g} s")
             if now > look:
-                with self._checked._store_errors(self._call):
-                    if self._checked._other_rank_failed(self._number):
+                with self._group._store_errors(self._call):
+                    if self._group._other_rank_failed(self._number):
                         return ConnectionError("another rank failed in it")
                 look = now + _CHECK_FAILURES_S
             if not self._on_host:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
-    from portagpu.collectives.checked import Checked
+    from portagpu.collectives.checked import CheckedGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +104,15 @@ class Comm:
             return self.c10d_name
         return f"cpu:gloo,{self.device_type}:{self.c10d_name}"
 
-    def checked(self, group: dist.ProcessGroup | None = None, timeout_s: float = 60.0) -> Checked:
+    def checked(
+        self, group: dist.ProcessGroup | None = None, timeout_s: float = 60.0
+    ) -> CheckedGroup:
         """The collectives of ``group`` (default: all ranks), compared between the ranks first.
 
-        Call it on every rank of the group; see :class:`portagpu.collectives.checked.Checked`.
+        Call it on every rank of the group; see :class:`portagpu.collectives.checked.CheckedGroup`.
         Raises Unsupported for a device without a library.
         """
         self._need_library()
-        from portagpu.collectives.checked import Checked
+        from portagpu.collectives.checked import CheckedGroup
 
-        return Checked(group, timeout_s)
+        return CheckedGroup(group, timeout_s)

@@ -1,4 +1,4 @@
-"""The kernels as functions over tensors on a GPU: compiled and launched by CuPy, nothing copied.
+"""The kernels as functions on GPU tensors. CuPy compiles and launches them without copies.
 
 Tensors are torch's, or anything with ``__dlpack__`` or ``__cuda_array_interface__``; what is
 returned is torch's, on the same device. A launch goes to the device's current stream and is not
@@ -32,7 +32,7 @@ _NUMBERS: Final = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": 
 _INTEGERS: Final = {"int32": "i32", "int64": "i64"}
 _FLAGS: Final = {"bool": "", "uint8": ""}
 _SUM_OF: Final = {"i32": "i64"}
-"""Sums of 32-bit integers have 64 bits, as in torch; others are of the type that is summed."""
+"""Sums of 32-bit integers have 64 bits, as in torch; others have the type of the summands."""
 _SHARED_BINS_BYTES: Final = 8192
 """Shared memory of a block of ``histogram.cpp``."""
 
@@ -61,7 +61,7 @@ def scan_rows(x: Any, *, gpu: Backend | None = None) -> torch.Tensor:
 
 
 def rank_rows(flags: Any, *, gpu: Backend | None = None) -> torch.Tensor:
-    """How many flags before each one in its row are set, int64: where a set one would be moved to.
+    """The number of set flags before each one in its row, int64: the compacted position.
 
     ``flags`` is bool, or uint8 with anything but 0 for set; a row is the last dimension.
     """
@@ -99,7 +99,7 @@ def sum_all(x: Any, *, gpu: Backend | None = None) -> torch.Tensor:
 def histogram(
     values: Any, bins: int, *, check: bool = True, gpu: Backend | None = None
 ) -> torch.Tensor:
-    """How often each of 0 to ``bins`` - 1 is among int32 or int64 ``values``: int64, shape (bins,).
+    """The counts of 0 to ``bins`` - 1 in int32 or int64 ``values``: int64, shape (bins,).
 
     With ``check`` it waits for the device and raises IndexError where a value is outside; without,
     such values are not counted. No GPU is left to stop on them.
@@ -119,7 +119,7 @@ def histogram(
 
 @dataclass(frozen=True, slots=True)
 class FunctionResources:
-    """What the driver says of a loaded function: of a thread, a block, and a unit."""
+    """The driver's figures for a loaded function: for a thread, a block, and a unit."""
 
     registers: int
     shared_memory: int
@@ -129,7 +129,7 @@ class FunctionResources:
 def function_resources(
     source: str, function: str, threads: int, *, gpu: Backend | None = None
 ) -> FunctionResources:
-    """What the device's driver makes of a function of :data:`KERNELS` in blocks of ``threads``.
+    """The resources of a function of :data:`KERNELS` in blocks of ``threads``, from the driver.
 
     ``blocks`` is the driver's own occupancy, in blocks a unit; registers are a thread's, shared
     memory a block's in bytes. Raises as the kernels do on a device without them.
@@ -147,7 +147,7 @@ def function_resources(
 
 
 def _launcher(gpu: Backend) -> Cupy:
-    """The CuPy for this device; raises Unsupported where nothing launches C++ on it."""
+    """The CuPy for this device; raises Unsupported where C++ cannot be launched on it."""
     toolchain = gpu.plugin.toolchain()
     if toolchain is None or toolchain.cupy is None:
         raise Unsupported(f"{gpu.name} runs no CUDA or HIP C++; portagpu.kernels.cpp needs a GPU")
@@ -203,7 +203,7 @@ def _launch_by_row(gpu: Backend, source: str, function: str, *arguments: Any) ->
 
 
 class _Stream:
-    """torch's stream in the CUDA stream protocol, which not every torch has."""
+    """torch's stream with the CUDA stream protocol, which some versions of torch lack."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -225,7 +225,7 @@ def _launch(gpu: Backend, source: str, function: str, plan: Launch, *arguments: 
 
 @cache
 def _module(cupy: Any, source: str) -> Any:
-    """CuPy builds it on first use for each device, and keeps what it built on disk."""
+    """Let CuPy build it on first use for each device. CuPy caches builds on disk."""
     return cupy.RawModule(code=read_source(source), options=_OPTIONS)
 
 
