@@ -3,9 +3,9 @@
     python examples/train_transformer.py
     torchrun --standalone --nproc_per_node=2 examples/train_transformer.py
 
-The task: a sequence of random digits goes in; at every place the model says the sum of the digit
-there and the one before it, modulo ten. Guessing costs ln 10 = 2.30 nats a place; a model that
-attends to the place before gets close to 0.
+The task: the input is a sequence of random digits. At every position the model predicts the sum of
+this digit and the previous one, modulo ten. Guessing costs ln 10 = 2.30 nats a position. A model
+that attends to the previous position gets close to 0.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DIGITS = 10
 LENGTH = 16
 HELD_OUT = -1
-"""The number of a batch that no training step sees."""
+"""The number of a batch that is not used for training."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 

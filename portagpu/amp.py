@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from portagpu.training import Unchanged
+    from portagpu.training import NoAutocast
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
 
@@ -22,7 +22,7 @@ _F = TypeVar("_F", bound="Callable[..., Any]")
 
 def autocast(
     enabled: bool = True, dtype: torch.dtype | None = None, cache_enabled: bool | None = None
-) -> torch.autocast | Unchanged:
+) -> torch.autocast | NoAutocast:
     """``torch.autocast`` for the current device, with the arguments of ``torch.cuda.amp``'s.
 
     Without a dtype it computes in torch's default for the device: float16 on a GPU, bfloat16 on a
@@ -31,7 +31,7 @@ def autocast(
     return backend().autocast(dtype, enabled, cache_enabled)
 
 
-def _of_the_device(name: str, function: Callable[..., Any], **options: Any) -> Any:
+def _decorate_when_called(name: str, function: Callable[..., Any], **options: Any) -> Any:
     """``function``, decorated by torch for the device that is there when it is called."""
     made: dict[str, Callable[..., Any]] = {}
 
@@ -59,7 +59,7 @@ def custom_fwd(fwd: _F | None = None, *, cast_inputs: torch.dtype | None = None)
     """``torch.amp.custom_fwd`` for the current device, which decorating does not open."""
     if fwd is None:
         return partial(custom_fwd, cast_inputs=cast_inputs)
-    return _of_the_device("custom_fwd", fwd, cast_inputs=cast_inputs)
+    return _decorate_when_called("custom_fwd", fwd, cast_inputs=cast_inputs)
 
 
 @overload
@@ -68,4 +68,4 @@ def custom_bwd(bwd: _F) -> _F: ...
 def custom_bwd(bwd: None = None) -> Callable[[_F], _F]: ...
 def custom_bwd(bwd: _F | None = None) -> Any:
     """``torch.amp.custom_bwd`` for the current device, which decorating does not open."""
-    return custom_bwd if bwd is None else _of_the_device("custom_bwd", bwd)
+    return custom_bwd if bwd is None else _decorate_when_called("custom_bwd", bwd)

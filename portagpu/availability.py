@@ -1,7 +1,7 @@
-"""Whether the installed torch can use a vendor's GPUs on this machine, and why not, in one line.
+"""Whether the installed torch can use a vendor's GPUs on this machine, with a reason in one line.
 
-Decided from files and the environment: nothing is opened, and neither torch nor a vendor's package
-is imported.
+The answer is from files and the environment: nothing is opened, and neither torch nor a vendor's
+package is imported.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class Need:
     """What a backend needs: a build of torch of that kind, and a GPU of that vendor.
 
-    ``kind`` is one of ``TorchBuild.kind`` and names the runtime in ``portagpu.visible.RUNTIMES``,
-    where its masks are known; ``build`` is its name for people. ``vendor`` is spelled as in
-    ``gpus_on_machine``, and ``maker`` as people do.
+    ``kind`` is one of ``TorchBuild.kind`` and names the runtime in ``portagpu.visible.RUNTIMES``;
+    ``build`` is its name in messages. ``vendor`` is spelled as in ``gpus_on_machine``; ``maker`` is
+    its name in messages.
     """
 
     kind: str
@@ -37,15 +37,15 @@ class Need:
 
     @property
     def remedy(self) -> str:
-        """What to install."""
+        """The torch to install."""
         return f"a {self.build} build of torch (https://pytorch.org/get-started/locally)"
 
 
 def availability(need: Need, root: Tree, driver_problem: Callable[[int], str]) -> Status:
     """The status of a backend with that need on the machine below ``root``.
 
-    ``driver_problem(count)`` says why this process cannot reach the driver of that many GPUs, and
-    is empty where it can.
+    ``driver_problem(count)`` returns why this process cannot reach the driver of that many GPUs;
+    empty where it can.
     """
     from portagpu.host import gpus_on_machine
     from portagpu.torchbuild import torch_build
@@ -66,7 +66,9 @@ def availability(need: Need, root: Tree, driver_problem: Callable[[int], str]) -
     if not gpus:
         return Status(False, f"this machine shows no {need.maker} GPU")
     seen = visible(os.environ, gpus, need.kind)
-    hidden = _hidden(os.environ, gpus, need.kind) if seen is not None and not seen.devices else ""
+    hidden = (
+        _hiding_masks(os.environ, gpus, need.kind) if seen is not None and not seen.devices else ""
+    )
     problem = driver_problem(len(gpus)) or hidden
     if problem:
         return Status(False, problem)
@@ -80,10 +82,10 @@ def availability(need: Need, root: Tree, driver_problem: Callable[[int], str]) -
 
 
 def count_reachable(need: Need, root: Tree) -> int | None:
-    """What the masks leave of the GPUs and partitions whose device files may be opened.
+    """The number of visible GPUs and partitions whose device files may be opened.
 
-    None where a device's file is not known, and where the masks are wrong or name what the kernel's
-    files do not show: then the runtime has to be asked.
+    None where a device's file is unknown, and where the masks are wrong or name what the kernel's
+    files do not show. Then only the runtime knows.
     """
     from portagpu.host import gpus_on_machine
 
@@ -102,7 +104,7 @@ def count_reachable(need: Need, root: Tree) -> int | None:
 
 
 def visible(environment: Mapping[str, str], gpus: Iterable[PciGpu], runtime: str) -> Visible | None:
-    """What the masks leave of ``gpus``, each partition a device of its own.
+    """The devices of ``gpus`` that the masks leave; each partition is a device.
 
     None where a mask names a UUID and the kernel's files do not show every device's, as before the
     driver's first start, in some containers, and for MIG slices: only the runtime knows then. None
@@ -129,9 +131,9 @@ def visible(environment: Mapping[str, str], gpus: Iterable[PciGpu], runtime: str
     )
 
 
-def _hidden(environment: Mapping[str, str], gpus: Sequence[PciGpu], runtime: str) -> str:
-    """Which masks hide every device: one alone where it does, else all of them together."""
-    from portagpu.visible import RUNTIMES, shown
+def _hiding_masks(environment: Mapping[str, str], gpus: Sequence[PciGpu], runtime: str) -> str:
+    """A sentence that names the mask that hides every device, else all masks together."""
+    from portagpu.visible import RUNTIMES, quoted
 
     masks = {name: environment[name] for name in RUNTIMES[runtime].variables if name in environment}
     alone = [{name: text} for name, text in masks.items()]
@@ -139,7 +141,7 @@ def _hidden(environment: Mapping[str, str], gpus: Sequence[PciGpu], runtime: str
         seen = visible(culprit, gpus, runtime)
         if seen is None or seen.devices:
             continue
-        listed = " and ".join(f"{name}={shown(text)}" for name, text in culprit.items())
+        listed = " and ".join(f"{name}={quoted(text)}" for name, text in culprit.items())
         verb = "hides" if len(culprit) == 1 else "together hide"
         why = seen.harmful[0].message if seen.harmful else "unset it or name devices in it"
         return f"{listed} {verb} every GPU: {why.removeprefix(f'{listed}: ')}"

@@ -1,4 +1,4 @@
-"""What a device can be asked for beyond plain tensors, by name."""
+"""Capabilities of a device beyond plain tensors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Capability(StrEnum):
-    """What a device can be asked for beyond plain tensors.
+    """A capability of a device beyond plain tensors.
 
     A capability that a backend claims must work; one that it does not claim must raise
     :class:`portagpu.Unsupported` from every call named here. The conformance suite checks both.

@@ -1,8 +1,8 @@
-"""Dataclasses as JSON and back: what processes tell each other, and what files keep.
+"""Dataclasses as JSON and back, for messages between processes and for files.
 
-A field's type is what JSON has (text, numbers, true and false, None), ``bytes``, a day, a StrEnum,
+A field's type is a JSON type (text, numbers, true and false, None), ``bytes``, a day, a StrEnum,
 another dataclass, an optional one of these, or a tuple, frozenset or mapping of them. ``Any`` is
-taken as it is.
+left unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DocumentError(PortagpuError, ValueError):
 
 
 def encode(value: Any) -> Any:
-    """``value`` as JSON has it; a dataclass is an object with a key for each of its fields."""
+    """``value`` as JSON; a dataclass is an object with a key for each field."""
     if dataclasses.is_dataclass(value):
         return {each.name: encode(getattr(value, each.name)) for each in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -45,15 +45,17 @@ def encode(value: Any) -> Any:
 def decode(kind: Callable[..., _T], document: object, where: str) -> _T:
     """The dataclass in ``document``, which ``where`` names.
 
-    Raises DocumentError for a key that is not known or missing, and a value of another type.
+    Raises DocumentError for an unknown or missing key, and for a value of another type.
     """
     if not isinstance(document, dict):
         raise DocumentError(f"{where}: must be a table")
-    wanted = _types(kind)
+    wanted = _field_types(kind)
     unknown = sorted(str(key) for key in document if key not in wanted)
     if unknown:
         raise DocumentError(f"{where}: {unknown[0]!r} is not known")
-    given = {key: _value(item, wanted[key], f"{where}.{key}") for key, item in document.items()}
+    given = {
+        key: _decode_value(item, wanted[key], f"{where}.{key}") for key, item in document.items()
+    }
     try:
         return kind(**given)
     except (TypeError, ValueError) as error:
@@ -61,30 +63,34 @@ def decode(kind: Callable[..., _T], document: object, where: str) -> _T:
 
 
 @functools.cache
-def _types(kind: Any) -> dict[str, Any]:
+def _field_types(kind: Any) -> dict[str, Any]:
     # modules import it for type checkers alone
     return typing.get_type_hints(kind, localns={"Mapping": Mapping})
 
 
-def _value(value: Any, kind: Any, where: str) -> Any:
+def _decode_value(value: Any, kind: Any, where: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return value
     if origin is types.UnionType:
         if value is None:
             return None
-        return _value(value, next(each for each in arguments if each is not types.NoneType), where)
+        return _decode_value(
+            value, next(each for each in arguments if each is not types.NoneType), where
+        )
     if origin is tuple:
-        return _items(value, arguments, where)
+        return _decode_items(value, arguments, where)
     if origin is frozenset:
-        return frozenset(_items(value, (*arguments, Ellipsis), where))
+        return frozenset(_decode_items(value, (*arguments, Ellipsis), where))
     if origin is Mapping:
         if not isinstance(value, dict):
             raise DocumentError(f"{where}: must be a table of texts")
-        return {key: _value(item, arguments[1], f"{where}.{key}") for key, item in value.items()}
+        return {
+            key: _decode_value(item, arguments[1], f"{where}.{key}") for key, item in value.items()
+        }
     if dataclasses.is_dataclass(kind):
         return decode(typing.cast("type[Any]", kind), value, where)
-    if (read := kind if issubclass(kind, StrEnum) else _OF_TEXT.get(kind)) is not None:
+    if (read := kind if issubclass(kind, StrEnum) else _TEXT_READERS.get(kind)) is not None:
         try:
             return read(value)
         except (TypeError, ValueError, binascii.Error) as error:
@@ -95,17 +101,17 @@ def _value(value: Any, kind: Any, where: str) -> Any:
     return value
 
 
-_OF_TEXT: Final[Mapping[Any, Callable[[Any], Any]]] = {
+_TEXT_READERS: Final[Mapping[Any, Callable[[Any], Any]]] = {
     bytes: functools.partial(base64.b64decode, validate=True),
     date: date.fromisoformat,
 }
 
 
-def _items(value: object, kinds: tuple[Any, ...], where: str) -> tuple[Any, ...]:
+def _decode_items(value: object, kinds: tuple[Any, ...], where: str) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
         raise DocumentError(f"{where}: must be a list")
     if kinds[-1] is Ellipsis:
         kinds = (kinds[0],) * len(value)
     if len(kinds) != len(value):
         raise DocumentError(f"{where}: must have {len(kinds)} items")
-    return tuple(_value(item, kind, where) for item, kind in zip(value, kinds, strict=True))
+    return tuple(_decode_value(item, kind, where) for item, kind in zip(value, kinds, strict=True))

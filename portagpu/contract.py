@@ -1,17 +1,16 @@
-"""The contract between portable code and a vendor: what a backend must do, and how it is found.
+"""The contract between portable code and a vendor: two small abstract classes.
 
-Two small abstract classes. A :class:`Plugin` is what an entry point of the group
-``portagpu.backends`` names: it answers, without importing torch, whether its hardware and its build
-of torch are here, and opens devices. A :class:`Backend` is one opened device for life: some data
-about it, the primitives over which :mod:`portagpu.training` writes the whole training surface, and
-those of :mod:`portagpu.optional` that the device has.
+An entry point of the group ``portagpu.backends`` names a :class:`Plugin`. Without importing torch
+it says whether its hardware and its build of torch are here, and it opens devices. A
+:class:`Backend` is one opened device: its data, the primitives on which :mod:`portagpu.training`
+builds the whole training surface, and the calls of :mod:`portagpu.optional` that the device has.
 
-What a backend must give are the abstract methods of both classes, ``Plugin.name`` and
-``Plugin.contract``, and the members that the capabilities which it claims name. All else has a
-default. CONTRIBUTING.md, "Add a backend", has them in one table.
+A backend must implement the abstract methods of both classes, ``Plugin.name``, ``Plugin.contract``,
+and the members of the capabilities that it claims. All other members have a default.
+CONTRIBUTING.md, "Add a backend", has them in one table.
 
-The contract has a version. A backend states the one it was written for; another major version, or
-a newer minor one than this package has, is refused with both numbers.
+The contract has a version, and a backend states the one it was written for. Another major version,
+or a newer minor one than this package's, is refused with both numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from portagpu import oom
 from portagpu.capability import Capability as Capability
 from portagpu.training import Ranges, Training
 from portagpu.variables import Variables
@@ -69,14 +67,14 @@ class Part:
     product: str | None
     """The name of the whole GPU's product, where the device states it."""
     of: int | None = None
-    """Into how many equal parts, two or more, the GPU is divided; None where they may differ."""
+    """The number of equal parts, two or more, of the GPU; None where they may differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a backend knows about its device when it opens it.
+    """The data of a device when it is opened.
 
-    Unknown is None, never an empty text; what is known is one printable line.
+    Unknown is None, never an empty text. Each text is one printable line.
     """
 
     name: str
@@ -172,7 +170,6 @@ class Backend(Training, ABC):
         self.part = description.part
         self.versions = description.versions
         self._ranges = Ranges()
-        oom.remember(plugin.out_of_memory)
 
     _known_capabilities = tuple(Capability)
 
@@ -283,7 +280,7 @@ class Backend(Training, ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """What conformance cases come to on one backend, where that is not what they say themselves.
+    """Another outcome of conformance cases on one backend.
 
     ``pattern`` is a case's id, with or without its parameters, and may have ``*`` and ``?``; an
     area by itself is none. ``outcome`` is "unsupported" (such a case has to raise Unsupported) or
@@ -319,7 +316,7 @@ class Plugin(ABC):
     """
 
     name: ClassVar[str]
-    """The name users give; the entry point and the handles have the same."""
+    """The name for users; equal to the entry point's and the handles' name."""
     contract: ClassVar[tuple[int, int]] = CONTRACT
     """The version of the contract that the plugin was written for: state it as literal numbers."""
     commands: ClassVar[tuple[tuple[str, ...], ...]] = ()
@@ -339,10 +336,6 @@ class Plugin(ABC):
     start_s: ClassVar[float] = 0.0
     """Seconds that the ranks of one machine may need to open their devices and to form a group, all
     at once and with nothing loaded; time limits of worlds begin after it. Since contract 1.2."""
-    out_of_memory: ClassVar[tuple[str, ...]] = ()
-    """Parts of the texts with which this vendor's errors say that memory is exhausted, for those
-    that are no ``torch.OutOfMemoryError``; remembered when a device is opened. Where its ``Vendor``
-    states them they are known before, too. Since contract 1.2."""
     variables: ClassVar[Variables] = Variables()
     """The vendor's names of variables for what every stack can do; since contract 1.1."""
     overrides: ClassVar[tuple[Override, ...]] = ()
@@ -351,10 +344,10 @@ class Plugin(ABC):
 
     @abstractmethod
     def status(self) -> Status:
-        """Whether this backend can be used here, decided from torch's build and the machine.
+        """Whether this backend can be used here, from torch's build and the machine.
 
-        A package that adds a device to torch is looked for (``importlib.util.find_spec``), not
-        imported: its import is that of torch.
+        A package that adds a device to torch is searched (``importlib.util.find_spec``), not
+        imported: it imports torch.
         """
 
     @abstractmethod
@@ -383,7 +376,7 @@ class Plugin(ABC):
         """
 
     def probe(self) -> Findings:
-        """What the vendor's management library says of this machine's GPUs, visible or not.
+        """Findings of the vendor's management library on this machine's GPUs, visible or not.
 
         Since contract 1.1. Needs no torch, opens no device in this process, and asks nothing where
         the machine shows none of this vendor's GPUs. A library that is missing, fails or does not

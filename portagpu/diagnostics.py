@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from portagpu.distributions import install
-from portagpu.vendors import vendor_of, vendors
-from portagpu.visible import diagnose, runtimes_on
-from portagpu.visible.model import shown
+from portagpu.vendors import vendor_named, vendors
+from portagpu.visible import diagnose, relevant_runtimes
+from portagpu.visible.model import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ def remarks(
     disguises = [each for vendor in vendors().values() for each in vendor.disguises.items()]
     found.extend(f"{name}={visible[name]} {text}" for name, text in disguises if name in visible)
     kind = build.kind if build is not None else None
-    for runtime in runtimes_on(kind, (gpu.vendor for gpu in gpus)):
+    for runtime in relevant_runtimes(kind, (gpu.vendor for gpu in gpus)):
         found.extend(problem.message for problem in diagnose(visible, runtime))
     return found
 
@@ -67,7 +67,7 @@ def software_remarks(
     yield from _on_torch(build, gpus)
     if wanted and wanted not in backends:
         yield (
-            f"PORTAGPU_BACKEND={shown(wanted)} names no backend that is declared: unset it, or "
+            f"PORTAGPU_BACKEND={quoted(wanted)} names no backend that is declared: unset it, or "
             f"give one of {', '.join(backends)}"
         )
     if not backends:
@@ -110,7 +110,7 @@ def _on_torch(build: TorchBuild | None, gpus: Sequence[Gpu]) -> Iterable[str]:
 
 def _on_gpus(gpus: Sequence[Gpu]) -> Iterable[str]:
     for gpu in gpus:
-        vendor = vendor_of(gpu.vendor)
+        vendor = vendor_named(gpu.vendor)
         unusable: dict[str | None, str] = {**_UNUSABLE_DRIVERS}
         unusable.update(vendor.unusable_drivers)
         if gpu.driver in unusable and _ON_THE_BUS_ALONE.issuperset(gpu.sources):

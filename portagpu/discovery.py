@@ -1,7 +1,7 @@
-"""Finding backends: entry points, what they load to, and each one's status or reason.
+"""Finds backends: their entry points, plugins, and each one's status with a reason.
 
-Nothing here decides which backend is used; :mod:`portagpu.registry` does. A third party's entry
-point that is damaged, slow, wrong or declared twice becomes a reason, and stops nothing.
+:mod:`portagpu.registry` chooses the backend. A third party's entry point that is damaged, slow,
+wrong or declared twice is unusable with a reason, and does not affect the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from portagpu.contract import CONTRACT, Override, Plugin, Status
 from portagpu.distributions import entry_points
 from portagpu.errors import BackendNotFound, UnknownBackend
-from portagpu.foreign import LOAD_LIMIT_S, OWN_DISTRIBUTION, begin, distribution_of
+from portagpu.foreign import LOAD_LIMIT_S, OWN_DISTRIBUTION, distribution_of, start_call
 from portagpu.readings.model import Findings
 from portagpu.text import did_you_mean, one_line
 from portagpu.vendors import vendors
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 GROUP: Final = "portagpu.backends"
 
 PROBE_LIMIT_S: Final = 40.0
-"""The same for a probe: a driver that is not kept loaded initialises one GPU after the other."""
+"""The limit for a probe: a driver that is not kept loaded initialises GPUs one by one."""
 LONGEST_START_S: Final = 3600.0
-"""What a plugin may ask for as ``start_s``: time limits have to end."""
+"""The most that a plugin may state as ``start_s``: time limits have to end."""
 
 _log = logging.getLogger("portagpu")
 _T = TypeVar("_T")
@@ -45,13 +45,13 @@ class Candidate:
     distribution: str
     entry_point: EntryPoint | None
     problem: str = ""
-    """Why it cannot even be tried: two distributions claim the name."""
+    """Why it cannot be loaded: two distributions claim the name."""
 
 
 _candidates: dict[str, Candidate] | None = None
 _plugins: dict[str, Plugin] = {}
-_refused: dict[str, str] = {}
-"""Why an entry point did not load, so that a slow or broken one is waited for once."""
+_load_failures: dict[str, str] = {}
+"""Why entry points did not load. A slow or broken one is waited for only once."""
 
 
 def candidates() -> Mapping[str, Candidate]:
@@ -61,12 +61,14 @@ def candidates() -> Mapping[str, Candidate]:
         found: dict[str, dict[str, EntryPoint]] = {}
         for point in entry_points(GROUP):
             found.setdefault(point.name, {})[distribution_of(point)] = point
-        _candidates = {name: _one_of(name, points) for name, points in sorted(found.items())}
+        _candidates = {
+            name: _preferred_candidate(name, points) for name, points in sorted(found.items())
+        }
     return _candidates
 
 
-def _one_of(name: str, points: dict[str, EntryPoint]) -> Candidate:
-    """The entry point to use among those of one name: ours, the only one, or none."""
+def _preferred_candidate(name: str, points: dict[str, EntryPoint]) -> Candidate:
+    """The candidate among entry points of one name: ours, the only one, or none."""
     if OWN_DISTRIBUTION in points:
         others = sorted(set(points) - {OWN_DISTRIBUTION})
         for other in others:
@@ -99,22 +101,22 @@ def plugin(name: str) -> Plugin:
     candidate = candidates().get(name)
     if candidate is None:
         names = sorted(candidates())
-        whose = _of_vendor(name.strip().lower())
+        whose = _own_backend_for(name.strip().lower())
         hint = did_you_mean(whose or name, names, f"installed are: {', '.join(names)}")
         if {",", " "} & set(name.strip()):
             hint = f"name one backend; installed are: {', '.join(names)}"
         if not names:
             hint = "none is installed; install portagpu with pip instead of copying its files"
         raise UnknownBackend(f"there is no backend {name!r}: {hint}")
-    loaded, reason = (None, _refused[name]) if name in _refused else _load(candidate)
+    loaded, reason = (None, _load_failures[name]) if name in _load_failures else _load(candidate)
     if loaded is None:
-        _refused[name] = reason
+        _load_failures[name] = reason
         raise BackendNotFound(f"the backend {name!r} cannot be used", {name: reason})
     _plugins[name] = loaded
     return loaded
 
 
-def _of_vendor(word: str) -> str | None:
+def _own_backend_for(word: str) -> str | None:
     """Our backend for that vendor's GPUs; None where there is none."""
     for name, candidate in candidates().items():
         if word and candidate.distribution == OWN_DISTRIBUTION:
@@ -133,16 +135,18 @@ def _load(candidate: Candidate) -> tuple[Plugin | None, str]:
     vendors()
     # standard output may be a document, which what a third party prints must not be part of
     with contextlib.redirect_stdout(sys.stderr):
-        value, failure = bounded(point.load, f"the backend {candidate.name!r} to load")
+        value, failure = call_with_limit(point.load, f"the backend {candidate.name!r} to load")
     origin = f"from {candidate.distribution}"
     if failure:
         return None, f"{origin} {failure}"
     if not isinstance(value, Plugin):
         return None, f"{origin} names a {type(value).__name__} instead of a portagpu Plugin"
-    stated, failure = bounded(lambda: _stated(value), f"the backend {candidate.name!r} to answer")
+    stated, failure = call_with_limit(
+        lambda: _declared_members(value), f"the backend {candidate.name!r} to answer"
+    )
     if stated is None:
         return None, f"{origin} {failure}"
-    named, written, overrides, vendor, start_s, texts = stated
+    named, written, overrides, vendor, start_s = stated
     if named != candidate.name:
         return None, f"{origin} calls itself {named!r}: entry point and plugin must agree"
     if not (
@@ -161,7 +165,6 @@ def _load(candidate: Candidate) -> tuple[Plugin | None, str]:
     for name, stated_value, fits, form in (
         ("vendor", vendor, _is_word(vendor), "a word in lower case, or an empty one"),
         ("start_s", start_s, _is_duration(start_s), "seconds from 0 to 3600"),
-        ("out_of_memory", texts, _are_texts(texts), "a tuple of texts that are not empty"),
     ):
         if not fits:
             shown = one_line(repr(stated_value))
@@ -183,28 +186,21 @@ def _is_duration(seconds: object) -> bool:
     return type(seconds) in (int, float) and 0 <= cast("float", seconds) <= LONGEST_START_S
 
 
-def _are_texts(texts: object) -> bool:
-    # a tuple of one text without its comma is a text, whose every letter would be a part
-    whole = isinstance(texts, tuple | list)
-    return whole and all(isinstance(each, str) and each.strip() for each in cast("Any", texts))
-
-
-def _stated(plugin: Plugin) -> tuple[Any, ...]:
-    """Name, contract, overrides, vendor, start and texts, which may be any code's."""
+def _declared_members(plugin: Plugin) -> tuple[Any, ...]:
+    """Name, contract, overrides, vendor and start. Any code may answer."""
     name = getattr(plugin, "name", None)
-    of_devices = plugin.vendor, plugin.start_s, plugin.out_of_memory
-    return name, plugin.contract, plugin.overrides, *of_devices
+    return name, plugin.contract, plugin.overrides, plugin.vendor, plugin.start_s
 
 
-def bounded(
+def call_with_limit(
     call: Callable[[], _T], what: str, limit_s: float | None = None
 ) -> tuple[_T | None, str]:
-    """Run foreign code in a thread of its own: (its value, "") or (None, what went wrong).
+    """Run foreign code in a thread of its own: (its value, "") or (None, the problem).
 
-    Anything that it raises, SystemExit included, is a reason and not an error of the caller's. A
-    call that is still running at the limit is left behind in its daemon thread.
+    Anything that it raises, SystemExit included, becomes the problem. A call that is still running
+    at the limit is left behind in its daemon thread.
     """
-    return begin(call, LOAD_LIMIT_S if limit_s is None else limit_s)(what)
+    return start_call(call, LOAD_LIMIT_S if limit_s is None else limit_s)(what)
 
 
 def status(name: str) -> Status:
@@ -213,7 +209,7 @@ def status(name: str) -> Status:
         found = plugin(name)
     except BackendNotFound as error:
         return Status(False, error.reasons.get(name, str(error)))
-    value, failure = bounded(found.status, f"the backend {name!r} to answer")
+    value, failure = call_with_limit(found.status, f"the backend {name!r} to answer")
     if failure:
         return Status(False, f"its status {failure}")
     if not isinstance(value, Status):
@@ -222,15 +218,15 @@ def status(name: str) -> Status:
 
 
 def probes() -> dict[str, Findings]:
-    """What every candidate's probe finds, by name; all are asked at the same time.
+    """The findings of every candidate's probe, by name. All probes run at the same time.
 
-    One that cannot be loaded finds nothing, and its status says why. A probe that fails or does not
-    answer has that as its problem.
+    A candidate that cannot be loaded has none, and its status says why. A probe that fails or does
+    not answer is a problem in its findings.
     """
     waits: dict[str, Callable[[str], tuple[Findings | None, str]]] = {}
     for name in candidates():
         try:
-            waits[name] = begin(plugin(name).probe, PROBE_LIMIT_S)
+            waits[name] = start_call(plugin(name).probe, PROBE_LIMIT_S)
         except BackendNotFound:
             continue
     found: dict[str, Findings] = {}
@@ -249,8 +245,8 @@ def statuses() -> dict[str, Status]:
     return {name: status(name) for name in candidates()}
 
 
-def toolchain_of(vendor: str) -> tuple[str, Toolchain] | None:
-    """The backend that knows a vendor's machine code, by name, and what it brings for that."""
+def toolchain_for(vendor: str) -> tuple[str, Toolchain] | None:
+    """The backend with a toolchain for a vendor's machine code: its name and toolchain."""
     for name in candidates():
         try:
             found = plugin(name).toolchain()

@@ -1,4 +1,4 @@
-"""The exceptions of this package: every one is something its caller can act on.
+"""The exceptions of this package. A caller can act on each of them.
 
 Each message is one line that says what was wrong and what to do.
 """
@@ -16,7 +16,7 @@ class PortagpuError(Exception):
 
 
 class Unsupported(PortagpuError, NotImplementedError):
-    """The device does not have what was asked for; its capabilities say so beforehand."""
+    """The device lacks the requested feature; its capabilities state this in advance."""
 
 
 class BackendNotFound(PortagpuError, RuntimeError):
@@ -44,10 +44,10 @@ class TargetNotFound(PortagpuError, LookupError):
 
 
 class LimitExceeded(PortagpuError, ValueError):
-    """More was asked for than the hardware has; the message names the limit and its source.
+    """A request exceeds a limit of the hardware; the message names the limit and its source.
 
     ``limit`` is the fact's key ("exec.max_threads_per_block"), ``most`` its value and ``source``
-    the ids of where it is from.
+    the ids of its sources.
     """
 
     def __init__(self, message: str, *, limit: str, most: int, source: tuple[str, ...]) -> None:
@@ -70,11 +70,11 @@ class OutputError(PortagpuError, OSError):
 
 
 class RecordingError(PortagpuError, ValueError):
-    """A path that is no recording of a machine, or in which nothing can be read."""
+    """A path is no recording of a machine, or nothing in it can be read."""
 
 
 class MissingDependency(PortagpuError, RuntimeError):
-    """Something that has to be installed is not; the message says what to install."""
+    """A dependency is not installed; the message says what to install."""
 
 
 class CollectiveError(PortagpuError, RuntimeError):

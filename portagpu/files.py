@@ -1,6 +1,6 @@
-"""Files are written whole or not at all, and read with a bound.
+"""Writes files completely or not at all, and reads files up to a size limit.
 
-Writing makes a temporary file beside the target and renames it.
+Writing creates a temporary file in the same folder and renames it.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def write_atomic(path: str | os.PathLike[str], text: str) -> Path:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write ``text`` (UTF-8) to a file that this user alone may read; folders are made alike.
+    """Write ``text`` (UTF-8) to a file that only this user may read; new folders are private too.
 
-    What stands at ``path`` is replaced, also a link or a pipe. Raises OutputError as
+    What is at ``path`` is replaced, also a link or a pipe. Raises OutputError as
     :func:`write_atomic` does.
     """
     try:
@@ -83,7 +83,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file, where it is there; raises OutputError where it cannot be replaced either."""
+    """Remove a file if it exists; raises OutputError where that is not possible."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -93,8 +93,8 @@ def remove_file(path: Path) -> None:
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raise the OutputError that ``write_atomic`` would raise for a small file at ``path``.
 
-    Nothing stays of it; a file that is there is left as it is. A device or pipe, which would take
-    the words of a check for the output, is not touched.
+    Nothing is left behind, and an existing file stays unchanged. A device or pipe is not touched,
+    because it would take the check for output.
     """
     target = Path(path)
     try:
@@ -102,15 +102,15 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         if not _is_special(target):
             if real.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            with _folder(real.parent), _written(real.parent, b"\n", 0o666):
+            with _temporary_folder(real.parent), _temporary_file(real.parent, b"\n", 0o666):
                 pass
     except (OSError, ValueError) as error:
         raise _cannot_write(path, error) from error
 
 
 @contextlib.contextmanager
-def _folder(path: Path) -> Iterator[None]:
-    """Have the folder for a while; those that were made for it go again."""
+def _temporary_folder(path: Path) -> Iterator[None]:
+    """Create the folder for a while; new folders are removed afterwards."""
     made = [each for each in (path, *path.parents) if not each.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ def _folder(path: Path) -> Iterator[None]:
 
 
 def is_special(path: str | os.PathLike[str]) -> bool:
-    """Whether ``path`` is a device, pipe or terminal, where writing twice is writing both."""
+    """Whether ``path`` is a device, pipe or terminal, to which a second write appends."""
     try:
         return _is_special(Path(path))
     except ValueError:
@@ -147,13 +147,13 @@ def _is_special(target: Path) -> bool:
 
 
 def _replace(target: Path, data: bytes, mode: int) -> None:
-    with _written(target.parent, data, mode) as temporary:
+    with _temporary_file(target.parent, data, mode) as temporary:
         temporary.replace(target)
 
 
 @contextlib.contextmanager
-def _written(folder: Path, data: bytes, mode: int) -> Iterator[Path]:
-    """A new file in ``folder`` that holds ``data``; one that is not renamed is removed again."""
+def _temporary_file(folder: Path, data: bytes, mode: int) -> Iterator[Path]:
+    """A new file in ``folder`` with ``data``. It is removed unless it is renamed."""
     # not named after its target, whose name may already be as long as names can be
     temporary, descriptor = new_file(folder, mode)
     try:

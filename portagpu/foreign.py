@@ -1,6 +1,6 @@
-"""Code of other distributions: called in a thread of its own, with a time limit.
+"""Calls code of other distributions, in a thread of its own and with a time limit.
 
-What it raises is one line of text for the caller, and never the caller's own error.
+What it raises becomes one line of text for the caller.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 LOAD_LIMIT_S: Final = 10.0
-"""An entry point that takes longer to load is reported and passed over."""
+"""An entry point that takes longer to load is reported and skipped."""
 OWN_DISTRIBUTION: Final = "portagpu"
 _PATIENCE_S: Final = 1.0
 
@@ -34,12 +34,12 @@ def distribution_of(point: EntryPoint) -> str:
     return name or "an unknown distribution"
 
 
-def begin(call: Callable[[], _T], limit_s: float) -> Callable[[str], tuple[_T | None, str]]:
+def start_call(call: Callable[[], _T], limit_s: float) -> Callable[[str], tuple[_T | None, str]]:
     """Start foreign code in a thread of its own.
 
-    What is returned waits for it: (its value, "") or (None, what went wrong). Its argument says for
-    what a user waits. Anything that the code raises, SystemExit included, is a reason. A call that
-    is still running at the limit is left behind in its daemon thread.
+    The returned function waits for the result: (value, "") or (None, the problem). Its argument
+    tells a user what is being waited for. Anything that the code raises, SystemExit included,
+    becomes the problem. A call that is still running at the limit is left in its daemon thread.
     """
     outcome: dict[str, Any] = {}
     end = time.monotonic() + limit_s

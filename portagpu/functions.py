@@ -15,8 +15,8 @@ from portagpu.objects import ExternalStream as ExternalStream
 from portagpu.objects import Graph as Graph
 from portagpu.objects import MemPool as MemPool
 from portagpu.objects import Stream as Stream
-from portagpu.objects import made_by
-from portagpu.registry import at, backend, select
+from portagpu.objects import makes
+from portagpu.registry import backend, handle_for, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from portagpu.training import Unchanged
+    from portagpu.training import NoAutocast
 
     DeviceLike: TypeAlias = int | str | torch.device | None
 
@@ -43,7 +43,7 @@ def is_available() -> bool:
 
 def device(device: DeviceLike = None) -> torch.device:
     """The current device as a ``torch.device``, or the one asked for."""
-    return (backend() if device is None else at(device)).device
+    return (backend() if device is None else handle_for(device)).device
 
 
 def device_count() -> int:
@@ -70,7 +70,7 @@ def set_device(device: int | str | torch.device) -> None:
 
 def synchronize(device: DeviceLike = None) -> None:
     """Wait until all work on the device is done."""
-    (backend() if device is None else at(device)).synchronize()
+    (backend() if device is None else handle_for(device)).synchronize()
 
 
 def empty_cache() -> None:
@@ -87,7 +87,7 @@ def manual_seed_all(seed: int) -> None:
     """Seed the default generator of every device of the current backend."""
     current = backend()
     for index in range(current.device_count()):
-        (current if index == current.index else at(index)).manual_seed(seed)
+        (current if index == current.index else handle_for(index)).manual_seed(seed)
 
 
 def seed() -> int:
@@ -102,12 +102,12 @@ def initial_seed() -> int:
 
 def get_rng_state(device: DeviceLike = None) -> torch.Tensor:
     """The state of the device's default generator: a uint8 CPU tensor of shape (n,)."""
-    return (backend() if device is None else at(device)).get_rng_state()
+    return (backend() if device is None else handle_for(device)).get_rng_state()
 
 
 def set_rng_state(new_state: torch.Tensor, device: DeviceLike = None) -> None:
     """Put the device's default generator into that state."""
-    (backend() if device is None else at(device)).set_rng_state(new_state)
+    (backend() if device is None else handle_for(device)).set_rng_state(new_state)
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
@@ -116,58 +116,58 @@ def get_rng_state_all() -> list[torch.Tensor]:
     count = current.device_count()
     if count == 1:
         return [current.get_rng_state()]
-    return [at(index).get_rng_state() for index in range(count)]
+    return [handle_for(index).get_rng_state() for index in range(count)]
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
     """Put the generators of the backend's devices into those states, in order of index."""
     for index, state in enumerate(new_states):
-        at(index).set_rng_state(state)
+        handle_for(index).set_rng_state(state)
 
 
 def memory_allocated(device: DeviceLike = None) -> int:
     """Bytes that this process's tensors hold on the device; resident memory on a CPU."""
-    return (backend() if device is None else at(device)).memory_allocated()
+    return (backend() if device is None else handle_for(device)).memory_allocated()
 
 
 def max_memory_allocated(device: DeviceLike = None) -> int:
     """The peak of ``memory_allocated`` in bytes since the start or the last reset."""
-    return (backend() if device is None else at(device)).max_memory_allocated()
+    return (backend() if device is None else handle_for(device)).max_memory_allocated()
 
 
 def memory_reserved(device: DeviceLike = None) -> int:
     """Bytes that this process's allocator holds on the device; resident memory on a CPU."""
-    return (backend() if device is None else at(device)).memory_reserved()
+    return (backend() if device is None else handle_for(device)).memory_reserved()
 
 
 def max_memory_reserved(device: DeviceLike = None) -> int:
     """The peak of ``memory_reserved`` in bytes since the start or the last reset."""
-    return (backend() if device is None else at(device)).max_memory_reserved()
+    return (backend() if device is None else handle_for(device)).max_memory_reserved()
 
 
 def memory_stats(device: DeviceLike = None) -> Mapping[str, int]:
     """This process's memory on the device in bytes, under torch's keys."""
-    return (backend() if device is None else at(device)).memory_stats()
+    return (backend() if device is None else handle_for(device)).memory_stats()
 
 
 def reset_peak_memory_stats(device: DeviceLike = None) -> None:
     """Start the peaks again from the current values."""
-    (backend() if device is None else at(device)).reset_peak_memory_stats()
+    (backend() if device is None else handle_for(device)).reset_peak_memory_stats()
 
 
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
     """(free, total) memory of the device in bytes."""
-    return (backend() if device is None else at(device)).mem_get_info()
+    return (backend() if device is None else handle_for(device)).mem_get_info()
 
 
 def get_device_properties(device: DeviceLike = None) -> Any:
     """torch's properties object of the device, or one with its field names."""
-    return (backend() if device is None else at(device)).get_device_properties()
+    return (backend() if device is None else handle_for(device)).get_device_properties()
 
 
 def get_device_name(device: DeviceLike = None) -> str:
     """The product's name as the device reports it, never empty (``Backend.get_device_name``)."""
-    return (backend() if device is None else at(device)).get_device_name()
+    return (backend() if device is None else handle_for(device)).get_device_name()
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
@@ -175,19 +175,19 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
     return backend().is_bf16_supported(including_emulation)
 
 
-@made_by(Event)
+@makes(Event)
 def _event(
     enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
 ) -> Event:
     return backend().Event(enable_timing, blocking, interprocess)
 
 
-@made_by(Stream)
+@makes(Stream)
 def _stream(device: DeviceLike = None, priority: int = 0) -> Stream:
-    return (backend() if device is None else at(device)).Stream(priority)
+    return (backend() if device is None else handle_for(device)).Stream(priority)
 
 
-@made_by(Graph)
+@makes(Graph)
 def _graph() -> Graph:
     return backend().Graph()
 
@@ -198,7 +198,7 @@ CUDAGraph = Graph
 
 def current_stream(device: DeviceLike = None) -> Stream:
     """The stream that work on the device is put on now."""
-    return (backend() if device is None else at(device)).current_stream()
+    return (backend() if device is None else handle_for(device)).current_stream()
 
 
 def stream(stream: Any) -> AbstractContextManager[Any]:
@@ -215,7 +215,7 @@ def graph(
 
 def autocast(
     dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool | None = None
-) -> torch.autocast | Unchanged:
+) -> torch.autocast | NoAutocast:
     """``torch.autocast`` for the current device.
 
     The order is ``torch.autocast``'s after the device type; ``torch.cuda.amp.autocast`` has
@@ -349,12 +349,12 @@ def set_stream(stream: Stream | None) -> None:
 
 def default_stream(device: DeviceLike = None) -> Stream:
     """The stream that work on the device is put on where nobody chose another."""
-    return (backend() if device is None else at(device)).default_stream()
+    return (backend() if device is None else handle_for(device)).default_stream()
 
 
-@made_by(ExternalStream)
+@makes(ExternalStream)
 def _external_stream(stream_ptr: int, device: DeviceLike = None) -> Stream:
-    return (backend() if device is None else at(device)).ExternalStream(stream_ptr)
+    return (backend() if device is None else handle_for(device)).ExternalStream(stream_ptr)
 
 
 def graph_pool_handle() -> Any:
@@ -369,7 +369,7 @@ def is_current_stream_capturing() -> bool:
 
 def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
     """The memory of this process on the device, as a text for people."""
-    return (backend() if device is None else at(device)).memory_summary(abbreviated)
+    return (backend() if device is None else handle_for(device)).memory_summary(abbreviated)
 
 
 def memory_snapshot(mempool_id: Any = None) -> Any:
@@ -387,24 +387,24 @@ def dump_memory_snapshot(filename: str | PathLike[str]) -> None:
     backend().dump_memory_snapshot(filename)
 
 
-@made_by(MemPool)
+@makes(MemPool)
 def _mem_pool(*arguments: Any, **options: Any) -> Any:
     return backend().MemPool(*arguments, **options)
 
 
 def use_mem_pool(pool: Any, device: DeviceLike = None) -> AbstractContextManager[Any]:
     """Allocate from ``pool`` inside the block; raises Unsupported where there are no pools."""
-    return (backend() if device is None else at(device)).use_mem_pool(pool)
+    return (backend() if device is None else handle_for(device)).use_mem_pool(pool)
 
 
 def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
     """Limit this process to a part of the device's memory; raises Unsupported where none can be."""
-    (backend() if device is None else at(device)).set_per_process_memory_fraction(fraction)
+    (backend() if device is None else handle_for(device)).set_per_process_memory_fraction(fraction)
 
 
 def device_memory_used(device: DeviceLike = None) -> int:
     """Bytes of the device's memory that are in use, by whatever process."""
-    return (backend() if device is None else at(device)).device_memory_used()
+    return (backend() if device is None else handle_for(device)).device_memory_used()
 
 
 def get_device_capability(device: DeviceLike = None) -> tuple[int, int]:
@@ -413,12 +413,12 @@ def get_device_capability(device: DeviceLike = None) -> tuple[int, int]:
     CUDA's compute capability or the numbers of AMD's gfx name, which do not compare: to choose by
     what a device can do ask ``supports``, ``is_bf16_supported`` or ``backend().precision``.
     """
-    return (backend() if device is None else at(device)).get_device_capability()
+    return (backend() if device is None else handle_for(device)).get_device_capability()
 
 
 def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
     """Whether ``device`` reads the memory of ``peer_device`` without going through the host."""
-    return at(device).can_device_access_peer(at(peer_device).index)
+    return handle_for(device).can_device_access_peer(handle_for(peer_device).index)
 
 
 def ipc_collect() -> None:
@@ -454,8 +454,8 @@ class _Generators(Sequence["torch.Generator"]):
     def __getitem__(self, index: int | slice) -> torch.Generator | list[torch.Generator]:
         chosen = range(len(self))[index]  # raises IndexError, and counts negative ones from the end
         if isinstance(chosen, range):
-            return [at(each).generator() for each in chosen]
-        return at(chosen).generator()
+            return [handle_for(each).generator() for each in chosen]
+        return handle_for(chosen).generator()
 
 
 default_generators: Final = _Generators()

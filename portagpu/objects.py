@@ -1,7 +1,7 @@
-"""Streams, events and graphs as types: for annotations, for isinstance, and to make one.
+"""Streams, events and graphs as types: for annotations, isinstance, and construction.
 
-``portagpu.Event()`` asks the current device, and what it returns is the device's own object,
-torch's where torch has one. So ``isinstance`` looks for the methods and not for the class.
+``portagpu.Event()`` returns an object of the current device, torch's own where torch has one. So
+``isinstance`` checks the methods and not the class.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class _OfDevice(type):
             return (type.__call__.__get__(cls) if make is None else make)(*arguments, **options)
 
 
-def made_by(kind: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make the decorated function what a call of ``kind`` calls."""
+def makes(kind: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate the function that makes an instance where ``kind`` is called."""
 
     def keep(make: Callable[..., Any]) -> Callable[..., Any]:
         _makers[kind] = make

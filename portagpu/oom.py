@@ -4,34 +4,20 @@ from __future__ import annotations
 
 import errno
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from portagpu.vendors import vendors
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-_TEXTS: Final = (
+_HOST_TEXTS: Final = (
     # pytorch, c10/core/impl/alloc_cpu.cpp: Linux, and the text of Windows
     "defaultcpuallocator: can't allocate memory",
     "defaultcpuallocator: not enough memory",
     # pytorch, aten/src/ATen/MapAllocator.cpp: errno 12 is ENOMEM
     "cannot allocate memory (12)",
 )
-"""Of the host, in lower case; those of vendors are theirs (``Vendor.out_of_memory``)."""
-_of_opened: set[str] = set()
-"""In lower case: the own words of the vendors of the devices that this process opened."""
+"""Texts of the host, in lower case. ``Vendor.out_of_memory`` has those of vendors."""
 _TRITON: Final = re.compile(r"triton error \[\w+\]:.*out of memory")
-"""A vendor's errors as Triton says them (third_party/*/backend/driver.c)."""
-
-
-def remember(texts: Iterable[str]) -> None:
-    """From now on, an error that has one of ``texts`` says that memory is exhausted.
-
-    A device's own texts are remembered when it is opened
-    (:attr:`portagpu.contract.Plugin.out_of_memory`).
-    """
-    _of_opened.update(text.lower() for text in texts)
+"""How Triton reports a vendor's errors (third_party/*/backend/driver.c)."""
 
 
 def is_oom(error: BaseException) -> bool:
@@ -45,14 +31,15 @@ def is_oom(error: BaseException) -> bool:
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
-        if _says_so(cause):
+        if _is_out_of_memory(cause):
             return True
         seen.add(id(cause))
         cause = cause.__cause__
     return False
 
 
-def _says_so(error: BaseException) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
+    """The same for one error, without its causes."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     if not isinstance(error, RuntimeError):
@@ -60,7 +47,7 @@ def _says_so(error: BaseException) -> bool:
     import torch
 
     text = str(error).lower()
-    known = isinstance(error, torch.OutOfMemoryError) or _TRITON.search(text) is not None
-    if known or any(each in text for each in (*_TEXTS, *_of_opened)):
+    if isinstance(error, torch.OutOfMemoryError) or _TRITON.search(text) is not None:
         return True
-    return any(each in text for vendor in vendors().values() for each in vendor.out_of_memory)
+    declared = (each for vendor in vendors().values() for each in vendor.out_of_memory)
+    return any(each in text for each in (*_HOST_TEXTS, *declared))

@@ -1,7 +1,7 @@
-"""What a device may have beyond the primitives: each call is refused until a backend has it.
+"""Optional calls of a device: each raises Unsupported until a backend implements it.
 
-A backend that claims the capability which a call names has to give it; the others it may leave
-out. Since contract 1.2, but for ``Graph``, ``graph`` and ``pin``, which are older.
+A backend that claims a capability must implement its calls. The other calls may be left out. Since
+contract 1.2, except the older ``Graph``, ``graph`` and ``pin``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Choosing and opening backends: the order of choice, and every candidate's reason.
+"""Chooses and opens backends.
 
-The order is: the name that was asked for; ``PORTAGPU_BACKEND``, read once; the one backend for
-which the installed torch was built and whose hardware is here; the CPU, when torch has no GPU build
-or the machine has no GPU at all. A GPU that torch was built for but cannot use is an error.
+The order of choice is: the requested name; ``PORTAGPU_BACKEND``, read once; the one backend that
+the installed torch was built for and whose hardware is here; the CPU, when torch has no GPU build
+or the machine has no GPU. A GPU that torch was built for but cannot use is an error.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "VARIABLE",
-    "at",
     "available",
     "backend",
     "count",
+    "handle_for",
     "plugin",
     "resolve",
     "select",
@@ -48,36 +48,36 @@ FALLBACK: Final = "cpu"
 _log = logging.getLogger("portagpu")
 
 
-class _Nothing:
-    """What ``_current`` is until a device is opened.
+class _NoDevice:
+    """The value of ``_current`` until a device is opened.
 
-    It is not None: a function whose compilation opens the device is guarded by what it read, and
-    torch.compile takes no other object for a None (torch 2.13, GuardBuilder.EQUALS_MATCH).
+    It is not None: torch.compile guards a function that opens the device by the value that it read,
+    and accepts no other object in place of a None (torch 2.13, GuardBuilder.EQUALS_MATCH).
     """
 
 
-_NOTHING: Final = _Nothing()
+_NO_DEVICE: Final = _NoDevice()
 
 _handles: dict[tuple[str, int], Backend] = {}
-_current: Backend | _Nothing = _NOTHING
-_of_default: dict[int, Backend] = {}
-"""Handles of the default backend by index, as they are asked for."""
+_current: Backend | _NoDevice = _NO_DEVICE
+_default_handles: dict[int, Backend] = {}
+"""Handles of the default backend by index, as they are requested."""
 _default_name: str | None = None
 _lock = threading.RLock()
 
 
 @run_by_the_compiler
 def resolve(name: str | None = None) -> str:
-    """The name of the backend to use: ``name``, else by the order at the top of this module.
+    """The name of the backend to use: ``name``, else by the order of choice above.
 
     Raises BackendNotFound with every candidate's reason.
     """
     if name is not None:
-        return _usable(name)
+        return _check_usable(name)
     wanted = os.environ.get(VARIABLE)
     if wanted:
         try:
-            return _usable(wanted)
+            return _check_usable(wanted)
         except BackendNotFound as error:
             named = type(error)(f"{VARIABLE}={wanted}: {error}")
             named.reasons.update(error.reasons)
@@ -107,7 +107,7 @@ def resolve(name: str | None = None) -> str:
     return FALLBACK
 
 
-def _usable(name: str) -> str:
+def _check_usable(name: str) -> str:
     """``name``, if that backend can be used; raises BackendNotFound with the reason."""
     plugin(name)
     found = status(name)
@@ -123,7 +123,7 @@ def _torch_is_installed() -> bool:
 
 
 def _why_not_cpu() -> str:
-    """Why falling back to the CPU would hide a fault: a GPU build of torch beside a GPU."""
+    """Why the CPU is no fallback: a GPU build of torch on a machine with a GPU; else empty."""
     from portagpu.host import gpus_on_machine
     from portagpu.torchbuild import torch_build
 
@@ -152,7 +152,7 @@ def _why_cpu() -> str:
 
 
 def backend(name: str | None = None, index: int | None = None) -> Backend:
-    """The device to use: by default the current one, else the backend and index asked for.
+    """The device to use: by default the current one, else that of the backend and index.
 
     ``name`` is a backend's name ("cpu", "cuda", "rocm"); ``index`` counts the visible devices and
     is an int. The first call without arguments chooses the default backend. Which of its devices is
@@ -166,10 +166,10 @@ def backend(name: str | None = None, index: int | None = None) -> Backend:
     if name is None:
         if index is None:
             current = _current
-            if isinstance(current, _Nothing):
-                return _default()
+            if isinstance(current, _NoDevice):
+                return _open_default()
             current_index = type(current).current_index
-            return current if current_index is None else _numbered(current_index())
+            return current if current_index is None else _default_device_at(current_index())
         return _open(_name_of_default(), index)
     if index is None:
         handle = _handles.get((name, 0))
@@ -179,31 +179,31 @@ def backend(name: str | None = None, index: int | None = None) -> Backend:
 
 
 @run_by_the_compiler
-def _default() -> Backend:
+def _open_default() -> Backend:
     """Open the default backend's current device, which is torch's where torch opened one."""
     global _current
     with _lock:
-        if isinstance(_current, _Nothing):
+        if isinstance(_current, _NoDevice):
             name = _name_of_default()
             _current = _open(name, plugin(name).current_index() or 0)
         return _current
 
 
 @run_by_the_compiler
-def _numbered(index: int) -> Backend:
+def _default_device_at(index: int) -> Backend:
     """The device of that index of the default backend."""
-    known = _of_default.get(index)
+    known = _default_handles.get(index)
     if known is None:
-        known = _of_default[index] = _open(_name_of_default(), index)
+        known = _default_handles[index] = _open(_name_of_default(), index)
     return known
 
 
 @run_by_the_compiler
 def _name_of_default() -> str:
-    """The default backend's name, chosen once: a rank that uses device 3 never opens device 0."""
+    """The default backend's name, chosen once without opening a device."""
     global _default_name
     with _lock:
-        if not isinstance(_current, _Nothing):
+        if not isinstance(_current, _NoDevice):
             return _current.name
         if _default_name is None:
             _default_name = resolve()
@@ -215,7 +215,7 @@ def is_initialized() -> bool:
 
     A device that torch opened without this package counts too.
     """
-    if not isinstance(_current, _Nothing):
+    if not isinstance(_current, _NoDevice):
         return True
     try:
         return plugin(_name_of_default()).current_index() is not None
@@ -233,14 +233,14 @@ def _open(name: str, index: int) -> Backend:
             index = 0
         handle = _handles.get((name, index))
         if handle is None:
-            handle = _opened(found, name, index)
+            handle = _new_handle(found, name, index)
             _handles[name, index] = handle
         return handle
 
 
 def count(name: str) -> int:
-    """How many devices that backend can open; raises BackendNotFound with the reason where none."""
-    with _reasons(f"the backend {name!r} cannot count its devices", name):
+    """The number of devices of that backend; raises BackendNotFound with a reason without any."""
+    with _errors_as_reasons(f"the backend {name!r} cannot count its devices", name):
         found = plugin(name).count()
     if type(found) is not int or found < 1:
         shown = found if type(found) is int else repr(found)
@@ -250,8 +250,8 @@ def count(name: str) -> int:
 
 
 @contextmanager
-def _reasons(what: str, name: str) -> Iterator[None]:
-    """Whatever foreign code raises is the reason of a BackendNotFound that says ``what``."""
+def _errors_as_reasons(what: str, name: str) -> Iterator[None]:
+    """Turn what foreign code raises into a BackendNotFound with the message ``what``."""
     try:
         yield
     except PortagpuError:
@@ -260,11 +260,11 @@ def _reasons(what: str, name: str) -> Iterator[None]:
         raise BackendNotFound(what, {name: f"raised {error_line(error)}"}) from error
 
 
-def _opened(found: Plugin, name: str, index: int) -> Backend:
-    """A new handle from the plugin, whose failures become a reason."""
+def _new_handle(found: Plugin, name: str, index: int) -> Backend:
+    """A new handle from the plugin. Its failures become the reason of a BackendNotFound."""
     known = max(count(name), shared_count()) if found.shared else count(name)
     there = 0 <= index < known
-    with _reasons(f"the backend {name!r} cannot open device {index}", name):
+    with _errors_as_reasons(f"the backend {name!r} cannot open device {index}", name):
         handle = found.open(index) if there else None
     if not there:
         raise IndexError(
@@ -272,12 +272,12 @@ def _opened(found: Plugin, name: str, index: int) -> Backend:
         )
     if not isinstance(handle, Backend):
         raise BackendNotFound(f"the backend {name!r} opened a {type(handle).__name__}")
-    copyreg.pickle(type(handle), _reopening)
+    copyreg.pickle(type(handle), _pickle_by_name)
     return handle
 
 
-def _reopening(handle: Backend) -> tuple[Callable[..., Backend], tuple[str, int]]:
-    """How a handle is pickled and copied: its device is opened again, by name and index."""
+def _pickle_by_name(handle: Backend) -> tuple[Callable[..., Backend], tuple[str, int]]:
+    """The pickle of a handle: opening its device again, by name and index."""
     return backend, (handle.name, handle.index)
 
 
@@ -287,33 +287,33 @@ def select(device: int | str | torch.device) -> Backend:
     ``device`` is an index, or a torch device or its string, whose type must be the backend's.
     """
     global _current
-    chosen = at(device)
+    chosen = handle_for(device)
     chosen.activate()
     _current = chosen
     return chosen
 
 
-def at(device: SupportsIndex | str | torch.device | None) -> Backend:
-    """The handle for what torch's functions take as ``device``; None is the current device."""
+def handle_for(device: SupportsIndex | str | torch.device | None) -> Backend:
+    """The handle for a ``device`` argument of torch's functions; None is the current device."""
     if device is None:
         return backend()
     current = _current
-    if type(device) is int and not isinstance(current, _Nothing):
+    if type(device) is int and not isinstance(current, _NoDevice):
         known = _handles.get((current.name, device))
         if known is not None:
             return known
     if isinstance(device, SupportsIndex):
         return _open(_name_of_default(), device if isinstance(device, int) else device.__index__())
-    return _of_device(device)
+    return _handle_for_torch_device(device)
 
 
 @run_by_the_compiler
-def _of_device(device: str | torch.device) -> Backend:
+def _handle_for_torch_device(device: str | torch.device) -> Backend:
     name = _name_of_default()
     import torch
 
     wanted = torch.device(device)
-    opened = not isinstance(_current, _Nothing)
+    opened = not isinstance(_current, _NoDevice)
     if wanted.index is None or (opened and wanted.type != backend().device.type):
         found = backend()
     else:

@@ -1,4 +1,4 @@
-"""Where torch's random streams of two GPUs part."""
+"""The sizes up to which torch's random numbers of two GPUs are equal."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from portagpu.errors import PortagpuError
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Run, Verdict, new_run
 from portagpu.target import load_target
-from portagpu.world import State
+from portagpu.world import RankState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -126,12 +126,12 @@ def broken_world(outcome: WorldOutcome, blamed: RankOutcome | None) -> dict[str,
     A rank that died or hung is the device's or its library's failure; one that raised is an error
     of the check, as far as it can be told.
     """
-    raised = blamed is not None and blamed.state is State.RAISED
+    raised = blamed is not None and blamed.state is RankState.RAISED
     return {
         "verdict": Verdict.ERROR if raised else Verdict.FAIL,
         "reason": outcome.sentence,
         "value": str(blamed.state) if blamed is not None else None,
-        "expected": exactly(str(State.DONE), "every rank ends"),
+        "expected": exactly(str(RankState.DONE), "every rank ends"),
         "duration_s": outcome.duration_s,
     }
 

@@ -1,7 +1,7 @@
-"""Folders and files for a while: where a process is killed, the next one removes what it left.
+"""Temporary folders and files. The next process removes what a killed process left.
 
-Each is locked (flock(2)) by the process that made it. The kernel gives the lock back when the last
-process that holds it ends, however it ends: what is not locked is in nobody's use.
+The process that creates one locks it (flock(2)). The kernel releases the lock when the last process
+that holds it ends. So no process uses what is not locked.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _NAME: Final = re.compile(r"\.?portagpu-[a-z]+-([0-9a-f]{8})-[0-9a-f]{32}")
-_ELSEWHERE_S: Final = 86_400.0
-"""How long what another machine made on a shared disk is left alone: its locks may not be seen."""
+_OTHER_MACHINE_S: Final = 86_400.0
+"""How long files of other machines on a shared disk are kept: their locks may be invisible."""
 _swept: set[Path] = set()
 
 
 class Scratch:
-    """A folder of this process's own; as a context manager it gives its path and removes it.
+    """A temporary folder of this process; the context manager returns its path and removes it.
 
-    ``kind`` is a word in its name. It lies in ``parent``, where its name is hidden, and by default
-    where temporary files go. What killed processes left there is removed first. Raises OSError
+    ``kind`` is a word in its name. It is in ``parent``, with a hidden name, or by default in the
+    folder for temporary files. Leftovers of killed processes are removed first. Raises OSError
     where ``parent`` cannot be written, and OutputError where no temporary folder can.
     """
 
@@ -70,15 +70,15 @@ class Scratch:
 
 
 def new_file(folder: Path, mode: int) -> tuple[Path, int]:
-    """A new hidden file, open to be written, with the mode that the umask leaves of ``mode``.
+    """A new hidden file, open for writing, with ``mode`` reduced by the umask.
 
-    It is this process's until the descriptor is closed. Raises OSError.
+    It belongs to this process until the descriptor is closed. Raises OSError.
     """
     sweep(folder)
     while True:
         path = folder / _name(".portagpu-file")
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        if _hold(path, descriptor):
+        if _lock_new(path, descriptor):
             return path, descriptor
 
 
@@ -92,7 +92,7 @@ def _new_folder(parent: Path, stem: str) -> tuple[Path, int]:
         except FileNotFoundError:
             # swept by another process, before it was locked
             continue
-        if _hold(path, descriptor):
+        if _lock_new(path, descriptor):
             return path, descriptor
 
 
@@ -101,15 +101,15 @@ def _name(stem: str) -> str:
 
 
 def _boot() -> str:
-    """What tells this machine, since it was started, from others; the same in its containers."""
+    """An id of this machine since its start; equal in its containers."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii")[:8]
     except OSError:
         return "00000000"
 
 
-def _hold(path: Path, descriptor: int) -> bool:
-    """Lock what was made; False, and closed, where another process was about to sweep it."""
+def _lock_new(path: Path, descriptor: int) -> bool:
+    """Lock a new file or folder; False, and closed, where another process is removing it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -131,7 +131,7 @@ def _is_there(path: Path, descriptor: int) -> bool:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes of this user left in ``folder``; once in each process."""
+    """Remove leftovers of this user's killed processes in ``folder``; once in each process."""
     if folder in _swept:
         return
     _swept.add(folder)
@@ -152,7 +152,7 @@ def _remove_left(path: Path, boot: str) -> None:
         about = os.fstat(descriptor)
         if about.st_uid != os.geteuid():
             return
-        if boot != _boot() and time.time() - about.st_mtime < _ELSEWHERE_S:
+        if boot != _boot() and time.time() - about.st_mtime < _OTHER_MACHINE_S:
             return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _is_there(path, descriptor):

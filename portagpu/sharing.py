@@ -1,4 +1,4 @@
-"""As how many devices a device counts that all ranks of a machine share: a CPU."""
+"""The number of devices that a device shared by all ranks, a CPU, counts as."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 from portagpu.errors import PortagpuError
 
 VARIABLE: Final = "PORTAGPU_SHARED_DEVICES"
-LAUNCHERS: Final = "LOCAL_WORLD_SIZE"
-"""How many ranks run on this machine, as torchrun and other launchers say it."""
+LAUNCHER_VARIABLE: Final = "LOCAL_WORLD_SIZE"
+"""The number of ranks on this machine, set by torchrun and other launchers."""
 _MOST: Final = 4096
 
 
@@ -17,10 +17,10 @@ def shared_count() -> int:
     """``PORTAGPU_SHARED_DEVICES``, else the launcher's ``LOCAL_WORLD_SIZE``, else 1.
 
     Scripts compare the number of devices with the number of ranks, and give each rank the device of
-    its number. Raises PortagpuError where the first is no number from 1 to 4096; the second is
-    another program's, and counts as 1 then.
+    its number. Raises PortagpuError where the first variable is no number from 1 to 4096. The
+    second belongs to another program, and counts as 1 then.
     """
-    for name in (VARIABLE, LAUNCHERS):
+    for name in (VARIABLE, LAUNCHER_VARIABLE):
         text = os.environ.get(name)
         if not text:
             continue

@@ -1,4 +1,4 @@
-"""Words for people: text on one line, an error on one line, and the name that was meant."""
+"""Text for messages: one line of any text or error, and suggestions for a wrong name."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """``text`` as one line that a terminal only shows: each run of blanks is one blank.
+    """``text`` as one printable line: each run of blanks is one blank.
 
-    What does not print, such as an escape or a line's end, counts as a blank.
+    A character that does not print, such as an escape or a line break, counts as a blank.
     """
     return " ".join(printable(text).split())
 
@@ -41,7 +41,7 @@ def error_line(error: BaseException) -> str:
 
 
 def closest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """The known words that ``word`` was most likely meant to be, best first."""
+    """The known words that are most similar to ``word``, best first."""
     import difflib
 
     known, word = sorted(known), word.strip().lower()
@@ -52,6 +52,6 @@ def closest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str, count: int = 1) -> str:
-    """ "did you mean 'rng'?", else ``otherwise``: what to say where nothing is close."""
+    """ "did you mean 'rng'?", else ``otherwise`` where no word is similar."""
     near = closest(word, known, count)
     return f"did you mean {' or '.join(map(repr, near))}?" if near else otherwise

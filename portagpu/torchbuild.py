@@ -1,4 +1,4 @@
-"""The installed torch and other libraries, read from their files: none is imported here."""
+"""The installed torch and other libraries, from their files. None is imported."""
 
 from __future__ import annotations
 

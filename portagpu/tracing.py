@@ -1,4 +1,4 @@
-"""What torch.compile makes of this package's functions."""
+"""Support for torch.compile."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _F = TypeVar("_F", bound="Callable[..., object]")
 
 
 def run_by_the_compiler(function: _F) -> _F:
-    """Have torch.compile call this function while it compiles, and keep what it returned.
+    """Let torch.compile call this function during compilation, and treat the result as constant.
 
-    It is what ``torch.compiler.assume_constant_result`` does, without torch: for what a process
-    decides once, with locks, files and entry points that a compiler cannot follow.
+    The effect is that of ``torch.compiler.assume_constant_result``, without importing torch. It is
+    for one-time decisions that use locks, files and entry points, which a compiler cannot trace.
     """
     vars(function)["_dynamo_marked_constant"] = True
     return function

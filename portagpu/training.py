@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from portagpu import oom
 from portagpu.optional import Optional
 from portagpu.precision import Support
-from portagpu.precision.float32 import Float32Switch, arithmetic_of, multiply_by
+from portagpu.precision.float32 import Float32Switch, measure_arithmetic, product_function
 from portagpu.precision.products import scaled_matmul
 from portagpu.precision.support import dtype_support
 from portagpu.sharing import shared_count
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 
 class Ranges(threading.local):
-    """The profiler ranges that each thread has open, innermost last."""
+    """The open profiler ranges of each thread, innermost last."""
 
     def __init__(self) -> None:
         self.open: list[AbstractContextManager[Any]] = []
 
 
-class Unchanged(ContextDecorator):
-    """What ``autocast(enabled=False)`` is on a device without autocast: a block or a decorator."""
+class NoAutocast(ContextDecorator):
+    """``autocast(enabled=False)`` on a device without autocast: it has no effect."""
 
     def __enter__(self) -> None:
         pass
@@ -51,7 +51,7 @@ class Unchanged(ContextDecorator):
 
 
 class Training(Optional):
-    """What training code calls, for one device. All sizes are bytes, all seeds are Python ints."""
+    """The training calls of one device. All sizes are bytes, all seeds are Python ints."""
 
     __slots__ = ()
 
@@ -137,7 +137,7 @@ class Training(Optional):
         dtype: torch.dtype | None = None,
         enabled: bool = True,
         cache_enabled: bool | None = None,
-    ) -> torch.autocast | Unchanged:
+    ) -> torch.autocast | NoAutocast:
         """``torch.autocast`` for this device; ``dtype=None`` is torch's default for its type.
 
         With ``enabled=False`` it is a block that changes nothing on every device. Else it raises
@@ -151,7 +151,7 @@ class Training(Optional):
         if not self.supports("autocast"):
             if enabled:
                 self._lacks("has no autocast; cast the model, or run with enabled=False")
-            return Unchanged()
+            return NoAutocast()
         if enabled and dtype not in (None, torch.bfloat16, torch.float16):
             raise ValueError(f"autocast computes in float16 or bfloat16, not in {dtype}")
         return torch.autocast(self.device.type, dtype, enabled, cache_enabled)
@@ -188,9 +188,9 @@ class Training(Optional):
         return native or (including_emulation and support is Support.EMULATED)
 
     def dtype_support(self, dtype: torch.dtype, *, probe: bool = False) -> DtypeSupport:
-        """What is stated of ``dtype`` here; with ``probe`` also what it does when it runs.
+        """The stated support of ``dtype``; with ``probe`` also the result of running it.
 
-        Ask its ``disagreement``: a device that does another thing than its facts say.
+        ``disagreement`` of the result says where the device differs from its facts.
         """
         return dtype_support(self.precision, dtype, self.device, probe=probe)
 
@@ -205,11 +205,11 @@ class Training(Optional):
         return Float32Switch(self.precision, mode)
 
     def float32_arithmetic(self, operation: str = "matmul") -> Arithmetic:
-        """What a float32 "matmul" or "conv" really runs in now, found out with exact inputs.
+        """The actual arithmetic of a float32 "matmul" or "conv", measured with exact inputs.
 
-        See :func:`portagpu.precision.float32.arithmetic_of`. Waits for the device.
+        See :func:`portagpu.precision.float32.measure_arithmetic`. Waits for the device.
         """
-        return arithmetic_of(multiply_by(operation), self.device)
+        return measure_arithmetic(product_function(operation), self.device)
 
     def scaled_matmul(
         self,
@@ -272,12 +272,12 @@ class Training(Optional):
         return False
 
     def device_memory_used(self) -> int:
-        """Bytes of the device's memory that are in use, by whatever process."""
+        """Bytes of the device's memory in use by all processes."""
         free, total = self.mem_get_info()
         return total - free
 
     def memory_summary(self, abbreviated: bool = False) -> str:
-        """The memory of this process as a text for people."""
+        """The memory of this process as a table of text."""
         del abbreviated
         rows = [f"{self.name}, {self.device}: memory of this process in MiB", f"{'':<11}now   peak"]
         stats = self.memory_stats()

@@ -1,4 +1,4 @@
-"""Whether another user can have put what lies at a path there, or can change it."""
+"""Whether another user can have placed or can change the file at a path."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Final
 
 _MOST_LINKS: Final = 40
-"""As many as the kernel follows (path_resolution(7))."""
+"""The number that the kernel follows (path_resolution(7))."""
 _ROOT: Final = 0
 _BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A folder, link or file that the kernel passes; ``folder`` is about the folder it lies in."""
+    """A folder, link or file on a path; ``folder`` is the status of the folder that it is in."""
 
     place: Path
     about: os.stat_result
@@ -25,13 +25,13 @@ class _Step:
 
 
 def why_not_trusted(path: Path) -> str:
-    """Why others may decide what is read at ``path``, and what to do; "" where they cannot.
+    """Why other users may control what is read at ``path``, and what to do; "" where they cannot.
 
-    Every folder, link and file on the way belongs to this user or to root, and none of them may be
-    written by others; in a folder with the sticky bit, such as /tmp, they cannot replace what is
-    not theirs. What is not there yet is trusted. Raises OSError for what cannot be looked at.
+    Trusted: every folder, link and file on the path belongs to this user or root, and others may
+    not write to it. In a folder with the sticky bit, such as /tmp, they cannot replace files of
+    other users. A missing file is trusted. Raises OSError where a file's status cannot be read.
     """
-    steps, _ = _way(path)
+    steps, _ = _path_steps(path)
     for step in steps:
         mode = step.about.st_mode
         if step.about.st_uid not in (os.geteuid(), _ROOT):
@@ -43,14 +43,14 @@ def why_not_trusted(path: Path) -> str:
 
 
 def destination(path: Path) -> Path:
-    """What ``path`` leads to, which need not be there, when something is to be written there.
+    """The path that ``path`` leads to, for writing; it need not exist.
 
-    In a folder that all may write and that has the sticky bit, a link, pipe or device of another
-    user is refused, as Linux does with ``fs.protected_symlinks`` and ``fs.protected_fifos``
-    (proc_sys_fs(5)): it may have been put there to have this user write elsewhere. Raises OSError
-    for it, and for links in a circle.
+    In a world-writable folder with the sticky bit, a link, pipe or device of another user is
+    refused, as Linux does with ``fs.protected_symlinks`` and ``fs.protected_fifos``
+    (proc_sys_fs(5)): it may redirect this user's output. Raises OSError for it, and for links in a
+    circle.
     """
-    steps, end = _way(path)
+    steps, end = _path_steps(path)
     for step in steps:
         plain = stat.S_ISREG(step.about.st_mode) or stat.S_ISDIR(step.about.st_mode)
         for_all = step.folder.st_mode & stat.S_ISVTX and step.folder.st_mode & stat.S_IWOTH
@@ -59,8 +59,8 @@ def destination(path: Path) -> Path:
     return end
 
 
-def _way(path: Path) -> tuple[list[_Step], Path]:
-    """Every step from the root to what ``path`` leads to, and where that is."""
+def _path_steps(path: Path) -> tuple[list[_Step], Path]:
+    """Every step from the root to the target of ``path``, and that target."""
     place = Path("/")
     folder = place.lstat()
     steps = [_Step(place, folder, folder)]

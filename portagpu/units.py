@@ -1,4 +1,4 @@
-"""Numbers, sizes and times as people read them, on a terminal and in a report alike."""
+"""Numbers, sizes and times as text, for terminals and reports."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def quantity(value: float, unit: str | None, *, like: float | None = None) -> st
         return number(value)
     assert unit is not None  # noqa: S101 - for the type checker
     by = value if like is None else like
-    factor, shown = scaled(by, unit)
+    factor, shown = best_prefix(by, unit)
     return f"{number(value * factor)} {shown}"
 
 
-def scaled(value: float, unit: str) -> tuple[float, str]:
-    """(what ``value`` is multiplied by, the unit that it then has)."""
+def best_prefix(value: float, unit: str) -> tuple[float, str]:
+    """The prefix that fits ``value``: (factor to multiply it by, its new unit)."""
     prefixes: tuple[str, ...]
     step, suffix = 1000, ""
     if unit in _BINARY:
@@ -65,7 +65,7 @@ def size(count: float | None, digits: int = 3) -> str:
     """Bytes with the largest binary prefix that leaves at least 1: "23.5 GiB"."""
     if count is None:
         return UNKNOWN
-    factor, unit = scaled(count, "B")
+    factor, unit = best_prefix(count, "B")
     return f"{number(count * factor, digits)} {unit}"
 
 
@@ -77,7 +77,7 @@ def count(number: int | None, singular: str, plural: str | None = None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as a person reads it: "0 s", "12 ms", "3.4 s", "2 min 5 s", "1 h 0 min"."""
+    """A time as text: "0 s", "12 ms", "3.4 s", "2 min 5 s", "1 h 0 min"."""
     if seconds < 0.0005:
         return "0 s"
     if seconds < 0.9995:

@@ -1,8 +1,8 @@
-"""The environment variables with which a vendor's stack is told what every stack can do.
+"""A vendor's environment variables for features that every vendor's stack has.
 
-The names differ and so do the values; what one vendor's libraries read another's ignore without a
-word. A plugin has its vendor's (``gpu.plugin.variables``); the functions here return environments
-for a process that is started later and write none.
+Names and values differ, and libraries silently ignore variables of other vendors. A plugin has its
+vendor's (``gpu.plugin.variables``). The methods return environments for a process that is started
+later, and set no variable themselves.
 
 >>> from portagpu.variables import Variables
 >>> Variables(caches={"EXAMPLE_CACHE_DIR": "example"}).for_job("/scratch/job-7")
@@ -27,7 +27,7 @@ EXPANDABLE: Final = "expandable_segments"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variables:
-    """One vendor's names, and what they are set to.
+    """One vendor's variables and their values.
 
     ``one_by_one`` makes every launch wait for its end, so that an error comes from the call that
     made it. ``caches`` maps a variable to a name inside a job's folder. ``faults`` says what a
@@ -91,10 +91,10 @@ class Variables:
             raise Unsupported("extensions for this device are not built for architectures")
         if not archs:
             raise ValueError("name the architectures to build for: there is none")
-        spelt = dict.fromkeys(self._spelt(arch) for arch in archs)
+        spelt = dict.fromkeys(self._list_entry(arch) for arch in archs)
         return {self.arch_list: ";".join(spelt)}
 
-    def _spelt(self, arch: str) -> str:
+    def _list_entry(self, arch: str) -> str:
         match = re.fullmatch(self.arch_form[0], arch)
         if match is None:
             raise ValueError(f"{arch!r} is no architecture that {self.arch_list} can name")

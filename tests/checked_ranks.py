@@ -110,7 +110,7 @@ def lose(rank, how, victim, timeout_s):
         if rank.rank == victim and how != "sleeps":
             # inside: the others have been told of the call, and this rank never runs it
             signal_ = signal.SIGKILL if how == "killed" else signal.SIGSTOP
-            comm._agree = lambda *_: os.kill(os.getpid(), signal_)
+            comm._compare_calls = lambda *_: os.kill(os.getpid(), signal_)
             comm._store.set(comm._key(comm._number, "call", rank.rank), _same_call(tensor))
         comm.all_reduce(tensor)
 
@@ -121,9 +121,9 @@ def _same_call(tensor):
     import json
     from dataclasses import asdict
 
-    from portagpu.collectives.checked import _call
+    from portagpu.collectives.checked import _call_of_tensor
 
-    return json.dumps(asdict(_call("all_reduce", tensor, op=dist.ReduceOp.SUM)))
+    return json.dumps(asdict(_call_of_tensor("all_reduce", tensor, op=dist.ReduceOp.SUM)))
 
 
 def again(rank):

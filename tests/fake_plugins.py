@@ -77,9 +77,10 @@ def install(
     entry_points: dict[str, str],
     modules: dict[str, str] | None = None,
     *,
+    vendors: dict[str, str] | None = None,
     metadata: bool = True,
 ) -> None:
-    """Put modules and a distribution that declares ``entry_points`` into ``folder``."""
+    """Put modules and a distribution that declares backends and vendors into ``folder``."""
     for name, source in (modules or {}).items():
         (folder / f"{name}.py").write_text(textwrap.dedent(source), encoding="utf-8")
     info = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
@@ -87,5 +88,8 @@ def install(
     if metadata:
         text = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n"
         (info / "METADATA").write_text(text, encoding="utf-8")
-    lines = "".join(f"{name} = {value}\n" for name, value in entry_points.items())
-    (info / "entry_points.txt").write_text(f"[portagpu.backends]\n{lines}", encoding="utf-8")
+    groups = {"portagpu.backends": entry_points, "portagpu.vendors": vendors or {}}
+    text = ""
+    for group, points in groups.items():
+        text += f"[{group}]\n" + "".join(f"{name} = {at}\n" for name, at in points.items())
+    (info / "entry_points.txt").write_text(text, encoding="utf-8")

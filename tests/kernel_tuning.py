@@ -23,7 +23,7 @@ import torch
 from portagpu import kernels
 from portagpu.errors import Unsupported
 from portagpu.kernels.cache import Cache
-from portagpu.kernels.plan import Limits, listed
+from portagpu.kernels.plan import Limits, all_configs
 
 tuning = importlib.import_module("portagpu.kernels.tuning")
 errors = importlib.import_module("triton.runtime.errors")
@@ -31,7 +31,7 @@ errors = importlib.import_module("triton.runtime.errors")
 SEED = 20261122
 torch.manual_seed(SEED)
 X = torch.randn(3, 40)
-CONFIGS = listed("row")
+CONFIGS = all_configs("row")
 TIMES = (5.0, 3.0, 1.0, 2.0, 4.0)
 """What each config is measured to take: neither in order, nor is the first or the last fastest."""
 FASTEST_THREE = (2, 3, 1)
@@ -158,7 +158,7 @@ def check_one_listed():
     """Triton's autotuner does not prune a config that is the only one it is given."""
     with bench(wrong={4}) as b:
         for kind in {each.kind for each in tuning.TUNABLE.values()}:
-            assert len(listed(kind)) > 1
+            assert len(all_configs(kind)) > 1
         with mock.patch.object(tuning, "candidates", lambda *_: CONFIGS[4:]):
             raises(kernels.NoConfig, b.tune)
             assert {*b.ran} == {4}
@@ -216,7 +216,7 @@ def check_integers():
     call = lambda: kernels.tune("sum", x, cache=Cache(None), measure=once)  # noqa: E731
     with mock.patch.object(tuning, "TUNABLE", {"sum": entry}):
         raises(kernels.NoConfig, call)
-    assert call() in listed("sum")
+    assert call() in all_configs("sum")
 
 
 def arguments():

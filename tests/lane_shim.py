@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from portagpu.kernels.cpp import KERNELS, read_source
-from portagpu.kernels.cpp.sources import with_header
+from portagpu.kernels.cpp.sources import inline_header
 
 SOURCES = Path(__file__).resolve().parent / "kernels_cpp"
 COMPILER = shutil.which("g++") or shutil.which("clang++")
@@ -55,7 +55,7 @@ def kernels(warp_size: int) -> Module:
 @functools.cache
 def broken(warp_size: int) -> Module:
     """The kernels with seeded mistakes."""
-    return build(with_header((SOURCES / "broken.cpp").read_text()), warp_size)
+    return build(inline_header((SOURCES / "broken.cpp").read_text()), warp_size)
 
 
 def build(source: str, warp_size: int) -> Module:

@@ -21,12 +21,12 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget every choice until the end of the test."""
     monkeypatch.delenv(registry.VARIABLE, raising=False)
     monkeypatch.setattr(registry, "_handles", {})
-    monkeypatch.setattr(registry, "_current", registry._NOTHING)
-    monkeypatch.setattr(registry, "_of_default", {})
+    monkeypatch.setattr(registry, "_current", registry._NO_DEVICE)
+    monkeypatch.setattr(registry, "_default_handles", {})
     monkeypatch.setattr(registry, "_default_name", None)
     monkeypatch.setattr(candidates, "_candidates", None)
     monkeypatch.setattr(candidates, "_plugins", {})
-    monkeypatch.setattr(candidates, "_refused", {})
+    monkeypatch.setattr(candidates, "_load_failures", {})
 
 
 def use_plugins(monkeypatch: pytest.MonkeyPatch, *plugins: Plugin) -> None:

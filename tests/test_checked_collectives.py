@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from portagpu.collectives.checked import Call, Checked, _call, disagreement
+from portagpu.collectives.checked import Call, CheckedGroup, _call_of_tensor, disagreement
 from portagpu.errors import CollectiveError
 from portagpu.world import Ranks
 from tests.processes import descendants, ports_of
@@ -133,7 +133,7 @@ def test_a_part_of_the_ranks(ranks: Ranks) -> None:
 @pytest.mark.parametrize("timeout_s", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_time_limit_that_is_none_is_refused(timeout_s: float) -> None:
     with pytest.raises(ValueError, match="a number of seconds above 0"):
-        Checked(timeout_s=timeout_s)
+        CheckedGroup(timeout_s=timeout_s)
 
 
 def test_an_op_is_stated_by_its_name_in_every_form() -> None:
@@ -141,13 +141,13 @@ def test_an_op_is_stated_by_its_name_in_every_form() -> None:
     import torch.distributed as dist
 
     forms = (dist.ReduceOp.MAX, dist.ReduceOp(dist.ReduceOp.MAX))
-    calls = [_call("all_reduce", torch.ones(2), op=op) for op in forms]
+    calls = [_call_of_tensor("all_reduce", torch.ones(2), op=op) for op in forms]
     assert [call.reduce_op for call in calls] == ["MAX", "MAX"], "an address is no name of an op"
 
 
 def test_without_a_group_it_says_what_to_call() -> None:
     with pytest.raises(CollectiveError, match="call init_process_group first"):
-        Checked()
+        CheckedGroup()
 
 
 def test_who_differs_from_most_is_named_first() -> None:

@@ -19,8 +19,8 @@ from portagpu.readings.probe import probe
 from portagpu.subprocesses import call
 from portagpu.subprocesses import start as children
 from portagpu.subprocesses.start import (
+    find_program,
     import_path,
-    program,
     program_environment,
     python_environment,
 )
@@ -176,7 +176,7 @@ def test_no_vendors_program_is_found_in_the_working_folder(
     stranger: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", EMPTY)
-    assert [program(name) for name in PROGRAMS] == [None] * len(PROGRAMS)
+    assert [find_program(name) for name in PROGRAMS] == [None] * len(PROGRAMS)
     assert list(outputs([(name,) for name in PROGRAMS])) == []
     monkeypatch.setenv("ROCM_PATH", ".")
     monkeypatch.setattr(clang, "_TOOLKIT", "/nowhere")
@@ -251,7 +251,7 @@ def test_a_python_that_does_not_know_itself_starts_no_child(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(PortagpuError, match="which program it is"):
-        children.python_module("x")
+        children.python_command("x")
     assert call("os.path", "basename", ("a",), limit_s=60)[1].startswith("this Python does not say")
 
 

@@ -19,7 +19,7 @@ from portagpu.compile.pool import ask_all
 from portagpu.compile.run import CompileOptions
 from portagpu.distributions import install
 from portagpu.errors import MissingDependency, OutputError, TargetNotFound
-from portagpu.kernels.catalogue import VARIANTS, by_id
+from portagpu.kernels.catalogue import VARIANTS, variants_by_id
 from portagpu.machine_code import compiler as compilers
 from portagpu.machine_code.toolchain import CodeError, MachineCode
 from portagpu.results import run as results
@@ -263,7 +263,7 @@ def test_occupancy_that_is_not_known_is_unverified() -> None:
 def test_a_dtype_that_an_architecture_lacks_is_named_by_its_fact(
     arch: str, dtype: str, said: str
 ) -> None:
-    why = by_id()[f"matmul[{dtype}]"].why_not(target_of(arch))
+    why = variants_by_id()[f"matmul[{dtype}]"].why_not(target_of(arch))
     assert said in why
     assert bool(why) == bool(said)
 
@@ -501,7 +501,7 @@ def test_targets_build_pass_and_are_kept(child: Callable[..., Child], tmp_path: 
         built = [r for r in run.results if r.verdict is Verdict.PASS]
         assert {r.device for r in built} == set(archs)
         assert all(r.extra["cached"] is cached for r in built)
-        triton = [r for r in run.results if r.id.removeprefix("kernels/") in by_id()]
+        triton = [r for r in run.results if r.id.removeprefix("kernels/") in variants_by_id()]
         assert len(triton) == len(archs) * len(VARIANTS)
         matrix = {(r.device, r.id): r.extra["matrix"] for r in built}
         assert any("HGMMA" in each for each in matrix["sm_90", "kernels/matmul[float16]"])

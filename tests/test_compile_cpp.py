@@ -20,7 +20,7 @@ import pytest
 from portagpu.cli import main
 from portagpu.compile import cpp_jobs, triton_jobs
 from portagpu.compile.run import CompileOptions, compile_kernels
-from portagpu.discovery import toolchain_of
+from portagpu.discovery import toolchain_for
 from portagpu.distributions import install
 from portagpu.errors import MissingDependency, Unsupported
 from portagpu.kernels.cache import Cache
@@ -186,7 +186,7 @@ def test_missing_readers_are_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_is_known_of_the_real_compilers_is_known_without_compiling() -> None:
     for vendor, arch in (("nvidia", "sm_90"), ("amd", "gfx942")):
-        found = toolchain_of(vendor)
+        found = toolchain_for(vendor)
         assert found is not None
         known = found[1].cpp_compilers([arch])[arch]
         if isinstance(known, str):

@@ -21,7 +21,7 @@ from portagpu.results.run import Verdict
 from portagpu.suite import ConformOptions
 from portagpu.suite.machine import DeviceUnderTest, Listed
 from portagpu.suite.runner import _DeviceRun
-from portagpu.world import RankOutcome, Ranks, State, WorldOutcome
+from portagpu.world import RankOutcome, Ranks, RankState, WorldOutcome
 from tests import ranks as rank_functions
 from tests.case_files import conform
 from tests.registry_state import use_plugins
@@ -59,10 +59,10 @@ class Opening:
         self.limits.append(timeout_s)
         self.clock.now_s += min(self.seconds, timeout_s)
         if self.seconds > timeout_s:
-            hung = RankOutcome(0, State.HUNG, error=f"did not finish within {timeout_s:g} s")
+            hung = RankOutcome(0, RankState.HUNG, error=f"did not finish within {timeout_s:g} s")
             return WorldOutcome(function, (hung,), timeout_s, culprit=0)
         facts = {**FACTS, "device": f"cuda:{indices[0]}"}
-        return WorldOutcome(function, (RankOutcome(0, State.DONE, facts),), self.seconds)
+        return WorldOutcome(function, (RankOutcome(0, RankState.DONE, facts),), self.seconds)
 
 
 class Nothing:
@@ -148,7 +148,7 @@ def test_ranks_in_turn_have_longer_where_there_are_more_of_them():
 
     def run(function, world, *, timeout_s, **options):
         limits.append(timeout_s)
-        hung = RankOutcome(0, State.HUNG, error="is not here")
+        hung = RankOutcome(0, RankState.HUNG, error="is not here")
         return WorldOutcome(function, (hung,) * world, 0.0)
 
     for world in (2, 8, 64):
@@ -205,7 +205,7 @@ def test_a_worlds_limit_begins_when_its_ranks_have_started(monkeypatch, tmp_path
         outcome = ranks.run(f"{RANKS}:reduce", 2, backend="slow", timeout_s=5)
         assert outcome.values == [3.0, 3.0]
         hung = ranks.run(f"{RANKS}:hangs", 2, arguments={"culprit": 0}, backend="slow", timeout_s=5)
-    assert hung.blamed.error == "did not finish within 5 s", hung.sentence
+    assert hung.first_failure.error == "did not finish within 5 s", hung.sentence
     assert hung.duration_s < 40, "the time of the start was waited for after it"
 
 
@@ -213,8 +213,8 @@ def test_ranks_that_do_not_start_are_told_apart_from_those_that_hang(monkeypatch
     slow(monkeypatch, tmp_path, start_s=1, opening_s=60)
     with Ranks() as ranks:
         outcome = ranks.run(f"{RANKS}:value", 1, backend="slow", timeout_s=1)
-    assert outcome.blamed.state is State.HUNG
-    assert "had not opened its device and joined within 2 s" in outcome.blamed.error
+    assert outcome.first_failure.state is RankState.HUNG
+    assert "had not opened its device and joined within 2 s" in outcome.first_failure.error
 
 
 def test_a_rank_that_broke_its_group_need_not_leave_it_in_order():

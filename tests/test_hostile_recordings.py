@@ -18,8 +18,8 @@ from portagpu.cli.info import info
 from portagpu.errors import RecordingError
 from portagpu.files import read_bounded
 from portagpu.formats import MOST_DEVICES
-from portagpu.host import inside, tree
-from portagpu.host.inside import Inside
+from portagpu.host import rooted, tree
+from portagpu.host.rooted import RootedFolder
 from portagpu.host.tree import LARGEST_ATTRIBUTE, MOST_CPUS, Tree, cpu_list, size_bytes, to_int
 from portagpu.info import collect
 from portagpu.inventory import origin
@@ -147,10 +147,10 @@ def test_a_link_that_is_exchanged_meanwhile_is_not_followed(
             place.symlink_to(outside / "list" if path == "file" else outside)
         return found
 
-    monkeypatch.setattr(inside.os, "stat", exchanged)
+    monkeypatch.setattr(rooted.os, "stat", exchanged)
     for path in ("proc/file", "proc/folder/list"):
         with pytest.raises(OSError, match=r"symbolic links|Not a directory"):
-            Inside(root).data(path, 100)
+            RootedFolder(root).data(path, 100)
 
 
 def test_a_user_may_give_a_recording_as_a_link(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_reading_folders_opens_nothing_for_long(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=r"regular|directory"):
             read_bounded(tmp_path / path, 10)
         with pytest.raises(OSError, match=r"regular|directory"):
-            Inside(tmp_path).data(path, 10)
+            RootedFolder(tmp_path).data(path, 10)
     assert sorted(path.name for path in Path("/proc/self/fd").iterdir()) == before
 
 
@@ -211,14 +211,14 @@ def test_a_file_that_grows_while_it_is_hashed_ends(tmp_path: Path, monkeypatch: 
             yield b"x" * 101
         pytest.fail("read on behind the bound")
 
-    monkeypatch.setattr(Inside, "pieces", lambda self, name, most, **_: (next(endless()),))
+    monkeypatch.setattr(RootedFolder, "pieces", lambda self, name, most, **_: (next(endless()),))
     assert origin.origin_of(tmp_path).sha256 is None
 
 
 def test_a_folder_of_more_entries_than_any_of_the_kernels_is_not_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inside, "MOST_ENTRIES", 100)
+    monkeypatch.setattr(rooted, "MOST_ENTRIES", 100)
     build(tmp_path, {f"many/{n}": "x" for n in range(101)} | {"list": LIST.strip()})
     assert Tree(tmp_path).names("many") == ()
     (problem,) = Recording(tmp_path).inventory().problems

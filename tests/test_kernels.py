@@ -15,9 +15,9 @@ from portagpu.errors import Unsupported
 from portagpu.kernels.plan import (
     Config,
     Limits,
+    all_configs,
     candidates,
     constants,
-    listed,
     shared_estimate,
 )
 from portagpu.target import architecture_names, load_architecture, load_targets
@@ -192,11 +192,11 @@ def test_configs_fit_every_target(kind: str, target: Target) -> None:
         limits = Limits(whole.warp_size, whole.max_threads // part, whole.shared_bytes // part)
         assert candidates(kind, limits) == tuple(
             config
-            for config in listed(kind)
+            for config in all_configs(kind)
             if config.threads <= whole.max_threads // part
             and shared_by_hand(config) <= whole.shared_bytes // part
         )
-    for config in listed(kind):
+    for config in all_configs(kind):
         warps = config.warps(whole.warp_size)
         assert warps & (warps - 1) == 0
         assert warps * whole.warp_size == config.threads

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import numpy as np
 
 from portagpu.arch import Arch
-from portagpu.discovery import toolchain_of
+from portagpu.discovery import toolchain_for
 from portagpu.errors import MissingDependency, Unsupported
 from portagpu.kernels import cpp
 from portagpu.registry import backend
@@ -82,7 +82,7 @@ def gpu(request, monkeypatch):
     arch = {32: Arch("nvidia", "sm_90", 32), 64: Arch("amd", "gfx942", 64)}[warp_size]
     cupy = FakeCupy(warp_size, is_hip=arch.vendor == "amd")
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    found = toolchain_of(arch.vendor)
+    found = toolchain_for(arch.vendor)
     assert found is not None
     return SimpleNamespace(
         name="fake",
@@ -301,7 +301,7 @@ def test_the_suites_case_compares_the_drivers_occupancy(gpu, monkeypatch, blocks
     monkeypatch.setattr(FakeCupy, "get_function", lambda self, name: kernel)
     gpu.arch, gpu.target = Arch("nvidia", "sm_90", 32), None
     gpu.cupy.cuda.runtime.is_hip = False
-    gpu.plugin.toolchain = lambda: toolchain_of("nvidia")[1]
+    gpu.plugin.toolchain = lambda: toolchain_for("nvidia")[1]
     check = suites_cases().test_occupancy_is_the_drivers
     if right:
         check(gpu, "warp_scan", 256)

@@ -298,7 +298,7 @@ def test_nvrtc_that_is_too_new_or_too_old_says_which_to_install(monkeypatch, num
         name = "NVRTC 13.9"
         architectures = numbers
 
-    monkeypatch.setattr(nvrtc, "_installed", lambda: iter([Library()]))
+    monkeypatch.setattr(nvrtc, "_loadable", lambda: iter([Library()]))
     with pytest.raises(MissingDependency, match=said):
         nvrtc.compile("", arch)
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 
 from portagpu.kernels.cpp import KERNELS, read_source
-from portagpu.kernels.cpp.sources import with_header
+from portagpu.kernels.cpp.sources import inline_header
 
 # what only the header may spell, and what it hides there: one sample of each
 HAZARDS = {
@@ -43,10 +43,10 @@ def test_a_source_is_one_text_that_includes_nothing(name):
 
 
 def test_lines_of_a_source_keep_their_numbers():
-    source = with_header('// one\n#include "portagpu.h"\n// three\n')
+    source = inline_header('// one\n#include "portagpu.h"\n// three\n')
     assert source.startswith('// one\n#line 1 "portagpu.h"\n')
     assert source.endswith('#line 3 "kernel.cpp"\n// three\n')
-    assert with_header("// nothing") == "// nothing"
+    assert inline_header("// nothing") == "// nothing"
 
 
 def test_every_file_of_the_folder_is_a_kernel():

@@ -13,7 +13,7 @@ from portagpu.arch import Arch
 from portagpu.errors import LimitExceeded, TargetNotFound, Unsupported
 from portagpu.paths import matrix_dir
 from portagpu.sizing import occupancy
-from portagpu.sizing.calculator import changed
+from portagpu.sizing.calculator import with_changes
 from portagpu.sizing.curve import curve
 from portagpu.sizing.kernel import largest_registers
 from portagpu.target import load_architecture, load_target
@@ -119,9 +119,9 @@ def test_asking_for_more_never_holds_more(arch):
     for found in random_kernels(arch, 150):
         kernel = found.kernel
         for field in ("registers", "shared_memory"):
-            less = changed(found, **{field: getattr(kernel, field) - 1 or 1})
+            less = with_changes(found, **{field: getattr(kernel, field) - 1 or 1})
             assert less.blocks >= found.blocks, f"seed {SEED}: {kernel} with less {field}"
-        wider = changed(found, threads=kernel.threads + kernel.wave_size)
+        wider = with_changes(found, threads=kernel.threads + kernel.wave_size)
         assert wider.blocks <= found.blocks, f"seed {SEED}: {kernel} in larger blocks"
 
 
@@ -152,11 +152,11 @@ def test_a_next_step_helps_and_is_the_least_that_does(arch):
                 for name in ("registers", "shared_memory", "threads")
                 if (value := getattr(step, name)) is not None
             }
-            better = changed(found, **changes)
+            better = with_changes(found, **changes)
             assert better.waves == step.waves > found.waves, f"{told}: {step}"
             assert better.blocks == step.blocks, f"{told}: {step}"
             for name in changes.keys() & {"registers", "shared_memory"}:
-                more = changed(found, **{**changes, name: changes[name] + 1})
+                more = with_changes(found, **{**changes, name: changes[name] + 1})
                 assert more.waves < better.waves, f"{told}: {step} is not the most {name}"
             helped += 1
         if found.waves == found.max_waves:
@@ -183,7 +183,7 @@ def test_a_curve_is_every_level_between_its_ends(arch, over):
     assert list(points.values()) == sorted(points.values(), reverse=True), "it never rises"
     for left, right in itertools.pairwise(drawn):
         middle = (left + right) // 2
-        held = changed(found, **{over: middle}).waves
+        held = with_changes(found, **{over: middle}).waves
         assert points[right] <= held <= points[left]
         if points[left] == points[right]:
             assert held == points[left], f"{middle} {over} on a level"

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from portagpu.precision import Arithmetic, Float32Switch, Precision
-from portagpu.precision.float32 import arithmetic_of, multiply_by
+from portagpu.precision.float32 import measure_arithmetic, product_function
 
 pytestmark = pytest.mark.torch
 
@@ -70,15 +70,15 @@ def test_another_mode_is_refused_with_those_there_are(mode: object) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_the_probe_names_the_arithmetic_of_a_model(name) -> None:
     model, expected = MODELS[name]
-    assert arithmetic_of(model, CPU) is expected
+    assert measure_arithmetic(model, CPU) is expected
 
 
 def test_the_probe_multiplies_by_convolution_too() -> None:
     generator = torch.Generator().manual_seed(2)
     left, right = torch.randint(-3, 4, (2, 8, 8), generator=generator).float()
-    assert torch.equal(multiply_by("conv")(left, right), left @ right)
+    assert torch.equal(product_function("conv")(left, right), left @ right)
     with pytest.raises(ValueError, match="matmul or conv"):
-        multiply_by("rnn")
+        product_function("rnn")
 
 
 NEW = ("cuda.matmul", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")

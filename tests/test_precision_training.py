@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 import portagpu as pg
 from portagpu.errors import Unsupported
 from portagpu.precision import Arithmetic, Precision, Recipe, Support, format_of
-from portagpu.precision.facts import from_facts
+from portagpu.precision.facts import precision_from_facts
 from portagpu.precision.formats import FP8_NAMES
 from portagpu.precision.support import dtype_support
 from portagpu.target import load_target
@@ -47,7 +47,7 @@ EXPECTED = {
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_target_s_facts_give_its_precision(name) -> None:
     autocast, scaler, alignment, tf32, e4m3, recipes = EXPECTED[name]
-    precision = from_facts(load_target(name))
+    precision = precision_from_facts(load_target(name))
     choice = precision.training()
     assert (choice.autocast, choice.scaler, choice.alignment) == (autocast, scaler, alignment)
     assert precision.tf32 == tf32, f"tf32 becomes {precision.tf32}"
@@ -57,13 +57,13 @@ def test_a_target_s_facts_give_its_precision(name) -> None:
 
 
 def test_only_mi200_takes_subnormal_halves_for_zero() -> None:
-    assert from_facts(load_target("amd-mi210")).flushes == {BF16, FP16}
+    assert precision_from_facts(load_target("amd-mi210")).flushes == {BF16, FP16}
     for name in ("amd-mi300x", "nvidia-h200-sxm"):
-        assert from_facts(load_target(name)).flushes == frozenset()
+        assert precision_from_facts(load_target(name)).flushes == frozenset()
 
 
 def test_an_unknown_device_is_told_float32() -> None:
-    precision = from_facts(None, {"SOME_VARIABLE": "1"})
+    precision = precision_from_facts(None, {"SOME_VARIABLE": "1"})
     choice = precision.training()
     assert (choice.autocast, choice.scaler, choice.alignment) == (None, False, None)
     assert choice.deterministic.env == {"SOME_VARIABLE": "1"}
@@ -95,7 +95,7 @@ def deterministic_off():
 @pytest.mark.usefixtures("deterministic_off")
 def test_determinism_is_refused_without_its_variables_and_set_with_them(monkeypatch) -> None:
     env = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-    settings = from_facts(None, env).training().deterministic
+    settings = precision_from_facts(None, env).training().deterministic
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     with pytest.raises(RuntimeError, match="CUBLAS_WORKSPACE_CONFIG=:4096:8"):
         settings.enable()

@@ -105,8 +105,8 @@ LIES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
         {"change": "handle.arch = Arch('strictmaker', 'strict1', 32)"},
         ("identity/warp-size-is-the-devices",),
     ),
-    "its words for exhausted memory are not told": (
-        {"lie": "out_of_memory = ()"},
+    "its text for exhausted memory is not declared": (
+        {"lie": "from portagpu import oom; oom.vendors = dict"},
         ("memory/too-much-is-an-error",),
     ),
     "the generator is the host's": (
@@ -164,7 +164,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.fail(f"strict.cpp does not compile: {error.stderr[-4000:]}")
     folder = tmp_path_factory.mktemp("strict")
     strict_device.put_into(folder, built)
-    install(folder, "portagpu-strict", strict_device.ENTRY_POINTS)
+    install(folder, "portagpu-strict", strict_device.ENTRY_POINTS, vendors=strict_device.VENDORS)
     return folder
 
 

@@ -138,7 +138,7 @@ def test_where_a_child_stands_is_told(child: Callable[..., Subprocess]) -> None:
     with child(act) as process:
         assert process.ask({}, 60) == ({}, "")
         # it may still be on its way from send to sleep
-        stands = [process.where() for _ in range(3)]
+        stands = [process.current_frame() for _ in range(3)]
         assert process.running
     assert stands[-1].startswith(" in <module> (acts.py:"), stands
 

@@ -12,7 +12,7 @@ import pytest
 
 from portagpu.paths import matrix_dir
 from portagpu.target.folder import read_folder
-from portagpu.target.load import _load as load
+from portagpu.target.load import _with_packages as load
 
 MATRIX = read_folder(matrix_dir() / "targets")
 

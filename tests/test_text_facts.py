@@ -12,7 +12,13 @@ from portagpu.info import collect
 from portagpu.inventory.products import falls_short
 from portagpu.recordings.replay import Recording
 from portagpu.results.run import Verdict
-from portagpu.target import arch_of_generation, identify, load_target, named_product, product_of
+from portagpu.target import (
+    arch_of_generation,
+    identify,
+    load_target,
+    named_product,
+    product_with_pci_id,
+)
 from tests.host_trees import build
 
 if TYPE_CHECKING:
@@ -196,7 +202,7 @@ def test_a_name_of_two_products_names_none_without_the_units(tmp_path: Path) -> 
         agent = AGENT.format(gfx="gfx90a", name=shared, chip="29708(0x740c)", units=units,
                              kib="67092480(0x3ffc000)")  # fmt: skip
         assert info(tmp_path, agent)["devices"][0]["target"] == target
-    assert product_of("amd", 0x740C) is None
+    assert product_with_pci_id("amd", 0x740C) is None
     assert named_product("amd", "gfx90a", shared) is None
     assert named_product("amd", "gfx90a", "AMD Instinct MI250X") is load_target("amd-mi250x")
     assert identify("amd", "gfx90a", shared).id == "gfx90a family"  # type: ignore[union-attr]

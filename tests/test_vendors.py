@@ -11,7 +11,7 @@ import pytest
 from portagpu.availability import Need, availability, count_reachable
 from portagpu.host import PciGpu, Tree
 from portagpu.torchbuild import TorchBuild
-from portagpu.vendors import Vendor, tables, vendor_of, vendors
+from portagpu.vendors import Vendor, tables, vendor_named, vendors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -257,7 +257,7 @@ print(sorted({"torch", "numpy", "pynvml", "amdsmi", "pyrsmi", "rich", "click"} &
 
 
 def test_what_nobody_declares_is_known_by_its_name_alone() -> None:
-    assert vendor_of("nobody") == Vendor(name="nobody")
+    assert vendor_named("nobody") == Vendor(name="nobody")
     assert "nobody" not in vendors()
 
 

@@ -340,7 +340,7 @@ def test_the_mask_is_written_out_once_however_many_entries_are_wrong(
         written.append(text)
         return "..."
 
-    monkeypatch.setattr("portagpu.visible.mask.shown", count)
+    monkeypatch.setattr("portagpu.visible.mask.quoted", count)
     text = ",".join(entry.format(number) for number in range(3_000))
     assert visible.parse(text, visible.RULES[layer]).problems
     assert written.count(text) == 1, "the time grows with the square of the mask's length"
@@ -396,4 +396,4 @@ def test_parse_gives_typed_entries() -> None:
 def test_the_runtimes_of_a_machine(
     build: str | None, vendors: tuple[str, ...], runtimes: tuple[str, ...]
 ) -> None:
-    assert visible.runtimes_on(build, vendors) == runtimes
+    assert visible.relevant_runtimes(build, vendors) == runtimes

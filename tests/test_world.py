@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 from portagpu.errors import PortagpuError
 from portagpu.subprocesses.start import python_environment
-from portagpu.world import Ranks, State
+from portagpu.world import Ranks, RankState
 
 pytestmark = pytest.mark.torch
 
@@ -199,7 +199,7 @@ def test_the_others_do_not_wait_for_their_limit_when_one_raised(ranks):
     )
     assert outcome.culprit == 1
     states = [entry.state for entry in outcome.ranks]
-    assert states == [State.STOPPED, State.RAISED, State.STOPPED]
+    assert states == [RankState.STOPPED, RankState.RAISED, RankState.STOPPED]
     assert "another rank had failed" in outcome.ranks[0].error
 
 
@@ -216,7 +216,7 @@ def test_the_others_do_not_wait_for_their_limit_when_one_raised(ranks):
 def test_a_rank_that_dies_is_named(ranks, culprit, how, reason):
     outcome = ranks.run(at("dies"), 2, arguments={"culprit": culprit, "how": how}, timeout_s=30)
     assert outcome.culprit == culprit, outcome.sentence
-    assert outcome.ranks[culprit].state is State.DIED
+    assert outcome.ranks[culprit].state is RankState.DIED
     assert outcome.sentence.startswith(f"rank {culprit} {reason}")
     assert "last words" in outcome.ranks[culprit].output, "what it printed last was lost"
 
@@ -255,12 +255,12 @@ def test_when_all_hang_alike_nobody_is_blamed(ranks):
 
 def test_ranks_that_ignore_signals_are_ended(ranks):
     outcome = ranks.run(at("ignores_signals"), 2, group=False, timeout_s=2)
-    assert [entry.state for entry in outcome.ranks] == [State.HUNG, State.HUNG]
+    assert [entry.state for entry in outcome.ranks] == [RankState.HUNG, RankState.HUNG]
 
 
 def test_a_rank_that_closes_its_pipe_and_stays_is_ended_at_the_limit(ranks):
     outcome = ranks.run(at("closes_every_file"), 1, group=False, timeout_s=2)
-    assert outcome.ranks[0].state is State.HUNG, outcome.sentence
+    assert outcome.ranks[0].state is RankState.HUNG, outcome.sentence
 
 
 @pytest.mark.parametrize("how", ["return", "raise", "die", "hang"])
@@ -272,9 +272,12 @@ def test_children_of_ranks_are_ended(ranks, tmp_path, how):
         group=False,
         timeout_s=4 if how == "hang" else 3600,
     )
-    expected = {"return": State.DONE, "raise": State.RAISED, "die": State.DIED, "hang": State.HUNG}[
-        how
-    ]
+    expected = {
+        "return": RankState.DONE,
+        "raise": RankState.RAISED,
+        "die": RankState.DIED,
+        "hang": RankState.HUNG,
+    }[how]
     assert [entry.state for entry in outcome.ranks] == [expected] * 2, outcome.sentence
     pids = [int(pid) for file in tmp_path.iterdir() for pid in file.read_text().split()]
     assert len(pids) == 8, "the ranks did not start their children"
@@ -284,13 +287,18 @@ def test_children_of_ranks_are_ended(ranks, tmp_path, how):
 
 @pytest.mark.parametrize(
     ("how", "state"),
-    [("return", State.DONE), ("raise", State.RAISED), ("die", State.DIED), ("hang", State.HUNG)],
+    [
+        ("return", RankState.DONE),
+        ("raise", RankState.RAISED),
+        ("die", RankState.DIED),
+        ("hang", RankState.HUNG),
+    ],
 )
 def test_a_rank_that_returns_early_is_done_however_the_last_one_ends(ranks, how, state):
     outcome = ranks.run(
         at("early"), 3, arguments={"culprit": 1, "how": how}, timeout_s=4 if how == "hang" else 3600
     )
-    assert [entry.state for entry in outcome.ranks] == [State.DONE, state, State.DONE]
+    assert [entry.state for entry in outcome.ranks] == [RankState.DONE, state, RankState.DONE]
     assert [entry.value for entry in outcome.ranks] == [
         "early",
         "late" if how == "return" else None,
@@ -323,7 +331,7 @@ def test_the_server_serves_again_after_every_failure(ranks):
 )
 def test_a_function_that_does_not_exist_is_a_clear_sentence(ranks, function, reason):
     outcome = ranks.run(function, 1, group=False, timeout_s=30)
-    assert outcome.ranks[0].state is State.RAISED
+    assert outcome.ranks[0].state is RankState.RAISED
     assert reason in outcome.sentence
 
 

@@ -8,8 +8,8 @@ import torch
 
 from portagpu.contract import Backend
 from portagpu_cpu import identity, memory
-from portagpu_cpu.index import index_of
-from portagpu_cpu.queues import CpuEvent, CpuStream, Current, Using
+from portagpu_cpu.index import cpu_index
+from portagpu_cpu.queues import CpuEvent, CpuStream, CurrentStream, StreamBlock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +44,7 @@ class CpuBackend(Backend):
         description, self._properties = identity.describe(index)
         super().__init__(plugin, description)
         self._default_stream = CpuStream(self.device)
-        self._current = Current(self._default_stream)
+        self._current = CurrentStream(self._default_stream)
 
     def current_device(self) -> int:
         """The index of this device, which torch takes as ``device`` too; see ``CpuIndex``.
@@ -53,7 +53,7 @@ class CpuBackend(Backend):
         """
         if torch.compiler.is_compiling():
             return cast("int", self.device.type)
-        return cast("int", index_of(self.index))
+        return cast("int", cpu_index(self.index))
 
     def activate(self) -> None:
         """torch's calls without a device already use the CPU."""
@@ -103,7 +103,7 @@ class CpuBackend(Backend):
 
     def stream(self, stream: CpuStream | None) -> AbstractContextManager[Any]:
         """Make ``stream`` the calling thread's current one inside the block."""
-        return Using(self._current, self.current_stream() if stream is None else stream)
+        return StreamBlock(self._current, self.current_stream() if stream is None else stream)
 
     def set_stream(self, stream: CpuStream | None) -> None:
         """Make ``stream`` the calling thread's current one."""

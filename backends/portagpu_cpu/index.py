@@ -1,4 +1,4 @@
-"""The number of a CPU device in a form that torch takes for the device too."""
+"""The index of a CPU device in a form that torch accepts as a device."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CpuIndex(str):
         return (self._index,)
 
 
-def _of_int(name: str) -> Callable[..., Any]:
+def _int_operation(name: str) -> Callable[..., Any]:
     operation: Callable[..., Any] = getattr(int, name)
 
     def method(self: CpuIndex, *others: Any) -> Any:
@@ -52,15 +52,15 @@ def _of_int(name: str) -> Callable[..., Any]:
 
 
 for _name in _OPERATIONS:
-    setattr(CpuIndex, f"__{_name}__", _of_int(f"__{_name}__"))
+    setattr(CpuIndex, f"__{_name}__", _int_operation(f"__{_name}__"))
 
 
-_made: Final[dict[int, CpuIndex]] = {}
+_indices: Final[dict[int, CpuIndex]] = {}
 
 
-def index_of(index: int) -> CpuIndex:
-    """The CpuIndex of that number."""
+def cpu_index(index: int) -> CpuIndex:
+    """The CpuIndex of that number, always the same object."""
     try:
-        return _made[index]
+        return _indices[index]
     except KeyError:
-        return _made.setdefault(index, CpuIndex(index))
+        return _indices.setdefault(index, CpuIndex(index))

@@ -1,4 +1,4 @@
-"""Memory of a CPU: a process's resident memory, and what kernel and container leave free."""
+"""Memory of a CPU: a process's resident memory, and the free memory of machine and container."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLEAR_REFS: Final = Path("/proc/self/clear_refs")
 _RESET_PEAK: Final = "5"
 """What resets VmHWM to the current VmRSS: Linux, Documentation/filesystems/proc.rst, clear_refs."""
 _peak = 0
-"""The highest peak that was stated since the last reset."""
+"""The highest peak that was returned since the last reset."""
 
 _MEMINFO: Final = re.compile(rb"^Mem(Total|Available):\s+(\d{1,18}) kB", re.MULTILINE)
 _FIELDS: Final = re.compile(rb"Vm(HWM|RSS):\s+(\d+) kB")
@@ -89,13 +89,13 @@ def free_and_total() -> tuple[int, int]:
 
     What limits the container is read anew once a second, what is used at every call.
     """
-    found = dict(_MEMINFO.findall(_read(ROOT.root / "proc/meminfo")))
+    found = dict(_MEMINFO.findall(_read_start(ROOT.root / "proc/meminfo")))
     if len(found) < 2:
         raise Unsupported("/proc/meminfo does not state total and available memory")
     total, free = (int(found[name]) * 1024 for name in (b"Total", b"Available"))
     limit, usage = _container(ROOT, int(time.monotonic()))
     if limit is not None:
-        used = _read(usage).strip() if usage is not None else b""
+        used = _read_start(usage).strip() if usage is not None else b""
         total = min(total, limit)
         free = max(0, min(free, limit - (int(used) if used.isdigit() else 0)))
     return free, total
@@ -103,14 +103,14 @@ def free_and_total() -> tuple[int, int]:
 
 @lru_cache(maxsize=1)
 def _container(tree: Tree, second: int) -> tuple[int | None, Path | None]:
-    """The container's limit in bytes, and the file of what it uses, as they are in that second."""
+    """The container's limit in bytes and the file with its use, cached for that second."""
     del second
     usage = memory_usage_file(tree)
     return read_cgroup(tree).memory_max_bytes, None if usage is None else tree.root / usage
 
 
-def _read(path: Path) -> bytes:
-    """The beginning of one of the kernel's files; empty where it cannot be read."""
+def _read_start(path: Path) -> bytes:
+    """The first 4096 bytes of a kernel file; empty where it cannot be read."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -91,19 +91,19 @@ class CpuStream(Stream):
         return f"<cpu stream, priority {self.priority}>"
 
 
-class Current(threading.local):
-    """The stream that each thread puts its work on."""
+class CurrentStream(threading.local):
+    """Each thread's current stream, the innermost last."""
 
     def __init__(self, stream: CpuStream) -> None:
         self.stream: Final = [stream]
 
 
-class Using:
-    """The block inside which a stream is its thread's current one."""
+class StreamBlock:
+    """A block in which a stream is its thread's current one."""
 
     __slots__ = ("_current", "_stream")
 
-    def __init__(self, current: Current, stream: CpuStream) -> None:
+    def __init__(self, current: CurrentStream, stream: CpuStream) -> None:
         self._current = current
         self._stream = stream
 

@@ -1,4 +1,4 @@
-"""What one CUDA device is."""
+"""The description of a CUDA device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from portagpu.arch import Arch
 from portagpu.contract import Part
-from portagpu.host import pci_of
+from portagpu.host import pci_of_uuid
 from portagpu_cuda.gpus import mig_profile
 from portagpu_torch_gpu import describe as shared
 from portagpu_torch_gpu.torchlibs import dnn_version_number, nccl_version
@@ -35,7 +35,7 @@ def describe(index: int, root: Tree) -> tuple[Description, Any]:
         name="cuda",
         arch=Arch("nvidia", f"sm_{properties.major}{properties.minor}", properties.warp_size),
         uuid=uuid,
-        pci=shared.pci_address(properties) or pci_of(uuid, root),
+        pci=shared.pci_address(properties) or pci_of_uuid(uuid, root),
         part=part(properties.name),
         library="NCCL",
         versions=versions(root),

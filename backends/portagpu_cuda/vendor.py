@@ -1,7 +1,8 @@
-"""What is known of NVIDIA's GPUs, drivers and tools, as data. Imports neither torch nor a library.
+"""Data of NVIDIA's GPUs, drivers and tools. Imports neither torch nor a library.
 
-CUDA's reader of masks is closed: its rules are NVIDIA's documentation, and for what that leaves
-open torch's own reader, whose authors compared it with driver 525.60.13 (pytorch/pytorch#92315).
+CUDA's reader of masks is closed source. Its rules are from NVIDIA's documentation and, where that
+is open, from torch's own reader, whose authors compared it with driver 525.60.13
+(pytorch/pytorch#92315).
 """
 
 from __future__ import annotations

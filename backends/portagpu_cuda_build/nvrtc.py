@@ -32,15 +32,17 @@ _WHEELS: Final = "nvidia/*/lib/libnvrtc.so.[0-9]*"
 _TOOLKITS: Final = ("CUDA_HOME", "CUDA_PATH")
 _IN_TOOLKIT: Final = "lib64/libnvrtc.so.[0-9]*"
 _ON_SEARCH_PATH: Final = ("libnvrtc.so.13", "libnvrtc.so.12")
-_NEW: Final = "pip install nvidia-cuda-nvrtc (CUDA 13)"
-_OLD: Final = "pip install nvidia-cuda-nvrtc-cu12 (CUDA 12), which may be beside one of CUDA 13"
+_INSTALL_NEW: Final = "pip install nvidia-cuda-nvrtc (CUDA 13)"
+_INSTALL_OLD: Final = (
+    "pip install nvidia-cuda-nvrtc-cu12 (CUDA 12), which may be beside one of CUDA 13"
+)
 _MAPS: Final = Path("/proc/self/maps")
 
 
 def compilers(archs: Sequence[str]) -> dict[str, Compiler | str]:
     """For each architecture the first NVRTC that builds for it, or what to install."""
-    found = list(_installed())
-    return {arch: _known(_chosen(found, arch)) for arch in archs}
+    found = list(_loadable())
+    return {arch: _as_compiler(_builder_for(found, arch)) for arch in archs}
 
 
 def compile(source: str, arch: str) -> tuple[CompiledKernel, ...]:  # noqa: A001 - what it is
@@ -49,7 +51,7 @@ def compile(source: str, arch: str) -> tuple[CompiledKernel, ...]:  # noqa: A001
     Raises MissingDependency where no NVRTC that is here builds for that architecture, and
     CompileError where it refuses the source.
     """
-    library = _chosen(_installed(), arch)
+    library = _builder_for(_loadable(), arch)
     if isinstance(library, str):
         raise MissingDependency(library)
     started = time.perf_counter()
@@ -79,8 +81,8 @@ def compile(source: str, arch: str) -> tuple[CompiledKernel, ...]:  # noqa: A001
     )
 
 
-def _installed() -> Iterator[_Nvrtc]:
-    """Every NVRTC that loads; one is loaded when it is come to."""
+def _loadable() -> Iterator[_Nvrtc]:
+    """Every NVRTC that can be loaded, loaded one by one."""
     for path in libraries(sys.path):
         try:
             library = ctypes.CDLL(path)
@@ -89,8 +91,8 @@ def _installed() -> Iterator[_Nvrtc]:
         yield _Nvrtc(library, path)
 
 
-def _chosen(installed: Iterable[_Nvrtc], arch: str) -> _Nvrtc | str:
-    """The first that builds for an architecture, or what is missing."""
+def _builder_for(installed: Iterable[_Nvrtc], arch: str) -> _Nvrtc | str:
+    """The first NVRTC that builds for an architecture, or what is missing."""
     number = int(digits) if (digits := base_name(arch).removeprefix("sm_")).isdecimal() else 0
     seen: list[_Nvrtc] = []
     for library in installed:
@@ -98,13 +100,15 @@ def _chosen(installed: Iterable[_Nvrtc], arch: str) -> _Nvrtc | str:
             return library
         seen.append(library)
     if not seen:
-        return f"NVRTC is not installed: {_NEW}, or for what that has dropped {_OLD}"
+        return (
+            f"NVRTC is not installed: {_INSTALL_NEW}, or for what that has dropped {_INSTALL_OLD}"
+        )
     dropped = all(number < min(each.architectures) for each in seen)
     names = " and ".join(dict.fromkeys(each.name for each in seen))
-    return f"{names} cannot build for {arch}: {_OLD if dropped else _NEW}"
+    return f"{names} cannot build for {arch}: {_INSTALL_OLD if dropped else _INSTALL_NEW}"
 
 
-def _known(library: _Nvrtc | str) -> Compiler | str:
+def _as_compiler(library: _Nvrtc | str) -> Compiler | str:
     if isinstance(library, str):
         return library
     name, version = library.name.split()
@@ -165,22 +169,22 @@ class _Nvrtc:
             ctypes.byref(program), source.encode(), b"kernel.cpp", 0, None, None
         )
         if created:
-            raise self._refusal(arch, self._words(created))
+            raise self._refusal(arch, self._error_text(created))
         options = [word.encode() for word in (f"--gpu-architecture={arch}", *_OPTIONS)]
         failed = self._library.nvrtcCompileProgram(
             program, len(options), (ctypes.c_char_p * len(options))(*options)
         )
-        log = self._text(program, "ProgramLog").rstrip(b"\0").decode("utf-8", "replace")
+        log = self._program_text(program, "ProgramLog").rstrip(b"\0").decode("utf-8", "replace")
         if failed:
-            raise self._refusal(arch, log.strip() or self._words(failed))
-        code = self._text(program, "CUBIN")
+            raise self._refusal(arch, log.strip() or self._error_text(failed))
+        code = self._program_text(program, "CUBIN")
         self._library.nvrtcDestroyProgram(ctypes.byref(program))
         return code, log
 
     def _refusal(self, arch: str, said: str) -> CompileError:
         return CompileError(f"{self.name} refuses the source for {arch}: {said}")
 
-    def _text(self, program: ctypes.c_void_p, what: str) -> bytes:
+    def _program_text(self, program: ctypes.c_void_p, what: str) -> bytes:
         size = ctypes.c_size_t()
         ask_size: Callable[..., int] = getattr(self._library, f"nvrtcGet{what}Size")
         ask_size(program, ctypes.byref(size))
@@ -188,6 +192,6 @@ class _Nvrtc:
         getattr(self._library, f"nvrtcGet{what}")(program, buffer)
         return buffer.raw
 
-    def _words(self, code: int) -> str:
+    def _error_text(self, code: int) -> str:
         text: bytes = self._library.nvrtcGetErrorString(code)
         return text.decode("utf-8", "replace")

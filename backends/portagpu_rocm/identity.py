@@ -1,4 +1,4 @@
-"""What one ROCm device is."""
+"""The description of a ROCm device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from portagpu.arch import Arch, base_name
 from portagpu.contract import Part
-from portagpu.host import Tree, gpus_on_machine, pci_of
+from portagpu.host import Tree, gpus_on_machine, pci_of_uuid
 from portagpu.host.gpus import PCI_DEVICES
 from portagpu_torch_gpu import describe as shared
 from portagpu_torch_gpu.torchlibs import dnn_version_number, nccl_version
@@ -27,7 +27,7 @@ def describe(index: int, root: Tree) -> tuple[Description, Any]:
     """
     properties = shared.properties_of(index)
     uuid = device_uuid(properties)
-    pci = shared.pci_address(properties) or pci_of(uuid, root)
+    pci = shared.pci_address(properties) or pci_of_uuid(uuid, root)
     description = shared.describe(
         index,
         properties,

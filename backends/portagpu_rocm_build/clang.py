@@ -21,7 +21,7 @@ from portagpu.machine_code.compiled import CompiledKernel, CompileError, Compile
 from portagpu.machine_code.compiler import Compiler, stamp
 from portagpu.scratch import Scratch
 from portagpu.subprocesses import run_program
-from portagpu.subprocesses.start import program, program_folders
+from portagpu.subprocesses.start import find_program, program_folders
 from portagpu.target import load_architecture
 from portagpu_rocm_build.code_object import read_code_object
 
@@ -34,9 +34,9 @@ _IN_TOOLKIT: Final = ("llvm/bin/clang++", "lib/llvm/bin/clang++")
 _VERSIONED: Final = re.compile(r"clang(?:\+\+)?-(\d+)")
 _VERSION: Final = re.compile(r"clang version (\d+(?:\.\d+)*)")
 _CHANGE_CODE: Final = frozenset({"CCC_OVERRIDE_OPTIONS"})
-"""Variables by which clang is given other options than the ones here."""
+"""Variables that change clang's options."""
 _REFUSED: Final = 1
-"""The exit code of clang for a source that is wrong; when it breaks off it has another."""
+"""clang's exit code for a wrong source. After a crash it has another."""
 _INSTALL: Final = (
     "install ROCm, or clang, lld and llvm of one version, 19 or later "
     "(Debian: apt-get install clang-22 lld-22)"
@@ -57,7 +57,7 @@ _WORDS: Final = (
 def survey(archs: Sequence[str]) -> dict[str, Compiler | str]:
     """For each architecture the first clang that builds for it, or what to install."""
     found = [_Clang(path) for path in compilers()]
-    return {arch: _known(_chosen(found, arch)) for arch in archs}
+    return {arch: _as_compiler(_builder_for(found, arch)) for arch in archs}
 
 
 def compile(source: str, arch: str) -> tuple[CompiledKernel, ...]:  # noqa: A001 - what it is
@@ -67,7 +67,7 @@ def compile(source: str, arch: str) -> tuple[CompiledKernel, ...]:  # noqa: A001
     where it refuses the source, or builds another wave size than the architecture's, and
     CompilerEnded where it breaks off.
     """
-    clang = _chosen(map(_Clang, compilers()), arch)
+    clang = _builder_for(map(_Clang, compilers()), arch)
     if isinstance(clang, str):
         raise MissingDependency(clang)
     code, seconds = _build(clang, source, arch)
@@ -90,7 +90,7 @@ def compilers() -> Iterator[str]:
             if os.access(root / inside, os.X_OK):
                 yield str(root / inside)
                 break
-    if amd := program("amdclang++"):
+    if amd := find_program("amdclang++"):
         yield amd
     versions: dict[int, str] = {}
     for folder in program_folders():
@@ -98,20 +98,20 @@ def compilers() -> Iterator[str]:
             if (match := _VERSIONED.fullmatch(path.name)) and shutil.which(path):
                 versions.setdefault(int(match[1]), str(path))
     yield from (versions[number] for number in sorted(versions, reverse=True))
-    if plain := program("clang"):
+    if plain := find_program("clang"):
         yield plain
 
 
 class _Clang:
-    """One program, which is asked when something of it is needed, and then once."""
+    """One program. Its properties are read when first used, and once."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     @cached_property
     def version_line(self) -> str:
-        """What it calls itself, with a distribution's own version."""
-        return self.said("--version").partition("\n")[0]
+        """Its version line, with a distribution's own version."""
+        return self.output("--version").partition("\n")[0]
 
     @property
     def version(self) -> str:
@@ -127,17 +127,17 @@ class _Clang:
     @cached_property
     def processors(self) -> frozenset[str]:
         """The AMD processors that it builds for; none where it was built without them."""
-        said = self.said("--target=amdgcn-amd-amdhsa", "--print-supported-cpus")
+        said = self.output("--target=amdgcn-amd-amdhsa", "--print-supported-cpus")
         return frozenset(said.split())
 
     @cached_property
     def linker(self) -> Path | None:
         """Its ld.lld; None where it has none."""
-        path = Path(self.said("-print-prog-name=ld.lld").partition("\n")[0])
+        path = Path(self.output("-print-prog-name=ld.lld").partition("\n")[0])
         return path if path.is_absolute() and path.exists() else None
 
-    def said(self, *words: str) -> str:
-        """What it prints; nothing where the file is no program."""
+    def output(self, *words: str) -> str:
+        """What it prints with these arguments; nothing where the file is no program."""
         try:
             done = run_program(self.path, *words, leave_out=_CHANGE_CODE)
         except OSError:
@@ -145,8 +145,8 @@ class _Clang:
         return b"\n".join((done.stdout, done.stderr)).decode(errors="replace")
 
 
-def _chosen(installed: Iterable[_Clang], arch: str) -> _Clang | str:
-    """The first that builds for an architecture, or what is missing."""
+def _builder_for(installed: Iterable[_Clang], arch: str) -> _Clang | str:
+    """The first clang that builds for an architecture, or what is missing."""
     seen = []
     for clang in installed:
         if base_name(arch) not in clang.processors:
@@ -160,7 +160,7 @@ def _chosen(installed: Iterable[_Clang], arch: str) -> _Clang | str:
     return f"{' and '.join(seen)} cannot build for {arch}: {_INSTALL}"
 
 
-def _known(clang: _Clang | str) -> Compiler | str:
+def _as_compiler(clang: _Clang | str) -> Compiler | str:
     if isinstance(clang, str):
         return clang
     files = [Path(clang.path).resolve(), *([clang.linker.resolve()] if clang.linker else [])]

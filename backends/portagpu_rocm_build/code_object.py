@@ -22,14 +22,14 @@ def read_code_object(code: bytes, *, compiler: str, seconds: float) -> tuple[Com
         raise ValueError(f"this ELF file is for machine {elf.machine}, not a code object")
     for owner, kind, content in elf.notes():
         if (owner, kind) == (_OWNER, _METADATA):
-            document = _unpacked(content)
+            document = _unpack(content)
             return tuple(
                 _kernel(row, _arch(document), code, compiler, seconds) for row in _rows(document)
             )
     raise ValueError("this code object has no metadata note")
 
 
-def _unpacked(content: bytes) -> Any:
+def _unpack(content: bytes) -> Any:
     msgpack = library("msgpack", "msgpack")
     try:
         return msgpack.unpackb(content)

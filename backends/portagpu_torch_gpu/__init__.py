@@ -1,6 +1,5 @@
-"""What backends share whose devices torch reaches through ``torch.cuda``.
+"""The common part of backends whose devices torch reaches through ``torch.cuda``.
 
-torch gives one module to two vendors, so both their backends are written over this package, and
-neither over the other. It names no vendor: what differs is passed in. Nothing here imports torch
-before a device is counted or opened.
+torch uses one module for two vendors, and both backends are built on this package. It names no
+vendor: differences are parameters. Nothing here imports torch before a device is counted or opened.
 """

@@ -1,4 +1,4 @@
-"""The description of a device, from torch's properties and what its vendor names differently."""
+"""The description of a device, from torch's properties and its vendor's data."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 
 from portagpu.collectives.comm import Comm
 from portagpu.contract import Capability, Description
-from portagpu.precision.facts import from_facts
-from portagpu.sizing.device import of_device
+from portagpu.precision.facts import precision_from_facts
+from portagpu.sizing.launch import sizing_of_device
 from portagpu.target import identify
 from portagpu_torch_gpu.torchlibs import nccl_version
 
@@ -52,7 +52,7 @@ def describe(
     versions: Mapping[str, str | None],
     deterministic_env: Mapping[str, str],
 ) -> Description:
-    """What a backend knows of that device; ``library`` is what answers to "nccl" in this build."""
+    """The description of that device; ``library`` is the library behind "nccl" in this build."""
     reported = properties.name, properties.total_memory, properties.multi_processor_count
     target = identify(arch.vendor, arch.name, *reported)
     return Description(
@@ -64,7 +64,7 @@ def describe(
         vendor=arch.vendor,
         target=target,
         capabilities=_capabilities(),
-        precision=from_facts(target, deterministic_env),
+        precision=precision_from_facts(target, deterministic_env),
         comm=Comm(
             c10d_name="nccl",
             library=library,
@@ -75,7 +75,7 @@ def describe(
             local_env=MappingProxyType({"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}),
             device_ids=(index,),
         ),
-        sizing=of_device(properties, target, arch.warp_size),
+        sizing=sizing_of_device(properties, target, arch.warp_size),
         uuid=uuid,
         pci=pci,
         part=part,
@@ -84,7 +84,7 @@ def describe(
 
 
 def _capabilities() -> frozenset[Capability]:
-    """What torch.cuda offers on any device; collectives where torch was built with the library."""
+    """Capabilities of torch.cuda on any device; COLLECTIVES where torch has the library."""
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_nccl_available():

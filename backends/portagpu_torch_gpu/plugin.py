@@ -1,4 +1,4 @@
-"""The part of a plugin that does not depend on the vendor. Imports no torch by itself."""
+"""The vendor-neutral part of a plugin. Imports no torch by itself."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _TORCH_LIMIT_S: Final = 60.0
 
 
 class TorchGpuPlugin(Plugin):
-    """A plugin for one vendor's devices in the build of torch that is made for them."""
+    """A plugin for one vendor's devices in their build of torch."""
 
     need: ClassVar[Need]
-    """The build of torch and the vendor's GPUs that it is for."""
+    """The required build of torch and the vendor of its GPUs."""
     backend: ClassVar[str]
     """The module of the opened device, which imports torch."""
     identity: ClassVar[str]
@@ -38,7 +38,7 @@ class TorchGpuPlugin(Plugin):
     prober: ClassVar[str]
     """The module whose ``probe(only)`` returns findings as JSON; it runs in a child process."""
     library: ClassVar[str]
-    """The vendor's management library, for people."""
+    """The name of the vendor's management library, for messages."""
     start_s = (
         60.0  # a driver that nothing keeps loaded needs up to 30 s, and a library's first group
     )
@@ -48,7 +48,7 @@ class TorchGpuPlugin(Plugin):
         """Where the kernel's files are."""
         self._count: int | None = None
         self._addresses: dict[int, Place] = {}
-        self._asked: tuple[Mapping[str, str], tuple[list[Place], str]] | None = None
+        self._torch_answer: tuple[Mapping[str, str], tuple[list[Place], str]] | None = None
 
     @abstractmethod
     def driver_problem(self, count: int) -> str:
@@ -102,7 +102,7 @@ class TorchGpuPlugin(Plugin):
             self.count()
 
     def remember(self, index: int, pci: str | None, uuid: str | None) -> None:
-        """Keep where the device of that index is, as its open handle knows it."""
+        """Remember the PCI address and UUID of the device of that index, from its handle."""
         self._addresses[index] = (pci, uuid)
 
     def telemetry(self, index: int) -> Mapping[str, float]:
@@ -118,9 +118,9 @@ class TorchGpuPlugin(Plugin):
         return readings_of(found, *where)
 
     def probe(self) -> Findings:
-        """What the management library says of every GPU of this vendor, asked in a child process.
+        """Findings of the management library on every GPU of this vendor, from a child process.
 
-        Nothing is asked where there is none; masks hide nothing here.
+        The library is not used without such a GPU. Masks hide nothing here.
         """
         from portagpu.host import gpus_on_machine
 
@@ -131,14 +131,14 @@ class TorchGpuPlugin(Plugin):
         return probe(self.prober, self.library, addresses)
 
     def _ask_torch(self) -> tuple[list[Place], str]:
-        """The place of every visible device, by a child, once for the same masks.
+        """The place of every visible device, from a child process, once for the same masks.
 
-        The second value is what went wrong, empty where nothing did.
+        The second value is the problem, empty without one.
         """
         masks = visibility()
-        if self._asked is None or self._asked[0] != masks:
+        if self._torch_answer is None or self._torch_answer[0] != masks:
             found, problem = call(
                 "portagpu_torch_gpu.describe", "addresses", (self.identity,), limit_s=_TORCH_LIMIT_S
             )
-            self._asked = (masks, ([(pci, uuid) for pci, uuid in found or ()], problem))
-        return self._asked[1]
+            self._torch_answer = (masks, ([(pci, uuid) for pci, uuid in found or ()], problem))
+        return self._torch_answer[1]

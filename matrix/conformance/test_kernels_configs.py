@@ -154,11 +154,15 @@ def test_portable_kernels_in_cpp(gpu, torch, n):
 def test_occupancy_is_the_drivers(gpu, source, threads):
     first = cpp.KERNELS[source][0]
     if not _builds_cpp(gpu):
-        refused(lambda: cpp.loaded(source, first, threads, gpu=gpu), Unsupported, "its occupancy")
+        refused(
+            lambda: cpp.function_resources(source, first, threads, gpu=gpu),
+            Unsupported,
+            "its occupancy",
+        )
         raise NotClaimed(f"the {gpu.name} backend runs no C++; occupancy raised Unsupported")
     for function in cpp.KERNELS[source]:
         try:
-            found = cpp.loaded(source, function, threads, gpu=gpu)
+            found = cpp.function_resources(source, function, threads, gpu=gpu)
         except MissingDependency as error:
             raise NotClaimed(str(error)) from error
         target = gpu.target or load_architecture(gpu.arch.name)

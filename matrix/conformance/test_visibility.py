@@ -47,7 +47,9 @@ def _child(gpu, devices, runtime):
 
 
 def _runtime(gpu):
-    runtimes = [each for each in visible.runtimes_on(None, [gpu.arch.vendor]) if each in MASK_OF]
+    runtimes = [
+        each for each in visible.relevant_runtimes(None, [gpu.arch.vendor]) if each in MASK_OF
+    ]
     if not runtimes:
         raise NotClaimed(f"the {gpu.name} backend has no masks: its device cannot be hidden")
     if any(os.environ.get(name) for name in NAMES.values()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.kernels.ops import runs_on
+from portagpu.kernels.ops import triton_runs_on
 from portagpu.precision import Support
 from portagpu.precision.formats import FP8_NAMES
 from portagpu.running import OpenedDevice
@@ -86,7 +86,7 @@ def describe(rank: Rank) -> dict[str, Any]:
         index=gpu.index,
         count=gpu.device_count(),
         shared=gpu.plugin.shared,
-        triton=runs_on(gpu.device.type),
+        triton=triton_runs_on(gpu.device.type),
         product=gpu.product,
         arch=gpu.arch.name,
         target=gpu.target.id if gpu.target is not None else None,

@@ -334,5 +334,5 @@ def _broken(name: str, outcome: WorldOutcome) -> Result:
         suite=SUITE,
         area=name.partition("/")[0],
         device=f"rank {culprit}" if culprit is not None else None,
-        **broken_world(outcome, outcome.blamed),
+        **broken_world(outcome, outcome.first_failure),
     )

@@ -17,7 +17,7 @@ from portagpu.results.run import Result
 from portagpu.results.verdicts import Verdict
 from portagpu.running import Progress, RunOptions, add_result, check_device, complete
 from portagpu.target import load_targets
-from portagpu.world import Ranks, State
+from portagpu.world import Ranks, RankState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,8 +50,8 @@ def open_device(
         verdict=Verdict.ERROR,
         reason=f"the device cannot be opened: {outcome.sentence}",
         device=f"{backend or 'device'} {index}",
-        value=str(outcome.blamed.state) if outcome.blamed is not None else None,
-        expected=exactly(str(State.DONE), "the device opens"),
+        value=str(outcome.first_failure.state) if outcome.first_failure is not None else None,
+        expected=exactly(str(RankState.DONE), "the device opens"),
         duration_s=outcome.duration_s,
     )
 

@@ -56,7 +56,7 @@ class BenchContext:
         return self._judged(case, readings, outcome.duration_s)
 
     def _broken(self, case: BenchCase, outcome: WorldOutcome) -> Result:
-        culprit, fields = outcome.culprit, broken_world(outcome, outcome.blamed)
+        culprit, fields = outcome.culprit, broken_world(outcome, outcome.first_failure)
         return _plain(
             case,
             device=self._name(case, culprit) if culprit is not None else None,

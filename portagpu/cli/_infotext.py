@@ -11,7 +11,7 @@ from portagpu.cli._infogpus import gpu_rows
 from portagpu.host.tree import format_cpu_list
 from portagpu.text import printable
 from portagpu.units import UNKNOWN, count, size
-from portagpu.visible import shown
+from portagpu.visible import quoted
 
 _EMPTY: Final = "set and empty"
 _MASK_CHARACTERS: Final = 120
@@ -228,7 +228,10 @@ def _libraries(libraries: dict[str, str]) -> str:
 
 def _visible(visible: dict[str, str]) -> _Rows:
     rows = [
-        (name, value if 0 < len(value) <= _MASK_CHARACTERS else shown(value) if value else _EMPTY)
+        (
+            name,
+            value if 0 < len(value) <= _MASK_CHARACTERS else quoted(value) if value else _EMPTY,
+        )
         for name, value in visible.items()
     ]
     return rows or [("", "not restricted: none of the variables is set")]

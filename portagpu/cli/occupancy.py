@@ -140,7 +140,7 @@ def document(found: Occupancy) -> dict[str, Any]:
 
 def _show(found: Occupancy, json_to: str | None) -> None:
     from portagpu.cli._tables import show
-    from portagpu.sizing.words import head_lines, step_lines
+    from portagpu.sizing.explain import head_lines, step_lines
 
     stream = human_stream(json_to)
     rows = [_row(found, limit) for limit in found.limits]
@@ -167,7 +167,7 @@ def _row(found: Occupancy, limit: Limit) -> tuple[str, ...]:
 def _chart(found: Occupancy, over: str) -> Chart:
     from portagpu.report.charts import Chart, Series
     from portagpu.sizing.curve import curve
-    from portagpu.sizing.words import unit_name, wave_name
+    from portagpu.sizing.explain import unit_name, wave_name
 
     kernel = found.kernel
     registers = over == "registers"

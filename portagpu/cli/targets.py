@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -10,6 +11,7 @@ import click
 from portagpu.cli._common import STDOUT, check_outputs, json_option, terminal, write_json
 from portagpu.cli._complete import complete_target
 from portagpu.cli._tables import show as show_table
+from portagpu.text import printable
 
 if TYPE_CHECKING:
     from portagpu.target import Fact, Target
@@ -66,9 +68,19 @@ def show_target(name: str, json_to: str | None) -> None:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def check_files(files: tuple[str, ...]) -> int:
     """Check target files while they are written; exit code 1 where one is wrong."""
-    from portagpu.target.__main__ import main
+    from portagpu.errors import TargetError
+    from portagpu.target import parse_target
 
-    return main(list(files))
+    wrong = 0
+    for name in files:
+        try:
+            target = parse_target(Path(name))
+        except TargetError as error:
+            wrong = 1
+            click.echo(printable(str(error)), err=True)
+        else:
+            click.echo(printable(f"{name}: {target.id}, {len(target.facts)} facts"))
+    return wrong
 
 
 def document(target: Target) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """Collectives that are compared between the ranks before they run.
 
-Libraries do not compare what the ranks call: over Gloo a float32 and an int32 that meet in one
-``all_reduce`` give wrong numbers on every rank and no error, and a rank that calls another
-collective, root or shape hangs or corrupts its peers. A :class:`Checked` group states each call to
-all ranks first, through the store of the group, and raises on every one of them where they differ
-or where one does not come.
+Libraries do not compare the calls of the ranks. Over Gloo a float32 and an int32 in one
+``all_reduce`` give wrong numbers on every rank and no error. A rank with another collective, root
+or shape hangs or corrupts its peers. A :class:`CheckedGroup` first sends each call to all ranks,
+through the store of the group. It raises on every rank where calls differ or one is missing.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ if TYPE_CHECKING:
     import torch
 
 _GRACE_S: Final = 1.0
-"""How long after its own error a rank waits for those of the others; who has none is lost."""
-_ALARM_S: Final = 0.1
-"""How often a rank that is inside a collective looks whether another one has failed in it."""
+"""How long a rank with an error waits for those of the others. A rank without one is lost."""
+_CHECK_FAILURES_S: Final = 0.1
+"""How often a rank in a collective checks whether another rank failed in it."""
 _FIRST_POLL_S: Final = 1e-4
 _POLL_S: Final = 5e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What one rank calls, as far as the ranks have to agree.
+    """The call of one rank: the properties that the ranks have to agree on.
 
-    ``dtype``, ``shape`` and ``device`` (its type) are of the tensor that has to be alike on every
-    rank; ``root`` is a global rank; ``sends`` and ``receives`` are the rows of an all-to-all for
+    ``dtype``, ``shape`` and ``device`` (its type) are of the tensor that must be equal on every
+    rank. ``root`` is a global rank. ``sends`` and ``receives`` are the rows of an all-to-all for
     each rank.
     """
 
@@ -64,8 +63,8 @@ class Call:
         return text
 
 
-class Checked:
-    """The collectives of a process group under ``torch.distributed``'s names, each one compared.
+class CheckedGroup:
+    """The collectives of a process group under ``torch.distributed``'s names, each compared first.
 
     Create it on every rank of ``group`` (default: all ranks), in the same order. ``timeout_s`` is
     how long a rank waits for the others to call, and for a collective to end; the default is 60.
@@ -106,15 +105,15 @@ class Checked:
 
     def all_reduce(
         self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, async_op: bool = False
-    ) -> Pending | None:
+    ) -> PendingCall | None:
         """As :func:`torch.distributed.all_reduce`; also in the methods below."""
-        call = _call("all_reduce", tensor, op=op)
+        call = _call_of_tensor("all_reduce", tensor, op=op)
         return self._run(call, lambda: dist.all_reduce(tensor, op, self.group, True), async_op)
 
     def broadcast(
         self, tensor: torch.Tensor, src: int = 0, async_op: bool = False
-    ) -> Pending | None:
-        call = _call("broadcast", tensor, root=src)
+    ) -> PendingCall | None:
+        call = _call_of_tensor("broadcast", tensor, root=src)
         return self._run(call, lambda: dist.broadcast(tensor, src, self.group, True), async_op)
 
     def reduce(
@@ -123,14 +122,14 @@ class Checked:
         dst: int = 0,
         op: Any = dist.ReduceOp.SUM,
         async_op: bool = False,
-    ) -> Pending | None:
-        call = _call("reduce", tensor, op=op, root=dst)
+    ) -> PendingCall | None:
+        call = _call_of_tensor("reduce", tensor, op=op, root=dst)
         return self._run(call, lambda: dist.reduce(tensor, dst, op, self.group, True), async_op)
 
     def all_gather(
         self, tensor_list: list[torch.Tensor], tensor: torch.Tensor, async_op: bool = False
-    ) -> Pending | None:
-        call = _call("all_gather", tensor)
+    ) -> PendingCall | None:
+        call = _call_of_tensor("all_gather", tensor)
         return self._run(
             call, lambda: dist.all_gather(tensor_list, tensor, self.group, True), async_op
         )
@@ -140,8 +139,8 @@ class Checked:
         output_tensor: torch.Tensor,
         input_tensor: torch.Tensor,
         async_op: bool = False,
-    ) -> Pending | None:
-        call = _call("all_gather_into_tensor", input_tensor)
+    ) -> PendingCall | None:
+        call = _call_of_tensor("all_gather_into_tensor", input_tensor)
         return self._run(
             call,
             lambda: dist.all_gather_into_tensor(output_tensor, input_tensor, self.group, True),
@@ -154,9 +153,9 @@ class Checked:
         input_list: list[torch.Tensor],
         op: Any = dist.ReduceOp.SUM,
         async_op: bool = False,
-    ) -> Pending | None:
+    ) -> PendingCall | None:
         call = replace(
-            _call("reduce_scatter", output, op=op),
+            _call_of_tensor("reduce_scatter", output, op=op),
             shape=tuple(part.numel() for part in input_list),
         )
         return self._run(
@@ -169,8 +168,8 @@ class Checked:
         input: torch.Tensor,  # noqa: A002
         op: Any = dist.ReduceOp.SUM,
         async_op: bool = False,
-    ) -> Pending | None:
-        call = _call("reduce_scatter_tensor", input, op=op)
+    ) -> PendingCall | None:
+        call = _call_of_tensor("reduce_scatter_tensor", input, op=op)
         return self._run(
             call,
             lambda: dist.reduce_scatter_tensor(output, input, op, self.group, True),
@@ -184,10 +183,10 @@ class Checked:
         output_split_sizes: list[int] | None = None,
         input_split_sizes: list[int] | None = None,
         async_op: bool = False,
-    ) -> Pending | None:
+    ) -> PendingCall | None:
         size = len(self.ranks)
         call = replace(
-            _call("all_to_all_single", input),
+            _call_of_tensor("all_to_all_single", input),
             # the first dimension is what is split, and may differ between ranks
             shape=tuple(input.shape[1:]),
             sends=tuple(input_split_sizes or [len(input) // size] * size),
@@ -207,8 +206,8 @@ class Checked:
         gather_list: list[torch.Tensor] | None = None,
         dst: int = 0,
         async_op: bool = False,
-    ) -> Pending | None:
-        call = _call("gather", tensor, root=dst)
+    ) -> PendingCall | None:
+        call = _call_of_tensor("gather", tensor, root=dst)
         return self._run(
             call, lambda: dist.gather(tensor, gather_list, dst, self.group, True), async_op
         )
@@ -219,16 +218,16 @@ class Checked:
         scatter_list: list[torch.Tensor] | None = None,
         src: int = 0,
         async_op: bool = False,
-    ) -> Pending | None:
-        call = _call("scatter", tensor, root=src)
+    ) -> PendingCall | None:
+        call = _call_of_tensor("scatter", tensor, root=src)
         return self._run(
             call, lambda: dist.scatter(tensor, scatter_list, src, self.group, True), async_op
         )
 
-    def barrier(self, async_op: bool = False) -> Pending | None:
+    def barrier(self, async_op: bool = False) -> PendingCall | None:
         return self._run(Call(name="barrier"), lambda: dist.barrier(self.group, True), async_op)
 
-    def _run(self, call: Call, start: Callable[[], Any], async_op: bool) -> Pending | None:
+    def _run(self, call: Call, start: Callable[[], Any], async_op: bool) -> PendingCall | None:
         if self._failure:
             raise CollectiveError(
                 f"this group can no longer be used, because {self._failure}: destroy it and "
@@ -236,57 +235,59 @@ class Checked:
             )
         number, self._number = self._number, self._number + 1
         deadline = time.monotonic() + self.timeout_s
-        self._agree(call, number, deadline)
+        self._compare_calls(call, number, deadline)
         try:
             work = start()
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            self._fail(call, number, error)
-        pending = Pending(self, call, number, deadline, work)
+            self._raise_failure(call, number, error)
+        pending = PendingCall(self, call, number, deadline, work)
         if async_op:
             return pending
         pending.wait()
         return None
 
-    def _agree(self, call: Call, number: int, deadline: float) -> None:
-        """State this rank's call, and compare it with those of all others."""
-        with self._reachable(call):
+    def _compare_calls(self, call: Call, number: int, deadline: float) -> None:
+        """Publish this rank's call and compare it with the others. Raises CollectiveMismatch."""
+        with self._store_errors(call):
             self._store.set(self._key(number, "call", self._me), json.dumps(encode(call)))
             keys = {rank: self._key(number, "call", rank) for rank in self.ranks}
-            if not self._wait(list(keys.values()), deadline - time.monotonic()):
+            if not self._wait_for_keys(list(keys.values()), deadline - time.monotonic()):
                 missing = [rank for rank, key in keys.items() if not self._store.check([key])]
                 if missing:
-                    self._lose(call, number, missing, f"did not call it in {self.timeout_s:g} s")
+                    self._raise_lost(
+                        call, number, missing, f"did not call it in {self.timeout_s:g} s"
+                    )
             stated = {rank: json.loads(self._store.get(key)) for rank, key in keys.items()}
             calls = {rank: decode(Call, each, "call") for rank, each in stated.items()}
             # whoever states this call has read all that was stated two calls ago
             for kind in ("call", "failed"):
-                self._forget(self._key(number - 2, kind, self._me))
+                self._delete_key(self._key(number - 2, kind, self._me))
         problem = disagreement(calls)
         if problem:
             self._failure = problem
             raise CollectiveMismatch(problem)
 
-    def _fail(self, call: Call, number: int, error: BaseException) -> None:
-        """Tell the others, learn who is lost, and raise what happened."""
-        with self._reachable(call):
+    def _raise_failure(self, call: Call, number: int, error: BaseException) -> None:
+        """Alarm the other ranks, find the lost ones, and raise RankLost or CollectiveError."""
+        with self._store_errors(call):
             self._store.set(self._key(number, "alarm"), "")
             self._store.set(self._key(number, "failed", self._me), "")
             keys = {rank: self._key(number, "failed", rank) for rank in self.ranks}
-            self._wait(list(keys.values()), _GRACE_S)
+            self._wait_for_keys(list(keys.values()), _GRACE_S)
             lost = [rank for rank, key in keys.items() if not self._store.check([key])]
         if lost:
-            self._lose(call, number, lost, "did not come back from it")
+            self._raise_lost(call, number, lost, "did not come back from it")
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
         self._failure = f"{call} (call {number} of this group) failed: {first}"
         raise CollectiveError(self._failure) from error
 
-    def _lose(self, call: Call, number: int, lost: Sequence[int], how: str) -> None:
+    def _raise_lost(self, call: Call, number: int, lost: Sequence[int], how: str) -> None:
         ranks = f"rank{'s' if len(lost) > 1 else ''} {', '.join(map(str, lost))}"
         self._failure = f"{ranks} {how}: {call} (call {number} of this group)"
         raise RankLost(self._failure, ranks=tuple(lost))
 
     @contextlib.contextmanager
-    def _reachable(self, call: Call) -> Iterator[None]:
+    def _store_errors(self, call: Call) -> Iterator[None]:
         try:
             yield
         except CollectiveError:
@@ -298,13 +299,13 @@ class Checked:
             )
             raise RankLost(self._failure, ranks=(self.ranks[0],)) from error
 
-    def _alarm(self, number: int) -> bool:
+    def _other_rank_failed(self, number: int) -> bool:
         return bool(self._store.check([self._key(number, "alarm")]))
 
-    def _wait(self, keys: list[str], seconds: float) -> bool:
-        """Whether the keys are there in that time.
+    def _wait_for_keys(self, keys: list[str], seconds: float) -> bool:
+        """Whether the keys appear within ``seconds``.
 
-        Not the store's own ``wait``: FileStore counts it in whole seconds, and rounds up.
+        The store's own ``wait`` is not used: FileStore rounds up to whole seconds.
         """
         until, pause = time.monotonic() + seconds, _FIRST_POLL_S
         while not self._store.check(keys):
@@ -314,7 +315,7 @@ class Checked:
             pause = min(2 * pause, _POLL_S)
         return True
 
-    def _forget(self, key: str) -> None:
+    def _delete_key(self, key: str) -> None:
         with contextlib.suppress(RuntimeError):
             self._store.delete_key(key)
 
@@ -322,13 +323,13 @@ class Checked:
         return f"{self._prefix}/{number}/{kind}" + ("" if rank is None else f"/{rank}")
 
 
-class Pending:
+class PendingCall:
     """A collective that was started with ``async_op``: wait for it before its tensors are used."""
 
     def __init__(
-        self, checked: Checked, call: Call, number: int, deadline: float, work: Any
+        self, checked: CheckedGroup, call: Call, number: int, deadline: float, work: Any
     ) -> None:
-        self._checked = checked
+        self._group = checked
         self._on_host = call.device in (None, "cpu")
         self._call = call
         self._number = number
@@ -336,14 +337,14 @@ class Pending:
         self._work = work
 
     def is_completed(self) -> bool:
-        """Whether the library is done with it, well or not."""
+        """Whether the library has finished it, with or without an error."""
         return bool(self._work.is_completed())
 
     def wait(self) -> None:
-        """Wait until the tensors hold the result; raises what :class:`Checked` says."""
+        """Wait until the tensors hold the result; raises what :class:`CheckedGroup` says."""
         error = self._outcome()
         if error is not None:
-            self._checked._fail(self._call, self._number, error)
+            self._group._raise_failure(self._call, self._number, error)
 
     def _outcome(self) -> BaseException | None:
         """What went wrong, or None. A host that waits is watched from outside: some of Gloo's
@@ -352,26 +353,26 @@ class Pending:
         errors: list[BaseException] = []
         if self._on_host:
             arguments = (self._work, done, errors)
-            threading.Thread(target=_wait_for, args=arguments, daemon=True).start()
-        look = time.monotonic() + _ALARM_S
-        while not (done.wait(_ALARM_S) if self._on_host else self._work.is_completed()):
+            threading.Thread(target=_wait_for_work, args=arguments, daemon=True).start()
+        look = time.monotonic() + _CHECK_FAILURES_S
+        while not (done.wait(_CHECK_FAILURES_S) if self._on_host else self._work.is_completed()):
             now = time.monotonic()
             if now > self._deadline:
-                return TimeoutError(f"it did not end within {self._checked.timeout_s:g} s")
+                return TimeoutError(f"it did not end within {self._group.timeout_s:g} s")
             if now > look:
-                with self._checked._reachable(self._call):
-                    if self._checked._alarm(self._number):
+                with self._group._store_errors(self._call):
+                    if self._group._other_rank_failed(self._number):
                         return ConnectionError("another rank failed in it")
-                look = now + _ALARM_S
+                look = now + _CHECK_FAILURES_S
             if not self._on_host:
                 time.sleep(_POLL_S)
         if not self._on_host:
             # orders the stream of this thread behind the collective
-            _wait_for(self._work, done, errors)
+            _wait_for_work(self._work, done, errors)
         return errors[0] if errors else None
 
 
-def _wait_for(work: Any, done: threading.Event, errors: list[BaseException]) -> None:
+def _wait_for_work(work: Any, done: threading.Event, errors: list[BaseException]) -> None:
     try:
         work.wait()
     except RuntimeError as error:
@@ -382,13 +383,13 @@ def _wait_for(work: Any, done: threading.Event, errors: list[BaseException]) -> 
 def disagreement(calls: dict[int, Call]) -> str:
     """One sentence that names both sides where the calls of the ranks differ, else nothing.
 
-    The rank that differs from most is named first.
+    The rank that differs from the majority comes first.
     """
     plain = {rank: replace(call, sends=None, receives=None) for rank, call in calls.items()}
-    usual = max(plain.values(), key=list(plain.values()).count)
+    majority = max(plain.values(), key=list(plain.values()).count)
     for rank, call in plain.items():
-        if call != usual:
-            other = next(each for each, theirs in plain.items() if theirs == usual)
+        if call != majority:
+            other = next(each for each, theirs in plain.items() if theirs == majority)
             return f"rank {rank} called {calls[rank]}, and rank {other} called {calls[other]}"
     for here, (sender, call) in enumerate(calls.items()):
         for there, (receiver, theirs) in enumerate(calls.items()):
@@ -402,7 +403,9 @@ def disagreement(calls: dict[int, Call]) -> str:
     return ""
 
 
-def _call(name: str, tensor: torch.Tensor, *, op: Any = None, root: int | None = None) -> Call:
+def _call_of_tensor(
+    name: str, tensor: torch.Tensor, *, op: Any = None, root: int | None = None
+) -> Call:
     return Call(
         name=name,
         dtype=str(tensor.dtype).removeprefix("torch."),

@@ -1,4 +1,4 @@
-"""Which communication library a device uses, under which name torch knows it."""
+"""The communication library of a device, and torch's name for it."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
-    from portagpu.collectives.checked import Checked
+    from portagpu.collectives.checked import CheckedGroup
 
 
 @dataclass(frozen=True, slots=True)
 class Comm:
     """The identity of a device's communication library.
 
-    ``c10d_name`` is what ``torch.distributed`` calls it, which does not tell the vendor: RCCL is
-    "nccl" there too. ``library`` and ``version`` name what really runs; an unknown version is None.
-    A device without a library has :meth:`none`: what needs one raises Unsupported there.
+    ``c10d_name`` is its name in ``torch.distributed``, which does not identify the vendor: RCCL is
+    "nccl" there too. ``library`` and ``version`` name the actual library; an unknown version is
+    None. A device without a library has :meth:`none`: calls that need one raise Unsupported.
     """
 
     c10d_name: str
     library: str
     version: str | None
     device_type: str
-    """The type of ``torch.device`` whose tensors it moves."""
+    """The type of ``torch.device`` of the tensors that it moves."""
     reduce_ops: frozenset[str] = frozenset()
-    """Names of ``torch.distributed.ReduceOp`` that it claims for floating-point tensors."""
+    """Names of ``torch.distributed.ReduceOp`` that it supports for floating-point tensors."""
     local_env: Mapping[str, str] | None = None
-    """Environment for ranks that all run on this machine, for instance the loopback interface."""
+    """Environment for ranks on this machine alone, for instance the loopback interface."""
     device_ids: Sequence[int] | None = None
-    """What DistributedDataParallel and ``barrier`` want as ``device_ids``; None on a CPU.
+    """``device_ids`` for DistributedDataParallel and ``barrier``; None on a CPU.
 
-    It is kept as a list: ``torch.distributed.barrier`` reads no other sequence.
+    It is a list: ``torch.distributed.barrier`` reads no other sequence.
     """
 
     @classmethod
     def none(cls, device_type: str) -> Comm:
-        """What a device has that no communication library moves tensors of."""
+        """The Comm of a device without a communication library."""
         return cls("", "none", None, device_type)
 
     def _need_library(self) -> None:
@@ -58,14 +58,14 @@ class Comm:
 
     @property
     def output_device(self) -> int | None:
-        """What DistributedDataParallel wants as ``output_device``; None on a CPU."""
+        """``output_device`` for DistributedDataParallel; None on a CPU."""
         return self.device_ids[0] if self.device_ids else None
 
     @property
     def device_id(self) -> torch.device | None:
-        """What ``init_process_group`` and FSDP want as ``device_id``; None on a CPU.
+        """``device_id`` for ``init_process_group`` and FSDP; None on a CPU.
 
-        With it the process group is bound to the device, and its communicator made at once.
+        It binds the process group to the device, and creates its communicator at once.
         """
         if not self.device_ids:
             return None
@@ -104,13 +104,15 @@ class Comm:
             return self.c10d_name
         return f"cpu:gloo,{self.device_type}:{self.c10d_name}"
 
-    def checked(self, group: dist.ProcessGroup | None = None, timeout_s: float = 60.0) -> Checked:
+    def checked(
+        self, group: dist.ProcessGroup | None = None, timeout_s: float = 60.0
+    ) -> CheckedGroup:
         """The collectives of ``group`` (default: all ranks), compared between the ranks first.
 
-        Call it on every rank of the group; see :class:`portagpu.collectives.checked.Checked`.
+        Call it on every rank of the group; see :class:`portagpu.collectives.checked.CheckedGroup`.
         Raises Unsupported for a device without a library.
         """
         self._need_library()
-        from portagpu.collectives.checked import Checked
+        from portagpu.collectives.checked import CheckedGroup
 
-        return Checked(group, timeout_s)
+        return CheckedGroup(group, timeout_s)

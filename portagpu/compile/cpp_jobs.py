@@ -8,7 +8,7 @@ from portagpu.codec import decode, encode
 from portagpu.compile.job import Job, reader_of, source_of
 from portagpu.compile.judge import unjudged
 from portagpu.errors import MissingDependency, Unsupported
-from portagpu.kernels.cache import key_of
+from portagpu.kernels.cache import cache_key
 from portagpu.kernels.cpp.sources import KERNELS, read_source
 from portagpu.machine_code.compiler import Compiler
 from portagpu.machine_code.elf import check_readers
@@ -86,7 +86,7 @@ def entries(
             target=target,
             compiler=compiler,
             request={"kind": ROUTE, "plugin": backend, "arch": target.arch.name, "source": name},
-            key=key_of(
+            key=cache_key(
                 ROUTE,
                 _FORMAT,
                 [compiler.name, compiler.version, compiler.stamp],

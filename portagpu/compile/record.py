@@ -19,7 +19,7 @@ from portagpu.compile.judge import judged
 from portagpu.compile.run import CompileOptions
 from portagpu.errors import BundleError, PortagpuError
 from portagpu.files import read_bounded
-from portagpu.kernels.catalogue import VARIANTS, by_id
+from portagpu.kernels.catalogue import VARIANTS, variants_by_id
 from portagpu.kernels.cpp.sources import KERNELS
 from portagpu.machine_code.compiler import TRITON
 from portagpu.machine_code.toolchain import MachineCode
@@ -170,7 +170,7 @@ def _expected(target: Target) -> tuple[set[str], ...]:
 
 
 def _check_row(where: str, kernel: str, row: Any, target: Target) -> None:
-    variant = by_id().get(kernel)
+    variant = variants_by_id().get(kernel)
     if not isinstance(row, dict) or set(row) not in (_BUILT, _NOT_BUILT):
         raise BundleError(f"{where}: is neither code with a compiler nor a verdict with a reason")
     if set(row) == _NOT_BUILT:
@@ -210,7 +210,7 @@ def _is_skipped(kernel: str, target: Target) -> bool:
     """Whether facts say that the kernel, or the part of that name, is not built."""
     if kernel in (triton_jobs.ROUTE, cpp_jobs.ROUTE):
         return kernel not in (target.value("compile.routes") or ())
-    variant = by_id().get(kernel)
+    variant = variants_by_id().get(kernel)
     return variant is not None and bool(variant.why_not(target))
 
 

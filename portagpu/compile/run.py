@@ -11,7 +11,7 @@ from portagpu.compile.job import Job
 from portagpu.compile.judge import unjudged
 from portagpu.compile.pool import LIMIT_S, ask_all
 from portagpu.contents import check_installation
-from portagpu.discovery import toolchain_of
+from portagpu.discovery import toolchain_for
 from portagpu.kernels.cache import Cache
 from portagpu.results.verdicts import Verdict
 from portagpu.running import Progress, RunOptions, add_result, complete
@@ -121,7 +121,7 @@ def _compilers(results: Sequence[Result]) -> dict[str, str]:
 def _entries(targets: Sequence[Target]) -> list[Job | Result]:
     """What is to be built, and what is known without building, in the order of ``targets``."""
     triton = triton_jobs.installed()
-    vendors = {target.vendor: toolchain_of(target.vendor) for target in targets}
+    vendors = {target.vendor: toolchain_for(target.vendor) for target in targets}
     entries: dict[Target, list[Job | Result]] = {}
     for vendor, found in vendors.items():
         theirs = [target for target in targets if target.vendor == vendor]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.compile.job import Job, reader_of, source_of
 from portagpu.compile.judge import unjudged
 from portagpu.errors import MissingDependency
-from portagpu.kernels.cache import key_of
+from portagpu.kernels.cache import cache_key
 from portagpu.kernels.catalogue import VARIANTS, Variant
 from portagpu.kernels.plan import Config, Limits, candidates
 from portagpu.machine_code.compiler import Compiler, find_compiler
@@ -85,7 +85,7 @@ def _key(
     variant: Variant, target: Target, config: Config, toolchain: Toolchain, compiler: Compiler
 ) -> str:
     """Everything that the answer depends on; the facts that judge it are not part of it."""
-    return key_of(
+    return cache_key(
         _FORMAT,
         [compiler.version, compiler.stamp],
         [

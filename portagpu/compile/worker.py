@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.codec import encode
 from portagpu.compile import cpp_jobs, triton_jobs
 from portagpu.errors import MissingDependency
-from portagpu.kernels.catalogue import Variant, by_id
+from portagpu.kernels.catalogue import Variant, variants_by_id
 from portagpu.kernels.cpp.sources import read_source
 from portagpu.kernels.plan import Config, constants
 from portagpu.machine_code.compiled import CompileError, CompilerEnded
@@ -59,7 +59,7 @@ def _triton(job: Mapping[str, Any], toolchain: Toolchain) -> dict[str, MachineCo
     config = Config(
         tuple((name, size) for name, size in job["blocks"]), job["threads"], job["stages"]
     )
-    variant = by_id()[job["variant"]]
+    variant = variants_by_id()[job["variant"]]
     code = build(variant, config, toolchain, job["arch"], job["warp_size"])
     return {variant.function: code}
 

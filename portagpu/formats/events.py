@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.formats import pci_address
 from portagpu.readings.model import Event
-from portagpu.vendors import leave_out, tables
+from portagpu.vendors import report_left_out, tables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -80,7 +80,7 @@ def table(name: str) -> Table:
         try:
             found.append(_of_vendor(vendor, data))
         except (AttributeError, KeyError, TypeError, ValueError, re.error) as error:
-            leave_out(vendor, f"{name}.toml", error)
+            report_left_out(vendor, f"{name}.toml", error)
     host = _FOLDER / f"{name}.toml"
     if host.is_file():
         found.append(_of_vendor(HOST, tomllib.loads(host.read_text(encoding="utf-8"))))

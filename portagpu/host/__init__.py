@@ -1,7 +1,7 @@
-"""What the machine is, read from kernel files below a replaceable root; no device is opened.
+"""Facts of the machine from kernel files below a replaceable root. No device is opened.
 
-``read_host()`` reads everything once; ``read_clocks``, ``read_temperatures`` and
-``read_throttling`` read what changes; ``gpus_on_machine()`` finds GPUs without any vendor library.
+``read_host()`` reads everything once. ``read_clocks``, ``read_temperatures`` and
+``read_throttling`` read changing values. ``gpus_on_machine()`` finds GPUs without vendor libraries.
 Unknown is None.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from portagpu.host.cgroup import CgroupLimits
 from portagpu.host.cpu import Cache, Cpu, NumaNode, read_cpu, read_machine
-from portagpu.host.gpus import Partition, PciGpu, gpus_on_machine, pci_of
+from portagpu.host.gpus import Partition, PciGpu, gpus_on_machine, pci_of_uuid
 from portagpu.host.limits import UNLIMITED, Limits, Ulimits, read_limits
 from portagpu.host.memory import Memory, read_memory
 from portagpu.host.sensors import (
@@ -52,7 +52,7 @@ __all__ = [
     "Tree",
     "Ulimits",
     "gpus_on_machine",
-    "pci_of",
+    "pci_of_uuid",
     "read_clocks",
     "read_cpu",
     "read_host",
@@ -67,7 +67,7 @@ __all__ = [
 
 
 def visibility_variables() -> tuple[str, ...]:
-    """The variables that hide or disguise devices of the vendors that are declared."""
+    """The variables that hide or disguise devices, of all declared vendors."""
     names: dict[str, None] = {}
     for each in vendors().values():
         masks = each.masks.variables if each.masks is not None else ()
@@ -85,7 +85,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine, its bounds and its state at one moment."""
+    """The machine, its limits and its state at one moment."""
 
     cpu: Cpu
     memory: Memory
@@ -95,9 +95,10 @@ class Host:
 
     @property
     def usable_cpus(self) -> int | None:
-        """CPUs that this process can keep busy: its affinity, bounded by a control group's quota.
+        """CPUs that this process can keep busy: its affinity, limited by control groups.
 
-        A quota is rounded down, as threads beyond it are stopped part of the time; never below 1.
+        A quota is rounded down, because further threads would be stopped part of the time. At
+        least 1.
         """
         counts = [self.cpu.affinity_cpus or self.cpu.logical_cpus]
         if self.limits.cgroup.cpu_quota_cpus is not None:
@@ -109,7 +110,7 @@ class Host:
 
     @property
     def busy(self) -> str:
-        """That other work runs here, in one clause; empty where a CPU is free or none is known."""
+        """A clause that says that other work runs here; empty with a free or unknown CPU."""
         load, cpus = self.sensors.load_average, self.usable_cpus
         if load is None or not cpus or load[0] <= cpus:
             return ""
@@ -117,7 +118,7 @@ class Host:
 
     @property
     def usable_memory_bytes(self) -> int | None:
-        """Memory that this process may use at most: the machine's, bounded by its control group."""
+        """The most memory that this process may use: the machine's or its control group's."""
         bounds = (self.memory.total_bytes, self.limits.cgroup.memory_max_bytes)
         return min((bound for bound in bounds if bound is not None), default=None)
 
@@ -135,7 +136,7 @@ def read_host(root: Tree | Path | str = "/") -> Host:
 
 
 def visibility(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables that hide or disguise devices, as they are set; an empty value is kept."""
+    """The set variables that hide or disguise devices, with their values, also empty ones."""
     values = os.environ if environment is None else environment
     return {name: values[name] for name in visibility_variables() if name in values}
 

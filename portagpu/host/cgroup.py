@@ -41,7 +41,7 @@ class _Mount:
 
 
 def read_cgroup(tree: Tree) -> CgroupLimits:
-    """Read the limits of this process's groups; what cannot be read does not limit."""
+    """Read the limits of this process's groups. What cannot be read is no limit."""
     mounts = tuple(_mounts(tree))
     groups = _memberships(tree)
     cpu = _folders(tree, mounts, groups, "cpu")
@@ -85,7 +85,7 @@ def _memberships(tree: Tree) -> dict[str, str]:
 def _folders(
     tree: Tree, mounts: tuple[_Mount, ...], groups: dict[str, str], controller: str
 ) -> tuple[int, tuple[str, ...]]:
-    """The version that rules ``controller``, and the folders from the group up to the mount."""
+    """The version that has ``controller``, and the folders from the group up to the mount."""
     version = 1 if controller in groups else 2
     mount = next(
         (
@@ -136,7 +136,7 @@ def _usage_file(version: int, folder: str) -> str:
 
 
 def memory_usage_file(tree: Tree) -> str | None:
-    """The file that states the memory this process's group uses; None where there is no group."""
+    """The file with the memory use of this process's group; None without a group."""
     version, folders = _folders(tree, tuple(_mounts(tree)), _memberships(tree), "memory")
     return _usage_file(version, folders[0]) if folders else None
 

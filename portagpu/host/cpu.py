@@ -116,7 +116,7 @@ def read_cpu(tree: Tree) -> Cpu:
 
 
 def read_machine(tree: Tree) -> str | None:
-    """The kernel's name of the machine ("x86_64"); None where the tree does not show it."""
+    """The kernel's name of the machine ("x86_64"); None if the tree does not have it."""
     # /proc/sys/kernel/arch exists since Linux 6.1
     return tree.text("proc/sys/kernel/arch") or (os.uname().machine if tree.is_live else None)
 

@@ -1,4 +1,4 @@
-"""Errors of the host's memory, as its memory controllers count them.
+"""Errors of the host's memory, from the counters of its memory controllers.
 
 Files: Linux ``Documentation/ABI/testing/sysfs-devices-edac``. A kernel without a driver for the
 memory controller, and most virtual machines, have none of them.
@@ -28,7 +28,7 @@ class Dimm:
 class MemoryController:
     """Errors since the counters began, when the driver was loaded; None is unknown.
 
-    The counts include what no module could be blamed for.
+    The counts include errors of unknown modules.
     """
 
     name: str

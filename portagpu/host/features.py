@@ -1,4 +1,4 @@
-"""Vector and matrix units of CPUs, from the feature flags that the kernel prints.
+"""Vector and matrix units of CPUs, from the kernel's feature flags.
 
 Flag names: Linux ``arch/x86/include/asm/cpufeatures.h`` and
 ``Documentation/arch/arm64/elf_hwcaps.rst``. x86-64 levels: x86-64 psABI, section 3.1.1, in the
@@ -74,7 +74,7 @@ def matrix_units(flags: frozenset[str]) -> tuple[str, ...]:
 
 
 def vector_bits(flags: frozenset[str], scalable_bits: int | None) -> int | None:
-    """The widest vector register in bits; ``scalable_bits`` is what the kernel says of SVE."""
+    """The widest vector register in bits; ``scalable_bits`` is the kernel's figure for SVE."""
     if "sve" in flags:
         return scalable_bits
     return max(

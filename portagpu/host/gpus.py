@@ -1,7 +1,7 @@
 """The GPUs of a machine without any vendor library: PCI, KFD, and the drivers' own files.
 
-Every source is partial: a container may hide sysfs, a machine without a driver has PCI only. They
-are joined by PCI address, so that one GPU counts once.
+Every source is partial: a container may hide sysfs, and without a driver there is PCI only. The
+sources are joined by PCI address, so that each GPU counts once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.host.kfd import KfdNode, read_kfd, rocr_uuid
 from portagpu.host.tree import Tree, as_tree, to_int
-from portagpu.vendors import Collected, vendors
+from portagpu.vendors import LazyMapping, vendors
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from portagpu.vendors import DriverFiles
 
-PCI_VENDORS: Final[Mapping[int, str]] = Collected(
+PCI_VENDORS: Final[Mapping[int, str]] = LazyMapping(
     lambda: {number: each.name for each in [*vendors().values()][::-1] for number in each.pci_ids}
 )
 """Vendors whose display controllers and accelerators can be scheduled, by PCI vendor id.
@@ -80,17 +80,17 @@ def gpus_on_machine(root: Tree | Path | str = "/") -> tuple[PciGpu, ...]:
             uuid=named.uuid,
             device_file=named.device_file,
         )
-    return (*(gpus[address] for address in sorted(gpus)), *_from_device_files(tree, gpus))
+    return (*(gpus[address] for address in sorted(gpus)), *_unlisted_gpus(tree, gpus))
 
 
-def pci_of(uuid: str | None, root: Tree | Path | str = "/") -> str | None:
-    """The PCI address under which the kernel's files show that UUID, if they show it once."""
+def pci_of_uuid(uuid: str | None, root: Tree | Path | str = "/") -> str | None:
+    """The PCI address of the GPU with that UUID; None if not exactly one has it."""
     found = [gpu.pci for gpu in gpus_on_machine(root) if uuid is not None and gpu.uuid == uuid]
     return found[0] if len(found) == 1 else None
 
 
 def pci_gpus(tree: Tree) -> dict[str, PciGpu]:
-    """The GPUs on PCI by address, with what PCI says of each."""
+    """The GPUs on the PCI bus by address, with their PCI data."""
     found: dict[str, PciGpu] = {}
     pattern = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
     for address in tree.names(PCI_DEVICES, pattern):
@@ -114,9 +114,9 @@ def pci_gpus(tree: Tree) -> dict[str, PciGpu]:
 
 
 def kfd_groups(tree: Tree, known: Collection[str] = ()) -> dict[str, list[KfdNode]]:
-    """KFD's nodes by the PCI address of their GPU: more than one are its partitions.
+    """KFD's nodes by the PCI address of their GPU. Several nodes of a GPU are its partitions.
 
-    ``known`` are addresses of GPUs, one of which a partition's own address may belong to.
+    ``known`` are addresses of GPUs, which partitions may belong to.
     """
     groups: dict[str, list[KfdNode]] = {}
     owners: dict[int, str] = {}
@@ -140,37 +140,37 @@ def _merge_nodes(tree: Tree, gpu: PciGpu, nodes: list[KfdNode]) -> PciGpu:
         device_id=gpu.device_id if gpu.device_id is not None else nodes[0].device_id,
         uuid=rocr_uuid(nodes[0].unique_id),
         arch=nodes[0].arch,
-        unit_count=total(p.unit_count for p in parts),
-        memory_bytes=total(p.memory_bytes for p in parts),
+        unit_count=sum_if_known(p.unit_count for p in parts),
+        memory_bytes=sum_if_known(p.memory_bytes for p in parts),
         device_file=parts[0].device_file if whole else None,
         partitions=() if whole else parts,
     )
 
 
 def render_file(tree: Tree, node: KfdNode) -> str | None:
-    """The file that a process opens for that node, where it is there."""
+    """The file that a process opens for that node, if it exists."""
     path = f"dev/dri/renderD{node.render_minor}"
     return f"/{path}" if node.render_minor is not None and tree.exists(path) else None
 
 
-def total(values: Iterable[int | None]) -> int | None:
-    """The sum of ``values``; None where one is unknown, or where there is none."""
+def sum_if_known(values: Iterable[int | None]) -> int | None:
+    """The sum of ``values``; None if one is unknown, or without values."""
     found = list(values)
     known = [value for value in found if value is not None]
     return sum(known) if known and len(known) == len(found) else None
 
 
 def proc_gpus(tree: Tree) -> dict[str, PciGpu]:
-    """The GPUs that drivers list, by address, with the names that they have for them."""
+    """The GPUs in drivers' listings by address, with product name and UUID."""
     found: dict[str, PciGpu] = {}
     for vendor in vendors().values():
         files = vendor.driver_files
         if files is not None and files.listing is not None:
-            found |= _listed(tree, vendor.name, files, files.listing)
+            found |= _listed_gpus(tree, vendor.name, files, files.listing)
     return found
 
 
-def _listed(tree: Tree, vendor: str, files: DriverFiles, folder: str) -> dict[str, PciGpu]:
+def _listed_gpus(tree: Tree, vendor: str, files: DriverFiles, folder: str) -> dict[str, PciGpu]:
     found: dict[str, PciGpu] = {}
     for name in tree.names(folder):
         lines = tree.fields(f"{folder}/{name}/information")
@@ -199,7 +199,7 @@ def _address(text: str) -> str | None:
 
 
 def device_files(tree: Tree) -> list[tuple[str, list[str]]]:
-    """(vendor, files) of the device files that there is one of for each of a vendor's GPUs."""
+    """(vendor, device files) for each vendor with one device file for each GPU."""
     return [
         (each.name, [f"/dev/{name}" for name in tree.names("dev", each.driver_files.devices)])
         for each in vendors().values()
@@ -207,8 +207,8 @@ def device_files(tree: Tree) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _from_device_files(tree: Tree, gpus: dict[str, PciGpu]) -> Iterator[PciGpu]:
-    """GPUs that only a device file shows, as in a container without sysfs."""
+def _unlisted_gpus(tree: Tree, gpus: dict[str, PciGpu]) -> Iterator[PciGpu]:
+    """GPUs that only a device file shows, for example in a container without sysfs."""
     joined = {gpu.device_file for gpu in gpus.values()}
     for vendor, files in device_files(tree):
         loose = [file for file in files if file not in joined]

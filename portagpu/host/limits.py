@@ -1,4 +1,4 @@
-"""What bounds this process: control groups, resource limits, shared memory, container or not."""
+"""Limits of this process: control groups, ulimits, shared memory, and its container."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from portagpu.host.tree import Tree, size_bytes, to_int
 
 UNLIMITED: Final = "unlimited"
 
-_MARKS: Final = (
+_CONTAINER_FILES: Final = (
     (".dockerenv", "docker"),
     ("run/.containerenv", "podman"),
     (".singularity.d", "apptainer"),
@@ -38,10 +38,10 @@ class Ulimits:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on this process.
+    """Limits of this process.
 
-    ``container`` is True, False or None (unknown) and ``container_kind`` names the sign that was
-    found; ``shm_bytes`` is the size of ``/dev/shm``.
+    ``container`` is True, False or None (unknown). ``container_kind`` names the evidence.
+    ``shm_bytes`` is the size of ``/dev/shm``.
     """
 
     container: bool | None
@@ -52,16 +52,16 @@ class Limits:
 
 
 def read_limits(tree: Tree) -> Limits:
-    """Read what bounds this process; unknown is None."""
+    """Read the limits of this process; unknown is None."""
     container, kind = _container(tree)
-    return Limits(container, kind, read_cgroup(tree), _ulimits(tree), _shm(tree))
+    return Limits(container, kind, read_cgroup(tree), _ulimits(tree), _shm_bytes(tree))
 
 
 def _container(tree: Tree) -> tuple[bool | None, str | None]:
     named = tree.text("run/systemd/container")
     if named:
         return True, named
-    for path, kind in _MARKS:
+    for path, kind in _CONTAINER_FILES:
         if tree.exists(path):
             return True, kind
     groups = tree.text("proc/1/cgroup") or ""
@@ -84,7 +84,7 @@ def _ulimits(tree: Tree) -> Ulimits:
     return Ulimits(**found)
 
 
-def _shm(tree: Tree) -> int | None:
+def _shm_bytes(tree: Tree) -> int | None:
     # a recording's /dev/shm lies on the reader's disk, so only the live machine is asked
     if tree.is_live:
         try:

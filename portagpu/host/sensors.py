@@ -18,7 +18,7 @@ _CPUS: Final = "sys/devices/system/cpu"
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Clocks of the CPUs in MHz, and the file they come from; empty where none is shown.
+    """Clocks of the CPUs in MHz, and their source; empty without any.
 
     ``source`` is "cpufreq" (measured or requested, as the driver has it), "cpuinfo" or None.
     """
@@ -49,7 +49,7 @@ class Throttling:
 
 @dataclass(frozen=True, slots=True)
 class Sensors:
-    """What the machine shows of its state now; ``load_average`` is over 1, 5 and 15 minutes."""
+    """The state of the machine now; ``load_average`` is over 1, 5 and 15 minutes."""
 
     clocks: Clocks
     temperatures: tuple[Temperature, ...]

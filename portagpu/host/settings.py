@@ -1,4 +1,4 @@
-"""Settings of the kernel and of PCI Express that decide how fast GPUs reach each other and memory.
+"""Kernel and PCI Express settings that affect the bandwidth between GPUs, and to memory.
 
 Files: Linux ``Documentation/admin-guide/kernel-parameters.txt``,
 ``Documentation/ABI/testing/sysfs-kernel-iommu_groups`` and ``sysfs-class-iommu``,
@@ -68,7 +68,7 @@ def read_settings(tree: Tree, gpus: Iterable[str] = ()) -> Settings:
 
 
 def is_parameter(word: str) -> bool:
-    """Whether a word of the kernel's command line is a setting that matters here."""
+    """Whether a word of the kernel's command line is one of these settings."""
     return _PARAMETERS.fullmatch(word.split("=")[0]) is not None
 
 
@@ -86,7 +86,7 @@ def _iommu(tree: Tree, gpus: tuple[str, ...], words: list[str]) -> str | None:
 
 
 def _acs(tree: Tree, gpus: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Bridges above the GPUs that redirect; None where there is none to read or one cannot be."""
+    """Bridges above the GPUs that redirect; None without bridges, or if one cannot be read."""
     bridges = sorted({bridge for address in gpus for bridge in _bridges(tree, address)})
     controls = {
         bridge: _acs_control(tree.data(f"{PCI_DEVICES}/{bridge}/config")) for bridge in bridges
@@ -97,13 +97,13 @@ def _acs(tree: Tree, gpus: tuple[str, ...]) -> tuple[str, ...] | None:
 
 
 def _bridges(tree: Tree, address: str) -> list[str]:
-    """The addresses between the root and the device, from where sysfs's link leads."""
+    """The addresses between the root and the device, from the link in sysfs."""
     parts = tree.link_parts(f"{PCI_DEVICES}/{address}")
     return [part for part in parts[:-1] if _ADDRESS.fullmatch(part)]
 
 
 def _acs_control(config: bytes | None) -> int | None:
-    """The control word of ACS; 0 where the device has none, None where that cannot be read."""
+    """The control word of ACS; 0 for a device without it, None if it cannot be read."""
     if config is None or len(config) <= _EXTENDED:
         return None
     offset = _EXTENDED

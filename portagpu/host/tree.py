@@ -1,4 +1,4 @@
-"""Kernel files below a root folder: a recording is read by the code for a live machine."""
+"""Kernel files below a root folder. The same code reads a live machine and a recording."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from portagpu.errors import RecordingError
 from portagpu.files import read_bounded
-from portagpu.host.inside import Inside
+from portagpu.host.rooted import RootedFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,8 +37,8 @@ _RANGE: Final = re.compile(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", re.ASCII)
 
 
 @dataclass(slots=True)
-class _Reads:
-    """How much of a recorded tree was read."""
+class _ReadCount:
+    """Counts the reads of a recorded tree."""
 
     count: int = 0
 
@@ -53,35 +53,35 @@ class _Reads:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A file system seen from ``root``; every read answers None where nothing can be read.
+    """A file system below ``root``; every read returns None where nothing can be read.
 
-    ``at`` is the folder whose contents ``root`` holds, for a recording of a part of a machine.
-    Nothing outside ``root``, which is no link, can be read, whatever links there are in it: an
-    absolute one is the recorded machine's. ``recorded`` is whether even "/" is a recording. Raises
-    RecordingError for a recording that never ends.
+    ``at`` is the machine's folder that ``root`` holds, for a recording of a part of a machine.
+    ``root`` is no link. No link in it leads outside: an absolute one is relative to the recorded
+    machine. With ``recorded`` even "/" is a recording. Raises RecordingError for a recording that
+    never ends.
     """
 
     root: Path = LIVE
     at: str = ""
     recorded: bool = False
-    _reads: _Reads = field(default_factory=_Reads, repr=False, compare=False)
+    _reads: _ReadCount = field(default_factory=_ReadCount, repr=False, compare=False)
 
     @property
     def is_live(self) -> bool:
-        """Whether this is the machine itself: only then may a system call complete the files."""
+        """Whether this is the machine itself. Only then may system calls complete the files."""
         return self.root == LIVE and not self.recorded
 
-    def _ask(
-        self, path: str, live: Callable[[Path], _T], recorded: Callable[[Inside, str], _T]
+    def _query(
+        self, path: str, live: Callable[[Path], _T], recorded: Callable[[RootedFolder, str], _T]
     ) -> _T | None:
-        """What the live machine or the folder answers, None for what is not there."""
+        """The answer of the live machine or of the folder; None for what is not there."""
         self._count(1)
         if self.at and path != self.at and not path.startswith(f"{self.at}/"):
             return None
         try:
             if self.is_live:
                 return live(self.root / path)
-            return recorded(Inside(self.root, self.at), path[len(self.at) :])
+            return recorded(RootedFolder(self.root, self.at), path[len(self.at) :])
         except (OSError, ValueError):
             return None
 
@@ -103,19 +103,19 @@ class Tree:
         return to_int(self.text(path))
 
     def exists(self, path: str) -> bool:
-        return self._ask(path, Path.exists, lambda all_, name: bool(all_.status(name))) or False
+        return self._query(path, Path.exists, lambda all_, name: bool(all_.status(name))) or False
 
     def names(self, path: str, pattern: str = ".*") -> tuple[str, ...]:
         """Entries of the folder that match ``pattern`` in full, numbers in numeric order."""
         matcher = re.compile(pattern, re.ASCII)
-        found = self._ask(path, os.listdir, Inside.names) or ()
+        found = self._query(path, os.listdir, RootedFolder.names) or ()
         self._count(len(found) >> 4)
         return tuple(sorted(filter(matcher.fullmatch, found), key=_natural))
 
     def data(self, path: str) -> bytes | None:
         """The file's bytes; None where it cannot be read, or is larger than any of the kernel's."""
         most = LARGEST_ATTRIBUTE if path.startswith("sys/") else LARGEST_FILE
-        found = self._ask(
+        found = self._query(
             path,
             lambda file: read_bounded(file, most + 1),
             lambda all_, name: all_.data(name, most + 1),
@@ -124,22 +124,24 @@ class Tree:
         return found if found is not None and len(found) <= most else None
 
     def link(self, path: str) -> str | None:
-        """What the symbolic link says; None where there is none."""
-        return self._ask(path, lambda file: str(file.readlink()), Inside.link)
+        """The target of the symbolic link; None without a link."""
+        return self._query(path, lambda file: str(file.readlink()), RootedFolder.link)
 
     def is_folder(self, path: str) -> bool:
         """Whether there is a folder, or a link to one."""
         return (
-            self._ask(path, Path.is_dir, lambda all_, name: stat.S_ISDIR(all_.status(name).st_mode))
+            self._query(
+                path, Path.is_dir, lambda all_, name: stat.S_ISDIR(all_.status(name).st_mode)
+            )
             or False
         )
 
     def link_parts(self, path: str) -> tuple[str, ...]:
-        """The parts of what a symbolic link points to; empty where there is no link."""
+        """The parts of a symbolic link's target; empty without a link."""
         return Path(self.link(path) or "").parts
 
     def link_name(self, path: str) -> str | None:
-        """The last part of what a symbolic link points to."""
+        """The last part of a symbolic link's target."""
         parts = self.link_parts(path)
         return parts[-1] if parts else None
 
@@ -150,11 +152,11 @@ class Tree:
 
 def as_tree(root: Tree | Path | str) -> Tree:
     """``root`` as a Tree."""
-    return root if isinstance(root, Tree) else Tree(unlinked(Path(root)))
+    return root if isinstance(root, Tree) else Tree(resolve_link(Path(root)))
 
 
-def unlinked(path: Path) -> Path:
-    """``path``, or where it leads to if its user gave a link."""
+def resolve_link(path: Path) -> Path:
+    """``path``, or its target if it is a link."""
     return path.resolve() if path.is_symlink() else path
 
 

@@ -19,13 +19,13 @@ from portagpu.host.gpus import (
     pci_gpus,
     proc_gpus,
     render_file,
-    total,
+    sum_if_known,
 )
 from portagpu.host.kfd import rocr_uuid
 from portagpu.inventory.kfd_links import INDIRECT, kfd_links
 from portagpu.inventory.pci_tree import read_pci
 from portagpu.readings.model import Findings, Node, Part, Pcie, Reading, State
-from portagpu.vendors import vendor_of
+from portagpu.vendors import vendor_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,7 +53,7 @@ def _findings(tree: Tree, kind: str, readings: Iterable[Reading]) -> Findings:
     found = tuple(readings)
     versions: dict[str, str] = {}
     if len({reading.vendor for reading in found}) == 1:
-        file = vendor_of(found[0].vendor).driver_version
+        file = vendor_named(found[0].vendor).driver_version
         version = tree.text(file) if file is not None else None
         versions = {"driver": version} if version else {}
     return Findings(kind=kind, readings=found, versions=versions)
@@ -139,8 +139,8 @@ def _kfd_reading(tree: Tree, address: str, nodes: list[KfdNode], near: int | Non
         arch=first.arch,
         warp_size=first.warp_size,
         device_id=first.device_id,
-        memory_bytes=None if single and not whole else total(p.memory_bytes for p in parts),
-        unit_count=None if single and not whole else total(p.unit_count for p in parts),
+        memory_bytes=None if single and not whole else sum_if_known(p.memory_bytes for p in parts),
+        unit_count=None if single and not whole else sum_if_known(p.unit_count for p in parts),
         # PCI states the node itself, where it is there
         numa_node=None if tree.exists(f"{PCI_DEVICES}/{address}/numa_node") else near,
         device_file=parts[0].device_file if whole else None,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from portagpu.arch import base_name
 from portagpu.errors import TargetError
-from portagpu.host.gpus import total
+from portagpu.host.gpus import sum_if_known
 from portagpu.inventory.gpu import Gpu
 from portagpu.inventory.names import PCI_ID, product_name
 from portagpu.readings.model import Part, Reading
 from portagpu.target import identify
 from portagpu.target.table import normalise
-from portagpu.vendors import vendor_of, vendors
+from portagpu.vendors import vendor_named, vendors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -103,8 +103,8 @@ def _whole(readings: Sequence[Reading], memory: int | None) -> Reading:
     )
     return replace(
         apart[0],
-        memory_bytes=total(part.memory_bytes for part in parts),
-        unit_count=total(part.unit_count for part in parts),
+        memory_bytes=sum_if_known(part.memory_bytes for part in parts),
+        unit_count=sum_if_known(part.unit_count for part in parts),
         device_file=None,
         parts=parts,
     )
@@ -177,7 +177,7 @@ def _first(values: Sequence[Any]) -> Any:
 def _spelt(readings: Sequence[Reading]) -> str | None:
     """The UUID as the vendor's runtime spells it, else any."""
     known = [reading.uuid for reading in readings if reading.uuid is not None]
-    prefix = vendor_of(readings[0].vendor).uuid_prefix.lower()
+    prefix = vendor_named(readings[0].vendor).uuid_prefix.lower()
     return next(
         (uuid for uuid in known if uuid.lower().startswith(prefix)), next(iter(known), None)
     )
@@ -215,7 +215,7 @@ def _disagreements(
         "name", [(r.source, product_name(r.name)) for r in asked], str, same_name
     )
     # spelt as the runtime does; a tool's own number for a GPU is another thing
-    prefix = vendor_of(vendor).uuid_prefix.lower()
+    prefix = vendor_named(vendor).uuid_prefix.lower()
     uuids = [(r.source, r.uuid.lower() if r.uuid else None) for r in each]
     spelt = [(source, uuid) for source, uuid in uuids if uuid and uuid.startswith(prefix)]
     yield from _contradicting(

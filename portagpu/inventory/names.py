@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import TargetError
 from portagpu.readings.model import Findings, Reading
-from portagpu.target import product_of
+from portagpu.target import product_with_pci_id
 from portagpu.target.table import normalise
-from portagpu.vendors import vendor_of, vendors
+from portagpu.vendors import vendor_named, vendors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,7 +96,7 @@ def _look_up(
     tree: Tree, texts: dict[str, str], vendor: str, device: int, revision: int | None
 ) -> tuple[str | None, str | None]:
     try:
-        target = product_of(vendor, device, revision)
+        target = product_with_pci_id(vendor, device, revision)
     except TargetError:
         target = None
     if target is not None:
@@ -107,7 +107,7 @@ def _look_up(
             texts[path] = tree.text(path) or ""
         return texts[path]
 
-    name, known = None, vendor_of(vendor)
+    name, known = None, vendor_named(vendor)
     if known.chip_list is not None and revision is not None:
         name = _in_chip_list(text(known.chip_list), device, revision)
     for path in _DATABASES:

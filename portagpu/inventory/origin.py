@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from portagpu.host.inside import Inside, Kind
-from portagpu.host.tree import unlinked
+from portagpu.host.rooted import Kind, RootedFolder
+from portagpu.host.tree import resolve_link
 from portagpu.text import excerpt
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def origin_of(path: Path, source: str | None = None) -> Origin:
 def _hash(path: Path) -> str | None:
     if not path.is_dir():
         given = path.resolve()
-        found, _ = _hash_of_file(Inside(given.parent), given.name, MOST_BYTES)
+        found, _ = _hash_of_file(RootedFolder(given.parent), given.name, MOST_BYTES)
         return found
-    folder, lines, left = Inside(unlinked(path)), hashlib.sha256(), MOST_BYTES
+    folder, lines, left = RootedFolder(resolve_link(path)), hashlib.sha256(), MOST_BYTES
     files = (os.fsencode(name) for name, kind in folder.walk() if kind is Kind.FILE)
     try:
         names = list(islice(files, MOST_FILES + 1))
@@ -67,7 +67,7 @@ def _hash(path: Path) -> str | None:
     return lines.hexdigest()
 
 
-def _hash_of_file(folder: Inside, name: str, most: int) -> tuple[str | None, int]:
+def _hash_of_file(folder: RootedFolder, name: str, most: int) -> tuple[str | None, int]:
     """(hash, bytes) of a file; no hash of one that has more than ``most`` bytes."""
     size = folder.status(name, follow=False).st_size
     if size > most:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.inventory.kfd_links import INDIRECT
 from portagpu.readings.model import End, Link, Node
-from portagpu.vendors import Collected, vendors
+from portagpu.vendors import LazyMapping, vendors
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from portagpu.readings.model import Findings, Reading
     from portagpu.vendors import Fabric
 
-FABRICS: Final[Mapping[str, Fabric]] = Collected(
+FABRICS: Final[Mapping[str, Fabric]] = LazyMapping(
     lambda: {one.kind: one for each in vendors().values() for one in each.fabrics}
 )
 """Links between GPUs that are faster than PCI Express, by kind, the fastest of a vendor first."""

@@ -1,8 +1,8 @@
-"""Portable kernels in Triton: one source each, for every GPU that Triton builds for.
+"""Portable kernels in Triton: one source each, for every GPU that Triton supports.
 
 Public functions take and return torch tensors. Where Triton cannot run they raise
-:class:`portagpu.Unsupported` with one line; :mod:`portagpu.kernels.reference` has the same in
-torch. Importing this package imports neither torch nor triton.
+:class:`portagpu.Unsupported` with one line. :mod:`portagpu.kernels.reference` has the same
+functions in torch. Importing this package imports neither torch nor triton.
 """
 
 from __future__ import annotations

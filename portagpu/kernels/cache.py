@@ -1,4 +1,4 @@
-"""What took long to find out, kept by what it was made from."""
+"""A cache on disk for results that take long, by a key of their inputs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from portagpu.files import read_bounded, write_private
 from portagpu.trust import why_not_trusted
 
 _LARGEST_BYTES: Final = 1 << 20
-"""What is kept of one source is a few kilobytes."""
+"""An entry has a few kilobytes."""
 _INSTEAD: Final = "XDG_CACHE_HOME names a folder of your own in its place"
 
 
 def cache_folder(name: str) -> Path | None:
     """``$XDG_CACHE_HOME/portagpu/NAME``, else in ``~/.cache``; None where there is no home.
 
-    The XDG Base Directory Specification has a relative path ignored.
+    A relative path is ignored, as the XDG Base Directory Specification demands.
     """
     stated = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if stated.is_absolute():
@@ -31,22 +31,22 @@ def cache_folder(name: str) -> Path | None:
         return None
 
 
-def key_of(*parts: object) -> str:
-    """A name for what was made from ``parts``, which JSON can hold."""
+def cache_key(*parts: object) -> str:
+    """The key of a result that depends on ``parts``, which are JSON."""
     text = json.dumps(parts, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Cache:
-    """JSON objects by key, read where nobody but this user and root can have written them.
+    """JSON objects by key, in files that only this user and root can have written.
 
-    A file that cannot be read, was altered, is a link or may be another user's is as good as none.
-    ``problem`` says in one line why nothing is kept, or read, any more.
+    A file that cannot be read, was altered, is a link or may be another user's is ignored.
+    ``problem`` says in one line why the cache is not used any more.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        self.problem = _why_not(folder)
+        self.problem = _why_unused(folder)
         self._trusted = not self.problem
 
     def get(self, key: str) -> dict[str, Any] | None:
@@ -66,7 +66,7 @@ class Cache:
         return value if isinstance(value, dict) else None
 
     def put(self, key: str, value: dict[str, Any]) -> None:
-        """Keep an object; the first that cannot be written is the last that is tried."""
+        """Store an object. After the first failure nothing more is written."""
         if self.folder is None or self.problem:
             return
         kept = {"digest": _digest(key, value), "value": value}
@@ -76,8 +76,8 @@ class Cache:
             self.problem = f"nothing was kept for the next time: {error}"
 
 
-def _why_not(folder: Path | None) -> str:
-    """Why what is kept in a folder is not used, and what to do; "" where it is."""
+def _why_unused(folder: Path | None) -> str:
+    """Why a cache folder is not used, and what to do; "" where it is used."""
     if folder is None:
         return "nothing was kept for the next time: there is no home folder to keep results in"
     try:
@@ -89,5 +89,5 @@ def _why_not(folder: Path | None) -> str:
 
 
 def _digest(key: str, value: object) -> str:
-    """Of an object and its key: one that was damaged, or is another key's, has another."""
-    return key_of(key, value)
+    """A digest of key and value. It detects damage and an entry of another key."""
+    return cache_key(key, value)

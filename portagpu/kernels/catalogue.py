@@ -1,4 +1,4 @@
-"""Every kernel as something to compile: its source, its dtypes, and the arguments it is given.
+"""Every kernel to compile: its source, its dtypes, and its arguments.
 
 What Triton specialises on at a launch is stated here as a launch on ordinary tensors would have it:
 pointers and sizes that are multiples of 16, and strides of 1 as constants.
@@ -44,7 +44,7 @@ class Variant:
         return f"{self.kernel}[{self.dtype}]"
 
     def why_not(self, target: Target) -> str:
-        """The fact by which an architecture lacks this variant's dtype, or nothing."""
+        """The fact that says that an architecture lacks this variant's dtype; else empty."""
         if self.needs is None:
             return ""
         has = target.value("matrix.dtypes") or ()
@@ -158,9 +158,9 @@ VARIANTS: Final[tuple[Variant, ...]] = (
     *(_matmul(dtype, "fp8") for dtype in FP8),
     _matmul("int8", "int8"),
 )
-"""What ``portagpu compile`` builds for every architecture."""
+"""The variants that ``portagpu compile`` builds for every architecture."""
 
 
-def by_id() -> Mapping[str, Variant]:
+def variants_by_id() -> Mapping[str, Variant]:
     """The variants by id."""
     return {variant.id: variant for variant in VARIANTS}

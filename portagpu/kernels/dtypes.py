@@ -1,4 +1,4 @@
-"""Which dtypes the kernels take, under torch's names and under Triton's."""
+"""The dtypes of the kernels, under torch's and Triton's names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRITON_NAMES: Final[Mapping[str, str]] = {
 """torch's name -> the name in a Triton signature."""
 
 FLOATS: Final = ("float16", "bfloat16", "float32")
-"""What rows and streams compute with."""
+"""The dtypes of row and stream kernels."""
 FP8: Final = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 MATMUL: Final = ("float16", "bfloat16", *FP8, "int8")
 SUMMED: Final = ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64")
@@ -53,7 +53,7 @@ def product_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def sum_name(name: str) -> str:
-    """The dtype that a sum is made and returned in: float32, float64 for float64, or int64."""
+    """The dtype of a sum and its result: float32, float64 for float64, or int64."""
     if name == "float64":
         return name
     return "int64" if name.startswith("int") else "float32"

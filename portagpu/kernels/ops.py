@@ -1,4 +1,4 @@
-"""The public functions: torch tensors in, torch tensors out, one Triton launch or two between."""
+"""The public functions. They take and return torch tensors, and launch Triton once or twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 _SUM_PROGRAMS: Final = 1024
-"""The most partial sums: one block of the second pass holds them all."""
+"""The most partial sums: one block of the second pass reads them all."""
 # what Triton's interpreter is given, which has no warps: values that any config fits
 _INTERPRETED: Final = Limits(warp_size=1, max_threads=1024, shared_bytes=1 << 20)
 
@@ -38,7 +38,7 @@ def copy(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
     # bits are copied: a dtype that Triton lacks has an integer of its width
     raw = {1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(x.element_size(), torch.int64)
     source, target = (t.view(-1).view(raw) if t.numel() else t for t in (x.detach(), result))
-    _flat(place, "streams", "copy_kernel", config, source.numel(), source, target)
+    _launch_flat(place, "streams", "copy_kernel", config, source.numel(), source, target)
     return result
 
 
@@ -53,11 +53,11 @@ def triad(
     import torch
 
     place = place_of(b, c)
-    _one_of(b, dtypes.FLOATS)
-    _same(b, c)
+    _check_dtype(b, dtypes.FLOATS)
+    _check_alike(b, c)
     _contiguous(b, c)
     result = torch.empty_like(b)
-    _flat(place, "streams", "triad_kernel", config, b.numel(), result, b, c, float(scalar))
+    _launch_flat(place, "streams", "triad_kernel", config, b.numel(), result, b, c, float(scalar))
     return result
 
 
@@ -71,7 +71,7 @@ def sum(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:  # no
     import torch
 
     place = place_of(x)
-    _one_of(x, dtypes.SUMMED)
+    _check_dtype(x, dtypes.SUMMED)
     _contiguous(x)
     dtype = getattr(torch, dtypes.sum_name(dtypes.name_of(x.dtype)))
     config = config or candidates("sum", place.limits)[0]
@@ -80,7 +80,7 @@ def sum(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:  # no
         return torch.zeros((), dtype=dtype, device=x.device)
     partial = torch.empty(programs, dtype=dtype, device=x.device)
     result = torch.empty(1, dtype=dtype, device=x.device)
-    kernel = kernel_of("reduction", "sum_kernel")
+    kernel = load_kernel("reduction", "sum_kernel")
     options = place.options(config, x.element_size())
     with place.current():
         kernel[(programs,)](x, partial, x.numel(), **options)
@@ -98,13 +98,13 @@ def softmax(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
     import torch
 
     place = place_of(x)
-    _one_of(x, dtypes.FLOATS)
+    _check_dtype(x, dtypes.FLOATS)
     rows = _rows(x)
     result = torch.empty_like(x)
     if x.numel():
         out = result.view(rows.shape)
         words = (rows, out, rows.shape[1], rows.stride(0), out.stride(0))
-        _by_row(place, "softmax_kernel", config, rows, *words)
+        _launch_by_row(place, "softmax_kernel", config, rows, *words)
     return result
 
 
@@ -119,8 +119,8 @@ def rms_norm(
     import torch
 
     place = place_of(x, weight)
-    _one_of(x, dtypes.FLOATS)
-    _one_of(weight, dtypes.FLOATS)
+    _check_dtype(x, dtypes.FLOATS)
+    _check_dtype(weight, dtypes.FLOATS)
     rows = _rows(x)
     if weight.shape != x.shape[-1:]:
         raise ValueError(
@@ -132,7 +132,7 @@ def rms_norm(
     if x.numel():
         out = result.view(rows.shape)
         words = (rows, weight, out, rows.shape[1], float(eps), rows.stride(0), out.stride(0))
-        _by_row(place, "rms_norm_kernel", config, rows, *words)
+        _launch_by_row(place, "rms_norm_kernel", config, rows, *words)
     return result
 
 
@@ -148,7 +148,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, config: Config | None = None) ->
     import torch
 
     place = place_of(a, b)
-    name = _one_of(a, dtypes.MATMUL)
+    name = _check_dtype(a, dtypes.MATMUL)
     if b.dtype is not a.dtype:
         raise ValueError(f"a is {name} and b {dtypes.name_of(b.dtype)}; a product takes one dtype")
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
@@ -160,7 +160,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, config: Config | None = None) ->
         return result
     config = config or candidates("matmul", place.limits)[0]
     blocks = -(-m // config.block("BLOCK_M")) * -(-n // config.block("BLOCK_N"))
-    kernel = kernel_of("products", "matmul_kernel")
+    kernel = load_kernel("products", "matmul_kernel")
     language = importlib.import_module("triton.language")
     accumulator = language.float32 if a.dtype.is_floating_point else language.int32
     strides = (*a.stride(), *b.stride(), *result.stride())
@@ -184,10 +184,12 @@ def quantize_fp8(
     import torch
 
     place = place_of(x)
-    _one_of(x, dtypes.FLOATS)
+    _check_dtype(x, dtypes.FLOATS)
     dtype = place.default_fp8() if dtype is None else dtype
     if dtypes.name_of(dtype) not in dtypes.FP8:
-        raise ValueError(f"{dtypes.name_of(dtype)} is not an fp8 dtype; take {_any(dtypes.FP8)}")
+        raise ValueError(
+            f"{dtypes.name_of(dtype)} is not an fp8 dtype; take {_alternatives(dtypes.FP8)}"
+        )
     place.check_fp8(dtype)
     rows = _rows(x)
     values = torch.empty(x.shape, dtype=dtype, device=x.device)
@@ -196,7 +198,7 @@ def quantize_fp8(
         out = values.view(rows.shape)
         limit = torch.finfo(dtype).max
         words = (rows, out, scales.view(-1), rows.shape[1], limit, rows.stride(0), out.stride(0))
-        _by_row(place, "quantise_kernel", config, rows, *words)
+        _launch_by_row(place, "quantise_kernel", config, rows, *words)
     return values, scales
 
 
@@ -204,10 +206,10 @@ class Place:
     """Where a call runs: an open device, or Triton's interpreter."""
 
     def __init__(self, device: torch.device, interpreted: bool) -> None:
-        from portagpu.registry import at
+        from portagpu.registry import handle_for
 
         self.device = device
-        self.gpu = None if interpreted else at(device)
+        self.gpu = None if interpreted else handle_for(device)
         self.limits = _INTERPRETED if self.gpu is None else Limits.of_device(self.gpu)
 
     def options(self, config: Config, element_bytes: int) -> dict[str, Any]:
@@ -231,7 +233,9 @@ class Place:
         """The e4m3 that this device computes with."""
         fp8 = None if self.gpu is None else self.gpu.precision.fp8
         if fp8 is None:
-            raise Unsupported(f"{self._named()} has no fp8 of its own; name a dtype that it has")
+            raise Unsupported(
+                f"{self._device_text()} has no fp8 of its own; name a dtype that it has"
+            )
         return fp8.e4m3
 
     def check_fp8(self, dtype: torch.dtype) -> None:
@@ -241,15 +245,17 @@ class Place:
         fp8 = self.gpu.precision.fp8
         if fp8 is None or dtype not in (fp8.e4m3, fp8.e5m2):
             own = "none" if fp8 is None else f"{fp8.e4m3} and {fp8.e5m2}"
-            raise Unsupported(f"{dtype} does not run natively on {self._named()}, which has {own}")
+            raise Unsupported(
+                f"{dtype} does not run natively on {self._device_text()}, which has {own}"
+            )
 
-    def _named(self) -> str:
+    def _device_text(self) -> str:
         return "Triton's interpreter" if self.gpu is None else f"{self.gpu.arch} ({self.device})"
 
 
 @functools.cache
-def runs_on(device_type: str) -> bool:
-    """Whether Triton is here, and its driver launches on devices of that torch type."""
+def triton_runs_on(device_type: str) -> bool:
+    """Whether Triton is installed and its driver launches on that torch device type."""
     if device_type == "cpu" or importlib.util.find_spec("triton") is None:
         return False
     from triton.runtime import driver
@@ -263,9 +269,9 @@ def runs_on(device_type: str) -> bool:
 def place_of(*tensors: torch.Tensor) -> Place:
     """Where a call with these tensors runs.
 
-    Raises TypeError for what is no tensor, ValueError for tensors on several devices or whose sign
-    or conjugate is still to be applied, and Unsupported where a gradient is wanted or Triton cannot
-    run.
+    Raises TypeError for an argument that is no tensor, ValueError for tensors on several devices
+    and for negative or conjugate views, and Unsupported where a gradient is required or Triton
+    cannot run.
     """
     import torch
 
@@ -287,7 +293,7 @@ def place_of(*tensors: torch.Tensor) -> Place:
     if importlib.util.find_spec("triton") is None:
         raise Unsupported(f"portagpu.kernels need triton: {install('compile')}")
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if not interpreted and not runs_on(first.device.type):
+    if not interpreted and not triton_runs_on(first.device.type):
         raise Unsupported(
             f"Triton runs nothing on {first.device.type!r} here: move the tensors to a GPU that it "
             "has, or call the same function of portagpu.kernels.reference"
@@ -295,12 +301,12 @@ def place_of(*tensors: torch.Tensor) -> Place:
     return Place(first.device, interpreted)
 
 
-def kernel_of(module: str, name: str) -> Any:
-    """A kernel of ``portagpu.kernels.source``, as Triton has made it."""
+def load_kernel(module: str, name: str) -> Any:
+    """A kernel of ``portagpu.kernels.source``, as a Triton function."""
     return getattr(importlib.import_module(f"portagpu.kernels.source.{module}"), name)
 
 
-def _flat(
+def _launch_flat(
     place: Place, module: str, name: str, config: Config | None, n: int, *words: object
 ) -> None:
     if not n:
@@ -308,15 +314,15 @@ def _flat(
     config = config or candidates("stream", place.limits)[0]
     grid = (-(-n // config.block("BLOCK")),)
     with place.current():
-        kernel_of(module, name)[grid](*words, n, **place.options(config, 1))
+        load_kernel(module, name)[grid](*words, n, **place.options(config, 1))
 
 
-def _by_row(
+def _launch_by_row(
     place: Place, name: str, config: Config | None, rows: torch.Tensor, *words: object
 ) -> None:
     config = config or candidates("row", place.limits)[0]
     with place.current():
-        kernel_of("rows", name)[(rows.shape[0],)](*words, **place.options(config, 1))
+        load_kernel("rows", name)[(rows.shape[0],)](*words, **place.options(config, 1))
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
@@ -327,18 +333,18 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
     return x.detach().reshape(-1, x.shape[-1]) if x.numel() else x.detach()
 
 
-def _one_of(x: torch.Tensor, names: tuple[str, ...]) -> str:
+def _check_dtype(x: torch.Tensor, names: tuple[str, ...]) -> str:
     name = dtypes.name_of(x.dtype)
     if name not in names:
-        raise ValueError(f"{name} is not supported here; convert to {_any(names)}")
+        raise ValueError(f"{name} is not supported here; convert to {_alternatives(names)}")
     return name
 
 
-def _any(names: tuple[str, ...]) -> str:
+def _alternatives(names: tuple[str, ...]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
-def _same(b: torch.Tensor, c: torch.Tensor) -> None:
+def _check_alike(b: torch.Tensor, c: torch.Tensor) -> None:
     if b.shape != c.shape or b.dtype is not c.dtype:
         said = [f"{tuple(t.shape)} of {dtypes.name_of(t.dtype)}" for t in (b, c)]
         raise ValueError(f"{said[0]} and {said[1]} must be of one shape and one dtype")

@@ -1,4 +1,4 @@
-"""How each kernel is cut into blocks: candidates, and which of them fit a device.
+"""The configs of each kernel: candidates, and those that fit a device.
 
 Candidates are in threads, not in warps, so that one list serves warps of 32 and waves of 64.
 """
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from portagpu.target import Target
 
 OPTIN: Final = "shared_memory.per_block_optin"
-"""The fact that holds the most shared memory that one block can have, B."""
+"""The fact for the most shared memory of one block, B."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a block has to fit; ``shared_bytes`` is None where it is not known."""
+    """The limits of a block; ``shared_bytes`` is None where unknown."""
 
     warp_size: int
     max_threads: int
@@ -29,7 +29,7 @@ class Limits:
 
     @classmethod
     def of_target(cls, target: Target) -> Limits:
-        """The limits that a target's facts state."""
+        """The limits in a target's facts."""
         shared = target.value(OPTIN)
         return cls(
             target.arch.warp_size,
@@ -99,7 +99,7 @@ _WIDEST_OUTPUT: Final = 4
 
 
 def shared_estimate(config: Config) -> int:
-    """Shared memory that a config is likely to take, B: an estimate, made before compiling.
+    """An estimate, before compiling, of a config's shared memory, B.
 
     A product keeps ``stages`` blocks of each operand; where that is smaller, the output takes their
     place on its way to memory. Rows and streams need a few words a warp. Triton 3.9 takes up to 5 %
@@ -112,7 +112,7 @@ def shared_estimate(config: Config) -> int:
     return max(config.stages * depth * (m + n), m * n * _WIDEST_OUTPUT)
 
 
-def listed(kind: str) -> tuple[Config, ...]:
+def all_configs(kind: str) -> tuple[Config, ...]:
     """Every config of ``kind``, whether it fits a device or not."""
     return _CANDIDATES[kind]
 
@@ -125,7 +125,7 @@ def candidates(kind: str, limits: Limits) -> tuple[Config, ...]:
     whose shared memory is estimated above the device's. Where that is not known, only the last is
     taken, which is the smallest.
     """
-    possible = listed(kind)
+    possible = all_configs(kind)
     if limits.shared_bytes is None and kind == "matmul":
         possible = possible[-1:]
     return tuple(
@@ -137,10 +137,10 @@ def candidates(kind: str, limits: Limits) -> tuple[Config, ...]:
 
 
 def constants(config: Config, element_bytes: int) -> dict[str, int]:
-    """The block constants as the kernel takes them, for inputs of ``element_bytes``.
+    """The block constants of the kernel, for inputs of ``element_bytes``.
 
-    The depth of a product is kept in bytes, because what a matrix unit eats at once is: 16 numbers
-    of 16 bits, or 32 of 8.
+    Configs state a product's depth in bytes, because a matrix unit reads a constant number of
+    bytes at once: 16 numbers of 16 bits, or 32 of 8.
     """
     sizes = dict(config.blocks)
     if "DEPTH_BYTES" in sizes:

@@ -1,4 +1,4 @@
-"""The kernels' oracles: the same in torch and float64, and how far a kernel may be from them.
+"""The kernels' oracles: the same functions in torch and float64, and error bounds of kernels.
 
 Each oracle has the arguments of its kernel. A bound is absolute, elementwise, and follows from the
 arithmetic that the kernel states: roundings of fp32 (unit roundoff 2^-24) on the way, and one of
@@ -45,7 +45,7 @@ def sum(x: torch.Tensor) -> torch.Tensor:  # noqa: A001 - torch's name
 
 
 def sum_bound(x: torch.Tensor) -> torch.Tensor:
-    """``depth`` roundings of what is added, ``depth`` the most additions that one element sees.
+    """``depth`` roundings of the summands; ``depth`` is the most additions of one element.
 
     A lane adds every block of its program, the lanes of a block are added, then the programs: at
     most ``n / 2^20`` for 1024 programs of at least 1024 lanes, and twice 12 levels of a tree.
@@ -67,7 +67,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 
 
 def softmax_bound(x: torch.Tensor) -> torch.Tensor:
-    """exp errs by its argument's rounding, and by 4 units of its own; the sum by its depth."""
+    """exp: its argument's rounding and 4 units of its own. The sum: roundings by its depth."""
     y = softmax(x)
     if not x.numel():
         return y
@@ -84,7 +84,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.
 
 
 def rms_norm_bound(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
-    """Half of what the sum of squares errs, and 8 roundings of root, quotient and products."""
+    """Half of the error of the sum of squares, and 8 roundings of root, quotient and products."""
     y = rms_norm(x, weight, eps)
     depth = x.shape[-1] / 1024 + 12
     return (depth + 8) * ROUNDOFF * y.abs() + _output(y, x.dtype)
@@ -126,7 +126,7 @@ def quantize_fp8(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, tor
 
 
 def quantize_fp8_bound(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """How far ``quantised * scale`` may be from ``x``: half a step of the format, times the scale.
+    """The bound of ``quantised * scale - x``: half a step of the format, times the scale.
 
     A step is ``eps`` of the value, and never below that of the subnormals; the quotient adds two
     roundings of fp32.

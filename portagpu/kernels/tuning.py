@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu._version import __version__
 from portagpu.errors import PortagpuError, Unsupported
 from portagpu.kernels import ops, reference
-from portagpu.kernels.cache import Cache, cache_folder, key_of
-from portagpu.kernels.plan import Config, candidates, listed
+from portagpu.kernels.cache import Cache, cache_folder, cache_key
+from portagpu.kernels.plan import Config, all_configs, candidates
 from portagpu.machine_code.compiler import find_compiler
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class NoConfig(PortagpuError, RuntimeError):
-    """No config of a kernel runs here with the right result; the message names the kernel."""
+    """No config of a kernel gives the right result here; the message names the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tunable:
-    """A function with its oracle and bound, the kind of its configs, and where its source is."""
+    """A function with its oracle and bound, the kind of its configs, and its source module."""
 
     run: Callable[..., Any]
     exact: Callable[..., Any]
@@ -46,11 +46,11 @@ TUNABLE: Final[Mapping[str, Tunable]] = {
     "rms_norm": Tunable(ops.rms_norm, reference.rms_norm, reference.rms_norm_bound, "row", "rows"),
     "matmul": Tunable(ops.matmul, reference.matmul, reference.matmul_bound, "matmul", "products"),
 }
-"""What :func:`tune` takes, by name."""
+"""The functions that :func:`tune` tunes, by name."""
 
 _log = logging.getLogger("portagpu")
 _checked: dict[str, Config] = {}
-"""The configs that this process has seen give the right result, by key."""
+"""The configs that gave the right result in this process, by key."""
 
 
 def tune(
@@ -84,7 +84,7 @@ def tune(
         return _checked[key]
     trial = _Trial(name, tunable, arguments, fitting)
     cache = Cache(cache_folder("tune")) if cache is None else cache
-    chosen = _kept(cache.get(key), fitting)
+    chosen = _cached_config(cache.get(key), fitting)
     if chosen is None or not trial.right(chosen):
         chosen = _fastest(trial, key, place, measure)
         cache.put(key, {"config": fitting.index(chosen)})
@@ -95,10 +95,10 @@ def tune(
 
 
 class _Trial:
-    """One call in any config, in the place of a kernel for Triton's autotuner.
+    """One call in any config, which Triton's autotuner takes for a kernel.
 
-    What is tuned is the whole function, because a sum launches twice. ``fn`` is its kernel, which
-    the autotuner names in what it prints, and ``arg_names`` are the arguments of :meth:`run`.
+    The whole function is tuned, because a sum launches twice. ``fn`` is its kernel, which the
+    autotuner prints by name, and ``arg_names`` are the arguments of :meth:`run`.
     """
 
     arg_names: Final = ("key",)
@@ -107,21 +107,21 @@ class _Trial:
         self, name: str, tunable: Tunable, arguments: tuple[Any, ...], fitting: tuple[Config, ...]
     ) -> None:
         self.name = name
-        self.fn = ops.kernel_of(tunable.module, f"{name}_kernel")
+        self.fn = ops.load_kernel(tunable.module, f"{name}_kernel")
         self.kind = tunable.kind
         self._tunable = tunable
         self._arguments = arguments
         self._fitting = fitting
 
     def run(self, _key: str, *, config: Config, **_options: object) -> Any:
-        """Call the function; Triton's options are ``config`` in Triton's words."""
+        """Call the function; Triton's options repeat ``config``."""
         return self._tunable.run(*self._arguments, config=config)
 
     def right(self, config: Config) -> bool:
         """Whether a config runs and its result is within the bound.
 
-        It runs twice: the first result is overwritten, because the allocator gives its memory to
-        the second, where an element that is not written would hold the right value.
+        It runs twice, and the first result is overwritten. The second may get the same memory,
+        where an element that the kernel does not write would otherwise be right.
         """
         errors = importlib.import_module("triton.runtime.errors")
         try:
@@ -130,9 +130,9 @@ class _Trial:
             got = self._tunable.run(*self._arguments, config=config)
         except errors.OutOfResources:
             return False
-        return _agrees(got, *self._expected)
+        return _agrees(got, *self._exact_and_bound)
 
-    def pruned(self, configs: list[Any], *_named: object, **_options: object) -> list[Any]:
+    def prune(self, configs: list[Any], *_named: object, **_options: object) -> list[Any]:
         """Those of Triton's configs that fit and are right."""
         right = [
             each
@@ -146,7 +146,7 @@ class _Trial:
         return right
 
     @cached_property
-    def _expected(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _exact_and_bound(self) -> tuple[torch.Tensor, torch.Tensor]:
         return self._tunable.exact(*self._arguments), self._tunable.bound(*self._arguments)
 
 
@@ -172,7 +172,7 @@ def _fastest(
     place: ops.Place,
     measure: Callable[[Callable[[], object]], float] | None,
 ) -> Config:
-    """What ``triton.autotune`` takes of the configs that are left."""
+    """The config that ``triton.autotune`` chooses from those that are not pruned."""
     if measure is None and place.gpu is None:
         raise Unsupported("Triton's interpreter is not timed: give measure=, or tune on a GPU")
     triton = importlib.import_module("triton")
@@ -180,11 +180,11 @@ def _fastest(
     tuner = triton.autotune(
         configs=[
             triton.Config({"config": each}, num_warps=each.warps(warp_size), num_stages=each.stages)
-            for each in listed(trial.kind)
+            for each in all_configs(trial.kind)
         ],
         key=["key"],
-        prune_configs_by={"early_config_prune": trial.pruned},
-        do_bench=None if measure is None else _bench(measure),
+        prune_configs_by={"early_config_prune": trial.prune},
+        do_bench=None if measure is None else _quantile_timer(measure),
     )(trial)
     # what TRITON_CACHE_AUTOTUNING turns on keeps a choice that nothing checks again
     tuner.cache_results = False
@@ -194,7 +194,7 @@ def _fastest(
     return chosen
 
 
-def _bench(
+def _quantile_timer(
     measure: Callable[[Callable[[], object]], float],
 ) -> Callable[..., list[float]]:
     """``measure`` as Triton's autotuner calls it: a time for each quantile."""
@@ -212,7 +212,7 @@ def _key(
     place: ops.Place,
     fitting: tuple[Config, ...],
 ) -> str:
-    """Kernel, arguments, device, and the versions of all that made the code."""
+    """The cache key: kernel, arguments, device, and the versions that the code depends on."""
     import torch
 
     gpu, compiler = place.gpu, find_compiler()
@@ -229,10 +229,10 @@ def _key(
         # a slice or a partition has another number of units than its product
         device = [gpu.arch.name, gpu.product, repr(gpu.part), dict(gpu.versions)]
     versions = [__version__, str(torch.__version__), compiler.version, compiler.stamp]
-    return key_of("tune", name, stated, device, versions, source, repr(fitting))
+    return cache_key("tune", name, stated, device, versions, source, repr(fitting))
 
 
-def _kept(found: Mapping[str, Any] | None, fitting: tuple[Config, ...]) -> Config | None:
-    """The config that the cache names, where it names one of those that fit."""
+def _cached_config(found: Mapping[str, Any] | None, fitting: tuple[Config, ...]) -> Config | None:
+    """The config in the cache, if it is one of those that fit."""
     at = None if found is None else found.get("config")
     return fitting[at] if type(at) is int and 0 <= at < len(fitting) else None

@@ -1,1 +1,1 @@
-"""What a vendor's compilers bring, and what machine code says of itself."""
+"""The interface of vendors' compilers, and readers of machine code."""

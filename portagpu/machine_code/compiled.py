@@ -1,4 +1,4 @@
-"""A kernel that was compiled: its machine code and what a launch of it takes."""
+"""A compiled kernel: its machine code and the resources of a launch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class CompileError(PortagpuError, RuntimeError):
-    """A compiler refused a source, died or took too long; the message has its words."""
+    """A compiler rejected a source, died or took too long; the message quotes it."""
 
 
 class CompilerEnded(CompileError):
-    """A compiler died or took too long, which says nothing of the source."""
+    """A compiler died or took too long. The source may be right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class CompiledKernel:
     accumulators: int = 0
     scalar_registers: int | None = None
     spills: int
-    """What does not fit in registers, in ``spill_unit``: 0 says the same in both."""
+    """What does not fit in registers, in ``spill_unit``; 0 means the same in both."""
     spill_unit: str
     """ "bytes" of spill stores and loads in the code (NVIDIA) or vector "registers" (AMD)."""
     scalar_spills: int = 0
@@ -48,11 +48,11 @@ class CompiledKernel:
     shared_memory: int
     wave_size: int
     max_threads: int | None = None
-    """The largest block that it was compiled for; None where the module does not say."""
+    """The largest block that it was compiled for; None where the module does not state it."""
     code: bytes = field(repr=False, compare=False)
 
     def occupancy(self, threads: int, *, dynamic_shared_memory: int = 0) -> Occupancy:
-        """What of a unit blocks of that many threads fill; raises as ``sizing.occupancy`` does."""
+        """The occupancy with blocks of that many threads; raises as ``sizing.occupancy`` does."""
         from portagpu.sizing import occupancy_of_code
 
         return occupancy_of_code(

@@ -1,4 +1,4 @@
-"""Which compiler is installed; Triton is found without importing it."""
+"""The installed compiler. Triton is found without importing it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TRITON: Final = "Triton"
 """The name of that compiler in results."""
 MAJOR: Final = 3
-"""The major version of Triton that the kernels and the readers of machine code are written for."""
+"""The major version of Triton that the kernels and readers of machine code support."""
 _VERSION: Final = re.compile(r"^__version__ = ['\"]([^'\"]+)['\"]", re.MULTILINE)
 
 
@@ -62,7 +62,7 @@ def find_compiler() -> Compiler:
 
 
 def stamp(files: Iterable[Path]) -> str:
-    """Names, sizes and times of files, which change with what is installed."""
+    """A digest of names, sizes and times of files. It changes with the installation."""
     stated = []
     for file in files:
         about = file.stat()

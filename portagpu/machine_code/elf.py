@@ -1,4 +1,4 @@
-"""ELF files, read by pyelftools: what every failure means is one ValueError."""
+"""Reads ELF files with pyelftools. Every damage is a ValueError."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IDENT: Final = b"\x7fELF\x02\x01"
 
 
 def library(name: str, distribution: str) -> Any:
-    """A module that reads machine code; raises MissingDependency that says what to install."""
+    """Import a module that reads machine code; raises MissingDependency with what to install."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -27,7 +27,7 @@ def library(name: str, distribution: str) -> Any:
 
 
 def check_readers() -> None:
-    """Raise MissingDependency where a library that machine code is read by is not installed."""
+    """Raise MissingDependency where a library for reading machine code is not installed."""
     library("elftools.elf.elffile", "pyelftools")
     library("msgpack", "msgpack")
 
@@ -39,21 +39,21 @@ class Elf:
         if data[: len(_IDENT)] != _IDENT:
             raise ValueError("these bytes are no 64-bit little-endian ELF file")
         elffile = library("elftools.elf.elffile", "pyelftools")
-        with _damage_told():
+        with _damage_as_error():
             self._file = elffile.ELFFile(io.BytesIO(data))
             self._sections = list(self._file.iter_sections())
             self.machine: int | str = self._file["e_machine"]
             """ "EM_CUDA", "EM_AMDGPU", or the number of what pyelftools does not know."""
 
     def contents(self) -> dict[str, bytes]:
-        """The bytes of the sections that hold any, by name."""
-        with _damage_told():
+        """The bytes of the sections that are not empty, by name."""
+        with _damage_as_error():
             held = {each.name: bytes(each.data()) for each in self._sections}
         return {name: data for name, data in held.items() if data}
 
     def notes(self) -> Iterator[tuple[str, int, bytes]]:
         """Owner, type and content of every note."""
-        with _damage_told():
+        with _damage_as_error():
             for section in self._sections:
                 if section["sh_type"] == "SHT_NOTE":
                     for note in section.iter_notes():
@@ -61,8 +61,8 @@ class Elf:
 
 
 @contextlib.contextmanager
-def _damage_told() -> Iterator[None]:
-    """Whatever a damaged file makes pyelftools raise, as a ValueError."""
+def _damage_as_error() -> Iterator[None]:
+    """Turn what pyelftools raises for a damaged file into a ValueError."""
     try:
         yield
     except (ValueError, MemoryError):

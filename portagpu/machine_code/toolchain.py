@@ -1,4 +1,4 @@
-"""What a vendor adds to the compilation: its names for Triton, its C++ compilers, its readers."""
+"""A vendor's part of the compilation: its names in Triton, C++ compilers and readers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CodeError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineCode:
-    """What one kernel's machine code says of itself.
+    """The figures in one kernel's machine code.
 
     ``registers`` are 32-bit vector registers a thread, of which ``accumulators`` are accumulation
     registers; ``scalar_registers`` are those of a wave, ``scalar_spills`` those of them kept in
@@ -36,12 +36,12 @@ class MachineCode:
     accumulators: int = 0
     scalar_registers: int | None = None
     spills: int
-    """What did not fit in registers, in ``spill_unit``: 0 says the same in all."""
+    """What does not fit in registers, in ``spill_unit``; 0 means the same in all."""
     spill_unit: str
     """"B" of memory a thread or of spill code, or vector "registers"."""
     scalar_spills: int | None = None
     stack_bytes: int | None = None
-    """Memory a thread; None where it is what ``spills`` counts."""
+    """Memory of a thread; None where ``spills`` counts it."""
     shared_bytes: int = 0
     """Shared memory of a block, static and dynamic."""
     matrix: Mapping[str, int]
@@ -49,7 +49,7 @@ class MachineCode:
 
     @classmethod
     def from_json(cls, found: object) -> MachineCode | None:
-        """What ``portagpu.codec.encode`` wrote; None for anything of another form."""
+        """Decode the output of ``portagpu.codec.encode``; None for another form."""
         try:
             code = decode(cls, found, "code")
         except DocumentError:
@@ -72,9 +72,9 @@ _COUNTS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Cupy:
-    """The CuPy that launches a vendor's C++: what to give pip, and whether it is a HIP build.
+    """The CuPy that launches a vendor's C++: its requirement for pip, and whether it is for HIP.
 
-    No extra can name the distribution, because it goes by the driver.
+    No extra can name the distribution, because it depends on the driver.
     """
 
     install: str
@@ -89,20 +89,20 @@ class Toolchain(ABC):
 
     vendor: ClassVar[str]
     cupy: ClassVar[Cupy | None] = None
-    """What launches kernels in C++ on this vendor's devices; None where nothing does."""
+    """The launcher of C++ kernels on this vendor's devices; None without one."""
 
     @abstractmethod
     def triton_target(self, arch: str) -> tuple[str, int | str]:
-        """Triton's names for an architecture: its backend, and what it calls the chip."""
+        """Triton's names for an architecture: its backend and its chip."""
 
     @abstractmethod
     def inspect(
         self, code: Mapping[str, str | bytes], threads: int, warps: int, *, matrix: bool
     ) -> MachineCode:
-        """What the stages in ``code`` (``asm`` of Triton's compiled kernel) hold.
+        """The figures of the stages in ``code`` (``asm`` of Triton's compiled kernel).
 
         The launch was compiled for ``threads`` a block in ``warps``. Without ``matrix`` the
-        instructions need not be read. Raises CodeError for what cannot be read.
+        instructions need not be read. Raises CodeError where the code cannot be read.
         """
 
     def cpp_compilers(self, archs: Sequence[str]) -> Mapping[str, Compiler | str]:

@@ -1,6 +1,6 @@
-"""Number formats, what a device does with each, and the operations that mean the same on all.
+"""Number formats, their support on a device, and operations with equal results on all devices.
 
-Importing this package imports no torch: the operations do when they are called.
+Importing this package does not import torch. The operations do when they are called.
 """
 
 from __future__ import annotations

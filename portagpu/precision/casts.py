@@ -1,8 +1,8 @@
 """Casts that saturate on every device.
 
-What torch's own cast makes of a value above the largest depends on dtype and version: in
-float8_e4m3fn it was NaN and is 448 from torch 2.12 on, for infinity too (pytorch PR 178817); in
-both FNUZ formats it is NaN; in float8_e5m2, float16 and bfloat16 infinity; in int8 it wraps.
+torch's own cast of a value above the largest depends on dtype and version. In float8_e4m3fn it was
+NaN and is 448 from torch 2.12 on, for infinity too (pytorch PR 178817). In both FNUZ formats it is
+NaN; in float8_e5m2, float16 and bfloat16 infinity; in int8 it wraps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class OnInfinity(StrEnum):
-    """What becomes of an infinity."""
+    """The treatment of an infinity."""
 
     SATURATE = "saturate"
     """The largest finite number, with its sign."""
@@ -32,7 +32,7 @@ class OnInfinity(StrEnum):
 
 
 class OnNan(StrEnum):
-    """What becomes of a NaN."""
+    """The treatment of a NaN."""
 
     KEEP = "keep"
     """NaN, in a format that has it."""
@@ -43,9 +43,9 @@ class OnNan(StrEnum):
 
 
 _PART: Final = 1 << 17
-"""Elements for each thread of a CPU: at most 1 MiB, which is near the second-level cache of one."""
+"""Elements for each thread of a CPU: at most 1 MiB, about the second-level cache of a core."""
 _CLAMPED_FIRST: Final = (*FP8_NAMES, "int8")
-"""Every wider format has the ends of these, so that clamping does not round them."""
+"""Every wider format contains the limits of these, so that clamping does not round them."""
 _WIDE: Final = ("float64", "float32", "bfloat16", "float16")
 
 
@@ -65,17 +65,17 @@ def cast(
         codes = cast(x, gpu.precision.fp8.e4m3)
         pixels = cast(x, torch.int8, nan="zero")
     """
-    target = _target(dtype)
+    target = _target_format(dtype)
     on_infinity, on_nan = OnInfinity(infinity), OnNan(nan)
     _check_policy(target, on_infinity, on_nan)
-    x = _wide(x)
-    _refuse(x, on_infinity, on_nan)
+    x = _as_wide(x)
+    _check_values(x, on_infinity, on_nan)
     if on_infinity is OnInfinity.NAN:
         x = x.masked_fill(x.isinf(), math.nan)
     zero_nan = on_nan is OnNan.ZERO
     keep = on_infinity is OnInfinity.KEEP
     if target.name in _CLAMPED_FIRST and not keep:
-        return _clamped(x, dtype, target, zero_nan=zero_nan)
+        return _clamp_and_cast(x, dtype, target, zero_nan=zero_nan)
     if zero_nan:
         x = x.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf)
     if target.name in FP8_NAMES:
@@ -89,10 +89,10 @@ def cast(
     return narrow.clamp_(*ends) if narrow is not x and _is_plain(x) else narrow.clamp(*ends)
 
 
-def _clamped(
+def _clamp_and_cast(
     x: torch.Tensor, dtype: torch.dtype, target: Format, *, zero_nan: bool
 ) -> torch.Tensor:
-    """``x`` clamped and then cast; to an integer also rounded."""
+    """``x`` clamped, then cast; for an integer also rounded."""
     import torch
 
     integer = target.kind is Kind.INTEGER
@@ -101,14 +101,14 @@ def _clamped(
         return x.to(dtype)
     graph = x.requires_grad and torch.is_grad_enabled()
     if plain and not graph and x.device.type == "cpu" and x.is_contiguous():
-        return _clamped_in_parts(x.detach(), dtype, target, zero_nan)
+        return _clamp_in_parts(x.detach(), dtype, target, zero_nan)
     x = x.clamp(target.min, target.max)
     x = x.nan_to_num(nan=0.0) if zero_nan else x
     return (x.round() if integer else x).to(dtype)
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    """Whether ``x`` is numbers in memory, and nothing that only traces or batches them."""
+    """Whether ``x`` is numbers in memory, and not an object that traces or batches them."""
     import torch
 
     return (
@@ -119,12 +119,12 @@ def _is_plain(x: torch.Tensor) -> bool:
     )
 
 
-def _clamped_in_parts(
+def _clamp_in_parts(
     x: torch.Tensor, dtype: torch.dtype, target: Format, zero_nan: bool
 ) -> torch.Tensor:
-    """The same in parts that stay in a CPU's cache.
+    """The same in parts that fit into a CPU's cache.
 
-    Memory for a whole clamped tensor, new each time, would cost several times the cast.
+    Allocating a whole clamped tensor each time would cost several times the cast.
     """
     import torch
 
@@ -142,7 +142,7 @@ def _clamped_in_parts(
 
 @cache
 def _torch_saturates(source: torch.dtype, dtype: torch.dtype, device: str) -> bool:
-    """Whether torch's own cast saturates, infinity included; it is asked once."""
+    """Whether torch's own cast saturates, also infinity; tried once."""
     import torch
 
     largest = torch.finfo(dtype).max
@@ -151,7 +151,7 @@ def _torch_saturates(source: torch.dtype, dtype: torch.dtype, device: str) -> bo
         return probe.to(dtype).float().tolist() == [largest, -largest]
 
 
-def _wide(x: torch.Tensor) -> torch.Tensor:
+def _as_wide(x: torch.Tensor) -> torch.Tensor:
     name = str(x.dtype).removeprefix("torch.")
     if name in FP8_NAMES:
         return x.float()
@@ -160,7 +160,7 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _target(dtype: torch.dtype) -> Format:
+def _target_format(dtype: torch.dtype) -> Format:
     import torch
 
     if not isinstance(dtype, torch.dtype):
@@ -180,7 +180,7 @@ def _check_policy(target: Format, infinity: OnInfinity, nan: OnNan) -> None:
         raise ValueError(f"{target.name} has no NaN to keep: say nan='zero' or nan='raise'")
 
 
-def _refuse(x: torch.Tensor, infinity: OnInfinity, nan: OnNan) -> None:
+def _check_values(x: torch.Tensor, infinity: OnInfinity, nan: OnNan) -> None:
     if infinity is OnInfinity.RAISE and bool(x.isinf().any()):
         raise OverflowError(f"{int(x.isinf().sum())} of {x.numel()} values to cast are infinite")
     if nan is OnNan.RAISE and bool(x.isnan().any()):

@@ -1,4 +1,4 @@
-"""From a target's facts to what its devices do with each number format."""
+"""The support of number formats, from a target's facts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from portagpu.target import Target
 
 
-def from_facts(
+def precision_from_facts(
     target: Target | None, deterministic_env: Mapping[str, str] = MappingProxyType({})
 ) -> Precision:
-    """What a GPU does with each dtype, as far as its target or architecture states it.
+    """The support of each dtype on a GPU, from the facts of its target or architecture.
 
-    A 16-bit format that no fact states is emulated, and fp8 that no fact states is storage: torch
-    computes and keeps them everywhere, and only facts say where hardware does. Imports torch.
+    Without a fact a 16-bit format is emulated, and fp8 is storage: torch computes in and stores
+    them everywhere. Imports torch.
     """
     import torch
 
@@ -33,12 +33,12 @@ def from_facts(
     }
     halves = {"fp16": torch.float16, "bf16": torch.bfloat16}
     pair = None
-    if target is not None and _states(target, "fp8"):
+    if target is not None and _has_arithmetic(target, "fp8"):
         pair = pairs.get(target.value("matrix.fp8_flavour"))
     native = (pair.e4m3, pair.e5m2) if pair is not None else ()
     table = dict.fromkeys((getattr(torch, name) for name in EVERYWHERE), Support.NATIVE)
     for name, dtype in halves.items():
-        stated = target is not None and _states(target, name)
+        stated = target is not None and _has_arithmetic(target, name)
         table[dtype] = Support.NATIVE if stated else Support.EMULATED
     for each in pairs.values():
         for dtype in (each.e4m3, each.e5m2):
@@ -58,7 +58,7 @@ def from_facts(
 
 
 def _tf32(target: Target) -> Arithmetic:
-    """What torch's request for TF32 runs in: the matrix unit's own, or its library's emulation."""
+    """The arithmetic for TF32 in torch: the matrix unit's own, or its library's emulation."""
     if {"tf32", "xf32"} & set(target.value("matrix.dtypes") or ()):
         return Arithmetic.TF32
     return Arithmetic(target.value("matrix.tf32_emulation") or Arithmetic.IEEE)
@@ -72,8 +72,8 @@ def _alignment(target: Target, named: Mapping[str, torch.dtype]) -> Mapping[torc
     )
 
 
-def _states(target: Target, dtype: str) -> bool:
-    """Whether a fact gives the hardware arithmetic in ``dtype``, in its matrix or vector unit."""
+def _has_arithmetic(target: Target, dtype: str) -> bool:
+    """Whether facts state arithmetic in ``dtype`` for the matrix or vector unit."""
     if dtype in (target.value("matrix.dtypes") or ()) or target.peak(dtype) is not None:
         return True
     return target.fact(f"vector.rate.{dtype}") is not None

@@ -1,9 +1,9 @@
-"""fp8 matrices from one flavour to the other, exactly once.
+"""Converts fp8 matrices from one flavour to the other, exactly once.
 
 The bias of the FNUZ formats is one more than that of the OCP formats, so that the same byte is half
 as large: a conversion keeps the bytes and doubles the scale. Not all bytes: 0x80 is minus zero in
 one and NaN in the other, OCP's NaN and infinities are finite numbers in FNUZ, and FNUZ's largest
-numbers are NaN and infinity in OCP. The dtype says which flavour data is of, so that a second
+numbers are NaN and infinity in OCP. The dtype states the flavour of the data, so that a second
 conversion, which would change the scale by 4, is an error.
 """
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     import torch
 
 _PART: Final = 1 << 20
-"""Elements that are converted at a time."""
+"""Elements of one part of the conversion."""
 
 
 class OnLoss(StrEnum):
-    """What becomes of a value that the other flavour does not have."""
+    """The treatment of a value that the other flavour does not have."""
 
     RAISE = "raise"
     """OverflowError; it waits for the device."""
@@ -38,10 +38,10 @@ def convert(scaled: Scaled, flavour: str, *, lossy: OnLoss | str = OnLoss.RAISE)
 
     Exact: from OCP to FNUZ the scale doubles, back it halves; a scale of dtype float8_e8m0fnu
     becomes float32, which such scales have to be multiplied in. NaN stays NaN; minus zero becomes
-    zero in FNUZ. What has no counterpart is ``lossy``: infinities in FNUZ, and in OCP the largest
-    numbers of FNUZ (240 in e4m3, above 28672 in e5m2). Raises ValueError for a matrix that is of
-    ``flavour`` already: it was converted before, or its dtype is wrong. Raises OverflowError for a
-    scale that float32 does not hold twice or half of; it waits for the device.
+    zero in FNUZ. ``lossy`` decides about values without a counterpart: infinities in FNUZ, and in
+    OCP the largest numbers of FNUZ (240 in e4m3, above 28672 in e5m2). Raises ValueError for a
+    matrix that is of ``flavour`` already: it was converted before, or its dtype is wrong. Raises
+    OverflowError, which waits for the device, where float32 does not have the new scale.
     """
     import torch
 
@@ -54,7 +54,7 @@ def convert(scaled: Scaled, flavour: str, *, lossy: OnLoss | str = OnLoss.RAISE)
     target = FLAVOURS[flavour][FLAVOURS[scaled.flavour].index(name)]
     codes, lost = _tables(name, target)
     data = scaled.data.view(torch.uint8)
-    found, count = _looked_up(data, codes, lost if policy is OnLoss.RAISE else bytes(256))
+    found, count = _look_up(data, codes, lost if policy is OnLoss.RAISE else bytes(256))
     if count:
         raise OverflowError(
             f"{count} of {data.numel()} values of {name} do not exist in {target}: "
@@ -70,7 +70,7 @@ def convert(scaled: Scaled, flavour: str, *, lossy: OnLoss | str = OnLoss.RAISE)
     return Scaled(found.view(getattr(torch, target)), scale, scaled.recipe, scaled.dim)
 
 
-def _looked_up(data: torch.Tensor, table: bytes, counted: bytes) -> tuple[torch.Tensor, int]:
+def _look_up(data: torch.Tensor, table: bytes, counted: bytes) -> tuple[torch.Tensor, int]:
     """``table[data]`` of the shape of ``data``, both uint8, and the sum of ``counted[data]``.
 
     In parts, because torch looks up with four bytes for an index.
@@ -94,9 +94,9 @@ def _looked_up(data: torch.Tensor, table: bytes, counted: bytes) -> tuple[torch.
 
 @cache
 def _tables(source: str, target: str) -> tuple[bytes, bytes]:
-    """For each code of ``source``: that of the same value in ``target``, and whether it is lost.
+    """For each code of ``source``: the code of its value in ``target``, and whether it is lost.
 
-    The same value is half as much in FNUZ and twice as much in OCP, the scale making up for it.
+    The value is halved in FNUZ and doubled in OCP. The scale compensates for that.
     """
     old, new = FORMATS[source], FORMATS[target]
     factor = 2.0 ** (old.bias - new.bias)
@@ -111,10 +111,10 @@ def _tables(source: str, target: str) -> tuple[bytes, bytes]:
         else:
             found = by_value.get(value, by_value[math.copysign(new.max, value)])
         codes.append(found)
-        lost.append(not _same(new, found, value))
+        lost.append(not _decodes_to(new, found, value))
     return bytes(codes), bytes(lost)
 
 
-def _same(form: Format, code: int, value: float) -> bool:
+def _decodes_to(form: Format, code: int, value: float) -> bool:
     decoded = form.decode(code)
     return decoded == value or (math.isnan(decoded) and math.isnan(value))

@@ -1,4 +1,4 @@
-"""One switch for the arithmetic of float32 products, and a probe for what really ran.
+"""One switch for the arithmetic of float32 products, and a probe of the actual arithmetic.
 
 torch has two interfaces for it. The older, ``set_float32_matmul_precision`` and ``allow_tf32``,
 means another thing on each device: "medium" is bfloat16 on a CPU and TF32 on CUDA, and neither
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MODES: Final = (Arithmetic.IEEE, Arithmetic.TF32)
 _PARENTS: Final = ("", "cudnn")
-"""What the operations below inherit from while they say "none"."""
+"""The settings that the operations below inherit while theirs is "none"."""
 _OPERATIONS: Final = (
     "cuda.matmul",
     "cudnn.conv",
@@ -45,15 +45,15 @@ _READINGS: Final = {
     (1 + 2.0**-12, 1 + 2.0**-9): Arithmetic.BF16X3,
     (1.0, 1.0): Arithmetic.BF16,
 }
-"""What becomes of them: tf32 keeps 10 bits of mantissa, bfloat16 7, and two pieces of bfloat16 8
-bits each, with a gap between."""
+"""The results: tf32 keeps 10 bits of mantissa, bfloat16 7, and two pieces of bfloat16 8 bits each,
+with a gap between."""
 
 
 class Float32Switch:
-    """What float32 products of this process run in from now on.
+    """Sets the arithmetic of this process's float32 products.
 
-    It acts when it is made, like ``torch.set_grad_enabled``; as a context manager it restores all
-    of torch's switches at the end.
+    It acts when it is created, like ``torch.set_grad_enabled``. As a context manager it restores
+    all of torch's switches at the end.
     """
 
     __slots__ = ("_before", "arithmetic", "reason", "requested")
@@ -62,16 +62,16 @@ class Float32Switch:
         if requested not in _MODES:
             raise ValueError(f"float32 products run in {' or '.join(_MODES)}, not {requested!r}")
         self.requested = Arithmetic(requested)
-        """What was asked for."""
+        """The requested arithmetic."""
         fast = self.requested is Arithmetic.TF32 and precision.tf32 is not Arithmetic.IEEE
         self.arithmetic = precision.tf32 if fast else Arithmetic.IEEE
-        """What this device has for it, by its facts."""
+        """The arithmetic that this device uses for it, by its facts."""
         self.reason = ""
-        """Why that is another one than was asked for; empty where it is the same."""
+        """Why it differs from the requested one; empty where it does not."""
         if self.arithmetic is not self.requested:
             self.reason = f"this device has no tf32; float32 products run in {self.arithmetic}"
-        self._before = _Switches.read()
-        _set(fast)
+        self._before = _Switches.current()
+        _set_switches(fast)
 
     def __repr__(self) -> str:
         return f"<float32 products in {self.arithmetic}, {self.requested} was asked for>"
@@ -84,7 +84,7 @@ class Float32Switch:
 
 
 def switched_by_variable() -> str:
-    """The variable that has torch start with rounded float32 products, NAME=value; empty if none.
+    """The variable with which torch starts with rounded float32 products, NAME=value; else empty.
 
     NVIDIA's containers set it. Source: aten/src/ATen/Context.h, ``allow_tf32_cublas_override``;
     torch takes "1" for true (c10/util/env.h, ``check_env``).
@@ -93,29 +93,29 @@ def switched_by_variable() -> str:
     return f"{_OVERRIDE}={value}" if value == "1" else ""
 
 
-def _set(fast: bool) -> None:
-    """Both interfaces, so that both can be read: products, convolutions and RNNs on any device."""
+def _set_switches(fast: bool) -> None:
+    """Set both interfaces for products, convolutions and RNNs, so that both can be read."""
     import torch
 
     for path in _PARENTS:
-        _write(path, "none")
+        _set_switch(path, "none")
     torch.set_float32_matmul_precision("high" if fast else "highest")
     torch.backends.cudnn.allow_tf32 = fast
     for path in _OPERATIONS:
-        _write(path, "tf32" if fast else "ieee")
+        _set_switch(path, "tf32" if fast else "ieee")
 
 
 @dataclass(frozen=True, slots=True)
 class _Switches:
-    """torch's switches; None for those of the older interface that raise when they are read."""
+    """torch's switches; None for those of the older interface that cannot be read."""
 
     values: tuple[str, ...]
     products: str | None
     convolutions: bool | None
 
     @classmethod
-    def read(cls) -> _Switches:
-        """As they are now."""
+    def current(cls) -> _Switches:
+        """The present values."""
         import torch
 
         products: str | None = None
@@ -124,11 +124,11 @@ class _Switches:
             products = torch.get_float32_matmul_precision()
         with suppress(RuntimeError):
             convolutions = torch.backends.cudnn.allow_tf32
-        values = tuple(_read(path) for path in (*_PARENTS, *_OPERATIONS))
+        values = tuple(_get_switch(path) for path in (*_PARENTS, *_OPERATIONS))
         return cls(values, products, convolutions)
 
     def restore(self) -> None:
-        """The older interface first: what it writes, the newer one corrects."""
+        """Restore the older interface first. The newer one corrects what that writes."""
         import torch
 
         if self.products is not None:
@@ -136,7 +136,7 @@ class _Switches:
         if self.convolutions is not None:
             torch.backends.cudnn.allow_tf32 = self.convolutions
         for path, value in zip((*_PARENTS, *_OPERATIONS), self.values, strict=True):
-            _write(path, value)
+            _set_switch(path, value)
 
 
 def _owner(path: str) -> Any:
@@ -148,17 +148,17 @@ def _owner(path: str) -> Any:
     return owner
 
 
-def _read(path: str) -> str:
+def _get_switch(path: str) -> str:
     value: str = _owner(path).fp32_precision
     return value
 
 
-def _write(path: str, value: str) -> None:
+def _set_switch(path: str, value: str) -> None:
     _owner(path).fp32_precision = value
 
 
-def multiply_by(operation: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """The product of two matrices by "matmul", or by "conv": a convolution of one pixel."""
+def product_function(operation: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """The function that multiplies matrices by "matmul", or by "conv" with one pixel."""
     import torch
 
     def convolved(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -172,15 +172,15 @@ def multiply_by(operation: str) -> Callable[[torch.Tensor, torch.Tensor], torch.
     return by_name[operation]
 
 
-def arithmetic_of(
+def measure_arithmetic(
     multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], device: torch.device
 ) -> Arithmetic:
-    """What ``multiply`` computes float32 matrices of shape (512, 512) in, from exact inputs.
+    """The arithmetic of ``multiply`` for float32 matrices of shape (512, 512).
 
-    One operand is the identity, so that the other comes out as it was read: in each arithmetic
-    another number, and exact whatever the order of the sum. It does not tell float32 from more
-    pieces that keep all its bits, and says nothing of other shapes. OTHER where the entries of the
-    result differ or are none of those numbers. Waits for the device.
+    One operand is the identity, so that the result is the other operand as it was read. That number
+    differs for each arithmetic, and is exact for any order of the sum. The probe does not
+    distinguish float32 from pieces that keep all its bits, and does not cover other shapes. OTHER
+    where the entries of the result differ or are none of those numbers. Waits for the device.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Number formats, exactly: every figure follows from exponent bits, mantissa bits, bias and kind.
+"""Exact number formats, defined by exponent bits, mantissa bits, bias and kind.
 
 Sources: IEEE 754-2019 (float64, float32, float16); OCP 8-bit floating point specification 1.0
 (float8_e4m3fn, float8_e5m2); stablehlo RFC 20230321 (the FNUZ formats); OCP microscaling formats
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Kind(StrEnum):
-    """What the codes at the ends of a format mean."""
+    """The meaning of a format's highest and lowest codes."""
 
     IEEE = "ieee"
     """The top exponent is infinity and NaN."""
     FN = "fn"
     """No infinity; NaN is the code with all exponent and mantissa bits set, in both signs."""
     FNUZ = "fnuz"
-    """No infinity and no minus zero, whose code is the only NaN."""
+    """No infinity and no minus zero; the code of minus zero is the only NaN."""
     FINITE = "finite"
     """Neither infinity nor NaN."""
     SCALE = "scale"
@@ -188,7 +188,7 @@ FLAVOURS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 FP8_NAMES: Final = (*FLAVOURS["ocp"], *FLAVOURS["fnuz"])
 
 _ALIASES: Final = MappingProxyType({"float4_e2m1fn_x2": "float4_e2m1fn"})
-"""torch's dtype of two 4-bit numbers a byte has the format of each."""
+"""torch's dtype with two 4-bit numbers in a byte has the format of one number."""
 
 
 def format_of(dtype: object) -> Format:

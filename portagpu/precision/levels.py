@@ -1,4 +1,4 @@
-"""The words for what a device does: support of a dtype, recipes of scaling, kinds of arithmetic."""
+"""Enumerations: support of a dtype, recipes of scaling, kinds of arithmetic."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Final
 
 
 class Support(StrEnum):
-    """What a device does with a dtype.
+    """The support of a dtype on a device.
 
     Arithmetic in an fp8 dtype is the scaled matrix product: torch adds and multiplies fp8 element
     by element on no device.
     """
 
     NATIVE = "native"
-    """Arithmetic in the dtype has instructions of its own."""
+    """Arithmetic in the dtype has native instructions."""
     EMULATED = "emulated"
     """Arithmetic works through another dtype."""
     STORAGE = "storage"
-    """Tensors can be kept and converted; there is no arithmetic."""
+    """Tensors can be stored and converted; there is no arithmetic."""
     NONE = "none"
-    """Not even tensors of it exist on the device."""
+    """The device has no tensors of the dtype."""
 
 
 EVERYWHERE: Final = (
@@ -35,7 +35,7 @@ EVERYWHERE: Final = (
     "complex64",
     "complex128",
 )
-"""Names of the torch dtypes that CPUs and GPUs alike compute in with instructions of their own."""
+"""Names of the torch dtypes with native instructions on CPUs and GPUs."""
 
 
 class Recipe(StrEnum):
@@ -50,7 +50,7 @@ class Recipe(StrEnum):
 
 
 class Arithmetic(StrEnum):
-    """What float32 matrix products run in."""
+    """The arithmetic of float32 matrix products."""
 
     IEEE = "ieee"
     """float32, or a sum of narrower products that keeps all 24 bits of the inputs."""

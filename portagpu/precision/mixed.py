@@ -1,4 +1,4 @@
-"""What a training loop needs to know of a device's precision."""
+"""Precision settings of a training loop for a device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Deterministic:
-    """What makes the same program on the same device repeat its results bit by bit.
+    """Settings with which the same program on the same device repeats its results exactly.
 
     ``env`` has to be set before the process starts: the vendor's libraries read it once. It is
     returned and never written: ``{**os.environ, **env}`` is for a child process or a launcher.
@@ -28,7 +28,7 @@ class Deterministic:
     env: Mapping[str, str]
 
     def missing(self, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Those of ``env`` that ``environ``, or else this process, has no or another value for."""
+        """The variables of ``env`` that are missing or different in ``environ`` or here."""
         have = os.environ if environ is None else environ
         return {name: value for name, value in self.env.items() if have.get(name) != value}
 
@@ -53,20 +53,20 @@ class MixedPrecision:
     """The choices of a training loop on one device."""
 
     autocast: torch.dtype | None
-    """What to give ``autocast``; None where float32 is the right choice and it stays off."""
+    """The dtype for ``autocast``; None where float32 is the right choice and autocast stays off."""
     scaler: bool
-    """Whether gradients need a GradScaler: in float16 alone, whose exponent has 5 bits."""
+    """Whether gradients need a GradScaler: only in float16, whose exponent has 5 bits."""
     reduce_dtype: torch.dtype
-    """What gradients are summed in over ranks: float32, because a sum of n bfloat16 numbers loses
+    """The dtype in which ranks sum gradients: float32, because a sum of n bfloat16 numbers loses
     log2(n) of its 8 bits, and no library reduces the FNUZ formats."""
     alignment: int | None
-    """Elements of which the dimensions of weights and batches are multiples so that the matrix
-    unit's tiles are full; None where it is not known."""
+    """The multiple of elements in dimensions of weights and batches that fills the matrix unit's
+    tiles; None where unknown."""
     deterministic: Deterministic
 
 
 def mixed_precision(precision: Precision, dtype: torch.dtype | None = None) -> MixedPrecision:
-    """What a training loop needs on a device with this precision.
+    """The settings of a training loop on a device with this precision.
 
     ``dtype`` is bfloat16 or float16 for autocast, or float32 for none. None chooses the first of
     bfloat16, float16 that the device has instructions for, else float32: emulation is slower.

@@ -1,4 +1,4 @@
-"""What one device does with each number format: plain data, from facts and the build of torch."""
+"""The support of each number format on one device: data from facts and the build of torch."""
 
 from __future__ import annotations
 
@@ -25,28 +25,27 @@ class Fp8:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What one device does with each dtype.
+    """The support of each dtype on one device.
 
-    ``fp8`` is the flavour with instructions of its own on this device, or None. A dtype that
-    ``table`` lacks is one that the device does not compute in: leave float64, complex numbers or
-    fp8 out where there are none.
+    ``fp8`` is the flavour with native instructions on this device, or None. The device does not
+    compute in a dtype that ``table`` lacks: leave float64, complex numbers or fp8 out where the
+    device has none.
     """
 
     table: Mapping[torch.dtype, Support]
     fp8: Fp8 | None = None
     recipes: frozenset[Recipe] = frozenset()
-    """The recipes whose scaled products torch has instructions for, in the dtypes of ``fp8``; empty
-    without them."""
+    """The recipes with native scaled products in torch, in the dtypes of ``fp8``."""
     tf32: Arithmetic = Arithmetic.IEEE
-    """What float32 products run in where "tf32" is asked for: IEEE where nothing is faster."""
+    """The arithmetic of float32 products where "tf32" is requested: IEEE where none is faster."""
     alignment: Mapping[torch.dtype, int] = field(default_factory=lambda: MappingProxyType({}))
-    """Elements that the dimensions of a matrix are a multiple of where the matrix unit's tiles are
-    full, by dtype; a dtype of which it is not known, or that ``table`` lacks, is absent."""
+    """By dtype: the multiple of elements in a matrix's dimensions that fills the matrix unit's
+    tiles. Unknown dtypes, and those that ``table`` lacks, are absent."""
     flushes: frozenset[torch.dtype] = frozenset()
-    """The dtypes whose matrix products take subnormal numbers for zero."""
+    """The dtypes whose matrix products treat subnormal numbers as zero."""
     deterministic_env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Environment variables without which the vendor's libraries may sum in another order at each
-    run; the libraries read them once."""
+    """Environment variables that make the vendor's libraries sum in the same order in each run. The
+    libraries read them once."""
 
     def support(self, dtype: torch.dtype) -> Support:
         """The support for ``dtype``; Support.NONE for a dtype that the backend does not list.
@@ -58,5 +57,5 @@ class Precision:
         return self.table.get(dtype, Support.NONE)
 
     def training(self, dtype: torch.dtype | None = None) -> MixedPrecision:
-        """What a training loop needs: :func:`portagpu.precision.mixed.mixed_precision`."""
+        """The settings of a training loop: :func:`portagpu.precision.mixed.mixed_precision`."""
         return mixed_precision(self, dtype)

@@ -1,4 +1,4 @@
-"""Scaled matrix products: with the device's instructions where it has them, else in bfloat16."""
+"""Scaled matrix products: with native instructions where the device has them, else in bfloat16."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _OUT: Final = ("bfloat16", "float16", "float32")
 _MULTIPLE: Final = 16
-"""Of it torch wants K and N (pytorch, aten/src/ATen/native/cuda/ScaledBlas.cpp)."""
+"""torch requires K and N as multiples of it (pytorch, aten/src/ATen/native/cuda/ScaledBlas.cpp)."""
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def scaled_matmul(
 def why_not_native(
     precision: Precision, left: Scaled, right: Scaled, out_dtype: torch.dtype
 ) -> str:
-    """Why the device has no instructions for this product, in a few words; empty where it has.
+    """Why the device has no native instructions for this product; empty where it has.
 
     The limits are those that all vendors' libraries share (ScaledBlas.cpp): two e5m2 operands are
     refused by cuBLASLt, rows and blocks need e4m3 and give bfloat16, and K and N are multiples
@@ -117,7 +117,7 @@ def why_not_native(
 
 
 def mx_blocked(scale: torch.Tensor) -> torch.Tensor:
-    """The scales (rows, columns) of MX blocks in the order in which cuBLASLt reads them, flat.
+    """The scales (rows, columns) of MX blocks as a flat tensor in the order of cuBLASLt.
 
     Tiles of 128 rows and 4 columns, padded with zero bytes, one after another by rows of tiles.
     Inside one, row i and column j are at ``(i % 32) * 16 + (i // 32) * 4 + j``. Source: cuBLAS

@@ -1,4 +1,4 @@
-"""What a device does with a dtype: by its facts, and by running it."""
+"""The support of a dtype on a device: by its facts, and by running it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 _RUNS: Final = (Support.NATIVE, Support.EMULATED)
 _REFUSED: Final = (RuntimeError, TypeError, ValueError, NotImplementedError)
-"""What torch raises for a dtype that an operation does not have: ``TORCH_CHECK_VALUE`` in
+"""torch's exceptions for a dtype that an operation does not support: ``TORCH_CHECK_VALUE`` in
 aten/src/ATen/native/cuda/ScaledBlas.cpp is a ValueError."""
 
 
 @dataclass(frozen=True, slots=True)
 class DtypeSupport:
-    """What is stated of a dtype on a device, and what was found when it ran.
+    """The stated support of a dtype on a device, and the result of a probe.
 
     Running tells whether there are tensors and whether there is arithmetic. It does not tell
     instructions of its own from emulation: where arithmetic ran as stated, ``found`` is ``stated``.
@@ -30,13 +30,13 @@ class DtypeSupport:
     dtype: torch.dtype
     stated: Support
     found: Support | None = None
-    """None where it was not run."""
+    """None without a probe."""
     reason: str = ""
-    """What torch said where it refused."""
+    """torch's message where it refused."""
 
     @property
     def disagreement(self) -> str:
-        """One sentence where the device did another thing than is stated; empty where it did not.
+        """One sentence where the probe differs from the stated support; empty where it does not.
 
         A device on which it was not run does not disagree.
         """
@@ -66,7 +66,7 @@ def dtype_support(
 
 
 def _store(dtype: torch.dtype, device: torch.device) -> None:
-    """Raises where no tensor of ones comes back from the device as it went."""
+    """Raises where a tensor of ones does not come back unchanged from the device."""
     import torch
 
     ones = torch.ones(16, 16, device=device).to(dtype)

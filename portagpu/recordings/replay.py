@@ -20,8 +20,8 @@ from portagpu.files import read_bounded
 from portagpu.formats.cleaning import text_of
 from portagpu.formats.host.kernel_log import KIND as KERNEL_LOG
 from portagpu.formats.reader import read_text
-from portagpu.host.inside import Inside, Kind
-from portagpu.host.tree import Tree, unlinked
+from portagpu.host.rooted import Kind, RootedFolder
+from portagpu.host.tree import Tree, resolve_link
 from portagpu.inventory.join import MOST_GPUS, too_many
 from portagpu.inventory.kernel import kernel_findings
 from portagpu.inventory.origin import origin_of
@@ -176,7 +176,7 @@ def _opened(
     if not path.is_dir():
         manifest, tree, found = {}, None, list(_of_file(path))
     else:
-        folder = Inside(unlinked(path))
+        folder = RootedFolder(resolve_link(path))
         manifest, tree = _manifest_of(folder), _tree_of(folder)
         # of a part of a machine all files are the kernel's
         packed = archive is None
@@ -204,7 +204,7 @@ def _texts(value: object) -> dict[str, str]:
     return {str(key): each for key, each in value.items() if isinstance(each, str)}
 
 
-def _tree_of(folder: Inside) -> Tree | None:
+def _tree_of(folder: RootedFolder) -> Tree | None:
     """The kernel's files in a recording; None where it has none."""
     kinds = dict(_entries(folder, ""))
     if kinds.get(TREE) is Kind.LINK:
@@ -220,14 +220,14 @@ def _tree_of(folder: Inside) -> Tree | None:
     return None if at is None else Tree(folder.root, at, recorded=True)
 
 
-def _entries(folder: Inside, path: str) -> list[tuple[str, Kind]]:
+def _entries(folder: RootedFolder, path: str) -> list[tuple[str, Kind]]:
     try:
         return folder.entries(path, follow=not path)
     except OSError:
         return []
 
 
-def _is_there(folder: Inside, path: str, parts: Sequence[str]) -> bool:
+def _is_there(folder: RootedFolder, path: str, parts: Sequence[str]) -> bool:
     """Whether a path below ``path`` has these parts, where "*" is any."""
     part, *rest = parts
     for name, kind in _entries(folder, path):
@@ -240,7 +240,7 @@ def _is_there(folder: Inside, path: str, parts: Sequence[str]) -> bool:
     return False
 
 
-def _manifest_of(folder: Inside) -> dict[str, Any]:
+def _manifest_of(folder: RootedFolder) -> dict[str, Any]:
     file = folder.root / MANIFEST
     try:
         manifest = json.loads(folder.data(MANIFEST, LONGEST_FILE, follow=False))
@@ -262,7 +262,7 @@ def _of_file(path: Path) -> Iterator[Findings]:
     yield from _told(path.name, path.parent.name, lambda: read_bounded(path, LONGEST_FILE + 1))[0]
 
 
-def _of_folder(folder: Inside, may_be_packed: bool) -> Iterator[Findings]:
+def _of_folder(folder: RootedFolder, may_be_packed: bool) -> Iterator[Findings]:
     """What each file says; those of the kernel's tree are read as a tree."""
     left, number = MOST_BYTES, 0
     unread: list[str] = []

@@ -84,7 +84,7 @@ def _in_prefix(chart: Chart) -> Chart:
     """``chart`` with its values in the prefix that fits the highest; sizes stay in bytes."""
     if chart.y_unit == "B":
         return chart
-    factor, unit = units.scaled(max(y for s in chart.series for _, y in s.known), chart.y_unit)
+    factor, unit = units.best_prefix(max(y for s in chart.series for _, y in s.known), chart.y_unit)
     series = [
         Series(s.name, tuple(None if p is None else (p[0], p[1] * factor) for p in s.points))
         for s in chart.series

@@ -18,7 +18,7 @@ from portagpu.results.expectations import at_least, at_most, exactly
 from portagpu.results.verdicts import Verdict
 from portagpu.rules.peer_consistency import key_of, product_of
 from portagpu.rules.peers import LEAST, alike, peers
-from portagpu.vendors import leave_out, tables
+from portagpu.vendors import report_left_out, tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -61,7 +61,7 @@ def terms() -> Mapping[str, Any]:
         try:
             checked = {name: _checked(name, table.get(name, {}), found) for name in _OF_VENDORS}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            leave_out(vendor, "health.toml", error)
+            report_left_out(vendor, "health.toml", error)
         else:
             for name, own in checked.items():
                 found[name][vendor] = own

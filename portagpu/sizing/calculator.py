@@ -1,4 +1,4 @@
-"""Occupancy: how much of a unit a kernel fills, what limits it, and what one step more would need.
+"""Occupancy: how much of a unit a kernel fills, what limits it, and what the next step needs.
 
 >>> from portagpu.sizing import occupancy
 >>> found = occupancy("sm_90", 256, 64, 16384)
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu.arch import Arch
 from portagpu.errors import Unsupported
-from portagpu.sizing.kernel import Kernel, check, whole
+from portagpu.sizing.kernel import Kernel, check_kernel, to_int
 from portagpu.sizing.rules import RULES
 from portagpu.target import Target, load_architecture
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Occupancy:
-    """What :func:`occupancy` found: of one unit, a multiprocessor, compute unit or WGP.
+    """The result of :func:`occupancy` for one unit: a multiprocessor, compute unit or WGP.
 
-    A kernel of which a unit holds no block cannot be launched.
+    A kernel cannot be launched where a unit holds no block of it.
     """
 
     target: Target
@@ -45,39 +45,39 @@ class Occupancy:
 
     @property
     def max_waves(self) -> int:
-        """The warps or wavefronts that a unit holds at best."""
+        """The most warps or wavefronts that a unit holds."""
         return self.residency.max_waves
 
     @property
     def fraction(self) -> float:
-        """Waves that a unit holds, of those that it could: 0 to 1."""
+        """``waves`` as a share of ``max_waves``: 0 to 1."""
         return self.waves / self.max_waves
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        """The blocks for which each resource has room."""
+        """How many blocks each resource has room for."""
         return self.residency.limits
 
     @property
     def limited_by(self) -> tuple[str, ...]:
-        """The resources that have room for no more blocks than these."""
+        """The resources with room for the fewest blocks."""
         blocks = self.blocks
         return tuple(str(limit.resource) for limit in self.limits if limit.blocks == blocks)
 
     @property
     def per_simd(self) -> WavesPerSimd | None:
-        """Waves a SIMD by the compiler's rule and by the hardware's; None where none counts so."""
+        """Waves a SIMD by the compiler's and the hardware's rule; None without such a rule."""
         return self.residency.per_simd
 
     def next_steps(self) -> tuple[Step, ...]:
-        """The least changes that each let a unit hold more waves; empty where it is full."""
-        from portagpu.sizing.steps import search
+        """The smallest changes that each fit more waves in a unit; empty where it is full."""
+        from portagpu.sizing.steps import find_steps
 
-        return search(self)
+        return find_steps(self)
 
     def explain(self) -> tuple[str, ...]:
-        """What was asked, found and would help, as lines for people."""
-        from portagpu.sizing.words import occupancy_lines
+        """The kernel, its occupancy and the next steps as lines of text."""
+        from portagpu.sizing.explain import occupancy_lines
 
         return occupancy_lines(self)
 
@@ -107,23 +107,23 @@ def occupancy(
     occupancy (a CPU), LimitExceeded for what no block or thread can have there, and ValueError for
     what cannot be.
     """
-    target = _target(arch)
+    target = _as_target(arch)
     if target.value("exec.occupancy_rule") not in RULES:
         raise Unsupported(f"{target.arch} has no occupancy: no fact exec.occupancy_rule says how")
     kernel = Kernel(
-        threads=whole("threads", threads, 1),
-        registers=whole("registers", registers, 1),
-        shared_memory=whole("shared_memory", shared_memory, 0),
-        accumulators=whole("accumulators", accumulators, 0),
-        scalar_registers=whole("scalar_registers", scalar_registers, 0),
-        barriers=whole("barriers", barriers, 0),
+        threads=to_int("threads", threads, 1),
+        registers=to_int("registers", registers, 1),
+        shared_memory=to_int("shared_memory", shared_memory, 0),
+        accumulators=to_int("accumulators", accumulators, 0),
+        scalar_registers=to_int("scalar_registers", scalar_registers, 0),
+        barriers=to_int("barriers", barriers, 0),
         opt_in=opt_in,
-        carveout=None if carveout is None else whole("carveout", carveout, 0),
-        wave_size=target.arch.warp_size if wave_size is None else whole("wave_size", wave_size, 1),
+        carveout=None if carveout is None else to_int("carveout", carveout, 0),
+        wave_size=target.arch.warp_size if wave_size is None else to_int("wave_size", wave_size, 1),
         cu_mode=cu_mode,
     )
-    check(target, kernel)
-    return _of(target, kernel)
+    check_kernel(target, kernel)
+    return _calculate(target, kernel)
 
 
 def occupancy_of_code(
@@ -154,17 +154,17 @@ def occupancy_of_code(
     )
 
 
-def changed(found: Occupancy, **changes: Any) -> Occupancy:
+def with_changes(found: Occupancy, **changes: Any) -> Occupancy:
     """The occupancy of the same kernel with other numbers; not checked against limits."""
-    return _of(found.target, replace(found.kernel, **changes))
+    return _calculate(found.target, replace(found.kernel, **changes))
 
 
-def _of(target: Target, kernel: Kernel) -> Occupancy:
+def _calculate(target: Target, kernel: Kernel) -> Occupancy:
     rule = RULES[target.value("exec.occupancy_rule")]
     return Occupancy(target, kernel, rule(target, kernel))
 
 
-def _target(arch: str | Arch | Target) -> Target:
+def _as_target(arch: str | Arch | Target) -> Target:
     if isinstance(arch, Target):
         return arch
     return load_architecture(arch.name if isinstance(arch, Arch) else arch)

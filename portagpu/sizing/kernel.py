@@ -47,8 +47,8 @@ class Kernel:
         return self.waves * self.wave_size - self.threads
 
 
-def number(target: Target, key: str) -> int:
-    """The fact of that key. Raises Unsupported where it is not known of this architecture."""
+def int_fact(target: Target, key: str) -> int:
+    """The fact of that key, an integer. Raises Unsupported where this architecture has none."""
     value = target.value(key)
     if not isinstance(value, int):
         raise Unsupported(f"{target.arch} has no fact {key}, without which this is not known")
@@ -60,7 +60,7 @@ def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def at_most(target: Target, key: str, asked: int, what: str) -> None:
+def check_at_most(target: Target, key: str, asked: int, what: str) -> None:
     """Raise LimitExceeded where ``asked`` of ``what`` is more than the fact of that key.
 
     Nothing is checked where the fact is not known.
@@ -78,7 +78,7 @@ def at_most(target: Target, key: str, asked: int, what: str) -> None:
     )
 
 
-def whole(name: str, value: object, least: int) -> int:
+def to_int(name: str, value: object, least: int) -> int:
     """``value`` as an int of at least ``least``; TypeError or ValueError names it otherwise."""
     try:
         found = operator.index(value)  # type: ignore[arg-type]
@@ -91,35 +91,35 @@ def whole(name: str, value: object, least: int) -> int:
     return found
 
 
-def check(target: Target, kernel: Kernel) -> None:
-    """Refuse what one block or one thread cannot have, with the limit's name and source."""
-    at_most(target, "exec.max_threads_per_block", kernel.threads, "threads a block")
+def check_kernel(target: Target, kernel: Kernel) -> None:
+    """Raise LimitExceeded or ValueError for more than one block or thread can have."""
+    check_at_most(target, "exec.max_threads_per_block", kernel.threads, "threads a block")
     _check_registers(target, kernel)
     memory = "per_block_optin" if kernel.opt_in else "per_block_default"
-    at_most(
+    check_at_most(
         target, f"shared_memory.{memory}", kernel.shared_memory, "bytes of shared memory a block"
     )
-    at_most(target, "exec.max_barriers_per_unit", kernel.barriers, "barriers a block")
+    check_at_most(target, "exec.max_barriers_per_unit", kernel.barriers, "barriers a block")
     _check_modes(target, kernel)
 
 
 def largest_registers(target: Target) -> int:
     """The most registers of a thread: without accumulation registers where they share a file."""
-    most = number(target, "register.max_per_thread")
+    most = int_fact(target, "register.max_per_thread")
     if target.value("register.accumulator_file") == "unified":
-        most -= number(target, "register.max_accumulators_per_thread")
+        most -= int_fact(target, "register.max_accumulators_per_thread")
     return most
 
 
 def _check_registers(target: Target, kernel: Kernel) -> None:
-    at_most(target, "register.max_per_thread", kernel.registers, "registers a thread")
-    at_most(
+    check_at_most(target, "register.max_per_thread", kernel.registers, "registers a thread")
+    check_at_most(
         target, "register.max_scalar_per_thread", kernel.scalar_registers, "scalar registers a wave"
     )
     accumulators = "register.max_accumulators_per_thread"
     if kernel.accumulators and target.fact(accumulators) is None:
         raise ValueError(f"{target.arch} has no accumulation registers")
-    at_most(target, accumulators, kernel.accumulators, "accumulation registers a thread")
+    check_at_most(target, accumulators, kernel.accumulators, "accumulation registers a thread")
     own = largest_registers(target)
     if kernel.registers > own:
         fact = target.facts["register.max_per_thread"]

@@ -1,13 +1,13 @@
-"""Launches of one device: block and grid that suit it, and that every limit of it allows."""
+"""Launches on one device: a block and grid that suit it and stay within its limits."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.errors import LimitExceeded
-from portagpu.sizing.kernel import at_most, round_up, whole
+from portagpu.sizing.kernel import check_at_most, round_up, to_int
 
 if TYPE_CHECKING:
     from portagpu.sizing.calculator import Occupancy
@@ -23,7 +23,7 @@ class Launch:
     """A one-dimensional launch whose threads stride over at most ``work_per_thread`` elements.
 
     A thread takes ``vector_width`` neighbouring elements at once; ``shared_memory`` is in bytes a
-    block. ``occupancy`` is None where nothing was said of the kernel, or no fact tells it.
+    block. ``occupancy`` is None without the kernel's resources, or without facts for them.
     """
 
     n: int
@@ -46,8 +46,8 @@ class Launch:
         return self.block // self.warp_size
 
     def explain(self) -> tuple[str, ...]:
-        """The launch as lines for people."""
-        from portagpu.sizing.words import launch_lines
+        """The launch as lines of text."""
+        from portagpu.sizing.explain import launch_lines
 
         return launch_lines(self)
 
@@ -68,8 +68,7 @@ class Sizing:
     max_threads_per_unit: int
     max_blocks_per_unit: int
     target: Target | None = None
-    """Where the further limits are from, the device's own target; without it they are not known,
-    and not checked."""
+    """The device's own target, which has the further limits. Without it they are not checked."""
 
     @property
     def max_num_warps(self) -> int:
@@ -99,11 +98,11 @@ class Sizing:
         Raises ValueError for a negative ``n`` or a block of broken warps, TypeError for what is no
         integer, and LimitExceeded for what the device cannot launch.
         """
-        n = whole("n", n, 0)
-        block = None if block is None else whole("block", block, 1)
-        item_bytes = None if item_bytes is None else whole("item_bytes", item_bytes, 1)
-        registers = None if registers is None else whole("registers", registers, 1)
-        shared_memory = whole("shared_memory", shared_memory, 0)
+        n = to_int("n", n, 0)
+        block = None if block is None else to_int("block", block, 1)
+        item_bytes = None if item_bytes is None else to_int("item_bytes", item_bytes, 1)
+        registers = None if registers is None else to_int("registers", registers, 1)
+        shared_memory = to_int("shared_memory", shared_memory, 0)
         self.check(1, block or 1, shared_memory=shared_memory)
         if block is not None and block % self.warp_size:
             raise ValueError(f"a block of {block} threads is no whole warps of {self.warp_size}")
@@ -117,7 +116,7 @@ class Sizing:
         if found is not None and not found.blocks:
             raise _nothing_fits(found)
         if work_per_thread is not None:
-            each = whole("work_per_thread", work_per_thread, 1)
+            each = to_int("work_per_thread", work_per_thread, 1)
             grid = -(-n // (chosen * each))
             self.check(grid, chosen, shared_memory=shared_memory)
             return Launch(n, chosen, grid, each, self.warp_size, 1, shared_memory, found)
@@ -128,10 +127,10 @@ class Sizing:
         return Launch(n, chosen, grid, each, self.warp_size, width, shared_memory, found)
 
     def reduce(self, n: int, *, item_bytes: int = 4) -> Reduction:
-        """Two launches that reduce ``n`` elements: one partial result a block, then those."""
-        from portagpu.sizing.reduce import plan
+        """Two launches that reduce ``n`` elements: to one result a block, then to one result."""
+        from portagpu.sizing.reduce import plan_reduction
 
-        return plan(self, n, item_bytes)
+        return plan_reduction(self, n, item_bytes)
 
     def matmul(self, m: int, n: int, k: int, dtype: object, *, batch: int = 1) -> Matmul:
         """Tiles, warps and shared memory of ``batch`` products of m x k and k x n elements.
@@ -139,9 +138,9 @@ class Sizing:
         ``dtype`` is a ``torch.dtype`` or a name ("bf16"). Raises Unsupported where no fact says
         how this device multiplies it, and LimitExceeded where the grid would not fit.
         """
-        from portagpu.sizing.matmul import plan
+        from portagpu.sizing.matmul import plan_matmul
 
-        return plan(self, m, n, k, dtype, batch)
+        return plan_matmul(self, m, n, k, dtype, batch)
 
     def check(
         self,
@@ -162,17 +161,17 @@ class Sizing:
         if self.target is None:
             return
         for name, count, wide in zip(_DIMENSIONS, blocks, threads, strict=True):
-            at_most(self.target, f"exec.max_grid_{name}", count, f"blocks along {name}")
-            at_most(
+            check_at_most(self.target, f"exec.max_grid_{name}", count, f"blocks along {name}")
+            check_at_most(
                 self.target,
                 "exec.max_threads_per_dimension",
                 count * wide,
                 f"threads (grid x block) along {name}",
             )
-        at_most(
+        check_at_most(
             self.target,
             "shared_memory.per_block_optin",
-            whole("shared_memory", shared_memory, 0),
+            to_int("shared_memory", shared_memory, 0),
             "bytes of shared memory a block",
         )
 
@@ -190,7 +189,7 @@ class Sizing:
         return self.unit_count * max(1, per_unit)
 
     def _occupancy(self, block: int, registers: int | None, shared_memory: int) -> Occupancy | None:
-        """What is known of such a kernel; None where nothing was said or no fact tells."""
+        """The kernel's occupancy; None without its resources, or without facts for them."""
         if self.target is None or self.target.fact("exec.occupancy_rule") is None:
             return None
         if registers is None and not shared_memory:
@@ -231,7 +230,7 @@ def _dimensions(name: str, value: int | tuple[int, ...]) -> tuple[int, int, int]
     given = value if isinstance(value, tuple) else (value,)
     if not 1 <= len(given) <= len(_DIMENSIONS):
         raise ValueError(f"{name} has {len(given)} dimensions; a launch has one to three")
-    x, y, z = (*(whole(name, each, 1) for each in given), 1, 1)[: len(_DIMENSIONS)]
+    x, y, z = (*(to_int(name, each, 1) for each in given), 1, 1)[: len(_DIMENSIONS)]
     return x, y, z
 
 
@@ -246,3 +245,34 @@ def _nothing_fits(found: Occupancy) -> LimitExceeded:
         most=most,
         source=fact.source,
     )
+
+
+def sizing_of_device(properties: Any, target: Target | None, warp_size: int) -> Sizing:
+    """The limits of a GPU: from torch's ``properties``, else from the facts.
+
+    Without a stated largest block, it is four warps, which every device runs. Without a fact for
+    the blocks of a unit, they are as many of the largest as its threads allow.
+    """
+    per_unit = _reported_or_stated(
+        properties, "max_threads_per_multi_processor", target, "max_threads_per_unit"
+    )
+    block = _reported_or_stated(
+        properties, "max_threads_per_block", target, "max_threads_per_block"
+    )
+    block = block or 4 * warp_size
+    per_unit = per_unit or block
+    blocks = target.value("exec.max_blocks_per_unit") if target is not None else None
+    return Sizing(
+        warp_size=warp_size,
+        unit_count=properties.multi_processor_count,
+        max_threads_per_block=block,
+        max_threads_per_unit=per_unit,
+        max_blocks_per_unit=blocks or max(1, per_unit // block),
+        target=target,
+    )
+
+
+def _reported_or_stated(properties: Any, name: str, target: Target | None, fact: str) -> int:
+    reported: Any = getattr(properties, name, None)
+    stated = target.value(f"exec.{fact}") if target is not None else None
+    return int(reported or stated or 0)

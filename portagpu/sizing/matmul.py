@@ -1,9 +1,8 @@
 """Matrix products: the tile of a block, the warps that share it, and the memory that feeds it.
 
-The tile is the largest that fits and of which there are enough for every unit; nothing is measured.
-Measured kernels (cuBLAS, hipBLASLt) know more: this is where a hand-written or Triton kernel
-starts. Where a vendor's widest instruction is of several warps (wgmma, tcgen05), the tile of one
-warp is planned with.
+The tile is the largest that fits and that gives every unit a tile. Nothing is measured. Measured
+kernels (cuBLAS, hipBLASLt) know more: this is a start for a hand-written or Triton kernel. Where
+a vendor's widest instruction takes several warps (wgmma, tcgen05), the tile is for one warp.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import Unsupported
 from portagpu.sizing.calculator import occupancy
-from portagpu.sizing.kernel import largest_registers, number, whole
+from portagpu.sizing.kernel import int_fact, largest_registers, to_int
 from portagpu.target import dtype_name
 from portagpu.target.model import DTYPE_BITS, fp8_flavour
 
@@ -34,7 +33,7 @@ _MOST_STAGES: Final = 4
 _ADDRESSES: Final = 32
 """Registers a thread for addresses and loop counters: an estimate."""
 _VECTOR_DTYPES: Final = ("fp64", "fp32", "fp16", "bf16", "int8")
-"""What every GPU multiplies in its vector unit."""
+"""Dtypes that every GPU multiplies in its vector unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +75,25 @@ class Matmul:
         return -(-self.m // high) * -(-self.n // wide), self.batch, 1
 
     def explain(self) -> tuple[str, ...]:
-        """The plan as lines for people."""
-        from portagpu.sizing.words import matmul_lines
+        """The plan as lines of text."""
+        from portagpu.sizing.explain import matmul_lines
 
         return matmul_lines(self)
 
 
-def plan(sizing: Sizing, m: int, n: int, k: int, dtype: object, batch: int) -> Matmul:
+def plan_matmul(sizing: Sizing, m: int, n: int, k: int, dtype: object, batch: int) -> Matmul:
     """The product on the device of ``sizing``; see :meth:`portagpu.sizing.Sizing.matmul`."""
     target = sizing.target
     if target is None or target.fact("shared_memory.per_unit") is None:
         raise Unsupported("no fact says what shared memory this device has, so it has no tiles")
-    sides = {name: whole(name, value, 1) for name, value in (("m", m), ("n", n), ("k", k))}
-    products = whole("batch", batch, 1)
+    sides = {name: to_int(name, value, 1) for name, value in (("m", m), ("n", n), ("k", k))}
+    products = to_int("batch", batch, 1)
     name, instruction = _instruction(target, dtype)
     found = None
     for tile in _tiles(sides["m"], sides["n"], instruction):
-        fitting = _fit(sizing, target, name, instruction, tile, (*sides.values(), products))
+        fitting = _plan_with_tile(
+            sizing, target, name, instruction, tile, (*sides.values(), products)
+        )
         if fitting is not None:
             found = fitting
             if found.grid[0] * products >= sizing.unit_count:
@@ -129,13 +130,13 @@ def _instruction(target: Target, dtype: object) -> tuple[str, tuple[int, int, in
 def _tiles(m: int, n: int, instruction: tuple[int, int, int] | None) -> Iterator[tuple[int, int]]:
     """Tiles by falling area, square ones first, none far larger than the product."""
     least_m, least_n, _ = instruction or (1, 1, 1)
-    high = [side for side in _SIDES if _suits(side, m, least_m)]
-    wide = [side for side in _SIDES if _suits(side, n, least_n)]
+    high = [side for side in _SIDES if _is_side(side, m, least_m)]
+    wide = [side for side in _SIDES if _is_side(side, n, least_n)]
     pairs = [(one, two) for one in high for two in wide]
     yield from sorted(pairs, key=lambda tile: (-tile[0] * tile[1], abs(tile[0] - tile[1])))
 
 
-def _suits(side: int, length: int, instruction: int) -> bool:
+def _is_side(side: int, length: int, instruction: int) -> bool:
     """Whether a tile's side is whole instructions and neither far too long nor too short."""
     covering = next((each for each in reversed(_SIDES) if each >= length), _SIDES[0])
     longest = max(covering, instruction)
@@ -144,7 +145,7 @@ def _suits(side: int, length: int, instruction: int) -> bool:
     )
 
 
-def _fit(
+def _plan_with_tile(
     sizing: Sizing,
     target: Target,
     name: str,
@@ -159,17 +160,17 @@ def _fit(
     warps, accumulators = _warps(sizing, target, bits, instruction, tile)
     stage = sum(tile) * step * bits // 8
     # two blocks a unit, so that one computes while the other waits
-    room = number(target, "shared_memory.per_unit") // 2
-    room -= number(target, "shared_memory.reserved_per_block")
+    room = int_fact(target, "shared_memory.per_unit") // 2
+    room -= int_fact(target, "shared_memory.reserved_per_block")
     stages = max(2, min(_MOST_STAGES, room // stage))
     memory = stages * stage
-    if warps > sizing.max_num_warps or memory > number(target, "shared_memory.per_block_optin"):
+    if warps > sizing.max_num_warps or memory > int_fact(target, "shared_memory.per_block_optin"):
         return None
     fragments = -(-stage * 8 // (32 * warps * sizing.warp_size))
     found = _occupancy(sizing, target, warps, fragments + _ADDRESSES, accumulators, memory)
     if found is None:
         return None
-    width = max(1, number(target, "exec.max_access") * 8 // bits)
+    width = max(1, int_fact(target, "exec.max_access") * 8 // bits)
     return Matmul(
         m,
         n,
@@ -202,12 +203,12 @@ def _warps(
     """
     words = tile[0] * tile[1] * (2 if bits == 64 else 1)
     high, wide, _ = instruction or (1, sizing.warp_size, 1)
-    most = (number(target, "register.max_per_thread") + 1) // 2
+    most = (int_fact(target, "register.max_per_thread") + 1) // 2
     pieces = tile[0] * tile[1] // (high * wide)
     warps = 1
     while words // (warps * sizing.warp_size) > most:
         warps *= 2
-    while warps < number(target, "exec.simds_per_unit") and 2 * warps <= pieces:
+    while warps < int_fact(target, "exec.simds_per_unit") and 2 * warps <= pieces:
         warps *= 2
     return warps, -(-words // (warps * sizing.warp_size))
 

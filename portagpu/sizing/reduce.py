@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from portagpu.sizing.kernel import round_up, whole
+from portagpu.sizing.kernel import round_up, to_int
 
 if TYPE_CHECKING:
     from portagpu.sizing.launch import Launch, Sizing
@@ -18,9 +18,9 @@ _LEAST_ACCUMULATOR: Final = 4
 class Reduction:
     """A reduction of ``n`` elements.
 
-    Each block of ``partials`` leaves one result, over which ``final`` (None: there is only one)
-    runs one block. Lanes of a warp exchange values ``shuffle_steps`` times; after that a block
-    keeps one accumulator of each warp, ``shared_memory`` bytes.
+    Each block of ``partials`` leaves one result. ``final`` reduces these in one block (None: there
+    is only one). Lanes of a warp exchange values ``shuffle_steps`` times. Then a block keeps one
+    accumulator for each warp, ``shared_memory`` bytes.
     """
 
     n: int
@@ -35,15 +35,15 @@ class Reduction:
         return self.partials.num_warps * self.accumulator_bytes
 
     def explain(self) -> tuple[str, ...]:
-        """The plan as lines for people."""
-        from portagpu.sizing.words import reduction_lines
+        """The plan as lines of text."""
+        from portagpu.sizing.explain import reduction_lines
 
         return reduction_lines(self)
 
 
-def plan(sizing: Sizing, n: int, item_bytes: int) -> Reduction:
+def plan_reduction(sizing: Sizing, n: int, item_bytes: int) -> Reduction:
     """The reduction of ``n`` elements of ``item_bytes`` bytes on the device of ``sizing``."""
-    size = max(whole("item_bytes", item_bytes, 1), _LEAST_ACCUMULATOR)
+    size = max(to_int("item_bytes", item_bytes, 1), _LEAST_ACCUMULATOR)
     partials = sizing.launch(n, item_bytes=item_bytes)
     final = None
     largest = partials.num_warps

@@ -1,4 +1,4 @@
-"""What a rule of occupancy finds: how many blocks each resource of a unit has room for."""
+"""The result of an occupancy rule: how many blocks each resource of a unit has room for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Resource(StrEnum):
-    """What a unit runs out of."""
+    """A resource of a unit that can limit its blocks."""
 
     WAVES = "waves"
     REGISTERS = "registers"
@@ -36,7 +36,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class WavesPerSimd:
-    """Waves of one SIMD as two rules count them; ``most`` is what it holds at best.
+    """Waves of one SIMD by two rules; ``most`` is the most that it holds.
 
     ``compiler`` equals LLVM's "Occupancy", which rounds the waves of the busiest SIMD up and does
     not round shared memory; ``hardware`` is the same with shared memory rounded up to what is
@@ -50,7 +50,7 @@ class WavesPerSimd:
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """What a rule found: limits in the order in which they are shown, and what a block is given.
+    """Limits in the order in which they are shown, and what a block is allocated.
 
     ``allocated_registers`` are those of a block, or of a wave where registers are counted by wave.
     """

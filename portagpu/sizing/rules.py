@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from portagpu.sizing.kernel import number, round_up
+from portagpu.sizing.kernel import int_fact, round_up
 from portagpu.sizing.residency import Limit, Residency, Resource, WavesPerSimd
 
 if TYPE_CHECKING:
@@ -34,19 +34,19 @@ def blocks_per_unit(target: Target, kernel: Kernel) -> Residency:
     Source: cuda_occupancy.h (N-OCC). Registers are allocated to warps inside one of the unit's
     sub-partitions, and a block's are checked as if its warps filled all of them.
     """
-    slots = number(target, "exec.max_waves_per_unit")
-    partitions = number(target, "exec.simds_per_unit")
-    file = number(target, "register.file_per_unit")
-    granularity = number(target, "register.alloc_granularity")
+    slots = int_fact(target, "exec.max_waves_per_unit")
+    partitions = int_fact(target, "exec.simds_per_unit")
+    file = int_fact(target, "register.file_per_unit")
+    granularity = int_fact(target, "register.alloc_granularity")
     per_wave = round_up(kernel.registers * kernel.wave_size, granularity)
     checked = per_wave * round_up(kernel.waves, partitions)
-    fits = checked <= number(target, "register.max_per_block")
+    fits = checked <= int_fact(target, "register.max_per_block")
     by_registers = file // partitions // per_wave * partitions // kernel.waves if fits else 0
     memory = round_up(
-        kernel.shared_memory + number(target, "shared_memory.reserved_per_block"),
-        number(target, "shared_memory.alloc_granularity"),
+        kernel.shared_memory + int_fact(target, "shared_memory.reserved_per_block"),
+        int_fact(target, "shared_memory.alloc_granularity"),
     )
-    rooms = number(target, "exec.max_blocks_per_unit")
+    rooms = int_fact(target, "exec.max_blocks_per_unit")
     taken = per_wave * kernel.waves
     limits = [
         Limit(Resource.WAVES, slots // kernel.waves, kernel.waves, slots, *_WAVES),
@@ -63,7 +63,7 @@ def blocks_per_unit(target: Target, kernel: Kernel) -> Residency:
 
 def _carved_out(target: Target, kernel: Kernel, allocated: int) -> int:
     """Bytes of shared memory that a unit sets aside: of its carve-outs the least that is enough."""
-    have = number(target, "shared_memory.per_unit")
+    have = int_fact(target, "shared_memory.per_unit")
     if kernel.carveout is None:
         return have
     wanted = max(have * kernel.carveout // 100, allocated)
@@ -79,17 +79,17 @@ def waves_per_simd(target: Target, kernel: Kernel) -> Residency:
     to what is allocated (L-LDS). Entries and granularity of the register file are stated at the
     default wave size; a wave of twice as many threads has half of them.
     """
-    halves = number(target, "exec.compute_units_per_unit") if kernel.cu_mode else 1
-    simds = number(target, "exec.simds_per_unit") // halves
-    most = number(target, "exec.max_waves_per_simd")
+    halves = int_fact(target, "exec.compute_units_per_unit") if kernel.cu_mode else 1
+    simds = int_fact(target, "exec.simds_per_unit") // halves
+    most = int_fact(target, "exec.max_waves_per_simd")
     slots = most * simds
     taken, entries = _vector_registers(target, kernel)
-    by_scalars = _by_scalar_registers(target, kernel)
+    by_scalars = _waves_by_scalar_registers(target, kernel)
     # a block of one wave needs no barrier, and barriers are what there is one of for each block
-    several = number(target, "exec.max_blocks_per_unit") // halves
+    several = int_fact(target, "exec.max_blocks_per_unit") // halves
     rooms = slots if kernel.waves == 1 else several
-    memory = round_up(kernel.shared_memory, number(target, "shared_memory.alloc_granularity"))
-    have = number(target, "shared_memory.per_unit") // halves
+    memory = round_up(kernel.shared_memory, int_fact(target, "shared_memory.alloc_granularity"))
+    have = int_fact(target, "shared_memory.per_unit") // halves
 
     def waves(bytes_a_block: int) -> int:
         blocks = min(slots // kernel.waves, rooms)
@@ -119,21 +119,21 @@ def _vector_registers(target: Target, kernel: Kernel) -> tuple[int, int]:
     if kernel.accumulators and target.value("register.accumulator_file") == "separate":
         used = max(used, kernel.accumulators)
     elif kernel.accumulators:
-        aligned = round_up(used, number(target, "register.accumulator_alignment"))
+        aligned = round_up(used, int_fact(target, "register.accumulator_alignment"))
         used = aligned + kernel.accumulators
-    narrow = number(target, "exec.wave_size_default")
-    entries = number(target, "register.entries_per_simd") * narrow // kernel.wave_size
-    granularity = number(target, "register.alloc_granularity") * narrow // kernel.wave_size
+    narrow = int_fact(target, "exec.wave_size_default")
+    entries = int_fact(target, "register.entries_per_simd") * narrow // kernel.wave_size
+    granularity = int_fact(target, "register.alloc_granularity") * narrow // kernel.wave_size
     return round_up(used, granularity), entries
 
 
-def _by_scalar_registers(target: Target, kernel: Kernel) -> int | None:
+def _waves_by_scalar_registers(target: Target, kernel: Kernel) -> int | None:
     """Waves of a SIMD by scalar registers; None where they do not limit it."""
     steps: tuple[int, ...] = target.value("register.scalar_steps") or ()
     exceeded = sum(1 for step in steps if kernel.scalar_registers > step)
     if not exceeded:
         return None
-    return number(target, "register.scalar_least_waves") + len(steps) - exceeded
+    return int_fact(target, "register.scalar_least_waves") + len(steps) - exceeded
 
 
 def _memory_limit(allocated: int, have: int) -> tuple[Limit, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from portagpu.sizing.calculator import changed
-from portagpu.sizing.kernel import number
+from portagpu.sizing.calculator import with_changes
+from portagpu.sizing.kernel import int_fact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ class Step:
     threads: int | None = None
 
 
-def search(found: Occupancy) -> tuple[Step, ...]:
+def find_steps(found: Occupancy) -> tuple[Step, ...]:
     """One step for fewer registers, one for less shared memory, one for another block size.
 
     Where neither registers nor shared memory help alone, the first step is both together. A block
@@ -40,38 +40,38 @@ def search(found: Occupancy) -> tuple[Step, ...]:
 
 
 def _less(found: Occupancy, field: str, least: int) -> Iterator[Step]:
-    most = _most(
-        lambda value: changed(found, **{field: value}).waves > found.waves,
+    most = _greatest_that_helps(
+        lambda value: with_changes(found, **{field: value}).waves > found.waves,
         least,
         getattr(found.kernel, field) - 1,
     )
     if most is not None:
-        better = changed(found, **{field: most})
+        better = with_changes(found, **{field: most})
         yield Step(better.blocks, better.waves, **{field: most})
 
 
 def _less_of_both(found: Occupancy) -> Iterator[Step]:
-    empty = changed(found, shared_memory=0)
+    empty = with_changes(found, shared_memory=0)
     for step in _less(empty, "registers", 1) if empty.waves == found.waves else ():
         assert step.registers is not None  # noqa: S101 - the field that was searched
-        for both in _less(changed(found, registers=step.registers), "shared_memory", 0):
+        for both in _less(with_changes(found, registers=step.registers), "shared_memory", 0):
             yield Step(both.blocks, both.waves, step.registers, both.shared_memory)
 
 
 def _other_size(found: Occupancy) -> Iterator[Step]:
     """The block size nearest to this one, in whole waves, with which a unit holds more."""
     wave, threads = found.kernel.wave_size, found.kernel.threads
-    limit = number(found.target, "exec.max_threads_per_block")
+    limit = int_fact(found.target, "exec.max_threads_per_block")
     sizes = sorted(range(wave, limit + 1, wave), key=lambda size: (abs(size - threads), size))
     for size in sizes:
-        better = changed(found, threads=size)
+        better = with_changes(found, threads=size)
         if better.waves > found.waves:
             yield Step(better.blocks, better.waves, threads=size)
             return
 
 
-def _most(helps: Callable[[int], bool], least: int, most: int) -> int | None:
-    """The greatest of ``least`` to ``most`` that ``helps``; where one does, every lesser one does.
+def _greatest_that_helps(helps: Callable[[int], bool], least: int, most: int) -> int | None:
+    """The greatest of ``least`` to ``most`` that ``helps``. Where one helps, all smaller ones do.
 
     Holding more waves with fewer registers or less memory never becomes fewer again.
     """

@@ -1,7 +1,7 @@
-"""Child processes: started with a neutral environment, asked with a time limit, ended in full.
+"""Child processes: a neutral environment, messages with a time limit, no process left behind.
 
-``start`` says how a child is started, ``channel`` what parent and child say to each other, ``call``
-runs one function in a child, and ``end`` leaves no process behind. Imports errors alone.
+``start`` starts a child, ``channel`` exchanges messages with it, ``call`` runs one function in a
+child, and ``end`` ends processes. Imports errors alone.
 """
 
 from __future__ import annotations

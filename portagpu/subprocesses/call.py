@@ -1,4 +1,4 @@
-"""One function in a child process: a library that hangs, aborts or prints harms nobody."""
+"""One function call in a child process: a library that hangs, aborts or prints does no harm."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from portagpu.subprocesses.channel import Subprocess
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_LEAVING_S: Final = 1.0
+_EXIT_LIMIT_S: Final = 1.0
 
 
 def call(
     module: str, function: str, arguments: Sequence[Any] = (), *, limit_s: float
 ) -> tuple[Any, str]:
-    """What ``module.function(*arguments)`` returns in a child process, as (value, "").
+    """Call ``module.function(*arguments)`` in a child process; returns (value, "").
 
-    Arguments and value are what JSON holds. Where the child raises, dies or is not done within
-    ``limit_s`` seconds the answer is (None, what went wrong in one line); nothing is raised.
+    Arguments and value are JSON. Where the child raises, dies or takes longer than ``limit_s``
+    seconds, the result is (None, the problem in one line). Nothing is raised.
     """
     try:
         child = Subprocess(__package__)
@@ -32,5 +32,5 @@ def call(
         answer, problem = child.ask(request, limit_s)
         if answer is None:
             return None, f"{module} {problem}"
-        child.close(_LEAVING_S)
+        child.close(_EXIT_LIMIT_S)
     return answer.get("value"), f"{module} failed: {answer['raised']}" if "raised" in answer else ""

@@ -1,7 +1,7 @@
-"""What a parent and its child process say to each other: one JSON object a line, each way.
+"""Messages between a parent and its child process: one JSON object a line, each way.
 
-The two pipes are none of the standard streams, so that nothing a library prints is taken for an
-answer. A child is the leader of a session of its own, which ends with it.
+The two pipes are not the standard streams, so that no printed text is read as an answer. A child
+leads a session of its own, which ends with it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from portagpu.subprocesses.end import (
     signal_name,
     signal_process,
 )
-from portagpu.subprocesses.start import NEUTRAL, python_environment, python_module
+from portagpu.subprocesses.start import NEUTRAL_FOLDER, python_command, python_environment
 from portagpu.text import excerpt
 
 if TYPE_CHECKING:
@@ -37,25 +37,25 @@ if TYPE_CHECKING:
     from typing import Self
 
 OPTION: Final = "--portagpu-channel"
-"""The last word of a child's command line: the numbers of its pipes, ``OPTION=READER,WRITER``."""
+"""The last argument of a child: the descriptors of its pipes, ``OPTION=READER,WRITER``."""
 _CHUNK: Final = 1 << 20
-_LEAVING_S: Final = 5.0
-"""How long a child whose channel has ended may take to be gone."""
+_EXIT_LIMIT_S: Final = 5.0
+"""How long a child may take to exit after its channel ended."""
 _TRACE_S: Final = 0.3
 _FATAL: Final = "Fatal Python error: "
 
 
 class Channel:
-    """Messages, which are JSON objects, over the ends of two pipes; -1 is an end that is closed."""
+    """JSON objects as messages over the ends of two pipes; a closed end is -1."""
 
     def __init__(self, reader: int, writer: int) -> None:
         self.reader = reader
         self.writer = writer
-        self._begun: list[bytes] = []
+        self._partial: list[bytes] = []
         self._lines: deque[bytes] = deque()
 
     def send(self, message: Mapping[str, Any], limit_s: float | None = None) -> None:
-        """Write a message; raises BrokenPipeError where nobody reads, TimeoutError at the limit."""
+        """Write a message. Raises BrokenPipeError without a reader, TimeoutError at the limit."""
         data = memoryview(json.dumps(message).encode() + b"\n")
         deadline = None if limit_s is None else time.monotonic() + limit_s
         while data:
@@ -66,27 +66,27 @@ class Channel:
     def receive(self, limit_s: float | None = None) -> dict[str, Any] | None:
         """The next message, or None at the end; raises TimeoutError at the limit."""
         deadline = None if limit_s is None else time.monotonic() + limit_s
-        while (message := self.taken()) is None:
+        while (message := self.next_buffered()) is None:
             _wait(self.reader, select.POLLIN, deadline)
             if not self.fill():
                 return None
         return message
 
     def fill(self) -> bool:
-        """Read what is there, or wait for it; False at the end. :meth:`taken` gives its messages.
+        """Read what is there, or wait for it; False at the end.
 
         Raises BlockingIOError where the pipe does not block and holds nothing.
         """
         chunk = os.read(self.reader, _CHUNK)
         *lines, rest = chunk.split(b"\n")
         if lines:
-            self._lines += [b"".join([*self._begun, lines[0]]), *lines[1:]]
-            self._begun.clear()
-        self._begun.append(rest)
+            self._lines += [b"".join([*self._partial, lines[0]]), *lines[1:]]
+            self._partial.clear()
+        self._partial.append(rest)
         return bool(chunk)
 
-    def taken(self) -> dict[str, Any] | None:
-        """The next message of those that were read; None where there is no whole one."""
+    def next_buffered(self) -> dict[str, Any] | None:
+        """The next complete message that :meth:`fill` has read; None without one."""
         return json.loads(self._lines.popleft()) if self._lines else None
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class Channel:
 
 
 def _wait(descriptor: int, event: int, deadline: float | None) -> None:
-    """Until a pipe is ready or broken; raises TimeoutError at the deadline."""
+    """Wait until a pipe is ready or broken; raises TimeoutError at the deadline."""
     poll = select.poll()
     poll.register(descriptor, event)
     left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
@@ -107,10 +107,10 @@ def _wait(descriptor: int, event: int, deadline: float | None) -> None:
 
 
 def parent_channel(numbers: str | None = None) -> Channel:
-    """In a child: the channel to the parent, with which this process ends.
+    """In a child: the channel to the parent. This process ends with the parent.
 
-    ``numbers`` are the value of ``OPTION``, by default that of this process's command line. No
-    process that is started from here inherits it.
+    ``numbers`` are the value of ``OPTION``, by default from this process's command line. Children
+    of this process do not inherit the channel.
     """
     die_with_parent()
     stated = sys.argv[-1].removeprefix(f"{OPTION}=") if numbers is None else numbers
@@ -121,11 +121,11 @@ def parent_channel(numbers: str | None = None) -> Channel:
 
 
 class Subprocess:
-    """A Python child that runs a module, over a channel; as a context manager it leaves nothing.
+    """A Python child that runs a module, with a channel to it; the context manager ends it.
 
-    ``leave_out`` are the beginnings of variables that the child must not see, ``environment`` those
-    to add. It works in ``folder``; None is this process's. ``prints`` is False for a child whose
-    standard output nobody wants. Raises PortagpuError and OSError where it cannot be started.
+    ``leave_out`` are prefixes of variables that the child must not see, ``environment`` those to
+    add. It works in ``folder``; None is this process's. With ``prints=False`` its standard output
+    is discarded. Raises PortagpuError and OSError where it cannot be started.
     """
 
     def __init__(
@@ -134,29 +134,29 @@ class Subprocess:
         *words: str,
         environment: Mapping[str, str] | None = None,
         leave_out: tuple[str, ...] = (),
-        folder: str | None = NEUTRAL,
+        folder: str | None = NEUTRAL_FOLDER,
         prints: bool = True,
     ) -> None:
         given = python_environment()
         given = {name: value for name, value in given.items() if not name.startswith(leave_out)}
         # in memory, because a disk may be full
-        self._printed = os.memfd_create("portagpu-printed")
+        self._output = os.memfd_create("portagpu-printed")
         theirs, ours = Channel(*os.pipe()), Channel(*os.pipe())
         theirs.writer, ours.writer = ours.writer, theirs.writer
         self.channel = ours
         try:
             self._process = subprocess.Popen(
-                [*python_module(module, *words), f"{OPTION}={theirs.reader},{theirs.writer}"],
+                [*python_command(module, *words), f"{OPTION}={theirs.reader},{theirs.writer}"],
                 stdin=subprocess.DEVNULL,
-                stdout=self._printed if prints else subprocess.DEVNULL,
-                stderr=self._printed,
+                stdout=self._output if prints else subprocess.DEVNULL,
+                stderr=self._output,
                 env={**given, **(environment or {})},
                 cwd=folder,
                 pass_fds=(theirs.reader, theirs.writer),
                 start_new_session=True,
             )
         except BaseException:
-            self._forget()
+            self._close_files()
             raise
         finally:
             theirs.close()
@@ -175,7 +175,7 @@ class Subprocess:
         self.close()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message; a child that is gone is noticed when its next one is received."""
+        """Send a message. :meth:`receive` notices that a child is gone."""
         with contextlib.suppress(BrokenPipeError):
             self.channel.send(message)
 
@@ -184,10 +184,10 @@ class Subprocess:
         return self.channel.receive(limit_s)
 
     def ask(self, message: Mapping[str, Any], limit_s: float) -> tuple[dict[str, Any] | None, str]:
-        """The answer to a message, as (answer, ""), else (None, what became of the child).
+        """The answer to a message, as (answer, ""), else (None, what happened to the child).
 
-        That is the rest of a sentence in one line: "did not answer within 5 s", "died of SIGSEGV:
-        the last line that it printed". A child without an answer is ended.
+        The text is the rest of a sentence: "did not answer within 5 s", "died of SIGSEGV: the last
+        line that it printed". A child without an answer is ended.
         """
         deadline = time.monotonic() + limit_s
         try:
@@ -202,7 +202,7 @@ class Subprocess:
         how = self.how_it_ended()
         if self._process.returncode == 0:
             return None, "gave no answer"
-        return None, f"{how}: {excerpt(self.last_words()) or 'it said nothing'}"
+        return None, f"{how}: {excerpt(self.last_line()) or 'it said nothing'}"
 
     @property
     def running(self) -> bool:
@@ -210,7 +210,7 @@ class Subprocess:
 
     def how_it_ended(self) -> str:
         """ "died of SIGSEGV" or "ended with status 3"; a child that has not yet ended is killed."""
-        deadline = time.monotonic() + _LEAVING_S
+        deadline = time.monotonic() + _EXIT_LIMIT_S
         while self.running and time.monotonic() < deadline:
             time.sleep(0.01)
         self.kill()
@@ -219,32 +219,32 @@ class Subprocess:
             return "does not end"
         return f"died of {signal_name(-code)}" if code < 0 else f"ended with status {code}"
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """The last line that the child printed before Python's own report of a fatal error."""
         said, fatal, report = self._text().partition(_FATAL)
         lines = [line.strip() for line in said.split("\n") if line.strip()]
         return lines[-1] if lines else f"{fatal}{report}".partition("\n")[0].strip()
 
-    def where(self) -> str:
-        """Where the main thread stands: " in FUNCTION (FILE:LINE)", or nothing.
+    def current_frame(self) -> str:
+        """The frame of the main thread: " in FUNCTION (FILE:LINE)", or nothing.
 
-        The child has registered faulthandler for SIGUSR1.
+        The child must have registered faulthandler for SIGUSR1.
         """
-        before = os.fstat(self._printed).st_size
+        before = os.fstat(self._output).st_size
         if self.running:
             signal_process(self.pid, signal.SIGUSR1)
             time.sleep(_TRACE_S)
         stack = frames(self._text(before))
-        return f" in {place(stack[0])}" if stack else ""
+        return f" in {frame_text(stack[0])}" if stack else ""
 
     def _text(self, start: int = 0) -> str:
-        size = os.fstat(self._printed).st_size
-        return os.pread(self._printed, size - start, start).decode(errors="replace")
+        size = os.fstat(self._output).st_size
+        return os.pread(self._output, size - start, start).decode(errors="replace")
 
     def kill(self) -> None:
-        """End the child with all of its session; one that the kernel holds is left behind.
+        """End the child and its session; one blocked in the kernel is left behind.
 
-        Children with sessions of their own, which end with the channel, are woken to see that.
+        Children with their own sessions end with the channel. They are woken to notice that.
         """
         if self._killed:
             return
@@ -257,10 +257,10 @@ class Subprocess:
         # so does the session, of which a child that ended by itself may have left processes
         end_session(self.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_LEAVING_S)
+            self._process.wait(_EXIT_LIMIT_S)
 
     def close(self, limit_s: float = 0.0) -> None:
-        """Close the channel, which tells the child to end, and after ``limit_s`` kill it."""
+        """Close the channel, so that the child ends, and kill it after ``limit_s``."""
         self.channel.close()
         if limit_s and self.running:
             # one that is stopped would not see that
@@ -269,11 +269,11 @@ class Subprocess:
         while self.running and time.monotonic() < deadline:
             time.sleep(0.005)
         self.kill()
-        self._forget()
+        self._close_files()
 
-    def _forget(self) -> None:
+    def _close_files(self) -> None:
         self.channel.close()
-        printed, self._printed = self._printed, -1
+        printed, self._output = self._output, -1
         if printed >= 0:
             os.close(printed)
 
@@ -283,7 +283,7 @@ def frames(text: str) -> list[tuple[str, str, str]]:
     return re.findall(r'File "([^"]*)", line (\d+) in (\S+)', text)
 
 
-def place(frame: tuple[str, str, str]) -> str:
+def frame_text(frame: tuple[str, str, str]) -> str:
     """ "FUNCTION (FILE:LINE)"."""
     path, line, name = frame
     return f"{name} ({Path(path).name}:{line})"

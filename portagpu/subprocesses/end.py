@@ -18,14 +18,14 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def die_with_parent() -> None:
-    """Have this process killed when the thread that forked it ends, however that ends."""
+    """Have the kernel kill this process when the thread that forked it ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def wake_at_parents_end() -> None:
-    """Have this process continue, where it is stopped, when the thread that forked it ends.
+    """Have the kernel continue this process, if stopped, when the thread that forked it ends.
 
-    It can then see the end of its input; on one that is not stopped it has no effect.
+    It then sees the end of its input. A running process does not notice.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
@@ -62,7 +62,7 @@ def signal_name(number: int) -> str:
 
 
 def end_strays(limit_s: float = 2.0) -> None:
-    """End what ranks started and left behind: the server is their subreaper, so it is its child."""
+    """End processes that ranks left behind. The server is their subreaper, so their parent."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         try:
@@ -76,19 +76,19 @@ def end_strays(limit_s: float = 2.0) -> None:
 
 
 def end_session(session: int) -> None:
-    """End what is left of the session of a process that did not end it itself."""
+    """End the remaining processes of the session that a process began."""
     for pid, _, its_session in _processes():
         if its_session == session:
             signal_process(pid, signal.SIGKILL)
 
 
 def children_of(process: int) -> list[int]:
-    """The processes whose parent that one is, as far as they show themselves."""
+    """The visible processes with that parent."""
     return [pid for pid, parent, _ in _processes() if parent == process]
 
 
 def _processes() -> Iterator[tuple[int, int, int]]:
-    """(process, parent, session) of every process that shows itself."""
+    """(process, parent, session) of every visible process."""
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue

@@ -1,8 +1,8 @@
-"""How child processes are started: nothing in the working folder is run or loaded instead.
+"""Starting child processes. They run and load nothing from the working folder.
 
-The working folder may be a stranger's, such as a recording that was unpacked. It is on a path of
-modules, programs or libraries by ``python -m``, an interactive Python, or an entry that is empty or
-relative (``LD_LIBRARY_PATH=/cuda/lib64:`` has an empty one).
+The working folder may hold a stranger's files, such as an unpacked recording. ``python -m``, an
+interactive Python, and empty or relative entries put it on a search path of modules, programs or
+libraries (``LD_LIBRARY_PATH=/cuda/lib64:`` has an empty entry).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from portagpu.subprocesses.end import kill_group
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-NEUTRAL: Final = "/"
-"""Where a child works that needs no working folder."""
-_PLACES: Final = {
+NEUTRAL_FOLDER: Final = "/"
+"""The working folder of a child that needs none."""
+_PATH_VARIABLES: Final = {
     "PATH": ":",
     "PYTHONPATH": ":",
     "LD_LIBRARY_PATH": "[:;]",
     "LD_PRELOAD": "[: ]",
     "LD_AUDIT": ":",
 }
-"""Variables that list places, and what separates them (``environ(7)``, ``ld.so(8)``)."""
-_BARE: Final = frozenset({"LD_PRELOAD", "LD_AUDIT"})
-"""Those in which a name without a slash is looked up in the places of the others."""
+"""Variables that list paths, and their separators (``environ(7)``, ``ld.so(8)``)."""
+_PRELOAD_VARIABLES: Final = frozenset({"LD_PRELOAD", "LD_AUDIT"})
+"""Those in which a name without a slash is searched in the paths of the others."""
 
 
 def working_folder() -> str:
-    """Where this process works; raises PortagpuError where that folder was deleted."""
+    """This process's working folder; raises PortagpuError where it was deleted."""
     try:
         return os.getcwd()  # noqa: PTH109 - a text to compare with those of sys.path
     except FileNotFoundError:
@@ -46,7 +46,7 @@ def working_folder() -> str:
 def import_path() -> list[str]:
     """Where a Python child finds this process's packages: ``sys.path`` without the working folder.
 
-    That folder stays where this package was imported from it.
+    The folder stays if this package was imported from it.
     """
     here = os.path.realpath(working_folder())
     at_home = here == os.path.realpath(Path(__file__).parents[2])
@@ -58,7 +58,7 @@ def import_path() -> list[str]:
     return [place for place in found if os.pathsep not in place]
 
 
-def python_module(name: str, *words: str) -> list[str]:
+def python_command(name: str, *words: str) -> list[str]:
     """The command line of a Python child that runs a module.
 
     Raises PortagpuError where this Python does not know its own program (it is embedded).
@@ -79,7 +79,7 @@ def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]
     }
 
 
-def program(name: str) -> str | None:
+def find_program(name: str) -> str | None:
     """The program of that name in an absolute folder of ``PATH``; None where there is none."""
     return shutil.which(name, path=os.pathsep.join(program_folders()))
 
@@ -111,32 +111,32 @@ def run_program(
     the parent of this process. Raises FileNotFoundError where it is not installed, and OSError.
     """
     given = {**program_environment(), **(environment or {})}
-    program = subprocess.Popen(
+    process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         # looked up in the PATH of this environment
         env={name: value for name, value in given.items() if name not in leave_out},
-        cwd=NEUTRAL,
+        cwd=NEUTRAL_FOLDER,
         # a group of its own in this session, which ends it where this process is ended
         process_group=0,
     )
-    with program:
+    with process:
         try:
-            out, err = program.communicate(timeout=limit_s)
+            out, err = process.communicate(timeout=limit_s)
         except BaseException as error:
-            kill_group(program.pid)
+            kill_group(process.pid)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise TimeoutError(f"did not answer within {limit_s:g} s") from None
             raise
-    return subprocess.CompletedProcess(command, program.returncode, out, err)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, with absolute places alone."""
+    """This process's environment, with absolute paths only."""
     found = dict(os.environ)
-    for name, separator in _PLACES.items():
+    for name, separator in _PATH_VARIABLES.items():
         if name not in found:
             continue
         kept = [each for each in re.split(separator, found.pop(name)) if _is_fixed(name, each)]
@@ -146,7 +146,7 @@ def _environment() -> dict[str, str]:
 
 
 def _is_fixed(name: str, entry: str) -> bool:
-    """Whether an entry is the same place in every working folder; ``$ORIGIN`` is the program's."""
-    if name in _BARE and entry and "/" not in entry:
+    """Whether an entry does not depend on the working folder; ``$ORIGIN`` is the program's."""
+    if name in _PRELOAD_VARIABLES and entry and "/" not in entry:
         return True
     return entry.startswith(("/", "$"))

@@ -17,7 +17,7 @@ from portagpu.errors import Unsupported
 from portagpu.suite.batch import Batches, calls_of
 from portagpu.suite.cases import ATTRIBUTE, Case, NotHere, RankFailed
 from portagpu.suite.session import SESSION
-from portagpu.world import State
+from portagpu.world import RankState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -151,12 +151,12 @@ def world(
             values, failed = batches.values(calls, place, n, arguments, fork)
         if values is not None:
             return values
-        if failed is not None and failed.blamed is not None:
+        if failed is not None and failed.first_failure is not None:
             said = failed.sentence.replace(f" {_RAISED}", ": ")
-            session.shared_world = {"state": str(failed.blamed.state), "sentence": said}
+            session.shared_world = {"state": str(failed.first_failure.state), "sentence": said}
         outcome = fork(place, arguments, 1.0 if failed is None else _RETRY_SHARE)
-        if outcome.blamed is not None:
-            raise _failure(outcome.blamed, outcome.sentence)
+        if outcome.first_failure is not None:
+            raise _failure(outcome.first_failure, outcome.sentence)
         if not lost:
             batches.keep(place, n, arguments, outcome.values)
         return outcome.values
@@ -166,9 +166,9 @@ def world(
 
 def _failure(blamed: RankOutcome, sentence: str) -> AssertionError:
     """What a case fails with: a rank's assertion is about a value, any other end is not."""
-    if blamed.state is State.RAISED and blamed.error.startswith(_RAISED):
+    if blamed.state is RankState.RAISED and blamed.error.startswith(_RAISED):
         return AssertionError(sentence.replace(f" {_RAISED}", ": "))
-    return RankFailed(sentence, "raised" if blamed.state is State.RAISED else "lost")
+    return RankFailed(sentence, "raised" if blamed.state is RankState.RAISED else "lost")
 
 
 def _parameters(request: pytest.FixtureRequest) -> tuple[dict[str, Any], list[dict[str, Any]]]:

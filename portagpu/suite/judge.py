@@ -11,7 +11,7 @@ from portagpu.results.run import Evidence, Result, Verdict
 from portagpu.suite.cases import SUITE
 from portagpu.suite.day import today
 from portagpu.suite.ids import base_id, matches
-from portagpu.world import State
+from portagpu.world import RankState
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
@@ -52,7 +52,7 @@ def judge(case: Listed, outcome: Mapping[str, Any], machine: DeviceUnderTest) ->
             verdict, reason = _verdict(case, outcome, machine)
     verdict, reason = _held_to_target(case, verdict, reason, machine)
     shared = outcome.get("shared_world")
-    if verdict is Verdict.PASS and shared is not None and shared["state"] != State.RAISED:
+    if verdict is Verdict.PASS and shared is not None and shared["state"] != RankState.RAISED:
         alone = "it passed in a world of its own, but not in one with its other parameters"
         verdict, reason = Verdict.UNVERIFIED, f"{alone}: {shared['sentence']}"
     observed = list(outcome.get("observed", ()))
@@ -264,7 +264,7 @@ def unexplained(shared: Mapping[str, Mapping[str, str]], failed: Container[str])
     for case, how in shared.items():
         if case in failed:
             continue
-        hung = how["state"] == State.HUNG
+        hung = how["state"] == RankState.HUNG
         reason = f"in one world for all its parameters {how['sentence']}; alone each passed"
         result = broken_file(f"world-of-{case.replace('/', '-')}", "")
         verdict = Verdict.INCONCLUSIVE if hung else Verdict.FAIL
@@ -276,7 +276,7 @@ def unexplained(shared: Mapping[str, Mapping[str, str]], failed: Container[str])
                 reason=f"{case}: {reason}",
                 evidence=evidence,
                 value=str(how["state"]),
-                expected=exactly(str(State.DONE), "every rank ends"),
+                expected=exactly(str(RankState.DONE), "every rank ends"),
             )
         )
     return found

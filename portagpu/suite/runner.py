@@ -229,7 +229,7 @@ class _DeviceRun:
             except TimeoutError:
                 if running is None:
                     raise SuiteError("the suite hangs between two cases") from None
-                where = child.where()
+                where = child.current_frame()
                 child.kill()
                 reason = (
                     f"did not finish within {limit_s:g} s{' and stood' + where if where else ''}"
@@ -326,7 +326,7 @@ def _expect(child: Child, kind: str) -> dict[str, Any]:
         event = child.receive(STARTUP_LIMIT_S)
     except TimeoutError:
         what = "the device was not opened" if kind == "machine" else "the suite did not start"
-        where = child.where()
+        where = child.current_frame()
         stood = f" and stood{where}" if where else ""
         raise SuiteError(f"{what} within {STARTUP_LIMIT_S:g} s{stood}") from None
     if event is None:
@@ -340,5 +340,5 @@ def _expect(child: Child, kind: str) -> dict[str, Any]:
 
 def _said(child: Child) -> str:
     """What a child that has ended complained of, behind a colon; empty where it said nothing."""
-    said = child.last_words()
+    said = child.last_line()
     return f": {said}" if said else ""

@@ -20,7 +20,7 @@ from portagpu.target.load import (
     load_targets,
     named_product,
     parse_target,
-    product_of,
+    product_with_pci_id,
     target_problems,
 )
 from portagpu.target.model import (
@@ -60,6 +60,6 @@ __all__ = [
     "named_product",
     "parse_target",
     "peak_key",
-    "product_of",
+    "product_with_pci_id",
     "target_problems",
 ]

@@ -1,14 +1,14 @@
-"""From ``[[expectations]]`` to expectations, each held against the limit of its algorithm."""
+"""Expectations from ``[[expectations]]``, each checked against the limit of its algorithm."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.target.facts import named_sources
+from portagpu.target.facts import source_ids
 from portagpu.target.limits import METRICS, Limit, Metric, NoLimit, limit
 from portagpu.target.model import Authority, Expectation
-from portagpu.target.table import Table, shown
+from portagpu.target.table import Table, short_repr
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,10 +35,10 @@ _KEYS: Final = (
 _STATISTICS: Final = ("mean", "median", "min", "max", "p95", "p99")
 _SPECIFIER: Final = re.compile(r"(==|!=|>=|<=|>|<)\s*\d+(\.\d+)*(\.\*)?")
 
-_ABOVE: Final = 1.15
+_MOST_SHARE: Final = 1.15
 """A reference above this share of its limit is refused: a rate with sparsity, both directions of a
 link or bits for bytes. The margin is for clocks that boost past the one of the peak."""
-_BELOW: Final = 0.15
+_LEAST_SHARE: Final = 0.15
 """A reference below this share has to name its source: it looks like a slip of unit."""
 
 
@@ -54,15 +54,15 @@ def read_expectation(
     metric = METRICS[table.choice("metric", tuple(METRICS))]
     table.path = f"{path}({metric.name})"
     if table.text("unit") != metric.unit:
-        table.fail("unit", "unit", f"must be {metric.unit}, not {shown(data['unit'])}")
+        table.fail("unit", "unit", f"must be {metric.unit}, not {short_repr(data['unit'])}")
     reference = table.number("reference")
     if not 0 < reference < float("inf"):
         table.fail("reference", "range", f"{reference} must be positive")
     lower, upper = _interval(table)
-    algorithm, ranks, most = _limit(table, metric, facts)
+    algorithm, ranks, most = _algorithm_limit(table, metric, facts)
     authority = table.word("authority", Authority)
-    source = named_sources(table, sources)
-    _share(table, reference, metric, most, source)
+    source = source_ids(table, sources)
+    _check_share(table, reference, metric, most, source)
     if not source and authority is not Authority.OWN:
         table.fail("source", "source", f"is missing; only {Authority.OWN.value!r} may have none")
     return Expectation(
@@ -97,7 +97,7 @@ def _interval(table: Table) -> tuple[float | None, float | None]:
     return lower, upper
 
 
-def _limit(
+def _algorithm_limit(
     table: Table, metric: Metric, facts: Mapping[str, Fact]
 ) -> tuple[str, int | None, Limit]:
     algorithm = table.choice("algorithm", metric.algorithms)
@@ -112,16 +112,18 @@ def _limit(
         table.fail("reference", "limit", f"cannot be checked: {error}")
 
 
-def _share(
+def _check_share(
     table: Table, reference: float, metric: Metric, most: Limit, source: tuple[str, ...]
 ) -> None:
     share = reference / most.value
-    most_said = f"the limit {most.value:g} {metric.unit} ({most.rule})"
-    said = f"{reference:g} is {100 * share:.3g} % of {most_said}; "
-    if share > _ABOVE:
-        table.fail("reference", "above-limit", f"{said}above {_ABOVE:.0%} it is refused")
-    if share < _BELOW and not source:
-        table.fail("source", "below-limit", f"{said}below {_BELOW:.0%} it needs a source")
+    limit_text = f"the limit {most.value:g} {metric.unit} ({most.rule})"
+    share_text = f"{reference:g} is {100 * share:.3g} % of {limit_text}; "
+    if share > _MOST_SHARE:
+        table.fail("reference", "above-limit", f"{share_text}above {_MOST_SHARE:.0%} it is refused")
+    if share < _LEAST_SHARE and not source:
+        table.fail(
+            "source", "below-limit", f"{share_text}below {_LEAST_SHARE:.0%} it needs a source"
+        )
 
 
 def _software(table: Table) -> tuple[tuple[str, str], ...]:
@@ -130,6 +132,8 @@ def _software(table: Table) -> tuple[tuple[str, str], ...]:
         parts = specifier.split(",") if isinstance(specifier, str) else [""]
         if not all(_SPECIFIER.fullmatch(part.strip()) for part in parts):
             table.fail(
-                f"software.{name}", "version", f"must be like '>=6.3,<6.5', not {shown(specifier)}"
+                f"software.{name}",
+                "version",
+                f"must be like '>=6.3,<6.5', not {short_repr(specifier)}",
             )
     return tuple(sorted(software.items()))

@@ -1,4 +1,4 @@
-"""The most that a measure can reach on a target, by algorithm: what an expectation is held against.
+"""The most that a measure can reach on a target, by algorithm. Expectations are checked against it.
 
 A limit is a wire, a memory or an arithmetic rate, with the traffic that the algorithm needs. It
 knows nothing of latency, so it binds at large sizes and only bounds small ones.
@@ -66,22 +66,22 @@ METRICS: Final[Mapping[str, Metric]] = {
 """Collectives are in bus bandwidth (algorithm bandwidth times 2(n-1)/n, (n-1)/n or 1)."""
 
 
-def _number(facts: Mapping[str, Fact], key: str) -> float:
+def _fact_number(facts: Mapping[str, Fact], key: str) -> float:
     fact = facts.get(key)
     if fact is None or isinstance(fact.value, bool) or not isinstance(fact.value, int | float):
         raise NoLimit(f"the target has no fact {key}")
     return float(fact.value)
 
 
-def _wire(facts: Mapping[str, Fact], ranks: int) -> tuple[float, str]:
-    """What one rank can send, GB/s: behind a switch all its links, in a mesh one for each peer."""
+def _link_rate(facts: Mapping[str, Fact], ranks: int) -> tuple[float, str]:
+    """What one rank can send, GB/s: all links to a switch, or one link to each mesh peer."""
     topology = facts.get("link.topology")
     if topology is None:
         raise NoLimit("the target has no fact link.topology")
     if topology.value == "switched":
-        return _number(facts, "link.total_per_direction"), "link.total_per_direction"
-    peers = min(ranks - 1, int(_number(facts, "link.count")))
-    each = _number(facts, "link.per_link_per_direction")
+        return _fact_number(facts, "link.total_per_direction"), "link.total_per_direction"
+    peers = min(ranks - 1, int(_fact_number(facts, "link.count")))
+    each = _fact_number(facts, "link.per_link_per_direction")
     return peers * each, f"{peers} peers x link.per_link_per_direction"
 
 
@@ -90,7 +90,7 @@ def _gemm(facts: Mapping[str, Fact], metric: Metric) -> Limit:
     for matrix in (True, False):
         key = peak_key(dtype, sparse=False, matrix=matrix)
         if key in facts:
-            return Limit(_number(facts, key), key)
+            return Limit(_fact_number(facts, key), key)
     raise NoLimit(f"the target has no dense peak in {dtype}")
 
 
@@ -102,17 +102,19 @@ def _collective(facts: Mapping[str, Fact], algorithm: str, ranks: int) -> Limit:
     bandwidth B(n-1)/n. In-switch reduction (NVLS): a rank sends its buffer once, and a reduced
     n-th of it, so algorithm bandwidth B n/(n+1) and bus bandwidth 2B(n-1)/(n+1).
     """
-    wire, rule = _wire(facts, ranks)
+    link_rate, rule = _link_rate(facts, ranks)
     topology = facts["link.topology"].value
     if algorithm == "nvls":
         if topology != "switched":
             raise NoLimit("nvls reduces in a switch, and link.topology is not switched")
-        return Limit(wire * 2 * (ranks - 1) / (ranks + 1), f"{rule} x 2(n-1)/(n+1), n = {ranks}")
+        return Limit(
+            link_rate * 2 * (ranks - 1) / (ranks + 1), f"{rule} x 2(n-1)/(n+1), n = {ranks}"
+        )
     if algorithm == "tree":
-        return Limit(wire * (ranks - 1) / ranks, f"{rule} x (n-1)/n, n = {ranks}")
+        return Limit(link_rate * (ranks - 1) / ranks, f"{rule} x (n-1)/n, n = {ranks}")
     if algorithm == _UNSTATED and topology == "switched":
         raise NoLimit("behind a switch the limit depends on the algorithm: state which one ran")
-    return Limit(wire, rule)
+    return Limit(link_rate, rule)
 
 
 def limit(facts: Mapping[str, Fact], metric: Metric, algorithm: str, ranks: int | None) -> Limit:
@@ -125,11 +127,11 @@ def limit(facts: Mapping[str, Fact], metric: Metric, algorithm: str, ranks: int 
         return _collective(facts, algorithm, ranks or 0)
     by_area: dict[str, Callable[[], Limit]] = {
         "gemm": lambda: _gemm(facts, metric),
-        "memory": lambda: Limit(_number(facts, "memory.bandwidth"), "memory.bandwidth"),
+        "memory": lambda: Limit(_fact_number(facts, "memory.bandwidth"), "memory.bandwidth"),
         "transfer": lambda: Limit(
-            _number(facts, "host_link.per_direction"), "host_link.per_direction"
+            _fact_number(facts, "host_link.per_direction"), "host_link.per_direction"
         ),
     }
     if metric.name == "transfer/p2p":
-        return Limit(*_wire(facts, 2))
+        return Limit(*_link_rate(facts, 2))
     return by_area[area]()

@@ -1,4 +1,4 @@
-"""The targets that are there: of the hardware matrix, and of installed packages that bring more."""
+"""All targets: those of the hardware matrix, and those that installed packages add."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 from portagpu.arch import base_name
 from portagpu.errors import PortagpuError, TargetError, TargetNotFound
 from portagpu.paths import matrix_dir
-from portagpu.target.folder import Folder, read_folder
+from portagpu.target.folder import read_folder
 from portagpu.target.read import read_target
-from portagpu.target.table import normalise, one_line, read_text, shown
+from portagpu.target.table import normalise, one_line, read_text, short_repr
 from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -35,14 +35,16 @@ class TargetProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
+class _AllTargets:
+    """``families`` are by vendor and by id or alias; ``catalogue`` is what files may refer to."""
+
     targets: Mapping[str, Target]
     families: Mapping[tuple[str, str], Family]
     catalogue: Catalogue
     problems: tuple[TargetProblem, ...]
 
 
-def _folder(entry_point: EntryPoint) -> Path:
+def _package_folder(entry_point: EntryPoint) -> Path:
     """The folder of the module that an entry point names; only its parent packages are imported."""
     from importlib.util import find_spec
 
@@ -58,12 +60,12 @@ def _folder(entry_point: EntryPoint) -> Path:
     raise TargetError(f"module {entry_point.module} is not a folder on disk")
 
 
-def _load(catalogue: Catalogue, entry_points: Iterable[EntryPoint]) -> _Loaded:
+def _with_packages(catalogue: Catalogue, entry_points: Iterable[EntryPoint]) -> _AllTargets:
     """What ``catalogue`` holds and what packages add to it."""
     problems: list[TargetProblem] = []
     for each in sorted(entry_points, key=lambda point: (point.name, point.value)):
         try:
-            catalogue = read_folder(_folder(each), catalogue)
+            catalogue = read_folder(_package_folder(each), catalogue)
         except PortagpuError as error:
             problems.append(TargetProblem(each.name, str(error)))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's package may do anything
@@ -73,7 +75,7 @@ def _load(catalogue: Catalogue, entry_points: Iterable[EntryPoint]) -> _Loaded:
         for family in catalogue.families.values()
         for name in (family.id, *family.aliases)
     }
-    return _Loaded(
+    return _AllTargets(
         MappingProxyType(dict(sorted(catalogue.targets.items()))),
         MappingProxyType(families),
         catalogue,
@@ -82,21 +84,11 @@ def _load(catalogue: Catalogue, entry_points: Iterable[EntryPoint]) -> _Loaded:
 
 
 @functools.cache
-def _packages() -> tuple[EntryPoint, ...]:
-    # takes longer to import than a family takes to read, and most callers have it already
+def _all_targets() -> _AllTargets:
+    # takes time to import, and most callers have it already
     from portagpu.distributions import entry_points
 
-    return tuple(entry_points(ENTRY_POINTS))
-
-
-@functools.cache
-def _matrix() -> Folder:
-    return Folder(matrix_dir() / "targets")
-
-
-@functools.cache
-def _loaded() -> _Loaded:
-    return _load(_matrix().everything(), _packages())
+    return _with_packages(read_folder(matrix_dir() / "targets"), entry_points(ENTRY_POINTS))
 
 
 @functools.cache
@@ -107,22 +99,19 @@ def _family_target(family: Family) -> Target:
 def load_targets() -> Mapping[str, Target]:
     """Every target by id, of the matrix and of installed packages; read once.
 
-    Raises TargetError when a file of the matrix itself is wrong. What is wrong in an installed
-    package is left out and listed by :func:`target_problems`.
+    Raises TargetError when a file of the matrix is wrong. A wrong installed package is left out,
+    and :func:`target_problems` lists it.
     """
-    return _loaded().targets
+    return _all_targets().targets
 
 
 def target_problems() -> tuple[TargetProblem, ...]:
     """The installed packages whose targets were left out, and why."""
-    return _loaded().problems
+    return _all_targets().problems
 
 
 def load_target(target_id: str) -> Target:
-    """The target of that id. Raises TargetNotFound that offers the closest ids."""
-    found = None if _packages() else _matrix().target(target_id)
-    if found is not None:
-        return found
+    """The target of that id. Raises TargetNotFound, which offers the closest ids."""
     targets = load_targets()
     if target_id in targets:
         return targets[target_id]
@@ -133,38 +122,31 @@ def load_target(target_id: str) -> Target:
 def load_architecture(name: str) -> Target:
     """The target, of scope "family", of an architecture: "sm_90", "gfx942" or an alias.
 
-    Suffixes of features are left out ("sm_90a", "gfx942:xnack-"). Raises TargetNotFound that names
-    the architectures there are.
+    Suffixes of features are ignored ("sm_90a", "gfx942:xnack-"). Raises TargetNotFound, which lists
+    the known architectures.
     """
-    family, known = _architecture(base_name(name))
-    if family is not None:
-        return _family_target(family)
-    all_of_them = f"known are {', '.join(known)}"
-    offer = _of_product(name) or did_you_mean(name, known, "", 3)
-    raise TargetNotFound(
-        f"there is no architecture {shown(name)}; {f'{offer} {all_of_them}'.strip()}"
+    families, bare = _all_targets().families, base_name(name)
+    found = next((family for (_, alias), family in families.items() if alias == bare), None)
+    if found is not None:
+        return _family_target(found)
+    known = architecture_names()
+    offer = _architecture_hint(name) or did_you_mean(name, known, "", 3)
+    hint = f"{offer} known are {', '.join(known)}".strip()
+    raise TargetNotFound(f"there is no architecture {short_repr(name)}; {hint}")
+
+
+def _architecture_hint(name: str) -> str:
+    """The architectures of the targets whose id has ``name`` in it; empty where there is none."""
+    word = "".join(sign for sign in name.lower() if sign.isalnum())
+    archs = sorted({each.arch.name for each in load_targets().values() if word in each.id})
+    return (
+        f"the architecture of {short_repr(name)} is {' or '.join(archs)};" if word and archs else ""
     )
 
 
-def _of_product(name: str) -> str:
-    """The architectures of the targets whose id has ``name`` in it, as a hint; else nothing."""
-    word = "".join(sign for sign in name.lower() if sign.isalnum())
-    archs = sorted({each.arch.name for each in load_targets().values() if word in each.id})
-    return f"the architecture of {shown(name)} is {' or '.join(archs)};" if word and archs else ""
-
-
 def architecture_names() -> tuple[str, ...]:
-    """The name of every architecture, of products or not."""
-    return _architecture("")[1]
-
-
-def _architecture(name: str) -> tuple[Family | None, tuple[str, ...]]:
-    """The family of that name or alias, and the ids of all."""
-    if not _packages():
-        return _matrix().family(None, name), _matrix().family_ids
-    families = _loaded().families
-    found = next((each for (_, alias), each in families.items() if alias == name), None)
-    return found, tuple(dict.fromkeys(each.id for each in families.values()))
+    """The name of every architecture, with or without products."""
+    return tuple(_all_targets().catalogue.families)
 
 
 def parse_target(source: str | Path, *, file: str = "<text>") -> Target:
@@ -173,7 +155,7 @@ def parse_target(source: str | Path, *, file: str = "<text>") -> Target:
     ``file`` names the text in messages. A file's name has to be the target's id. Raises TargetError
     with file, key and rule.
     """
-    catalogue = _loaded().catalogue
+    catalogue = _all_targets().catalogue
     if isinstance(source, Path):
         return read_target(source.name, read_text(source), catalogue, source.stem)
     return read_target(file, source, catalogue)
@@ -189,56 +171,55 @@ def identify(
     """The target of a device as it reports itself, or None when its architecture is not known.
 
     A product matches by its name, where its memory and its number of units, when given, are the
-    product's too. A device that reports no name is the one product that has its memory and its
-    units, where both are given and only one has both. Any other member of a known architecture gets
-    a target of scope "family", which has no peaks, no memory and no expectations. Only the files of
-    that architecture are read, unless installed packages bring targets.
+    product's too. A device without a name is the one product that has its memory and its units,
+    where both are given and only one product has both. Any other member of a known architecture
+    gets a target of scope "family", which has no peaks, no memory and no expectations.
     """
-    family, products = _family(vendor, base_name(arch))
+    family = _all_targets().families.get((vendor, base_name(arch)))
     if family is None:
         return None
     name = normalise(product) if product else None
-    candidates = tuple(products)
+    candidates = [each for each in load_targets().values() if each.arch == family.arch]
     for target in candidates:
-        if _is(target.match, name, memory_bytes, unit_count):
+        if _matches(target.match, name, memory_bytes, unit_count):
             return target
     if name is None and memory_bytes is not None and unit_count is not None:
-        alike = [each for each in candidates if _has(each.match, memory_bytes, unit_count)]
-        if len(alike) == 1:
-            return alike[0]
+        fitting = [each for each in candidates if _has_both(each.match, memory_bytes, unit_count)]
+        if len(fitting) == 1:
+            return fitting[0]
     return _family_target(family)
 
 
 def arch_of_generation(vendor: str, generation: str, product: str | None = None) -> str | None:
-    """The architecture that a vendor's tool means by the name of its generation ("Hopper").
+    """The architecture of a generation that a vendor's tool names ("Hopper").
 
-    A generation of several architectures ("Ampere") is that of the product; None where that is no
-    target.
+    Where a generation has several architectures ("Ampere"), the product decides. None where the
+    product is no target.
     """
     word = normalise(generation)
     families = []
-    for family in dict.fromkeys(_loaded().families.values()):
+    for family in dict.fromkeys(_all_targets().families.values()):
         fact = family.facts.get("arch.generation")
         name = normalise(str(fact.value)) if fact is not None else ""
         if family.vendor == vendor and name and f"{word} ".startswith(f"{name} "):
             families.append(family.arch.name)
     if len(families) > 1:
-        of_product = {each.arch.name for each in _called(vendor, product)}
+        of_product = {each.arch.name for each in _targets_named(vendor, product)}
         families = [name for name in families if name in of_product]
     return families[0] if len(families) == 1 else None
 
 
 def named_product(vendor: str, arch: str | None, product: str | None) -> Target | None:
-    """The product of this name, whatever memory and units a device states.
+    """The product of this name, with any memory and units.
 
-    None for a name that several products have, or that a part of one prints too.
+    None for a name that several products have, or that a part of a product also prints.
     """
     own = None if arch is None else base_name(arch)
-    found = [each for each in _called(vendor, product) if own in (None, each.arch.name)]
+    found = [each for each in _targets_named(vendor, product) if own in (None, each.arch.name)]
     return found[0] if len(found) == 1 else None
 
 
-def _called(vendor: str, product: str | None) -> list[Target]:
+def _targets_named(vendor: str, product: str | None) -> list[Target]:
     name = normalise(product) if product else ""
     return [
         each
@@ -247,52 +228,35 @@ def _called(vendor: str, product: str | None) -> list[Target]:
     ]
 
 
-def product_of(vendor: str, device_id: int, revision: int | None = None) -> Target | None:
-    """The product that has this PCI id, or None: an id that several products have names none.
+def product_with_pci_id(vendor: str, device_id: int, revision: int | None = None) -> Target | None:
+    """The product that has this PCI id, or None. An id that several products share names none.
 
-    ``revision`` is the PCI revision, which tells some products of one device id apart.
+    ``revision`` is the PCI revision. It tells some products of one device id apart.
     """
-    names = [f"{device_id:04x}"]
+    ids = [f"{device_id:04x}"]
     if revision is not None:
-        names.append(f"{device_id:04x}:{revision:02x}")
-    for name in names:
-        for target in _with_pci_id(name):
-            if target.vendor == vendor:
-                return target
-    return None
+        ids.append(f"{device_id:04x}:{revision:02x}")
+    products = [each for each in load_targets().values() if each.vendor == vendor]
+    return next((each for pci_id in ids for each in products if pci_id in each.match.pci_ids), None)
 
 
-def _with_pci_id(name: str) -> list[Target]:
-    if not _packages():
-        return _matrix().with_pci_id(name)
-    return [each for each in load_targets().values() if name in each.match.pci_ids]
-
-
-def _family(vendor: str, arch: str) -> tuple[Family | None, Iterable[Target]]:
-    """The family of that name or alias, and its products."""
-    if not _packages():
-        family = _matrix().family(vendor, arch)
-        return family, [] if family is None else _matrix().products(family)
-    loaded = _loaded()
-    family = loaded.families.get((vendor, arch))
-    return family, [each for each in loaded.targets.values() if family and each.arch == family.arch]
-
-
-def _is(match: Match, name: str | None, memory_bytes: int | None, unit_count: int | None) -> bool:
+def _matches(
+    match: Match, name: str | None, memory_bytes: int | None, unit_count: int | None
+) -> bool:
     if not match.any_product and (name is None or name not in match.names):
         return False
     if name in match.shared and (unit_count is None or match.unit_count is None):
         return False
-    return _fits(match, memory_bytes, unit_count)
+    return _in_ranges(match, memory_bytes, unit_count)
 
 
-def _has(match: Match, memory_bytes: int, unit_count: int) -> bool:
+def _has_both(match: Match, memory_bytes: int, unit_count: int) -> bool:
     """Whether the product states both, and the device has both."""
     stated = match.memory_bytes is not None and match.unit_count is not None
-    return stated and _fits(match, memory_bytes, unit_count)
+    return stated and _in_ranges(match, memory_bytes, unit_count)
 
 
-def _fits(match: Match, memory_bytes: int | None, unit_count: int | None) -> bool:
+def _in_ranges(match: Match, memory_bytes: int | None, unit_count: int | None) -> bool:
     for value, allowed in ((memory_bytes, match.memory_bytes), (unit_count, match.unit_count)):
         if value is not None and allowed is not None and not allowed[0] <= value <= allowed[1]:
             return False

@@ -21,7 +21,7 @@ FactValue = bool | int | float | str | tuple[int, ...] | tuple[str, ...]
 
 
 class Confidence(StrEnum):
-    """How a fact is known."""
+    """The kind of evidence for a fact."""
 
     TOOLCHAIN = "toolchain"
     """A vendor's compiler or library was executed and gave it."""
@@ -34,18 +34,18 @@ class Confidence(StrEnum):
     DERIVED = "derived"
     """Computed from sourced inputs; the note says how."""
     UNVERIFIED = "unverified"
-    """Believed, and not confirmed by any source: never judge by it."""
+    """Not confirmed by any source: never judge by it."""
 
 
 class Scope(StrEnum):
-    """What a target or a fact speaks of: one product, or every member of an architecture."""
+    """What a target or a fact describes: one product, or every member of an architecture."""
 
     PRODUCT = "product"
     FAMILY = "family"
 
 
 class Authority(StrEnum):
-    """Who stands behind an expectation; a third party's is a hint and fails nobody."""
+    """Who states an expectation. A third party's is a hint and never a failure."""
 
     VENDOR = "vendor"
     OWN = "own"
@@ -56,8 +56,8 @@ class Authority(StrEnum):
 class Fact:
     """One property of the hardware: ``value`` in ``unit`` (None: a bare number, flag or text).
 
-    ``source`` holds ids of ``matrix/targets/sources.toml``; ``scope`` says whether the fact was
-    stated for the product or for its whole family.
+    ``source`` holds ids of ``matrix/targets/sources.toml``. ``scope`` says whether the product or
+    its family states the fact.
     """
 
     key: str
@@ -153,7 +153,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedFailure:
-    """Cases that are known to fail here until ``expires``, with where that is reported.
+    """Cases that are known to fail here until ``expires``; ``url`` is the report of it.
 
     ``case_id_pattern`` is a shell pattern (``fnmatch``) over case ids.
     """
@@ -172,12 +172,11 @@ class ExpectedFailure:
 class Match:
     """How a device is recognised as this product.
 
-    ``names`` are normalised product names, compared for equality; ``name`` is the first of them as
-    it is written; those in ``shared`` another product prints too, and only its units tell which.
-    ``memory_bytes`` and ``unit_count`` are inclusive ranges; a device that reports a
-    value outside is something else (a partition, a slice, or another product of the same name).
-    ``pci_ids`` are PCI device ids that no other product has: "74a1", or "744c:c8" with the revision
-    that tells it from others.
+    ``names`` are normalised product names, compared for equality. ``name`` is the first of them as
+    the file writes it. Another product prints the names in ``shared`` too, so that only its units
+    identify it. ``memory_bytes`` and ``unit_count`` are inclusive ranges. A device outside them is
+    something else: a partition, a slice, or another product of the same name. ``pci_ids`` are PCI
+    device ids of this product alone: "74a1", or "744c:c8" with a revision.
     """
 
     names: frozenset[str] = frozenset()
@@ -187,7 +186,7 @@ class Match:
     memory_bytes: tuple[int, int] | None = None
     unit_count: tuple[int, int] | None = None
     source: tuple[str, ...] = ()
-    """Where devices were seen to print one of the names; empty: they are the vendor's spelling."""
+    """Where devices printed one of the names; empty: they are the vendor's spelling."""
     pci_ids: frozenset[str] = frozenset()
     pci_source: tuple[str, ...] = ()
 
@@ -232,7 +231,7 @@ _DTYPE_ALIASES: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def dtype_name(dtype: object) -> str | None:
-    """The name under which peaks of ``dtype`` are kept ("bf16"), or None when there is none.
+    """The name of ``dtype`` in the keys of peaks ("bf16"), or None when there is none.
 
     ``dtype`` is a ``torch.dtype`` or a name: ``torch.bfloat16``, "bfloat16" and "bf16" are one.
     """
@@ -251,7 +250,7 @@ def fp8_flavour(dtype: object) -> str | None:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Target:
-    """One kind of hardware: sourced facts, what to expect of it, and what it claims.
+    """One kind of hardware: sourced facts, expectations and claimed capabilities.
 
     Of scope "family" it is an architecture whose product is unknown: what every member shares, and
     no peaks, memory or expectations. Targets are made once and compare by identity.

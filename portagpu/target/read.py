@@ -1,4 +1,4 @@
-"""From TOML to targets: every value checked, every complaint naming file, key and rule."""
+"""Targets, families and sources from TOML. Every error names file, key and rule."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.arch import Arch
 from portagpu.capability import Capability
 from portagpu.target.expect import read_expectation
-from portagpu.target.facts import Source, named_sources, read_facts
+from portagpu.target.facts import Source, read_facts, source_ids
 from portagpu.target.model import (
     ExpectedFailure,
     Match,
     Scope,
     Target,
 )
-from portagpu.target.table import Table, load_toml, normalise, shown, unknown
+from portagpu.target.table import Table, load_toml, normalise, short_repr, unknown_word
 from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ _CLAIM: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """What every member of one architecture shares. Made once, and compared by identity."""
+    """The facts and claims of one architecture's members. Made once, and compared by identity."""
 
     id: str
     vendor: str
@@ -91,14 +91,14 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """What a folder of targets holds, and what the files in it may refer to."""
+    """The sources, families and targets that files of targets may refer to."""
 
     sources: dict[str, Source] = field(default_factory=dict)
     families: dict[str, Family] = field(default_factory=dict)
     targets: dict[str, Target] = field(default_factory=dict)
 
 
-def _schema(top: Table, schema: str, stem: str | None) -> str:
+def _checked_id(top: Table, schema: str, stem: str | None) -> str:
     if top.text("schema") != schema:
         top.fail("schema", "schema", f"must be {schema!r}, not {top.data['schema']!r}")
     identity = top.text("id")
@@ -124,7 +124,7 @@ def _match(top: Table, sources: Mapping[str, Source]) -> Match:
     table = Table(top.file, "match", top.table("match"), _MATCH_KEYS)
     any_product = table.data.get("any_product", False)
     if not isinstance(any_product, bool):
-        table.fail("any_product", "type", f"must be true or false, not {shown(any_product)}")
+        table.fail("any_product", "type", f"must be true or false, not {short_repr(any_product)}")
     written = table.texts("names")
     names = frozenset(normalise(name) for name in written)
     shared = frozenset(normalise(name) for name in table.texts("shared_names"))
@@ -138,7 +138,7 @@ def _match(top: Table, sources: Mapping[str, Source]) -> Match:
     for each in pci_ids:
         if not _PCI_ID.fullmatch(each):
             table.fail("pci_ids", "pci-id", f"{each!r} must be like 74a1, or 744c:c8 with revision")
-    pci_source = named_sources(table, sources, "pci_source")
+    pci_source = source_ids(table, sources, "pci_source")
     if bool(pci_ids) != bool(pci_source):
         table.fail("pci_source", "pci-id", "pci_ids and their source stand together")
     return Match(
@@ -148,7 +148,7 @@ def _match(top: Table, sources: Mapping[str, Source]) -> Match:
         any_product=any_product,
         memory_bytes=_range(table, "memory_bytes"),
         unit_count=_range(table, "unit_count"),
-        source=named_sources(table, sources),
+        source=source_ids(table, sources),
         pci_ids=frozenset(pci_ids),
         pci_source=pci_source,
     )
@@ -160,18 +160,20 @@ def _range(table: Table, key: str) -> tuple[int, int] | None:
     value = table.data[key]
     whole = isinstance(value, list) and all(type(each) is int for each in value)
     if not whole or len(value) != 2 or not 0 < value[0] <= value[1]:
-        table.fail(key, "range", f"must be [least, greatest], two integers, not {shown(value)}")
+        table.fail(
+            key, "range", f"must be [least, greatest], two integers, not {short_repr(value)}"
+        )
     return value[0], value[1]
 
 
-def _failure(file: str, path: str, data: dict[str, Any]) -> ExpectedFailure:
+def _expected_failure(file: str, path: str, data: dict[str, Any]) -> ExpectedFailure:
     table = Table(file, path, data, _FAILURE_KEYS)
     url = table.text("url")
     if not re.fullmatch(r"https://\S+", url):
-        table.fail("url", "url", f"must be an https address, not {shown(url)}")
-    expires = table.required("expires")
+        table.fail("url", "url", f"must be an https address, not {short_repr(url)}")
+    expires = table.required_value("expires")
     if not isinstance(expires, datetime.date) or isinstance(expires, datetime.datetime):
-        table.fail("expires", "type", f"must be a date (2027-01-31), not {shown(expires)}")
+        table.fail("expires", "type", f"must be a date (2027-01-31), not {short_repr(expires)}")
     return ExpectedFailure(table.text("case_id_pattern"), table.text("reason"), url, expires)
 
 
@@ -185,7 +187,7 @@ def read_sources(file: str, text: str) -> dict[str, Source]:
         table = Table(file, f"sources.{name}", data, _SOURCE_KEYS)
         retrieved = table.data.get("retrieved")
         if retrieved is not None and type(retrieved) is not datetime.date:
-            table.fail("retrieved", "type", f"must be a date, not {shown(retrieved)}")
+            table.fail("retrieved", "type", f"must be a date, not {short_repr(retrieved)}")
         found[name] = Source(
             name,
             table.text("kind"),
@@ -200,7 +202,7 @@ def read_sources(file: str, text: str) -> dict[str, Source]:
 def read_family(file: str, text: str, catalogue: Catalogue, stem: str | None = None) -> Family:
     """The family that ``text`` describes, with sources of ``catalogue``."""
     top = Table(file, "", load_toml(file, text), _FAMILY_KEYS)
-    identity = _schema(top, FAMILY_SCHEMA, stem)
+    identity = _checked_id(top, FAMILY_SCHEMA, stem)
     facts = read_facts(top, Scope.FAMILY, catalogue.sources, {})
     if "exec.wave_size_default" not in facts:
         top.fail(
@@ -217,10 +219,10 @@ def read_target(file: str, text: str, catalogue: Catalogue, stem: str | None = N
     ``stem`` is the file's name without its suffix, which the id has to equal.
     """
     top = Table(file, "", load_toml(file, text), _TARGET_KEYS)
-    identity = _schema(top, TARGET_SCHEMA, stem)
+    identity = _checked_id(top, TARGET_SCHEMA, stem)
     name = top.text("family")
     if name not in catalogue.families:
-        top.fail("family", "family", unknown(name, tuple(catalogue.families)))
+        top.fail("family", "family", unknown_word(name, tuple(catalogue.families)))
     family = catalogue.families[name]
     if top.text("vendor") != family.vendor:
         top.fail("vendor", "family-contradiction", f"must be {family.vendor!r}, its family's")
@@ -235,7 +237,7 @@ def read_target(file: str, text: str, catalogue: Catalogue, stem: str | None = N
         facts=facts,
         claims=claims,
         expected_failures=tuple(
-            _failure(file, f"expected_failures[{index}]", each)
+            _expected_failure(file, f"expected_failures[{index}]", each)
             for index, each in enumerate(top.tables("expected_failures"))
         ),
         all_expectations=tuple(

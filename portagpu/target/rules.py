@@ -1,8 +1,8 @@
 """Cross-checks between facts: what a number must be, given the others.
 
-Each rule looks at one relation that a copied figure commonly breaks: a rate with sparsity entered
-as dense, both directions of a link entered as one, one chiplet's cache entered as the total. A rule
-says nothing where a fact that it needs is missing.
+Each rule checks one relation that a copied figure often breaks: a rate with sparsity entered as
+dense, both directions of a link entered as one, one chiplet's cache entered as the total. A rule
+whose facts are missing reports nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Facts:
         return key in self._facts
 
 
-def _equal(
+def _unequal_product(
     facts: Facts, rule: str, key: str, tolerance: float, text: str, *factors: str
 ) -> Iterator[Violation]:
     """``key`` must be the product of ``factors`` within ``tolerance``."""
@@ -67,7 +67,7 @@ def _equal(
         yield Violation(key, rule, f"{value:g} must be {text}, which is {right:g}")
 
 
-def _at_most(facts: Facts, rule: str, key: str, other: str) -> Iterator[Violation]:
+def _above_limit(facts: Facts, rule: str, key: str, other: str) -> Iterator[Violation]:
     low, high = facts.number(key), facts.number(other)
     if low is not None and high is not None and low > high:
         yield Violation(key, rule, f"{low:g} must not exceed {other}, which is {high:g}")
@@ -76,10 +76,14 @@ def _at_most(facts: Facts, rule: str, key: str, other: str) -> Iterator[Violatio
 def _threads(facts: Facts) -> Iterator[Violation]:
     waves, simds = "exec.max_waves_per_unit", "exec.simds_per_unit"
     per_simd, size = "exec.max_waves_per_simd", "exec.wave_size_default"
-    yield from _equal(facts, "waves-per-unit", waves, 0, f"{per_simd} x {simds}", per_simd, simds)
+    yield from _unequal_product(
+        facts, "waves-per-unit", waves, 0, f"{per_simd} x {simds}", per_simd, simds
+    )
     threads = "exec.max_threads_per_unit"
-    yield from _equal(facts, "threads-per-unit", threads, 0, f"{waves} x {size}", waves, size)
-    yield from _at_most(facts, "threads-per-block", "exec.max_threads_per_block", threads)
+    yield from _unequal_product(
+        facts, "threads-per-unit", threads, 0, f"{waves} x {size}", waves, size
+    )
+    yield from _above_limit(facts, "threads-per-block", "exec.max_threads_per_block", threads)
     sizes, default = facts.items("exec.wave_sizes_supported"), facts.number(size)
     if sizes is not None and default is not None and default not in sizes:
         yield Violation(size, "wave-size", f"{default:g} is not in exec.wave_sizes_supported")
@@ -88,8 +92,8 @@ def _threads(facts: Facts) -> Iterator[Violation]:
 def _registers(facts: Facts) -> Iterator[Violation]:
     file = "register.file_per_unit"
     factors = ("register.entries_per_simd", "exec.simds_per_unit", "exec.wave_size_default")
-    yield from _equal(facts, "register-file", file, 0, " x ".join(factors), *factors)
-    yield from _at_most(facts, "register-file", "register.max_per_block", file)
+    yield from _unequal_product(facts, "register-file", file, 0, " x ".join(factors), *factors)
+    yield from _above_limit(facts, "register-file", "register.max_per_block", file)
 
 
 def _scalar_registers(facts: Facts) -> Iterator[Violation]:
@@ -109,8 +113,8 @@ def _scalar_registers(facts: Facts) -> Iterator[Violation]:
 def _shared_memory(facts: Facts) -> Iterator[Violation]:
     rule, optin = "shared-memory-order", "shared_memory.per_block_optin"
     unit = "shared_memory.per_unit"
-    yield from _at_most(facts, rule, "shared_memory.per_block_default", optin)
-    yield from _at_most(facts, rule, optin, unit)
+    yield from _above_limit(facts, rule, "shared_memory.per_block_default", optin)
+    yield from _above_limit(facts, rule, optin, unit)
     most, reserved, have = (
         facts.number(optin),
         facts.number("shared_memory.reserved_per_block"),
@@ -204,7 +208,7 @@ def _compile(facts: Facts) -> Iterator[Violation]:
             yield Violation(key, "compile-pattern", f"is no regular expression: {error}")
 
 
-def _narrower(facts: Facts) -> Iterator[Violation]:
+def _slower_when_narrower(facts: Facts) -> Iterator[Violation]:
     """A narrower float is never slower on one unit. Integers are left out: some parts drop int8."""
     floats = [dtype for dtype in DTYPE_BITS if not dtype.startswith("int") and "_acc" not in dtype]
     for sparse in (False, True):
@@ -224,7 +228,7 @@ def _narrower(facts: Facts) -> Iterator[Violation]:
                         )
 
 
-def _from_clock(facts: Facts) -> Iterator[Violation]:
+def _peak_from_clock(facts: Facts) -> Iterator[Violation]:
     """Dense peak = units x operations per clock x clock: an oracle for sparse entered as dense."""
     units = facts.number("exec.unit_count")
     for unit in ("matrix", "vector"):
@@ -250,26 +254,30 @@ def _from_clock(facts: Facts) -> Iterator[Violation]:
 def _links(facts: Facts) -> Iterator[Violation]:
     for part in ("per_link", "total"):
         one, both = f"link.{part}_per_direction", f"link.{part}_bidirectional"
-        there, back = facts.number(one), facts.number(both)
-        if (there is None) != (back is None):
-            have, lack = (both, one) if there is None else (one, both)
+        one_way, both_ways = facts.number(one), facts.number(both)
+        if (one_way is None) != (both_ways is None):
+            have, lack = (both, one) if one_way is None else (one, both)
             yield Violation(
                 have, "link-directions", f"state {lack} too, so that neither is taken for the other"
             )
-        elif there is not None and back is not None and abs(back - 2 * there) > 0.01 * back:
+        elif (
+            one_way is not None
+            and both_ways is not None
+            and abs(both_ways - 2 * one_way) > 0.01 * both_ways
+        ):
             yield Violation(
-                both, "link-directions", f"{back:g} must be twice {one}, which is {there:g}"
+                both, "link-directions", f"{both_ways:g} must be twice {one}, which is {one_way:g}"
             )
     for direction in ("per_direction", "bidirectional"):
         total, each = f"link.total_{direction}", f"link.per_link_{direction}"
-        yield from _equal(
+        yield from _unequal_product(
             facts, "link-total", total, 0.01, f"link.count x {each}", "link.count", each
         )
 
 
 def _caches(facts: Facts) -> Iterator[Violation]:
     total, each, count = "cache.l2_total", "cache.l2_per_chiplet", "exec.chiplet_count"
-    yield from _equal(facts, "l2-total", total, 0.01, f"{count} x {each}", count, each)
+    yield from _unequal_product(facts, "l2-total", total, 0.01, f"{count} x {each}", count, each)
     chiplets = facts.number(count)
     if total in facts and each not in facts and chiplets is not None and chiplets > 1:
         yield Violation(
@@ -326,9 +334,9 @@ RULES: Final[tuple[Callable[[Facts], Iterator[Violation]], ...]] = (
     _shared_memory,
     _matrix_dtypes,
     _compile,
-    _from_clock,
+    _peak_from_clock,
     _sparsity,
-    _narrower,
+    _slower_when_narrower,
     _links,
     _caches,
     _host_link,

@@ -1,4 +1,4 @@
-"""The keys that a fact may have: type, unit, plausible range, and whose property it is.
+"""The keys of facts: type, unit, plausible range, and whether they describe a product.
 
 The ranges only catch slips of unit and of magnitude (Gb/s for GB/s, MiB for bytes); what a number
 must be is for :mod:`portagpu.target.rules`.

@@ -1,4 +1,4 @@
-"""Reading one TOML table: every value checked, every complaint naming file, key and rule."""
+"""Checked reading of one TOML table. Every error names file, key and rule."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def normalise(name: str) -> str:
 
 
 class Table:
-    """One TOML table of one file, read key by key; every complaint names file, key and rule."""
+    """One TOML table of one file, read key by key. Every error names file, key and rule."""
 
     def __init__(
         self, file: str, path: str, data: Mapping[str, Any], known: tuple[str, ...]
@@ -37,20 +37,20 @@ class Table:
         self.file, self.path, self.data = file, path, data
         for key in data:
             if key not in known:
-                self.fail(key, "unknown-key", unknown(key, known))
+                self.fail(key, "unknown-key", unknown_word(key, known))
 
-    def at(self, key: str) -> str:
+    def key_path(self, key: str) -> str:
         return f"{self.path}.{key}" if self.path else key
 
     def fail(self, key: str, rule: str, message: str) -> Never:
-        raise TargetError(one_line(f"{self.file}: {self.at(key)}: {message} (rule {rule})"))
+        raise TargetError(one_line(f"{self.file}: {self.key_path(key)}: {message} (rule {rule})"))
 
     def text(self, key: str, default: str | None = None) -> str:
         if key not in self.data and default is not None:
             return default
-        value = self.required(key)
+        value = self.required_value(key)
         if not isinstance(value, str):
-            self.fail(key, "type", f"must be text, not {shown(value)}")
+            self.fail(key, "type", f"must be text, not {short_repr(value)}")
         if value.strip().lower() in _NOTHING:
             self.fail(key, "null", f"{value!r} says nothing: leave the key out")
         return self._printable(key, value)
@@ -58,7 +58,9 @@ class Table:
     def _printable(self, key: str, value: str) -> str:
         # they are shown on terminals and in reports
         if not value.isprintable():
-            self.fail(key, "printable", f"must be one line of printable text, not {shown(value)}")
+            self.fail(
+                key, "printable", f"must be one line of printable text, not {short_repr(value)}"
+            )
         return value
 
     def word(self, key: str, words: type[Word]) -> Word:
@@ -66,37 +68,39 @@ class Table:
         try:
             return words(value)
         except ValueError:
-            self.fail(key, "choice", unknown(value, tuple(words)))
+            self.fail(key, "choice", unknown_word(value, tuple(words)))
 
     def choice(self, key: str, allowed: tuple[str, ...]) -> str:
         value = self.text(key)
         if value not in allowed:
-            self.fail(key, "choice", unknown(value, allowed))
+            self.fail(key, "choice", unknown_word(value, allowed))
         return value
 
     def number(self, key: str) -> float:
-        value = self.required(key)
+        value = self.required_value(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.fail(key, "type", f"must be a number, not {shown(value)}")
+            self.fail(key, "type", f"must be a number, not {short_repr(value)}")
         try:
             return float(value)
         except OverflowError:
-            self.fail(key, "range", f"{shown(value)} is larger than any number that is measured")
+            self.fail(
+                key, "range", f"{short_repr(value)} is larger than any number that is measured"
+            )
 
     def integer(self, key: str, low: int, high: int) -> int | None:
         if key not in self.data:
             return None
         value = self.data[key]
         if isinstance(value, bool) or not isinstance(value, int):
-            self.fail(key, "type", f"must be an integer, not {shown(value)}")
+            self.fail(key, "type", f"must be an integer, not {short_repr(value)}")
         if not low <= value <= high:
-            self.fail(key, "range", f"{shown(value)} is outside {low} to {high}")
+            self.fail(key, "range", f"{short_repr(value)} is outside {low} to {high}")
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
         value = self.data.get(key, [])
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            self.fail(key, "type", f"must be a list of texts, not {shown(value)}")
+            self.fail(key, "type", f"must be a list of texts, not {short_repr(value)}")
         if len(set(value)) != len(value):
             self.fail(key, "duplicate", "names something twice")
         return tuple(self._printable(key, each) for each in value)
@@ -104,7 +108,7 @@ class Table:
     def table(self, key: str) -> Mapping[str, Any]:
         value = self.data.get(key, {})
         if not isinstance(value, dict):
-            self.fail(key, "type", f"must be a table, not {shown(value)}")
+            self.fail(key, "type", f"must be a table, not {short_repr(value)}")
         return value
 
     def tables(self, key: str) -> list[dict[str, Any]]:
@@ -113,7 +117,7 @@ class Table:
             self.fail(key, "type", f"must be an array of tables ([[{key}]])")
         return value
 
-    def required(self, key: str) -> object:
+    def required_value(self, key: str) -> object:
         if key not in self.data:
             self.fail(key, "required", "is missing")
         value: object = self.data[key]
@@ -125,7 +129,7 @@ def one_line(text: str) -> str:
     return "\\n".join(text.splitlines())
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     try:
         text = repr(value)
     except ValueError:  # Python writes out no integer of thousands of digits
@@ -133,7 +137,7 @@ def shown(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def unknown(word: str, known: Iterable[str]) -> str:
+def unknown_word(word: str, known: Iterable[str]) -> str:
     known = tuple(known)
     there = f"there is {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}"
     return f"{word!r} is not known; {did_you_mean(word, known, there, 3)}"

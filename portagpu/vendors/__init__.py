@@ -1,14 +1,21 @@
 """The vendors that installed distributions declare: the one place where the core learns of them.
 
-An entry point of the group ``portagpu.vendors`` names a :class:`Vendor`, which is data: what it
-states is read by the modules above this package, none of which knows a vendor. Entry points are
-loaded once, when something is first asked of a vendor, each with a time limit. One that is broken,
-slow or wrong is left out with its reason (:func:`problems`) and stops no other.
+An entry point of the group ``portagpu.vendors`` names a :class:`Vendor`, which is data. Modules
+above this package read it, and name no vendor themselves. All entry points are loaded once, at the
+first use, each with a time limit. A broken, slow or wrong one is left out with its reason
+(:func:`problems`) and does not affect the others.
 """
 
 from __future__ import annotations
 
-from portagpu.vendors.loading import Collected, leave_out, problems, tables, vendor_of, vendors
+from portagpu.vendors.loading import (
+    LazyMapping,
+    problems,
+    report_left_out,
+    tables,
+    vendor_named,
+    vendors,
+)
 from portagpu.vendors.masks import (
     Blanks,
     MaskRules,
@@ -22,9 +29,9 @@ from portagpu.vendors.model import DriverFiles, Fabric, Tuning, Vendor
 
 __all__ = [
     "Blanks",
-    "Collected",
     "DriverFiles",
     "Fabric",
+    "LazyMapping",
     "MaskRules",
     "Numbers",
     "Repeated",
@@ -33,9 +40,9 @@ __all__ = [
     "Tuning",
     "UuidMatch",
     "Vendor",
-    "leave_out",
     "problems",
+    "report_left_out",
     "tables",
-    "vendor_of",
+    "vendor_named",
     "vendors",
 ]

@@ -1,4 +1,4 @@
-"""Loading what distributions declare in the group ``portagpu.vendors``, once for a process."""
+"""Loads the entry points of the group ``portagpu.vendors``, once in a process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from portagpu.distributions import entry_points
-from portagpu.foreign import LOAD_LIMIT_S, OWN_DISTRIBUTION, begin, distribution_of
+from portagpu.foreign import LOAD_LIMIT_S, OWN_DISTRIBUTION, distribution_of, start_call
 from portagpu.text import one_line
 from portagpu.vendors.masks import MaskRules, Runtime
 from portagpu.vendors.model import DriverFiles, Fabric, Tuning, Vendor
@@ -31,15 +31,15 @@ _RESERVED: Final = frozenset({"cpu", "host"})
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
-_Declared = tuple[Mapping[str, Vendor], tuple[str, ...]]
-_found: _Declared | None = None
+_Vendors = tuple[Mapping[str, Vendor], tuple[str, ...]]
+_found: _Vendors | None = None
 _lock: Final = threading.Lock()
 _late_problems: dict[str, None] = {}
-"""What was wrong with tables, which are read when something is asked of them."""
+"""Problems of tables, which are read when they are first used."""
 
 
-class Collected(Mapping[_K, _V]):
-    """A mapping over what all vendors state, made when it is first looked at."""
+class LazyMapping(Mapping[_K, _V]):
+    """A mapping that is made at its first use, from data of all vendors."""
 
     __slots__ = ("_collect", "_found")
 
@@ -63,21 +63,21 @@ class Collected(Mapping[_K, _V]):
 
 
 def vendors() -> Mapping[str, Vendor]:
-    """Every vendor that is declared, by name: this distribution's first, then by entry point."""
-    return _declared()[0]
+    """Every declared vendor by name: this distribution's first, then by entry point."""
+    return _all_vendors()[0]
 
 
-def vendor_of(name: str) -> Vendor:
-    """What is known of that vendor: nothing but its name where no distribution declares it."""
+def vendor_named(name: str) -> Vendor:
+    """The vendor of that name; an empty one where no distribution declares it."""
     return vendors().get(name) or Vendor(name=name)
 
 
 def problems() -> tuple[str, ...]:
     """Why an entry point or a table was left out, one sentence each."""
-    return (*_declared()[1], *_late_problems)
+    return (*_all_vendors()[1], *_late_problems)
 
 
-def _declared() -> _Declared:
+def _all_vendors() -> _Vendors:
     global _found
     if _found is None:
         # several threads probe at a time, and the redirection of standard output is the process's
@@ -86,7 +86,7 @@ def _declared() -> _Declared:
     return _found
 
 
-def _load_all() -> _Declared:
+def _load_all() -> _Vendors:
     found: dict[str, tuple[str, Vendor]] = {}
     wrong: list[str] = []
 
@@ -109,7 +109,7 @@ def _load_all() -> _Declared:
 def _load(point: EntryPoint) -> tuple[Vendor | None, str]:
     # standard output may be a document, which what a third party prints must not be part of
     with contextlib.redirect_stdout(sys.stderr):
-        value, failure = begin(point.load, LOAD_LIMIT_S)(f"the vendor {point.name!r} to load")
+        value, failure = start_call(point.load, LOAD_LIMIT_S)(f"the vendor {point.name!r} to load")
     if failure:
         return None, failure
     if not isinstance(value, Vendor):
@@ -132,11 +132,11 @@ _MEMBERS: Final[Mapping[str, type]] = {
     "fabrics": Fabric,
     **dict.fromkeys(("visibility", "makers", "brands", "libraries", "out_of_memory"), str),
 }
-"""Of what the tuples of a Vendor are."""
+"""The types of the members of a Vendor's tuples."""
 
 
 def _wrong_field(vendor: Vendor) -> str:
-    """What is wrong with a field whose use would fail far from here; empty where nothing is."""
+    """What is wrong with the first wrong field; empty where all are right."""
     form = ""
     if not _is_name(vendor.name):
         name, form = "name", 'a word in lower case, and neither "cpu" nor "host"'
@@ -144,14 +144,14 @@ def _wrong_field(vendor: Vendor) -> str:
         if not isinstance(getattr(vendor, each), kinds):
             name, form = each, f"a {kinds[0].__name__}"
     for each, kind in _MEMBERS.items():
-        if not _all_of(getattr(vendor, each), kind):
+        if not _is_tuple_of(getattr(vendor, each), kind):
             name, form = each, f"a tuple of {kind.__name__}"
     if form:
         return f"states its {name} as {one_line(repr(getattr(vendor, name)))} instead of {form}"
     masks, files = vendor.masks, vendor.driver_files
     if masks is not None and masks.vendor != vendor.name:
         return f"has masks of {masks.vendor!r} instead of {vendor.name!r}"
-    if masks is not None and not _all_of(masks.layers, MaskRules):
+    if masks is not None and not _is_tuple_of(masks.layers, MaskRules):
         return "has masks without a tuple of MaskRules as their layers"
     patterns = [*vendor.makers, *vendor.brands, *vendor.libraries]
     forms = [(each.counted or "", "count") for each in vendor.fabrics]
@@ -175,7 +175,7 @@ def _is_name(name: object) -> bool:
     return isinstance(name, str) and bool(_NAME.fullmatch(name)) and name not in _RESERVED
 
 
-def _all_of(values: object, kind: type) -> bool:
+def _is_tuple_of(values: object, kind: type) -> bool:
     # a tuple of one text without its comma is a text, whose every letter would be one
     return isinstance(values, tuple) and all(
         isinstance(each, kind) and not isinstance(each, bool) and each != "" for each in values
@@ -184,7 +184,7 @@ def _all_of(values: object, kind: type) -> bool:
 
 @cache
 def tables(name: str) -> Mapping[str, Mapping[str, Any]]:
-    """The table of that name of each vendor that has one, by vendor; one that is broken is none."""
+    """The tables of that name by vendor. Broken ones are left out."""
     found: dict[str, Mapping[str, Any]] = {}
     for vendor in vendors().values():
         file = vendor.tables / f"{name}.toml" if vendor.tables is not None else None
@@ -193,11 +193,11 @@ def tables(name: str) -> Mapping[str, Mapping[str, Any]]:
         try:
             found[vendor.name] = tomllib.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            leave_out(vendor.name, f"{name}.toml", error)
+            report_left_out(vendor.name, f"{name}.toml", error)
     return MappingProxyType(found)
 
 
-def leave_out(vendor: str, table: str, error: Exception) -> None:
-    """Remember that a vendor's table cannot be used, and why."""
+def report_left_out(vendor: str, table: str, error: Exception) -> None:
+    """Add to :func:`problems` that a vendor's table cannot be used, and why."""
     why = one_line(f"{type(error).__name__}: {error}")
     _late_problems[f"the table {table} of the vendor {vendor!r} is left out: {why}"] = None

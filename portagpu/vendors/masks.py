@@ -1,6 +1,6 @@
-"""The rules by which a vendor's runtime reads the masks that hide devices: data, with its types.
+"""The rules by which a vendor's runtime reads visible-device masks: data and its types.
 
-What is done by these rules is in :mod:`portagpu.visible`.
+:mod:`portagpu.visible` applies these rules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Blanks(Enum):
 
 
 class Repeated(Enum):
-    """What a device that was named before does."""
+    """The effect of a device that the mask names a second time."""
 
     HIDES_ALL = "every device is hidden"
     ENDS = "it ends the list"
@@ -95,10 +95,10 @@ class Runtime:
 
     ``name`` is the kind of the torch build that uses it; ``vendor`` is :attr:`Vendor.name`.
 
-    Each layer numbers what the one before left. ``leaving`` maps a variable to why another should
-    be set beside it, ``unread`` one that looks like a mask to why it is not, and ``foreign`` are
-    the masks of other runtimes. ``torch`` is None where torch reads no mask by itself;
-    ``torch_module`` is its module for such devices.
+    Each layer numbers the devices that the layer before left. ``leaving`` maps a variable to the
+    reason for setting another one too. ``unread`` maps a variable that looks like a mask to the
+    reason why it is none. ``foreign`` are masks of other runtimes. ``torch`` is None where torch
+    reads no mask by itself; ``torch_module`` is its module for such devices.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""What a vendor's distribution declares of its GPUs, drivers and tools: facts alone, no code.
+"""Data of a vendor's GPUs, drivers and tools, which its distribution declares; no code.
 
-Every field but the name has a default, with which nothing of that kind is known of the vendor.
+Every field except the name has a default, which means that nothing of that kind is known.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class DriverFiles:
     """Files with which a kernel driver lists its GPUs beside PCI.
 
-    ``devices`` is the pattern of the files in /dev of which there is one for each GPU, and
-    ``device`` their form with the GPU's ``{minor}`` number. ``listing`` is a folder with one folder
+    ``devices`` is the pattern of the files in /dev, one for each GPU. ``device`` is their form with
+    the GPU's ``{minor}`` number. ``listing`` is a folder with one folder
     for each GPU, named by its PCI address, whose file ``information`` has lines "field: value";
     ``address``, ``uuid``, ``minor`` and ``product`` are names of its fields.
     """
@@ -49,7 +49,7 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What a vendor asks of the kernel's settings for products with ``product`` in their names.
+    """Kernel settings that a vendor recommends for products with ``product`` in their names.
 
     Each sentence is shown where the setting is otherwise: ``translated`` where the IOMMU translates
     addresses, ``balancing`` where automatic NUMA balancing is on, ``moved`` where the kernel may
@@ -64,15 +64,15 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """What is known of one vendor. ``name`` is its word in readings, architectures and targets."""
+    """Data of one vendor. ``name`` is its name in readings, architectures and targets."""
 
     name: str
     pci_ids: tuple[int, ...] = ()
-    """Vendor ids of the PCI ID database, by which GPUs are found on the bus."""
+    """Vendor ids of the PCI ID database. They identify GPUs on the bus."""
     torch_build: str | None = None
     """The kind of torch's build for its GPUs (``TorchBuild.kind``); None where any build does."""
     masks: Runtime | None = None
-    """How its runtime reads the variables that hide devices."""
+    """How its runtime reads visible-device masks."""
     visibility: tuple[str, ...] = ()
     """Variables that hide or disguise devices, beside those of ``masks``: shown and recorded."""
     driver_files: DriverFiles | None = None
@@ -98,7 +98,8 @@ class Vendor:
     libraries: tuple[str, ...] = ()
     """Patterns of the names of Python distributions whose versions matter."""
     out_of_memory: tuple[str, ...] = ()
-    """Parts of the texts with which its libraries say that memory is exhausted, in lower case."""
+    """Parts of its libraries' error texts that mean exhausted memory, in lower case. They are for
+    errors that are no ``torch.OutOfMemoryError``."""
     tables: Path | None = None
     """The folder of its tables, each of which may be missing: ``kernel_log.toml`` (lines of logs,
     and how grave they are), ``answers.toml`` (what its tools print where they have no answer) and

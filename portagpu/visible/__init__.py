@@ -1,4 +1,4 @@
-"""Visible-device masks: what a runtime and torch make of them, and the masks for a child process.
+"""Visible-device masks: how a runtime and torch read them, and masks for a child process.
 
 No function here reads the process's environment, writes one, or opens a device.
 """
@@ -17,10 +17,10 @@ from portagpu.visible.model import (
     ProblemId,
     Uuid,
     VisibilityError,
-    shown,
+    quoted,
 )
 from portagpu.visible.resolution import Visible, resolve
-from portagpu.visible.tables import RULES, RUNTIMES, runtimes_on
+from portagpu.visible.tables import RULES, RUNTIMES, relevant_runtimes
 from portagpu.visible.torchview import TorchView
 
 __all__ = [
@@ -40,7 +40,7 @@ __all__ = [
     "diagnose",
     "environment_for",
     "parse",
+    "quoted",
+    "relevant_runtimes",
     "resolve",
-    "runtimes_on",
-    "shown",
 ]

@@ -1,4 +1,4 @@
-"""The masks to start a child process with, so that it sees certain devices."""
+"""Masks for a child process that is to see certain devices."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from portagpu.visible.diagnosis import layers_of
 from portagpu.visible.model import DeviceId, Index, VisibilityError
-from portagpu.visible.resolution import checked, matches
-from portagpu.visible.tables import runtime_of
+from portagpu.visible.resolution import check_devices, matches
+from portagpu.visible.tables import runtime_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,8 +41,8 @@ def environment_for(
         changes = environment_for([mine], "rocm", os.environ)
         child = {k: v for k, v in {**os.environ, **changes}.items() if v is not None}
     """
-    table = runtime_of(runtime)
-    wanted = checked(devices)
+    table = runtime_named(runtime)
+    wanted = check_devices(devices)
     _refuse_slices(wanted, table)
     if base_environment is not None:
         _refuse_hidden(wanted, base_environment, table)
@@ -79,9 +79,9 @@ def _refuse_hidden(wanted: tuple[DeviceId, ...], base: Mapping[str, str], runtim
 
 
 def _may_see(device: DeviceId, layers: tuple[Layer, ...]) -> bool:
-    """Whether the last of these layers names a device, through the numbers of those before it.
+    """Whether the last of these layers names a device, through the numbers of earlier layers.
 
-    Told without the rest of the machine: a number that does not exist ends nothing here.
+    Decided without the other devices: a number that does not exist ends no list here.
     """
     *before, layer = layers
     masked = [each for each in before if each.mask.entries is not None]

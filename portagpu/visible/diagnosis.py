@@ -1,4 +1,4 @@
-"""What is wrong with a set of masks, as far as it can be told without knowing the devices."""
+"""Problems of a set of masks that can be found without the devices."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from portagpu.visible.mask import parse
-from portagpu.visible.model import Index, Mask, Problem, ProblemId, Uuid, shown
-from portagpu.visible.tables import runtime_of
+from portagpu.visible.model import Index, Mask, Problem, ProblemId, Uuid, quoted
+from portagpu.visible.tables import runtime_named
 from portagpu.visible.torchview import torch_list
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _layer(environment: Mapping[str, str], rules: MaskRules) -> Layer:
             text = environment[name]
             mask = parse(text, rules, name)
             mask = replace(mask, problems=(*found.mask.problems, *mask.problems))
-            found = Layer(rules, mask, name, f"{name}={shown(text)}")
+            found = Layer(rules, mask, name, f"{name}={quoted(text)}")
             # a value of two quotes alone hides nothing, and the next variable is read
             if mask.entries is not None:
                 break
@@ -50,55 +50,59 @@ def _layer(environment: Mapping[str, str], rules: MaskRules) -> Layer:
 
 
 def diagnose(environment: Mapping[str, str], runtime: str) -> tuple[Problem, ...]:
-    """Everything wrong with the masks of an environment for a runtime ("cuda", "rocm").
+    """All problems of an environment's masks for a runtime ("cuda", "rocm").
 
-    Needs no device and says nothing about numbers beyond the last one or UUIDs that are not there:
-    ``resolve`` does. Raises VisibilityError for a runtime that is not known.
+    Needs no device. Numbers beyond the last device and unknown UUIDs are for ``resolve``. Raises
+    VisibilityError for an unknown runtime.
     """
-    table = runtime_of(runtime)
+    table = runtime_named(runtime)
     return (*mask_problems(environment, table), *_torch_problems(environment, table))
 
 
 def mask_problems(environment: Mapping[str, str], runtime: Runtime) -> tuple[Problem, ...]:
-    """What is wrong with the masks themselves, leaving torch's reading out."""
+    """Problems of the masks themselves, without torch's reading."""
     layers = layers_of(environment, runtime)
     found = [problem for layer in layers for problem in layer.mask.problems]
     for layer in layers:
-        found.extend(_in_layer(environment, layer, runtime))
-    found.extend(_leaving(layers, runtime))
-    found.extend(_between_layers(layers, runtime))
-    found.extend(_not_read(environment, runtime))
+        found.extend(_layer_problems(environment, layer, runtime))
+    found.extend(_leaving_problem(layers, runtime))
+    found.extend(_stacked_masks(layers, runtime))
+    found.extend(_unread_variables(environment, runtime))
     return tuple(found)
 
 
 def torch_raises(error: str, runtime: Runtime) -> Problem:
-    """torch's own exception, which users meet at their first call."""
-    message = f"{runtime.torch_module} raises {error[:_ERROR_CHARACTERS]!a}: set {_alone(runtime)}"
+    """The problem that torch raises at the first call."""
+    message = (
+        f"{runtime.torch_module} raises {error[:_ERROR_CHARACTERS]!a}: set {_only_mask(runtime)}"
+    )
     return Problem(ProblemId.TORCH_RAISES, message)
 
 
 def torch_disagrees(by_torch: int, by_runtime: int, runtime: Runtime) -> Problem:
-    """torch and the runtime see another number of devices."""
+    """The problem that torch and the runtime count different numbers of devices."""
     return Problem(
         ProblemId.TORCH_DISAGREES,
         f"{runtime.torch_module}.device_count() says {by_torch} before "
-        f"{runtime.layers[-1].layer} starts, which shows {by_runtime}: set {_alone(runtime)}",
+        f"{runtime.layers[-1].layer} starts, which shows {by_runtime}: set {_only_mask(runtime)}",
     )
 
 
-def _alone(runtime: Runtime) -> str:
+def _only_mask(runtime: Runtime) -> str:
     return f"{runtime.child_variable} alone, to numbers with commas between them"
 
 
-def _in_layer(environment: Mapping[str, str], layer: Layer, runtime: Runtime) -> Iterator[Problem]:
+def _layer_problems(
+    environment: Mapping[str, str], layer: Layer, runtime: Runtime
+) -> Iterator[Problem]:
     first = layer.variable
     names = layer.rules.variables
     for name in names[names.index(first) + 1 :] if first else ():
         if name in environment and environment[name] != environment[first]:
             yield Problem(
                 ProblemId.SHADOWED,
-                f"{name}={shown(environment[name])} is not read because "
-                f"{first}={shown(environment[first])} is set: give them one value or unset one",
+                f"{name}={quoted(environment[name])} is not read because "
+                f"{first}={quoted(environment[first])} is set: give them one value or unset one",
             )
     prefix = layer.rules.slice_prefix
     if prefix is not None:
@@ -111,7 +115,7 @@ def _in_layer(environment: Mapping[str, str], layer: Layer, runtime: Runtime) ->
             yield slices_problem(layer.rules, len(slices))
 
 
-def _leaving(layers: tuple[Layer, ...], runtime: Runtime) -> Iterator[Problem]:
+def _leaving_problem(layers: tuple[Layer, ...], runtime: Runtime) -> Iterator[Problem]:
     names = [layer.variable for layer in layers if layer.variable]
     if len(names) == 1 and names[0] in runtime.leaving:
         message = f"{names[0]} is the only mask, {runtime.leaving[names[0]]}: set "
@@ -123,7 +127,7 @@ def _leaving(layers: tuple[Layer, ...], runtime: Runtime) -> Iterator[Problem]:
 
 
 def slices_problem(rules: MaskRules, count: int) -> Problem:
-    """More slices than a process gets."""
+    """The problem that a mask has more slices than a process gets."""
     return Problem(
         ProblemId.SLICES,
         f"{rules.layer} gives a process {rules.most_slices} slice and no other GPU beside it, not "
@@ -131,7 +135,7 @@ def slices_problem(rules: MaskRules, count: int) -> Problem:
     )
 
 
-def _between_layers(layers: tuple[Layer, ...], runtime: Runtime) -> Iterator[Problem]:
+def _stacked_masks(layers: tuple[Layer, ...], runtime: Runtime) -> Iterator[Problem]:
     masked = [layer for layer in layers if layer.mask.entries is not None]
     for before, after in pairwise(masked):
         left = len(before.mask.entries or ())
@@ -156,17 +160,17 @@ def _between_layers(layers: tuple[Layer, ...], runtime: Runtime) -> Iterator[Pro
             )
 
 
-def _not_read(environment: Mapping[str, str], runtime: Runtime) -> Iterator[Problem]:
+def _unread_variables(environment: Mapping[str, str], runtime: Runtime) -> Iterator[Problem]:
     own = runtime.child_variable
     for name, why in runtime.unread.items():
         if name in environment:
-            message = f"{name}={shown(environment[name])} hides nothing: {why}; set {own}"
+            message = f"{name}={quoted(environment[name])} hides nothing: {why}; set {own}"
             yield Problem(ProblemId.UNREAD_VARIABLE, message)
     if any(name in environment for name in runtime.variables):
         return
     for name in runtime.foreign:
         if name in environment:
-            message = f"{name}={shown(environment[name])} hides nothing from {runtime.name}: "
+            message = f"{name}={quoted(environment[name])} hides nothing from {runtime.name}: "
             yield Problem(ProblemId.FOREIGN_VARIABLE, f"{message}set {own}")
             return
 
@@ -178,7 +182,7 @@ def _torch_problems(environment: Mapping[str, str], runtime: Runtime) -> Iterato
     if view.error is not None:
         yield torch_raises(view.error, runtime)
         return
-    shows = _entries_left(layers_of(environment, runtime))
+    shows = _count_left(layers_of(environment, runtime))
     if view.entries is None or shows is None:
         return
     first = view.entries[0] if view.entries else None
@@ -188,8 +192,8 @@ def _torch_problems(environment: Mapping[str, str], runtime: Runtime) -> Iterato
         yield torch_disagrees(len(view.entries), shows, runtime)
 
 
-def _entries_left(layers: tuple[Layer, ...]) -> int | None:
-    """How many devices the masks name, were all of them there; None where no mask is set."""
+def _count_left(layers: tuple[Layer, ...]) -> int | None:
+    """How many devices the masks name if all exist; None without a mask."""
     left: int | None = None
     for layer in layers:
         if layer.mask.entries is None:

@@ -1,4 +1,4 @@
-"""One mask, read as a layer of a runtime reads it."""
+"""Reads one mask as a layer of a runtime does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from portagpu.visible.model import (
     Problem,
     ProblemId,
     Uuid,
-    shown,
+    quoted,
 )
 
 if TYPE_CHECKING:
@@ -30,16 +30,16 @@ _MOST_DIGITS: Final = 18
 
 
 @dataclass(frozen=True, slots=True)
-class _End:
-    """An entry that ends the list: by will (a negative number), or for a reason that is wrong."""
+class _ListEnd:
+    """An entry that ends the list: on purpose (a negative number), or because of a problem."""
 
     problem: ProblemId | None = None
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """An entry that names a device, with what is odd about how it is written."""
+class _Named:
+    """An entry that names a device, with a problem of its spelling if any."""
 
     entry: Index | Uuid
     problem: ProblemId | None = None
@@ -47,26 +47,26 @@ class _Read:
 
 
 def parse(text: str | None, rules: MaskRules, variable: str | None = None) -> Mask:
-    """What a layer with these rules makes of a mask; ``variable`` is its name for messages.
+    """The mask as a layer with these rules reads it; ``variable`` is its name for messages.
 
-    Takes any string, in time linear in its length. Problems are said once each.
+    Takes any string, in time linear in its length. Each kind of problem is reported once.
     """
     name = variable or rules.variables[0]
     if text is None:
         return Mask(None)
     if text == "":
-        return Mask((), _empty(name, rules), deliberate=True)
-    quoted = _QUOTED.fullmatch(text) if rules.removes_quotes else None
-    if quoted is None:
+        return Mask((), _empty_mask(name, rules), deliberate=True)
+    in_quotes = _QUOTED.fullmatch(text) if rules.removes_quotes else None
+    if in_quotes is None:
         return _parse_list(text, rules, name)
     problem = Problem(
         ProblemId.QUOTED,
-        f"{name}={shown(text)} has quotes in its value, which only {rules.layer} removes: write it "
-        "without",
+        f"{name}={quoted(text)} has quotes in its value, which only {rules.layer} removes: "
+        "write it without",
     )
-    if not quoted[1]:
+    if not in_quotes[1]:
         return Mask(None, (problem,))
-    inner = _parse_list(quoted[1], rules, name)
+    inner = _parse_list(in_quotes[1], rules, name)
     return Mask(inner.entries, (problem, *inner.problems), inner.deliberate)
 
 
@@ -79,12 +79,12 @@ def _parse_list(text: str, rules: MaskRules, name: str) -> Mask:
     def report(kind: ProblemId, position: int, text_of: str) -> None:
         # the message costs as much as the mask is long
         if kind not in problems:
-            where = f"{name}={shown(text)}: entry {position + 1} ({shown(tokens[position])}) "
+            where = f"{name}={quoted(text)}: entry {position + 1} ({quoted(tokens[position])}) "
             problems[kind] = Problem(kind, where + text_of)
 
     for position, token in enumerate(tokens):
-        read = _read(token, rules, prefix)
-        if isinstance(read, _End):
+        read = _read_entry(token, rules, prefix)
+        if isinstance(read, _ListEnd):
             _report_end(read, position, tokens, report)
             by_will = read.problem is None and position == 0
             fails = rules.empty_entry_fails and _is_empty(position, tokens)
@@ -103,16 +103,16 @@ def _parse_list(text: str, rules: MaskRules, name: str) -> Mask:
         text_of = (
             f"{rules.layer} reads UUIDs since {rules.uuids_since}; older ones hide all: use numbers"
         )
-        problems[kind] = Problem(kind, f"{name}={shown(text)}: {text_of}", harmful=False)
+        problems[kind] = Problem(kind, f"{name}={quoted(text)}: {text_of}", harmful=False)
     return Mask(tuple(entries), tuple(problems.values()))
 
 
 def repeated_text(rules: MaskRules) -> str:
-    """What repeating a device does, for a message."""
+    """The effect of a repeated device, for a message."""
     return f"names a device again, for {rules.layer} {rules.repeated.value}: name each once"
 
 
-def _report_end(end: _End, position: int, tokens: list[str], report: _Report) -> None:
+def _report_end(end: _ListEnd, position: int, tokens: list[str], report: _Report) -> None:
     after = len(tokens) - position - 1
     ends = f"the list, with {after} more after it" if after else "the list"
     if end.problem is not None:
@@ -123,13 +123,13 @@ def _report_end(end: _End, position: int, tokens: list[str], report: _Report) ->
 
 
 def _is_empty(position: int, tokens: list[str]) -> bool:
-    """Whether there is an entry and nothing in it; a comma at the very end makes none."""
+    """Whether an entry is empty; a comma at the very end makes no entry."""
     if tokens[position].strip():
         return False
     return bool(tokens[position]) or position == 0 or position + 1 < len(tokens)
 
 
-def _empty(name: str, rules: MaskRules) -> tuple[Problem, ...]:
+def _empty_mask(name: str, rules: MaskRules) -> tuple[Problem, ...]:
     if rules.empty_hides_since is None:
         return ()
     return (
@@ -142,70 +142,70 @@ def _empty(name: str, rules: MaskRules) -> tuple[Problem, ...]:
     )
 
 
-def _read(token: str, rules: MaskRules, prefix: str | None) -> _Read | _End:
+def _read_entry(token: str, rules: MaskRules, prefix: str | None) -> _Named | _ListEnd:
     text = token.strip() if rules.blanks is Blanks.EVERYWHERE else token
     if rules.one_kind and prefix is not None:
         if text.startswith(prefix):
-            return _Read(Uuid(text))
+            return _Named(Uuid(text))
         if text.strip().startswith(prefix):
             return _blanks(rules)
-        return _mixed(rules)
+        return _mixed_kinds(rules)
     folded = text if rules.uuid_case_counts else text.upper()
     if any(folded.startswith(each) for each in rules.uuid_prefixes):
         if rules.one_kind:
-            return _mixed(rules)
-        return _uuid(text, rules)
-    return _number(text, rules)
+            return _mixed_kinds(rules)
+        return _read_uuid(text, rules)
+    return _read_number(text, rules)
 
 
-def _uuid(text: str, rules: MaskRules) -> _Read | _End:
+def _read_uuid(text: str, rules: MaskRules) -> _Named | _ListEnd:
     least, most = rules.uuid_characters or (0, len(text))
     if least <= len(text) <= most:
-        return _Read(Uuid(text))
+        return _Named(Uuid(text))
     why = f"is no UUID for {rules.layer}, which takes {least} to {most} characters"
-    return _End(ProblemId.UNREADABLE, why)
+    return _ListEnd(ProblemId.UNREADABLE, why)
 
 
-def _number(text: str, rules: MaskRules) -> _Read | _End:
+def _read_number(text: str, rules: MaskRules) -> _Named | _ListEnd:
     if rules.numbers is Numbers.LEADING:
-        return _leading(text, rules)
+        return _read_leading(text, rules)
     if rules.numbers is Numbers.C_LITERAL:
-        return _c_literal(text, rules)
+        return _read_c_literal(text, rules)
     if _PLAIN.fullmatch(text):
-        return _Read(Index(_value(text)))
-    return _end(text, rules)
+        return _Named(Index(_clipped_number(text)))
+    return _end_at(text, rules)
 
 
-def _leading(text: str, rules: MaskRules) -> _Read | _End:
+def _read_leading(text: str, rules: MaskRules) -> _Named | _ListEnd:
     start = text.lstrip() if rules.blanks is Blanks.AT_NUMBERS else text
     found = _SIGNED.match(start)
     if found is None:
-        return _end(text, rules)
-    value = _value(found[0])
+        return _end_at(text, rules)
+    value = _clipped_number(found[0])
     if value < 0:
-        return _End()
+        return _ListEnd()
     if start[found.end() :].strip():
         why = f"is read as {value}: write numbers with commas between them, ranges are not read"
-        return _Read(Index(value), ProblemId.TRAILING_TEXT, why)
-    return _Read(Index(value))
+        return _Named(Index(value), ProblemId.TRAILING_TEXT, why)
+    return _Named(Index(value))
 
 
-def _c_literal(text: str, rules: MaskRules) -> _Read | _End:
+def _read_c_literal(text: str, rules: MaskRules) -> _Named | _ListEnd:
     found = _C_LITERAL.fullmatch(text)
     if found is None:
-        return _end(text, rules)
+        return _end_at(text, rules)
     digits = found[2]
     base = 16 if digits[1:2] in ("x", "X") else 8 if digits.startswith("0") else 10
-    value = _value(found[1] + (digits[2:] if base == 16 else digits), base)
+    value = _clipped_number(found[1] + (digits[2:] if base == 16 else digits), base)
     if value < 0:
-        return _End()
+        return _ListEnd()
     if base == 16 or (base == 8 and value > 7):
         why = f"is read as {value} in base {base}: write it in decimal"
-        return _Read(Index(value), ProblemId.NUMBER_BASE, why)
-    return _Read(Index(value))
+        return _Named(Index(value), ProblemId.NUMBER_BASE, why)
+    return _Named(Index(value))
 
 
-def _end(text: str, rules: MaskRules) -> _End:
+def _end_at(text: str, rules: MaskRules) -> _ListEnd:
     """Why a text that names no device ends the list."""
     bare = text.strip()
     if not bare:
@@ -213,32 +213,32 @@ def _end(text: str, rules: MaskRules) -> _End:
             why = f"is empty, and {rules.layer} fails to start: remove the comma"
         else:
             why = "is empty and ends the list: remove the comma"
-        return _End(ProblemId.UNREADABLE, why)
+        return _ListEnd(ProblemId.UNREADABLE, why)
     if re.fullmatch(r"-[0-9]+", text):
-        return _End()
+        return _ListEnd()
     if bare.startswith(_QUOTES):
         why = f"starts with a quote, which ends the list for {rules.layer}: write it without"
-        return _End(ProblemId.QUOTED, why)
+        return _ListEnd(ProblemId.QUOTED, why)
     if bare != text and (
         _PLAIN.fullmatch(bare) or any(bare.startswith(each) for each in rules.uuid_prefixes)
     ):
         return _blanks(rules)
     why = f"names no device for {rules.layer} and ends the list: name devices by number or UUID"
-    return _End(ProblemId.UNREADABLE, why)
+    return _ListEnd(ProblemId.UNREADABLE, why)
 
 
-def _blanks(rules: MaskRules) -> _End:
+def _blanks(rules: MaskRules) -> _ListEnd:
     why = f"has blanks, which end the list for {rules.layer}: write commas alone"
-    return _End(ProblemId.BLANKS, why)
+    return _ListEnd(ProblemId.BLANKS, why)
 
 
-def _mixed(rules: MaskRules) -> _End:
+def _mixed_kinds(rules: MaskRules) -> _ListEnd:
     why = f"is of another kind than the first, which ends the list for {rules.layer}: use one kind"
-    return _End(ProblemId.MIXED_KINDS, why)
+    return _ListEnd(ProblemId.MIXED_KINDS, why)
 
 
-def _value(digits: str, base: int = 10) -> int:
-    """The number of some digits; beyond any count of devices only its sign is kept."""
+def _clipped_number(digits: str, base: int = 10) -> int:
+    """The number of the digits. Numbers beyond any count of devices keep their sign only."""
     sign = -1 if digits.startswith("-") else 1
     bare = digits.lstrip("+-").lstrip("0")
     return sign * (int(bare, base) if 0 < len(bare) <= _MOST_DIGITS else 10**18 if bare else 0)

@@ -1,4 +1,4 @@
-"""The nouns of visibility: devices, masks and what can be wrong with them."""
+"""The types of visibility: devices, masks and their problems."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class VisibilityError(PortagpuError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DeviceId:
-    """One device of a machine, as its runtime would name it with no mask set.
+    """One device of a machine, as its runtime names it without masks.
 
     ``index`` counts whole GPUs (and AMD partitions, each of which is a device) in the runtime's own
-    full order. ``uuid`` is written as the runtime writes it ("GPU-…", "MIG-…"). ``parent`` is the
-    UUID of the GPU of which this is a MIG slice; a slice has its parent's index.
+    full order. ``uuid`` is the runtime's spelling ("GPU-…", "MIG-…"). A MIG slice has the UUID of
+    its GPU as ``parent``, and its parent's index.
     """
 
     index: int
@@ -30,7 +30,7 @@ class DeviceId:
 
 
 class ProblemId(StrEnum):
-    """What can be wrong with masks; the values are stable."""
+    """The kinds of problems of masks; the values are stable."""
 
     AFTER_END = "after-end"
     AMBIGUOUS_UUID = "ambiguous-uuid"
@@ -60,10 +60,10 @@ class ProblemId(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong, in one sentence that says what to do.
+    """One problem, in one sentence that says what to do.
 
-    ``harmful`` is True when other devices are visible than the writer of the mask asked for, or
-    torch and the runtime do not agree; otherwise it is advice.
+    ``harmful`` is True when other devices are visible than the mask asks for, or when torch and the
+    runtime disagree. Otherwise the problem is advice.
     """
 
     id: ProblemId
@@ -73,25 +73,25 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """An entry that names a device by its number, from 0, among those the mask is read over."""
+    """An entry that names a device by its number, from 0, among those that the layer sees."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Uuid:
-    """An entry that names a device by its UUID or the beginning of it, as it is written."""
+    """An entry that names a device by its UUID or a prefix of it, as written."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """What is left of a mask when a runtime has read it.
+    """A mask as a runtime reads it.
 
     ``entries`` is None when the variable is not set or hides nothing, and empty when it hides all.
-    ``deliberate`` says that a mask that hides all was written to (empty, or "-1" first). ``fails``
-    says that the layer fails to start and shows nothing, unless the entries name every device.
+    ``deliberate`` means that the mask hides all on purpose (empty, or "-1" first). ``fails`` means
+    that the layer fails to start and shows nothing, unless the entries name every device.
     """
 
     entries: tuple[Index | Uuid, ...] | None
@@ -100,7 +100,7 @@ class Mask:
     fails: bool = False
 
 
-def shown(text: str) -> str:
+def quoted(text: str) -> str:
     """A mask or an entry for a message: one line, cut where it is long."""
     if len(text) <= _SHOWN_CHARACTERS:
         return ascii(text)

@@ -22,9 +22,9 @@ from portagpu.visible.model import (
     ProblemId,
     Uuid,
     VisibilityError,
-    shown,
+    quoted,
 )
-from portagpu.visible.tables import runtime_of
+from portagpu.visible.tables import runtime_named
 from portagpu.visible.torchview import TorchView, torch_view
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """What a process sees: ``devices[0]`` is what its runtime calls device 0.
+    """The devices that a process sees: ``devices[0]`` is its runtime's device 0.
 
-    ``by_torch`` is what torch says before it starts the runtime. ``problems`` is empty where both
-    see what the masks ask for and nothing needs advice.
+    ``by_torch`` is torch's answer before it starts the runtime. ``problems`` is empty where both
+    see what the masks ask for and there is no advice.
     """
 
     devices: tuple[DeviceId, ...]
@@ -45,19 +45,19 @@ class Visible:
 
     @property
     def harmful(self) -> tuple[Problem, ...]:
-        """The problems because of which a run may use other devices than it was given."""
+        """The problems with which a run may use other devices than intended."""
         return tuple(problem for problem in self.problems if problem.harmful)
 
 
 def resolve(environment: Mapping[str, str], devices: Iterable[DeviceId], runtime: str) -> Visible:
     """The devices that a process with this environment sees, in the order it numbers them.
 
-    ``devices`` are all devices of the machine, each slice instead of the GPU it is of; ``runtime``
-    is the name of its torch build ("cuda", "rocm"). Reads and opens nothing. Raises VisibilityError
-    for a runtime that is not known and for devices that contradict each other.
+    ``devices`` are all devices of the machine, with slices in place of their GPU. ``runtime`` is
+    the name of its torch build ("cuda", "rocm"). Reads and opens nothing. Raises VisibilityError
+    for an unknown runtime and for devices that contradict each other.
     """
-    table = runtime_of(runtime)
-    everything = checked(devices)
+    table = runtime_named(runtime)
+    everything = check_devices(devices)
     seen: tuple[DeviceId, ...] = everything
     numbers: dict[int, DeviceId] = {}
     for device in everything:
@@ -66,9 +66,9 @@ def resolve(environment: Mapping[str, str], devices: Iterable[DeviceId], runtime
     layers = layers_of(environment, table)
     for layer in layers:
         if layer.mask.entries is not None:
-            seen = _select(layer, seen, numbers, problems)
+            seen = _apply_mask(layer, seen, numbers, problems)
             numbers = dict(enumerate(seen))
-        seen = _slices_kept(layer.rules, seen, problems)
+        seen = _visible_slices(layer.rules, seen, problems)
     by_will = any(layer.mask.deliberate for layer in layers)
     if everything and not seen and not by_will:
         message = f"no device is left of {len(everything)}: correct or unset the masks"
@@ -78,17 +78,17 @@ def resolve(environment: Mapping[str, str], devices: Iterable[DeviceId], runtime
         problems[ProblemId.TORCH_RAISES] = torch_raises(view.error, table)
     elif view.count is not None and view.count != len(seen):
         problems[ProblemId.TORCH_DISAGREES] = torch_disagrees(view.count, len(seen), table)
-    known = mask_problems(environment, table)
-    told = {problem.id for problem in known}
-    if ProblemId.RENUMBERED in told:
-        told.add(ProblemId.OUT_OF_RANGE)
+    masks = mask_problems(environment, table)
+    reported = {problem.id for problem in masks}
+    if ProblemId.RENUMBERED in reported:
+        reported.add(ProblemId.OUT_OF_RANGE)
     return Visible(
-        seen, view, (*known, *(each for each in problems.values() if each.id not in told))
+        seen, view, (*masks, *(each for each in problems.values() if each.id not in reported))
     )
 
 
-def checked(devices: Iterable[DeviceId]) -> tuple[DeviceId, ...]:
-    """The devices, after making sure that each can be told from the others."""
+def check_devices(devices: Iterable[DeviceId]) -> tuple[DeviceId, ...]:
+    """The devices. Raises VisibilityError where two of them cannot be distinguished."""
     found = tuple(devices)
     whole: set[int] = set()
     slices: set[str] = set()
@@ -101,7 +101,7 @@ def checked(devices: Iterable[DeviceId]) -> tuple[DeviceId, ...]:
             whole.add(device.index)
         elif device.uuid is None or device.uuid in slices:
             raise VisibilityError(
-                f"a slice of {shown(device.parent)} has no UUID of its own: only that names it"
+                f"a slice of {quoted(device.parent)} has no UUID of its own: only that names it"
             )
         else:
             slices.add(device.uuid)
@@ -109,7 +109,7 @@ def checked(devices: Iterable[DeviceId]) -> tuple[DeviceId, ...]:
 
 
 def matches(name: str, device: DeviceId, rules: MaskRules) -> bool:
-    """Whether a UUID of a mask, or the beginning of one, can be this device's."""
+    """Whether a UUID of a mask, or a prefix of one, can be this device's."""
     if device.uuid is None:
         return False
     if rules.uuid_case_counts:
@@ -117,22 +117,22 @@ def matches(name: str, device: DeviceId, rules: MaskRules) -> bool:
     return device.uuid.upper().startswith(name.upper())
 
 
-def _select(
+def _apply_mask(
     layer: Layer,
     before: Sequence[DeviceId],
     numbers: Mapping[int, DeviceId],
     problems: dict[ProblemId, Problem],
 ) -> tuple[DeviceId, ...]:
-    """The devices that a layer's mask leaves of those before it."""
+    """The devices of ``before`` that a layer's mask leaves."""
     rules = layer.rules
     kept: dict[DeviceId, None] = {}
     for entry in layer.mask.entries or ():
-        named = shown(entry.text) if isinstance(entry, Uuid) else str(entry.number)
+        named = quoted(entry.text) if isinstance(entry, Uuid) else str(entry.number)
 
         def report(kind: ProblemId, text: str, named: str = named) -> None:
             problems.setdefault(kind, Problem(kind, f"{layer.variable} names {named}, {text}"))
 
-        device = _named(entry, before, numbers, rules, report)
+        device = _find_device(entry, before, numbers, rules, report)
         if device is None:
             break
         if device in kept:
@@ -148,7 +148,7 @@ def _select(
     return tuple(kept)
 
 
-def _named(
+def _find_device(
     entry: Index | Uuid,
     before: Sequence[DeviceId],
     numbers: Mapping[int, DeviceId],
@@ -181,10 +181,10 @@ def _named(
     return found[0]
 
 
-def _slices_kept(
+def _visible_slices(
     rules: MaskRules, seen: tuple[DeviceId, ...], problems: dict[ProblemId, Problem]
 ) -> tuple[DeviceId, ...]:
-    """What a process gets of a selection with slices in it: those alone, and only so many."""
+    """The devices that a process gets: of a selection with slices only some slices."""
     if rules.slice_prefix is None:
         return seen
     slices = tuple(device for device in seen if device.parent is not None)

@@ -1,10 +1,10 @@
-"""The runtimes whose masks are known: those that the vendors' distributions declare."""
+"""The runtimes with known masks: those that vendors' distributions declare."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from portagpu.vendors import Collected, vendors
+from portagpu.vendors import LazyMapping, vendors
 from portagpu.visible.model import VisibilityError
 
 if TYPE_CHECKING:
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
     from portagpu.vendors import MaskRules, Runtime
 
-RUNTIMES: Final[Mapping[str, Runtime]] = Collected(
+RUNTIMES: Final[Mapping[str, Runtime]] = LazyMapping(
     lambda: {each.masks.name: each.masks for each in vendors().values() if each.masks is not None}
 )
 """The runtimes by the name of the torch build that uses them."""
 
-RULES: Final[Mapping[str, MaskRules]] = Collected(
+RULES: Final[Mapping[str, MaskRules]] = LazyMapping(
     lambda: {rules.layer: rules for each in RUNTIMES.values() for rules in each.layers}
 )
 """The layers by name."""
 
 
-def runtime_of(name: str) -> Runtime:
-    """The runtime of that name; raises VisibilityError for one that is not known."""
+def runtime_named(name: str) -> Runtime:
+    """The runtime of that name; raises VisibilityError for an unknown one."""
     try:
         return RUNTIMES[name]
     except KeyError:
@@ -33,8 +33,8 @@ def runtime_of(name: str) -> Runtime:
         ) from None
 
 
-def runtimes_on(build: str | None, vendors: Iterable[str]) -> tuple[str, ...]:
-    """The runtimes that matter to a torch build of that kind and to GPUs of those vendors."""
+def relevant_runtimes(build: str | None, vendors: Iterable[str]) -> tuple[str, ...]:
+    """The runtimes of a torch build of that kind and of GPUs of those vendors."""
     present = set(vendors)
     return tuple(
         name for name, runtime in RUNTIMES.items() if name == build or runtime.vendor in present

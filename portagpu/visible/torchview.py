@@ -1,4 +1,4 @@
-"""What ``torch.cuda.device_count`` makes of the masks before the runtime is started."""
+"""How ``torch.cuda.device_count`` reads the masks before the runtime starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TorchView:
 
     ``entries`` is its list of numbers or of UUIDs, None where it takes every device. ``count`` is
     its number of devices, None where it asks the runtime or raises; ``error`` is what it raises.
-    Both hold where the management library answers; torch asks the runtime where it does not.
+    Both are true where the management library answers. Otherwise torch asks the runtime.
     """
 
     entries: tuple[int, ...] | tuple[str, ...] | None = None
@@ -32,7 +32,7 @@ class TorchView:
 
 
 def torch_list(environment: Mapping[str, str], runtime: Runtime) -> TorchView:
-    """torch's list of devices; ``count`` is left out, as it needs the devices."""
+    """torch's list of devices, without ``count``, which needs the devices."""
     rules = runtime.torch
     if rules is None:
         return TorchView()
@@ -59,7 +59,7 @@ def torch_list(environment: Mapping[str, str], runtime: Runtime) -> TorchView:
 def torch_view(
     environment: Mapping[str, str], devices: Sequence[DeviceId], runtime: Runtime
 ) -> TorchView:
-    """torch's list and number of devices on a machine with these."""
+    """torch's list and number of devices on a machine with ``devices``."""
     view = torch_list(environment, runtime)
     if view.error is not None or runtime.torch is None:
         return view

@@ -1,4 +1,4 @@
-"""The side of a suite or a gate: asking for worlds, and what they answer."""
+"""The client of the rank server: a suite or gate requests worlds and gets their outcomes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 STARTUP_LIMIT_S: Final = 120.0
 """Importing torch on a cold, busy machine takes tens of seconds."""
 _MARGIN_S: Final = 15.0
-"""How much longer than the server the client waits, before it kills the server itself."""
+"""The client waits so much longer than the server before it kills the server."""
 
 
-class State(StrEnum):
+class RankState(StrEnum):
     """How a rank ended."""
 
     DONE = "done"
@@ -33,19 +33,19 @@ class State(StrEnum):
     STOPPED = "stopped"
     """Ended by the server, because another rank had failed."""
     LOST = "lost"
-    """Raised, died or hung as it was meant to."""
+    """Raised, died or hung, as the request expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankOutcome:
-    """How one rank ended: its value, or what went wrong and where it stood."""
+    """How one rank ended: its value, or its error and where it stopped."""
 
     rank: int
-    state: State
+    state: RankState
     value: Any = None
     error: str = ""
     where: str = ""
-    """The innermost frame of interest, ``function (file:line)``, of a rank that hung."""
+    """The frame in which a rank hung: ``function (file:line)``."""
     step: str = ""
     """The last step that the rank announced."""
     output: str = ""
@@ -60,27 +60,27 @@ class WorldOutcome:
     ranks: tuple[RankOutcome, ...]
     duration_s: float
     culprit: int | None = None
-    """The rank that failed first, or that the others waited for; None when it cannot be told."""
+    """The rank that failed first, or that the others waited for; None when unknown."""
 
     @property
     def ok(self) -> bool:
-        """Whether every rank returned a value, but for those that were meant to be lost."""
-        return self.blamed is None
+        """Whether every rank returned a value, except those expected to be lost."""
+        return self.first_failure is None
 
     @property
     def values(self) -> list[Any]:
-        """What each rank returned, in order, None for one that was meant to be lost.
+        """The value of each rank, in order; None for one that was expected to be lost.
 
-        Raises PortagpuError when another one did not return.
+        Raises PortagpuError when another rank did not return.
         """
         if not self.ok:
             raise PortagpuError(self.sentence)
         return [outcome.value for outcome in self.ranks]
 
     @property
-    def blamed(self) -> RankOutcome | None:
-        """The culprit, or the first that failed where it cannot be told; None when none did."""
-        failed = [each for each in self.ranks if each.state not in (State.DONE, State.LOST)]
+    def first_failure(self) -> RankOutcome | None:
+        """The culprit, or the first failed rank where it is unknown; None without a failure."""
+        failed = [each for each in self.ranks if each.state not in (RankState.DONE, RankState.LOST)]
         return next(
             (each for each in failed if each.rank == self.culprit), next(iter(failed), None)
         )
@@ -88,16 +88,18 @@ class WorldOutcome:
     @property
     def sentence(self) -> str:
         """What went wrong, naming the rank; empty when nothing did."""
-        first = self.blamed
+        first = self.first_failure
         if first is None:
             return ""
         after = f" after {first.step}" if first.step else ""
-        if first.state is not State.HUNG:
+        if first.state is not RankState.HUNG:
             return f"rank {first.rank} {first.error or first.state.value}{after}"
         stood = f"{after}{' in ' + first.where if first.where else ''}"
         if self.culprit is not None:
             return f"rank {first.rank} hung{stood}"
-        hung = [each.rank for each in self.ranks if each.state not in (State.DONE, State.LOST)]
+        hung = [
+            each.rank for each in self.ranks if each.state not in (RankState.DONE, RankState.LOST)
+        ]
         return f"ranks {', '.join(map(str, hung))} hung{stood}"
 
 
@@ -110,7 +112,7 @@ class Ranks:
 
     environment: Mapping[str, str] = field(default_factory=dict)
     _child: Subprocess | None = None
-    _asked: bool = False
+    _was_used: bool = False
 
     def __enter__(self) -> Self:
         return self
@@ -124,7 +126,7 @@ class Ranks:
         self.close()
 
     def start(self) -> None:
-        """Start the helper process without waiting for it to have imported torch."""
+        """Start the helper process. Do not wait until it has imported torch."""
         if self._child is not None:
             if self._child.running:
                 return
@@ -135,7 +137,7 @@ class Ranks:
             raise MissingDependency(
                 f"ranks need torch: {install('torch')}, or your vendor's torch wheel"
             )
-        self._asked = False
+        self._was_used = False
         self._child = Subprocess(
             "portagpu.world.server", environment=self.environment, folder=None, prints=False
         )
@@ -158,10 +160,10 @@ class Ranks:
         ``function`` is "package.module:name" or "/path/to/file.py:name"; it gets a
         :class:`portagpu.world.Rank` and returns something JSON can hold. ``indices`` are
         the device of each rank (default: its rank). With ``group``, torch.distributed is
-        initialised on the backend's library. ``timeout_s`` after all ranks have opened their device
-        and joined, for which they have ``Plugin.start_s`` more, every rank that is left is killed.
-        ``lost`` are ranks that the function ends or stops on purpose: nobody is stopped for what
-        becomes of them, and they are ended when the others have returned.
+        initialised on the backend's library. Ranks have ``Plugin.start_s`` to open their devices
+        and join, then ``timeout_s``. After that every remaining rank is killed. ``lost`` are ranks
+        that the function ends or stops on purpose: their end stops no other rank, and they are
+        ended when the others have returned.
         ``on_step(rank, name, data)`` is called for every step a rank announces.
         """
         if world < 1:
@@ -183,7 +185,7 @@ class Ranks:
         }
         started = time.monotonic()
         try:
-            reply = self._exchange(request, timeout_s, on_step)
+            reply = self._request_reply(request, timeout_s, on_step)
         except BaseException:
             self.close()
             raise
@@ -192,17 +194,17 @@ class Ranks:
             function, outcomes, time.monotonic() - started, culprit=reply["culprit"]
         )
 
-    def _exchange(
+    def _request_reply(
         self,
         request: dict[str, Any],
         timeout_s: float,
         on_step: Callable[[int, str, dict[str, Any]], None] | None,
     ) -> dict[str, Any]:
-        """Send the request and receive until the reply, or fail when the server is gone."""
+        """Send the request and receive until the reply. Raises PortagpuError without a server."""
         child = self._child
         if child is None:
             raise PortagpuError("the rank server is not running")
-        self._asked = True
+        self._was_used = True
         child.send(request)
         deadline = time.monotonic() + STARTUP_LIMIT_S + timeout_s + _MARGIN_S
         while True:
@@ -227,6 +229,6 @@ class Ranks:
         """End the helper process and every rank that is still there."""
         child, self._child = self._child, None
         if child is not None:
-            # the end of the channel tells the server to end its ranks and itself; one that was
-            # never asked for anything has no ranks and may still be importing torch
-            child.close(5.0 if self._asked else 0.0)
+            # the server ends its ranks and itself at the end of the channel. Without a request it
+            # has no ranks, and may still be importing torch
+            child.close(5.0 if self._was_used else 0.0)

@@ -1,4 +1,4 @@
-"""The life of one rank: what its function is given, and how its end is told."""
+"""One rank: it runs its function and reports its outcome to the server."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from portagpu.subprocesses import Channel
 
 C10D: Final = "distributed_c10d"
-"""The file of torch's collectives: a rank that stands or fails in it may be waiting for another."""
+"""The file of torch's collectives. A rank that stops in it may be waiting for another."""
 
 
 class Rank:
-    """What a rank's function gets: which rank it is, its device, and a way to report."""
+    """The argument of a rank's function: its number, its device, and a way to report."""
 
     def __init__(self, rank: int, world: int, gpu: Backend, channel: Channel) -> None:
         self.rank = rank
         self.world = world
         self.gpu = gpu
         self.broke_group = False
-        """Set by a function that breaks a group on purpose, which then cannot be left in order."""
+        """Set by a function that breaks a group on purpose, so that the group is not destroyed."""
         self._channel = channel
 
     def step(self, name: str, **data: Any) -> None:
-        """Announce that a step begins; a rank that stays behind its peers is the culprit."""
+        """Announce that a step begins. A hung rank behind its peers is the culprit."""
         self._channel.send({"step": name, "data": data})
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class RankOutputs:
     """Where a rank writes: its channel to the server, and its files in the world's folder."""
 
     rank: int
@@ -54,7 +54,7 @@ class Post:
 
     @property
     def trace_file(self) -> Path:
-        """Where faulthandler writes the rank's stack when it is asked."""
+        """Where faulthandler writes the rank's stack."""
         return self.folder / f"trace-{self.rank}"
 
     @property
@@ -89,7 +89,7 @@ def _attribute(module: Any, name: str) -> Callable[..., Any]:
     return function
 
 
-def live(request: dict[str, Any], post: Post, server: int, control: Channel) -> None:
+def run_rank(request: dict[str, Any], outputs: RankOutputs, server: int, control: Channel) -> None:
     """Run the request's function as one rank, tell the server, and end the process."""
     code = 1
     try:
@@ -100,19 +100,19 @@ def live(request: dict[str, Any], post: Post, server: int, control: Channel) -> 
             os._exit(code)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
-        _redirect(post, control)
-        trace = post.trace_file.open("w")
+        _redirect(outputs, control)
+        trace = outputs.trace_file.open("w")
         faulthandler.register(signal.SIGUSR1, file=trace, all_threads=False)
         faulthandler.enable(file=trace, all_threads=False)
-        _work(request, post)
-        post.channel.send({"done": True})
+        _run_function(request, outputs)
+        outputs.channel.send({"done": True})
         code = 0
     except BaseException as error:  # noqa: BLE001 - whatever a rank raises is its outcome
         with contextlib.suppress(Exception):
             reason = f"raised {error_line(error)}"[:2000]
             frames = traceback.extract_tb(error.__traceback__)
             waiting = any(C10D in frame.filename for frame in frames)
-            post.channel.send({"raised": reason, "in_collective": waiting})
+            outputs.channel.send({"raised": reason, "in_collective": waiting})
         with contextlib.suppress(Exception):
             traceback.print_exc()
     finally:
@@ -122,10 +122,10 @@ def live(request: dict[str, Any], post: Post, server: int, control: Channel) -> 
         os._exit(code)
 
 
-def _redirect(post: Post, control: Channel) -> None:
+def _redirect(outputs: RankOutputs, control: Channel) -> None:
     """Put what the rank prints into its file; keep it away from the server's own channel."""
     control.close()
-    output = os.open(post.output_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    output = os.open(outputs.output_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
@@ -134,14 +134,14 @@ def _redirect(post: Post, control: Channel) -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
-def _work(request: dict[str, Any], post: Post) -> None:
+def _run_function(request: dict[str, Any], outputs: RankOutputs) -> None:
     import torch
     import torch.distributed as dist
 
     from portagpu.registry import VARIABLE, select
 
     world = int(request["world"])
-    os.environ.update({"RANK": str(post.rank), "LOCAL_RANK": str(post.rank)})
+    os.environ.update({"RANK": str(outputs.rank), "LOCAL_RANK": str(outputs.rank)})
     os.environ.update({"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)})
     if world > 1:
         # ranks that share the cores must not each start a thread for every core
@@ -149,25 +149,25 @@ def _work(request: dict[str, Any], post: Post) -> None:
     if request["backend"]:
         # the rank's default too: what it calls without a handle must not end up elsewhere
         os.environ[VARIABLE] = request["backend"]
-    gpu = select(request["indices"][post.rank])
+    gpu = select(request["indices"][outputs.rank])
     os.environ.update(gpu.comm.local_env or {})
     if request["group"]:
         # torch re-exports FileStore with a star, which its type stubs do not show
-        store = dist.FileStore(str(post.folder / "store"))  # type: ignore[attr-defined]
+        store = dist.FileStore(str(outputs.folder / "store"))  # type: ignore[attr-defined]
         dist.init_process_group(
             gpu.comm.init_string,
             store=store,
-            rank=post.rank,
+            rank=outputs.rank,
             world_size=world,
             timeout=timedelta(seconds=float(request["timeout_s"]) + request["start_s"]),
             device_id=gpu.comm.device_id,
         )
-    post.channel.send({"ready": True})
+    outputs.channel.send({"ready": True})
     function = load_function(request["function"])
-    me = Rank(post.rank, world, gpu, post.channel)
+    me = Rank(outputs.rank, world, gpu, outputs.channel)
     value = function(me, **request["arguments"])
     try:
-        post.channel.send({"value": value})
+        outputs.channel.send({"value": value})
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(
             f"{request['function']} returned what JSON cannot hold ({error}): return numbers, "
@@ -176,7 +176,7 @@ def _work(request: dict[str, Any], post: Post) -> None:
     if request["group"]:
         # a rank that left early would close connections that others still make or use; the server
         # ends those that wait in vain
-        store.set(f"portagpu/returned/{post.rank}", "")
+        store.set(f"portagpu/returned/{outputs.rank}", "")
         stay = [rank for rank in range(world) if rank not in request["lost"]]
         others = [f"portagpu/returned/{rank}" for rank in stay]
         store.wait(others, timedelta(days=1))

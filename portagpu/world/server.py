@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.registry import plugin, resolve
 from portagpu.scratch import Scratch
-from portagpu.subprocesses.channel import Channel, frames, parent_channel, place
+from portagpu.subprocesses.channel import Channel, frame_text, frames, parent_channel
 from portagpu.subprocesses.end import (
     adopt_orphans,
     end_strays,
@@ -30,23 +30,23 @@ from portagpu.subprocesses.end import (
     wake_at_parents_end,
 )
 from portagpu.text import error_line
-from portagpu.world.rank import C10D, Post, live
+from portagpu.world.rank import C10D, RankOutputs, run_rank
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _GRACE_S: Final = 2.0
-"""After the first failure the other ranks get this long to report their own."""
+"""How long other ranks may take to report their failures after the first one."""
 _TRACE_S: Final = 0.5
 _TICK_S: Final = 0.2
-"""How often to look for ranks that ended without closing their pipe, and for the client."""
+"""How often to look for ended ranks and for the client."""
 _IDLE_S: Final = 1.0
 _OUTPUT_BYTES: Final = 4000
 
 
 @dataclass(slots=True)
 class _Child:
-    post: Post
+    outputs: RankOutputs
     pid: int
     channel: Channel
     """The server's end, which only reads."""
@@ -59,13 +59,13 @@ class _Child:
     ready: bool = False
     """Whether it has opened its device and joined the group."""
     returned: bool = False
-    """Whether its function returned; the rank then waits for the others and leaves the group."""
+    """Whether its function returned. The rank then waits for the others and leaves the group."""
     ended: bool = False
     """Whether the process is gone and was reaped."""
 
     @property
     def rank(self) -> int:
-        return self.post.rank
+        return self.outputs.rank
 
     @property
     def open(self) -> bool:
@@ -74,7 +74,7 @@ class _Child:
 
 
 class _World:
-    """One request's ranks, from fork to burial."""
+    """The ranks of one request, from fork to end."""
 
     def __init__(self, request: dict[str, Any], control: Channel) -> None:
         self.request = request
@@ -90,7 +90,7 @@ class _World:
         try:
             self._fork()
             self._watch()
-            self._bury()
+            self._end_remaining()
             return {"ranks": [_outcome(child) for child in self.children], "culprit": self.culprit}
         finally:
             self._kill()
@@ -100,15 +100,15 @@ class _World:
         server = os.getpid()
         pipes = [os.pipe() for _ in range(self.request["world"])]
         for rank, (reader, writer) in enumerate(pipes):
-            post = Post(rank, Channel(-1, writer), self.scratch.path)
-            child = _Child(post, os.fork(), Channel(reader, -1))
+            outputs = RankOutputs(rank, Channel(-1, writer), self.scratch.path)
+            child = _Child(outputs, os.fork(), Channel(reader, -1))
             if child.pid == 0:
                 for other, (other_reader, other_writer) in enumerate(pipes):
                     with contextlib.suppress(OSError):
                         os.close(other_reader)
                         if other != rank:
                             os.close(other_writer)
-                live(self.request, post, server, self.control)
+                run_rank(self.request, outputs, server, self.control)
             os.set_blocking(reader, False)
             self.children.append(child)
         for _, writer in pipes:
@@ -131,13 +131,13 @@ class _World:
                 for key, _ in selector.select(min(left, _TICK_S / 20 if closing else _TICK_S)):
                     child = key.data
                     if child is None:
-                        if _at_end(self.control.reader):
+                        if _is_closed(self.control.reader):
                             self.abandoned = True
                             return
                         selector.unregister(self.control.reader)
                     else:
-                        self._read(child, selector)
-                self._collect(selector)
+                        self._read_messages(child, selector)
+                self._reap_ended(selector)
                 if starting and all(child.ready or child.ended for child in self.children):
                     starting = False
                     deadline = min(deadline, time.monotonic() + limit_s)
@@ -149,31 +149,31 @@ class _World:
                     if all(child.ended or child.returned for child in self.children):
                         return
 
-    def _read(self, child: _Child, selector: selectors.BaseSelector) -> bool:
-        """Take what the channel holds now; False where it holds nothing, and closed at its end."""
+    def _read_messages(self, child: _Child, selector: selectors.BaseSelector) -> bool:
+        """Handle the messages that are there; False without any. Close the channel at its end."""
         try:
             more = child.channel.fill()
         except BlockingIOError:
             return False
-        while (message := child.channel.taken()) is not None:
-            self._take(child, message)
+        while (message := child.channel.next_buffered()) is not None:
+            self._handle_message(child, message)
         if not more:
-            self._leave(child, selector)
+            self._stop_reading(child, selector)
         return more
 
     @staticmethod
-    def _leave(child: _Child, selector: selectors.BaseSelector) -> None:
+    def _stop_reading(child: _Child, selector: selectors.BaseSelector) -> None:
         selector.unregister(child.channel.reader)
         child.channel.close()
 
-    def _take(self, child: _Child, message: dict[str, Any]) -> None:
+    def _handle_message(self, child: _Child, message: dict[str, Any]) -> None:
         if "step" in message:
             child.steps.append(message["step"])
             self.control.send({"rank": child.rank, **message})
         elif "raised" in message:
             child.state, child.error = "raised", message["raised"]
             child.in_collective = message["in_collective"]
-            self._failed(child)
+            self._record_failure(child)
         elif "ready" in message:
             child.ready = True
         elif "value" in message:
@@ -181,21 +181,21 @@ class _World:
         else:
             child.state = "done"
 
-    def _failed(self, child: _Child) -> None:
+    def _record_failure(self, child: _Child) -> None:
         if child.rank in self.lost:
             child.state = "lost"
         else:
             self.failures.append(child)
 
-    def _collect(self, selector: selectors.BaseSelector) -> None:
-        """Reap the ranks that ended, also one whose own children still hold its pipe open."""
+    def _reap_ended(self, selector: selectors.BaseSelector) -> None:
+        """Reap ended ranks, including one whose children still hold its pipe open."""
         for child in self.children:
             if child.ended or not has_ended(child.pid):
                 continue
-            while child.open and self._read(child, selector):
+            while child.open and self._read_messages(child, selector):
                 pass
             if child.open:
-                self._leave(child, selector)
+                self._stop_reading(child, selector)
             self._reap(child)
 
     def _reap(self, child: _Child) -> None:
@@ -206,8 +206,8 @@ class _World:
         if child.state:
             return
         child.state = "died"
-        self._failed(child)
-        child.where, _ = _where(child.post.trace_file)
+        self._record_failure(child)
+        child.where, _ = _place_in_trace(child.outputs.trace_file)
         if os.WIFSIGNALED(status):
             child.error = f"died of {signal_name(os.WTERMSIG(status))}"
         else:
@@ -215,8 +215,8 @@ class _World:
         if child.where:
             child.error += f" in {child.where}"
 
-    def _bury(self) -> None:
-        """Ask those that are left where they stand, then end them."""
+    def _end_remaining(self) -> None:
+        """Record where the remaining ranks stand, and their state."""
         left = [child for child in self.children if not child.ended]
         for child in left:
             with contextlib.suppress(ProcessLookupError):
@@ -232,7 +232,7 @@ class _World:
                 child.state = "lost"
             if not child.state:
                 child.state = "stopped" if self.failures else "hung"
-            child.where, child.in_collective = _where(child.post.trace_file)
+            child.where, child.in_collective = _place_in_trace(child.outputs.trace_file)
             if child.state == "stopped":
                 child.error = "was stopped, because another rank had failed"
             elif child.state == "hung":
@@ -244,10 +244,10 @@ class _World:
 
     @property
     def culprit(self) -> int | None:
-        """The first to fail of itself; among ranks that hung, the one that the others waited for.
+        """The first rank with a failure of its own; among hung ranks, the one the others wait for.
 
-        When a rank is gone, its peers raise inside their collective, often before its own end is
-        seen: so one that died counts before one that raised elsewhere, and that one before them.
+        When a rank is gone, its peers raise inside their collective, often before the server sees
+        its end. So a rank that died comes first, then one that raised outside a collective.
         """
         if self.failures:
             first = min(
@@ -280,17 +280,17 @@ class _World:
         end_strays()
 
 
-def _at_end(descriptor: int) -> bool:
-    """Whether a pipe that is readable is at its end: nobody holds the other side any more."""
+def _is_closed(descriptor: int) -> bool:
+    """Whether a readable pipe is at its end: no process holds the other side."""
     waiting = bytearray(4)
     fcntl.ioctl(descriptor, termios.FIONREAD, waiting)
     return int.from_bytes(waiting, sys.byteorder) == 0
 
 
-def _where(trace_file: Path) -> tuple[str, bool]:
-    """Where a faulthandler trace stands, and whether that is inside torch.distributed.
+def _place_in_trace(trace_file: Path) -> tuple[str, bool]:
+    """The frame of a faulthandler trace, and whether the innermost is in torch.distributed.
 
-    The place is the outermost frame of torch's collectives, else the innermost frame.
+    The frame is the outermost one in torch's collectives, else the innermost.
     """
     try:
         text = trace_file.read_text(errors="replace")
@@ -300,13 +300,15 @@ def _where(trace_file: Path) -> tuple[str, bool]:
     if not stack:
         return "", False
     collective = [frame for frame in stack if C10D in frame[0]]
-    return place(collective[-1] if collective else stack[0]), "/torch/distributed/" in stack[0][0]
+    return frame_text(collective[-1] if collective else stack[0]), "/torch/distributed/" in stack[
+        0
+    ][0]
 
 
 def _outcome(child: _Child) -> dict[str, Any]:
     output = ""
     with contextlib.suppress(OSError):
-        output = child.post.output_file.read_bytes()[-_OUTPUT_BYTES:].decode(errors="replace")
+        output = child.outputs.output_file.read_bytes()[-_OUTPUT_BYTES:].decode(errors="replace")
     return {
         "rank": child.rank,
         "state": child.state or "stopped",
@@ -345,9 +347,9 @@ def main() -> int:
 
 
 def _prepare(name: str | None) -> float:
-    """Import once what every rank would import; the seconds that the backend's start may take.
+    """Import what every rank needs. Return the seconds that the backend's start may take.
 
-    Whatever is wrong is for the ranks to say.
+    The ranks report what is wrong.
     """
     start_s = 0.0
     with contextlib.suppress(Exception):
@@ -358,7 +360,7 @@ def _prepare(name: str | None) -> float:
 
 
 def _serve(request: dict[str, Any], control: Channel) -> bool:
-    """Run one world and answer; False when there is nobody left to answer."""
+    """Run one world and reply; False when the client is gone."""
     request["start_s"] = _prepare(request["backend"])
     try:
         control.send({"start_s": request["start_s"]})

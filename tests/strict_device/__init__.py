@@ -13,6 +13,7 @@ SOURCE: Final = Path(__file__).with_name("strict.cpp")
 PACKAGE: Final = Path(__file__).with_name("portagpu_strict")
 LIMIT_S: Final = 600
 ENTRY_POINTS: Final = {"strict": "portagpu_strict:PLUGIN"}
+VENDORS: Final = {"strictmaker": "portagpu_strict.vendor:VENDOR"}
 
 
 def compiler() -> str | None:

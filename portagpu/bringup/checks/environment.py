@@ -10,7 +10,7 @@ from portagpu.host import gpus_on_machine, read_host, visibility
 from portagpu.host.settings import read_settings
 from portagpu.results.expectations import at_least, exactly
 from portagpu.results.run import Verdict
-from portagpu.visible import diagnose, runtimes_on, shown
+from portagpu.visible import diagnose, quoted, relevant_runtimes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -201,13 +201,15 @@ def _visible(context: Context) -> Result:
         )
     build = context.machine.torch() if context.from_files else None
     runtime = context.backend if build is None else build.kind
-    problems = [problem for name in runtimes_on(runtime, ()) for problem in diagnose(masks, name)]
+    problems = [
+        problem for name in relevant_runtimes(runtime, ()) for problem in diagnose(masks, name)
+    ]
     harmful = [problem.message for problem in problems if problem.harmful]
     if harmful:
         return context.judge(
             "visible", False, "; ".join(harmful), value=len(harmful), unit="1", expected=_MASKS
         )
-    listed = ", ".join(f"{name}={shown(value)}" for name, value in masks.items())
+    listed = ", ".join(f"{name}={quoted(value)}" for name, value in masks.items())
     advice = "".join(f"; {problem.message}" for problem in problems)
     reason = f"devices may be hidden by {listed}{advice}"
     return context.result("visible", Verdict.UNVERIFIED, reason)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from portagpu.kernels.cpp.compile import compile_kernel, compile_source
 from portagpu.kernels.cpp.run import (
-    Loaded,
+    FunctionResources,
+    function_resources,
     histogram,
-    loaded,
     rank_rows,
     scan_rows,
     sum_all,
@@ -22,11 +22,11 @@ __all__ = [
     "KERNELS",
     "CompileError",
     "CompiledKernel",
-    "Loaded",
+    "FunctionResources",
     "compile_kernel",
     "compile_source",
+    "function_resources",
     "histogram",
-    "loaded",
     "rank_rows",
     "read_source",
     "scan_rows",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.codec import decode, encode
 from portagpu.errors import MissingDependency, Unsupported
-from portagpu.kernels.cpp.sources import read_source, with_header
+from portagpu.kernels.cpp.sources import inline_header, read_source
 from portagpu.machine_code.compiled import CompiledKernel, CompileError, CompilerEnded
 from portagpu.subprocesses import call
 from portagpu.target import load_architecture
@@ -38,13 +38,15 @@ def compile_source(source: str, arch: str) -> tuple[CompiledKernel, ...]:
     it refuses the source, and CompilerEnded, which is one, where it dies or takes too long;
     Unsupported where the architecture has no kernels (a CPU).
     """
-    from portagpu.discovery import toolchain_of
+    from portagpu.discovery import toolchain_for
 
-    found = toolchain_of(load_architecture(arch).arch.vendor)
+    found = toolchain_for(load_architecture(arch).arch.vendor)
     if found is None:
         raise Unsupported(f"{arch} runs no CUDA or HIP C++: there is no compiler to ask")
     backend, _ = found
-    given, problem = call(__name__, "answer", (backend, with_header(source), arch), limit_s=LIMIT_S)
+    given, problem = call(
+        __name__, "answer", (backend, inline_header(source), arch), limit_s=LIMIT_S
+    )
     if given is None:
         raise CompilerEnded(f"there is no code for {arch}: {problem}")
     if "error" in given:

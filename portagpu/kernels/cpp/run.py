@@ -1,4 +1,4 @@
-"""The kernels as functions over tensors on a GPU: compiled and launched by CuPy, nothing copied.
+"""The kernels as functions on GPU tensors. CuPy compiles and launches them without copies.
 
 Tensors are torch's, or anything with ``__dlpack__`` or ``__cuda_array_interface__``; what is
 returned is torch's, on the same device. A launch goes to the device's current stream and is not
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.errors import MissingDependency, Unsupported
 from portagpu.kernels.cpp.sources import read_source
-from portagpu.sizing.kernel import whole
+from portagpu.sizing.kernel import to_int
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +32,7 @@ _NUMBERS: Final = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": 
 _INTEGERS: Final = {"int32": "i32", "int64": "i64"}
 _FLAGS: Final = {"bool": "", "uint8": ""}
 _SUM_OF: Final = {"i32": "i64"}
-"""Sums of 32-bit integers have 64 bits, as in torch; others are of the type that is summed."""
+"""Sums of 32-bit integers have 64 bits, as in torch; others have the type of the summands."""
 _SHARED_BINS_BYTES: Final = 8192
 """Shared memory of a block of ``histogram.cpp``."""
 
@@ -46,7 +46,7 @@ def sum_rows(x: Any, *, gpu: Backend | None = None) -> torch.Tensor:
     rows, columns = _rows(tensor)
     result = tensor.new_zeros(tensor.shape[:-1], dtype=_sum_dtype(tensor))
     if tensor.numel():
-        _by_row(gpu, "warp_reduce", f"row_sum_{kind}", tensor, result, rows, columns)
+        _launch_by_row(gpu, "warp_reduce", f"row_sum_{kind}", tensor, result, rows, columns)
     return result
 
 
@@ -56,12 +56,12 @@ def scan_rows(x: Any, *, gpu: Backend | None = None) -> torch.Tensor:
     rows, columns = _rows(tensor)
     result = tensor.new_empty(tensor.shape, dtype=_sum_dtype(tensor))
     if tensor.numel():
-        _by_row(gpu, "warp_scan", f"row_scan_{kind}", tensor, result, rows, columns)
+        _launch_by_row(gpu, "warp_scan", f"row_scan_{kind}", tensor, result, rows, columns)
     return result
 
 
 def rank_rows(flags: Any, *, gpu: Backend | None = None) -> torch.Tensor:
-    """How many flags before each one in its row are set, int64: where a set one would be moved to.
+    """The number of set flags before each one in its row, int64: the compacted position.
 
     ``flags`` is bool, or uint8 with anything but 0 for set; a row is the last dimension.
     """
@@ -71,7 +71,7 @@ def rank_rows(flags: Any, *, gpu: Backend | None = None) -> torch.Tensor:
     rows, columns = _rows(tensor)
     result = tensor.new_empty(tensor.shape, dtype=torch.int64)
     if tensor.numel():
-        _by_row(gpu, "ballot_rank", "row_rank", tensor, result, rows, columns)
+        _launch_by_row(gpu, "ballot_rank", "row_rank", tensor, result, rows, columns)
     return result
 
 
@@ -99,7 +99,7 @@ def sum_all(x: Any, *, gpu: Backend | None = None) -> torch.Tensor:
 def histogram(
     values: Any, bins: int, *, check: bool = True, gpu: Backend | None = None
 ) -> torch.Tensor:
-    """How often each of 0 to ``bins`` - 1 is among int32 or int64 ``values``: int64, shape (bins,).
+    """The counts of 0 to ``bins`` - 1 in int32 or int64 ``values``: int64, shape (bins,).
 
     With ``check`` it waits for the device and raises IndexError where a value is outside; without,
     such values are not counted. No GPU is left to stop on them.
@@ -107,7 +107,7 @@ def histogram(
     import torch
 
     gpu, tensor, kind = _input(values, _INTEGERS, gpu)
-    bins = whole("bins", bins, 1)
+    bins = to_int("bins", bins, 1)
     counts = tensor.new_zeros(bins + 1, dtype=torch.int64)
     if tensor.numel():
         plan = gpu.sizing.launch(tensor.numel(), shared_memory=_SHARED_BINS_BYTES)
@@ -118,16 +118,18 @@ def histogram(
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """What the driver says of a loaded function: of a thread, a block, and a unit."""
+class FunctionResources:
+    """The driver's figures for a loaded function: for a thread, a block, and a unit."""
 
     registers: int
     shared_memory: int
     blocks: int
 
 
-def loaded(source: str, function: str, threads: int, *, gpu: Backend | None = None) -> Loaded:
-    """What the device's driver makes of a function of :data:`KERNELS` in blocks of ``threads``.
+def function_resources(
+    source: str, function: str, threads: int, *, gpu: Backend | None = None
+) -> FunctionResources:
+    """The resources of a function of :data:`KERNELS` in blocks of ``threads``, from the driver.
 
     ``blocks`` is the driver's own occupancy, in blocks a unit; registers are a thread's, shared
     memory a block's in bytes. Raises as the kernels do on a device without them.
@@ -141,11 +143,11 @@ def loaded(source: str, function: str, threads: int, *, gpu: Backend | None = No
         blocks = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
             kernel.kernel.ptr, threads, 0
         )
-        return Loaded(kernel.num_regs, kernel.shared_size_bytes, blocks)
+        return FunctionResources(kernel.num_regs, kernel.shared_size_bytes, blocks)
 
 
 def _launcher(gpu: Backend) -> Cupy:
-    """The CuPy for this device; raises Unsupported where nothing launches C++ on it."""
+    """The CuPy for this device; raises Unsupported where C++ cannot be launched on it."""
     toolchain = gpu.plugin.toolchain()
     if toolchain is None or toolchain.cupy is None:
         raise Unsupported(f"{gpu.name} runs no CUDA or HIP C++; portagpu.kernels.cpp needs a GPU")
@@ -193,7 +195,7 @@ def _rows(tensor: torch.Tensor) -> tuple[int, int]:
     return (tensor.numel() // columns if columns else 0), columns
 
 
-def _by_row(gpu: Backend, source: str, function: str, *arguments: Any) -> None:
+def _launch_by_row(gpu: Backend, source: str, function: str, *arguments: Any) -> None:
     """Launch a kernel that gives each warp a row; the last two arguments are rows and columns."""
     rows = arguments[-2]
     plan = gpu.sizing.launch(rows * gpu.arch.warp_size)
@@ -201,7 +203,7 @@ def _by_row(gpu: Backend, source: str, function: str, *arguments: Any) -> None:
 
 
 class _Stream:
-    """torch's stream in the CUDA stream protocol, which not every torch has."""
+    """torch's stream with the CUDA stream protocol, which some versions of torch lack."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -223,7 +225,7 @@ def _launch(gpu: Backend, source: str, function: str, plan: Launch, *arguments: 
 
 @cache
 def _module(cupy: Any, source: str) -> Any:
-    """CuPy builds it on first use for each device, and keeps what it built on disk."""
+    """Let CuPy build it on first use for each device. CuPy caches builds on disk."""
     return cupy.RawModule(code=read_source(source), options=_OPTIONS)
 
 

@@ -24,10 +24,10 @@ def read_source(name: str) -> str:
     """One of :data:`KERNELS` as a whole. Raises LookupError for another name."""
     if name not in KERNELS:
         raise LookupError(f"there is no kernel {name!r}; there are {', '.join(KERNELS)}")
-    return with_header((files(__package__) / f"{name}.cpp").read_text("utf-8"))
+    return inline_header((files(__package__) / f"{name}.cpp").read_text("utf-8"))
 
 
-def with_header(source: str) -> str:
+def inline_header(source: str) -> str:
     """``source`` with the header in place of its include line: one text needs no search path.
 
     A source that does not include the header is returned as it is.

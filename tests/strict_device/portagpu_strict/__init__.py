@@ -16,7 +16,6 @@ class StrictPlugin(Plugin):
     name = "strict"
     contract = (1, 2)
     vendor = "strictmaker"
-    out_of_memory = ("has no room for",)
 
     def status(self) -> Status:
         """Usable where torch is."""

@@ -1,4 +1,4 @@
-"""What sizing found, in lines for people."""
+"""Occupancies and plans as lines of text."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def step_lines(found: Occupancy) -> tuple[str, ...]:
 
 
 def head_lines(found: Occupancy) -> tuple[str, ...]:
-    """What was asked and found, without the table of limits."""
+    """The kernel and its occupancy, without the limits."""
     target, kernel = found.target, found.kernel
     wave = wave_name(target)
     lines = [
-        f"{target.arch}: {_asked(kernel, wave)}",
+        f"{target.arch}: {_kernel_text(kernel, wave)}",
         (
             f"{count(found.blocks, 'block')} a {unit_name(target)}: "
             f"{found.waves} of {count(found.max_waves, wave)}, {found.fraction:.0%}"
@@ -68,7 +68,7 @@ def head_lines(found: Occupancy) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _asked(kernel: Kernel, wave: str) -> str:
+def _kernel_text(kernel: Kernel, wave: str) -> str:
     parts = [
         f"blocks of {count(kernel.threads, 'thread')} ({count(kernel.waves, wave)})",
         f"{count(kernel.registers, 'register')} a thread",

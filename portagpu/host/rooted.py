@@ -1,8 +1,8 @@
-"""Files below one folder, read without ever leaving it, as on a machine whose root it is.
+"""Files below one folder, which is treated as the root of a machine.
 
-Somebody's recording may hold any link. A path is walked part by part from open folders, and each
-link is read and not followed, so that nothing can lead out, also where a part is exchanged
-meanwhile (the kernel's ``openat2`` with RESOLVE_IN_ROOT, which Python does not have).
+A stranger's recording may hold any link. Paths are resolved part by part from open folders. Links
+are read and not followed, so that no path leads outside, even if a part is replaced meanwhile
+(like the kernel's ``openat2`` with RESOLVE_IN_ROOT, which Python does not have).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_LINKS: Final = 40
-"""Links on one way, as Linux has it (MAXSYMLINKS)."""
+"""Links on one path, as in Linux (MAXSYMLINKS)."""
 DEEPEST: Final = 64
-"""Folders in each other: sysfs has a GPU behind five switches about 20 deep."""
+"""Depth of nested folders: in sysfs a GPU behind five switches is about 20 deep."""
 MOST_ENTRIES: Final = 1 << 16
-"""Entries of one folder; a folder with more is not listed."""
+"""Entries of one folder. A folder with more is not listed."""
 MOST_FOLDERS: Final = 1 << 16
 """Folders of one walk: a topology of 64 partitions has 8500."""
 
@@ -35,7 +35,7 @@ _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Kind(Enum):
-    """What there is in a folder, by itself: a link is none of the others."""
+    """The kind of a folder's entry. A link is of kind LINK, whatever it leads to."""
 
     FILE = "file"
     FOLDER = "folder"
@@ -53,10 +53,10 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
-    """What is below ``root``, which is no link; of a link that is absolute, ``at`` is taken off.
+class RootedFolder:
+    """The files below ``root``, which is no link. ``at`` is removed from absolute links.
 
-    Every method raises OSError for what is not there, not inside, or of another kind.
+    Every method raises OSError for what is missing, outside, or of another kind.
     """
 
     root: Path
@@ -64,9 +64,9 @@ class Inside:
 
     @contextlib.contextmanager
     def entry(self, path: str, *, follow: bool = True) -> Iterator[Entry]:
-        """What ``path`` leads to, while the folder that it is in is held open.
+        """The entry at ``path``, while its folder is held open.
 
-        Without ``follow`` a link at its end is itself what was asked for.
+        Without ``follow`` a link at the end of the path is itself the entry.
         """
         held: list[int] = []
         try:
@@ -74,7 +74,7 @@ class Inside:
                 held.append(os.open(self.root, _FOLDER))
                 found = self._walk(held, path, follow=follow)
             except ValueError as error:  # a null character or a lone surrogate
-                raise _refused(errno.EINVAL, path) from error
+                raise _os_error(errno.EINVAL, path) from error
             yield found
         finally:
             for descriptor in held:
@@ -86,14 +86,14 @@ class Inside:
             part = parts.pop()
             if part == "..":
                 if len(held) == 1:
-                    raise _refused(errno.EXDEV, path)
+                    raise _os_error(errno.EXDEV, path)
                 os.close(held.pop())
                 continue
             status = os.stat(part, dir_fd=held[-1], follow_symlinks=False)
             if stat.S_ISLNK(status.st_mode) and (parts or follow):
                 links += 1
                 if links > MOST_LINKS:
-                    raise _refused(errno.ELOOP, path)
+                    raise _os_error(errno.ELOOP, path)
                 target = os.readlink(part, dir_fd=held[-1])
                 if target.startswith("/"):
                     target = self._relative(target)
@@ -104,24 +104,24 @@ class Inside:
                 return Entry(held[-1], part, status)
             else:
                 if len(held) > DEEPEST:
-                    raise _refused(errno.ENAMETOOLONG, path)
+                    raise _os_error(errno.ENAMETOOLONG, path)
                 held.append(os.open(part, _FOLDER, dir_fd=held[-1]))
         return Entry(held[-1], ".", os.fstat(held[-1]))
 
     def _relative(self, target: str) -> str:
-        """Where an absolute path of the machine is below the root."""
+        """An absolute path of the machine as a path below the root."""
         path = target.strip("/")
         if self.at and path != self.at and not path.startswith(f"{self.at}/"):
-            raise _refused(errno.EXDEV, target)
+            raise _os_error(errno.EXDEV, target)
         return path[len(self.at) :]
 
     def status(self, path: str, *, follow: bool = True) -> os.stat_result:
-        """What is at ``path``."""
+        """The status of the file at ``path``."""
         with self.entry(path, follow=follow) as entry:
             return entry.status
 
     def link(self, path: str) -> str:
-        """What the link at ``path`` says, which may be anything."""
+        """The target of the link at ``path``, which may be any text."""
         with self.entry(path, follow=False) as entry:
             return os.readlink(entry.name, dir_fd=entry.folder)
 
@@ -146,7 +146,7 @@ class Inside:
                 os.close(descriptor)
 
     def entries(self, path: str, *, follow: bool = True) -> list[tuple[str, Kind]]:
-        """What a folder holds, in any order."""
+        """The entries of a folder with their kinds, in any order."""
         with self.entry(path, follow=follow) as entry:
             descriptor = os.open(entry.name, _FOLDER, dir_fd=entry.folder)
             try:
@@ -155,27 +155,27 @@ class Inside:
             finally:
                 os.close(descriptor)
         if len(found) > MOST_ENTRIES:
-            raise _refused(errno.E2BIG, path)
+            raise _os_error(errno.E2BIG, path)
         return found
 
     def names(self, path: str) -> list[str]:
-        """The names of what a folder holds, in any order."""
+        """The names of a folder's entries, in any order."""
         return [name for name, _ in self.entries(path)]
 
     def walk(
         self, left_out: Callable[[str, str], bool] = lambda _folder, _name: False
     ) -> Iterator[tuple[str, Kind]]:
-        """Everything below that is no folder, in order; links are not followed.
+        """Every file and link below the root, in order. Links are not followed.
 
-        ``left_out`` says of a folder and a name in it whether it is passed over. A folder that may
-        not be listed is passed over; too many, too large or too deep ones raise OSError.
+        ``left_out(folder, name)`` decides whether an entry is skipped. A folder without permission
+        is skipped. Too many, too large or too deep folders raise OSError.
         """
         waiting, count = [""], 0
         while waiting:
             folder = waiting.pop()
             count += 1
             if count > MOST_FOLDERS:
-                raise _refused(errno.E2BIG, folder)
+                raise _os_error(errno.E2BIG, folder)
             try:
                 found = sorted(self.entries(folder, follow=not folder), key=itemgetter(0))
             except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -201,9 +201,9 @@ def _kind(entry: os.DirEntry[str]) -> Kind:
 
 
 def _parts(path: str) -> list[str]:
-    """The parts of ``path``, the last first, to be taken one after the other."""
+    """The parts of ``path``, the last first."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
-def _refused(code: int, path: str) -> OSError:
+def _os_error(code: int, path: str) -> OSError:
     return OSError(code, os.strerror(code), path)
