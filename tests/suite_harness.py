@@ -25,8 +25,8 @@ from portagpu.suite.machine import DeviceUnderTest, Listed
 from portagpu.suite.session import what_happened
 from portagpu_cpu import CpuPlugin
 from portagpu_cpu.backend import CpuBackend
-from portagpu_cuda import PLUGIN as CUDA
-from portagpu_rocm import PLUGIN as ROCM
+from portagpu_cuda.plugin import PLUGIN as CUDA
+from portagpu_rocm.plugin import PLUGIN as ROCM
 from tests import registry_state
 
 if TYPE_CHECKING:

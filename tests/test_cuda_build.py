@@ -21,7 +21,7 @@ from portagpu.errors import BackendNotFound
 from portagpu.host import Tree, gpus_on_machine
 from portagpu.results.run import Verdict
 from portagpu.world import Ranks
-from portagpu_cuda import CudaPlugin
+from portagpu_cuda.plugin import CudaPlugin
 from tests import fake_torch, host_trees
 from tests.registry_state import forget, use_plugins
 
@@ -73,7 +73,7 @@ int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending)
 """
 COUNTS = """
 import torch
-from portagpu_cuda import CudaPlugin
+from portagpu_cuda.plugin import CudaPlugin
 plugin = CudaPlugin()
 print(torch.cuda.device_count(), plugin.count_without_opening(), torch.cuda.is_initialized())
 """

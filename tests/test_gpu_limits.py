@@ -238,8 +238,8 @@ def test_a_case_on_ranks_has_the_time_of_two_starts_and_no_other_has():
 
 def test_what_gpus_need_to_start_is_stated_and_a_cpu_needs_none():
     from portagpu_cpu import CpuPlugin
-    from portagpu_cuda import CudaPlugin
-    from portagpu_rocm import RocmPlugin
+    from portagpu_cuda.plugin import CudaPlugin
+    from portagpu_rocm.plugin import RocmPlugin
 
     assert CpuPlugin.start_s == 0
     assert CudaPlugin.start_s == RocmPlugin.start_s >= 30

@@ -19,8 +19,8 @@ from portagpu.host import PciGpu, visibility_variables
 from portagpu.host.tree import Tree
 from portagpu.subprocesses import call
 from portagpu.visible import RUNTIMES
-from portagpu_cuda import CudaPlugin
-from portagpu_rocm import RocmPlugin
+from portagpu_cuda.plugin import CudaPlugin
+from portagpu_rocm.plugin import RocmPlugin
 from tests.fake_plugins import FakePlugin
 from tests.registry_state import forget, machine, use_plugins
 from tests.visibility_rows import DEVICES, ROCM_ROWS, ROWS

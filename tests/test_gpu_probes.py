@@ -14,9 +14,9 @@ from portagpu.host.tree import Tree
 from portagpu.readings import Findings, Part, Pcie, Reading
 from portagpu.readings import probe as asking
 from portagpu.readings.document import to_document
-from portagpu_cuda import CudaPlugin
 from portagpu_cuda.gpus import mig_profile
-from portagpu_rocm import RocmPlugin
+from portagpu_cuda.plugin import CudaPlugin
+from portagpu_rocm.plugin import RocmPlugin
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.host_trees import build
 

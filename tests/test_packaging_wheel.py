@@ -122,8 +122,8 @@ def test_entry_points_are_the_command_and_the_backends(portagpu_wheel: Path) -> 
     assert dict(parser["console_scripts"]) == {"portagpu": "portagpu.cli:main"}
     assert dict(parser["portagpu.backends"]) == {
         "cpu": "portagpu_cpu:PLUGIN",
-        "cuda": "portagpu_cuda:PLUGIN",
-        "rocm": "portagpu_rocm:PLUGIN",
+        "cuda": "portagpu_cuda.plugin:PLUGIN",
+        "rocm": "portagpu_rocm.plugin:PLUGIN",
     }
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 REPORT = """
 import json
 import portagpu.vendors.loading as loading
+import portagpu_cuda.vendor, portagpu_rocm.vendor
 loading.LOAD_LIMIT_S = 0.5
 from portagpu.rules.gpu_health import terms
 from portagpu.formats.events import table
