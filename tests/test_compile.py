@@ -465,7 +465,7 @@ def test_an_interruption_ends_every_process(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "name one of --target ID, --arch NAME and --all"),
+        ([], "give exactly one of --target ID, --arch NAME and --all"),
         (["--all", "--arch", "sm_90"], "name one of"),
         (["--arch", "sm_91"], "did you mean"),
         (["--target", "nvidia-h100"], "did you mean"),

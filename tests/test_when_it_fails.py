@@ -145,7 +145,7 @@ def test_every_gate_is_read_for_its_ids() -> None:
 
 
 def test_the_page_has_every_id_that_the_code_can_produce() -> None:
-    missing = [f"{suite} {name}" for suite, name in ids() if advice.find(suite, name) is None]
+    missing = [f"{suite} {name}" for suite, name in ids() if advice.find_check(suite, name) is None]
     assert not missing, f"portagpu/results/advice.toml has no entry for {', '.join(missing)}"
 
 
@@ -164,8 +164,10 @@ def test_the_page_has_no_id_that_nothing_produces() -> None:
 
 
 def test_a_gate_after_load_has_the_advice_of_the_one_before() -> None:
-    assert advice.find("bringup", "health-after/events") is advice.find("bringup", "health/events")
-    assert advice.find("bringup", "health-after/nothing") is None
+    assert advice.find_check("bringup", "health-after/events") is advice.find_check(
+        "bringup", "health/events"
+    )
+    assert advice.find_check("bringup", "health-after/nothing") is None
 
 
 # ---- what fails has an expectation
