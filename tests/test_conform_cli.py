@@ -12,7 +12,7 @@ import pytest
 from portagpu import cli, suite
 from portagpu.results.run import Result, Verdict, read_json
 from portagpu.running import add_result
-from portagpu.suite.machine import DeviceUnderTest, TargetClaims
+from portagpu.suite.messages import DeviceUnderTest, TargetClaims
 
 if TYPE_CHECKING:
     from collections.abc import Callable

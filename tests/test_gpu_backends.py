@@ -24,8 +24,8 @@ from portagpu.bench.session import _versions
 from portagpu.bringup.checks import identity
 from portagpu.bringup.context import CheckedDevice, Context
 from portagpu.bringup.device import describe
+from portagpu.bringup.device_properties import FIELDS
 from portagpu.bringup.gates import load_gates
-from portagpu.bringup.reported import FIELDS
 from portagpu.contract import Capability, Part
 from portagpu.errors import BackendNotFound
 from portagpu.host.tree import Tree

@@ -12,7 +12,7 @@ import pytest
 import portagpu
 from portagpu.bench.suite import metrics
 from portagpu.bringup import BringupOptions, bringup, load_gates
-from portagpu.bringup.reported import ROWS
+from portagpu.bringup.device_properties import ROWS
 from portagpu.recordings.replay import Recording
 from portagpu.results import advice
 from portagpu.results.expectations import at_least, at_most, exactly, expected_in_words, within
@@ -69,7 +69,7 @@ def first_words(module: str, *callees: str, at: int = 0) -> Iterator[str]:
 SAID = ("result", "judge", "failure", "_broken", "Judged")
 MODULES = {
     "environment": ("bringup/checks/environment.py",),
-    "identity": ("bringup/checks/identity.py", "bringup/reported.py"),
+    "identity": ("bringup/checks/identity.py", "bringup/device_properties.py"),
     "versions": ("bringup/checks/versions.py",),
     "links": (
         "bringup/checks/links.py",

@@ -6,13 +6,12 @@ imports no torch.
 
 from __future__ import annotations
 
-from portagpu.bench.busbw import bus_factor
-from portagpu.bench.cases import SUITE, BenchCase
+from portagpu.bench.cases import SUITE, BenchCase, bus_factor
 from portagpu.bench.device import MeasuredDevice
-from portagpu.bench.effort import Effort
 from portagpu.bench.load import Comparison, Sustained, compare_ranks, sustained
 from portagpu.bench.runner import BenchOptions, default_world, measure, open_device, run
 from portagpu.bench.suite import AREAS, UnknownMeasure, metrics
+from portagpu.bench.timing import Effort
 from portagpu.rules.peers import Outlier, Peers, peers
 
 __all__ = [

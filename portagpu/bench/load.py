@@ -7,8 +7,8 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bench.cases import SCALES, SUITE
-from portagpu.bench.effort import PACES, Effort
 from portagpu.bench.reading import RankSamples
+from portagpu.bench.timing import PACES, Effort
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Result
 from portagpu.results.verdicts import Evidence, Verdict

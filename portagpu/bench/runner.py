@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from portagpu.bench import suite
 from portagpu.bench.cases import SUITE
 from portagpu.bench.device import MeasuredDevice
-from portagpu.bench.effort import Effort
 from portagpu.bench.session import BenchContext, not_run
+from portagpu.bench.timing import Effort
 from portagpu.contents import check_installation
 from portagpu.host import read_host
 from portagpu.results.expectations import exactly

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from portagpu.bench.cases import SCALES, SUITE, TIME_SCALES
-from portagpu.bench.effort import PACES, Effort
 from portagpu.bench.judge import judge
 from portagpu.bench.reading import RankSamples
 from portagpu.bench.suite import function_spec
+from portagpu.bench.timing import PACES, Effort
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Result
 from portagpu.results.verdicts import Evidence, Verdict

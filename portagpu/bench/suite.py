@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from portagpu.bench.cases import BenchCase
     from portagpu.bench.device import MeasuredDevice
-    from portagpu.bench.effort import Effort
+    from portagpu.bench.timing import Effort
     from portagpu.target import Target
 
 AREAS: Final = ("gemm", "memory", "transfer", "launch", "kernels", "collectives")

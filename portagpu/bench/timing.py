@@ -1,7 +1,7 @@
-"""Timing calls on a device: its own events, or the host's monotonic clock around them.
+"""Timing of calls on a device, by its events or by the host's monotonic clock, and for how long.
 
-Nothing is read from the wall clock. A sample repeats the call until it lasts far longer than the
-clock's resolution, which is measured and not assumed.
+The wall clock is never read. A sample repeats the call until it lasts far longer than the clock's
+resolution, which is measured and not assumed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from portagpu.contract import Capability
@@ -17,7 +18,6 @@ from portagpu.errors import PortagpuError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from portagpu.bench.effort import Pace
     from portagpu.contract import Backend
 
 ABOVE_RESOLUTION: Final = 100
@@ -26,6 +26,36 @@ _UNUSABLE: Final = 10
 _TICKS: Final = 50
 _MOST_REPEATS: Final = 100_000
 _MOST_WARMUPS: Final = 1000
+
+
+class Effort(StrEnum):
+    """``QUICK`` takes seconds for the whole suite, ``FULL`` minutes."""
+
+    QUICK = "quick"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How one size of one measure is timed.
+
+    Calls warm up for ``warmup_s``; a sample repeats the call until it lasts ``sample_s``; there are
+    as many samples as fit ``point_s``, within ``least`` and ``most``.
+    """
+
+    warmup_s: float
+    sample_s: float
+    point_s: float
+    least: int
+    most: int
+    timeout_s: float
+    """The hard limit of one measure, the start of its ranks included."""
+
+
+PACES: Final[dict[Effort, Pace]] = {
+    Effort.QUICK: Pace(0.03, 0.001, 0.15, 5, 20, 60.0),
+    Effort.FULL: Pace(0.2, 0.005, 0.8, 10, 50, 180.0),
+}
 
 
 class TooShort(PortagpuError):

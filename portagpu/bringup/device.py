@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bringup.reported import FIELDS
+from portagpu.bringup.device_properties import FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bundle.check import read_bundle
-from portagpu.bundle.known import most_earned, suite_and_area
+from portagpu.bundle.result_ids import most_earned, suite_and_area
 from portagpu.errors import BundleError
 from portagpu.registry import plugin
 from portagpu.results.run import Run

@@ -16,7 +16,7 @@ from portagpu.bundle.document import (
     to_text,
 )
 from portagpu.bundle.evidence import check_evidence
-from portagpu.bundle.known import check_ids
+from portagpu.bundle.result_ids import check_ids
 from portagpu.errors import BundleError, PortagpuError
 from portagpu.files import read_bounded
 from portagpu.redact.scrub import KINDS, LONGEST_TEXT, remaining

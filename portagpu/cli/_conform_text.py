@@ -10,7 +10,7 @@ from portagpu.cli._run_output import View
 from portagpu.cli._tables import first_few
 from portagpu.results.verdicts import Verdict
 from portagpu.results.wording import failures_text
-from portagpu.suite.ids import base_id
+from portagpu.suite.case_ids import base_id
 from portagpu.text import printable
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from portagpu.contract import Override
     from portagpu.results.run import Result, Run
     from portagpu.running import OpenedDevice
-    from portagpu.suite.machine import DeviceUnderTest, Listed
+    from portagpu.suite.messages import DeviceUnderTest, ListedCase
 
 
 class SuiteView(View):
@@ -42,9 +42,9 @@ class SuiteView(View):
             print(line, file=self.stream, flush=True)
 
 
-def listing(cases: Sequence[Listed], overrides: Sequence[Override]) -> str:
+def listing(cases: Sequence[ListedCase], overrides: Sequence[Override]) -> str:
     """The cases by area and function, with their specifications."""
-    by_function: dict[str, list[Listed]] = {}
+    by_function: dict[str, list[ListedCase]] = {}
     for each in cases:
         by_function.setdefault(base_id(each.id), []).append(each)
     lines: list[str] = []
@@ -55,7 +55,7 @@ def listing(cases: Sequence[Listed], overrides: Sequence[Override]) -> str:
             lines.append(f"{area}:" if not lines else f"\n{area}:")
         times = f" ({len(members)} cases)" if len(members) > 1 else ""
         lines.append(f"  {name}{times}\n      {members[0].spec}")
-        found = dict.fromkeys(each.override_of(overrides) for each in members)
+        found = dict.fromkeys(each.first_override(overrides) for each in members)
         lines += [f"      {one.outcome} ({one.pattern}): {one.reason}" for one in found if one]
     return "\n".join([*lines, "", f"{len(cases)} cases in {len(by_function)} functions"])
 

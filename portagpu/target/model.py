@@ -5,6 +5,7 @@ Import these names from :mod:`portagpu.target`.
 
 from __future__ import annotations
 
+import datetime  # noqa: TC003 - the codec reads the types of fields
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,7 +13,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    import datetime
     from collections.abc import Mapping
 
     from portagpu.arch import Arch

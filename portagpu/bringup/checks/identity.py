@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from portagpu import registry
 from portagpu.arch import base_name
 from portagpu.bringup.context import CheckedDevice
-from portagpu.bringup.recorded import equal_parts, names, recorded_devices
-from portagpu.bringup.reported import Subject, compare
+from portagpu.bringup.device_properties import Subject, compare
+from portagpu.bringup.recorded_devices import equal_parts, names, recorded_devices
 from portagpu.errors import BackendNotFound
 from portagpu.formats.host.kernel_log import KIND as KERNEL_LOG
 from portagpu.host.gpus import PCI_DEVICES

@@ -10,7 +10,7 @@ from portagpu.results.expectations import exactly
 from portagpu.results.run import Verdict, fold
 from portagpu.running import OpenedDevice, Progress
 from portagpu.suite import ConformOptions, Selection
-from portagpu.suite.judge import OWN_AREA, UNOPENED
+from portagpu.suite.judge import OWN_AREA, UNOPENED_DEVICE
 from portagpu.suite.runner import judge_cases
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class _BySuite(Progress):
 
     def result_added(self, result: Result) -> None:
         name = result.device or ""
-        if self.devices > 1 or result.id == f"{OWN_AREA}/{UNOPENED}":
+        if self.devices > 1 or result.id == f"{OWN_AREA}/{UNOPENED_DEVICE}":
             self.further.setdefault(name, []).append(result)
         else:
             self.first.append(result)

@@ -14,8 +14,8 @@ from portagpu.bringup.gates import load_gates
 from portagpu.errors import BundleError
 from portagpu.results.verdicts import Evidence
 from portagpu.suite import list_cases
+from portagpu.suite.case_ids import base_id, retired_cases
 from portagpu.suite.cases import SUITE
-from portagpu.suite.ids import base_id, retired
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,7 +72,7 @@ def _is_known(result: Result, gates: set[str]) -> bool:
     if not slash or not name or result.suite != "bringup" or result.area not in gates:
         return False
     if suite == SUITE:
-        known = base_id(result.id) in _cases().keys() | retired().keys()
+        known = base_id(result.id) in _cases().keys() | retired_cases().keys()
         return known or prefix in _BESIDE_CASES
     if suite == "performance":
         return base_id(result.id) in measures.metrics() or prefix in _BESIDE_METRICS
