@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from portagpu.bench.cases import SCALES, SUITE, TIME_SCALES
-from portagpu.bench.judge import judge
+from portagpu.bench.judge import judge, share_of_limit
 from portagpu.bench.reading import RankSamples
 from portagpu.bench.suite import function_spec
 from portagpu.bench.timing import PACES, Effort
@@ -91,23 +91,26 @@ class BenchContext:
         last = points[-1]
         size = int(readings[0].points[-1].x) or None
         versions = _versions(self.device)
-        opinion = judge(case, last, self.target, size_bytes=size, versions=versions, busy=self.busy)
-        wrong = opinion.verdict is Verdict.ERROR
+        judgement = judge(
+            case, last, self.target, size_bytes=size, versions=versions, busy=self.busy
+        )
+        wrong = judgement.verdict is Verdict.ERROR
+        limit_share = share_of_limit(case, last, self.target)
         several = not self.device.shared and self.device.count > 1 and case.world == 1
         return _plain(
             case,
-            opinion.verdict,
-            opinion.reason,
+            judgement.verdict,
+            judgement.reason,
             device=self.device.name if several or wrong else None,
             value=None if wrong else last.median,
             unit=case.unit,
             statistic="median",
             n=last.n,
             spread=None if wrong else last.spread,
-            expected=opinion.expected,
+            expected=judgement.expected,
             evidence=() if wrong else (Evidence.EXECUTED,),
             duration_s=duration_s,
-            extra=_extra(case, readings, [] if wrong else points, opinion.of_limit),
+            extra=_extra(case, readings, [] if wrong else points, limit_share),
         )
 
 

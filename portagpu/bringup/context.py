@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from portagpu.bringup.gates import Gate
     from portagpu.inventory.origin import Origin
-    from portagpu.rules.judgement import Judged
+    from portagpu.results.judgement import Judgement
     from portagpu.target import Target
     from portagpu.world import Ranks, WorldOutcome
 
@@ -135,7 +135,7 @@ class Context:
         verdict = Verdict.PASS if good else Verdict.FAIL
         return self.result(name, verdict, reason, expected=expected, **fields)
 
-    def judged(self, found: Judged) -> Result:
+    def judged(self, found: Judgement) -> Result:
         """A judgement of the inventory as a result of this gate."""
         named = {"severity": found.severity} if found.severity is not None else {}
         return self.result(

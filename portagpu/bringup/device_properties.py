@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from portagpu.results.expectations import at_least, exactly, within
+from portagpu.results.judgement import Judgement
 from portagpu.results.verdicts import Verdict
-from portagpu.rules.judgement import Judged
 from portagpu.target import Confidence
 from portagpu.target.rules import fits_sold
 
@@ -108,7 +108,7 @@ class Row:
         return self.share is Share.ALL or known
 
 
-def compare(subject: Subject, device: str, source: str = "this torch") -> Iterator[Judged]:
+def compare(subject: Subject, device: str, source: str = "this torch") -> Iterator[Judgement]:
     """A judgement for each row that can be compared, and one that lists those that cannot.
 
     ``device`` is what results call it, ``source`` in words who reported the fields.
@@ -125,7 +125,7 @@ def compare(subject: Subject, device: str, source: str = "this torch") -> Iterat
                 f"the device is the part {subject.part} of a GPU, and no fact of "
                 f"{subject.target.id} states that part"
             )
-            yield Judged(row.name, Verdict.UNVERIFIED, device, reason)
+            yield Judgement(Verdict.UNVERIFIED, reason, name=row.name, device=device)
         else:
             yield _judge(row, subject, fact, device)
     left = [
@@ -137,7 +137,7 @@ def compare(subject: Subject, device: str, source: str = "this torch") -> Iterat
         if names
     ]
     if left:
-        yield Judged("not-compared", Verdict.SKIP, device, "; ".join(left))
+        yield Judgement(Verdict.SKIP, "; ".join(left), name="not-compared", device=device)
 
 
 def _fact(target: Target, keys: tuple[str, ...]) -> Fact | None:
@@ -146,13 +146,15 @@ def _fact(target: Target, keys: tuple[str, ...]) -> Fact | None:
     return known[0] if known else None
 
 
-def _judge(row: Row, subject: Subject, fact: Fact, device: str) -> Judged:
+def _judge(row: Row, subject: Subject, fact: Fact, device: str) -> Judgement:
     held = row.hold(subject, fact)
     reason = f"{subject.target.id} states {held.words}"
     expected = held.wanted(f"{subject.target.id}: {fact.key}")
 
-    def found(verdict: Verdict, reason: str) -> Judged:
-        return Judged(row.name, verdict, device, reason, held.value, held.unit, expected)
+    def found(verdict: Verdict, reason: str) -> Judgement:
+        return Judgement(
+            verdict, reason, held.value, held.unit, expected, name=row.name, device=device
+        )
 
     if row.share is Share.EQUAL and subject.parts != 1:
         reason = f"{reason}, one of {subject.parts} equal parts"

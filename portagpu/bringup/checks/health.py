@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 from portagpu.formats import pci_address
 from portagpu.host.edac import read_memory_controllers
 from portagpu.host.sensors import read_sensors
+from portagpu.results.judgement import Judgement, combined
 from portagpu.results.run import Verdict
 from portagpu.rules.health import judge_health
 from portagpu.rules.host import judge_host
-from portagpu.rules.judgement import Judged, combined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ def check(context: Context) -> Iterator[Result]:
         yield context.judged(each)
 
 
-def _judged(context: Context) -> Iterator[Judged]:
+def _judged(context: Context) -> Iterator[Judgement]:
     tree = context.machine.tree
     host = judge_host(read_memory_controllers(tree), read_sensors(tree))
     # what was not recorded is not what this kernel cannot do
@@ -42,7 +42,7 @@ def _judged(context: Context) -> Iterator[Judged]:
         yield from _host_events(context)
 
 
-def _host_events(context: Context) -> Iterator[Judged]:
+def _host_events(context: Context) -> Iterator[Judgement]:
     """What the kernel's log tells of the host, where it tells of an error; GPUs are not tested."""
     log = context.machine.log()
     told = tuple(e for e in log.events if e.vendor == _HOST) if log is not None else ()
@@ -52,7 +52,7 @@ def _host_events(context: Context) -> Iterator[Judged]:
     yield from (each for each in judge_health(own) if each.name == "events")
 
 
-def _gpus(context: Context) -> Iterator[Judged]:
+def _gpus(context: Context) -> Iterator[Judgement]:
     """The devices under test alone: a neighbour's fault is not theirs.
 
     Where no device is opened that is every GPU, and what a log says of others.
@@ -75,5 +75,5 @@ def _gpus(context: Context) -> Iterator[Judged]:
     missing = addresses - {gpu.pci for gpu in own.gpus}
     if missing or not addresses:
         who = min(missing, default="the devices under test, which have no address")
-        yield Judged("answers", Verdict.INCONCLUSIVE, None, f"no source knows {who}")
+        yield Judgement(Verdict.INCONCLUSIVE, f"no source knows {who}", name="answers")
     yield from judge_health(own, context.target)

@@ -17,6 +17,7 @@ from portagpu.host.kfd import NODES
 from portagpu.inventory.products import falls_short, product_target
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Verdict
+from portagpu.rules.peers import majority
 from portagpu.target import Scope, identify, load_targets, named_product
 
 if TYPE_CHECKING:
@@ -349,15 +350,14 @@ def _alike(context: Context) -> Result:
     compared = False
     for group, trait in _compared(devices):
         stated = [(device, value) for device in group if (value := trait(device)) is not None]
-        counts = Counter(value for _, value in stated)
-        silent += [device.name for device in group if counts and trait(device) is None]
-        compared = compared or bool(counts)
-        if len(counts) < 2:
+        if not stated:
             continue
-        usual, count = counts.most_common(1)[0]
-        majority = count if len(stated) > 2 and 2 * count > len(stated) else None
+        compared = True
+        silent += [device.name for device in group if trait(device) is None]
+        usual, votes, decided = majority([value for _, value in stated])
         first = next(device for device, value in stated if value == usual)
-        odd += [(each, first.name, majority) for each, value in stated if value != usual]
+        peers = votes if decided else None
+        odd += [(each, first.name, peers) for each, value in stated if value != usual]
     if odd:
         device, other, peers = odd[0]
         if peers is None:

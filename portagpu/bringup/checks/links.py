@@ -8,8 +8,8 @@ from portagpu.formats import pci_address
 from portagpu.host import read_host
 from portagpu.inventory.topology import only
 from portagpu.results.expectations import exactly
+from portagpu.results.judgement import combined
 from portagpu.results.run import Verdict
-from portagpu.rules.judgement import combined
 from portagpu.rules.links import judge_links
 
 if TYPE_CHECKING:
