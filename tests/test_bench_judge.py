@@ -9,7 +9,7 @@ import pytest
 
 from portagpu.arch import Arch
 from portagpu.bench.cases import BenchCase
-from portagpu.bench.judge import ceiling, judge, share_of_limit
+from portagpu.bench.judge import judge, share_of_limit, upper_limit
 from portagpu.results.run import Verdict
 from portagpu.stats import summarise
 from portagpu.target import Authority, Confidence, Expectation, Fact, Scope, Target
@@ -154,7 +154,7 @@ def test_memory_faster_than_its_bandwidth_is_an_error() -> None:
 
 def test_a_peak_that_nobody_confirmed_judges_nothing() -> None:
     doubtful = fact("peak.dense.matrix.bf16", 10.0, "TFLOPS", "unverified")
-    assert ceiling(GEMM, target(facts=[doubtful])) is None
+    assert upper_limit(GEMM, target(facts=[doubtful])) is None
 
 
 def test_an_expectation_of_another_shape_does_not_judge() -> None:
@@ -230,7 +230,7 @@ def test_a_collective_faster_than_any_algorithm_can_be_is_an_error() -> None:
         fact("link.total_per_direction", 450.0, "GB/s"),
     ]
     # in-switch reduction: 450 x 2 x 7 / 9 = 700
-    most = ceiling(REDUCE, target(facts=links))
+    most = upper_limit(REDUCE, target(facts=links))
     assert most is not None
     assert most[0] == pytest.approx(700.0)
     judgement = judge(REDUCE, summarise([720.0]), target(facts=links))

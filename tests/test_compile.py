@@ -466,7 +466,7 @@ def test_an_interruption_ends_every_process(
     ("words", "said"),
     [
         ([], "give exactly one of --target ID, --arch NAME and --all"),
-        (["--all", "--arch", "sm_90"], "name one of"),
+        (["--all", "--arch", "sm_90"], "give exactly one of"),
         (["--arch", "sm_91"], "did you mean"),
         (["--target", "nvidia-h100"], "did you mean"),
         (["--arch", "sm_90", "--json", "/dev/null/x"], "cannot write"),

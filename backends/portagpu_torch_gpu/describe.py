@@ -11,7 +11,7 @@ import torch
 from portagpu.collectives.comm import Comm
 from portagpu.contract import Capability, Description
 from portagpu.precision.facts import from_facts
-from portagpu.sizing.device import per_device
+from portagpu.sizing.device import of_device
 from portagpu.target import identify
 from portagpu_torch_gpu.torchlibs import nccl_version
 
@@ -75,7 +75,7 @@ def describe(
             local_env=MappingProxyType({"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}),
             device_ids=(index,),
         ),
-        sizing=per_device(properties, target, arch.warp_size),
+        sizing=of_device(properties, target, arch.warp_size),
         uuid=uuid,
         pci=pci,
         part=part,

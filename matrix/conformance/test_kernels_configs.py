@@ -38,7 +38,7 @@ def test_every_config_is_right(gpu, torch, dtype):
         for shape in ((129, 80), (80, 130))
     )
     exact = a.double() @ b.double()
-    for config in plan.candidates("matmul", plan.Limits.per_device(gpu)):
+    for config in plan.candidates("matmul", plan.Limits.of_device(gpu)):
         found = kernels.matmul(a.to(gpu.device), b.to(gpu.device), config=config)
         wrong = int((found.cpu().double() != exact).sum())
         assert not wrong, f"{wrong} of {exact.numel()} elements are wrong with {config}"

@@ -200,7 +200,7 @@ def values(rank: int, start: int, count: int, device: torch.device) -> torch.Ten
 
 def collective(rank: Rank, *, effort: str, operation: str, sizes: list[int]) -> dict[str, Any]:
     """Check and time ``operation`` at each of ``sizes`` bytes; all ranks make the same calls."""
-    from portagpu.bench.reading import RankSamples
+    from portagpu.bench.samples import RankSamples
     from portagpu.bench.timing import Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)

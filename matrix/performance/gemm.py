@@ -90,7 +90,7 @@ def _shape(text: str | None) -> tuple[int, int, int] | None:
 def gemm(rank: Rank, *, effort: str, dtype: str, m: int, n: int, k: int) -> dict[str, Any]:
     """Check one product of the operands, time many, and check the last."""
     from portagpu.bench import matmul
-    from portagpu.bench.reading import RankSamples
+    from portagpu.bench.samples import RankSamples
     from portagpu.bench.timing import PACES, Effort, Stopwatch, measure
 
     work = matmul.product(rank.gpu, dtype, m, n, k, _SEED)

@@ -119,7 +119,7 @@ def against(
     """Time ``kernel`` and what it is held against in turns, after its result was checked."""
     from importlib.util import find_spec
 
-    from portagpu.bench.reading import RankSamples
+    from portagpu.bench.samples import RankSamples
     from portagpu.bench.timing import PACES, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)

@@ -54,7 +54,7 @@ def launch(rank: Rank, *, effort: str, wait: bool) -> dict[str, Any]:
     """Time adding 1 to one element, on the host's monotonic clock, and check the sum."""
     import torch
 
-    from portagpu.bench.reading import RankSamples
+    from portagpu.bench.samples import RankSamples
     from portagpu.bench.timing import PACES, Effort, Stopwatch, measure
 
     gpu = rank.gpu

@@ -66,7 +66,7 @@ def stream(rank: Rank, *, effort: str, operation: str, sizes: list[int]) -> dict
     """Time ``operation`` over arrays of each of ``sizes`` bytes, checking what was written."""
     import torch
 
-    from portagpu.bench.reading import RankSamples
+    from portagpu.bench.samples import RankSamples
     from portagpu.bench.timing import PACES, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)

@@ -78,7 +78,7 @@ def transfer(
     """Time copies of each of ``sizes`` bytes, checking what arrived."""
     import torch
 
-    from portagpu.bench.reading import RankSamples
+    from portagpu.bench.samples import RankSamples
     from portagpu.bench.timing import PACES, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from portagpu.bench.cases import SUITE, BenchCase, bus_factor
 from portagpu.bench.device import MeasuredDevice
-from portagpu.bench.load import Comparison, Sustained, compare_ranks, sustained
+from portagpu.bench.load import Comparison, SustainedLoad, compare_ranks, sustain_load
 from portagpu.bench.runner import BenchOptions, default_world, measure, open_device, run
 from portagpu.bench.suite import AREAS, UnknownMeasure, metrics
 from portagpu.bench.timing import Effort
@@ -24,7 +24,7 @@ __all__ = [
     "MeasuredDevice",
     "Outlier",
     "Peers",
-    "Sustained",
+    "SustainedLoad",
     "UnknownMeasure",
     "bus_factor",
     "compare_ranks",
@@ -34,5 +34,5 @@ __all__ = [
     "open_device",
     "peers",
     "run",
-    "sustained",
+    "sustain_load",
 ]

@@ -45,10 +45,10 @@ def judge(
     ``busy`` says that other work runs on the machine: then what is too slow is UNVERIFIED.
     """
     if case.least is not None:
-        return _held_to_least(case, case.least, summary)
+        return _judge_by_least(case, case.least, summary)
     if target is None:
         return Judgement(Verdict.UNVERIFIED, "this machine matches no target with expectations")
-    most = ceiling(case, target)
+    most = upper_limit(case, target)
     if most is not None and (share := summary.median / most[0]) > ABOVE_PEAK:
         return Judgement(
             Verdict.ERROR,
@@ -57,14 +57,14 @@ def judge(
             expected=at_most(most[0], f"{target.id}: {most[1]}", case.unit),
         )
     stated = target.expectations(case.metric)
-    fitting = [each for each in stated if _speaks_of(each, case, size_bytes)]
+    fitting = [each for each in stated if _applies_to(each, case, size_bytes)]
     if not fitting:
         reason = f"{target.id} states no expectation of this measure"
         if stated:
-            told = " or ".join(_told(each) for each in stated)
-            reason = f"{target.id} states {case.metric} only for {told}"
+            stated_text = " or ".join(_expectation_text(each) for each in stated)
+            reason = f"{target.id} states {case.metric} only for {stated_text}"
         return Judgement(Verdict.UNVERIFIED, reason)
-    judgements = [_held_against(each, case, summary, versions or {}) for each in fitting]
+    judgements = [_judge_by_expectation(each, case, summary, versions or {}) for each in fitting]
     # which algorithm ran is the library's choice: being inside any of them is enough
     best = min(judgements, key=lambda judgement: _ORDER.index(judgement.verdict))
     least = best.expected["reference"] if best.expected is not None else 0.0
@@ -75,11 +75,11 @@ def judge(
 
 def share_of_limit(case: BenchCase, summary: Summary, target: Target | None) -> float | None:
     """The median's share of the most that ``target`` can reach; None where no limit is known."""
-    most = ceiling(case, target) if target is not None and case.least is None else None
+    most = upper_limit(case, target) if target is not None and case.least is None else None
     return summary.median / most[0] if most is not None else None
 
 
-def _held_to_least(case: BenchCase, least: float, summary: Summary) -> Judgement:
+def _judge_by_least(case: BenchCase, least: float, summary: Summary) -> Judgement:
     """What this project asks of its own code on any hardware."""
     source = "what portagpu's kernels are held to"
     expected = {**at_least(least, source, case.unit), "statistic": "median"}
@@ -92,7 +92,7 @@ def _held_to_least(case: BenchCase, least: float, summary: Summary) -> Judgement
 _ORDER: Final = (Verdict.PASS, Verdict.UNVERIFIED, Verdict.FAIL)
 
 
-def ceiling(case: BenchCase, target: Target) -> tuple[float, str] | None:
+def upper_limit(case: BenchCase, target: Target) -> tuple[float, str] | None:
     """(the most that the target's facts allow, the rule); None where they do not say.
 
     Facts of confidence "unverified" do not count. Where the algorithm that ran is not known it is
@@ -121,7 +121,7 @@ def ceiling(case: BenchCase, target: Target) -> tuple[float, str] | None:
     return max(found, default=None)
 
 
-def _speaks_of(expectation: Expectation, case: BenchCase, size_bytes: int | None) -> bool:
+def _applies_to(expectation: Expectation, case: BenchCase, size_bytes: int | None) -> bool:
     """Whether the expectation is about this variant, number of ranks, size and shape."""
     if case.algorithm is not None and expectation.algorithm != case.algorithm:
         return False
@@ -138,18 +138,18 @@ def _product_shape(case: BenchCase) -> str:
     return "x".join(str(case.arguments[edge]) for edge in ("m", "n", "k"))
 
 
-def _told(expectation: Expectation) -> str:
+def _expectation_text(expectation: Expectation) -> str:
     parts = [expectation.shape, expectation.algorithm]
     return f"{', '.join(part for part in parts if part)}"
 
 
-def _held_against(
+def _judge_by_expectation(
     expectation: Expectation,
     case: BenchCase,
     summary: Summary,
     versions: Mapping[str, str | None],
 ) -> Judgement:
-    expected = as_expected(expectation)
+    expected = expected_of(expectation)
     value = summary.statistic(expectation.statistic)
     if value is None:
         reason = f"the expectation is of the {expectation.statistic}, which is not measured"
@@ -177,7 +177,7 @@ def _number(value: float | None) -> str:
     return "its bound" if value is None else f"{value:.6g}"
 
 
-def as_expected(expectation: Expectation) -> dict[str, Any]:
+def expected_of(expectation: Expectation) -> dict[str, Any]:
     """The expectation as ``Result.expected`` has it."""
     software = ", ".join(f"{name} {range_}" for name, range_ in expectation.software)
     return {

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from portagpu.bench import suite
+from portagpu.bench.case_runner import BenchContext, not_run
 from portagpu.bench.cases import SUITE
 from portagpu.bench.device import MeasuredDevice
-from portagpu.bench.session import BenchContext, not_run
 from portagpu.bench.timing import Effort
 from portagpu.contents import check_installation
 from portagpu.host import read_host
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from portagpu.bench.cases import BenchCase
     from portagpu.results.run import Run
 
-OPENED: Final = "device/open"
+OPEN_ID: Final = "device/open"
 """The id of the result that blocks all others where the device cannot be opened."""
 _OPEN_S: Final = 60.0
 
@@ -44,7 +44,7 @@ def open_device(
     if outcome.ok:
         return MeasuredDevice.from_json(outcome.values[0])
     return Result(
-        id=OPENED,
+        id=OPEN_ID,
         suite=SUITE,
         area="device",
         verdict=Verdict.ERROR,
@@ -108,16 +108,16 @@ def measure(run: Run, options: BenchOptions, ranks: Ranks, progress: Progress) -
         add_result(run, progress, opened)
         stand_in = MeasuredDevice(backend=options.backend or "", name="")
         for case in suite.plan(names, stand_in, effort, options.world or 2, wanted):
-            blocked = not_run(case, "the device cannot be opened", blocked_by=OPENED)
+            blocked = not_run(case, "the device cannot be opened", blocked_by=OPEN_ID)
             add_result(run, progress, blocked)
         return
     opened.describe_in(run, opened.target, "arch")
     progress.opened(opened)
     if wanted is not None and opened.target != wanted.id:
-        described = MeasuredDevice.of_target(wanted)
-        here = f"this machine's device is {_who(opened)}, not {wanted.id}"
+        described = MeasuredDevice.from_target(wanted)
+        here = f"this machine's device is {_device_and_target(opened)}, not {wanted.id}"
         for case in suite.plan(names, described, effort, options.world or 2, wanted):
-            add_result(run, progress, _elsewhere(case, here))
+            add_result(run, progress, _other_target_result(case, here))
         return
     judged = wanted or load_targets().get(opened.target or "")
     size = options.world or default_world(opened)
@@ -137,12 +137,12 @@ def default_world(device: MeasuredDevice) -> int:
     return 2 if device.shared else device.count
 
 
-def _who(device: MeasuredDevice) -> str:
+def _device_and_target(device: MeasuredDevice) -> str:
     target = f"target {device.target}" if device.target else "no target"
     return f"{device.product or device.arch or device.name} ({target})"
 
 
-def _elsewhere(case: BenchCase, here: str) -> Result:
+def _other_target_result(case: BenchCase, here: str) -> Result:
     absent = case.absent
     if absent is not None and absent.verdict is Verdict.SKIP:
         return not_run(case, absent.reason, verdict=Verdict.SKIP)

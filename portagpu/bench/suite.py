@@ -63,7 +63,7 @@ def selected_areas(names: Sequence[str] | None) -> tuple[str, ...]:
         return AREAS
     for name in names:
         if name not in AREAS and name.partition("[")[0] not in metrics():
-            raise unknown(name, [*AREAS, *metrics()])
+            raise unknown_measure(name, [*AREAS, *metrics()])
     wanted = {name.partition("/")[0] for name in names}
     return tuple(area for area in AREAS if area in wanted)
 
@@ -87,11 +87,11 @@ def plan(
     chosen = [case for case in found if any(_fits(name, case) for name in names)]
     for name in names:
         if not any(_fits(name, case) for case in chosen):
-            raise unknown(name, [case.id for case in found])
+            raise unknown_measure(name, [case.id for case in found])
     return chosen
 
 
-def unknown(name: str, names: Sequence[str]) -> UnknownMeasure:
+def unknown_measure(name: str, names: Sequence[str]) -> UnknownMeasure:
     """The error for a name that is not among ``names``, with the closest of them."""
     hint = did_you_mean(name, names, f"there are {', '.join(names[:12])}")
     return UnknownMeasure(f"there is no measure {name!r}: {hint}")

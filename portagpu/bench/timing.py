@@ -92,9 +92,13 @@ class Stopwatch:
     def time(self, call: Callable[[], object], repeats: int) -> float:
         """Seconds that ``repeats`` calls take together; work that was issued before is not in."""
         self._gpu.synchronize()
-        return self._by_events(call, repeats) if self._events else self._by_host(call, repeats)
+        return (
+            self._time_by_events(call, repeats)
+            if self._events
+            else self._time_by_host(call, repeats)
+        )
 
-    def _by_events(self, call: Callable[[], object], repeats: int) -> float:
+    def _time_by_events(self, call: Callable[[], object], repeats: int) -> float:
         start, end = self._gpu.Event(enable_timing=True), self._gpu.Event(enable_timing=True)
         start.record()
         for _ in range(repeats):
@@ -104,7 +108,7 @@ class Stopwatch:
         milliseconds: float = start.elapsed_time(end)
         return milliseconds / 1e3
 
-    def _by_host(self, call: Callable[[], object], repeats: int) -> float:
+    def _time_by_host(self, call: Callable[[], object], repeats: int) -> float:
         started_ns = time.perf_counter_ns()
         for _ in range(repeats):
             call()
@@ -119,7 +123,7 @@ class Stopwatch:
 
         An upper bound: it holds the cost of reading the clock too.
         """
-        seen = [elapsed for _ in range(_TICKS) if (elapsed := self.time(_nothing, 1)) > 0]
+        seen = [elapsed for _ in range(_TICKS) if (elapsed := self.time(_no_op, 1)) > 0]
         return min(seen, default=time.get_clock_info("perf_counter").resolution)
 
 
@@ -138,8 +142,8 @@ def measure(
     among all ranks, so that ranks that time a collective together make the same calls. Raises
     TooShort where ``most_repeats`` calls stay within ten times the clock's resolution.
     """
-    ready = prepare or _nothing
-    largest = agree or _itself
+    ready = prepare or _no_op
+    largest = agree or _identity
     ready()
     call()
     once = largest(max(stopwatch.time(call, 1), stopwatch.resolution_s))
@@ -175,9 +179,9 @@ def _clamp(value: float, low: int, high: int) -> float:
     return float(min(max(math.ceil(value), low), max(low, high)))
 
 
-def _itself(value: float) -> float:
+def _identity(value: float) -> float:
     return value
 
 
-def _nothing() -> None:
+def _no_op() -> None:
     return None

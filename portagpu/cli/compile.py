@@ -23,7 +23,7 @@ from portagpu.cli._complete import complete_arch, complete_target
     multiple=True,
     shell_complete=complete_arch,
     metavar="NAME",
-    help="Build for this architecture, such as sm_90. May be repeated.",
+    help="Build for this architecture (sm_90). May be repeated.",
 )
 @click.option("--all", "everything", is_flag=True, help="Build for every known architecture.")
 @click.option("--no-cache", is_flag=True, help="Rebuild everything.")

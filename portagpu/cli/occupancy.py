@@ -33,7 +33,7 @@ _CANNOT_LAUNCH: Final = 1
     required=True,
     shell_complete=complete_arch,
     metavar="NAME",
-    help="The architecture, such as sm_90 or gfx942.",
+    help='The architecture: "sm_90", "gfx942".',
 )
 @click.option("--threads", required=True, type=int, metavar="N", help="Threads per block.")
 @click.option(
@@ -42,7 +42,7 @@ _CANNOT_LAUNCH: Final = 1
     required=True,
     type=int,
     metavar="N",
-    help="32-bit registers per thread; on AMD, VGPRs without AccVGPRs.",
+    help="32-bit registers per thread; VGPRs without AccVGPRs.",
 )
 @click.option(
     "--smem",
@@ -53,7 +53,7 @@ _CANNOT_LAUNCH: Final = 1
     help="Shared memory per block, static and dynamic.",
 )
 @click.option(
-    "--acc", "accumulators", type=int, default=0, metavar="N", help="AccVGPRs per thread (AMD)."
+    "--acc", "accumulators", type=int, default=0, metavar="N", help="AccVGPRs per thread."
 )
 @click.option(
     "--sgprs",
@@ -61,7 +61,7 @@ _CANNOT_LAUNCH: Final = 1
     type=int,
     default=0,
     metavar="N",
-    help="SGPRs per wave, including VCC, FLAT_SCRATCH and XNACK (AMD).",
+    help="SGPRs per wave, including VCC, FLAT_SCRATCH and XNACK.",
 )
 @click.option(
     "--barriers", type=int, default=1, metavar="N", help="Barriers per block. Default: 1."

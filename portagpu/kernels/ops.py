@@ -208,7 +208,7 @@ class Place:
 
         self.device = device
         self.gpu = None if interpreted else at(device)
-        self.limits = _INTERPRETED if self.gpu is None else Limits.per_device(self.gpu)
+        self.limits = _INTERPRETED if self.gpu is None else Limits.of_device(self.gpu)
 
     def options(self, config: Config, element_bytes: int) -> dict[str, Any]:
         """Block constants and Triton's own options."""

@@ -38,7 +38,7 @@ class Limits:
         )
 
     @classmethod
-    def per_device(cls, gpu: Backend) -> Limits:
+    def of_device(cls, gpu: Backend) -> Limits:
         """The limits of an open device; shared memory is its target's."""
         shared = None if gpu.target is None else gpu.target.value(OPTIN)
         return cls(

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from portagpu.target import Target
 
 
-def per_device(properties: Any, target: Target | None, warp_size: int) -> Sizing:
+def of_device(properties: Any, target: Target | None, warp_size: int) -> Sizing:
     """The limits of a GPU: what torch's ``properties`` report of it first, then the facts.
 
     Where neither states the largest block, it is four warps, which every device runs; where no fact

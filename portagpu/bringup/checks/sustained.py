@@ -29,7 +29,7 @@ def check(context: Context) -> Iterator[Result]:
             f"{interval['t_s']:.0f} of {seconds} s"
         )
 
-    for each in bench.sustained(
+    for each in bench.sustain_load(
         context.ranks,
         seconds,
         backend=context.backend,
