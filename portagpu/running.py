@@ -7,7 +7,6 @@ the run on Ctrl-C too, with the results so far.
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - the codec reads the types of fields
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from portagpu.target import load_target
 from portagpu.world import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from portagpu.results.run import Result
     from portagpu.target import Target

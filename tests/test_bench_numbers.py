@@ -9,7 +9,7 @@ import pytest
 from portagpu.bench import bus_factor
 from portagpu.bench.judge import within
 from portagpu.bench.load import drift_percent
-from portagpu.rules import peers
+from portagpu.rules.peers import peers
 from portagpu.stats import mad, summarise
 
 

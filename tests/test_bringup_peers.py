@@ -7,7 +7,7 @@ import pytest
 from portagpu.bench import Comparison
 from portagpu.bringup.checks.collectives import confirmed
 from portagpu.results.run import Result, Verdict
-from portagpu.rules import peers
+from portagpu.rules.peers import peers
 
 NAMES = [f"rank {number}" for number in range(4)]
 

@@ -28,7 +28,6 @@ KINDS = (
     "nvidia-smi-capture",
     "nvidia-smi-text",
     "nvidia-smi-xml",
-    "nvml-mock",
     "rocm-smi",
     "rocminfo",
     "sysfs-infiniband",
@@ -148,8 +147,3 @@ def test_what_runs_below_what_its_target_has_is_told_and_fails_where_that_was_as
     assert verdicts(replay(t4), "links/pcie-width") == {None: Verdict.UNVERIFIED}
     asked = replay(t4, target="nvidia-t4")
     assert verdicts(asked, "links/pcie-width") == {"0000:00:1e.0": Verdict.FAIL}
-
-
-def test_a_description_of_a_card_with_80_gib_does_not_pass_as_the_product() -> None:
-    found = verdicts(replay("nvml-mock/h100.yaml"), "identity/memory-size")
-    assert set(found.values()) == {Verdict.UNVERIFIED}

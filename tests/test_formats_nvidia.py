@@ -14,7 +14,6 @@ from portagpu_cuda.formats import (
     nvidia_smi_text,
     nvidia_smi_xml,
     nvidia_topo,
-    nvml_mock,
 )
 from tests.fuzz_formats import EXPECTED, FIXTURES, format_modules
 
@@ -440,25 +439,6 @@ def test_links_below_no_gpu_are_kept() -> None:
     assert (link.a.name, link.a.index, link.peer_access) == ("GPU", None, True)
 
 
-# -- descriptions ------------------------------------------------------------------------------
-
-
-def test_a_description_joins_defaults_and_devices() -> None:
-    mock = found("nvml_mock/two-devices.yaml")
-    first, second = mock.readings
-    assert mock.versions == {"driver": "560.10.01", "cuda": "12.6"}
-    assert (first.arch, first.device_id, first.name) == ("sm_90", 0x2321, "NVIDIA H100 NVL")
-    assert (first.pci, second.pci) == ("0000:1a:00.0", "0000:8a:00.0")
-    assert (first.numa_node, second.numa_node) == (0, 1)
-    assert first.memory_bytes == 100_000_000_000
-    assert (first.state.power_w, first.state.power_limit_w) == (60.5, 400.0)
-    assert (first.state.throttling, second.state.throttling) == ((), ("sw_power_cap",))
-    assert first.extra["cuda cores"] == "16896"
-    assert [link.count for link in mock.links] == [12, 12]
-    assert mock.links[0].bandwidth_bytes_s == 12 * 26_562_000_000
-    assert mock.problems == ()
-
-
 # -- any text ------------------------------------------------------------------------------------
 
 
@@ -508,7 +488,7 @@ def test_numbers_that_no_device_has_are_unknown(number: str) -> None:
 
 @pytest.mark.parametrize(
     "reader",
-    [nvidia_smi_xml, nvidia_smi_text, nvidia_topo, nvidia_nvlink, nvml_mock],
+    [nvidia_smi_xml, nvidia_smi_text, nvidia_topo, nvidia_nvlink],
 )
 @pytest.mark.parametrize(
     "text", ["", "\n", "\0", "hello", "GPU", "<a>" * 5000, "{" * 5000, " " * 10_000]

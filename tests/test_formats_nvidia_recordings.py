@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-KINDS = ("nvidia-smi-capture", "nvidia-smi-text", "nvidia-smi-xml", "nvml-mock")
+KINDS = ("nvidia-smi-capture", "nvidia-smi-text", "nvidia-smi-xml")
 MIB = 1 << 20
 
 pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the project")
@@ -144,34 +144,6 @@ def _topology(file: str, path: str, cpus: str) -> list[Fact]:
     ]
 
 
-def _mock_facts(
-    file: str, name: str, arch: str, family: str, cores: int, memory: int
-) -> list[Fact]:
-    path = f"nvml-mock/{file}"
-    return [
-        Fact(
-            path, 'driver_version: "550.163.01"', lambda log: log.versions["driver"], "550.163.01"
-        ),
-        Fact(path, 'cuda_version: "12.4"', lambda log: log.versions["cuda"], "12.4"),
-        Fact(path, f'name: "{name}"', lambda log: {one.name for one in log.readings}, {name}),
-        Fact(
-            path,
-            f'architecture: "{family}"',
-            lambda log: {(one.arch, one.extra["architecture"]) for one in log.readings},
-            {(arch, family)},
-        ),
-        Fact(
-            path, f"num_gpu_cores: {cores}", lambda log: _gpu(log).extra["cuda cores"], str(cores)
-        ),
-        Fact(
-            path,
-            f"total_bytes: {memory}",
-            lambda log: {r.memory_bytes for r in log.readings},
-            {memory},
-        ),
-    ]
-
-
 MIG = "nvidia-smi-capture/linux-x86_64__nvidia-h100-mig__590.48.01.txt"
 L40S = "nvidia-smi-capture/linux-x86_64__nvidia-l40s__595.80.txt"
 GKE = "nvidia-smi-text/topo-m-8xH200-8nic-gke.txt"
@@ -232,8 +204,6 @@ FACTS = [
     Fact(GKE, "GPU4-7 NUMA 1", lambda log: [one.numa_node for one in log.readings[4:]], [1] * 4),
     Fact(GKE, "(56-111,168-223)",
          lambda log: {one.extra["cpu affinity"] for one in log.readings[4:]}, {"56-111,168-223"}),
-    *_mock_facts("a100.yaml", "NVIDIA A100-SXM4-40GB", "sm_80", "ampere", 6912, 42949672960),
-    *_mock_facts("h100.yaml", "NVIDIA H100 80GB HBM3", "sm_90", "hopper", 16896, 85899345920),
 ]  # fmt: skip
 
 

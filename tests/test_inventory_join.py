@@ -351,7 +351,7 @@ def test_random_readings_never_raise_and_lose_no_address() -> None:
 
 def test_five_hundred_gpus_take_as_many_steps_each_as_ten(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = 0
-    from portagpu.readings import join as module
+    from portagpu.inventory import join as module
 
     original = module._ids
 

@@ -472,8 +472,6 @@ HEALTHY: list[tuple[str, str | None, set[str]]] = [
     ("nvidia-smi-xml/netdata-rtx-4090-driver-535.xml", "nvidia-rtx4090", set()),
     ("nvidia-smi-xml/tesla-t4.xml", "nvidia-t4", set()),
     ("nvidia-smi-xml/rtx-3080-v13.xml", None, set()),
-    ("nvml-mock/a100.yaml", "nvidia-a100-sxm-40gb", set()),
-    ("nvml-mock/h100.yaml", "nvidia-h100-sxm", set()),
     # rocm-smi states temperatures and no limits
     # and this machine's power was limited to 290 W of the product's 300 W
     (

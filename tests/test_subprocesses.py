@@ -222,3 +222,16 @@ def test_every_child_is_started_in_one_package() -> None:
         and starts.search(path.read_text("utf-8"))
     ]
     assert found == []
+
+
+def test_nothing_is_left_of_a_child_that_ended_by_itself(child: Callable[..., Subprocess]) -> None:
+    act = (
+        "pid = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], "
+        "process_group=0).pid; channel.send({'pid': pid}); sys.exit(0)"
+    )
+    with child(act) as process:
+        answer, _ = process.ask({}, 60)
+        assert answer is not None
+        while process.running:
+            time.sleep(0.01)
+    assert is_gone(answer["pid"])

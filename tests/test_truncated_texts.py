@@ -20,7 +20,7 @@ from tests.test_pastes import ROCM, TABLE, listed
 if TYPE_CHECKING:
     from pathlib import Path
 
-WITHOUT_END = frozenset({"amd_smi_text", "lspci", "nvidia_nvlink", "nvidia_smi_text", "nvml_mock"})
+WITHOUT_END = frozenset({"amd_smi_text", "lspci", "nvidia_nvlink", "nvidia_smi_text"})
 """Formats that end anywhere behind a line: of them a cut inside of a line alone can be told."""
 LARGEST = 200_000
 

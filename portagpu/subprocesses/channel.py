@@ -254,10 +254,10 @@ class Subprocess:
         kill_group(self.pid)
         for pid in others:
             signal_process(pid, signal.SIGCONT)
+        # so does the session, of which a child that ended by itself may have left processes
+        end_session(self.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_LEAVING_S)
-        if self._process.returncode != 0:
-            end_session(self.pid)
 
     def close(self, limit_s: float = 0.0) -> None:
         """Close the channel, which tells the child to end, and after ``limit_s`` kill it."""

@@ -76,7 +76,7 @@ def end_strays(limit_s: float = 2.0) -> None:
 
 
 def end_session(session: int) -> None:
-    """End what is left of the session of a server that was killed and could not end it itself."""
+    """End what is left of the session of a process that did not end it itself."""
     for pid, _, its_session in _processes():
         if its_session == session:
             signal_process(pid, signal.SIGKILL)
