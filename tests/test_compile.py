@@ -14,7 +14,7 @@ import pytest
 import portagpu
 from portagpu.cli import main
 from portagpu.compile import pool
-from portagpu.compile.judge import judged
+from portagpu.compile.judge import judge_code
 from portagpu.compile.pool import ask_all
 from portagpu.compile.run import CompileOptions
 from portagpu.distributions import install
@@ -106,7 +106,7 @@ def code(**changes: Any) -> MachineCode:
 
 
 def judge(given: MachineCode, target: Target | None = None, matrix: str | None = "fp16") -> Result:
-    return judged(
+    return judge_code(
         "matmul[float16]",
         target or target_of("sm_90"),
         given,

@@ -1,7 +1,7 @@
-"""The performance suite as a library: measuring, judging, and comparing like with like.
+"""The performance suite as a library: measures, their judgement, and comparison between ranks.
 
-What is measured is in ``matrix/performance``; ``docs/performance.md`` says how. Importing this
-imports no torch.
+The measures are in ``matrix/performance``; ``docs/performance.md`` explains them. Importing this
+package does not import torch.
 """
 
 from __future__ import annotations

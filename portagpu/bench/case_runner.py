@@ -1,4 +1,4 @@
-"""One case in its world of ranks, and what it read as a result."""
+"""Runs one case in a world of ranks, and makes a result of its samples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BenchContext:
-    """What cases of one run share."""
+    """What the cases of one run share: ranks, device, effort and target."""
 
     ranks: Ranks
     device: MeasuredDevice
@@ -35,10 +35,10 @@ class BenchContext:
     target: Target | None
     timeout_s: float | None = None
     busy: str = ""
-    """That other work ran here when the run began, in one clause."""
+    """A clause about other work on this machine when the run began; empty without any."""
 
     def result(self, case: BenchCase) -> Result:
-        """Run ``case`` and judge what it gave."""
+        """Run ``case`` and judge its samples."""
         if case.absent is not None:
             return not_run(case, case.absent.reason, verdict=case.absent.verdict)
         outcome = self.ranks.run(
@@ -119,8 +119,8 @@ class BenchContext:
 def rates(case: BenchCase, readings: Sequence[RankSamples]) -> list[list[float]]:
     """The value of every sample of every point, in the unit of ``case``.
 
-    Where several ranks measured together, a sample took as long as its slowest rank. Raises
-    ValueError where there is no point, no time, or ranks do not match.
+    If several ranks measured together, a sample took as long as its slowest rank. Raises
+    ValueError if there is no point, no time, or ranks do not match.
     """
     if not readings[0].points:
         raise ValueError("there is no point")
@@ -186,7 +186,7 @@ def _named_versions(device: MeasuredDevice) -> dict[str, str | None]:
 
 
 def _culprit_output(outcome: WorldOutcome) -> str:
-    """The end of what the culprit printed, or of the first that failed."""
+    """The end of the output of the culprit, or of the first rank with output."""
     failed = [each for each in outcome.ranks if each.output]
     chosen = next((each for each in failed if each.rank == outcome.culprit), None)
     if chosen is None:

@@ -1,4 +1,4 @@
-"""What one case of the suite is, before it runs."""
+"""One case of the performance suite before it runs; units, array sizes and bus factors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LEAST_ARRAY_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Why a case does not run here: SKIP (not claimed) or INCONCLUSIVE (claimed, not judged)."""
+    """Why a case does not run: SKIP (not claimed) or INCONCLUSIVE (claimed, not judged)."""
 
     verdict: Verdict
     reason: str
@@ -56,19 +56,19 @@ class BenchCase:
     dtype: str | None = None
     shape: str | Mapping[str, int | str] | None = None
     axis: str = ""
-    """What the size of a curve's points is called ("array size"); empty where there is no curve."""
+    """The name of a curve's x axis ("array size"); empty if there is no curve."""
     counts: str = ""
     checks: str = ""
     does_not_show: str = ""
     least: float | None = None
-    """What this project holds the value to wherever it is measured; None where it is not held."""
+    """The least value that this project requires on any hardware; None for no requirement."""
     absent: Absent | None = None
 
 
 def large_array_bytes(device: MeasuredDevice, arrays: int) -> int:
-    """Bytes of one of ``arrays`` arrays that together leave three quarters of memory free.
+    """Bytes of each of ``arrays`` arrays, which together use at most a quarter of free memory.
 
-    Beyond the last-level cache where memory allows; a multiple of 1 MiB.
+    Larger than the last-level cache if memory allows; a multiple of 1 MiB.
     """
     cache = device.cache_bytes or _UNKNOWN_CACHE_BYTES
     wanted = max(BEYOND_CACHE * cache, _LEAST_ARRAY_BYTES)
@@ -78,7 +78,7 @@ def large_array_bytes(device: MeasuredDevice, arrays: int) -> int:
 
 
 def cache_sentence(device: MeasuredDevice, array_bytes: int) -> str:
-    """How arrays compare to the cache, for ``does_not_show``; empty where they are beyond it."""
+    """A sentence for ``does_not_show`` if arrays are not beyond the cache, else empty."""
     if device.cache_bytes is None:
         return f"the size of the last-level cache is unknown; arrays are {array_bytes >> 20} MiB"
     if array_bytes < BEYOND_CACHE * device.cache_bytes:
@@ -90,7 +90,7 @@ def cache_sentence(device: MeasuredDevice, array_bytes: int) -> str:
 
 
 def no_ranks(device: MeasuredDevice, world: int) -> Absent | None:
-    """Why a collective over ``world`` ranks has no bus bandwidth here; None where it has."""
+    """Why a collective over ``world`` ranks has no bus bandwidth here; None if it has one."""
     if "collectives" not in device.capabilities:
         return Absent(Verdict.SKIP, f"the {device.backend} backend claims no collectives")
     if world == 1:

@@ -1,4 +1,4 @@
-"""Loads for bring-up: the same product on each rank in turn, and one device busy for a while."""
+"""Loads for bring-up: the same product on each rank in turn, and a sustained load."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def compare_ranks(
 ) -> Comparison:
     """Let every rank measure the same product while all others wait, and compare them.
 
-    Ranks take turns for ``rounds`` rounds, so that what disturbs the machine for a moment meets
-    more than one. One result for each rank: PASS, FAIL for an outlier (see ``peers``; ``relative``
-    is 0.05, and 0.5 where ranks share one device) or for a wrong value, UNVERIFIED where fewer than
-    four ranks can be compared.
+    Ranks take turns for ``rounds`` rounds, so that a momentary disturbance affects more than one
+    rank. One result per rank: PASS, FAIL for an outlier (see ``peers``; ``relative`` is 0.05, and
+    0.5 if ranks share one device) or a wrong value, UNVERIFIED if fewer than four ranks can be
+    compared.
     """
     pace = PACES[effort]
     outcome = ranks.run(
@@ -138,7 +138,7 @@ def _rank_result(
 
 @dataclass(frozen=True, slots=True)
 class SustainedLoad:
-    """One device under load for a while; ranks that share a device are named by their rank.
+    """One device under a sustained load; ranks that share a device are named by their rank.
 
     ``throughput`` holds (seconds since the start, TFLOPS) for each interval; ``readings`` what the
     plugin's telemetry said meanwhile, with the second under "t_s". ``drift_percent`` is the mean
@@ -161,7 +161,7 @@ class SustainedLoad:
 
     @property
     def throttle_events(self) -> float | None:
-        """By how much the count of throttling events grew; None where the machine shows none."""
+        """The increase of the count of throttling events; None if the machine shows no count."""
         counts = [each["throttle_count"] for each in self.readings if "throttle_count" in each]
         return counts[-1] - counts[0] if counts else None
 

@@ -1,4 +1,4 @@
-"""The measures that ``matrix/performance`` holds: one file an area, read without torch."""
+"""The measures in ``matrix/performance``: one file per area, loaded without torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AREAS: Final = ("gemm", "memory", "transfer", "launch", "kernels", "collectives"
 
 
 class UnknownMeasure(PortagpuError, LookupError):
-    """No area, metric or case has that name; the message offers the closest."""
+    """No area, metric or case has that name; the message suggests the closest one."""
 
 
 def area_file(area: str) -> Path:
@@ -55,7 +55,7 @@ def metrics() -> tuple[str, ...]:
 
 
 def selected_areas(names: Sequence[str] | None) -> tuple[str, ...]:
-    """The areas that ``names`` (areas, metrics or case ids; None or none: all) speak of.
+    """The areas of ``names`` (areas, metrics or case ids; all areas without names).
 
     Raises UnknownMeasure.
     """

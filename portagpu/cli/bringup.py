@@ -109,7 +109,7 @@ def bringup(
     Gates that can judge files do so; the others are INCONCLUSIVE, so the exit code is 1 or 3.
     """
     effort = chosen_effort(quick, full)
-    from portagpu.bringup.gates import UnknownGate, left_out, load_gates
+    from portagpu.bringup.gates import UnknownGate, left_out_gates, load_gates
     from portagpu.cli._run_output import Files, deliver, usage_errors
 
     gates = load_gates()
@@ -117,7 +117,7 @@ def bringup(
         _list(gates, json_to)
         return 0
     with usage_errors(UnknownGate):
-        left_out(gates, only, skip)
+        left_out_gates(gates, only, skip)
     if replay and backend is not None:
         raise click.UsageError("--backend needs a machine: leave it out with --replay")
     from portagpu.bringup import BringupOptions

@@ -1,4 +1,4 @@
-"""Do results stay the same under load, and what do clocks, temperature and throughput do?"""
+"""The gate sustained: are results the same under load, and how do clocks and throughput change?"""
 
 from __future__ import annotations
 
