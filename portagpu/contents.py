@@ -1,8 +1,8 @@
-"""Whether this installation is whole: a suite that lost a file must not pass with what is left.
+"""Checks that this installation is complete: a suite with a missing file must not pass.
 
-Two things state it. The wheel's ``RECORD`` (https://packaging.python.org/specifications/
+Two sources state the contents. The wheel's ``RECORD`` (https://packaging.python.org/specifications/
 recording-installed-packages) has the SHA-256 of every installed file. ``matrix/contents.toml`` has
-the gates and the number of cases in each area, also where there is no such record: in a checkout.
+the gates and the number of cases in each area; it also covers a checkout, which has no ``RECORD``.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class DamagedInstallation(PortagpuError, RuntimeError):
 
 @cache
 def check_installation() -> None:
-    """Raise DamagedInstallation for a file that is not as the wheel's RECORD states it.
+    """Raise DamagedInstallation if a file differs from the wheel's RECORD.
 
-    Every file of the matrix has to stand in the record. A checkout has none, and is not checked.
+    Every file of the matrix has to be in the record. A checkout has none, and is not checked.
     """
     matrix = matrix_dir()
     if not matrix.is_relative_to(Path(__file__).parent):
@@ -54,16 +54,16 @@ def check_installation() -> None:
     }
     for path in sorted(matrix.rglob("*")):
         if path.is_file() and path.suffix != ".pyc" and path not in stated:
-            raise _damaged(f"its record (RECORD) does not name {path}")
+            raise _damage_error(f"its record (RECORD) does not name {path}")
     for path, digest in stated.items():
         kind, _, value = digest.partition("=")
         try:
             found = hashlib.new(kind, path.read_bytes()).digest()
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
-            raise _damaged(f"{path} cannot be compared with the record: {why}") from None
+            raise _damage_error(f"{path} cannot be compared with the record: {why}") from None
         if base64.urlsafe_b64encode(found).rstrip(b"=").decode() != value:
-            raise _damaged(f"{path} is not as it was installed")
+            raise _damage_error(f"{path} is not as it was installed")
 
 
 def stated_gates() -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def stated_gates() -> tuple[str, ...]:
 
 
 def missing_cases(found: Mapping[str, int]) -> str:
-    """What differs between the cases found, by area, and those stated; nothing where none does."""
+    """The difference between the cases found, by area, and those stated; empty if there is none."""
     stated: Mapping[str, int] = _contents()["conformance"]
     wrong = [
         f"{found.get(area, 0)} of {stated.get(area, 0)} in {area}"
@@ -90,11 +90,11 @@ def _contents() -> Mapping[str, Any]:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise _damaged(f"{path} cannot be read: {error}") from None
+        raise _damage_error(f"{path} cannot be read: {error}") from None
     if document.get("schema") != SCHEMA:
-        raise _damaged(f"{path} is no document of {SCHEMA}")
+        raise _damage_error(f"{path} is no document of {SCHEMA}")
     return document
 
 
-def _damaged(what: str) -> DamagedInstallation:
+def _damage_error(what: str) -> DamagedInstallation:
     return DamagedInstallation(f"this installation is damaged: {what}; reinstall portagpu")

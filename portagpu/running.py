@@ -1,8 +1,8 @@
-"""One way to run an engine: what it is asked for, what it tells meanwhile, the run it returns.
+"""Shared by the engines: their options, the progress that they report, and the run they return.
 
 ``suite.conform``, ``bench.run``, ``compile.compile_kernels`` and ``bringup.bringup`` are functions
-``(options, progress) -> Run``. Each refuses options that name nothing before it begins, and returns
-the run on Ctrl-C too, with the results so far.
+``(options, progress) -> Run``. Each raises for invalid options before it begins. On Ctrl-C each
+returns the run with the results so far.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class UnknownDevice(PortagpuError, LookupError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What every engine can be asked for.
+    """The options of every engine.
 
-    ``target`` is what is judged, by default what the machine is; with ``strict`` UNVERIFIED results
-    lower a PASS; ``command`` is the command line that the run's record names.
+    ``target`` is the target to judge by, by default this machine's. With ``strict``, UNVERIFIED
+    results lower a PASS. ``command`` is the command line in the run's record.
     """
 
     target: Target | str | None = None
@@ -41,7 +41,7 @@ class RunOptions:
     command: Sequence[str] = ()
 
     def load_target(self) -> Target | None:
-        """The target that is asked for; raises TargetNotFound."""
+        """The wanted target, or None; raises TargetNotFound."""
         return load_target(self.target) if isinstance(self.target, str) else self.target
 
     def new_run(self, **fields: Any) -> Run:
@@ -58,7 +58,7 @@ class OpenedDevice:
 
     backend: str
     name: str
-    """What results call it: "cpu", "cuda:3"."""
+    """Its name in results: "cpu", "cuda:3"."""
     product: str | None = None
     arch: str = ""
     count: int = 1
@@ -68,7 +68,7 @@ class OpenedDevice:
     def describe_in(self, run: Run, target: str | None, *keys: str) -> None:
         """Add the device to ``run.info``, with its name and ``keys``.
 
-        The first one says what backend and versions ran, and which ``target`` it is.
+        The first device also sets the run's backend, versions and ``target``.
         """
         entry = {"name": self.product or self.name, **{key: getattr(self, key) for key in keys}}
         info = run.info
@@ -80,26 +80,26 @@ class OpenedDevice:
 
 
 class Progress:
-    """What an engine tells while it runs; every method may be overridden, none has to be."""
+    """The events that an engine reports while it runs; override the methods of interest."""
 
     def begin(self, run: Run) -> None:
         """The run is about to start and has no results."""
 
     def opened(self, device: OpenedDevice) -> None:
-        """What follows is about ``device``."""
+        """``device`` was opened; the next results are about it."""
 
     def item_begins(self, name: str, number: int, total: int) -> None:
         """The case, measure or kernel ``name`` is about to run."""
 
     def result_added(self, result: Result) -> None:
-        """``result`` is part of the run."""
+        """``result`` was added to the run."""
 
     def stop_reason(self) -> str:
-        """Why nothing more is to begin; empty to go on."""
+        """Why nothing more should begin; empty to go on."""
         return ""
 
     def end(self) -> None:
-        """Nothing more will be told: the run is over or was interrupted."""
+        """The run is over or was interrupted; no further event follows."""
 
 
 def complete(run: Run, progress: Progress, work: Callable[[Run], None]) -> Run:
@@ -116,15 +116,15 @@ def complete(run: Run, progress: Progress, work: Callable[[Run], None]) -> Run:
 
 
 def add_result(run: Run, progress: Progress, result: Result) -> None:
-    """Make ``result`` part of ``run``, and tell of it."""
+    """Add ``result`` to ``run``, and report it."""
     progress.result_added(run.add(result))
 
 
 def broken_world(outcome: WorldOutcome, blamed: RankOutcome | None) -> dict[str, Any]:
-    """The fields of a result where not every rank ended, for which ``blamed`` is to blame.
+    """The fields of a result for a world in which not every rank ended well.
 
-    A rank that died or hung is the device's or its library's failure; one that raised is an error
-    of the check, as far as it can be told.
+    ``blamed`` is the rank at fault. One that died or hung is a failure of the device or its
+    library; one that raised is taken as an error of the check.
     """
     raised = blamed is not None and blamed.state is RankState.RAISED
     return {
@@ -137,10 +137,10 @@ def broken_world(outcome: WorldOutcome, blamed: RankOutcome | None) -> dict[str,
 
 
 def check_device(backend: str | None, index: int) -> None:
-    """Raise UnknownDevice for a device that the backend does not see.
+    """Raise UnknownDevice if the backend does not see that device.
 
-    A name that no distribution declares raises UnknownBackend; a backend that is there and cannot
-    be used raises BackendNotFound, with the reason.
+    Raises UnknownBackend for a name that no distribution declares, and BackendNotFound, with the
+    reason, for a backend that cannot be used.
     """
     from portagpu import registry
     from portagpu.sharing import shared_count

@@ -1,4 +1,4 @@
-"""What a list of samples says: its median and how far samples lie from it."""
+"""Statistics of samples: the median, its spread, and the extremes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Summary:
 
 
 def mad(values: Sequence[float]) -> float:
-    """The median absolute deviation from the median; raises ValueError where there is no value."""
+    """The median absolute deviation from the median; raises ValueError without a value."""
     middle = median(values)
     return median(abs(value - middle) for value in values)
 
 
 def summarise(values: Sequence[float]) -> Summary:
-    """The summary of ``values``; raises ValueError where there is none, or one is not finite."""
+    """The summary of ``values``; raises ValueError if there is none, or one is not finite."""
     if not values or not all(math.isfinite(value) for value in values):
         raise ValueError(f"a summary needs finite samples, not {list(values)[:5]}")
     return Summary(

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from portagpu.bringup import BringupOptions, bringup
-from portagpu.cli._bringup_view import replayed
-from portagpu.cli._infotext import sections
+from portagpu.cli._bringup_view import recording_lines
+from portagpu.cli._info_text import sections
 from portagpu.errors import RecordingError
 from portagpu.formats.cleaning import text_of
 from portagpu.formats.reader import read_text
@@ -301,7 +301,13 @@ def read(root: Path) -> str | None:
     for result in run.results:
         by_gate.setdefault(result.area, []).append(result)
     gates = [headline(results) for results in by_gate.values()]
-    lines = [*replayed(run), *gates, *failures_text(run.results), run.summary_line(), run.next_step]
+    lines = [
+        *recording_lines(run),
+        *gates,
+        *failures_text(run.results),
+        run.summary_line(),
+        run.next_step,
+    ]
     texts["terminal"] = "".join(lines)
     broke = [result.reason for result in run.results if "the check broke" in result.reason]
     if broke:

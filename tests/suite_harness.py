@@ -19,10 +19,10 @@ import torch
 import portagpu as pg
 from portagpu.paths import matrix_dir
 from portagpu.suite.cases import ATTRIBUTE, Case, label
-from portagpu.suite.fixtures import library_of
+from portagpu.suite.fixtures import comm_of
 from portagpu.suite.judge import judge
-from portagpu.suite.machine import DeviceUnderTest, Listed
-from portagpu.suite.session import what_happened
+from portagpu.suite.messages import DeviceUnderTest, ListedCase
+from portagpu.suite.session import outcome_of_error
 from portagpu_cpu import CpuPlugin
 from portagpu_cpu.backend import CpuBackend
 from portagpu_cuda.plugin import PLUGIN as CUDA
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 class Runnable:
     """A case with its parameters and the function that judges it."""
 
-    listed: Listed
+    listed: ListedCase
     function: Callable[..., None]
     arguments: dict[str, Any]
 
@@ -81,7 +81,7 @@ def _of_function(function: Callable[..., None], case: Case) -> Iterator[Runnable
     names = [name for name, _ in case.params]
     for values in itertools.product(*(values for _, values in case.params)):
         labels = "-".join(label(name, value) for name, value in zip(names, values, strict=True))
-        listed = Listed(
+        listed = ListedCase(
             id=f"{case.id}[{labels}]" if labels else case.id,
             area=case.area,
             spec=case.spec,
@@ -128,10 +128,10 @@ def run(gpu: Backend, name: str, tmp_path: Path | None = None) -> Result:
     kind, reason = "passed", ""
     try:
         if "comm" in wanted:
-            given["comm"] = library_of(gpu)
+            given["comm"] = comm_of(gpu)
         case.function(**{key: given[key] for key in wanted if key in given}, **case.arguments)
     except Exception as error:  # noqa: BLE001 - whatever a case raises is its outcome
-        kind, reason = what_happened("call", error)
+        kind, reason = outcome_of_error("call", error)
     outcome = {"kind": kind, "reason": reason, "duration_s": 0.0, "observed": observed}
     machine = DeviceUnderTest(
         backend=gpu.name,

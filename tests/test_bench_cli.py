@@ -125,7 +125,7 @@ def test_without_torch_it_says_what_to_install(
 
 
 def test_the_table_names_shape_unit_verdict_and_expectation() -> None:
-    from portagpu.cli._benchtext import notes, shape, show_table
+    from portagpu.cli._bench_text import notes, shape, show_table
 
     run = new_run(["portagpu", "bench"])
     run.add(

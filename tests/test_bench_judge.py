@@ -9,7 +9,7 @@ import pytest
 
 from portagpu.arch import Arch
 from portagpu.bench.cases import BenchCase
-from portagpu.bench.judge import ceiling, judge
+from portagpu.bench.judge import judge, share_of_limit, upper_limit
 from portagpu.results.run import Verdict
 from portagpu.stats import summarise
 from portagpu.target import Authority, Confidence, Expectation, Fact, Scope, Target
@@ -108,9 +108,9 @@ STATED = expectation("gemm/bf16", 800.0)
     ],
 )
 def test_the_table_of_verdicts(value: float, authority: Authority, verdict: Verdict) -> None:
-    opinion = judge(GEMM, summarise([value]), target(replace(STATED, authority=authority)))
-    assert opinion.verdict is verdict, opinion.reason
-    assert opinion.reason, f"{verdict} says nothing"
+    judgement = judge(GEMM, summarise([value]), target(replace(STATED, authority=authority)))
+    assert judgement.verdict is verdict, judgement.reason
+    assert judgement.reason, f"{verdict} says nothing"
 
 
 @pytest.mark.parametrize(
@@ -118,23 +118,23 @@ def test_the_table_of_verdicts(value: float, authority: Authority, verdict: Verd
 )
 def test_a_busy_machine_makes_nothing_too_slow(value: float, verdict: str) -> None:
     busy = "load 6.9 on 2 CPUs: numbers are not comparable"
-    opinion = judge(GEMM, summarise([value]), target(STATED), busy=busy)
-    assert opinion.verdict == verdict, opinion.reason
-    assert opinion.reason.endswith(busy) is (verdict == "UNVERIFIED")
+    judgement = judge(GEMM, summarise([value]), target(STATED), busy=busy)
+    assert judgement.verdict == verdict, judgement.reason
+    assert judgement.reason.endswith(busy) is (verdict == "UNVERIFIED")
 
 
 def test_an_expectation_is_named_with_its_source() -> None:
-    opinion = judge(GEMM, summarise([800.0]), target(STATED))
-    assert opinion.expected is not None
-    assert opinion.expected["source"] == "DOC"
-    assert (opinion.expected["reference"], opinion.expected["unit"]) == (800.0, "TFLOPS")
+    judgement = judge(GEMM, summarise([800.0]), target(STATED))
+    assert judgement.expected is not None
+    assert judgement.expected["source"] == "DOC"
+    assert (judgement.expected["reference"], judgement.expected["unit"]) == (800.0, "TFLOPS")
 
 
 def test_without_an_expectation_a_measure_is_unverified() -> None:
-    opinion = judge(GEMM, summarise([800.0]), target())
-    assert opinion.verdict is Verdict.UNVERIFIED
-    assert opinion.expected is None
-    assert opinion.of_limit == pytest.approx(0.8)
+    judgement = judge(GEMM, summarise([800.0]), target())
+    assert judgement.verdict is Verdict.UNVERIFIED
+    assert judgement.expected is None
+    assert share_of_limit(GEMM, summarise([800.0]), target()) == pytest.approx(0.8)
 
 
 def test_without_a_target_a_measure_is_unverified() -> None:
@@ -142,9 +142,9 @@ def test_without_a_target_a_measure_is_unverified() -> None:
 
 
 def test_a_value_above_the_peak_is_an_error_without_any_expectation() -> None:
-    opinion = judge(GEMM, summarise([1100.0]), target())
-    assert opinion.verdict is Verdict.ERROR
-    assert "the measurement is wrong" in opinion.reason
+    judgement = judge(GEMM, summarise([1100.0]), target())
+    assert judgement.verdict is Verdict.ERROR
+    assert "the measurement is wrong" in judgement.reason
 
 
 def test_memory_faster_than_its_bandwidth_is_an_error() -> None:
@@ -154,14 +154,14 @@ def test_memory_faster_than_its_bandwidth_is_an_error() -> None:
 
 def test_a_peak_that_nobody_confirmed_judges_nothing() -> None:
     doubtful = fact("peak.dense.matrix.bf16", 10.0, "TFLOPS", "unverified")
-    assert ceiling(GEMM, target(facts=[doubtful])) is None
+    assert upper_limit(GEMM, target(facts=[doubtful])) is None
 
 
 def test_an_expectation_of_another_shape_does_not_judge() -> None:
     other = replace(STATED, shape="128x64x64", reference=1.0)
-    opinion = judge(GEMM, summarise([800.0]), target(other))
-    assert opinion.verdict is Verdict.UNVERIFIED
-    assert "128x64x64" in opinion.reason, "the shape that is expected should be named"
+    judgement = judge(GEMM, summarise([800.0]), target(other))
+    assert judgement.verdict is Verdict.UNVERIFIED
+    assert "128x64x64" in judgement.reason, "the shape that is expected should be named"
 
 
 def test_an_expectation_of_the_mean_judges_the_mean() -> None:
@@ -173,8 +173,8 @@ def test_an_expectation_of_the_mean_judges_the_mean() -> None:
 
 
 def test_a_statistic_that_is_not_measured_judges_nothing() -> None:
-    opinion = judge(GEMM, summarise([1.0]), target(replace(STATED, statistic="p99")))
-    assert opinion.verdict is Verdict.UNVERIFIED
+    judgement = judge(GEMM, summarise([1.0]), target(replace(STATED, statistic="p99")))
+    assert judgement.verdict is Verdict.UNVERIFIED
 
 
 @pytest.mark.parametrize(
@@ -189,8 +189,8 @@ def test_other_software_than_the_expectations_fails_nobody(
     versions: dict[str, str | None], verdict: Verdict
 ) -> None:
     stated = replace(STATED, software=(("torch", "==2.7.*"),))
-    opinion = judge(GEMM, summarise([1.0]), target(stated), versions=versions)
-    assert opinion.verdict is verdict, opinion.reason
+    judgement = judge(GEMM, summarise([1.0]), target(stated), versions=versions)
+    assert judgement.verdict is verdict, judgement.reason
     inside = judge(GEMM, summarise([800.0]), target(stated), versions=versions)
     assert inside.verdict is Verdict.PASS, "inside is inside with any software"
 
@@ -212,15 +212,15 @@ def test_a_collective_is_judged_at_its_size_and_ranks_only(
     size_bytes: int, ranks: int, verdict: Verdict
 ) -> None:
     stated = target(reduce_expectation(300.0, ranks=ranks))
-    opinion = judge(REDUCE, summarise([1.0]), stated, size_bytes=size_bytes)
-    assert opinion.verdict is verdict, opinion.reason
+    judgement = judge(REDUCE, summarise([1.0]), stated, size_bytes=size_bytes)
+    assert judgement.verdict is verdict, judgement.reason
 
 
 def test_inside_the_expectation_of_any_algorithm_is_enough() -> None:
     stated = target(reduce_expectation(300.0), reduce_expectation(480.0, algorithm="nvls"))
     for value in (300.0, 480.0):
-        opinion = judge(REDUCE, summarise([value]), stated, size_bytes=1024)
-        assert opinion.verdict is Verdict.PASS, f"{value}: {opinion.reason}"
+        judgement = judge(REDUCE, summarise([value]), stated, size_bytes=1024)
+        assert judgement.verdict is Verdict.PASS, f"{value}: {judgement.reason}"
     assert judge(REDUCE, summarise([390.0]), stated, size_bytes=1024).verdict is Verdict.FAIL
 
 
@@ -230,11 +230,11 @@ def test_a_collective_faster_than_any_algorithm_can_be_is_an_error() -> None:
         fact("link.total_per_direction", 450.0, "GB/s"),
     ]
     # in-switch reduction: 450 x 2 x 7 / 9 = 700
-    most = ceiling(REDUCE, target(facts=links))
+    most = upper_limit(REDUCE, target(facts=links))
     assert most is not None
     assert most[0] == pytest.approx(700.0)
-    opinion = judge(REDUCE, summarise([720.0]), target(facts=links))
-    assert opinion.verdict is Verdict.ERROR
+    judgement = judge(REDUCE, summarise([720.0]), target(facts=links))
+    assert judgement.verdict is Verdict.ERROR
 
 
 def test_a_transfer_is_judged_by_its_own_kind_of_memory() -> None:

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.torch
 
 from portagpu import bench
 from portagpu.bench import Effort, MeasuredDevice, load
-from portagpu.bench.runner import OPENED
-from portagpu.bench.session import BenchContext
+from portagpu.bench.case_runner import BenchContext
+from portagpu.bench.runner import OPEN_ID
 from portagpu.bench.suite import plan
 from portagpu.results.run import Evidence, Result, Verdict
 from portagpu.running import Progress
@@ -233,10 +233,10 @@ def test_a_target_that_is_not_here_is_not_judged(ranks: Ranks) -> None:
 
 def test_a_device_that_does_not_open_blocks_everything(ranks: Ranks) -> None:
     results = measured(ranks, "launch", backend="no-such-backend")
-    assert results[0].id == OPENED
+    assert results[0].id == OPEN_ID
     assert results[0].verdict is Verdict.ERROR
     assert [each.verdict for each in results[1:]] == [Verdict.INCONCLUSIVE] * 2
-    assert {each.blocked_by for each in results[1:]} == {OPENED}
+    assert {each.blocked_by for each in results[1:]} == {OPEN_ID}
 
 
 def test_ranks_are_compared_with_one_another(ranks: Ranks) -> None:
@@ -282,7 +282,7 @@ def test_a_rank_that_computes_wrong_is_named(ranks: Ranks) -> None:
 
 def test_a_sustained_load_reports_each_interval(ranks: Ranks) -> None:
     seen: list[float] = []
-    (found,) = bench.sustained(
+    (found,) = bench.sustain_load(
         broken(ranks, "sustain", "sustain_by_a_clock_of_steps"),
         2.0,
         backend="cpu",
@@ -305,7 +305,7 @@ def test_a_sustained_load_reports_each_interval(ranks: Ranks) -> None:
 
 
 def test_the_load_goes_on_while_its_device_is_asked(ranks: Ranks) -> None:
-    (found,) = bench.sustained(
+    (found,) = bench.sustain_load(
         broken(ranks, "sustain", "sustain_with_slow_telemetry"),
         3.0,
         backend="cpu",
@@ -318,7 +318,7 @@ def test_the_load_goes_on_while_its_device_is_asked(ranks: Ranks) -> None:
 
 
 def test_ranks_under_load_on_one_device_are_told_apart(ranks: Ranks) -> None:
-    found = bench.sustained(ranks, 0.1, backend="cpu", indices=[0, 0], size=64, interval_s=0.1)
+    found = bench.sustain_load(ranks, 0.1, backend="cpu", indices=[0, 0], size=64, interval_s=0.1)
     assert [each.device for each in found] == ["rank 0", "rank 1"]
     ids = [(result.id, result.device) for each in found for result in each.results]
     assert len(ids) == len(set(ids)), "one run cannot hold both"
@@ -326,7 +326,7 @@ def test_ranks_under_load_on_one_device_are_told_apart(ranks: Ranks) -> None:
 
 def test_a_load_that_computes_other_bits_fails(ranks: Ranks) -> None:
     flipped = broken(ranks, "sustain", "sustain_with_a_flipped_bit")
-    (found,) = bench.sustained(flipped, 1.0, backend="cpu", size=64, interval_s=0.2)
+    (found,) = bench.sustain_load(flipped, 1.0, backend="cpu", size=64, interval_s=0.2)
     (result,) = found.results
     assert result.verdict is Verdict.FAIL
     assert "1 of 4096 elements" in result.reason

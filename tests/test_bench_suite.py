@@ -142,14 +142,14 @@ def test_an_unknown_cache_is_stated() -> None:
 
 def test_a_device_described_by_its_target_claims_what_has_a_rate() -> None:
     mi300x, h200 = (
-        MeasuredDevice.of_target(load_target(n)) for n in ("amd-mi300x", "nvidia-h200-sxm")
+        MeasuredDevice.from_target(load_target(n)) for n in ("amd-mi300x", "nvidia-h200-sxm")
     )
     assert mi300x.cache_bytes == 256 * MIB
     assert mi300x.triton
     assert not mi300x.shared
     assert h200.support["tf32"] == "native"
     assert mi300x.support["tf32"] == "none", "its matrix units have another format of 32 bits"
-    cpu = MeasuredDevice.of_target(load_target("cpu-x86-64"))
+    cpu = MeasuredDevice.from_target(load_target("cpu-x86-64"))
     assert (cpu.triton, cpu.shared) == (False, True)
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from portagpu.bench import timing
-from portagpu.bench.effort import Pace
-from portagpu.bench.timing import Stopwatch, TooShort, measure
+from portagpu.bench.timing import Pace, Stopwatch, TooShort, measure
 from portagpu.contract import Capability
 
 PACE = Pace(warmup_s=0.01, sample_s=0.001, point_s=0.02, least=5, most=20, timeout_s=1.0)

@@ -165,7 +165,7 @@ def test_masks_that_show_other_devices_than_were_meant_fail(backend, masks, verd
 
 def test_the_odd_device_out_is_the_culprit():
     devices = [device(0), device(1), device(2, memory_bytes=40 * 2**30), device(3)]
-    result = identity._alike(context_of("identity", devices))
+    result = identity._same_kind(context_of("identity", devices))
     assert result.verdict is Verdict.FAIL
     assert result.device == "cuda:2"
     assert "unlike its 3 peers" in result.reason

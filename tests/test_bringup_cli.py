@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from portagpu.bringup import load_gates
-from portagpu.cli._running import Files
+from portagpu.cli._run_output import Files
 from portagpu.cli.bringup import bringup as bringup_verb
 from portagpu.errors import OutputError
 from portagpu.results.run import Result, Verdict, new_run, read_json, validate
@@ -45,7 +45,7 @@ def portagpu(*arguments, cwd, **environment):
         (("--full", "--quick"), "--quick or --full"),
         (("--only", "memry"), "did you mean 'memory'?"),
         (("--skip", "zzz"), "gates are environment"),
-        (("--duration", "nan"), "no number of seconds"),
+        (("--duration", "nan"), "not a number of seconds"),
         (("--duration", "0"), "--duration"),
         (("--backend", "cpuu", "--out", "made"), "did you mean 'cpu'?"),
         (("extra",), "unexpected extra argument"),

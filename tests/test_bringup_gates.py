@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from portagpu.bringup.gates import UnknownGate, lasting, left_out, load_gates
+from portagpu.bringup.gates import UnknownGate, left_out_gates, load_gates, with_load_duration
 from portagpu.errors import PortagpuError
 from portagpu.results.verdicts import Evidence
 
@@ -100,7 +100,7 @@ def test_two_gates_of_one_id_are_refused(tmp_path):
 
 def ids(**asked: tuple[str, ...]) -> set[str]:
     gates = load_gates()
-    return {gate.id for gate in gates} - set(left_out(gates, **asked))
+    return {gate.id for gate in gates} - set(left_out_gates(gates, **asked))
 
 
 def test_a_gate_that_is_asked_for_brings_the_gates_it_needs() -> None:
@@ -119,12 +119,12 @@ def test_a_gate_that_is_asked_for_brings_the_gates_it_needs() -> None:
 )
 def test_a_gate_that_nobody_has_is_named(asked: dict[str, tuple[str, ...]], said: str) -> None:
     with pytest.raises(UnknownGate, match=said):
-        left_out(load_gates(), **asked)
+        left_out_gates(load_gates(), **asked)
 
 
 def test_a_longer_load_has_a_longer_limit_and_other_gates_stay() -> None:
     before = {gate.id: gate for gate in load_gates()}
-    after = {name: lasting(gate, 40.0) for name, gate in before.items()}
+    after = {name: with_load_duration(gate, 40.0) for name, gate in before.items()}
     changed = [name for name in before if before[name].amounts != after[name].amounts]
     assert changed == ["sustained"]
     quick, full = (after["sustained"].amounts[effort] for effort in ("quick", "full"))

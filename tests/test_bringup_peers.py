@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from portagpu.bench import Comparison
-from portagpu.bringup.checks.collectives import confirmed
+from portagpu.bringup.checks.collectives import confirmed_results
 from portagpu.results.run import Result, Verdict
 from portagpu.rules.peers import peers
 
@@ -38,7 +38,7 @@ def comparison(slow=(), wrong=()):
 
 def run(*comparisons):
     waiting = list(comparisons)
-    results = confirmed(lambda: waiting.pop(0))
+    results = confirmed_results(lambda: waiting.pop(0))
     failed = {result.device for result in results if result.verdict is Verdict.FAIL}
     return failed, len(comparisons) - len(waiting), results
 

@@ -21,8 +21,8 @@ from portagpu.inventory.origin import origin_of
 from portagpu.recordings.record import record
 from portagpu.recordings.replay import MANIFEST, Recording
 from portagpu.report import render
+from portagpu.results.judgement import Judgement, combined
 from portagpu.results.run import Evidence, Result, Run, Verdict, validate
-from portagpu.rules.judgement import Judged, combined
 from tests.gpu_trees import address, amd_gpu, machine, nvidia_gpu
 from tests.host_trees import build, gfx942_node, two_socket_x86
 
@@ -432,12 +432,12 @@ def test_a_check_that_reports_one_id_twice_is_an_error_and_ends_nothing(tmp_path
 def test_judgements_of_one_name_and_device_become_the_worst_of_them() -> None:
     found = combined(
         [
-            Judged("up", Verdict.FAIL, "a", "link 1 is down", 1, "1"),
-            Judged("up", Verdict.PASS, "b", "all are up"),
-            Judged("up", Verdict.FAIL, "a", "link 2 is down", 1, "1"),
-            Judged("up", Verdict.UNVERIFIED, "a", "link 3 is slow"),
-            Judged("peers", Verdict.SKIP, None, "one GPU"),
-            Judged("peers", Verdict.UNVERIFIED, None, "nobody knows"),
+            Judgement(Verdict.FAIL, "link 1 is down", 1, "1", name="up", device="a"),
+            Judgement(Verdict.PASS, "all are up", name="up", device="b"),
+            Judgement(Verdict.FAIL, "link 2 is down", 1, "1", name="up", device="a"),
+            Judgement(Verdict.UNVERIFIED, "link 3 is slow", name="up", device="a"),
+            Judgement(Verdict.SKIP, "one GPU", name="peers"),
+            Judgement(Verdict.UNVERIFIED, "nobody knows", name="peers"),
         ]
     )
     assert [(j.name, j.device, str(j.verdict), j.reason, j.value) for j in found] == [

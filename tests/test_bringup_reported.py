@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from portagpu.bringup.reported import FIELDS, ROWS, Subject, compare
+from portagpu.bringup.device_properties import FIELDS, ROWS, Subject, compare
 from portagpu.results.run import Verdict
 from portagpu.target import identify, load_target, load_targets, parse_target
 from tests.recorded_gpus import ALL

@@ -180,7 +180,7 @@ import sys
 from pathlib import Path
 from portagpu.bringup import Gate, BringupOptions, bringup
 from portagpu.cli._bringup_view import view
-from portagpu.cli._running import Files
+from portagpu.cli._run_output import Files
 amounts = {effort: {"limit_s": 60} for effort in ("quick", "full")}
 gates = [Gate(name, name, "One sentence.", f"tests.bringup_checks:{check}", (), amounts)
          for name, check in (("one", "good"), ("two", "sleeps"), ("three", "good"))]

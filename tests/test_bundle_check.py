@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from portagpu.bundle import earned, parse, read_bundle, table
+from portagpu.bundle import earned_badges, parse, read_bundle, table
 from portagpu.bundle.__main__ import main
 from portagpu.bundle.check import LARGEST_BYTES
 from portagpu.bundle.document import digests, file_name, make
@@ -409,7 +409,9 @@ def test_badges_count_what_ran_and_not_what_was_skipped() -> None:
         )
     )
     made = make(run, "full", ())
-    badges = {(each.evidence, each.suite, each.area): dict(each.counts) for each in earned(made)}
+    badges = {
+        (each.evidence, each.suite, each.area): dict(each.counts) for each in earned_badges(made)
+    }
     assert badges[Evidence.EXECUTED, "conformance", "rng"] == {Verdict.PASS: 1}
     assert badges[Evidence.EXECUTED, "performance", "memory"] == {Verdict.UNVERIFIED: 1}
     assert badges[Evidence.EXECUTED, "bringup", "memory"] == {Verdict.PASS: 1}
@@ -424,7 +426,9 @@ def test_badges_are_no_stronger_than_what_was_asked() -> None:
         run.add(adopted(name, "numerics", "conformance", evidence=EXECUTED))
     run.add(adopted("rng/seed-repeats[randn]", "numerics", "conformance", evidence=(LOADED,)))
     made = parse(data(bundle(run)))
-    badges = {(each.evidence, each.suite, each.area): dict(each.counts) for each in earned(made)}
+    badges = {
+        (each.evidence, each.suite, each.area): dict(each.counts) for each in earned_badges(made)
+    }
     once = {Verdict.PASS: 1}
     assert badges.pop((LOADED, "conformance", "identity")) == once
     assert badges.pop((LOADED, "conformance", "rng")) == once

@@ -335,7 +335,9 @@ def test_forced_colour_is_in_a_pipe_too_and_moves_no_cursor(
     assert console is not None
     console.print("words", style="cyan")
     assert written.getvalue() == "\x1b[36mwords\x1b[0m\n"
-    assert _common.screen(written) is None, "a cursor that is moved leaves its commands in a log"
+    assert _common.live_console(written) is None, (
+        "a cursor that is moved leaves its commands in a log"
+    )
 
 
 INTERRUPTED = {
@@ -412,9 +414,9 @@ def test_colour_needs_a_terminal_that_wants_it(variables: dict[str, str], colour
 
 
 def test_human_text_gives_way_to_json() -> None:
-    assert _common.human_stream("-") is sys.stderr
-    assert _common.human_stream("file.json") is sys.stdout
-    assert _common.human_stream(None) is sys.stdout
+    assert _common.text_stream("-") is sys.stderr
+    assert _common.text_stream("file.json") is sys.stdout
+    assert _common.text_stream(None) is sys.stdout
 
 
 @pytest.mark.parametrize(

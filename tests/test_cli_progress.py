@@ -10,7 +10,7 @@ pytest.importorskip("rich")
 
 from rich.console import Console
 
-from portagpu.cli import _running
+from portagpu.cli import _run_output
 from portagpu.results.run import new_run
 
 
@@ -27,8 +27,8 @@ def test_the_name_of_a_case_is_shown_as_it_is(
 ) -> None:
     written = io.StringIO()
     console = Console(file=written, force_terminal=True, width=80)
-    monkeypatch.setattr(_running, "screen", lambda stream: console)
-    view = _running.View(_running.Files())
+    monkeypatch.setattr(_run_output, "live_console", lambda stream: console)
+    view = _run_output.View(_run_output.Files())
     view.begin(new_run())
     view.item_begins(name, 3, 7)
     view.end()

@@ -87,7 +87,7 @@ def test_what_is_no_result_writes_no_report(tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert "bad.json" in done.output
     done = call(report, "--out", str(tmp_path / "good.json"), str(tmp_path / "good.json"))
-    assert (done.exit_code, "is the document itself" in done.output) == (2, True)
+    assert (done.exit_code, "is the result itself" in done.output) == (2, True)
     assert sorted(tmp_path.iterdir()) == before
 
 

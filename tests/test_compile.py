@@ -14,7 +14,7 @@ import pytest
 import portagpu
 from portagpu.cli import main
 from portagpu.compile import pool
-from portagpu.compile.judge import judged
+from portagpu.compile.judge import judge_code
 from portagpu.compile.pool import ask_all
 from portagpu.compile.run import CompileOptions
 from portagpu.distributions import install
@@ -106,7 +106,7 @@ def code(**changes: Any) -> MachineCode:
 
 
 def judge(given: MachineCode, target: Target | None = None, matrix: str | None = "fp16") -> Result:
-    return judged(
+    return judge_code(
         "matmul[float16]",
         target or target_of("sm_90"),
         given,
@@ -465,8 +465,8 @@ def test_an_interruption_ends_every_process(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "name one of --target ID, --arch NAME and --all"),
-        (["--all", "--arch", "sm_90"], "name one of"),
+        ([], "give exactly one of --target ID, --arch NAME and --all"),
+        (["--all", "--arch", "sm_90"], "give exactly one of"),
         (["--arch", "sm_91"], "did you mean"),
         (["--target", "nvidia-h100"], "did you mean"),
         (["--arch", "sm_90", "--json", "/dev/null/x"], "cannot write"),

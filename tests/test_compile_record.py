@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.compile.record import checked, main, read_record, record, table, to_text
+from portagpu.compile.record import check_record, main, read_record, record, table, to_text
 from portagpu.compile.run import CompileOptions, compile_kernels
 from portagpu.errors import BundleError
 from tests.conftest import ROOT
@@ -151,7 +151,7 @@ def test_what_does_not_follow_is_refused(
     document = copy.deepcopy(committed)
     change(document)
     with pytest.raises(BundleError, match=said):
-        checked(document)
+        check_record(document)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_an_architecture_that_failed_or_was_not_built_is_not_in_the_table(
         "triton": {"verdict": "SKIP", "reason": "no"},
         "cpp": {"verdict": "INCONCLUSIVE", "reason": "NVRTC 13.5 cannot build for sm_70"},
     }
-    rows = table(checked(document))
+    rows = table(check_record(document))
     assert "`sm_80`" in rows
     assert "sm_75" not in rows
     assert "sm_70" not in rows

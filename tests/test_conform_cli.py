@@ -12,7 +12,7 @@ import pytest
 from portagpu import cli, suite
 from portagpu.results.run import Result, Verdict, read_json
 from portagpu.running import add_result
-from portagpu.suite.machine import DeviceUnderTest, TargetClaims
+from portagpu.suite.messages import DeviceUnderTest, TargetClaims
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,7 +160,7 @@ def test_two_outputs_in_one_file_are_refused(
     one, other = tmp_path / "result", tmp_path / "." / "link"
     other.symlink_to(one)
     assert cli.main(["conform", "--json", str(one), "--junit", str(other)]) == 2
-    assert "give each a file of its own" in capsys.readouterr().err
+    assert "name a different file for each" in capsys.readouterr().err
     assert cli.main(["conform", "--json", "/dev/null", "--junit", "/dev/null"]) == 0
 
 

@@ -20,12 +20,12 @@ torch = pytest.importorskip("torch")
 import portagpu
 from portagpu import registry
 from portagpu.arch import Arch
-from portagpu.bench.session import _versions
+from portagpu.bench.case_runner import _named_versions
 from portagpu.bringup.checks import identity
 from portagpu.bringup.context import CheckedDevice, Context
 from portagpu.bringup.device import describe
+from portagpu.bringup.device_properties import FIELDS
 from portagpu.bringup.gates import load_gates
-from portagpu.bringup.reported import FIELDS
 from portagpu.contract import Capability, Part
 from portagpu.errors import BackendNotFound
 from portagpu.host.tree import Tree
@@ -433,7 +433,7 @@ def test_the_software_of_every_expectation_is_a_version_that_the_backend_states(
         if target.vendor == handle.vendor
     }
     assert named, "no expectation names software: the comparison is of nothing"
-    versions = _versions(SimpleNamespace(versions=handle.versions, comm=handle.comm.library))
+    versions = _named_versions(SimpleNamespace(versions=handle.versions, comm=handle.comm.library))
     assert named <= versions.keys(), f"nothing could be judged: {sorted(named - versions.keys())}"
 
 

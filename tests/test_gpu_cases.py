@@ -18,7 +18,7 @@ import torch.distributed as dist
 import portagpu as pg
 from portagpu.precision.products import wide_partial_sums
 from portagpu.results.run import Verdict
-from portagpu.suite.ids import base_id
+from portagpu.suite.case_ids import base_id
 from tests import suite_harness
 
 pytestmark = pytest.mark.torch
@@ -133,7 +133,7 @@ def test_what_was_shared_is_waited_for_on_the_device_it_lies_on(monkeypatch):
     monkeypatch.setattr(dist, "barrier", lambda: waited.append("barrier"))
     monkeypatch.setattr(pg, "synchronize", waited.append)
     run = function_of("collectives/memory-of-another-rank", "_shared")
-    monkeypatch.setitem(run.__globals__, "values_of", lambda tensor: tensor.tolist())
+    monkeypatch.setitem(run.__globals__, "json_values", lambda tensor: tensor.tolist())
     gpu = SimpleNamespace(device=torch.device("cuda:1"), synchronize=lambda: waited.append("own"))
     monkeypatch.setattr(torch.multiprocessing, "set_sharing_strategy", lambda name: None)
     run(SimpleNamespace(rank=1, gpu=gpu))

@@ -19,7 +19,7 @@ from portagpu.bringup.gates import load_gates
 from portagpu.codec import decode
 from portagpu.results.run import Verdict
 from portagpu.suite import ConformOptions
-from portagpu.suite.machine import DeviceUnderTest, Listed
+from portagpu.suite.messages import DeviceUnderTest, ListedCase
 from portagpu.suite.runner import _DeviceRun
 from portagpu.world import RankOutcome, Ranks, RankState, WorldOutcome
 from tests import ranks as rank_functions
@@ -229,11 +229,11 @@ def test_a_case_on_ranks_has_the_time_of_two_starts_and_no_other_has():
     machine = decode(DeviceUnderTest, {**known, **named, "start_s": 60.0}, "machine")
     run = object.__new__(_DeviceRun)
     run.options = ConformOptions(timeout_s=60.0)
-    plain = Listed(id="rng/a", area="rng", spec="A.")
+    plain = ListedCase(id="rng/a", area="rng", spec="A.")
     on_ranks = replace(plain, capability=("collectives",))
-    assert run._limit(plain, machine) == 60.0
-    assert run._limit(on_ranks, machine) == 180.0
-    assert run._limit(replace(on_ranks, timeout_s=180.0), machine) == 300.0
+    assert run._time_limit_s(plain, machine) == 60.0
+    assert run._time_limit_s(on_ranks, machine) == 180.0
+    assert run._time_limit_s(replace(on_ranks, timeout_s=180.0), machine) == 300.0
 
 
 def test_what_gpus_need_to_start_is_stated_and_a_cpu_needs_none():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import portagpu.info
-from portagpu.cli._infotext import sections
+from portagpu.cli._info_text import sections
 from portagpu.contract import Status
 from portagpu.diagnostics import remarks, software_remarks
 from portagpu.distributions import install

@@ -23,7 +23,7 @@ from portagpu.target import load_target
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.rules.judgement import Judged
+    from portagpu.results.judgement import Judgement
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "shared" / "recordings"
 
@@ -68,16 +68,16 @@ def gpu(number: int = 0, **values: Any) -> Gpu:
     return Gpu(**{**fields, **parts, **values})
 
 
-def judged(*gpus: Gpu, target: str | None = None, **inventory: Any) -> list[Judged]:
+def judged(*gpus: Gpu, target: str | None = None, **inventory: Any) -> list[Judgement]:
     wanted = load_target(target) if target else None
     return list(judge_health(Inventory(gpus=gpus, **inventory), wanted))
 
 
-def of(name: str, found: Sequence[Judged]) -> list[Judged]:
+def of(name: str, found: Sequence[Judgement]) -> list[Judgement]:
     return [each for each in found if each.name == name]
 
 
-def bad(found: Sequence[Judged]) -> list[Judged]:
+def bad(found: Sequence[Judgement]) -> list[Judgement]:
     return [each for each in found if each.verdict not in (Verdict.PASS, Verdict.SKIP)]
 
 

@@ -14,7 +14,7 @@ from portagpu.rules.links import judge_links
 from portagpu.target import Target, load_target
 
 if TYPE_CHECKING:
-    from portagpu.rules.judgement import Judged
+    from portagpu.results.judgement import Judgement
 
 FULL = Pcie(
     generation=5,
@@ -77,7 +77,7 @@ def verdicts(topology: Topology, target: Target | None = None) -> dict[str, Verd
     }
 
 
-def failures(topology: Topology, target: Target | None = None) -> list[Judged]:
+def failures(topology: Topology, target: Target | None = None) -> list[Judgement]:
     return [j for j in judge_links(topology, target) if j.verdict is Verdict.FAIL]
 
 

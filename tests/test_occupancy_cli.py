@@ -94,7 +94,7 @@ def test_threads_that_are_no_whole_warps_are_told(capfd):
         ({"--acc": "4"}, "no accumulation registers"),
         ({"--carveout": "101"}, "0 to 100"),
         ({"--wave-size": "64"}, "it has 32"),
-        ({"--plot": "-"}, "--plot writes a file"),
+        ({"--plot": "-"}, "--plot needs the name of a file"),
         ({"--plot": "/proc/none/curve.svg"}, "cannot write"),
         ({"--json": "/proc/none/found.json"}, "cannot write"),
         ({"--over": "threads"}, "--over"),

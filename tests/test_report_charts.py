@@ -9,7 +9,7 @@ import pytest
 
 from portagpu import units
 from portagpu.report import scale
-from portagpu.report.charts import collect, figure
+from portagpu.report.charts import charts_of, figure_of
 from portagpu.results.run import Result
 from portagpu.results.verdicts import Verdict
 from tests.result_samples import failing, passing
@@ -33,8 +33,8 @@ def measured(series: str = "s", area: str = "a", **changes: object) -> Result:
 
 
 def drawn(*results: Result) -> ET.Element:
-    (chart,) = collect(results)
-    svg = re.search("<svg.*?</svg>", figure(chart, "c"))
+    (chart,) = charts_of(results)
+    svg = re.search("<svg.*?</svg>", figure_of(chart, "c"))
     assert svg is not None
     return ET.fromstring(svg.group())  # noqa: S314 - our own text
 
@@ -124,31 +124,31 @@ def test_odd_ranges_stay_inside_the_drawing(changes: dict[str, object]) -> None:
 
 
 def test_nothing_is_drawn_for_a_curve_without_points() -> None:
-    assert collect([measured(x=[], y=[])]) == []
-    assert collect([measured(y=[None, None, None])]) == []
+    assert charts_of([measured(x=[], y=[])]) == []
+    assert charts_of([measured(y=[None, None, None])]) == []
 
 
 def test_curves_with_the_same_axes_share_a_chart_and_others_do_not() -> None:
-    charts = collect([measured("all-reduce"), measured("all-gather"), measured("copy", area="b")])
+    charts = charts_of([measured("all-reduce"), measured("all-gather"), measured("copy", area="b")])
     assert [[line.name for line in chart.series] for chart in charts] == [
         ["all-reduce", "all-gather"],
         ["copy"],
     ]
-    units = collect([measured("one"), measured("two", y_unit="MB/s")])
+    units = charts_of([measured("one"), measured("two", y_unit="MB/s")])
     assert len(units) == 2, "two units never share an axis"
 
 
 def test_a_long_record_is_a_line_without_markers() -> None:
     sustained = [r for r in passing().results if r.area == "sustained"]
-    throughput = collect(sustained)[0]
-    svg = figure(throughput, "c")
+    throughput = charts_of(sustained)[0]
+    svg = figure_of(throughput, "c")
     assert 'class="point"' not in svg
     assert len(throughput.series[0].points) == 60
 
 
 def test_legend_tooltip_and_table_tell_the_values() -> None:
-    (chart,) = collect([measured("all-reduce"), measured("all-gather", y=[2.0, 3.0, 4.0])])
-    text = figure(chart, "c")
+    (chart,) = charts_of([measured("all-reduce"), measured("all-gather", y=[2.0, 3.0, 4.0])])
+    text = figure_of(chart, "c")
     assert "<title>all-gather, 64 KiB: 3 GB/s</title>" in text
     assert "</svg>all-reduce</li>" in text
     assert re.search(r'<th scope="row">4 MiB</th><td[^>]*>7.5</td><td[^>]*>4</td>', text)
@@ -156,8 +156,8 @@ def test_legend_tooltip_and_table_tell_the_values() -> None:
 
 
 def test_more_series_than_colours_differ_in_dash_or_marker() -> None:
-    (chart,) = collect(failing().results)
-    text = figure(chart, "c")
+    (chart,) = charts_of(failing().results)
+    text = figure_of(chart, "c")
     legend = re.findall(r"<li>(.*?)</svg>", text)
     assert len(legend) == len(set(legend)) == 8, "two lines of one chart look the same"
 

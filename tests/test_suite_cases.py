@@ -13,22 +13,22 @@ from portagpu.collectives.comm import Comm
 from portagpu.contract import Backend, Capability, Description, Plugin
 from portagpu.precision import Fp8, Precision
 from portagpu.suite import AREAS, case, list_cases, refused
-from portagpu.suite.ids import matches
-from portagpu.suite.machine import Listed
+from portagpu.suite.case_ids import matches
+from portagpu.suite.messages import ListedCase
 from portagpu.suite.select import SelectionError, select
 from portagpu.training import Training
 
 
 @pytest.fixture(scope="module")
-def cases() -> list[Listed]:
+def cases() -> list[ListedCase]:
     return list_cases()
 
 
-def _covered(cases: list[Listed]) -> set[str]:
+def _covered(cases: list[ListedCase]) -> set[str]:
     return {name for each in cases for name in each.covers}
 
 
-def test_every_method_of_a_backend_has_a_case(cases: list[Listed]) -> None:
+def test_every_method_of_a_backend_has_a_case(cases: list[ListedCase]) -> None:
     methods = {
         f"Backend.{name}"
         for owner in (Backend, Training)
@@ -39,7 +39,7 @@ def test_every_method_of_a_backend_has_a_case(cases: list[Listed]) -> None:
     assert not missing, f"no case covers {', '.join(sorted(missing))}"
 
 
-def test_every_attribute_of_a_backend_has_a_case(cases: list[Listed]) -> None:
+def test_every_attribute_of_a_backend_has_a_case(cases: list[ListedCase]) -> None:
     fields = {f"Backend.{field.name}" for field in dataclasses.fields(Description)}
     # these two are covered part by part
     parts = {"Backend.precision", "Backend.comm"}
@@ -47,14 +47,14 @@ def test_every_attribute_of_a_backend_has_a_case(cases: list[Listed]) -> None:
     assert not missing, f"no case covers {', '.join(sorted(missing))}"
 
 
-def test_every_function_of_the_module_has_a_case(cases: list[Listed]) -> None:
+def test_every_function_of_the_module_has_a_case(cases: list[ListedCase]) -> None:
     homes = ("portagpu.functions", "portagpu.registry")
     functions = {f"portagpu.{name}" for home in homes for name in portagpu._HOME[home]}
     missing = functions - _covered(cases)
     assert not missing, f"no case covers {', '.join(sorted(missing))}"
 
 
-def test_every_method_of_a_plugin_has_a_case(cases: list[Listed]) -> None:
+def test_every_method_of_a_plugin_has_a_case(cases: list[ListedCase]) -> None:
     methods = {
         f"Plugin.{name}"
         for name, _ in inspect.getmembers(Plugin, inspect.isfunction)
@@ -64,7 +64,7 @@ def test_every_method_of_a_plugin_has_a_case(cases: list[Listed]) -> None:
     assert not missing, f"no case covers {', '.join(sorted(missing))}"
 
 
-def test_every_part_of_precision_comm_and_sizing_has_a_case(cases: list[Listed]) -> None:
+def test_every_part_of_precision_comm_and_sizing_has_a_case(cases: list[ListedCase]) -> None:
     parts = {f"Comm.{field.name}" for field in dataclasses.fields(Comm)} | {"Comm.init_string"}
     parts |= {"Comm.output_device", "Comm.device_id", "Comm.get_backend"}
     parts |= {f"Precision.{field.name}" for field in dataclasses.fields(Precision)}
@@ -74,13 +74,13 @@ def test_every_part_of_precision_comm_and_sizing_has_a_case(cases: list[Listed])
     assert not missing, f"no case covers {', '.join(sorted(missing))}"
 
 
-def test_every_capability_has_a_case(cases: list[Listed]) -> None:
+def test_every_capability_has_a_case(cases: list[ListedCase]) -> None:
     needed = {name for each in cases for name in each.capability}
     missing = {str(each) for each in Capability} - needed
     assert not missing, f"no case needs the capability {', '.join(sorted(missing))}"
 
 
-def test_every_dtype_of_the_cpu_s_table_has_its_own_cases(cases: list[Listed]) -> None:
+def test_every_dtype_of_the_cpu_s_table_has_its_own_cases(cases: list[ListedCase]) -> None:
     torch = pytest.importorskip("torch")
     ids = {each.id for each in cases}
     for dtype in portagpu.backend("cpu").precision.table:
@@ -90,14 +90,14 @@ def test_every_dtype_of_the_cpu_s_table_has_its_own_cases(cases: list[Listed]) -
     assert torch.float32 in portagpu.backend("cpu").precision.table
 
 
-def test_every_reduce_op_of_the_cpu_has_its_own_case(cases: list[Listed]) -> None:
+def test_every_reduce_op_of_the_cpu_has_its_own_case(cases: list[ListedCase]) -> None:
     pytest.importorskip("torch")
     ids = {each.id for each in cases}
     for op in portagpu.backend("cpu").comm.reduce_ops:
         assert f"collectives/all-reduce-op[{op}-n2]" in ids, f"no case for the reduce op {op}"
 
 
-def test_ids_are_unique_and_named_after_their_file(cases: list[Listed]) -> None:
+def test_ids_are_unique_and_named_after_their_file(cases: list[ListedCase]) -> None:
     ids = [each.id for each in cases]
     assert len(set(ids)) == len(ids), "an id is there twice"
     for each in cases:
@@ -106,19 +106,19 @@ def test_ids_are_unique_and_named_after_their_file(cases: list[Listed]) -> None:
         assert re.fullmatch(r"[a-z]+/[a-z0-9-]+(\[[A-Za-z0-9_.-]+\])?", each.id), each.id
 
 
-def test_traps_are_ids_of_the_catalogue(cases: list[Listed]) -> None:
+def test_traps_are_ids_of_the_catalogue(cases: list[ListedCase]) -> None:
     for each in cases:
         for trap in each.traps:
             assert re.fullmatch(r"[PKECMGTI]\d\d", trap), f"{each.id} names the trap {trap}"
 
 
-def test_collectives_run_on_one_two_and_four_ranks(cases: list[Listed]) -> None:
+def test_collectives_run_on_one_two_and_four_ranks(cases: list[ListedCase]) -> None:
     sizes = {each.id.partition("[")[2] for each in cases if each.area == "collectives"}
     for n in ("n1", "n2", "n4"):
         assert any(n in labels for labels in sizes), f"no collective case is for {n}"
 
 
-def test_smoke_is_a_part_with_every_area_of_the_first_ones(cases: list[Listed]) -> None:
+def test_smoke_is_a_part_with_every_area_of_the_first_ones(cases: list[ListedCase]) -> None:
     smoke = {each.area for each in cases if each.smoke}
     first = {"identity", "memory", "rng", "streams", "precision", "collectives"}
     assert first <= smoke, f"no smoke case in {', '.join(sorted(first - smoke))}"
@@ -156,8 +156,8 @@ def test_areas_are_the_designs() -> None:
     assert ", ".join(AREAS) == expected
 
 
-def _listed(*ids: str) -> list[Listed]:
-    return [Listed(id=each, area=each.partition("/")[0], spec="It works.") for each in ids]
+def _listed(*ids: str) -> list[ListedCase]:
+    return [ListedCase(id=each, area=each.partition("/")[0], spec="It works.") for each in ids]
 
 
 def test_selection_by_area_id_parameter_and_pattern() -> None:

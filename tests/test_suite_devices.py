@@ -15,7 +15,7 @@ from portagpu.bringup.gates import load_gates
 from portagpu.results.run import Evidence, Result, Verdict, new_run
 from portagpu.running import add_result
 from portagpu.suite import Selection, list_cases
-from portagpu.suite.machine import DeviceUnderTest
+from portagpu.suite.messages import DeviceUnderTest
 from portagpu.suite.runner import judge_cases
 from portagpu.world import Ranks
 from tests import registry_state
@@ -166,11 +166,11 @@ def test_a_count_that_is_none_is_told_in_one_line(
 
 def test_what_is_of_a_device_is_given_it_and_no_ranks() -> None:
     cases = {case.id: case for case in list_cases()}
-    of_device = {name for name, case in cases.items() if case.of_device}
-    assert PRODUCT in of_device
-    assert "collectives/device-ids" in of_device
-    assert not {DATA, RANKS, "graphs/collective-in-a-graph"} & of_device
-    assert {case.area for case in cases.values()} - {cases[name].area for name in of_device} == {
+    per_device = {name for name, case in cases.items() if case.per_device}
+    assert PRODUCT in per_device
+    assert "collectives/device-ids" in per_device
+    assert not {DATA, RANKS, "graphs/collective-in-a-graph"} & per_device
+    assert {case.area for case in cases.values()} - {cases[name].area for name in per_device} == {
         "failures"
     }
 

@@ -11,14 +11,16 @@ import pytest
 
 from portagpu.codec import decode, encode
 from portagpu.results.run import Result, Verdict
-from portagpu.suite.judge import audit, elsewhere, excused, idle_claims, judge
-from portagpu.suite.machine import DeviceUnderTest, Excuse, Listed, TargetClaims
+from portagpu.suite.expected_failures import apply_expected_failures, stale_expected_failures
+from portagpu.suite.judge import judge, other_target_result, unjudged_claims
+from portagpu.suite.messages import DeviceUnderTest, ListedCase, TargetClaims
+from portagpu.target import ExpectedFailure
 
 TODAY = date(2030, 6, 15)
 
 
-def _case(*capability: str, outcome: str = "exact") -> Listed:
-    return Listed(
+def _case(*capability: str, outcome: str = "exact") -> ListedCase:
+    return ListedCase(
         id="graphs/x", area="graphs", spec="It works.", capability=capability, outcome=outcome
     )
 
@@ -38,7 +40,7 @@ def _machine(claims: set[str], target_claims: set[str] | None = None) -> DeviceU
     )
 
 
-def _judge(kind: str, case: Listed, machine: DeviceUnderTest, reason: str = "why") -> Result:
+def _judge(kind: str, case: ListedCase, machine: DeviceUnderTest, reason: str = "why") -> Result:
     outcome: dict[str, Any] = {"kind": kind, "reason": reason, "duration_s": 1.0, "observed": []}
     return judge(case, outcome, machine)
 
@@ -108,21 +110,21 @@ def test_undefined_is_a_value_and_no_error(kind: str, verdict: Verdict) -> None:
 
 def test_elsewhere_names_both_machines() -> None:
     other = TargetClaims("wanted-target", frozenset({"graphs"}))
-    found = elsewhere(_case("graphs"), _machine(BOTH), other)
+    found = other_target_result(_case("graphs"), _machine(BOTH), other)
     assert found.verdict is Verdict.INCONCLUSIVE
     assert found.reason == "this machine is Some Product (sm_1), not wanted-target"
     assert not found.evidence
 
 
 def test_elsewhere_skips_what_the_target_does_not_claim() -> None:
-    found = elsewhere(
+    found = other_target_result(
         _case("streams"), _machine(BOTH), TargetClaims("wanted", frozenset({"graphs"}))
     )
     assert found.verdict is Verdict.SKIP
 
 
-def _excuse(pattern: str, expires: date = date(2030, 6, 15)) -> Excuse:
-    return Excuse(pattern, "driver bug", "https://example.org/1", expires)
+def _excuse(pattern: str, expires: date = date(2030, 6, 15)) -> ExpectedFailure:
+    return ExpectedFailure(pattern, "driver bug", "https://example.org/1", expires)
 
 
 def _failed(verdict: Verdict = Verdict.FAIL) -> Result:
@@ -133,7 +135,7 @@ def _failed(verdict: Verdict = Verdict.FAIL) -> Result:
 
 @pytest.mark.parametrize("pattern", ["graphs/x[a]", "graphs/x", "graphs", "graphs/*", "*[a]"])
 def test_expected_failure_is_a_skip_that_says_both(pattern: str) -> None:
-    found = excused(_failed(), [_excuse(pattern)], TODAY)
+    found = apply_expected_failures(_failed(), [_excuse(pattern)], TODAY)
     assert found.verdict is Verdict.SKIP
     for said in ("driver bug", "https://example.org/1", "2030-06-15", "it broke"):
         assert said in found.reason, f"{said!r} is not in {found.reason!r}"
@@ -143,25 +145,27 @@ def test_expected_failure_is_a_skip_that_says_both(pattern: str) -> None:
     ("verdict", "lost"), [(Verdict.FAIL, True), (Verdict.ERROR, False), (Verdict.ERROR, True)]
 )
 def test_no_excuse_is_for_a_death_or_a_hang(verdict: Verdict, lost: bool) -> None:
-    found = excused(_failed(verdict), [_excuse("graphs")], TODAY, lost=lost)
+    found = apply_expected_failures(_failed(verdict), [_excuse("graphs")], TODAY, lost=lost)
     assert found.verdict is verdict
     said = "it broke (the expected failure excuses no death and no hang: driver bug, https://"
     assert found.reason.startswith(said)
 
 
 def test_other_failure_is_not_excused() -> None:
-    assert excused(_failed(), [_excuse("graphs/y")], TODAY).verdict is Verdict.FAIL
+    assert apply_expected_failures(_failed(), [_excuse("graphs/y")], TODAY).verdict is Verdict.FAIL
 
 
 def test_expired_excuse_excuses_nothing() -> None:
-    found = excused(_failed(Verdict.ERROR), [_excuse("graphs", date(2030, 6, 14))], TODAY)
+    found = apply_expected_failures(
+        _failed(Verdict.ERROR), [_excuse("graphs", date(2030, 6, 14))], TODAY
+    )
     assert found.verdict is Verdict.ERROR
     assert "expired on 2030-06-14" in found.reason
 
 
 def test_passing_result_stays_as_it_is() -> None:
     passed = Result(id="graphs/x", suite="conformance", area="graphs", verdict=Verdict.PASS)
-    assert excused(passed, [_excuse("graphs")], TODAY) is passed
+    assert apply_expected_failures(passed, [_excuse("graphs")], TODAY) is passed
 
 
 @pytest.mark.parametrize(
@@ -172,16 +176,16 @@ def test_passing_result_stays_as_it_is() -> None:
         (_excuse("graphs/x", date(2030, 6, 14)), "expired on 2030-06-14"),
     ],
 )
-def test_excuse_that_does_not_fit_is_an_error(excuse: Excuse, said: str) -> None:
+def test_excuse_that_does_not_fit_is_an_error(excuse: ExpectedFailure, said: str) -> None:
     judged = {"graphs/x[a]": Verdict.FAIL, "graphs/good": Verdict.PASS}
-    (found,) = audit([excuse], judged, TODAY)
+    (found,) = stale_expected_failures([excuse], judged, TODAY)
     assert found.verdict is Verdict.ERROR
     assert said in found.reason
 
 
 def test_excuse_that_fits_is_no_error() -> None:
     judged = {"graphs/x[a]": Verdict.FAIL, "graphs/x[b]": Verdict.PASS}
-    assert audit([_excuse("graphs/x")], judged, TODAY) == []
+    assert stale_expected_failures([_excuse("graphs/x")], judged, TODAY) == []
 
 
 def test_judged_survives_json() -> None:
@@ -193,6 +197,6 @@ def test_a_claim_that_no_case_judged_is_open() -> None:
     cases = [_case("graphs"), replace(_case("streams"), id="streams/x")]
     machine = _machine({"graphs", "streams", "unknown-word"}, None)
     verdicts = {cases[0].id: Verdict.SKIP, cases[1].id: Verdict.FAIL}
-    (found,) = idle_claims(machine, cases, verdicts)
+    (found,) = unjudged_claims(machine, cases, verdicts)
     assert (found.id, found.verdict) == ("suite/unjudged-graphs", Verdict.INCONCLUSIVE)
     assert found.reason == "some claims graphs, and none of its 1 cases was judged"

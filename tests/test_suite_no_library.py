@@ -10,7 +10,7 @@ from portagpu.contract import Capability
 from portagpu.errors import Unsupported
 from portagpu.results.run import Verdict
 from portagpu.suite import Selection, case
-from portagpu.suite.ids import base_id
+from portagpu.suite.case_ids import base_id
 from tests.case_files import by_id, conform
 from tests.fake_plugins import install
 

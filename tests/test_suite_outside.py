@@ -89,7 +89,7 @@ def test_a_failing_case_shows_its_sentence_and_no_traceback(project: Path, tmp_p
     done = run_pytest(project, *options, path=path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAILED portagpu::memory/free" in done.stdout
-    assert "outside.py" not in done.stdout
+    assert "user_plugin.py" not in done.stdout
 
 
 @pytest.mark.parametrize("options", [("-n", "2"), ("--dist", "load", "--tx", "popen")])

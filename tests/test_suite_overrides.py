@@ -12,8 +12,8 @@ import pytest
 
 from portagpu.contract import Override
 from portagpu.results.run import Verdict
-from portagpu.suite.judge import judge, unused
-from portagpu.suite.machine import DeviceUnderTest, Listed
+from portagpu.suite.judge import judge, unused_overrides
+from portagpu.suite.messages import DeviceUnderTest, ListedCase
 from tests import registry_state
 from tests.case_files import by_id, conform, write_cases
 from tests.fake_plugins import install
@@ -50,7 +50,7 @@ def test_an_override_is_complete_or_refused(changes: dict[str, str], said: str) 
 
 
 def _judge(kind: str, override: Override, capability: tuple[str, ...] = ()) -> tuple[Verdict, str]:
-    case = Listed(id="streams/x[n2]", area="streams", spec="It works.", capability=capability)
+    case = ListedCase(id="streams/x[n2]", area="streams", spec="It works.", capability=capability)
     machine = DeviceUnderTest(
         backend="some",
         name="some:0",
@@ -111,8 +111,8 @@ def test_an_override_of_another_case_changes_nothing() -> None:
 
 def test_an_override_without_a_case_is_an_error() -> None:
     judged = {"streams/x[n2]": Verdict.FAIL}
-    assert unused([_override()], judged) == []
-    (found,) = unused([_override(), _override(pattern="streams/y")], judged)
+    assert unused_overrides([_override()], judged) == []
+    (found,) = unused_overrides([_override(), _override(pattern="streams/y")], judged)
     assert found.verdict is Verdict.ERROR
     assert found.id == "suite/override-2"
     assert "'streams/y'" in found.reason
@@ -121,8 +121,8 @@ def test_an_override_without_a_case_is_an_error() -> None:
 
 def test_an_override_that_never_counts_is_an_error() -> None:
     judged = {"streams/x[n2]": Verdict.FAIL, "streams/y": Verdict.FAIL}
-    assert unused([_override(), _override(pattern="streams/*")], judged) == []
-    (found,) = unused([_override(pattern="streams/*"), _override()], judged)
+    assert unused_overrides([_override(), _override(pattern="streams/*")], judged) == []
+    (found,) = unused_overrides([_override(pattern="streams/*"), _override()], judged)
     assert found.id == "suite/override-2"
     assert "because others stand before it" in found.reason
 

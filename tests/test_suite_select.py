@@ -9,22 +9,22 @@ import pytest
 
 from portagpu.results.run import Result, Verdict, new_run
 from portagpu.suite import Selection
-from portagpu.suite.ids import base_id
-from portagpu.suite.machine import Listed
+from portagpu.suite.case_ids import base_id
+from portagpu.suite.messages import ListedCase
 from portagpu.suite.select import SelectionError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 CASES = [
-    Listed(id=f"rng/case-{letter}[n{n}]", area="rng", spec="Passes.")
+    ListedCase(id=f"rng/case-{letter}[n{n}]", area="rng", spec="Passes.")
     for letter in "abcdefg"
     for n in range(3)
 ]
 
 
 def ids(selection: Selection) -> list[str]:
-    return [each.id for each in selection.of(CASES)]
+    return [each.id for each in selection.choose(CASES)]
 
 
 def document(path: Path, **verdicts: str) -> Path:
@@ -101,16 +101,16 @@ def test_what_failed_and_is_no_case_any_more_is_not_lost(tmp_path: Path) -> None
     left = {"rng/case-a[n0]": "FAIL", "rng/renamed": "FAIL", "suite/override-1": "ERROR"}
     chosen = Selection(failed_in=written(tmp_path / "result.json", left))
     assert ids(chosen) == ["rng/case-a[n0]"]
-    assert chosen.without_case(CASES) == ["rng/renamed", "suite/override-1"]
+    assert chosen.unknown_failed_ids(CASES) == ["rng/renamed", "suite/override-1"]
     del left["rng/case-a[n0]"]
     chosen = Selection(failed_in=written(tmp_path / "result.json", left))
     assert ids(chosen) == []
-    assert len(chosen.without_case(CASES)) == 2
+    assert len(chosen.unknown_failed_ids(CASES)) == 2
 
 
 def test_the_failed_gates_of_a_bring_up_are_no_cases(tmp_path: Path) -> None:
     file = written(tmp_path / "result.json", {"identity/target": "FAIL"}, suite="bringup")
-    assert Selection(failed_in=file).without_case(CASES) == []
+    assert Selection(failed_in=file).unknown_failed_ids(CASES) == []
 
 
 def test_a_selection_keeps_what_it_read_when_its_file_is_written_again(tmp_path: Path) -> None:

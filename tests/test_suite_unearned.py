@@ -24,9 +24,9 @@ from portagpu.contents import DamagedInstallation
 from portagpu.paths import matrix_dir
 from portagpu.results.run import Evidence, Result, Verdict, new_run, read_json
 from portagpu.suite import Selection
-from portagpu.suite.day import today
-from portagpu.suite.judge import audit, excused, unexplained, unjudged
-from portagpu.suite.machine import Excuse
+from portagpu.suite.expected_failures import apply_expected_failures, stale_expected_failures, today
+from portagpu.suite.judge import mostly_unjudged_areas, shared_world_failures
+from portagpu.target import ExpectedFailure
 from tests.case_files import by_id, conform, write_cases
 from tests.contents_page import contents_page
 from tests.fake_plugins import install
@@ -184,10 +184,10 @@ def test_a_case_without_a_result_is_not_tried_again(tmp_path: Path, ends: str) -
 
 def test_a_world_that_raised_or_died_for_no_case_fails_the_run() -> None:
     how = {"state": "died", "sentence": "rank 1 died of SIGKILL"}
-    (found,) = unexplained({"collectives/x": how}, set())
+    (found,) = shared_world_failures({"collectives/x": how}, set())
     assert (found.verdict, found.evidence) == (Verdict.FAIL, (Evidence.EXECUTED,))
-    assert unexplained({"collectives/x": how}, {"collectives/x"}) == []
-    (found,) = unexplained({"collectives/x": {**how, "state": "hung"}}, set())
+    assert shared_world_failures({"collectives/x": how}, {"collectives/x"}) == []
+    (found,) = shared_world_failures({"collectives/x": {**how, "state": "hung"}}, set())
     assert found.verdict is Verdict.INCONCLUSIVE
 
 
@@ -204,7 +204,7 @@ def test_an_area_of_which_nothing_is_judged_is_told() -> None:
         _result("memory/b", Verdict.PASS),
         _result("graphs/a", Verdict.SKIP),
     ]
-    (found,) = unjudged(results, {"rng": 2, "memory": 1})
+    (found,) = mostly_unjudged_areas(results, {"rng": 2, "memory": 1})
     assert (found.id, found.verdict) == ("suite/unjudged-rng", Verdict.INCONCLUSIVE)
 
 
@@ -403,7 +403,7 @@ def test_a_run_that_is_killed_leaves_no_older_verdict(tmp_path: Path, verb: str)
         assert "interrupted" in junit.read_text()
 
 
-EXPIRED = Excuse("rng/*", "known", "https://example.org/1", date(2025, 1, 1))
+EXPIRED = ExpectedFailure("rng/*", "known", "https://example.org/1", date(2025, 1, 1))
 
 
 def test_a_clock_that_was_set_back_revives_no_excuse(
@@ -414,13 +414,13 @@ def test_a_clock_that_was_set_back_revives_no_excuse(
         def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
             return datetime(2024, 1, 1, tzinfo=UTC)
 
-    monkeypatch.setattr("portagpu.suite.day.datetime", SetBack)
+    monkeypatch.setattr("portagpu.suite.expected_failures.datetime", SetBack)
     assert today([]) == date(2024, 1, 1)
     assert today() > date(2025, 1, 1), "no folder of this machine was changed since"
-    found = excused(_result("rng/a", Verdict.FAIL), [EXPIRED])
+    found = apply_expected_failures(_result("rng/a", Verdict.FAIL), [EXPIRED])
     assert found.verdict is Verdict.FAIL
     assert "expired on 2025-01-01" in found.reason
-    assert "expired" in audit([EXPIRED], {"rng/a": Verdict.FAIL})[0].reason
+    assert "expired" in stale_expected_failures([EXPIRED], {"rng/a": Verdict.FAIL})[0].reason
 
 
 def test_the_day_is_the_latest_that_is_known(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ ALLOWED: Final = (
     Allowed("torchview.py", "GPU-|MIG-", "torch/cuda/__init__.py compares with these itself"),
     Allowed("model.py", "GPU-", "the prefix of UUIDs where a vendor states no other"),
     Allowed("torchbuild.py", "cuda|hip|rocm", "torch/version.py has these names of builds"),
-    Allowed("_infotext.py", "cuda|hip", "the same names, shown"),
+    Allowed("_info_text.py", "cuda|hip", "the same names, shown"),
     Allowed("float32.py", r"cudnn|(cuda|cudnn)\.\w+|TORCH_ALLOW_TF32_\w+", "torch's settings"),
     Allowed("pool.py", "AMDGCN_", "variables that Triton reads, whoever's GPU it builds for"),
     Allowed("arch.py", r"\(sm_.*", "architectures' names are compared without their suffixes"),
@@ -70,7 +70,7 @@ ALLOWED: Final = (
     Allowed("join.py", r"gpu-\(.*", "the kernel's KFD numbers its GPUs so"),
     Allowed("kfd_links.py", "xgmi", "a link's type in the kernel's KFD"),
     Allowed("peer_consistency.py", "MIG mode", "the field mig_enabled of portagpu.info/1"),
-    Allowed("_infogpus.py", "MIG o(n|ff)", "the field mig_enabled of portagpu.info/1"),
+    Allowed("_info_gpus.py", "MIG o(n|ff)", "the field mig_enabled of portagpu.info/1"),
 )
 
 

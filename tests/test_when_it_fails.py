@@ -12,14 +12,14 @@ import pytest
 import portagpu
 from portagpu.bench.suite import metrics
 from portagpu.bringup import BringupOptions, bringup, load_gates
-from portagpu.bringup.reported import ROWS
+from portagpu.bringup.device_properties import ROWS
 from portagpu.recordings.replay import Recording
 from portagpu.results import advice
 from portagpu.results.expectations import at_least, at_most, exactly, expected_in_words, within
+from portagpu.results.judgement import Judgement, combined
 from portagpu.results.run import Result, Run
 from portagpu.results.verdicts import Verdict
 from portagpu.results.wording import failures_text, headline
-from portagpu.rules.judgement import Judged, combined
 from portagpu.suite import list_cases
 from tests.conftest import ROOT
 from tests.result_samples import info
@@ -47,29 +47,53 @@ def test_the_page_of_checks_is_current() -> None:
 # ---- ids
 
 
-def first_words(module: str, *callees: str, at: int = 0) -> Iterator[str]:
-    """The constant argument ``at`` of every call of ``callees`` in a module; names that are made at
-    run time are yielded as their variable, in angle brackets."""
+def calls(module: str, *callees: str) -> Iterator[ast.Call]:
+    """Every call of ``callees`` in a module."""
     for node in ast.walk(ast.parse((PACKAGE / module).read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.Call) or len(node.args) <= at:
+        if not isinstance(node, ast.Call):
             continue
         callee = node.func.attr if isinstance(node.func, ast.Attribute) else None
         callee = node.func.id if isinstance(node.func, ast.Name) else callee
-        if callee not in callees:
-            continue
-        first = node.args[at]
-        if isinstance(first, ast.JoinedStr):
-            yield "".join(
-                part.value if isinstance(part, ast.Constant) else "x" for part in first.values
-            )
+        if callee in callees:
+            yield node
+
+
+def named(call: ast.Call, keyword: str) -> ast.expr | None:
+    """What ``call`` gives for a keyword; None where it gives nothing."""
+    return next((each.value for each in call.keywords if each.arg == keyword), None)
+
+
+def text_of(name: ast.expr) -> str:
+    """A name that is constant; one made at run time is its expression, in angle brackets."""
+    if isinstance(name, ast.JoinedStr):
+        return "".join(
+            part.value if isinstance(part, ast.Constant) else "x" for part in name.values
+        )
+    return name.value if isinstance(name, ast.Constant) else f"<{ast.unparse(name)}>"
+
+
+def first_words(module: str, *callees: str) -> Iterator[str]:
+    """The first argument of every call of ``callees`` in a module."""
+    for call in calls(module, *callees):
+        if call.args:
+            yield text_of(call.args[0])
+
+
+def names_of_judgements(module: str) -> Iterator[str]:
+    """The keyword ``name`` of every Judgement in a module, and of every one that is completed."""
+    for call in calls(module, "Judgement", "replace"):
+        name = next((each.value for each in call.keywords if each.arg == "name"), None)
+        if name is not None:
+            yield text_of(name)
         else:
-            yield first.value if isinstance(first, ast.Constant) else f"<{ast.unparse(first)}>"
+            where = f"{module}:{call.lineno}"
+            assert ast.unparse(call.func) == "replace", f"{where}: a judgement of no check"
 
 
-SAID = ("result", "judge", "failure", "_broken", "Judged")
+SAID = ("result", "judge", "failure", "_broken")
 MODULES = {
     "environment": ("bringup/checks/environment.py",),
-    "identity": ("bringup/checks/identity.py", "bringup/reported.py"),
+    "identity": ("bringup/checks/identity.py", "bringup/device_properties.py"),
     "versions": ("bringup/checks/versions.py",),
     "links": (
         "bringup/checks/links.py",
@@ -105,7 +129,7 @@ def names_of_gates() -> dict[str, set[str]]:
     for gate, modules in MODULES.items():
         names = found.setdefault(gate, set())
         for module in modules:
-            said = [*first_words(module, *SAID), *first_words(module, "_of", at=1)]
+            said = [*first_words(module, *SAID), *names_of_judgements(module)]
             for name in said:
                 if name in MADE and MADE[name][0] == gate:
                     names |= set(MADE[name][1])
@@ -145,7 +169,7 @@ def test_every_gate_is_read_for_its_ids() -> None:
 
 
 def test_the_page_has_every_id_that_the_code_can_produce() -> None:
-    missing = [f"{suite} {name}" for suite, name in ids() if advice.find(suite, name) is None]
+    missing = [f"{suite} {name}" for suite, name in ids() if advice.find_check(suite, name) is None]
     assert not missing, f"portagpu/results/advice.toml has no entry for {', '.join(missing)}"
 
 
@@ -164,29 +188,27 @@ def test_the_page_has_no_id_that_nothing_produces() -> None:
 
 
 def test_a_gate_after_load_has_the_advice_of_the_one_before() -> None:
-    assert advice.find("bringup", "health-after/events") is advice.find("bringup", "health/events")
-    assert advice.find("bringup", "health-after/nothing") is None
+    assert advice.find_check("bringup", "health-after/events") is advice.find_check(
+        "bringup", "health/events"
+    )
+    assert advice.find_check("bringup", "health-after/nothing") is None
 
 
 # ---- what fails has an expectation
 
 
-@pytest.mark.parametrize("callee", ["Judged", "Seen"])
-def test_whatever_is_judged_a_failure_says_what_was_expected(callee: str) -> None:
-    """Seven positions of Judged and five of Seen end with the expectation."""
-    places = {"Judged": 7, "Seen": 5}[callee]
+def test_whatever_is_judged_a_failure_says_what_was_expected() -> None:
+    """The five positions of Judgement end with the expectation."""
     seen = 0
     for path in sorted((PACKAGE / "rules").glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Call) or ast.unparse(node.func) != callee:
-                continue
-            if "Verdict.FAIL" not in [ast.unparse(each) for each in node.args]:
+        for call in calls(f"rules/{path.name}", "Judgement"):
+            if "Verdict.FAIL" not in [ast.unparse(each) for each in call.args]:
                 continue
             seen += 1
-            named = {keyword.arg for keyword in node.keywords}
-            where = f"{path.name}:{node.lineno}"
-            assert len(node.args) >= places or "expected" in named, f"{where} expects nothing"
-    assert seen >= 6
+            named = {keyword.arg for keyword in call.keywords}
+            where = f"{path.name}:{call.lineno}"
+            assert len(call.args) >= 5 or "expected" in named, f"{where} expects nothing"
+    assert seen >= 12
 
 
 @pytest.fixture
@@ -287,15 +309,26 @@ def test_two_faults_of_one_device_are_one_failure_with_both_values() -> None:
     none = exactly(0, "no error")
     both = combined(
         [
-            Judged("events", Verdict.FAIL, "a", "Xid 48", 2, "1", none, "memory"),
-            Judged("events", Verdict.FAIL, "a", "Xid 79", 1, "1", none, "gone"),
+            Judgement(
+                Verdict.FAIL, "Xid 48", 2, "1", none, name="events", device="a", severity="memory"
+            ),
+            Judgement(
+                Verdict.FAIL, "Xid 79", 1, "1", none, name="events", device="a", severity="gone"
+            ),
         ]
     )
     assert [(each.value, each.expected, each.severity) for each in both] == [(3, none, "gone")]
     unlike = combined(
         [
-            Judged("peers", Verdict.FAIL, "a", "r", "ECC off", expected=exactly("ECC on", "peers")),
-            Judged("peers", Verdict.FAIL, "a", "s", 8, "1", exactly(16, "peers")),
+            Judgement(
+                Verdict.FAIL,
+                "r",
+                "ECC off",
+                expected=exactly("ECC on", "peers"),
+                name="peers",
+                device="a",
+            ),
+            Judgement(Verdict.FAIL, "s", 8, "1", exactly(16, "peers"), name="peers", device="a"),
         ]
     )
     assert unlike[0].value == "ECC off; 8"

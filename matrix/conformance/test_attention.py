@@ -11,7 +11,7 @@ import math
 
 from portagpu.contract import Capability
 from portagpu.suite import NotClaimed, NotHere, case
-from portagpu.suite.values import need_to_hold
+from portagpu.suite.dtypes import require_dtypes
 
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 BOUND = "8 u max|v| + 4 u max|q.k| max|v|, u the unit of the dtype, and a quarter of its norm"
@@ -71,7 +71,7 @@ def _compare(torch, found, exact, bound, what):
     smoke=True,
 )
 def test_matches_float64(gpu, torch, dtype, causal):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     q, k, v = _inputs(torch, dtype)
     found = _attend(gpu, torch, q, k, v, is_causal=causal)
     assert found.dtype == q.dtype, f"attention of {dtype} gives {found.dtype}"
@@ -87,7 +87,7 @@ def test_matches_float64(gpu, torch, dtype, causal):
     params={"width": (1, 8, 33, 64, 96, 128, 256, 512)},
 )
 def test_head_dimensions(gpu, torch, width):
-    need_to_hold(gpu, "bfloat16")
+    require_dtypes(gpu, "bfloat16")
     q, k, v = _inputs(torch, "bfloat16", batch=1, heads=2, width=width)
     found = _attend(gpu, torch, q, k, v)
     bound = _bound(q, k, v, "bfloat16")
@@ -130,7 +130,7 @@ def test_of_nothing(gpu, torch):
     params={"dtype": ("float32", "bfloat16")},
 )
 def test_causal_hides_the_future(gpu, torch, dtype):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     q, k, v = _inputs(torch, dtype)
     before = _attend(gpu, torch, q, k, v, is_causal=True)
     k[:, :, 9:], v[:, :, 9:] = 3.0, -7.0
@@ -159,7 +159,7 @@ def test_causal_starts_at_the_first_key(gpu, torch):
     params={"dtype": ("float32", "bfloat16")},
 )
 def test_boolean_mask(gpu, torch, dtype):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     q, k, v = _inputs(torch, dtype)
     mask = torch.rand(17, 17, generator=torch.Generator().manual_seed(1)) > 0.5
     mask |= torch.eye(17, dtype=torch.bool)
@@ -231,7 +231,7 @@ def test_explicit_scale(gpu, torch, scale):
     params={"dtype": ("float32", "bfloat16")},
 )
 def test_strides(gpu, torch, dtype):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     views = [each.transpose(1, 2).contiguous().transpose(1, 2) for each in _inputs(torch, dtype)]
     found = _attend(gpu, torch, *views)
     bound = _bound(*views, dtype)
@@ -245,7 +245,7 @@ def test_strides(gpu, torch, dtype):
     params={"dtype": ("float16", "bfloat16")},
 )
 def test_average_of_ones(gpu, torch, dtype):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     q, k, v = _inputs(torch, dtype, batch=1, heads=1, keys=2048)
     found = _attend(gpu, torch, q, k, torch.ones_like(v))
     off = float((found.double() - 1).abs().max())
@@ -291,7 +291,7 @@ def test_gradients(gpu, torch, causal):
     params={"dtype": ("float32", "bfloat16")},
 )
 def test_repeats(gpu, torch, dtype):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     inputs = _inputs(torch, dtype)
     first = _attend(gpu, torch, *inputs)
     again = [torch.equal(_attend(gpu, torch, *inputs), first) for _ in range(3)]
@@ -322,7 +322,7 @@ def test_dropout_keeps_the_mean(gpu, torch):
     params={"kernel": KERNELS},
 )
 def test_forced_kernel(gpu, torch, kernel, record):
-    need_to_hold(gpu, "bfloat16")
+    require_dtypes(gpu, "bfloat16")
     q, k, v = _inputs(torch, "bfloat16", width=64)
     wanted = getattr(torch.nn.attention.SDPBackend, kernel)
     try:
@@ -346,7 +346,7 @@ def test_forced_kernel(gpu, torch, kernel, record):
     covers=("Backend.reset_peak_memory_stats",),
 )
 def test_fused_kernels_save_memory(gpu, torch):
-    need_to_hold(gpu, "bfloat16")
+    require_dtypes(gpu, "bfloat16")
     heads, length = 2, 4096
     shape = {"batch": 1, "heads": heads, "queries": length, "keys": length, "width": 64}
     q, k, v = _inputs(torch, "bfloat16", **shape)

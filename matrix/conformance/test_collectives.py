@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from portagpu.contract import Capability
 from portagpu.suite import case
-from portagpu.suite.ranks import WORLDS, each_has, payload, total
+from portagpu.suite.ranks import WORLDS, check_each_rank, payload, total
 
 COLLECTIVES = Capability.COLLECTIVES
 
@@ -169,7 +169,7 @@ def _host_tensor(rank):
     covers=("Comm.init_string",),
 )
 def test_host_tensors_move_too(world):
-    each_has(world(2, _host_tensor), [total(2)] * 2, "a sum of host tensors")
+    check_each_rank(world(2, _host_tensor), [total(2)] * 2, "a sum of host tensors")
 
 
 @case(

@@ -9,13 +9,13 @@ from portagpu.contract import Capability
 from portagpu.suite import case
 from portagpu.suite.ranks import (
     SEVERAL,
-    each_has,
-    or_refused,
+    check_each_rank,
+    check_right_or_refused,
+    json_values,
     payload,
-    right_or_refused,
-    tensor_of,
+    rank_tensor,
     total,
-    values_of,
+    value_or_refusal,
 )
 
 COLLECTIVES = Capability.COLLECTIVES
@@ -51,12 +51,12 @@ def test_barrier(world, n):
 def _asynchronous(rank, count):
     import torch.distributed as dist
 
-    values = [tensor_of(rank, payload(rank.rank + shift)) for shift in range(count)]
+    values = [rank_tensor(rank, payload(rank.rank + shift)) for shift in range(count)]
     work = [dist.all_reduce(value, async_op=True) for value in values]
     for each in work:
         each.wait()
     rank.gpu.synchronize()
-    return [[values_of(value) for value in values], all(each.is_completed() for each in work)]
+    return [[json_values(value) for value in values], all(each.is_completed() for each in work)]
 
 
 @case(
@@ -71,7 +71,7 @@ def test_asynchronous(world, count):
         [a + b for a, b in zip(payload(shift), payload(shift + 1), strict=True)]
         for shift in range(count)
     ]
-    each_has(world(2, _asynchronous, count=count), [[sums, True]] * 2, "asynchronous sums")
+    check_each_rank(world(2, _asynchronous, count=count), [[sums, True]] * 2, "asynchronous sums")
 
 
 def _early(rank, size):
@@ -95,7 +95,7 @@ def _early(rank, size):
     traps=("C08",),
 )
 def test_wait_waits(world):
-    each_has(world(2, _early, size=1 << 20), [[2.0] * 4] * 2, "a sum after wait()")
+    check_each_rank(world(2, _early, size=1 << 20), [[2.0] * 4] * 2, "a sum after wait()")
 
 
 def _freed(rank):
@@ -121,18 +121,18 @@ def _freed(rank):
     traps=("C08",),
 )
 def test_input_freed_early(world):
-    each_has(world(2, _freed), [[1.0, 2.0, 10]] * 2, "a gather whose input is gone")
+    check_each_rank(world(2, _freed), [[1.0, 2.0, 10]] * 2, "a gather whose input is gone")
 
 
 def _then_computes(rank):
     import torch.distributed as dist
 
-    value = tensor_of(rank, payload(rank.rank))
+    value = rank_tensor(rank, payload(rank.rank))
     for _ in range(5):
         value = value * 2
         dist.all_reduce(value)
         value = value / 2
-    return values_of(value)
+    return json_values(value)
 
 
 @case(
@@ -143,7 +143,7 @@ def _then_computes(rank):
 def test_work_around_collectives(world):
     # the first sum is the total; each of the four others doubles it
     expected = [16.0 * value for value in total(2)]
-    each_has(world(2, _then_computes), [expected] * 2, "five sums with work between them")
+    check_each_rank(world(2, _then_computes), [expected] * 2, "five sums with work between them")
 
 
 def _side_streams(rank):
@@ -176,7 +176,7 @@ def _side_streams(rank):
 )
 def test_side_streams(gpu, world):
     gpu.Stream()
-    each_has(world(2, _side_streams), [[120.0, 120.0]] * 2, "twice the sum of 20 and 40")
+    check_each_rank(world(2, _side_streams), [[120.0, 120.0]] * 2, "twice the sum of 20 and 40")
 
 
 def _done_after_wait(rank):
@@ -205,14 +205,14 @@ def _coalesced(rank):
     from torch.distributed.distributed_c10d import _coalescing_manager
 
     def call():
-        values = [tensor_of(rank, payload(rank.rank + shift)) for shift in range(4)]
+        values = [rank_tensor(rank, payload(rank.rank + shift)) for shift in range(4)]
         with _coalescing_manager(device=rank.gpu.device):
             for value in values:
                 dist.all_reduce(value)
         rank.gpu.synchronize()
-        return [values_of(value) for value in values]
+        return [json_values(value) for value in values]
 
-    return or_refused(call)
+    return value_or_refusal(call)
 
 
 @case(
@@ -225,4 +225,4 @@ def test_coalesced(world):
         [a + b for a, b in zip(payload(shift), payload(shift + 1), strict=True)]
         for shift in range(4)
     ]
-    right_or_refused(world(2, _coalesced), [sums] * 2, "coalesced sums")
+    check_right_or_refused(world(2, _coalesced), [sums] * 2, "coalesced sums")

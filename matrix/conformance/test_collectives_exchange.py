@@ -9,12 +9,12 @@ from portagpu.contract import Capability
 from portagpu.suite import case
 from portagpu.suite.ranks import (
     SEVERAL,
-    each_has,
-    or_refused,
-    refused_by_all,
-    right_or_refused,
-    tensor_of,
-    values_of,
+    check_all_refused,
+    check_each_rank,
+    check_right_or_refused,
+    json_values,
+    rank_tensor,
+    value_or_refusal,
 )
 
 COLLECTIVES = Capability.COLLECTIVES
@@ -25,16 +25,16 @@ def _all_to_all(rank, form):
     import torch.distributed as dist
 
     def call():
-        sent = [tensor_of(rank, [10.0 * rank.rank + each]) for each in range(rank.world)]
+        sent = [rank_tensor(rank, [10.0 * rank.rank + each]) for each in range(rank.world)]
         if form == "list":
             got = [torch.zeros(1, device=rank.gpu.device) for _ in range(rank.world)]
             dist.all_to_all(got, sent)
-            return values_of(torch.cat(got))
+            return json_values(torch.cat(got))
         whole = torch.zeros(rank.world, device=rank.gpu.device)
         dist.all_to_all_single(whole, torch.cat(sent))
-        return values_of(whole)
+        return json_values(whole)
 
-    return or_refused(call)
+    return value_or_refusal(call)
 
 
 @case(
@@ -45,7 +45,7 @@ def _all_to_all(rank, form):
 )
 def test_all_to_all(world, form, n):
     expected = [[10.0 * source + rank for source in range(n)] for rank in range(n)]
-    right_or_refused(world(n, _all_to_all, form=form), expected, "all_to_all")
+    check_right_or_refused(world(n, _all_to_all, form=form), expected, "all_to_all")
 
 
 def _uneven_all_to_all(rank):
@@ -58,7 +58,7 @@ def _uneven_all_to_all(rank):
     sent = torch.full((sum(sends),), float(rank.rank), device=rank.gpu.device)
     got = torch.zeros(sum(receives), device=rank.gpu.device)
     dist.all_to_all_single(got, sent, receives, sends)
-    return values_of(got)
+    return json_values(got)
 
 
 @case(
@@ -67,7 +67,7 @@ def _uneven_all_to_all(rank):
     capability=COLLECTIVES,
 )
 def test_uneven_all_to_all(world):
-    each_has(world(3, _uneven_all_to_all), [[1.0, 2.0, 2.0]] * 3, "uneven parts")
+    check_each_rank(world(3, _uneven_all_to_all), [[1.0, 2.0, 2.0]] * 3, "uneven parts")
 
 
 def _wrong_splits(rank):
@@ -79,7 +79,7 @@ def _wrong_splits(rank):
         dist.all_to_all_single(torch.zeros_like(value), value, [2, 0], [2, 0])
         return "accepted"
 
-    return or_refused(call)
+    return value_or_refusal(call)
 
 
 @case(
@@ -89,4 +89,4 @@ def _wrong_splits(rank):
     outcome="unsupported",
 )
 def test_wrong_splits(world):
-    refused_by_all(world(2, _wrong_splits), "splits of 2 for 3 elements")
+    check_all_refused(world(2, _wrong_splits), "splits of 2 for 3 elements")

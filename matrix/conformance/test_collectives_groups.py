@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from portagpu.contract import Capability
 from portagpu.suite import case
-from portagpu.suite.ranks import each_has, payload, tensor_of, total, values_of
+from portagpu.suite.ranks import check_each_rank, json_values, payload, rank_tensor, total
 
 COLLECTIVES = Capability.COLLECTIVES
 
@@ -16,10 +16,10 @@ def _subgroup(rank):
     import torch.distributed as dist
 
     group = dist.new_group([0, 2])
-    value = tensor_of(rank, payload(rank.rank))
+    value = rank_tensor(rank, payload(rank.rank))
     if rank.rank in (0, 2):
         dist.all_reduce(value, group=group)
-    return values_of(value)
+    return json_values(value)
 
 
 @case(
@@ -30,7 +30,7 @@ def _subgroup(rank):
 def test_subgroup(world):
     both = [a + b for a, b in zip(payload(0), payload(2), strict=True)]
     expected = [both, payload(1), both, payload(3)]
-    each_has(world(4, _subgroup), expected, "a sum within ranks 0 and 2")
+    check_each_rank(world(4, _subgroup), expected, "a sum within ranks 0 and 2")
 
 
 def _not_a_member(rank):
@@ -39,11 +39,11 @@ def _not_a_member(rank):
     import torch.distributed as dist
 
     group = dist.new_group([0])
-    value = tensor_of(rank, payload(rank.rank))
+    value = rank_tensor(rank, payload(rank.rank))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         dist.all_reduce(value, group=group)
-    return [values_of(value), bool(caught)]
+    return [json_values(value), bool(caught)]
 
 
 @case(
@@ -53,18 +53,18 @@ def _not_a_member(rank):
 )
 def test_not_a_member(world):
     expected = [[payload(0), False], [payload(1), True]]
-    each_has(world(2, _not_a_member), expected, "a sum within rank 0 alone")
+    check_each_rank(world(2, _not_a_member), expected, "a sum within rank 0 alone")
 
 
 def _overlapping(rank):
     import torch.distributed as dist
 
     groups = [dist.new_group([0, 1]), dist.new_group([1, 2])]
-    value = tensor_of(rank, [float(rank.rank + 1)])
+    value = rank_tensor(rank, [float(rank.rank + 1)])
     for group, members in zip(groups, ((0, 1), (1, 2)), strict=True):
         if rank.rank in members:
             dist.all_reduce(value, group=group)
-    return values_of(value)
+    return json_values(value)
 
 
 @case(
@@ -74,21 +74,21 @@ def _overlapping(rank):
 )
 def test_overlapping_groups(world):
     # 1 + 2 = 3 on ranks 0 and 1, then 3 + 3 = 6 on ranks 1 and 2
-    each_has(world(3, _overlapping), [[3.0], [6.0], [6.0]], "sums in two groups")
+    check_each_rank(world(3, _overlapping), [[3.0], [6.0], [6.0]], "sums in two groups")
 
 
 def _both_groups(rank):
     import torch.distributed as dist
 
     everyone = [dist.new_group(list(range(rank.world))) for _ in range(2)]
-    values = [tensor_of(rank, [rank.rank + shift]) for shift in (1.0, 10.0)]
+    values = [rank_tensor(rank, [rank.rank + shift]) for shift in (1.0, 10.0)]
     work = [
         dist.all_reduce(value, group=group, async_op=True)
         for value, group in zip(values, everyone, strict=True)
     ]
     for each in reversed(work):
         each.wait()
-    return [values_of(value) for value in values]
+    return [json_values(value) for value in values]
 
 
 @case(
@@ -97,18 +97,18 @@ def _both_groups(rank):
     capability=COLLECTIVES,
 )
 def test_concurrent_groups(world):
-    each_has(world(2, _both_groups), [[[3.0], [21.0]]] * 2, "sums in two groups at once")
+    check_each_rank(world(2, _both_groups), [[[3.0], [21.0]]] * 2, "sums in two groups at once")
 
 
 def _group_root(rank):
     import torch.distributed as dist
 
     group = dist.new_group([1, 2])
-    value = tensor_of(rank, payload(rank.rank))
+    value = rank_tensor(rank, payload(rank.rank))
     place = dist.get_group_rank(group, rank.rank) if rank.rank else -1
     if rank.rank:
         dist.broadcast(value, src=2, group=group)
-    return [place, values_of(value)]
+    return [place, json_values(value)]
 
 
 @case(
@@ -118,7 +118,9 @@ def _group_root(rank):
 )
 def test_root_is_global(world):
     expected = [[-1, payload(0)], [0, payload(2)], [1, payload(2)]]
-    each_has(world(3, _group_root), expected, "a broadcast from rank 2 in the group of 1 and 2")
+    check_each_rank(
+        world(3, _group_root), expected, "a broadcast from rank 2 in the group of 1 and 2"
+    )
 
 
 def _mesh(rank):
@@ -128,7 +130,7 @@ def _mesh(rank):
     mesh = init_device_mesh(rank.gpu.device.type, (2, 2), mesh_dim_names=("outer", "inner"))
     found = []
     for name in ("outer", "inner"):
-        value = tensor_of(rank, [float(rank.rank)])
+        value = rank_tensor(rank, [float(rank.rank)])
         dist.all_reduce(value, group=mesh.get_group(name))
         found.append(float(value))
     return [mesh.get_coordinate(), found]
@@ -148,7 +150,7 @@ def test_device_mesh(world):
         [[1, 1], [4.0, 5.0]],
     ]
     found = [[list(place), sums] for place, sums in world(4, _mesh)]
-    each_has(found, expected, "a mesh of two by two")
+    check_each_rank(found, expected, "a mesh of two by two")
 
 
 def _again(rank, folder):
@@ -162,9 +164,9 @@ def _again(rank, folder):
     dist.init_process_group(
         rank.gpu.comm.init_string, store=store, rank=rank.rank, world_size=rank.world
     )
-    value = tensor_of(rank, payload(rank.rank))
+    value = rank_tensor(rank, payload(rank.rank))
     dist.all_reduce(value)
-    return values_of(value)
+    return json_values(value)
 
 
 @case(
@@ -174,4 +176,4 @@ def _again(rank, folder):
 )
 def test_initialised_again(world, tmp_path):
     found = world(2, _again, folder=str(tmp_path))
-    each_has(found, [total(2)] * 2, "a sum after a second initialisation")
+    check_each_rank(found, [total(2)] * 2, "a sum after a second initialisation")

@@ -9,13 +9,13 @@ from portagpu.contract import Capability
 from portagpu.suite import NotHere, case
 from portagpu.suite.ranks import (
     SEVERAL,
-    each_has,
-    or_refused,
+    check_each_rank,
+    check_right_or_refused,
+    json_values,
     payload,
-    right_or_refused,
-    tensor_of,
+    rank_tensor,
     total,
-    values_of,
+    value_or_refusal,
 )
 
 COLLECTIVES = Capability.COLLECTIVES
@@ -26,9 +26,9 @@ def _sizes(rank, sizes):
 
     wrong = []
     for size in sizes:
-        value = tensor_of(rank, payload(rank.rank, size))
+        value = rank_tensor(rank, payload(rank.rank, size))
         dist.all_reduce(value)
-        if values_of(value) != total(rank.world, size):
+        if json_values(value) != total(rank.world, size):
             wrong.append(size)
     return wrong
 
@@ -71,18 +71,18 @@ def _empty(rank, name):
     params={"name": ("all-reduce", "broadcast", "all-gather", "reduce-scatter")},
 )
 def test_nothing_at_all(world, name):
-    each_has(world(2, _empty, name=name), [[0, 2.0]] * 2, f"{name} of nothing")
+    check_each_rank(world(2, _empty, name=name), [[0, 2.0]] * 2, f"{name} of nothing")
 
 
 def _strided(rank):
     import torch.distributed as dist
 
     def call():
-        value = tensor_of(rank, payload(rank.rank)).reshape(3, 4).t()
+        value = rank_tensor(rank, payload(rank.rank)).reshape(3, 4).t()
         dist.all_reduce(value)
-        return values_of(value.t().reshape(-1))
+        return json_values(value.t().reshape(-1))
 
-    return or_refused(call)
+    return value_or_refusal(call)
 
 
 @case(
@@ -91,7 +91,7 @@ def _strided(rank):
     capability=COLLECTIVES,
 )
 def test_strided_all_reduce(world):
-    right_or_refused(world(2, _strided), [total(2)] * 2, "a sum of transposed tensors")
+    check_right_or_refused(world(2, _strided), [total(2)] * 2, "a sum of transposed tensors")
 
 
 def _strided_gather(rank):
@@ -99,12 +99,12 @@ def _strided_gather(rank):
     import torch.distributed as dist
 
     def call():
-        mine = tensor_of(rank, payload(rank.rank)).reshape(3, 4).t()
+        mine = rank_tensor(rank, payload(rank.rank)).reshape(3, 4).t()
         parts = [torch.zeros(3, 4, device=rank.gpu.device).t() for _ in range(rank.world)]
         dist.all_gather(parts, mine)
-        return [values_of(part.t().reshape(-1)) for part in parts]
+        return [json_values(part.t().reshape(-1)) for part in parts]
 
-    return or_refused(call)
+    return value_or_refusal(call)
 
 
 @case(
@@ -114,7 +114,7 @@ def _strided_gather(rank):
 )
 def test_strided_all_gather(world):
     expected = [[payload(0), payload(1)]] * 2
-    right_or_refused(world(2, _strided_gather), expected, "gathered transposed tensors")
+    check_right_or_refused(world(2, _strided_gather), expected, "gathered transposed tensors")
 
 
 def _offset(rank, offset):
@@ -122,9 +122,9 @@ def _offset(rank, offset):
     import torch.distributed as dist
 
     base = torch.full((32,), 77.0, device=rank.gpu.device)
-    base[offset : offset + 12] = tensor_of(rank, payload(rank.rank))
+    base[offset : offset + 12] = rank_tensor(rank, payload(rank.rank))
     dist.all_reduce(base[offset : offset + 12])
-    return values_of(base)
+    return json_values(base)
 
 
 @case(
@@ -135,7 +135,7 @@ def _offset(rank, offset):
 )
 def test_misaligned_slices(world, offset):
     expected = [77.0] * offset + total(2) + [77.0] * (20 - offset)
-    each_has(world(2, _offset, offset=offset), [expected] * 2, f"a slice at {offset}")
+    check_each_rank(world(2, _offset, offset=offset), [expected] * 2, f"a slice at {offset}")
 
 
 def _large(rank, count):
@@ -153,7 +153,7 @@ def _large(rank, count):
     capability=COLLECTIVES,
 )
 def test_megabytes(world):
-    each_has(world(2, _large, count=1 << 22), [[3.0, 3.0]] * 2, "the least and largest sum")
+    check_each_rank(world(2, _large, count=1 << 22), [[3.0, 3.0]] * 2, "the least and largest sum")
 
 
 def _shapes(rank):
@@ -175,7 +175,7 @@ def _shapes(rank):
 )
 def test_shapes_are_kept(world):
     expected = [[[], 2.0], [[1], 2.0], [[2, 3, 4], 48.0], [[1, 1, 5], 10.0]]
-    each_has(world(2, _shapes), [expected] * 2, "shapes and sums")
+    check_each_rank(world(2, _shapes), [expected] * 2, "shapes and sums")
 
 
 GIB = 1 << 30
@@ -210,4 +210,4 @@ def test_huge_buffer(gpu, world):
     if free < needed:
         raise NotHere(f"needs {needed / GIB:.0f} GiB of free memory, and {free / GIB:.0f} are free")
     expected = [11, 12, 13, 14, 15, 16, 1, 1, 1]
-    each_has(world(2, _huge), [expected] * 2, f"some of {HUGE} bytes")
+    check_each_rank(world(2, _huge), [expected] * 2, f"some of {HUGE} bytes")

@@ -9,13 +9,13 @@ from portagpu.contract import Capability
 from portagpu.suite import case
 from portagpu.suite.ranks import (
     SEVERAL,
-    each_has,
-    or_refused,
+    check_all_refused,
+    check_each_rank,
+    json_values,
     payload,
-    refused_by_all,
-    tensor_of,
+    rank_tensor,
     total,
-    values_of,
+    value_or_refusal,
 )
 
 COLLECTIVES = Capability.COLLECTIVES
@@ -25,7 +25,7 @@ def _send(rank):
     import torch
     import torch.distributed as dist
 
-    value = tensor_of(rank, payload(rank.rank))
+    value = rank_tensor(rank, payload(rank.rank))
     got = torch.zeros_like(value)
     if rank.rank == 0:
         dist.send(value, 1)
@@ -33,7 +33,7 @@ def _send(rank):
     else:
         dist.recv(got, 0)
         dist.send(value, 0)
-    return values_of(got)
+    return json_values(got)
 
 
 @case(
@@ -42,14 +42,14 @@ def _send(rank):
     capability=COLLECTIVES,
 )
 def test_send_and_receive(world):
-    each_has(world(2, _send), [payload(1), payload(0)], "sent values")
+    check_each_rank(world(2, _send), [payload(1), payload(0)], "sent values")
 
 
 def _ring(rank, rounds=1):
     import torch
     import torch.distributed as dist
 
-    value = tensor_of(rank, payload(rank.rank))
+    value = rank_tensor(rank, payload(rank.rank))
     for _ in range(rounds):
         got = torch.zeros_like(value)
         work = dist.batch_isend_irecv(
@@ -61,7 +61,7 @@ def _ring(rank, rounds=1):
         for each in work:
             each.wait()
         value = got
-    return values_of(value)
+    return json_values(value)
 
 
 @case(
@@ -71,7 +71,9 @@ def _ring(rank, rounds=1):
     params={"n": SEVERAL},
 )
 def test_ring(world, n):
-    each_has(world(n, _ring), [payload((rank - 1) % n) for rank in range(n)], "the neighbour's")
+    check_each_rank(
+        world(n, _ring), [payload((rank - 1) % n) for rank in range(n)], "the neighbour's"
+    )
 
 
 @case(
@@ -80,7 +82,7 @@ def test_ring(world, n):
     capability=COLLECTIVES,
 )
 def test_ring_many_rounds(world):
-    each_has(world(2, _ring, rounds=200), [payload(0), payload(1)], "after 200 rounds")
+    check_each_rank(world(2, _ring, rounds=200), [payload(0), payload(1)], "after 200 rounds")
 
 
 def _interleaved(rank):
@@ -88,7 +90,7 @@ def _interleaved(rank):
     import torch.distributed as dist
 
     other = 1 - rank.rank
-    sent = [tensor_of(rank, [100.0 * rank.rank + each]) for each in range(20)]
+    sent = [rank_tensor(rank, [100.0 * rank.rank + each]) for each in range(20)]
     got = [torch.zeros(1, device=rank.gpu.device) for _ in range(20)]
     ops = []
     for mine, theirs in zip(sent, got, strict=True):
@@ -96,7 +98,7 @@ def _interleaved(rank):
         ops.append(dist.P2POp(dist.irecv, theirs, other))
     for work in dist.batch_isend_irecv(ops):
         work.wait()
-    return values_of(torch.cat(got))
+    return json_values(torch.cat(got))
 
 
 @case(
@@ -106,7 +108,7 @@ def _interleaved(rank):
 )
 def test_messages_keep_order(world):
     expected = [[100.0 * (1 - rank) + each for each in range(20)] for rank in range(2)]
-    each_has(world(2, _interleaved), expected, "twenty messages")
+    check_each_rank(world(2, _interleaved), expected, "twenty messages")
 
 
 def _to_itself(rank):
@@ -117,7 +119,7 @@ def _to_itself(rank):
         dist.send(torch.zeros(1, device=rank.gpu.device), rank.rank)
         return "accepted"
 
-    return or_refused(call)
+    return value_or_refusal(call)
 
 
 @case(
@@ -127,20 +129,20 @@ def _to_itself(rank):
     outcome="unsupported",
 )
 def test_send_to_itself(world):
-    refused_by_all(world(2, _to_itself), "a message to itself")
+    check_all_refused(world(2, _to_itself), "a message to itself")
 
 
 def _from_anyone(rank):
     import torch
     import torch.distributed as dist
 
-    value = tensor_of(rank, [float(rank.rank)])
+    value = rank_tensor(rank, [float(rank.rank)])
     if rank.rank:
-        return or_refused(lambda: dist.send(value, 0)) or "sent"
+        return value_or_refusal(lambda: dist.send(value, 0)) or "sent"
     found = []
     for _ in range(rank.world - 1):
         got = torch.zeros(1, device=rank.gpu.device)
-        source = or_refused(lambda got=got: dist.recv(got))
+        source = value_or_refusal(lambda got=got: dist.recv(got))
         if isinstance(source, str):
             for other in range(1, rank.world):
                 dist.recv(got, other)
@@ -166,13 +168,13 @@ def _thousand(rank):
     import torch.distributed as dist
 
     right, left = (rank.rank + 1) % rank.world, (rank.rank - 1) % rank.world
-    sent = [tensor_of(rank, [1000.0 * rank.rank + each]) for each in range(500)]
+    sent = [rank_tensor(rank, [1000.0 * rank.rank + each]) for each in range(500)]
     got = [torch.zeros(1, device=rank.gpu.device) for _ in range(500)]
     sends = [dist.P2POp(dist.isend, value, right) for value in sent]
     receives = [dist.P2POp(dist.irecv, value, left) for value in got]
     for work in dist.batch_isend_irecv(sends + receives):
         work.wait()
-    return values_of(torch.cat(got))
+    return json_values(torch.cat(got))
 
 
 @case(
@@ -183,7 +185,7 @@ def _thousand(rank):
 )
 def test_thousand_messages(world, n):
     expected = [[1000.0 * ((rank - 1) % n) + each for each in range(500)] for rank in range(n)]
-    each_has(world(n, _thousand), expected, "500 messages from the left")
+    check_each_rank(world(n, _thousand), expected, "500 messages from the left")
 
 
 def _asymmetric(rank):
@@ -196,7 +198,7 @@ def _asymmetric(rank):
     for other in range(n):
         for number in range(max(me, other)):
             if me > other:
-                ops.append(dist.P2POp(dist.isend, tensor_of(rank, [10.0 * me + number]), other))
+                ops.append(dist.P2POp(dist.isend, rank_tensor(rank, [10.0 * me + number]), other))
             elif me < other:
                 got.append(torch.zeros(1, device=rank.gpu.device))
                 ops.append(dist.P2POp(dist.irecv, got[-1], other))
@@ -216,7 +218,7 @@ def test_asymmetric_messages(world, n):
         [10.0 * other + number for other in range(me + 1, n) for number in range(other)]
         for me in range(n)
     ]
-    each_has(world(n, _asymmetric), expected, "messages from higher ranks")
+    check_each_rank(world(n, _asymmetric), expected, "messages from higher ranks")
 
 
 def _tagged(rank):
@@ -224,7 +226,7 @@ def _tagged(rank):
     import torch.distributed as dist
 
     if rank.rank == 0:
-        work = [dist.isend(tensor_of(rank, [float(tag)]), 1, tag=tag) for tag in (1, 2)]
+        work = [dist.isend(rank_tensor(rank, [float(tag)]), 1, tag=tag) for tag in (1, 2)]
         for each in work:
             each.wait()
         return None
@@ -252,14 +254,14 @@ def _pending(rank):
     other = dist.new_group()
     got = torch.zeros(4, device=rank.gpu.device)
     receive = dist.irecv(got, 1) if rank.rank == 0 else None
-    value = tensor_of(rank, payload(rank.rank))
+    value = rank_tensor(rank, payload(rank.rank))
     dist.all_reduce(value, group=other)
-    summed = values_of(value)
+    summed = json_values(value)
     if receive is None:
-        dist.send(tensor_of(rank, [5.0] * 4), 0)
+        dist.send(rank_tensor(rank, [5.0] * 4), 0)
     else:
         receive.wait()
-    return [summed, values_of(got)]
+    return [summed, json_values(got)]
 
 
 @case(
@@ -270,7 +272,9 @@ def _pending(rank):
 )
 def test_pending_receive(world):
     expected = [[total(2), [5.0] * 4], [total(2), [0.0] * 4]]
-    each_has(world(2, _pending), expected, "a sum beside a pending receive, and what it received")
+    check_each_rank(
+        world(2, _pending), expected, "a sum beside a pending receive, and what it received"
+    )
 
 
 def _shared(rank):
@@ -296,11 +300,11 @@ def _shared(rank):
             # it lies on the device of the rank that shared it
             pg.synchronize(mine.device)
         dist.barrier()
-        seen = values_of(mine)
+        seen = json_values(mine)
         dist.barrier()
         return seen
 
-    return or_refused(call)
+    return value_or_refusal(call)
 
 
 @case(
@@ -311,4 +315,4 @@ def _shared(rank):
 )
 def test_memory_of_another_rank(world, gpu):
     gpu.ipc_collect()
-    each_has(world(2, _shared), [[7.0] * 16] * 2, "memory shared between two ranks")
+    check_each_rank(world(2, _shared), [[7.0] * 16] * 2, "memory shared between two ranks")

@@ -10,16 +10,16 @@ from portagpu.suite import case
 from portagpu.suite.ranks import (
     SEVERAL,
     WORLDS,
+    check_all_refused,
+    check_each_rank,
+    check_right_or_refused,
     columns,
-    each_has,
     fold,
-    or_refused,
+    json_values,
     payload,
-    refused_by_all,
-    right_or_refused,
-    tensor_of,
+    rank_tensor,
     total,
-    values_of,
+    value_or_refusal,
 )
 
 COLLECTIVES = Capability.COLLECTIVES
@@ -30,12 +30,12 @@ def _all_gather(rank, dtype="float32"):
     import torch.distributed as dist
 
     def call():
-        mine = tensor_of(rank, payload(rank.rank), dtype)
+        mine = rank_tensor(rank, payload(rank.rank), dtype)
         parts = [torch.zeros_like(mine) for _ in range(rank.world)]
         dist.all_gather(parts, mine)
-        return [values_of(part) for part in parts]
+        return [json_values(part) for part in parts]
 
-    return or_refused(call)
+    return value_or_refusal(call)
 
 
 @case(
@@ -46,7 +46,7 @@ def _all_gather(rank, dtype="float32"):
 )
 def test_all_gather(world, n):
     expected = [payload(rank) for rank in range(n)]
-    each_has(world(n, _all_gather), [expected] * n, "all_gather")
+    check_each_rank(world(n, _all_gather), [expected] * n, "all_gather")
 
 
 @case(
@@ -69,7 +69,9 @@ def test_all_gather(world, n):
 )
 def test_all_gather_dtypes(world, dtype):
     expected = [payload(0), payload(1)]
-    right_or_refused(world(2, _all_gather, dtype=dtype), [expected] * 2, f"all_gather of {dtype}")
+    check_right_or_refused(
+        world(2, _all_gather, dtype=dtype), [expected] * 2, f"all_gather of {dtype}"
+    )
 
 
 def _all_gather_into(rank, aliased=False):
@@ -77,13 +79,13 @@ def _all_gather_into(rank, aliased=False):
     import torch.distributed as dist
 
     whole = torch.zeros(12 * rank.world, device=rank.gpu.device)
-    mine = tensor_of(rank, payload(rank.rank))
+    mine = rank_tensor(rank, payload(rank.rank))
     if aliased:
         part = whole[12 * rank.rank : 12 * (rank.rank + 1)]
         part.copy_(mine)
         mine = part
     dist.all_gather_into_tensor(whole, mine)
-    return values_of(whole)
+    return json_values(whole)
 
 
 @case(
@@ -94,7 +96,7 @@ def _all_gather_into(rank, aliased=False):
 )
 def test_all_gather_into_tensor(world, n):
     expected = [value for rank in range(n) for value in payload(rank)]
-    each_has(world(n, _all_gather_into), [expected] * n, "all_gather_into_tensor")
+    check_each_rank(world(n, _all_gather_into), [expected] * n, "all_gather_into_tensor")
 
 
 @case(
@@ -104,7 +106,7 @@ def test_all_gather_into_tensor(world, n):
 )
 def test_all_gather_in_place(world):
     expected = [value for rank in range(4) for value in payload(rank)]
-    each_has(world(4, _all_gather_into, aliased=True), [expected] * 4, "all_gather in place")
+    check_each_rank(world(4, _all_gather_into, aliased=True), [expected] * 4, "all_gather in place")
 
 
 def _uneven_gather(rank):
@@ -116,9 +118,9 @@ def _uneven_gather(rank):
         dist.all_gather(
             parts, torch.full((rank.rank + 1,), 1.0 + rank.rank, device=rank.gpu.device)
         )
-        return [values_of(part) for part in parts]
+        return [json_values(part) for part in parts]
 
-    return or_refused(call)
+    return value_or_refusal(call)
 
 
 @case(
@@ -129,7 +131,7 @@ def _uneven_gather(rank):
 )
 def test_uneven_all_gather(world):
     expected = [[[1.0], [2.0, 2.0], [3.0, 3.0, 3.0]]] * 3
-    right_or_refused(world(3, _uneven_gather), expected, "an uneven all_gather")
+    check_right_or_refused(world(3, _uneven_gather), expected, "an uneven all_gather")
 
 
 def _wrong_output(rank):
@@ -141,7 +143,7 @@ def _wrong_output(rank):
         dist.all_gather_into_tensor(whole, torch.zeros(1, device=rank.gpu.device))
         return "accepted"
 
-    return or_refused(call)
+    return value_or_refusal(call)
 
 
 @case(
@@ -151,7 +153,7 @@ def _wrong_output(rank):
     outcome="unsupported",
 )
 def test_wrong_output_size(world):
-    refused_by_all(world(2, _wrong_output), "three places for two ranks")
+    check_all_refused(world(2, _wrong_output), "three places for two ranks")
 
 
 def _reduce_scatter(rank, op="SUM", dtype="float32"):
@@ -159,12 +161,12 @@ def _reduce_scatter(rank, op="SUM", dtype="float32"):
     import torch.distributed as dist
 
     def call():
-        whole = tensor_of(rank, payload(rank.rank, 3 * rank.world), dtype)
+        whole = rank_tensor(rank, payload(rank.rank, 3 * rank.world), dtype)
         mine = torch.zeros(3, dtype=whole.dtype, device=rank.gpu.device)
         dist.reduce_scatter_tensor(mine, whole, op=getattr(dist.ReduceOp, op))
-        return values_of(mine)
+        return json_values(mine)
 
-    return or_refused(call)
+    return value_or_refusal(call)
 
 
 def _shares(n, op="SUM"):
@@ -179,7 +181,7 @@ def _shares(n, op="SUM"):
     params={"n": WORLDS},
 )
 def test_reduce_scatter(world, n):
-    each_has(world(n, _reduce_scatter), _shares(n), "reduce_scatter_tensor")
+    check_each_rank(world(n, _reduce_scatter), _shares(n), "reduce_scatter_tensor")
 
 
 @case(
@@ -191,7 +193,7 @@ def test_reduce_scatter(world, n):
 )
 def test_reduce_scatter_op(gpu, world, op):
     found = world(2, _reduce_scatter, op=op)
-    judge = each_has if op in gpu.comm.reduce_ops else right_or_refused
+    judge = check_each_rank if op in gpu.comm.reduce_ops else check_right_or_refused
     judge(found, _shares(2, op), f"reduce_scatter {op}")
 
 
@@ -202,7 +204,9 @@ def test_reduce_scatter_op(gpu, world, op):
     params={"dtype": ("bfloat16", "float16")},
 )
 def test_reduce_scatter_dtypes(world, dtype):
-    each_has(world(2, _reduce_scatter, dtype=dtype), _shares(2), f"reduce_scatter of {dtype}")
+    check_each_rank(
+        world(2, _reduce_scatter, dtype=dtype), _shares(2), f"reduce_scatter of {dtype}"
+    )
 
 
 def _reduce_scatter_list(rank, uneven=False):
@@ -218,9 +222,9 @@ def _reduce_scatter_list(rank, uneven=False):
         ]
         mine = torch.zeros(sizes[rank.rank], device=rank.gpu.device)
         dist.reduce_scatter(mine, parts)
-        return values_of(mine)
+        return json_values(mine)
 
-    return or_refused(call)
+    return value_or_refusal(call)
 
 
 @case(
@@ -230,7 +234,7 @@ def _reduce_scatter_list(rank, uneven=False):
 )
 def test_reduce_scatter_list(world):
     expected = [[6.0 * (rank + 1)] * 2 for rank in range(3)]
-    each_has(world(3, _reduce_scatter_list), expected, "reduce_scatter of a list")
+    check_each_rank(world(3, _reduce_scatter_list), expected, "reduce_scatter of a list")
 
 
 @case(
@@ -240,19 +244,21 @@ def test_reduce_scatter_list(world):
 )
 def test_uneven_reduce_scatter(world):
     expected = [[6.0 * (rank + 1)] * (rank + 1) for rank in range(3)]
-    right_or_refused(world(3, _reduce_scatter_list, uneven=True), expected, "an uneven scatter")
+    check_right_or_refused(
+        world(3, _reduce_scatter_list, uneven=True), expected, "an uneven scatter"
+    )
 
 
 def _reduce_scatter_in_place(rank):
     import torch.distributed as dist
 
     def call():
-        whole = tensor_of(rank, payload(rank.rank, 3 * rank.world))
+        whole = rank_tensor(rank, payload(rank.rank, 3 * rank.world))
         mine = whole[3 * rank.rank : 3 * rank.rank + 3]
         dist.reduce_scatter_tensor(mine, whole)
-        return values_of(mine)
+        return json_values(mine)
 
-    return or_refused(call)
+    return value_or_refusal(call)
 
 
 @case(
@@ -262,20 +268,22 @@ def _reduce_scatter_in_place(rank):
     params={"n": SEVERAL},
 )
 def test_reduce_scatter_in_place(world, n):
-    right_or_refused(world(n, _reduce_scatter_in_place), _shares(n), "reduce_scatter in place")
+    check_right_or_refused(
+        world(n, _reduce_scatter_in_place), _shares(n), "reduce_scatter in place"
+    )
 
 
 def _composed(rank):
     import torch
     import torch.distributed as dist
 
-    whole = tensor_of(rank, payload(rank.rank, 4 * rank.world))
+    whole = rank_tensor(rank, payload(rank.rank, 4 * rank.world))
     part = torch.zeros(4, device=rank.gpu.device)
     dist.reduce_scatter_tensor(part, whole)
     again = torch.zeros_like(whole)
     dist.all_gather_into_tensor(again, part)
     dist.all_reduce(whole)
-    return [values_of(again), values_of(whole)]
+    return [json_values(again), json_values(whole)]
 
 
 @case(
@@ -286,4 +294,4 @@ def _composed(rank):
 )
 def test_composition(world):
     expected = [total(4, 16), total(4, 16)]
-    each_has(world(4, _composed), [expected] * 4, "both ways to a sum")
+    check_each_rank(world(4, _composed), [expected] * 4, "both ways to a sum")

@@ -10,20 +10,20 @@ import math
 
 from portagpu.contract import Capability
 from portagpu.suite import case
+from portagpu.suite.dtypes import FLOATS, ROUNDOFF
 from portagpu.suite.ranks import (
     SEVERAL,
+    check_all_refused,
+    check_each_rank,
+    check_right_or_refused,
     columns,
-    each_has,
     fold,
-    or_refused,
+    json_values,
     payload,
-    refused_by_all,
-    right_or_refused,
-    tensor_of,
+    rank_tensor,
     total,
-    values_of,
+    value_or_refusal,
 )
-from portagpu.suite.values import FLOATS, UNIT
 
 COLLECTIVES = Capability.COLLECTIVES
 SIGNED = ("int64", "int32", "int16", "int8")
@@ -43,11 +43,11 @@ def _all_reduce(rank, dtype, op="SUM", values=None):
         mine = values[rank.rank]
 
     def call():
-        value = tensor_of(rank, mine, dtype)
+        value = rank_tensor(rank, mine, dtype)
         dist.all_reduce(value, op=getattr(dist.ReduceOp, op))
-        return values_of(value)
+        return json_values(value)
 
-    return or_refused(call)
+    return value_or_refusal(call)
 
 
 def _expected(op, n):
@@ -68,7 +68,7 @@ def test_all_reduce_sum(world, dtype, n):
     if dtype in UNSIGNED:
         expected = [value % 2 ** UNSIGNED[dtype] for value in expected]
     found = world(n, _all_reduce, dtype=dtype)
-    right_or_refused(found, [expected] * n, f"a sum of {dtype}")
+    check_right_or_refused(found, [expected] * n, f"a sum of {dtype}")
 
 
 @case(
@@ -78,7 +78,7 @@ def test_all_reduce_sum(world, dtype, n):
     params={"dtype": (*FLOATS, "int64")},
 )
 def test_claimed_dtypes_sum(world, dtype):
-    each_has(world(2, _all_reduce, dtype=dtype), [total(2)] * 2, f"a sum of {dtype}")
+    check_each_rank(world(2, _all_reduce, dtype=dtype), [total(2)] * 2, f"a sum of {dtype}")
 
 
 @case(
@@ -89,7 +89,7 @@ def test_claimed_dtypes_sum(world, dtype):
 )
 def test_all_reduce_alone(world, op):
     found = world(1, _all_reduce, dtype="float32", op=op)
-    right_or_refused(found, [payload(0)], f"{op} of one rank")
+    check_right_or_refused(found, [payload(0)], f"{op} of one rank")
 
 
 @case(
@@ -102,7 +102,7 @@ def test_all_reduce_alone(world, op):
 def test_all_reduce_op(gpu, world, op, n):
     expected = [_expected(op, n)] * n
     found = world(n, _all_reduce, dtype="float32", op=op)
-    judge = each_has if op in gpu.comm.reduce_ops else right_or_refused
+    judge = check_each_rank if op in gpu.comm.reduce_ops else check_right_or_refused
     judge(found, expected, f"all_reduce {op}")
 
 
@@ -116,7 +116,7 @@ def test_all_reduce_op(gpu, world, op, n):
 def test_all_reduce_op_bfloat16(gpu, world, op):
     expected = [_expected(op, 2)] * 2
     found = world(2, _all_reduce, dtype="bfloat16", op=op)
-    judge = each_has if op in gpu.comm.reduce_ops else right_or_refused
+    judge = check_each_rank if op in gpu.comm.reduce_ops else check_right_or_refused
     judge(found, expected, f"all_reduce {op} in bfloat16")
 
 
@@ -128,7 +128,7 @@ def test_all_reduce_op_bfloat16(gpu, world, op):
 )
 def test_bitwise_ops(world, op):
     found = world(4, _all_reduce, dtype="int32", op=op)
-    right_or_refused(found, [fold(op, columns(4))] * 4, f"all_reduce {op} on integers")
+    check_right_or_refused(found, [fold(op, columns(4))] * 4, f"all_reduce {op} on integers")
 
 
 @case(
@@ -139,7 +139,7 @@ def test_bitwise_ops(world, op):
     params={"op": ("BAND", "BOR", "BXOR")},
 )
 def test_bitwise_ops_on_floats(world, op):
-    refused_by_all(world(2, _all_reduce, dtype="float32", op=op), f"{op} of floats")
+    check_all_refused(world(2, _all_reduce, dtype="float32", op=op), f"{op} of floats")
 
 
 @case(
@@ -152,7 +152,7 @@ def test_bitwise_ops_on_floats(world, op):
 def test_average_of_a_constant(world, dtype, n):
     same = [1.0, -2.0, 0.5, 3.5]
     found = world(n, _all_reduce, dtype=dtype, op="AVG", values=[same] * n)
-    right_or_refused(found, [same] * n, f"AVG of {n} times the same {dtype}")
+    check_right_or_refused(found, [same] * n, f"AVG of {n} times the same {dtype}")
 
 
 @case(
@@ -165,15 +165,15 @@ def test_average_of_a_constant(world, dtype, n):
 def test_average_of_integers(world):
     values = [[2, -4, 6], [4, -8, 2]]
     found = world(2, _all_reduce, dtype="int32", op="AVG", values=values)
-    right_or_refused(found, [[3, -6, 4]] * 2, "AVG of integers")
+    check_right_or_refused(found, [[3, -6, 4]] * 2, "AVG of integers")
 
 
 def _crafted(rank, dtype, op):
     import torch.distributed as dist
 
-    value = tensor_of(rank, crafted(op, rank.world)[rank.rank], dtype)
+    value = rank_tensor(rank, crafted(op, rank.world)[rank.rank], dtype)
     dist.all_reduce(value, op=getattr(dist.ReduceOp, op))
-    return values_of(value)
+    return json_values(value)
 
 
 def crafted(op, n):
@@ -205,7 +205,7 @@ def crafted(op, n):
 def test_crafted_values(world, op, dtype, n):
     expected = fold(op, zip(*crafted(op, n), strict=True))
     found = world(n, _crafted, dtype=dtype, op=op)
-    each_has(found, [expected] * n, f"{op} of crafted values in {dtype}")
+    check_each_rank(found, [expected] * n, f"{op} of crafted values in {dtype}")
 
 
 @case(
@@ -216,7 +216,7 @@ def test_crafted_values(world, op, dtype, n):
 def test_booleans(world):
     values = [[False, True, False, True], [False, False, True, True]]
     found = world(2, _all_reduce, dtype="bool", op="MAX", values=values)
-    right_or_refused(found, [[0.0, 1.0, 1.0, 1.0]] * 2, "MAX of booleans")
+    check_right_or_refused(found, [[0.0, 1.0, 1.0, 1.0]] * 2, "MAX of booleans")
 
 
 def _symmetric(rank):
@@ -234,7 +234,7 @@ def _symmetric(rank):
         rank.gpu.synchronize()
         return [float(value.min()), float(value.max())]
 
-    return or_refused(call)
+    return value_or_refusal(call)
 
 
 @case(
@@ -244,18 +244,18 @@ def _symmetric(rank):
     traps=("C06",),
 )
 def test_symmetric_memory(world):
-    right_or_refused(world(2, _symmetric), [[3.0, 3.0]] * 2, "a sum over symmetric memory")
+    check_right_or_refused(world(2, _symmetric), [[3.0, 3.0]] * 2, "a sum over symmetric memory")
 
 
 def _premultiplied(rank):
     import torch.distributed as dist
 
     def call():
-        value = tensor_of(rank, [float(rank.rank + 1)])
+        value = rank_tensor(rank, [float(rank.rank + 1)])
         dist.all_reduce(value, op=dist._make_nccl_premul_sum(2.0))
-        return values_of(value)
+        return json_values(value)
 
-    return or_refused(call)
+    return value_or_refusal(call)
 
 
 @case(
@@ -265,7 +265,7 @@ def _premultiplied(rank):
     outcome="unsupported",
 )
 def test_premultiplied_sum(world):
-    right_or_refused(world(2, _premultiplied), [[6.0]] * 2, "PREMUL_SUM by 2 of 1 and 2")
+    check_right_or_refused(world(2, _premultiplied), [[6.0]] * 2, "PREMUL_SUM by 2 of 1 and 2")
 
 
 @case(
@@ -276,7 +276,7 @@ def test_premultiplied_sum(world):
 def test_integers_wrap(world):
     values = [[100, -100, 127]] * 4
     found = world(4, _all_reduce, dtype="int8", values=values)
-    right_or_refused(found, [[-112, 112, -4]] * 4, "four times 100, -100 and 127 in int8")
+    check_right_or_refused(found, [[-112, 112, -4]] * 4, "four times 100, -100 and 127 in int8")
 
 
 def _random(rank, dtype, count, repeat=1):
@@ -289,7 +289,7 @@ def _random(rank, dtype, count, repeat=1):
     for _ in range(repeat):
         value = numbers.to(getattr(torch, dtype), copy=True).to(rank.gpu.device)
         dist.all_reduce(value)
-        found.append(values_of(value))
+        found.append(json_values(value))
     return found
 
 
@@ -308,7 +308,7 @@ BOUND = "(n-1) u sum|x| + u |sum|"
 def _times_the_bound(torch, found, inputs, dtype):
     """By how many times BOUND the worst of the sums is off; inputs has a row for each rank."""
     exact, magnitude = inputs.sum(0), inputs.abs().sum(0)
-    bound = (len(inputs) - 1) * UNIT[dtype] * magnitude + UNIT[dtype] * exact.abs()
+    bound = (len(inputs) - 1) * ROUNDOFF[dtype] * magnitude + ROUNDOFF[dtype] * exact.abs()
     off = (torch.as_tensor(found, dtype=torch.float64) - exact).abs()
     return float((off / (bound * 1.0001 + 2.0**-1000)).max())
 
@@ -372,7 +372,7 @@ def test_cancellation(world):
     # 1e8 + 1001 has no float32, and the bound of 36 is far from the sum
     orders = list(itertools.permutations([1e8, 1001.0, -1e8, 1001.0]))
     values = [[order[rank] for order in orders] for rank in range(4)]
-    bound = 3 * UNIT["float32"] * 200_002_002.0 + UNIT["float32"] * 2002.0
+    bound = 3 * ROUNDOFF["float32"] * 200_002_002.0 + ROUNDOFF["float32"] * 2002.0
     for rank, found in enumerate(world(4, _all_reduce, dtype="float32", values=values)):
         worst = max(abs(each - 2002.0) for each in found)
         assert worst <= bound, f"rank {rank}: 1e8 + 1001 - 1e8 + 1001 is {worst} off, bound {bound}"

@@ -8,13 +8,13 @@ from __future__ import annotations
 from portagpu.contract import Capability
 from portagpu.suite import case, refused
 from portagpu.suite.ranks import (
-    each_has,
-    or_refused,
+    check_each_rank,
+    check_right_or_refused,
+    json_values,
     payload,
-    right_or_refused,
-    tensor_of,
+    rank_tensor,
     total,
-    values_of,
+    value_or_refusal,
 )
 
 COLLECTIVES = Capability.COLLECTIVES
@@ -24,11 +24,11 @@ def _broadcast(rank, root, dtype="float32"):
     import torch.distributed as dist
 
     def call():
-        value = tensor_of(rank, payload(rank.rank), dtype)
+        value = rank_tensor(rank, payload(rank.rank), dtype)
         dist.broadcast(value, root)
-        return values_of(value)
+        return json_values(value)
 
-    return or_refused(call)
+    return value_or_refusal(call)
 
 
 @case(
@@ -39,7 +39,9 @@ def _broadcast(rank, root, dtype="float32"):
     smoke=True,
 )
 def test_broadcast(world, root):
-    each_has(world(4, _broadcast, root=root), [payload(root)] * 4, f"a broadcast from {root}")
+    check_each_rank(
+        world(4, _broadcast, root=root), [payload(root)] * 4, f"a broadcast from {root}"
+    )
 
 
 @case(
@@ -51,7 +53,7 @@ def test_broadcast(world, root):
 )
 def test_broadcast_dtypes(world, dtype):
     found = world(2, _broadcast, root=1, dtype=dtype)
-    right_or_refused(found, [payload(1)] * 2, f"a broadcast of {dtype}")
+    check_right_or_refused(found, [payload(1)] * 2, f"a broadcast of {dtype}")
 
 
 @case(
@@ -60,15 +62,15 @@ def test_broadcast_dtypes(world, dtype):
     capability=COLLECTIVES,
 )
 def test_broadcast_alone(world):
-    each_has(world(1, _broadcast, root=0), [payload(0)], "a broadcast to itself")
+    check_each_rank(world(1, _broadcast, root=0), [payload(0)], "a broadcast to itself")
 
 
 def _reduce(rank, root):
     import torch.distributed as dist
 
-    value = tensor_of(rank, payload(rank.rank))
+    value = rank_tensor(rank, payload(rank.rank))
     dist.reduce(value, root)
-    return values_of(value)
+    return json_values(value)
 
 
 @case(
@@ -100,10 +102,10 @@ def _scatter(rank, root):
 
     parts = None
     if rank.rank == root:
-        parts = [tensor_of(rank, payload(each)) for each in range(rank.world)]
+        parts = [rank_tensor(rank, payload(each)) for each in range(rank.world)]
     mine = torch.zeros(12, device=rank.gpu.device)
     dist.scatter(mine, parts, src=root)
-    return values_of(mine)
+    return json_values(mine)
 
 
 @case(
@@ -114,7 +116,7 @@ def _scatter(rank, root):
 )
 def test_scatter(world, root):
     expected = [payload(rank) for rank in range(3)]
-    each_has(world(3, _scatter, root=root), expected, f"a scatter from {root}")
+    check_each_rank(world(3, _scatter, root=root), expected, f"a scatter from {root}")
 
 
 def _gather(rank, root):
@@ -124,8 +126,8 @@ def _gather(rank, root):
     parts = None
     if rank.rank == root:
         parts = [torch.zeros(12, device=rank.gpu.device) for _ in range(rank.world)]
-    dist.gather(tensor_of(rank, payload(rank.rank)), parts, dst=root)
-    return None if parts is None else [values_of(part) for part in parts]
+    dist.gather(rank_tensor(rank, payload(rank.rank)), parts, dst=root)
+    return None if parts is None else [json_values(part) for part in parts]
 
 
 @case(
@@ -137,7 +139,7 @@ def _gather(rank, root):
 def test_gather(world, root):
     expected = [None] * 3
     expected[root] = [payload(rank) for rank in range(3)]
-    each_has(world(3, _gather, root=root), expected, f"a gather at {root}")
+    check_each_rank(world(3, _gather, root=root), expected, f"a gather at {root}")
 
 
 def _list_elsewhere(rank):
@@ -160,7 +162,7 @@ def _list_elsewhere(rank):
     outcome="unsupported",
 )
 def test_scatter_list_elsewhere(world):
-    each_has(world(2, _list_elsewhere), ["root", "ValueError"], "a list elsewhere")
+    check_each_rank(world(2, _list_elsewhere), ["root", "ValueError"], "a list elsewhere")
 
 
 def _objects(rank):
@@ -181,4 +183,4 @@ def _objects(rank):
 def test_objects(world):
     everyone = [{"rank": rank, "text": "ü" * rank} for rank in range(3)]
     expected = [everyone, [{"seed": 7}, [1, 2]]]
-    each_has(world(3, _objects), [expected] * 3, "gathered and broadcast objects")
+    check_each_rank(world(3, _objects), [expected] * 3, "gathered and broadcast objects")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from portagpu.contract import Capability
 from portagpu.suite import case
-from portagpu.suite.ranks import each_has, payload, tensor_of, total, values_of
+from portagpu.suite.ranks import check_each_rank, json_values, payload, rank_tensor, total
 
 COLLECTIVES = Capability.COLLECTIVES
 
@@ -22,12 +22,12 @@ def _ddp(rank):
     wrapped = DistributedDataParallel(
         model, device_ids=comm.device_ids, output_device=comm.output_device
     )
-    found = {"start": values_of(model.weight.detach().reshape(-1))}
-    mine = tensor_of(rank, [[float(value) for value in payload(rank.rank, 4)]])
+    found = {"start": json_values(model.weight.detach().reshape(-1))}
+    mine = rank_tensor(rank, [[float(value) for value in payload(rank.rank, 4)]])
 
     def gradient():
         wrapped(mine).sum().backward()
-        return values_of(model.weight.grad.reshape(-1))
+        return json_values(model.weight.grad.reshape(-1))
 
     found["average"] = gradient()
     wrapped.zero_grad()
@@ -48,7 +48,7 @@ def _ddp(rank):
 def test_ddp_averages_gradients(world, n):
     expected = [value / n for value in total(n, 4)]
     found = [each["average"] for each in world(n, _ddp)]
-    each_has(found, [expected] * n, "the averaged gradient")
+    check_each_rank(found, [expected] * n, "the averaged gradient")
 
 
 @case(
@@ -80,14 +80,14 @@ def _fsdp(rank):
 
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 4, bias=False).to(rank.gpu.device)
-    whole = values_of(model.weight.detach().reshape(-1))
+    whole = json_values(model.weight.detach().reshape(-1))
     fully_shard(model)
-    mine = tensor_of(rank, [[float(value) for value in payload(rank.rank, 4)]])
+    mine = rank_tensor(rank, [[float(value) for value in payload(rank.rank, 4)]])
     result = model(mine)
     result.sum().backward()
     gradient = model.weight.grad.full_tensor()
     dist.barrier()
-    return [whole, values_of(result.detach().reshape(-1)), values_of(gradient)]
+    return [whole, json_values(result.detach().reshape(-1)), json_values(gradient)]
 
 
 @case(
@@ -99,4 +99,4 @@ def _fsdp(rank):
 def test_fsdp2_averages_gradients(world):
     row = [value / 2 for value in total(2, 4)]
     found = [gradient for _, _, gradient in world(2, _fsdp)]
-    each_has(found, [[row] * 4] * 2, "the gradient of a sharded layer")
+    check_each_rank(found, [[row] * 4] * 2, "the gradient of a sharded layer")

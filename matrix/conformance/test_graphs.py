@@ -5,7 +5,7 @@ from __future__ import annotations
 import portagpu as pg
 from portagpu.contract import Capability
 from portagpu.suite import case
-from portagpu.suite.values import need_contract
+from portagpu.suite.dtypes import require_contract
 
 GRAPHS = Capability.GRAPHS
 
@@ -157,7 +157,7 @@ def test_collective_in_a_graph(gpu, world):
     params={"call": ("method", "function")},
 )
 def test_pool_is_shared(gpu, torch, call):
-    need_contract(gpu, 2)
+    require_contract(gpu, 2)
     pool = (gpu if call == "method" else pg).graph_pool_handle()
     source = torch.zeros(256, device=gpu.device)
     first, second = gpu.Graph(), gpu.Graph()

@@ -9,7 +9,7 @@ import threading
 import portagpu as pg
 from portagpu.contract import CONTRACT
 from portagpu.suite import NotClaimed, case, refused
-from portagpu.suite.values import need_to_hold
+from portagpu.suite.dtypes import require_dtypes
 
 
 @case(
@@ -33,7 +33,7 @@ def test_device_holds_tensors(gpu, torch):
     smoke=True,
 )
 def test_device_roundtrip(gpu, torch, dtype):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     source = (torch.arange(-128, 128) % 251).to(getattr(torch, dtype))
     back = source.to(gpu.device).cpu()
     assert back.dtype == source.dtype, f"{source.dtype} came back as {back.dtype}"

@@ -10,7 +10,7 @@ from portagpu.contract import Capability
 from portagpu.errors import Unsupported
 from portagpu.suite import NotClaimed, case, refused
 from portagpu.suite.cases import GUARDED
-from portagpu.suite.values import need_contract
+from portagpu.suite.dtypes import require_contract
 
 
 @case(
@@ -37,7 +37,7 @@ def test_current_device_is_torchs(gpu, torch):
 )
 def test_current_device_is_an_argument(gpu, torch, call):
     if gpu.device.type == "cpu":
-        need_contract(gpu, 2)
+        require_contract(gpu, 2)
     number = (gpu if call == "method" else pg).current_device()
     made = torch.zeros(2, device=number)
     assert made.device.type == gpu.device.type, f"current_device() made a tensor on {made.device}"

@@ -8,7 +8,16 @@ import struct
 import portagpu as pg
 from portagpu.precision import Scaled
 from portagpu.suite import NotClaimed, case, refused
-from portagpu.suite.values import FLOATS, FP8, INTEGERS, UNIT, claimed, listed, need_to_hold, on
+from portagpu.suite.dtypes import (
+    FLOATS,
+    FP8,
+    INTEGERS,
+    ROUNDOFF,
+    claimed_support,
+    float64_values,
+    require_dtypes,
+    tensor_on,
+)
 
 TABLE = ("bool", *INTEGERS, *FLOATS, "complex64", "complex128", *FP8)
 
@@ -52,7 +61,7 @@ def test_storage_holds(gpu, torch, dtype):
         kept = torch.tensor(values, device=gpu.device, dtype=torch.float32)
         return kept.to(getattr(torch, dtype)).clone().real.to(torch.float32).cpu().tolist()
 
-    if claimed(gpu, dtype) == "none":
+    if claimed_support(gpu, dtype) == "none":
         refused(roundtrip, (RuntimeError, TypeError), f"a tensor of {dtype}")
         return
     found = roundtrip()
@@ -67,7 +76,7 @@ def test_storage_holds(gpu, torch, dtype):
     smoke=True,
 )
 def test_arithmetic_works(gpu, torch, dtype):
-    level = claimed(gpu, dtype)
+    level = claimed_support(gpu, dtype)
     if level not in ("native", "emulated"):
         raise NotClaimed(f"{gpu.name} claims no arithmetic in {dtype}")
     kind = getattr(torch, dtype)
@@ -117,7 +126,7 @@ def _multiply_fp8(gpu, torch, dtype, native_only):
     outcome="unsupported",
 )
 def test_storage_only_does_not_sum(gpu, torch, dtype):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     values = torch.ones(4, device=gpu.device).to(getattr(torch, dtype))
     try:
         found = float(values.sum())
@@ -169,11 +178,11 @@ def sys_max(exponent_bits, mantissa_bits):
 
 def _wider(gpu, values, dtype):
     """The values on the device in its widest format, which is to be wider than ``dtype``."""
-    need_to_hold(gpu, dtype)
-    widest = next((each for each in FLOATS if claimed(gpu, each) != "none"), dtype)
-    if UNIT[widest] >= UNIT[dtype]:
+    require_dtypes(gpu, dtype)
+    widest = next((each for each in FLOATS if claimed_support(gpu, each) != "none"), dtype)
+    if ROUNDOFF[widest] >= ROUNDOFF[dtype]:
         raise NotClaimed(f"{gpu.name} holds nothing wider than {dtype}")
-    return on(gpu, values, widest)
+    return tensor_on(gpu, values, widest)
 
 
 @case(
@@ -183,11 +192,11 @@ def _wider(gpu, values, dtype):
     smoke=True,
 )
 def test_rounds_to_nearest_even(gpu, torch, dtype):
-    step = 2 * UNIT[dtype]
+    step = 2 * ROUNDOFF[dtype]
     half = step / 2
     values = [1 + half, 1 + 3 * half, 1 + half * 1.01, 1 + half * 0.99, -1 - half, -1 - 3 * half]
     by_hand = [1.0, 1 + 2 * step, 1 + step, 1.0, -1.0, -1 - 2 * step]
-    found = listed(_wider(gpu, values, dtype).to(getattr(torch, dtype)))
+    found = float64_values(_wider(gpu, values, dtype).to(getattr(torch, dtype)))
     assert found == by_hand, f"{values} became {found} in {dtype}, not {by_hand}"
 
 
@@ -199,7 +208,7 @@ def test_rounds_to_nearest_even(gpu, torch, dtype):
 def test_overflows_to_infinity(gpu, torch, dtype):
     largest = torch.finfo(getattr(torch, dtype)).max
     source = _wider(gpu, [largest, largest * 1.1, -largest * 1.1], dtype)
-    found = listed(source.to(getattr(torch, dtype)))
+    found = float64_values(source.to(getattr(torch, dtype)))
     assert found == [largest, math.inf, -math.inf], f"at and beyond the largest: {found}"
 
 
@@ -216,8 +225,8 @@ def test_keeps_subnormals(gpu, dtype):
         "float16": 2.0**-24,
         "bfloat16": 2.0**-133,
     }[dtype]
-    tensor = on(gpu, [smallest, -smallest], dtype)
-    stored, doubled = listed(tensor), listed(tensor * 2)
+    tensor = tensor_on(gpu, [smallest, -smallest], dtype)
+    stored, doubled = float64_values(tensor), float64_values(tensor * 2)
     assert stored == [smallest, -smallest], f"the smallest {dtype} is stored as {stored}"
     assert doubled == [2 * smallest, -2 * smallest], f"twice the smallest {dtype} is {doubled}"
 
@@ -229,7 +238,7 @@ def test_keeps_subnormals(gpu, dtype):
     params={"dtype": FLOATS},
 )
 def test_nan_propagates(gpu, torch, dtype):
-    values = on(gpu, [1.0, math.nan, 3.0], dtype)
+    values = tensor_on(gpu, [1.0, math.nan, 3.0], dtype)
     ones = torch.ones_like(values)
     for name, found in (
         ("sum", values.sum()),
@@ -248,7 +257,7 @@ def test_nan_propagates(gpu, torch, dtype):
     params={"dtype": FLOATS},
 )
 def test_nan_is_unequal(gpu, torch, dtype):
-    values = on(gpu, [math.nan, 1.0], dtype)
+    values = tensor_on(gpu, [math.nan, 1.0], dtype)
     assert (values == values).tolist() == [False, True], "a NaN equals itself"
     assert torch.isnan(values).tolist() == [True, False], "isnan() does not find the NaN"
 
@@ -259,7 +268,7 @@ def test_nan_is_unequal(gpu, torch, dtype):
     params={"dtype": FLOATS},
 )
 def test_infinity_arithmetic(gpu, torch, dtype):
-    infinity = on(gpu, [math.inf], dtype)
+    infinity = tensor_on(gpu, [math.inf], dtype)
     assert math.isnan(float(infinity - infinity)), f"inf - inf is {float(infinity - infinity)}"
     assert float(1 / infinity) == 0.0, f"1 / inf is {float(1 / infinity)}"
     assert float(infinity + 1) == math.inf, f"inf + 1 is {float(infinity + 1)}"
@@ -272,7 +281,7 @@ def test_infinity_arithmetic(gpu, torch, dtype):
     params={"dtype": FLOATS},
 )
 def test_signed_zero(gpu, torch, dtype):
-    zero = on(gpu, [-0.0], dtype)
+    zero = tensor_on(gpu, [-0.0], dtype)
     assert torch.signbit(zero).tolist() == [True], "minus zero lost its sign"
     assert (zero == 0).tolist() == [True], "minus zero does not equal zero"
     assert float(1 / zero) == -math.inf, f"1 / -0.0 is {float(1 / zero)}"

@@ -6,7 +6,7 @@ import math
 
 from portagpu.precision import Scaled, cast, convert, format_of, quantize
 from portagpu.suite import NotClaimed, case, refused
-from portagpu.suite.values import FP8, claimed, listed, need_to_hold
+from portagpu.suite.dtypes import FP8, claimed_support, float64_values, require_dtypes
 
 SOURCES = ("float64", "float32", "bfloat16", "float16")
 FLAVOURS = {
@@ -59,9 +59,9 @@ def _same(left, right):
     smoke=True,
 )
 def test_fp8_decode(gpu, torch, dtype):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     codes = torch.arange(256, dtype=torch.uint8, device=gpu.device)
-    found = listed(codes.view(getattr(torch, dtype)).to(torch.float32))
+    found = float64_values(codes.view(getattr(torch, dtype)).to(torch.float32))
     wrong = [
         f"0x{code:02x} is {value}, not {_decode(code, *FP8[dtype])}"
         for code, value in enumerate(found)
@@ -77,7 +77,7 @@ def test_fp8_decode(gpu, torch, dtype):
     params={"dtype": tuple(FP8)},
 )
 def test_fp8_encode(gpu, torch, dtype):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     codes = [code for code in range(256) if math.isfinite(_decode(code, *FP8[dtype]))]
     values = [_decode(code, *FP8[dtype]) for code in codes]
     encoded = torch.tensor(values, device=gpu.device).to(getattr(torch, dtype))
@@ -99,9 +99,11 @@ def test_fp8_flavours_differ_by_two(gpu, torch, pair):
         if pair == "e4m3"
         else ("float8_e5m2", "float8_e5m2fnuz")
     )
-    need_to_hold(gpu, ocp, fnuz)
+    require_dtypes(gpu, ocp, fnuz)
     codes = torch.arange(256, dtype=torch.uint8, device=gpu.device)
-    both = [listed(codes.view(getattr(torch, each)).to(torch.float32)) for each in (ocp, fnuz)]
+    both = [
+        float64_values(codes.view(getattr(torch, each)).to(torch.float32)) for each in (ocp, fnuz)
+    ]
     ratios = {
         a / b
         for a, b in zip(*both, strict=True)
@@ -119,9 +121,9 @@ def test_fp8_flavours_differ_by_two(gpu, torch, pair):
     params={"dtype": tuple(FP8)},
 )
 def test_fp8_zero_and_nan(gpu, torch, dtype):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     cast = torch.tensor([math.nan, -0.0], device=gpu.device).to(getattr(torch, dtype))
-    nan, zero = listed(cast.to(torch.float32))
+    nan, zero = float64_values(cast.to(torch.float32))
     assert math.isnan(nan), f"NaN became {nan} in {dtype}"
     expected = 1.0 if FP8[dtype][3] else -1.0
     assert zero == 0.0, f"-0.0 became {zero} in {dtype}"
@@ -136,9 +138,9 @@ def test_fp8_zero_and_nan(gpu, torch, dtype):
     params={"dtype": tuple(FP8)},
 )
 def test_fp8_overflow(gpu, torch, dtype, record):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     found = torch.tensor([1e6, math.inf], device=gpu.device).to(getattr(torch, dtype))
-    record(f"1e6 and infinity become {listed(found.to(torch.float32))} in {dtype}")
+    record(f"1e6 and infinity become {float64_values(found.to(torch.float32))} in {dtype}")
 
 
 @case(
@@ -166,7 +168,7 @@ def test_fp8_flavour_is_one(backend):
 )
 def test_fp8_flavour_is_native(backend):
     pair = backend.precision.fp8
-    native = {each for each in FP8 if claimed(backend, each) == "native"}
+    native = {each for each in FP8 if claimed_support(backend, each) == "native"}
     named = (
         set()
         if pair is None
@@ -215,12 +217,12 @@ def test_format_limits(torch, dtype):
     smoke=True,
 )
 def test_cast_saturates(gpu, torch, dtype, source):
-    need_to_hold(gpu, dtype, source)
+    require_dtypes(gpu, dtype, source)
     largest = {"float16": 65504.0}.get(dtype) or format_of(dtype).max
     above = min(torch.finfo(getattr(torch, source)).max, 70000.0)
     values = [above, -above, math.inf, -math.inf, math.nan, 1.0, 0.0]
     given = torch.tensor(values, device=gpu.device, dtype=getattr(torch, source))
-    *found, nan, one, zero = listed(cast(given, getattr(torch, dtype)).float())
+    *found, nan, one, zero = float64_values(cast(given, getattr(torch, dtype)).float())
     assert found == [largest, -largest] * 2, f"{values[:4]} in {source} became {found} in {dtype}"
     assert math.isnan(nan), f"NaN in {source} became {nan} in {dtype}"
     assert (one, zero) == (1.0, 0.0), f"1 and 0 in {source} became {one} and {zero} in {dtype}"
@@ -234,7 +236,7 @@ def test_cast_saturates(gpu, torch, dtype, source):
     params={"dtype": tuple(FP8)},
 )
 def test_cast_rounds_to_nearest_even(gpu, torch, dtype):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     codes = [code for code in range(0x80) if math.isfinite(_decode(code, *FP8[dtype]))]
     values = [_decode(code, *FP8[dtype]) for code in codes]
     given, expected = [], []
@@ -243,7 +245,7 @@ def test_cast_rounds_to_nearest_even(gpu, torch, dtype):
         given += [low, middle, middle * (1 - 2**-20), middle * (1 + 2**-20)]
         expected += [low, low if code % 2 == 0 else high, low, high]
     there = torch.tensor([given, [-each for each in given]], device=gpu.device)
-    found = listed(cast(there, getattr(torch, dtype)).float())
+    found = float64_values(cast(there, getattr(torch, dtype)).float())
     for sign, line in zip((1, -1), found, strict=True):
         wrong = [
             f"{sign * value} became {got}"
@@ -261,12 +263,12 @@ def test_cast_rounds_to_nearest_even(gpu, torch, dtype):
     params={"dtype": (*FP8, "bfloat16")},
 )
 def test_cast_policies(gpu, torch, dtype):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     kind, largest = getattr(torch, dtype), torch.finfo(getattr(torch, dtype)).max
     given = torch.tensor([math.inf, -math.inf, math.nan, 2.0], device=gpu.device)
 
     def made(**policies):
-        return listed(cast(given, kind, **policies).float())
+        return float64_values(cast(given, kind, **policies).float())
 
     assert made(nan="zero") == [largest, -largest, 0.0, 2.0], f"NaN as zero: {made(nan='zero')}"
     as_nan = [math.isnan(each) for each in made(infinity="nan")]
@@ -287,7 +289,7 @@ def test_cast_policies(gpu, torch, dtype):
     params={"source": ("float32", "bfloat16", "float16")},
 )
 def test_cast_to_int8(gpu, torch, source):
-    need_to_hold(gpu, source, "int8")
+    require_dtypes(gpu, source, "int8")
     values = [0.5, 1.5, 2.5, -0.5, 127.0, 200.0, -200.0, math.inf, -math.inf, math.nan]
     given = torch.tensor(values, device=gpu.device, dtype=getattr(torch, source))
     found = cast(given, torch.int8, nan="zero").tolist()
@@ -304,7 +306,7 @@ def test_cast_to_int8(gpu, torch, source):
     params={"dtype": tuple(FP8), "recipe": ("tensor", "row")},
 )
 def test_scale_uses_the_range(gpu, torch, dtype, recipe):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     matrix = (torch.rand(8, 32) - 0.5) * 1e-3
     matrix[3] = 0.0
     scaled = quantize(matrix.to(gpu.device), getattr(torch, dtype), recipe)
@@ -330,7 +332,7 @@ def test_scale_uses_the_range(gpu, torch, dtype, recipe):
 )
 def test_convert_keeps_values(gpu, torch, way):
     _, flavour, old, new, lost = FLAVOURS[way]
-    need_to_hold(gpu, old, new)
+    require_dtypes(gpu, old, new)
     codes = [code for code in range(256) if code not in lost]
     data = torch.tensor([codes], dtype=torch.uint8, device=gpu.device).view(getattr(torch, old))
     scale = torch.tensor(0.75, device=gpu.device)
@@ -338,7 +340,7 @@ def test_convert_keeps_values(gpu, torch, way):
     assert converted.data.dtype is getattr(torch, new), f"the data is {converted.data.dtype}"
     factor = {"fnuz": 2.0, "ocp": 0.5}[flavour]
     assert float(converted.scale) == 0.75 * factor, f"the scale 0.75 became {converted.scale}"
-    found = listed(converted.dequantize())[0]
+    found = float64_values(converted.dequantize())[0]
     by_hand = [0.75 * _decode(code, *FP8[old]) for code in codes]
     wrong = [
         f"{right} became {got}"
@@ -357,7 +359,7 @@ def test_convert_keeps_values(gpu, torch, way):
 )
 def test_convert_once(gpu, torch, pair):
     name = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}[pair]
-    need_to_hold(gpu, name)
+    require_dtypes(gpu, name)
     scaled = quantize(torch.randn(8, 64).to(gpu.device), getattr(torch, name), "row")
     converted = convert(scaled, "fnuz")
     refused(lambda: convert(converted, "fnuz"), ValueError, "a second conversion")
@@ -376,10 +378,12 @@ def test_convert_once(gpu, torch, pair):
 )
 def test_convert_refuses_loss(gpu, torch, way):
     _, flavour, old, new, lost = FLAVOURS[way]
-    need_to_hold(gpu, old, new)
+    require_dtypes(gpu, old, new)
     data = torch.tensor([lost], dtype=torch.uint8, device=gpu.device).view(getattr(torch, old))
     scaled = Scaled(data, torch.tensor(1.0, device=gpu.device))
     refused(lambda: convert(scaled, flavour), OverflowError, f"{old} without a {new}")
-    found = {abs(each) for each in listed(convert(scaled, flavour, lossy="saturate").data)[0]}
+    found = {
+        abs(each) for each in float64_values(convert(scaled, flavour, lossy="saturate").data)[0]
+    }
     largest = torch.finfo(getattr(torch, new)).max
     assert found == {largest}, f"{old} without a {new} saturated to {found}, not {largest}"

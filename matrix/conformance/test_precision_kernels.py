@@ -6,7 +6,7 @@ Inputs are whole numbers, or chosen so that the right answer is known to the las
 from __future__ import annotations
 
 from portagpu.suite import case
-from portagpu.suite.values import need_to_hold
+from portagpu.suite.dtypes import require_dtypes
 
 
 @case(
@@ -28,7 +28,7 @@ def test_scatter_add_is_exact(gpu, torch):
     params={"dtype": ("int32", "int64")},
 )
 def test_prefix_sums_are_wide(gpu, torch, dtype):
-    need_to_hold(gpu, dtype, "int64")
+    require_dtypes(gpu, dtype, "int64")
     values = torch.tensor([2**31 - 1] * 5, dtype=getattr(torch, dtype), device=gpu.device)
     found = torch.cumsum(values, 0)
     assert found.dtype == torch.int64, f"prefix sums of {dtype} are {found.dtype}"
@@ -51,7 +51,7 @@ def test_integer_products_are_wide(gpu, torch):
     params={"dtype": ("complex64", "complex128")},
 )
 def test_complex_products(gpu, torch, dtype):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     kind = getattr(torch, dtype)
     matrix = torch.tensor([[1 + 2j, 3 - 1j], [0 + 1j, 2 + 0j]], dtype=kind, device=gpu.device)
     squared = (matrix * matrix).cpu().tolist()

@@ -12,7 +12,7 @@ from portagpu.precision import Arithmetic
 from portagpu.precision.float32 import switched_by_variable
 from portagpu.precision.products import wide_partial_sums
 from portagpu.suite import NotClaimed, NotHere, case, refused
-from portagpu.suite.values import FLOATS, UNIT, need_to_hold
+from portagpu.suite.dtypes import FLOATS, ROUNDOFF, require_dtypes
 
 MODES = ("ieee", "tf32")
 INPUTS = {Arithmetic.IEEE: 2.0**-24, Arithmetic.TF32: 2.0**-10, Arithmetic.BF16X3: 2.0**-15}
@@ -34,13 +34,15 @@ def _near(found, left, right):
     params={"dtype": FLOATS},
 )
 def test_sum_is_accurate(gpu, torch, dtype):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     count = 4096
     values = torch.randn(count, dtype=torch.float64).to(getattr(torch, dtype))
     exact = math.fsum(values.double().tolist())
     total = float(values.to(gpu.device).sum())
-    inner = max(UNIT["float32"] if dtype != "float64" else UNIT["float64"], UNIT["float64"])
-    bound = count * inner * float(values.double().abs().sum()) + UNIT[dtype] * abs(exact) * 1.01
+    inner = max(
+        ROUNDOFF["float32"] if dtype != "float64" else ROUNDOFF["float64"], ROUNDOFF["float64"]
+    )
+    bound = count * inner * float(values.double().abs().sum()) + ROUNDOFF[dtype] * abs(exact) * 1.01
     assert abs(total - exact) <= bound, f"off by {abs(total - exact)}, at most {bound} is allowed"
 
 
@@ -50,7 +52,7 @@ def test_sum_is_accurate(gpu, torch, dtype):
     params={"dtype": FLOATS},
 )
 def test_mean_of_ones(gpu, torch, dtype):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     found = float(torch.ones(100_000, device=gpu.device).to(getattr(torch, dtype)).mean())
     assert found == 1.0, f"the mean of ones in {dtype} is {found}: a narrow sum was kept"
 
@@ -62,7 +64,7 @@ def test_mean_of_ones(gpu, torch, dtype):
     smoke=True,
 )
 def test_matmul_of_small_integers(gpu, torch, dtype, n):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     generator = torch.Generator().manual_seed(n + 1)
     left = torch.randint(-1, 2, (n, n), generator=generator)
     right = torch.randint(-1, 2, (n, n), generator=generator)
@@ -83,14 +85,14 @@ def test_matmul_of_small_integers(gpu, torch, dtype, n):
     params={"dtype": FLOATS},
 )
 def test_matmul_is_accurate(gpu, torch, dtype):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     kind, inner = getattr(torch, dtype), 256
     left = torch.randn(48, inner, dtype=torch.float64).to(kind)
     right = torch.randn(inner, 40, dtype=torch.float64).to(kind)
     exact = left.double() @ right.double()
     magnitude = left.double().abs() @ right.double().abs()
-    sums = UNIT["float64"] if dtype == "float64" else UNIT["float32"]
-    bound = magnitude * (inner * sums) + 2 * UNIT[dtype] * exact.abs()
+    sums = ROUNDOFF["float64"] if dtype == "float64" else ROUNDOFF["float32"]
+    bound = magnitude * (inner * sums) + 2 * ROUNDOFF[dtype] * exact.abs()
     with wide_partial_sums():
         found = (left.to(gpu.device) @ right.to(gpu.device)).cpu().double()
     worst = float(((found - exact).abs() / bound.clamp_min(1e-300)).max())
@@ -146,7 +148,7 @@ def test_matmul_bfloat16_subnormals(gpu, torch):
 
 
 def _multiply_subnormal(gpu, torch, number, dtype):
-    need_to_hold(gpu, str(dtype).removeprefix("torch."))
+    require_dtypes(gpu, str(dtype).removeprefix("torch."))
     identity = torch.eye(32, device=gpu.device).to(dtype)
     found = float(((identity * number) @ identity)[3, 3])
     allowed = {number, 0.0} if dtype in gpu.precision.flushes else {number}
@@ -161,7 +163,7 @@ def _multiply_subnormal(gpu, torch, number, dtype):
     params={"dtype": FLOATS},
 )
 def test_matmul_repeats(gpu, torch, dtype):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     left = torch.randn(128, 128).to(getattr(torch, dtype)).to(gpu.device)
     first = left @ left
     again = [torch.equal(left @ left, first) for _ in range(5)]
@@ -175,7 +177,7 @@ def test_matmul_repeats(gpu, torch, dtype):
     params={"dtype": ("float64", "float32", "bfloat16")},
 )
 def test_matmul_strides(gpu, torch, dtype):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     base = (torch.arange(40 * 40) % 5).reshape(40, 40).to(getattr(torch, dtype)).to(gpu.device)
     left, right = base.t()[::2], base[:, 1::3]
     found = (left @ right).cpu().double()
@@ -353,7 +355,9 @@ def test_float32_products_are_accurate(gpu, torch, mode):
     assert arithmetic in INPUTS, f"with {mode} products run in {arithmetic}"
     exact = left.double() @ right.double()
     magnitude = left.double().abs() @ right.double().abs()
-    bound = magnitude * (2 * INPUTS[arithmetic] + 512 * UNIT["float32"]) + 2.0**-23 * exact.abs()
+    bound = (
+        magnitude * (2 * INPUTS[arithmetic] + 512 * ROUNDOFF["float32"]) + 2.0**-23 * exact.abs()
+    )
     worst = float(((found - exact).abs() / bound).max())
     assert worst <= 1.0, f"a product in {arithmetic} is {worst:.2f} times the bound off"
 
@@ -395,7 +399,7 @@ def test_addmm_keeps_alpha(gpu, torch, mode, n):
     params={"dtype": ("float16", "bfloat16")},
 )
 def test_matmul_sums_in_float32(gpu, torch, dtype):
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
     kind, length = getattr(torch, dtype), 65536
     halves = torch.full((16, length), 0.5, device=gpu.device).to(kind)
     ones = torch.ones(length, 16, device=gpu.device).to(kind)
@@ -413,7 +417,7 @@ def test_matmul_sums_in_float32(gpu, torch, dtype):
 )
 def test_matmul_same_forward_and_backward(gpu, torch, value):
     number = {"full": 1 + 2.0**-10, "subnormal": 2.0**-15}[value]
-    need_to_hold(gpu, "float16")
+    require_dtypes(gpu, "float16")
     identity = torch.eye(64, device=gpu.device).half()
     weight = identity.clone().requires_grad_()
     result = (identity * number) @ weight
@@ -433,7 +437,7 @@ def test_matmul_same_forward_and_backward(gpu, torch, value):
     traps=("P18", "P19"),
 )
 def test_long_matmul_repeats(gpu, torch):
-    need_to_hold(gpu, "float16")
+    require_dtypes(gpu, "float16")
     left = torch.randn(64, 65536).half().to(gpu.device)
     right = torch.randn(65536, 64).half().to(gpu.device)
     first = left @ right

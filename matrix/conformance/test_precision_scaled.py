@@ -8,7 +8,7 @@ from portagpu.errors import Unsupported
 from portagpu.precision import Recipe, Scaled, quantize
 from portagpu.precision.products import mx_blocked
 from portagpu.suite import NotClaimed, case, refused
-from portagpu.suite.values import need_to_hold
+from portagpu.suite.dtypes import require_dtypes
 
 RECIPES = ("tensor", "row", "mx")
 PAIRS = ("e4m3-e4m3", "e4m3-e5m2", "e5m2-e4m3", "e5m2-e5m2")
@@ -22,7 +22,7 @@ def _dtypes(gpu, torch, pair="e4m3-e4m3"):
         "e5m2": native.e5m2 if native else torch.float8_e5m2,
     }
     found = [by_name[each] for each in pair.split("-")]
-    need_to_hold(gpu, *(str(each).removeprefix("torch.") for each in found))
+    require_dtypes(gpu, *(str(each).removeprefix("torch.") for each in found))
     return found
 
 
@@ -208,7 +208,7 @@ def test_recipes_of_target(backend, target):
     traps=("P03", "P06"),
 )
 def test_flavours_do_not_mix(gpu, torch):
-    need_to_hold(gpu, "float8_e4m3fn", "float8_e4m3fnuz")
+    require_dtypes(gpu, "float8_e4m3fn", "float8_e4m3fnuz")
     matrix = torch.ones(32, 32, device=gpu.device)
     left = quantize(matrix, torch.float8_e4m3fn, dim=1)
     right = quantize(matrix, torch.float8_e4m3fnuz, dim=0)

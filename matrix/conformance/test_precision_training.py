@@ -8,7 +8,7 @@ import os
 import portagpu as pg
 from portagpu.contract import Capability
 from portagpu.suite import NotClaimed, case, refused
-from portagpu.suite.values import FLOATS, UNIT, claimed, listed, on
+from portagpu.suite.dtypes import FLOATS, ROUNDOFF, claimed_support, float64_values, tensor_on
 
 AUTOCAST = Capability.AUTOCAST
 CALLS = ("method", "function")
@@ -17,7 +17,7 @@ CALLS = ("method", "function")
 def _half(gpu, torch):
     """The dtype of 16 bits to cast to: bfloat16 where the device computes in it."""
     for dtype in ("bfloat16", "float16"):
-        if claimed(gpu, dtype) in ("native", "emulated"):
+        if claimed_support(gpu, dtype) in ("native", "emulated"):
             return getattr(torch, dtype)
     raise NotClaimed(f"{gpu.name} computes in no format of 16 bits")
 
@@ -32,7 +32,7 @@ def _half(gpu, torch):
 )
 def test_bf16_support(backend, call):
     ask = (backend if call == "method" else pg).is_bf16_supported
-    level = claimed(backend, "bfloat16")
+    level = claimed_support(backend, "bfloat16")
     hardware, any_way = ask(including_emulation=False), ask()
     assert hardware is (level == "native"), f"bfloat16 is {level}, hardware support {hardware}"
     assert any_way is (level in ("native", "emulated")), f"bfloat16 is {level}, but {any_way}"
@@ -45,9 +45,9 @@ def test_bf16_support(backend, call):
     smoke=True,
 )
 def test_gradients_are_right(gpu, dtype):
-    value = on(gpu, [1.0, -2.0, 3.5], dtype).requires_grad_()
+    value = tensor_on(gpu, [1.0, -2.0, 3.5], dtype).requires_grad_()
     (value * value).sum().backward()
-    found = listed(value.grad)
+    found = float64_values(value.grad)
     assert found == [2.0, -4.0, 7.0], f"the gradient of the sum of squares in {dtype} is {found}"
 
 
@@ -177,9 +177,9 @@ def test_autocast_is_accurate(gpu, torch):
     with gpu.autocast(_half(gpu, torch)):
         found = (left.to(gpu.device) @ right.to(gpu.device)).cpu().double()
     exact = left.double() @ right.double()
-    unit = UNIT[str(_half(gpu, torch)).removeprefix("torch.")]
+    unit = ROUNDOFF[str(_half(gpu, torch)).removeprefix("torch.")]
     magnitude = left.double().abs() @ right.double().abs()
-    bound = magnitude * (128 * UNIT["float32"] + 2.01 * unit) + 1.01 * unit * exact.abs()
+    bound = magnitude * (128 * ROUNDOFF["float32"] + 2.01 * unit) + 1.01 * unit * exact.abs()
     worst = float(((found - exact).abs() / bound).max())
     assert worst <= 1.0, f"a product under autocast is {worst:.2f} times the bound off"
 
@@ -298,7 +298,9 @@ def test_scaler_state(gpu, torch):
 )
 def test_training_choice(backend, torch):
     choice = backend.precision.training()
-    halves = [each for each in ("bfloat16", "float16") if claimed(backend, each) == "native"]
+    halves = [
+        each for each in ("bfloat16", "float16") if claimed_support(backend, each) == "native"
+    ]
     expected = getattr(torch, halves[0]) if halves else None
     assert choice.autocast is expected, f"native are {halves}, autocast is {choice.autocast}"
     assert choice.scaler is (expected is torch.float16), f"a scaler for {expected}"
@@ -337,7 +339,7 @@ def test_training_learns_in_float32(gpu, torch):
 
 
 def _learn(gpu, torch, dtype):
-    if claimed(gpu, dtype) not in ("native", "emulated"):
+    if claimed_support(gpu, dtype) not in ("native", "emulated"):
         raise NotClaimed(f"{gpu.name} does not compute in {dtype}")
     choice = gpu.precision.training(getattr(torch, dtype))
     layer = torch.nn.Linear(16, 16, bias=False).to(gpu.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import portagpu as pg
 from portagpu.contract import Capability
 from portagpu.suite import case
-from portagpu.suite.values import need_contract
+from portagpu.suite.dtypes import require_contract
 
 STREAMS = Capability.STREAMS
 CALLS = ("method", "function")
@@ -23,7 +23,7 @@ def _source(gpu, call):
     params={"call": CALLS},
 )
 def test_set_stream_stays(backend, call):
-    need_contract(backend, 2)
+    require_contract(backend, 2)
     source = _source(backend, call)
     before, side = backend.current_stream(), backend.Stream()
     assert side != before, "a new stream is the current one already"
@@ -45,7 +45,7 @@ def test_set_stream_stays(backend, call):
     params={"call": CALLS},
 )
 def test_default_is_steady(backend, call):
-    need_contract(backend, 2)
+    require_contract(backend, 2)
     source = _source(backend, call)
     first, side = source.default_stream(), backend.Stream()
     assert first != side, "a new stream is the default one"

@@ -1,6 +1,6 @@
 """Collectives between ranks: bus bandwidth over sizes, the answer of every element checked.
 
-``busbw = S / t * factor`` (``portagpu.bench.busbw``); t is the time of the slowest rank.
+``busbw = S / t * factor`` (``portagpu.bench.cases``); t is the time of the slowest rank.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.busbw import bus_factor
-from portagpu.bench.cases import BenchCase, no_ranks
-from portagpu.bench.effort import PACES, Effort
+from portagpu.bench.cases import BenchCase, bus_factor, no_ranks
+from portagpu.bench.timing import PACES, Effort
 
 if TYPE_CHECKING:
     import torch
@@ -201,7 +200,7 @@ def values(rank: int, start: int, count: int, device: torch.device) -> torch.Ten
 
 def collective(rank: Rank, *, effort: str, operation: str, sizes: list[int]) -> dict[str, Any]:
     """Check and time ``operation`` at each of ``sizes`` bytes; all ranks make the same calls."""
-    from portagpu.bench.reading import RankSamples
+    from portagpu.bench.samples import RankSamples
     from portagpu.bench.timing import Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)

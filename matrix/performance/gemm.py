@@ -12,7 +12,7 @@ from portagpu.results.verdicts import Verdict
 
 if TYPE_CHECKING:
     from portagpu.bench.device import MeasuredDevice
-    from portagpu.bench.effort import Effort
+    from portagpu.bench.timing import Effort
     from portagpu.target import Target
     from portagpu.world import Rank
 
@@ -90,9 +90,8 @@ def _shape(text: str | None) -> tuple[int, int, int] | None:
 def gemm(rank: Rank, *, effort: str, dtype: str, m: int, n: int, k: int) -> dict[str, Any]:
     """Check one product of the operands, time many, and check the last."""
     from portagpu.bench import matmul
-    from portagpu.bench.effort import PACES, Effort
-    from portagpu.bench.reading import RankSamples
-    from portagpu.bench.timing import Stopwatch, measure
+    from portagpu.bench.samples import RankSamples
+    from portagpu.bench.timing import PACES, Effort, Stopwatch, measure
 
     work = matmul.product(rank.gpu, dtype, m, n, k, _SEED)
     stopwatch = Stopwatch(rank.gpu)

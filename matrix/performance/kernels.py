@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bench.cases import Absent, BenchCase, cache_sentence, large_array_bytes
-from portagpu.bench.effort import Effort
+from portagpu.bench.timing import Effort
 from portagpu.contract import Capability
 from portagpu.results.verdicts import Verdict
 
@@ -119,9 +119,8 @@ def against(
     """Time ``kernel`` and what it is held against in turns, after its result was checked."""
     from importlib.util import find_spec
 
-    from portagpu.bench.effort import PACES
-    from portagpu.bench.reading import RankSamples
-    from portagpu.bench.timing import Stopwatch, measure
+    from portagpu.bench.samples import RankSamples
+    from portagpu.bench.timing import PACES, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)

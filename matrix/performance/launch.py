@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import torch
 
     from portagpu.bench.device import MeasuredDevice
-    from portagpu.bench.effort import Effort
+    from portagpu.bench.timing import Effort
     from portagpu.target import Target
     from portagpu.world import Rank
 
@@ -54,9 +54,8 @@ def launch(rank: Rank, *, effort: str, wait: bool) -> dict[str, Any]:
     """Time adding 1 to one element, on the host's monotonic clock, and check the sum."""
     import torch
 
-    from portagpu.bench.effort import PACES, Effort
-    from portagpu.bench.reading import RankSamples
-    from portagpu.bench.timing import Stopwatch, measure
+    from portagpu.bench.samples import RankSamples
+    from portagpu.bench.timing import PACES, Effort, Stopwatch, measure
 
     gpu = rank.gpu
     stopwatch = Stopwatch(gpu, host=True, wait=wait)

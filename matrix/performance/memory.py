@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bench.cases import BenchCase, cache_sentence, large_array_bytes
-from portagpu.bench.effort import Effort
+from portagpu.bench.timing import Effort
 
 if TYPE_CHECKING:
     import torch
@@ -66,9 +66,8 @@ def stream(rank: Rank, *, effort: str, operation: str, sizes: list[int]) -> dict
     """Time ``operation`` over arrays of each of ``sizes`` bytes, checking what was written."""
     import torch
 
-    from portagpu.bench.effort import PACES
-    from portagpu.bench.reading import RankSamples
-    from portagpu.bench.timing import Stopwatch, measure
+    from portagpu.bench.samples import RankSamples
+    from portagpu.bench.timing import PACES, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bench.cases import Absent, BenchCase, cache_sentence, large_array_bytes
-from portagpu.bench.effort import Effort
+from portagpu.bench.timing import Effort
 from portagpu.results.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -78,9 +78,8 @@ def transfer(
     """Time copies of each of ``sizes`` bytes, checking what arrived."""
     import torch
 
-    from portagpu.bench.effort import PACES
-    from portagpu.bench.reading import RankSamples
-    from portagpu.bench.timing import Stopwatch, measure
+    from portagpu.bench.samples import RankSamples
+    from portagpu.bench.timing import PACES, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)

@@ -1,18 +1,17 @@
-"""The performance suite as a library: measuring, judging, and comparing like with like.
+"""The performance suite as a library: measures, their judgement, and comparison between ranks.
 
-What is measured is in ``matrix/performance``; ``docs/performance.md`` says how. Importing this
-imports no torch.
+The measures are in ``matrix/performance``; ``docs/performance.md`` explains them. Importing this
+package does not import torch.
 """
 
 from __future__ import annotations
 
-from portagpu.bench.busbw import bus_factor
-from portagpu.bench.cases import SUITE, BenchCase
+from portagpu.bench.cases import SUITE, BenchCase, bus_factor
 from portagpu.bench.device import MeasuredDevice
-from portagpu.bench.effort import Effort
-from portagpu.bench.load import Comparison, Sustained, compare_ranks, sustained
+from portagpu.bench.load import Comparison, SustainedLoad, compare_ranks, sustain_load
 from portagpu.bench.runner import BenchOptions, default_world, measure, open_device, run
 from portagpu.bench.suite import AREAS, UnknownMeasure, metrics
+from portagpu.bench.timing import Effort
 from portagpu.rules.peers import Outlier, Peers, peers
 
 __all__ = [
@@ -25,7 +24,7 @@ __all__ = [
     "MeasuredDevice",
     "Outlier",
     "Peers",
-    "Sustained",
+    "SustainedLoad",
     "UnknownMeasure",
     "bus_factor",
     "compare_ranks",
@@ -35,5 +34,5 @@ __all__ = [
     "open_device",
     "peers",
     "run",
-    "sustained",
+    "sustain_load",
 ]

@@ -1,4 +1,4 @@
-"""What one case of the suite is, before it runs."""
+"""One case of the performance suite before it runs; units, array sizes and bus factors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ TIME_SCALES: Final[Mapping[str, float]] = {"us": 1e6}
 BEYOND_CACHE: Final = 4
 """Arrays of at least four times all last-level caches: the run rule of STREAM
 (https://www.cs.virginia.edu/stream/ref.html)."""
+_EXCHANGES: Final = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
+_ONE_WAY: Final = frozenset({"broadcast", "reduce", "send_recv"})
 _UNKNOWN_CACHE_BYTES: Final = 128 << 20
 _LEAST_ARRAY_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Why a case does not run here: SKIP (not claimed) or INCONCLUSIVE (claimed, not judged)."""
+    """Why a case does not run: SKIP (not claimed) or INCONCLUSIVE (claimed, not judged)."""
 
     verdict: Verdict
     reason: str
@@ -54,19 +56,19 @@ class BenchCase:
     dtype: str | None = None
     shape: str | Mapping[str, int | str] | None = None
     axis: str = ""
-    """What the size of a curve's points is called ("array size"); empty where there is no curve."""
+    """The name of a curve's x axis ("array size"); empty if there is no curve."""
     counts: str = ""
     checks: str = ""
     does_not_show: str = ""
     least: float | None = None
-    """What this project holds the value to wherever it is measured; None where it is not held."""
+    """The least value that this project requires on any hardware; None for no requirement."""
     absent: Absent | None = None
 
 
 def large_array_bytes(device: MeasuredDevice, arrays: int) -> int:
-    """Bytes of one of ``arrays`` arrays that together leave three quarters of memory free.
+    """Bytes of each of ``arrays`` arrays, which together use at most a quarter of free memory.
 
-    Beyond the last-level cache where memory allows; a multiple of 1 MiB.
+    Larger than the last-level cache if memory allows; a multiple of 1 MiB.
     """
     cache = device.cache_bytes or _UNKNOWN_CACHE_BYTES
     wanted = max(BEYOND_CACHE * cache, _LEAST_ARRAY_BYTES)
@@ -76,7 +78,7 @@ def large_array_bytes(device: MeasuredDevice, arrays: int) -> int:
 
 
 def cache_sentence(device: MeasuredDevice, array_bytes: int) -> str:
-    """How arrays compare to the cache, for ``does_not_show``; empty where they are beyond it."""
+    """A sentence for ``does_not_show`` if arrays are not beyond the cache, else empty."""
     if device.cache_bytes is None:
         return f"the size of the last-level cache is unknown; arrays are {array_bytes >> 20} MiB"
     if array_bytes < BEYOND_CACHE * device.cache_bytes:
@@ -88,7 +90,7 @@ def cache_sentence(device: MeasuredDevice, array_bytes: int) -> str:
 
 
 def no_ranks(device: MeasuredDevice, world: int) -> Absent | None:
-    """Why a collective over ``world`` ranks has no bus bandwidth here; None where it has."""
+    """Why a collective over ``world`` ranks has no bus bandwidth here; None if it has one."""
     if "collectives" not in device.capabilities:
         return Absent(Verdict.SKIP, f"the {device.backend} backend claims no collectives")
     if world == 1:
@@ -102,3 +104,28 @@ def no_ranks(device: MeasuredDevice, world: int) -> Absent | None:
             f"{world} ranks need {world} devices, and this machine shows {device.count}",
         )
     return None
+
+
+def bus_factor(operation: str, ranks: int) -> float | None:
+    """The factor from algorithm bandwidth (S / t) to bus bandwidth; None for a single rank.
+
+    ``busbw = S / t * factor`` with the factors of nccl-tests, ``doc/PERFORMANCE.md``
+    (https://github.com/NVIDIA/nccl-tests).
+
+    S is the total number of bytes of the operation: the buffer of one rank for ``all_reduce``,
+    ``broadcast`` and ``reduce``; what one rank holds before ``reduce_scatter`` and after
+    ``all_gather``; what one rank sends to all, itself included, in ``all_to_all``. One rank moves
+    nothing over a wire, so there its bus bandwidth is not applicable, and not 0. Raises ValueError
+    for an operation without a factor.
+    """
+    if ranks < 1:
+        raise ValueError(f"a collective has at least one rank, not {ranks}")
+    if operation == "all_reduce":
+        factor = 2 * (ranks - 1) / ranks
+    elif operation in _EXCHANGES:
+        factor = (ranks - 1) / ranks
+    elif operation in _ONE_WAY:
+        factor = 1.0
+    else:
+        raise ValueError(f"there is no bus bandwidth factor for {operation!r}")
+    return None if ranks == 1 else factor

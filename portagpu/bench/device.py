@@ -55,7 +55,7 @@ class MeasuredDevice(OpenedDevice):
         return cls(**{**document, "capabilities": tuple(document["capabilities"])})
 
     @classmethod
-    def of_target(cls, target: Target) -> MeasuredDevice:
+    def from_target(cls, target: Target) -> MeasuredDevice:
         """The device that a target's facts describe: for naming what cannot be measured here."""
         known = {dtype for dtype in DTYPES if target.peak(dtype) is not None}
         peaks = known or set(DTYPES) - {"tf32"}
@@ -95,13 +95,13 @@ def describe(rank: Rank) -> dict[str, Any]:
         total_bytes=total,
         support=_support(gpu),
         capabilities=tuple(sorted(map(str, gpu.capabilities))),
-        versions={**gpu.versions, "comm": _comm(gpu)},
+        versions={**gpu.versions, "comm": _comm_version(gpu)},
         comm=gpu.comm.library,
     )
     return asdict(device)
 
 
-def _comm(gpu: Backend) -> str:
+def _comm_version(gpu: Backend) -> str:
     return " ".join(part for part in (gpu.comm.library, gpu.comm.version) if part)
 
 

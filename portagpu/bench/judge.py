@@ -10,11 +10,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.results.expectations import at_least, at_most
+from portagpu.results.judgement import Judgement
 from portagpu.results.verdicts import Verdict
 from portagpu.target.limits import METRICS, NoLimit, limit
 from portagpu.target.model import Authority, Confidence
@@ -29,16 +30,6 @@ if TYPE_CHECKING:
 ABOVE_PEAK: Final = 1.02
 
 
-@dataclass(frozen=True, slots=True)
-class Opinion:
-    """The verdict with its reason, the expectation as results write it, and the limit's share."""
-
-    verdict: Verdict
-    reason: str = ""
-    expected: dict[str, Any] | None = None
-    of_limit: float | None = None
-
-
 def judge(
     case: BenchCase,
     summary: Summary,
@@ -47,60 +38,61 @@ def judge(
     size_bytes: int | None = None,
     versions: Mapping[str, str | None] | None = None,
     busy: str = "",
-) -> Opinion:
+) -> Judgement:
     """What ``summary``, in the unit of ``case``, means on ``target``.
 
     ``size_bytes`` is the size of the value where the case has one; ``versions`` is what runs.
     ``busy`` says that other work runs on the machine: then what is too slow is UNVERIFIED.
     """
     if case.least is not None:
-        return _held_to_least(case, case.least, summary)
+        return _judge_by_least(case, case.least, summary)
     if target is None:
-        return Opinion(Verdict.UNVERIFIED, "this machine matches no target with expectations")
-    most = ceiling(case, target)
-    share = None
-    if most is not None:
-        share = summary.median / most[0]
-        if share > ABOVE_PEAK:
-            return Opinion(
-                Verdict.ERROR,
-                f"the measurement is wrong: {summary.median:.6g} {case.unit} is {share:.0%} of "
-                f"the {most[0]:.6g} {case.unit} that {target.id} can reach ({most[1]})",
-                at_most(most[0], f"{target.id}: {most[1]}", case.unit),
-                of_limit=share,
-            )
+        return Judgement(Verdict.UNVERIFIED, "this machine matches no target with expectations")
+    most = upper_limit(case, target)
+    if most is not None and (share := summary.median / most[0]) > ABOVE_PEAK:
+        return Judgement(
+            Verdict.ERROR,
+            f"the measurement is wrong: {summary.median:.6g} {case.unit} is {share:.0%} of "
+            f"the {most[0]:.6g} {case.unit} that {target.id} can reach ({most[1]})",
+            expected=at_most(most[0], f"{target.id}: {most[1]}", case.unit),
+        )
     stated = target.expectations(case.metric)
-    fitting = [each for each in stated if _speaks_of(each, case, size_bytes)]
+    fitting = [each for each in stated if _applies_to(each, case, size_bytes)]
     if not fitting:
         reason = f"{target.id} states no expectation of this measure"
         if stated:
-            told = " or ".join(_told(each) for each in stated)
-            reason = f"{target.id} states {case.metric} only for {told}"
-        return Opinion(Verdict.UNVERIFIED, reason, of_limit=share)
-    opinions = [_held_against(each, case, summary, versions or {}) for each in fitting]
+            stated_text = " or ".join(_expectation_text(each) for each in stated)
+            reason = f"{target.id} states {case.metric} only for {stated_text}"
+        return Judgement(Verdict.UNVERIFIED, reason)
+    judgements = [_judge_by_expectation(each, case, summary, versions or {}) for each in fitting]
     # which algorithm ran is the library's choice: being inside any of them is enough
-    best = min(opinions, key=lambda opinion: _ORDER.index(opinion.verdict))
-    verdict, reason = best.verdict, best.reason
+    best = min(judgements, key=lambda judgement: _ORDER.index(judgement.verdict))
     least = best.expected["reference"] if best.expected is not None else 0.0
-    if busy and verdict is Verdict.FAIL and summary.median < least:
-        verdict, reason = Verdict.UNVERIFIED, f"{reason}; {busy}"
-    return Opinion(verdict, reason, best.expected, share)
+    if busy and best.verdict is Verdict.FAIL and summary.median < least:
+        return replace(best, verdict=Verdict.UNVERIFIED, reason=f"{best.reason}; {busy}")
+    return best
 
 
-def _held_to_least(case: BenchCase, least: float, summary: Summary) -> Opinion:
+def share_of_limit(case: BenchCase, summary: Summary, target: Target | None) -> float | None:
+    """The median's share of the most that ``target`` can reach; None where no limit is known."""
+    most = upper_limit(case, target) if target is not None and case.least is None else None
+    return summary.median / most[0] if most is not None else None
+
+
+def _judge_by_least(case: BenchCase, least: float, summary: Summary) -> Judgement:
     """What this project asks of its own code on any hardware."""
     source = "what portagpu's kernels are held to"
     expected = {**at_least(least, source, case.unit), "statistic": "median"}
     if summary.median >= least:
-        return Opinion(Verdict.PASS, f"at least {least:g}, {source}", expected)
+        return Judgement(Verdict.PASS, f"at least {least:g}, {source}", expected=expected)
     reason = f"the median of {summary.median:.3g} is below {least:g}, {source}"
-    return Opinion(Verdict.FAIL, reason, expected)
+    return Judgement(Verdict.FAIL, reason, expected=expected)
 
 
 _ORDER: Final = (Verdict.PASS, Verdict.UNVERIFIED, Verdict.FAIL)
 
 
-def ceiling(case: BenchCase, target: Target) -> tuple[float, str] | None:
+def upper_limit(case: BenchCase, target: Target) -> tuple[float, str] | None:
     """(the most that the target's facts allow, the rule); None where they do not say.
 
     Facts of confidence "unverified" do not count. Where the algorithm that ran is not known it is
@@ -129,7 +121,7 @@ def ceiling(case: BenchCase, target: Target) -> tuple[float, str] | None:
     return max(found, default=None)
 
 
-def _speaks_of(expectation: Expectation, case: BenchCase, size_bytes: int | None) -> bool:
+def _applies_to(expectation: Expectation, case: BenchCase, size_bytes: int | None) -> bool:
     """Whether the expectation is about this variant, number of ranks, size and shape."""
     if case.algorithm is not None and expectation.algorithm != case.algorithm:
         return False
@@ -146,44 +138,46 @@ def _product_shape(case: BenchCase) -> str:
     return "x".join(str(case.arguments[edge]) for edge in ("m", "n", "k"))
 
 
-def _told(expectation: Expectation) -> str:
+def _expectation_text(expectation: Expectation) -> str:
     parts = [expectation.shape, expectation.algorithm]
     return f"{', '.join(part for part in parts if part)}"
 
 
-def _held_against(
+def _judge_by_expectation(
     expectation: Expectation,
     case: BenchCase,
     summary: Summary,
     versions: Mapping[str, str | None],
-) -> Opinion:
-    expected = as_expected(expectation)
+) -> Judgement:
+    expected = expected_of(expectation)
     value = summary.statistic(expectation.statistic)
     if value is None:
         reason = f"the expectation is of the {expectation.statistic}, which is not measured"
-        return Opinion(Verdict.UNVERIFIED, reason, expected)
-    judgement = expectation.judge(value)
+        return Judgement(Verdict.UNVERIFIED, reason, expected=expected)
+    compared = expectation.judge(value)
     source = expected["source"]
-    if judgement.inside:
-        return Opinion(Verdict.PASS, f"as {source} has it", expected)
-    bound = judgement.low if judgement.side == "below" else judgement.high
+    if compared.inside:
+        return Judgement(Verdict.PASS, f"as {source} has it", expected=expected)
+    bound = compared.low if compared.side == "below" else compared.high
     reason = (
-        f"the {expectation.statistic} of {value:.6g} {case.unit} is {judgement.side} "
+        f"the {expectation.statistic} of {value:.6g} {case.unit} is {compared.side} "
         f"{_number(bound)} {case.unit} ({source})"
     )
     other = other_software(expectation, versions)
     if other:
-        return Opinion(Verdict.UNVERIFIED, f"{reason}; {other}", expected)
+        return Judgement(Verdict.UNVERIFIED, f"{reason}; {other}", expected=expected)
     if expectation.authority is Authority.THIRD_PARTY:
-        return Opinion(Verdict.UNVERIFIED, f"{reason}; a third party's figure is a hint", expected)
-    return Opinion(Verdict.FAIL, reason, expected)
+        return Judgement(
+            Verdict.UNVERIFIED, f"{reason}; a third party's figure is a hint", expected=expected
+        )
+    return Judgement(Verdict.FAIL, reason, expected=expected)
 
 
 def _number(value: float | None) -> str:
     return "its bound" if value is None else f"{value:.6g}"
 
 
-def as_expected(expectation: Expectation) -> dict[str, Any]:
+def expected_of(expectation: Expectation) -> dict[str, Any]:
     """The expectation as ``Result.expected`` has it."""
     software = ", ".join(f"{name} {range_}" for name, range_ in expectation.software)
     return {

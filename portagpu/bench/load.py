@@ -1,4 +1,4 @@
-"""Loads for bring-up: the same product on each rank in turn, and one device busy for a while."""
+"""Loads for bring-up: the same product on each rank in turn, and a sustained load."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bench.cases import SCALES, SUITE
-from portagpu.bench.effort import PACES, Effort
-from portagpu.bench.reading import RankSamples
+from portagpu.bench.samples import RankSamples
+from portagpu.bench.timing import PACES, Effort
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Result
 from portagpu.results.verdicts import Evidence, Verdict
@@ -50,10 +50,10 @@ def compare_ranks(
 ) -> Comparison:
     """Let every rank measure the same product while all others wait, and compare them.
 
-    Ranks take turns for ``rounds`` rounds, so that what disturbs the machine for a moment meets
-    more than one. One result for each rank: PASS, FAIL for an outlier (see ``peers``; ``relative``
-    is 0.05, and 0.5 where ranks share one device) or for a wrong value, UNVERIFIED where fewer than
-    four ranks can be compared.
+    Ranks take turns for ``rounds`` rounds, so that a momentary disturbance affects more than one
+    rank. One result per rank: PASS, FAIL for an outlier (see ``peers``; ``relative`` is 0.05, and
+    0.5 if ranks share one device) or a wrong value, UNVERIFIED if fewer than four ranks can be
+    compared.
     """
     pace = PACES[effort]
     outcome = ranks.run(
@@ -65,7 +65,7 @@ def compare_ranks(
     )
     if not outcome.ok:
         empty = Peers(None, None, (), False, outcome.sentence)
-        return Comparison({}, empty, (_broken("ranks/gemm", outcome),))
+        return Comparison({}, empty, (_broken_result("ranks/gemm", outcome),))
     readings = [RankSamples.from_json(value) for value in outcome.values]
     shared = bool(readings[0].notes["shared"])
     summaries = {
@@ -77,7 +77,7 @@ def compare_ranks(
     within = relative if relative is not None else SHARED_RELATIVE if shared else RELATIVE
     compared = peers(values, relative=within) if values else Peers(None, None, (), False, "none")
     results = [
-        _compared(f"rank {rank}", reading, summaries.get(f"rank {rank}"), compared, within)
+        _rank_result(f"rank {rank}", reading, summaries.get(f"rank {rank}"), compared, within)
         for rank, reading in enumerate(readings)
     ]
     return Comparison(summaries, compared, tuple(results))
@@ -89,7 +89,7 @@ def _rates(reading: RankSamples) -> list[float]:
     ]
 
 
-def _compared(
+def _rank_result(
     name: str, reading: RankSamples, summary: Summary | None, compared: Peers, within: float
 ) -> Result:
     shared: dict[str, Any] = {
@@ -137,8 +137,8 @@ def _compared(
 
 
 @dataclass(frozen=True, slots=True)
-class Sustained:
-    """One device under load for a while; ranks that share a device are named by their rank.
+class SustainedLoad:
+    """One device under a sustained load; ranks that share a device are named by their rank.
 
     ``throughput`` holds (seconds since the start, TFLOPS) for each interval; ``readings`` what the
     plugin's telemetry said meanwhile, with the second under "t_s". ``drift_percent`` is the mean
@@ -160,8 +160,8 @@ class Sustained:
         return drift_percent([rate for _, rate in self.throughput])
 
     @property
-    def throttled(self) -> float | None:
-        """By how much the count of throttling events grew; None where the machine shows none."""
+    def throttle_events(self) -> float | None:
+        """The increase of the count of throttling events; None if the machine shows no count."""
         counts = [each["throttle_count"] for each in self.readings if "throttle_count" in each]
         return counts[-1] - counts[0] if counts else None
 
@@ -174,7 +174,7 @@ def drift_percent(rates: Sequence[float]) -> float | None:
     return 100 * (fmean(rates[-third:]) / fmean(rates[:third]) - 1)
 
 
-def sustained(
+def sustain_load(
     ranks: Ranks,
     seconds: float,
     *,
@@ -185,7 +185,7 @@ def sustained(
     interval_s: float = 1.0,
     on_interval: Callable[[int, Mapping[str, Any]], None] | None = None,
     timeout_s: float | None = None,
-) -> tuple[Sustained, ...]:
+) -> tuple[SustainedLoad, ...]:
     """Keep the devices ``indices`` busy with products for ``seconds``, all at the same time.
 
     The first product is checked against float64, and one of each batch is compared with it bit for
@@ -209,16 +209,20 @@ def sustained(
         on_step=announce,
     )
     if not outcome.ok:
-        return (Sustained("", wrong=outcome.sentence, results=(_broken("sustained", outcome),)),)
+        return (
+            SustainedLoad(
+                "", wrong=outcome.sentence, results=(_broken_result("sustained", outcome),)
+            ),
+        )
     names = [value["device"] for value in outcome.values]
     if len(set(names)) < len(names):
         names = [f"rank {rank}" for rank in range(len(names))]
     pairs = zip(names, outcome.values, strict=True)
-    return tuple(_sustained(value, name, len(names) > 1) for name, value in pairs)
+    return tuple(_sustained_load(value, name, len(names) > 1) for name, value in pairs)
 
 
-def _sustained(value: Mapping[str, Any], name: str, several: bool) -> Sustained:
-    found = Sustained(
+def _sustained_load(value: Mapping[str, Any], name: str, several: bool) -> SustainedLoad:
+    found = SustainedLoad(
         device=name,
         shape=value["shape"],
         throughput=tuple((each[0], each[1]) for each in value["throughput"]),
@@ -240,7 +244,7 @@ def _sustained(value: Mapping[str, Any], name: str, several: bool) -> Sustained:
     return replace(found, results=tuple(results))
 
 
-def _identical(found: Sustained, shared: Mapping[str, Any]) -> Result:
+def _identical(found: SustainedLoad, shared: Mapping[str, Any]) -> Result:
     return Result(
         id="sustained/identical",
         verdict=Verdict.FAIL if found.wrong else Verdict.PASS,
@@ -254,9 +258,9 @@ def _identical(found: Sustained, shared: Mapping[str, Any]) -> Result:
     )
 
 
-def _throughput(found: Sustained, shared: Mapping[str, Any]) -> Result:
+def _throughput(found: SustainedLoad, shared: Mapping[str, Any]) -> Result:
     rates = [rate for _, rate in found.throughput]
-    throttled = found.throttled
+    throttled = found.throttle_events
     reason = f"throttled {throttled:g} times under load" if throttled else ""
     return Result(
         id="sustained/gemm",
@@ -278,7 +282,7 @@ def _throughput(found: Sustained, shared: Mapping[str, Any]) -> Result:
     )
 
 
-def _drift(found: Sustained, shared: Mapping[str, Any]) -> Result:
+def _drift(found: SustainedLoad, shared: Mapping[str, Any]) -> Result:
     drift = found.drift_percent
     if drift is None:
         few = f"{len(found.throughput)} intervals are too few for a drift; 3 are needed"
@@ -327,7 +331,7 @@ def _curve(
     }
 
 
-def _broken(name: str, outcome: WorldOutcome) -> Result:
+def _broken_result(name: str, outcome: WorldOutcome) -> Result:
     culprit = outcome.culprit
     return Result(
         id=name,

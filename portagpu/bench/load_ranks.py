@@ -8,9 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bench import matmul
-from portagpu.bench.effort import PACES, Effort
-from portagpu.bench.reading import RankSamples
-from portagpu.bench.timing import Stopwatch, measure
+from portagpu.bench.samples import RankSamples
+from portagpu.bench.timing import PACES, Effort, Stopwatch, measure
 
 if TYPE_CHECKING:
     from typing import Self

@@ -98,21 +98,21 @@ def multiply(work: Product) -> None:
     if work.dtype == "int8":
         torch._int_mm(work.a, work.b, out=work.result)
     elif work.dtype == "fp8":
-        one = _one(work.a.device)
+        one = _unit_scale(work.a.device)
         work.result = torch._scaled_mm(work.a, work.b, one, one, out_dtype=torch.bfloat16)
     else:
         torch.mm(work.a, work.b, out=work.result)
 
 
-_ones: dict[torch.device, torch.Tensor] = {}
+_unit_scales: dict[torch.device, torch.Tensor] = {}
 
 
-def _one(device: torch.device) -> torch.Tensor:
+def _unit_scale(device: torch.device) -> torch.Tensor:
     import torch
 
-    if device not in _ones:
-        _ones[device] = torch.ones((), device=device)
-    return _ones[device]
+    if device not in _unit_scales:
+        _unit_scales[device] = torch.ones((), device=device)
+    return _unit_scales[device]
 
 
 def poison(work: Product) -> None:

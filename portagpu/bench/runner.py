@@ -1,4 +1,4 @@
-"""The whole suite on one device: what is planned, what runs, what cannot be judged here."""
+"""Runs the performance suite on one device."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from portagpu.bench import suite
+from portagpu.bench.case_runner import BenchContext, not_run
 from portagpu.bench.cases import SUITE
 from portagpu.bench.device import MeasuredDevice
-from portagpu.bench.effort import Effort
-from portagpu.bench.session import BenchContext, not_run
+from portagpu.bench.timing import Effort
 from portagpu.contents import check_installation
 from portagpu.host import read_host
 from portagpu.results.expectations import exactly
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from portagpu.bench.cases import BenchCase
     from portagpu.results.run import Run
 
-OPENED: Final = "device/open"
-"""The id of the result that blocks all others where the device cannot be opened."""
+OPEN_ID: Final = "device/open"
+"""The id of the result that blocks all others if the device cannot be opened."""
 _OPEN_S: Final = 60.0
 
 
 def open_device(
     ranks: Ranks, backend: str | None = None, index: int = 0, timeout_s: float = _OPEN_S
 ) -> MeasuredDevice | Result:
-    """The device's facts, read in a rank; a failed result where it cannot be opened."""
+    """The device's description, read in a rank, or a failed result if it cannot be opened."""
     outcome = ranks.run(
         "portagpu.bench.device:describe",
         backend=backend,
@@ -44,7 +44,7 @@ def open_device(
     if outcome.ok:
         return MeasuredDevice.from_json(outcome.values[0])
     return Result(
-        id=OPENED,
+        id=OPEN_ID,
         suite=SUITE,
         area="device",
         verdict=Verdict.ERROR,
@@ -58,13 +58,13 @@ def open_device(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions(RunOptions):
-    """What a run of the measures is asked for.
+    """The options of a run of the performance suite.
 
-    ``names`` are areas ("gemm"), metrics ("memory/copy") or case ids; none is everything. ``index``
-    is the device of measures of one device; ``world`` the number of ranks of collectives (by
-    default every device, or two ranks where all share one). ``target`` is what is judged, by
-    default what this device is; another target makes every case INCONCLUSIVE. ``timeout_s`` is the
-    hard limit of each case.
+    ``names`` are areas ("gemm"), metrics ("memory/copy") or case ids; without any, all run.
+    ``index`` is the device for single-device measures, ``world`` the number of ranks of collectives
+    (by default every device, or two ranks if all share one). ``target`` is what is judged, by
+    default this device's; another target makes every case INCONCLUSIVE. ``timeout_s`` is the hard
+    limit of each case.
     """
 
     names: Sequence[str] = ()
@@ -76,10 +76,10 @@ class BenchOptions(RunOptions):
 
 
 def run(options: BenchOptions, progress: Progress | None = None) -> Run:
-    """Measure what is asked for, judge it, and return the run, finished.
+    """Run the selected measures, judge them, and return the finished run.
 
-    On Ctrl-C the run that is returned is marked as interrupted. Raises UnknownMeasure,
-    TargetNotFound, UnknownDevice, and MissingDependency where there is no torch.
+    On Ctrl-C the returned run is marked as interrupted. Raises UnknownMeasure, TargetNotFound,
+    UnknownDevice, and MissingDependency without torch.
     """
     progress = progress or Progress()
     options.load_target()
@@ -96,8 +96,8 @@ def run(options: BenchOptions, progress: Progress | None = None) -> Run:
 def measure(run: Run, options: BenchOptions, ranks: Ranks, progress: Progress) -> None:
     """Add one result for each case to ``run``, in order.
 
-    From where ``progress.stop_reason()`` answers no further case is begun, and is INCONCLUSIVE for
-    it.
+    Once ``progress.stop_reason()`` gives a reason, no further case begins; those left are
+    INCONCLUSIVE with that reason.
     """
     check_installation()
     names, effort = options.names, options.effort
@@ -108,16 +108,16 @@ def measure(run: Run, options: BenchOptions, ranks: Ranks, progress: Progress) -
         add_result(run, progress, opened)
         stand_in = MeasuredDevice(backend=options.backend or "", name="")
         for case in suite.plan(names, stand_in, effort, options.world or 2, wanted):
-            blocked = not_run(case, "the device cannot be opened", blocked_by=OPENED)
+            blocked = not_run(case, "the device cannot be opened", blocked_by=OPEN_ID)
             add_result(run, progress, blocked)
         return
     opened.describe_in(run, opened.target, "arch")
     progress.opened(opened)
     if wanted is not None and opened.target != wanted.id:
-        described = MeasuredDevice.of_target(wanted)
-        here = f"this machine's device is {_who(opened)}, not {wanted.id}"
+        described = MeasuredDevice.from_target(wanted)
+        here = f"this machine's device is {_device_and_target(opened)}, not {wanted.id}"
         for case in suite.plan(names, described, effort, options.world or 2, wanted):
-            add_result(run, progress, _elsewhere(case, here))
+            add_result(run, progress, _other_target_result(case, here))
         return
     judged = wanted or load_targets().get(opened.target or "")
     size = options.world or default_world(opened)
@@ -133,16 +133,16 @@ def measure(run: Run, options: BenchOptions, ranks: Ranks, progress: Progress) -
 
 
 def default_world(device: MeasuredDevice) -> int:
-    """The ranks of collectives: every device, or two where all ranks share one."""
+    """The number of ranks of collectives: every device, or two if all ranks share one."""
     return 2 if device.shared else device.count
 
 
-def _who(device: MeasuredDevice) -> str:
+def _device_and_target(device: MeasuredDevice) -> str:
     target = f"target {device.target}" if device.target else "no target"
     return f"{device.product or device.arch or device.name} ({target})"
 
 
-def _elsewhere(case: BenchCase, here: str) -> Result:
+def _other_target_result(case: BenchCase, here: str) -> Result:
     absent = case.absent
     if absent is not None and absent.verdict is Verdict.SKIP:
         return not_run(case, absent.reason, verdict=Verdict.SKIP)

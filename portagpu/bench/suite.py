@@ -1,4 +1,4 @@
-"""The measures that ``matrix/performance`` holds: one file an area, read without torch."""
+"""The measures in ``matrix/performance``: one file per area, loaded without torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from portagpu.bench.cases import BenchCase
     from portagpu.bench.device import MeasuredDevice
-    from portagpu.bench.effort import Effort
+    from portagpu.bench.timing import Effort
     from portagpu.target import Target
 
 AREAS: Final = ("gemm", "memory", "transfer", "launch", "kernels", "collectives")
@@ -25,7 +25,7 @@ AREAS: Final = ("gemm", "memory", "transfer", "launch", "kernels", "collectives"
 
 
 class UnknownMeasure(PortagpuError, LookupError):
-    """No area, metric or case has that name; the message offers the closest."""
+    """No area, metric or case has that name; the message suggests the closest one."""
 
 
 def area_file(area: str) -> Path:
@@ -55,7 +55,7 @@ def metrics() -> tuple[str, ...]:
 
 
 def selected_areas(names: Sequence[str] | None) -> tuple[str, ...]:
-    """The areas that ``names`` (areas, metrics or case ids; None or none: all) speak of.
+    """The areas of ``names`` (areas, metrics or case ids; all areas without names).
 
     Raises UnknownMeasure.
     """
@@ -63,7 +63,7 @@ def selected_areas(names: Sequence[str] | None) -> tuple[str, ...]:
         return AREAS
     for name in names:
         if name not in AREAS and name.partition("[")[0] not in metrics():
-            raise unknown(name, [*AREAS, *metrics()])
+            raise unknown_measure(name, [*AREAS, *metrics()])
     wanted = {name.partition("/")[0] for name in names}
     return tuple(area for area in AREAS if area in wanted)
 
@@ -87,11 +87,11 @@ def plan(
     chosen = [case for case in found if any(_fits(name, case) for name in names)]
     for name in names:
         if not any(_fits(name, case) for case in chosen):
-            raise unknown(name, [case.id for case in found])
+            raise unknown_measure(name, [case.id for case in found])
     return chosen
 
 
-def unknown(name: str, names: Sequence[str]) -> UnknownMeasure:
+def unknown_measure(name: str, names: Sequence[str]) -> UnknownMeasure:
     """The error for a name that is not among ``names``, with the closest of them."""
     hint = did_you_mean(name, names, f"there are {', '.join(names[:12])}")
     return UnknownMeasure(f"there is no measure {name!r}: {hint}")

@@ -1,7 +1,7 @@
-"""Timing calls on a device: its own events, or the host's monotonic clock around them.
+"""Timing of calls on a device, by its events or by the host's monotonic clock, and for how long.
 
-Nothing is read from the wall clock. A sample repeats the call until it lasts far longer than the
-clock's resolution, which is measured and not assumed.
+The wall clock is never read. A sample repeats the call until it lasts far longer than the clock's
+resolution, which is measured and not assumed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from portagpu.contract import Capability
@@ -17,7 +18,6 @@ from portagpu.errors import PortagpuError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from portagpu.bench.effort import Pace
     from portagpu.contract import Backend
 
 ABOVE_RESOLUTION: Final = 100
@@ -26,6 +26,36 @@ _UNUSABLE: Final = 10
 _TICKS: Final = 50
 _MOST_REPEATS: Final = 100_000
 _MOST_WARMUPS: Final = 1000
+
+
+class Effort(StrEnum):
+    """``QUICK`` takes seconds for the whole suite, ``FULL`` minutes."""
+
+    QUICK = "quick"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How one size of one measure is timed.
+
+    Calls warm up for ``warmup_s``; a sample repeats the call until it lasts ``sample_s``; there are
+    as many samples as fit ``point_s``, within ``least`` and ``most``.
+    """
+
+    warmup_s: float
+    sample_s: float
+    point_s: float
+    least: int
+    most: int
+    timeout_s: float
+    """The hard limit of one measure, the start of its ranks included."""
+
+
+PACES: Final[dict[Effort, Pace]] = {
+    Effort.QUICK: Pace(0.03, 0.001, 0.15, 5, 20, 60.0),
+    Effort.FULL: Pace(0.2, 0.005, 0.8, 10, 50, 180.0),
+}
 
 
 class TooShort(PortagpuError):
@@ -62,9 +92,13 @@ class Stopwatch:
     def time(self, call: Callable[[], object], repeats: int) -> float:
         """Seconds that ``repeats`` calls take together; work that was issued before is not in."""
         self._gpu.synchronize()
-        return self._by_events(call, repeats) if self._events else self._by_host(call, repeats)
+        return (
+            self._time_by_events(call, repeats)
+            if self._events
+            else self._time_by_host(call, repeats)
+        )
 
-    def _by_events(self, call: Callable[[], object], repeats: int) -> float:
+    def _time_by_events(self, call: Callable[[], object], repeats: int) -> float:
         start, end = self._gpu.Event(enable_timing=True), self._gpu.Event(enable_timing=True)
         start.record()
         for _ in range(repeats):
@@ -74,7 +108,7 @@ class Stopwatch:
         milliseconds: float = start.elapsed_time(end)
         return milliseconds / 1e3
 
-    def _by_host(self, call: Callable[[], object], repeats: int) -> float:
+    def _time_by_host(self, call: Callable[[], object], repeats: int) -> float:
         started_ns = time.perf_counter_ns()
         for _ in range(repeats):
             call()
@@ -89,7 +123,7 @@ class Stopwatch:
 
         An upper bound: it holds the cost of reading the clock too.
         """
-        seen = [elapsed for _ in range(_TICKS) if (elapsed := self.time(_nothing, 1)) > 0]
+        seen = [elapsed for _ in range(_TICKS) if (elapsed := self.time(_no_op, 1)) > 0]
         return min(seen, default=time.get_clock_info("perf_counter").resolution)
 
 
@@ -108,8 +142,8 @@ def measure(
     among all ranks, so that ranks that time a collective together make the same calls. Raises
     TooShort where ``most_repeats`` calls stay within ten times the clock's resolution.
     """
-    ready = prepare or _nothing
-    largest = agree or _itself
+    ready = prepare or _no_op
+    largest = agree or _identity
     ready()
     call()
     once = largest(max(stopwatch.time(call, 1), stopwatch.resolution_s))
@@ -145,9 +179,9 @@ def _clamp(value: float, low: int, high: int) -> float:
     return float(min(max(math.ceil(value), low), max(low, high)))
 
 
-def _itself(value: float) -> float:
+def _identity(value: float) -> float:
     return value
 
 
-def _nothing() -> None:
+def _no_op() -> None:
     return None

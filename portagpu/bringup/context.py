@@ -1,4 +1,4 @@
-"""What a gate's check is given: the machine under test, its amounts, and a way to say results."""
+"""The context of a gate's check: the machine under test, the gate's amounts, and result makers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from portagpu.bringup.gates import Gate
     from portagpu.inventory.origin import Origin
-    from portagpu.rules.judgement import Judged
+    from portagpu.results.judgement import Judgement
     from portagpu.target import Target
     from portagpu.world import Ranks, WorldOutcome
 
@@ -24,7 +24,7 @@ _UNJUDGED: Final = frozenset({Verdict.SKIP, Verdict.INCONCLUSIVE})
 
 @dataclass(slots=True)
 class CheckedDevice:
-    """One device as its backend describes it, read in a rank of its own."""
+    """One device as its backend describes it, read in its own rank."""
 
     index: int
     name: str
@@ -37,12 +37,12 @@ class CheckedDevice:
 class Context:
     """The state of a bring-up that its checks share.
 
-    ``devices`` is empty until the identity gate has found them. ``target`` is the one to judge by:
-    the one that was asked for, else the one that was found.
+    ``devices`` is empty until the identity gate has found them. ``target`` is the target to judge
+    by: the wanted one, else the one that was found.
     """
 
     backend: str | None
-    """None in a replay: nothing is asked of a device."""
+    """None in a replay: no device is used."""
     effort: str
     ranks: Ranks
     gate: Gate
@@ -50,13 +50,13 @@ class Context:
     wanted: Target | None = None
     expect_devices: int | None = None
     machine: Machine = field(default_factory=Live)
-    """Whose files and devices are read: this machine, or a recording of another."""
+    """The machine whose files and devices are read: this one, or a recording."""
     origins: Sequence[Origin] = ()
-    """The recordings that are replayed; empty where the machine itself is judged."""
+    """The replayed recordings; empty if this machine is judged."""
     unusable: str = ""
-    """Why no backend can be used, where none can."""
+    """Why no backend can be used; empty if one can."""
     from_files: bool = False
-    """Whether no device is opened: what files and the vendors' libraries say is judged alone."""
+    """Whether no device is opened: only files and the vendors' libraries are judged."""
     shared: bool = False
     """Whether all ranks of the machine share one device."""
     devices: list[CheckedDevice] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Context:
     """How many there are to open; 1 until the identity gate has counted them."""
     versions: dict[str, str | None] = field(default_factory=dict)
     step: Callable[[str], None] = lambda _: None
-    """Says what the check is doing, for whoever watches."""
+    """Reports what the check is doing, for the progress view."""
     started_s: float = field(default_factory=time.monotonic)
 
     @property
@@ -74,18 +74,18 @@ class Context:
 
     @property
     def limit_s(self) -> float:
-        """Seconds for one device, or for the gate where it does not go by devices.
+        """Seconds for one device, or for a gate that does not go by devices.
 
-        What a check runs has it for itself, whatever the gate has used up: a device that is given
-        less than the start of its runtime takes would be blamed for the others.
+        Each device gets all of it, whatever the gate has used up: with less time than its runtime
+        needs to start, it would be blamed for the others.
         """
         stated: float = self.amounts["limit_s"]
         return stated
 
     def time_is_up(self) -> str:
-        """Why the gate begins nothing more, in one clause; empty while it has time.
+        """Why the gate starts nothing more, in one clause; empty while it has time.
 
-        Its time is ``limit_s``, and ``device_s`` for every device after the first.
+        Its time is ``limit_s``, plus ``device_s`` for every device after the first.
         """
         further: float = self.amounts.get("device_s", 0.0) * (self.device_count - 1)
         limit_s = self.limit_s + further
@@ -104,9 +104,8 @@ class Context:
     ) -> Result:
         """A result of this gate; ``name`` is completed to the id "gate/name".
 
-        What was judged or measured has the evidence that the gate earns, or "recorded" with the
-        recordings in ``extra``; what was not has none, and neither has what was judged without a
-        device.
+        A judged or measured result has the gate's evidence, or "recorded" with the recordings in
+        ``extra``. SKIP and INCONCLUSIVE have none, nor has a result without an open device.
         """
         if verdict not in _UNJUDGED:
             earned = None if self.from_files else self.gate.earns
@@ -128,14 +127,14 @@ class Context:
     def judge(
         self, name: str, good: bool, reason: str, *, expected: Mapping[str, Any], **fields: Any
     ) -> Result:
-        """PASS or FAIL by one condition; ``reason`` says what was seen, and is kept with both.
+        """PASS or FAIL by one condition; ``reason`` says what was seen, in both cases.
 
-        ``expected`` is what was asked for (``portagpu.results.expectations``).
+        ``expected`` is made by ``portagpu.results.expectations``.
         """
         verdict = Verdict.PASS if good else Verdict.FAIL
         return self.result(name, verdict, reason, expected=expected, **fields)
 
-    def judged(self, found: Judged) -> Result:
+    def judgement_result(self, found: Judgement) -> Result:
         """A judgement of the inventory as a result of this gate."""
         named = {"severity": found.severity} if found.severity is not None else {}
         return self.result(
@@ -150,7 +149,7 @@ class Context:
         )
 
     def failure(self, name: str, outcome: WorldOutcome, device: str | None = None) -> Result:
-        """The result of a world that did not come back whole; names the device or the rank."""
+        """The result of a world whose ranks did not all end well; names the device or the rank."""
         culprit = outcome.culprit
         if device is None and culprit is not None:
             device = f"rank {culprit}"

@@ -1,4 +1,4 @@
-"""What bring-up runs on a device, in a rank of its own."""
+"""What bring-up runs on a device, in its own rank: its description and the memory test."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bringup.reported import FIELDS
+from portagpu.bringup.device_properties import FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from portagpu.world import Rank
 
 _CHUNK: Final = 1 << 22
-"""Elements that are written or compared at once: what a comparison needs beside the buffer."""
+"""Elements that are written or compared at once; bounds the memory needed besides the buffer."""
 
 
 def describe(rank: Rank) -> dict[str, Any]:
-    """The device's description as JSON, and how many devices its backend has."""
+    """The device's description as JSON, with the number of devices of its backend."""
     import torch
 
     gpu = rank.gpu
@@ -37,7 +37,7 @@ def describe(rank: Rank) -> dict[str, Any]:
         "arch": gpu.arch.name,
         "warp_size": gpu.arch.warp_size,
         "unit_count": properties.multi_processor_count,
-        "reported": _reported(properties),
+        "reported": _reported_fields(properties),
         "part": dataclasses.asdict(gpu.part) if gpu.part is not None else None,
         "integrated": getattr(gpu, "integrated", None),
         "memory_bytes": total,
@@ -57,7 +57,7 @@ def describe(rank: Rank) -> dict[str, Any]:
 
 
 def _has_library(comm: Comm) -> bool | None:
-    """Whether this torch has the communication library; None for a device that needs none."""
+    """Whether this torch has the communication library; None if the device has none."""
     import torch.distributed as dist
 
     if not comm.c10d_name:
@@ -65,10 +65,10 @@ def _has_library(comm: Comm) -> bool | None:
     return dist.is_available() and dist.is_backend_available(comm.c10d_name)
 
 
-def _reported(properties: Any) -> dict[str, float]:
-    """The fields that torch reports of those that a target can be held against.
+def _reported_fields(properties: Any) -> dict[str, float]:
+    """The fields of ``FIELDS`` that torch reports.
 
-    torch asks the runtime for some of them when they are read, which may raise.
+    torch reads some of them from the runtime on access, which may raise.
     """
     found = {}
     for name in FIELDS:

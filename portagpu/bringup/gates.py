@@ -1,4 +1,4 @@
-"""The gates as data: ``matrix/bringup/gates.toml``, read and validated."""
+"""The gates, read from ``matrix/bringup/gates.toml`` and validated."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _EARNS: Final = {
 class Gate:
     """One gate of the checklist.
 
-    ``check`` names a generator function "module:name" that takes a Context and yields Results;
-    ``needs`` are the ids of gates without whose success this one is not run. ``amounts`` holds,
-    for each effort, ``limit_s`` (the gate's time limit in seconds), where it goes by devices
-    ``device_s`` (how much longer it is for each one after the first), and what its check reads.
-    ``replay`` names the function that judges a recording, None where only a machine can be judged.
-    ``opens_devices`` says that later gates test the devices that this one has opened. ``earns`` is
-    the evidence of its results: executed where devices work, loaded where their library answers,
-    None where files and tools are read.
+    ``check`` names a generator function "module:name" that takes a Context and yields Results.
+    ``needs`` are the ids of gates that have to succeed before this one runs. ``amounts`` holds, for
+    each effort, ``limit_s`` (the gate's time limit in seconds), for a gate that goes by devices
+    ``device_s`` (additional seconds for each device after the first), and what its check reads.
+    ``replay`` names the function that judges a recording, None if only a machine can be judged.
+    ``opens_devices`` says that later gates test the devices that this one opened. ``earns`` is the
+    evidence of its results: executed if devices work, loaded if their library answers, None if
+    files and tools are read.
     """
 
     id: str
@@ -57,7 +57,7 @@ class Gate:
     earns: Evidence | None = None
 
     def load(self, *, replay: bool = False) -> Callable[[Context], Iterator[Result]] | None:
-        """The gate's check, or with ``replay`` what it has for recordings."""
+        """The gate's check, or with ``replay`` its check of recordings, if it has one."""
         named = self.replay if replay else self.check
         if named is None:
             return None
@@ -69,7 +69,7 @@ class Gate:
 def load_gates(path: Path | None = None) -> tuple[Gate, ...]:
     """The gates in order; by default those of the matrix.
 
-    Raises PortagpuError that names the file, the gate and the rule it breaks.
+    Raises PortagpuError with the file, the gate and the rule that it breaks.
     """
     own = path is None
     path = path or matrix_dir() / "bringup" / "gates.toml"
@@ -135,15 +135,15 @@ def _gate(entry: Mapping[str, Any], where: str, earlier: list[str]) -> Gate:
 
 
 class UnknownGate(PortagpuError, LookupError):
-    """No gate has that id; the message offers the closest."""
+    """No gate has that id; the message suggests the closest one."""
 
 
-def left_out(
+def left_out_gates(
     gates: Sequence[Gate], only: Sequence[str] = (), skip: Sequence[str] = ()
 ) -> dict[str, str]:
-    """The gates that are not asked for, each with the reason; raises UnknownGate.
+    """The gates that do not run, each with the reason; raises UnknownGate.
 
-    With ``only`` the gates that those need are asked for too, but for those in ``skip``.
+    With ``only``, the gates that those need run too, except those in ``skip``.
     """
     known = {gate.id: gate for gate in gates}
     for name in (*only, *skip):
@@ -167,8 +167,8 @@ def left_out(
     }
 
 
-def lasting(gate: Gate, seconds: float) -> Gate:
-    """The gate with a load of that many seconds, where it has one; its limit grows by as much."""
+def with_load_duration(gate: Gate, seconds: float) -> Gate:
+    """The gate with its load, if any, lasting that long; its time limit grows as needed."""
     amounts = {
         effort: dict(has)
         | (

@@ -1,4 +1,4 @@
-"""Running the checklist: in order, each gate once, blocked where what it needs has failed."""
+"""Runs the checklist: each gate once and in order, blocked if a gate that it needs failed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu import running
 from portagpu.bringup.context import Context
-from portagpu.bringup.gates import Gate, lasting, left_out, load_gates
+from portagpu.bringup.gates import Gate, left_out_gates, load_gates, with_load_duration
 from portagpu.contents import check_installation
 from portagpu.errors import BackendNotFound, MissingDependency, UnknownBackend
 from portagpu.inventory.sources import Live
@@ -26,23 +26,22 @@ if TYPE_CHECKING:
     from portagpu.recordings.replay import Recording
     from portagpu.target import Target
 
-_OF_A_DEVICE: Final = ("arch", "uuid", "pci", "memory_bytes", "target", "parent")
-"""What of a device's facts the run's record has, beside its kind, vendor and name."""
+_DEVICE_KEYS: Final = ("arch", "uuid", "pci", "memory_bytes", "target", "parent")
+"""The facts of a device in the run's record, besides its kind, vendor and name."""
 _FAILED: Final = frozenset({Verdict.FAIL, Verdict.ERROR})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BringupOptions(RunOptions):
-    """What a bring-up is asked for.
+    """The options of a bring-up.
 
-    ``effort`` is "quick" or "full"; ``target`` what the machine has to be; ``backend`` a
-    backend's name, by default the one that ``portagpu.backend()`` chooses; ``expect_devices`` the
-    number of devices that have to be there. Without a torch and a backend that can be used, and
-    where a gate is blocked, the gates that can judge files do; nothing of that is a PASS of the
-    run. ``only`` names gates, which run with those they need, and ``skip`` gates that do not; those
-    left out are INCONCLUSIVE. ``duration_s`` is how long the sustained load takes, by default what
-    the checklist states. With ``replay`` a recording is judged in the place of this machine, by the
-    same gates.
+    ``effort`` is "quick" or "full", ``target`` what the machine has to be, ``backend`` a backend's
+    name, by default the one that ``portagpu.backend()`` chooses, ``expect_devices`` the required
+    number of devices. Without a usable torch and backend, and after a blocked gate, the gates that
+    can judge files do so; the run is then no PASS. ``only`` names gates to run, with those they
+    need, and ``skip`` gates to leave out; gates that do not run are INCONCLUSIVE. ``duration_s`` is
+    the duration of the sustained load, by default the checklist's. With ``replay`` the same gates
+    judge a recording instead of this machine.
     """
 
     effort: str = "quick"
@@ -55,7 +54,7 @@ class BringupOptions(RunOptions):
 
 
 class GateProgress(running.Progress):
-    """What a bring-up tells while it runs."""
+    """The progress of a bring-up, reported while it runs."""
 
     def gate_begins(self, gate: Gate) -> None:
         """``gate`` is about to run."""
@@ -64,7 +63,7 @@ class GateProgress(running.Progress):
         """``gate`` is doing what ``text`` says."""
 
     def gate_ends(self, gate: Gate, results: Sequence[Result], duration_s: float) -> None:
-        """``gate`` has these results; they are part of the run already."""
+        """``gate`` has these results; they are already part of the run."""
 
 
 def bringup(
@@ -72,22 +71,22 @@ def bringup(
     progress: GateProgress | None = None,
     gates: Sequence[Gate] | None = None,
 ) -> Run:
-    """Run every gate on this machine, or over the recording, and return the run, finished.
+    """Run every gate on this machine, or on the recording, and return the finished run.
 
-    On Ctrl-C the run that is returned is marked as interrupted: it holds every result so far, and
+    On Ctrl-C the returned run is marked as interrupted: it has every result so far, and
     INCONCLUSIVE ones for the gates that did not finish. Raises TargetNotFound or UnknownBackend
-    before anything ran.
+    before anything runs.
     """
     check_installation()
     progress = progress or GateProgress()
     gates = load_gates() if gates is None else gates
     if options.duration_s is not None:
-        gates = [lasting(gate, options.duration_s) for gate in gates]
-    absent = left_out(gates, options.only, options.skip)
+        gates = [with_load_duration(gate, options.duration_s) for gate in gates]
+    absent = left_out_gates(gates, options.only, options.skip)
     wanted = options.load_target()
     machine = options.replay or Live()
     origins = machine.origins()
-    name, unusable = (None, "") if origins else _usable(options.backend, machine)
+    name, unusable = (None, "") if origins else _usable_backend(options.backend, machine)
 
     def work(run: Run) -> None:
         with Ranks() as ranks:
@@ -122,7 +121,7 @@ def bringup(
     return running.complete(run, progress, work)
 
 
-def _usable(wanted: str | None, machine: Machine) -> tuple[str | None, str]:
+def _usable_backend(wanted: str | None, machine: Machine) -> tuple[str | None, str]:
     """(the backend to test, ""), or (None, why none can be); raises UnknownBackend."""
     try:
         name = resolve(wanted)
@@ -143,9 +142,9 @@ def _run_gates(
     progress: GateProgress,
     absent: Mapping[str, str],
 ) -> None:
-    """Run the gates, taking each from ``pending`` when its results are in the run.
+    """Run the gates; each leaves ``pending`` when its results are in the run.
 
-    ``absent`` are those that are left out, with the reason.
+    ``absent`` maps the gates that are left out to the reason.
     """
     unusable: dict[str, str] = {}
     while pending:
@@ -161,7 +160,7 @@ def _run_gates(
             found = [run.add(context.result("left-out", Verdict.INCONCLUSIVE, reason))]
         else:
             found = []
-            for result in _unblocked(context, unusable.get(blocker or ""), run):
+            for result in _gate_results(context, unusable.get(blocker or ""), run):
                 progress.result_added(result)
                 found.append(result)
         if blocker is not None:
@@ -176,18 +175,18 @@ def _run_gates(
         progress.gate_ends(gate, found, duration_s)
 
 
-def _unblocked(context: Context, failed_gate: str | None, run: Run) -> Iterator[Result]:
-    """Add what the gate finds; of one that is blocked, what can be judged without a device."""
+def _gate_results(context: Context, failed_gate: str | None, run: Run) -> Iterator[Result]:
+    """Add the gate's results; if it is blocked, only those that need no device."""
     if failed_gate is not None or (context.unusable and context.gate.needs):
-        yield _blocked(context, failed_gate, run)
+        yield _blocked_result(context, failed_gate, run)
         if context.gate.replay is None:
             return
         context.from_files = True
-    yield from _checked(context, run)
+    yield from _check_results(context, run)
 
 
-def _checked(context: Context, run: Run) -> Iterator[Result]:
-    """Add the results of the gate's check; one that breaks, or finds nothing, is a result too."""
+def _check_results(context: Context, run: Run) -> Iterator[Result]:
+    """Add the results of the gate's check, or one result if it breaks or finds nothing."""
     count = 0
     try:
         check = context.gate.load(replay=context.from_files)
@@ -207,8 +206,8 @@ def _checked(context: Context, run: Run) -> Iterator[Result]:
         yield run.add(context.result("check", Verdict.INCONCLUSIVE, reason))
 
 
-def _blocked(context: Context, failed_gate: str | None, run: Run) -> Result:
-    """Add the result of a gate that tests no device, naming the result that failed."""
+def _blocked_result(context: Context, failed_gate: str | None, run: Run) -> Result:
+    """Add the result of a blocked gate, with the result that failed."""
     cause = next(
         (entry for entry in run.results if entry.area == failed_gate and entry.failed), None
     )
@@ -234,13 +233,13 @@ def _close_interrupted(pending: Sequence[Gate], context: Context, run: Run) -> N
 
 
 def _describe(run: Run, context: Context) -> None:
-    """Put what the identity and versions gates learned into the run's own record."""
+    """Put the devices, versions and target into the run's record."""
     devices = [
         {
             "kind": "cpu" if device.facts["arch_vendor"] == "cpu" else "gpu",
             "vendor": device.facts["arch_vendor"],
             "name": device.facts["product"] or device.name,
-            **{key: device.facts.get(key) for key in _OF_A_DEVICE},
+            **{key: device.facts.get(key) for key in _DEVICE_KEYS},
         }
         for device in context.devices
     ]

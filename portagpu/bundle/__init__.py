@@ -1,13 +1,13 @@
-"""Bundles: full bring-ups of real hardware, scrubbed and hashed, to be kept in ``matrix/results``.
+"""Bundles: full bring-ups of real hardware, scrubbed and hashed, for ``matrix/results``.
 
-``docs/results.md`` has the form. Nothing here needs torch.
+``docs/results.md`` describes the format. Nothing here needs torch.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from portagpu.bundle.badges import Badge, earned, table
+from portagpu.bundle.badges import Badge, earned_badges, table
 from portagpu.bundle.check import parse, read_bundle
 from portagpu.bundle.document import file_name, make, to_text
 from portagpu.files import write_atomic
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from portagpu.results.run import Run
 
-__all__ = ["Badge", "earned", "make", "parse", "read_bundle", "table", "write_bundle"]
+__all__ = ["Badge", "earned_badges", "make", "parse", "read_bundle", "table", "write_bundle"]
 
 
 def write_bundle(run: Run, effort: str, folder: Path) -> Path:
     """Write the bundle of a run on this machine into ``folder`` and return its path.
 
-    It is validated first. Raises BundleError that says why there is none, and OutputError.
+    It is validated first. Raises BundleError with the reason if there is none, and OutputError.
     """
     text = to_text(make(run, effort, machine_names()))
     bundle = parse(text.encode())

@@ -1,4 +1,4 @@
-"""Which badges committed bundles earn, and the table of them in ``docs/targets.md``."""
+"""The badges that committed bundles earn, and their table in ``docs/targets.md``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bundle.check import read_bundle
-from portagpu.bundle.known import most_earned, suite_and_area
+from portagpu.bundle.result_ids import most_earned, suite_and_area
 from portagpu.errors import BundleError
 from portagpu.registry import plugin
 from portagpu.results.run import Run
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 _RAN: Final = frozenset({Verdict.PASS, Verdict.UNVERIFIED}) | FAILING
 _OF_SEVERAL: Final = "collectives"
-"""The area that one device does not execute, whatever ran there over a world of one."""
+"""The area that needs several devices: a world of one does not execute it."""
 _SUITES: Final = ("conformance", "performance", "bringup")
 _MARKUP: Final = re.compile(r"[\\`*_\[\]<>|~&@:$]|(?<=www)\.")
 
 
 @dataclass(frozen=True, slots=True)
 class Badge:
-    """What one area of one target earned: how much of it, with which verdicts.
+    """The evidence of one area of one target, with the number of results by verdict.
 
-    ``executed`` says that it ran on that hardware with that software, ``loaded`` that the vendor's
-    library answered there; neither says that it passed: ``counts`` does.
+    ``executed`` means that it ran on that hardware with that software, ``loaded`` that the vendor's
+    library answered there. Whether it passed is in ``counts``.
     """
 
     evidence: Evidence
@@ -43,7 +43,7 @@ class Badge:
     counts: Mapping[Verdict, int]
 
 
-def earned(bundle: Mapping[str, Any]) -> list[Badge]:
+def earned_badges(bundle: Mapping[str, Any]) -> list[Badge]:
     """The badges of a validated bundle, in the order of its results."""
     run = Run.from_json(bundle["result"])
     areas: dict[tuple[Evidence, str, str], Counter[Verdict]] = {}
@@ -62,7 +62,7 @@ def earned(bundle: Mapping[str, Any]) -> list[Badge]:
 
 
 def _badge(result: Result) -> Evidence | None:
-    """What a result states and can have; a bundle may be older than what is known of its case."""
+    """The stated evidence, at most what its case can earn: a bundle may be older than its case."""
     most = most_earned(result)
     if result.verdict not in _RAN or most is None or not result.evidence:
         return None
@@ -92,7 +92,7 @@ def table(folder: Path) -> str:
 
 def _row(name: str, bundle: Mapping[str, Any]) -> list[str]:
     run = bundle["result"]["run"]
-    badges = earned(bundle)
+    badges = earned_badges(bundle)
     versions = {**run["versions"], "python": bundle["provenance"]["python"]}
     products = Counter(str(device["name"]) for device in run["devices"])
     link = f"[{run['started'][:10]}](../matrix/results/{name})"
@@ -100,32 +100,32 @@ def _row(name: str, bundle: Mapping[str, Any]) -> list[str]:
         f"`{run['target']}`",  # an id of this package's own targets
         _cell(f"{count} x {product}" for product, count in products.items()),
         _cell(f"{key} {value}" for key, value in sorted(versions.items()) if value),
-        *(_cell(map(_area, _executed(badges, suite))) for suite in _SUITES),
-        _cell(map(_loaded, (badge for badge in badges if badge.evidence is Evidence.LOADED))),
+        *(_cell(map(_area, _executed_badges(badges, suite))) for suite in _SUITES),
+        _cell(map(_loaded_text, (badge for badge in badges if badge.evidence is Evidence.LOADED))),
         f"{bundle['result']['verdict']}, {link}",
     ]
 
 
-def _executed(badges: Iterable[Badge], suite: str) -> list[Badge]:
+def _executed_badges(badges: Iterable[Badge], suite: str) -> list[Badge]:
     executed = (badge for badge in badges if badge.evidence is Evidence.EXECUTED)
     return [badge for badge in executed if badge.suite == suite]
 
 
-def _loaded(badge: Badge) -> str:
+def _loaded_text(badge: Badge) -> str:
     return f"bring-up {_area(badge)}" if badge.suite == "bringup" else _area(badge)
 
 
 def _area(badge: Badge) -> str:
-    """``precision 181``, and what of it did not pass."""
+    """``precision 181``, with the number of failures."""
     failed = sum(badge.counts.get(verdict, 0) for verdict in FAILING)
     total = sum(badge.counts.values())
     return f"{badge.area} {total}" + (f" ({failed} failed)" if failed else "")
 
 
 def _cell(parts: Iterable[str]) -> str:
-    return _escaped(", ".join(parts)) or "nothing"
+    return _escape_markdown(", ".join(parts)) or "nothing"
 
 
-def _escaped(text: str) -> str:
-    """``text`` of a stranger as Markdown shows it: one line that is no markup and no link."""
+def _escape_markdown(text: str) -> str:
+    """Untrusted ``text`` for Markdown: one line, without markup or links."""
     return _MARKUP.sub(r"\\\g<0>", one_line(text))

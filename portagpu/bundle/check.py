@@ -1,4 +1,4 @@
-"""Validating a bundle: every complaint is one BundleError of one line."""
+"""Validation of bundles: every problem is a BundleError of one line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from portagpu.bundle.document import (
     to_text,
 )
 from portagpu.bundle.evidence import check_evidence
-from portagpu.bundle.known import check_ids
+from portagpu.bundle.result_ids import check_ids
 from portagpu.errors import BundleError, PortagpuError
 from portagpu.files import read_bounded
 from portagpu.redact.scrub import KINDS, LONGEST_TEXT, remaining
@@ -63,12 +63,12 @@ def parse(data: bytes) -> dict[str, Any]:
     that follows from the results, ids, evidence, and that nothing identifies. Raises BundleError.
     """
     try:
-        return _checked(data)
+        return _validate(data)
     except PortagpuError as error:
         raise BundleError(_short(one_line(str(error)), _LONGEST_COMPLAINT)) from error
 
 
-def _checked(data: bytes) -> dict[str, Any]:
+def _validate(data: bytes) -> dict[str, Any]:
     document = _document(data)
     _check_unaltered(document)
     if to_text(document).encode() != data:
@@ -89,7 +89,7 @@ def _read(path: Path) -> bytes:
 
 
 def _document(data: bytes) -> dict[str, Any]:
-    """JSON without what JSON does not have, bounded, with the keys that the digests are about."""
+    """The document: strict JSON within bounds, with the keys that the digests cover."""
     if len(data) > LARGEST_BYTES:
         raise BundleError(f"is larger than {LARGEST_BYTES >> 20} MiB")
     try:
@@ -121,7 +121,7 @@ def _no_constant(word: str) -> None:
 
 
 def _check_bounds(document: object) -> None:
-    """Depth, numbers and texts are of sizes that a run has; without recursion."""
+    """Check that depth, numbers and texts have plausible sizes; without recursion."""
     pending = [(document, 0)]
     while pending:
         value, depth = pending.pop()
@@ -140,7 +140,7 @@ def _check_bounds(document: object) -> None:
 
 
 def _check_unaltered(document: Mapping[str, Any]) -> None:
-    """One complaint that names every part whose digest is another than the one stated."""
+    """Raise one BundleError with every part whose digest differs from the stated one."""
     stated, actual = document["sha256"], digests(document)
     if stated == actual:
         return

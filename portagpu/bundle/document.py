@@ -26,10 +26,9 @@ _NAMED_DIGITS: Final = 8
 
 
 def make(run: Run, effort: str, known: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """The bundle of a run; ``known`` names what to take out, see ``portagpu.redact.names``.
+    """The bundle of a run; ``known`` is what to redact, see ``portagpu.redact.names``.
 
-    Raises BundleError that says why there is none: the run was quick or stopped, or its hardware is
-    no known target.
+    Raises BundleError if the run was quick or interrupted, or its hardware is no known target.
     """
     if effort != EFFORT:
         raise BundleError(f"a {effort} run measures only a part; run bringup with --full")
@@ -55,10 +54,10 @@ def make(run: Run, effort: str, known: Sequence[tuple[str, str]]) -> dict[str, A
 
 
 def provenance() -> dict[str, str | None]:
-    """Which code measured and on which Python; ``code_sha256`` is None for an editable install.
+    """The version of the code and of Python; ``code_sha256`` is None for an editable install.
 
-    The digest is over the files that the wheel installed, as they are now: each path with the
-    SHA-256 of its content. One build of the wheel has the same on every machine.
+    The digest covers the installed files as they are now: each path with the SHA-256 of its
+    content. It is the same for one wheel on every machine.
     """
     return {
         "portagpu": __version__,
@@ -99,7 +98,7 @@ def sha256(value: object) -> str:
 
 
 def digests(bundle: Mapping[str, Any]) -> dict[str, Any]:
-    """The digest of the whole bundle but this one, and of each part, to say which was altered.
+    """The digest of the bundle without its digests, and of each part, to locate an alteration.
 
     A part is a key of the bundle, a key of the result, or the results of one area.
     """
@@ -117,7 +116,7 @@ def digests(bundle: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_text(bundle: Mapping[str, Any]) -> str:
-    """The bundle as it is written: ASCII, keys in their order, a line for each result."""
+    """The bundle as text: ASCII, keys in their order, one line per result."""
     head = {key: bundle[key] for key in KEYS if key != "result"}
     result = dict(bundle["result"])
     results = result.pop("results")

@@ -1,4 +1,4 @@
-"""Whether what a bundle says to have executed can have run on the devices that it names."""
+"""Checks that what a bundle states as executed can have run on the devices that it names."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _DEVICE: Final = "identity/device"
 
 
 def check_evidence(run: Run) -> None:
-    """Raises BundleError that names the first thing that cannot be."""
+    """Raise BundleError for the first statement that is impossible."""
     if run.info.replay:
         raise BundleError("result.run.replay: a recording was judged, and nothing executed")
     target = _target(run)
-    shared = _shared(run, target)
+    shared = _run_shares_device(run, target)
     _check_devices(run, target)
     if not shared:
         for result in run.results:
@@ -41,7 +41,7 @@ def check_evidence(run: Run) -> None:
 
 
 def needed_ranks(result: Result) -> int:
-    """How many devices a result needs at least where ranks share none, as far as it says."""
+    """The least number of devices that a result needs if ranks share none, as far as it says."""
     found = [1]
     if isinstance(result.shape, dict) and isinstance(result.shape.get("ranks"), int):
         found.append(result.shape["ranks"])
@@ -68,8 +68,8 @@ def _shares_device(backend: str) -> bool:
     return plugin(backend).shared
 
 
-def _shared(run: Run, target: Target) -> bool:
-    """Whether the backend's ranks share a device, as only those of a CPU do."""
+def _run_shares_device(run: Run, target: Target) -> bool:
+    """Whether the backend's ranks share one device, which only a CPU's do."""
     try:
         shared = _shares_device(run.info.backend or "")
     except PortagpuError as error:
@@ -82,7 +82,7 @@ def _shared(run: Run, target: Target) -> bool:
 
 
 def _check_devices(run: Run, target: Target) -> None:
-    """The devices of the run are the target's, and each said so itself."""
+    """Check that the devices of the run are the target's, and that each reported so itself."""
     expected = {"vendor": target.arch.vendor, "arch": target.arch.name, "target": target.id}
     seen = [
         result.extra["facts"]

@@ -1,4 +1,4 @@
-"""The command line: ``portagpu VERB``, one module a verb, each imported when it is called."""
+"""The command line ``portagpu VERB``. Each verb has one module, imported when it is called."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 VERBS: Final[dict[str, tuple[str, str]]] = {
     "info": (
         "portagpu.cli.info:info",
-        "Show hardware, torch, libraries, the matching target and each backend's reason.",
+        "Show the hardware, torch, libraries, the matching target and every backend's status.",
     ),
     "record": (
         "portagpu.cli.record:record",
-        "Save what this machine shows, so that it can be replayed elsewhere.",
+        "Save this machine's description to replay it elsewhere.",
     ),
     "bringup": (
         "portagpu.cli.bringup:bringup",
-        "Run the ordered bring-up gates on this machine and give one verdict.",
+        "Run the ordered bring-up checks on this machine and print one verdict.",
     ),
     "conform": (
         "portagpu.cli.conform:conform",
-        "Check that this device keeps what its backend claims.",
+        "Run the conformance suite: does the device do what its backend claims?",
     ),
     "bench": (
         "portagpu.cli.bench:bench",
@@ -39,41 +39,41 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "occupancy": (
         "portagpu.cli.occupancy:occupancy",
-        "Show what of a unit a kernel fills, what limits it, and what one step more needs.",
+        "Compute a kernel's occupancy, its limits, and how to raise it.",
     ),
     "targets": (
         "portagpu.cli.targets:targets",
-        "List the targets, or show what is known of one and by which sources.",
+        "List the known targets, or show one with its facts and sources.",
     ),
     "report": (
         "portagpu.cli.report:report",
-        "Write the HTML report of result documents again.",
+        "Write HTML reports from result files.",
     ),
     "compile": (
         "portagpu.cli.compile:compile_kernels",
-        "Build the portable kernels for any architecture and read their machine code.",
+        "Build the portable kernels for any architecture and check their machine code.",
     ),
 }
-"""Verb -> (module:command, one-line help). The command is a click command, or a group of them."""
+"""Verb -> (module:command, one-line help). The command is a click command or group."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code; never raises and never shows a traceback."""
+    """Run the command line and return its exit code. Never raises, never prints a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     _open_standard_files()
-    sys.stdout, sys.stderr = _outliving(sys.stdout), _outliving(sys.stderr)
-    _escape_what_cannot_be_said()
+    sys.stdout, sys.stderr = _tolerate_closed_pipe(sys.stdout), _tolerate_closed_pipe(sys.stderr)
+    _escape_unprintable()
     try:
         if words == ["--version"]:
-            # answered before click is imported, which takes longer than all the rest
+            # before click is imported, which takes longer than everything else here
             print(f"portagpu {__version__}", flush=True)
             return 0
         from portagpu.cli._group import run
         from portagpu.subprocesses.start import working_folder
 
-        # without it no path means anything, and torch's libraries end the process
+        # raises if the working folder is gone: paths mean nothing, and torch's libraries abort
         working_folder()
-        with _ends_as_interrupts():
+        with _signals_as_interrupts():
             return run(words)
     except BaseException as error:  # noqa: BLE001 - the one place where every error ends
         from portagpu.cli._errors import report
@@ -82,10 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextlib.contextmanager
-def _ends_as_interrupts() -> Iterator[None]:
-    """What a scheduler or a lost terminal sends is Ctrl-C: results are kept, nothing is left over.
+def _signals_as_interrupts() -> Iterator[None]:
+    """Treat SIGTERM and SIGHUP as Ctrl-C, so that results are kept and children are ended.
 
-    A signal that is ignored, as by nohup(1), or has a handler stays as it is.
+    A signal that is ignored, as by nohup(1), or that has a handler stays as it is.
     """
     ours = threading.current_thread() is threading.main_thread()
     ends = [s for s in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is signal.SIG_DFL]
@@ -99,15 +99,15 @@ def _ends_as_interrupts() -> Iterator[None]:
 
 
 def _open_standard_files() -> None:
-    """Have /dev/null where standard input, output or error is closed.
+    """Open /dev/null in place of a closed standard input, output or error.
 
-    Else the next pipe gets that number, and a child's own standard files replace it.
+    Otherwise the next pipe gets that number, and a child's standard files replace it.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # the lowest number that is free: this one
+            # os.open returns the lowest free number, which is this one
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.stdout is None:
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
@@ -115,8 +115,8 @@ def _open_standard_files() -> None:
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
-class _Unread(io.FileIO):
-    """A pipe into which writing goes on when nobody reads it any more: ``| head``."""
+class _ClosedPipeWriter(io.FileIO):
+    """A pipe that accepts writes after its reader has closed it, as ``| head`` does."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -128,8 +128,8 @@ class _Unread(io.FileIO):
             return len(data)
 
 
-def _outliving(stream: TextIO) -> TextIO:
-    """``stream``, which no longer ends the program where it is a pipe that is closed."""
+def _tolerate_closed_pipe(stream: TextIO) -> TextIO:
+    """``stream``; a pipe is wrapped so that its reader's end does not end the program."""
     try:
         number = stream.fileno()
         is_pipe = stat.S_ISFIFO(mode := os.fstat(number).st_mode) or stat.S_ISSOCK(mode)
@@ -139,7 +139,7 @@ def _outliving(stream: TextIO) -> TextIO:
         return stream
     stream.flush()
     return io.TextIOWrapper(
-        io.BufferedWriter(_Unread(number, "w", closefd=False)),
+        io.BufferedWriter(_ClosedPipeWriter(number, "w", closefd=False)),
         encoding=stream.encoding,
         errors=stream.errors,
         line_buffering=stream.line_buffering,
@@ -147,8 +147,8 @@ def _outliving(stream: TextIO) -> TextIO:
     )
 
 
-def _escape_what_cannot_be_said() -> None:
-    """Write a file's name that is no text, or a sign that the terminal lacks, as an escape."""
+def _escape_unprintable() -> None:
+    """Escape characters that the terminal's encoding or a file name cannot represent."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

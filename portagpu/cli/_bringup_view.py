@@ -1,4 +1,4 @@
-"""How a bring-up is shown while it runs."""
+"""The view of a running bring-up: a live checklist, or plain lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from portagpu.bringup import GateProgress
 from portagpu.results.run import Verdict, verdict_of
-from portagpu.results.wording import found_in_words, headline, named, without_device
+from portagpu.results.wording import found_in_words, headline, ids_and_devices, without_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from portagpu.bringup import Gate
-    from portagpu.cli._running import Files
+    from portagpu.cli._run_output import Files
     from portagpu.results.run import Result, Run
 
 _STYLES = {
@@ -28,7 +28,7 @@ _STYLES = {
 }
 
 
-def view(
+def progress_view(
     console: Console | None,
     stream: IO[str],
     files: Files,
@@ -36,14 +36,14 @@ def view(
     *,
     verbose: bool = False,
 ) -> GateProgress:
-    """A live checklist on a terminal, plain lines elsewhere and where every result is told."""
+    """A live checklist on a terminal; plain lines elsewhere and with ``verbose``."""
     if console is None or verbose:
         return PlainView(stream, files, gates, verbose=verbose)
     return LiveView(console, files, gates)
 
 
-def replayed(run: Run) -> list[str]:
-    """A line for each recording that is judged in the place of this machine."""
+def recording_lines(run: Run) -> list[str]:
+    """A line for each recording that is judged instead of this machine."""
     return [
         f"recording {each['name']}, "
         + (f"sha256 {each['sha256']}" if each["sha256"] else "not hashed")
@@ -52,7 +52,7 @@ def replayed(run: Run) -> list[str]:
 
 
 class PlainView(GateProgress):
-    """One line for each gate, when it ends."""
+    """Prints one line when a gate ends."""
 
     def __init__(
         self, stream: IO[str], files: Files, gates: Sequence[Gate], *, verbose: bool = False
@@ -65,7 +65,7 @@ class PlainView(GateProgress):
     def begin(self, run: Run) -> None:
         self._run = run
         self._files.begin(run)
-        for line in replayed(run):
+        for line in recording_lines(run):
             print(line, file=self._stream, flush=True)
 
     def gate_ends(self, gate: Gate, results: Sequence[Result], duration_s: float) -> None:
@@ -74,12 +74,16 @@ class PlainView(GateProgress):
         print(line, file=self._stream, flush=True)
         for each in results if self._verbose and len(results) > 1 else ():
             value = without_device(each) or found_in_words(each)
-            print(f"  {each.verdict:<12} {named([each])}: {value}", file=self._stream, flush=True)
+            print(
+                f"  {each.verdict:<12} {ids_and_devices([each])}: {value}",
+                file=self._stream,
+                flush=True,
+            )
         self._files.update(self._run)
 
 
 class LiveView(GateProgress):
-    """The whole checklist, redrawn as it goes."""
+    """Redraws the whole checklist while it runs."""
 
     def __init__(self, console: Console, files: Files, gates: Sequence[Gate]) -> None:
         from rich.live import Live
@@ -94,7 +98,7 @@ class LiveView(GateProgress):
     def begin(self, run: Run) -> None:
         self._run = run
         self._files.begin(run)
-        for line in replayed(run):
+        for line in recording_lines(run):
             self._console.print(line)
         self._screen.start()
 

@@ -1,4 +1,4 @@
-"""What every verb shares: the ``--json`` option, output, and the need for torch."""
+"""Shared by the verbs: the ``--json`` option, output streams, and the check for torch."""
 
 from __future__ import annotations
 
@@ -33,34 +33,36 @@ def json_option(function: _F) -> _F:
         "--json",
         "json_to",
         metavar="FILE|-",
-        help="Also write the result as JSON to FILE; '-' writes it to standard output instead of "
-        "the text.",
+        help="Also write the result as JSON to FILE; '-' writes JSON to standard output instead "
+        "of text.",
     )(function)
 
 
-def effort_of(quick: bool, full: bool) -> str:
-    """ "quick" or "full"; raises UsageError where both are asked for."""
+def chosen_effort(quick: bool, full: bool) -> str:
+    """ "quick" or "full"; raises UsageError when both are given."""
     if quick and full:
-        raise click.UsageError("give one of --quick or --full")
+        raise click.UsageError("give either --quick or --full, not both")
     return "full" if full else "quick"
 
 
-def finite(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
-    """Refuse a NaN, which compares with nothing and so passes click's own ranges."""
+def check_finite(
+    context: click.Context, option: click.Parameter, value: float | None
+) -> float | None:
+    """Refuse NaN and infinity: a NaN passes click's own range checks."""
     if value is not None and not math.isfinite(value):
-        raise click.BadParameter(f"{value:g} is no number of seconds")
+        raise click.BadParameter(f"{value:g} is not a number of seconds")
     return value
 
 
-def human_stream(json_to: str | None) -> TextIO:
-    """Where text for people goes: standard output, unless JSON takes that place."""
+def text_stream(json_to: str | None) -> TextIO:
+    """The stream for human-readable text: stderr when JSON goes to stdout, else stdout."""
     return sys.stderr if json_to == STDOUT else sys.stdout
 
 
 def write_json(document: object, json_to: str | None) -> None:
-    """Write ``document`` where ``--json`` says; nothing without the option.
+    """Write ``document`` to the place that ``--json`` names; do nothing without the option.
 
-    Raises OutputError where the file cannot be written.
+    Raises OutputError if the file cannot be written.
     """
     if json_to is None:
         return
@@ -72,9 +74,9 @@ def write_json(document: object, json_to: str | None) -> None:
 
 
 def check_outputs(*paths: str | os.PathLike[str] | None) -> None:
-    """Raise UsageError for a file that cannot be written, before minutes of work depend on it.
+    """Raise UsageError for an output file that cannot be written, before the work starts.
 
-    Also for one that is named twice, of which only the last output would be left.
+    Also for a file that is named twice: only the last output would survive.
     """
     try:
         given = [path for path in paths if path is not None]
@@ -85,15 +87,15 @@ def check_outputs(*paths: str | os.PathLike[str] | None) -> None:
     except OutputError as error:
         raise click.UsageError(str(error)) from error
     if len(set(regular)) < len(regular):
-        raise click.UsageError(f"two outputs go to {given[-1]}: give each a file of its own")
+        raise click.UsageError(f"two outputs go to {given[-1]}: name a different file for each")
 
 
-def say(lines: Sequence[str], stream: IO[str]) -> None:
-    """Print ``lines``; on a terminal they are broken between words, and the rest is indented.
+def print_lines(lines: Sequence[str], stream: IO[str]) -> None:
+    """Print ``lines``; on a terminal, wrap them between words with an indent.
 
-    Words of a device, a package or a folder's name reach no terminal as commands.
+    Control characters in names of devices, packages or folders are escaped.
     """
-    columns = shutil.get_terminal_size().columns if screen(stream) is not None else 0
+    columns = shutil.get_terminal_size().columns if live_console(stream) is not None else 0
     for text in lines:
         line = text if text.isprintable() else _indent(text) + printable(text)
         indent = _indent(line) + "  "
@@ -119,10 +121,9 @@ def results_line(run: Run) -> str:
 
 
 def terminal(stream: IO[str] | None = None) -> Console | None:
-    """A rich console where ``stream`` is a terminal, or FORCE_COLOR is set; else None.
+    """A rich console if ``stream`` is a terminal or FORCE_COLOR is set, else None.
 
-    ``is_interactive`` says whether its cursor can be moved. rich itself leaves colours out where
-    NO_COLOR is set.
+    ``is_interactive`` says whether its cursor can be moved. rich itself obeys NO_COLOR.
     """
     stream = sys.stdout if stream is None else stream
     moves = stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -140,14 +141,14 @@ def terminal(stream: IO[str] | None = None) -> Console | None:
     )
 
 
-def screen(stream: IO[str]) -> Console | None:
-    """A rich console whose cursor can be moved; None where text is only ever added."""
+def live_console(stream: IO[str]) -> Console | None:
+    """A rich console whose cursor can be moved, or None."""
     console = terminal(stream)
     return console if console is not None and console.is_interactive else None
 
 
 def require_torch(verb: str) -> None:
-    """Raise MissingDependency, saying what to install, where there is no usable torch."""
+    """Raise MissingDependency, with what to install, if there is no usable torch."""
     from portagpu.diagnostics import install_torch
     from portagpu.torchbuild import torch_build
 

@@ -1,4 +1,4 @@
-"""What a shell completes after an option: targets, architectures, areas and gates.
+"""Shell completion for options: targets, architectures, areas, gates and measures.
 
 Turned on with ``eval "$(_PORTAGPU_COMPLETE=bash_source portagpu)"``, which click answers.
 """
@@ -15,45 +15,45 @@ if TYPE_CHECKING:
     import click
 
 
-def complete_target(context: click.Context, option: click.Parameter, begun: str) -> list[str]:
-    """The ids of targets that begin so."""
+def complete_target(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    """The ids of targets with this prefix."""
     from portagpu.target import load_targets
 
-    return _beginning(begun, load_targets)
+    return _matching(incomplete, load_targets)
 
 
-def complete_arch(context: click.Context, option: click.Parameter, begun: str) -> list[str]:
-    """The names of the targets' architectures that begin so."""
+def complete_arch(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    """The names of the targets' architectures with this prefix."""
     from portagpu.target import load_targets
 
-    return _beginning(begun, lambda: {each.arch.name for each in load_targets().values()})
+    return _matching(incomplete, lambda: {each.arch.name for each in load_targets().values()})
 
 
-def complete_gate(context: click.Context, option: click.Parameter, begun: str) -> list[str]:
-    """The ids of gates that begin so."""
+def complete_gate(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    """The ids of gates with this prefix."""
     from portagpu.bringup.gates import load_gates
 
-    return _beginning(begun, lambda: [gate.id for gate in load_gates()])
+    return _matching(incomplete, lambda: [gate.id for gate in load_gates()])
 
 
-def complete_area(context: click.Context, option: click.Parameter, begun: str) -> list[str]:
-    """The areas of the conformance suite that begin so."""
+def complete_area(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    """The areas of the conformance suite with this prefix."""
     from portagpu.suite.cases import AREAS
 
-    return _beginning(begun, lambda: AREAS)
+    return _matching(incomplete, lambda: AREAS)
 
 
-def complete_measure(context: click.Context, option: click.Parameter, begun: str) -> list[str]:
-    """The areas and metrics of the performance suite that begin so."""
+def complete_measure(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    """The areas and metrics of the performance suite with this prefix."""
     from portagpu.bench.suite import metrics
 
     names = {name: None for metric in metrics() for name in (metric.partition("/")[0], metric)}
-    return _beginning(begun, lambda: names)
+    return _matching(incomplete, lambda: names)
 
 
-def _beginning(begun: str, names: Callable[[], Iterable[Any]]) -> list[str]:
-    """None where they cannot be read: a shell that waits for words has no use for an error."""
+def _matching(incomplete: str, names: Callable[[], Iterable[Any]]) -> list[str]:
+    """The names with this prefix, sorted; empty if they cannot be read."""
     try:
-        return sorted(name for name in names() if name.startswith(begun))
+        return sorted(name for name in names() if name.startswith(incomplete))
     except PortagpuError:
         return []

@@ -1,4 +1,4 @@
-"""How every error ends: one line on standard error, and an exit code."""
+"""Every error becomes one line on standard error and an exit code."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ NOT_JUDGED: Final = 3
 INTERRUPTED: Final = 130
 
 _NEEDED: Final = ("click", "rich")
-"""What comes with portagpu, where it was installed and not only put on the path."""
+"""Packages that pip installs with portagpu; missing where it was only put on the path."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_TEMPORARY_FOLDER: Final = "No usable temporary directory"
-"""How the words of :mod:`tempfile` begin, whose error has no number of its own."""
+"""The start of the message of :mod:`tempfile`, whose error has no errno of its own."""
 _LIMITED: Final = {
     errno.EMFILE: "ulimit -n",
     errno.ENFILE: "fs.file-max",
     errno.EAGAIN: "ulimit -u",
 }
-"""Which limit a failed call ran into."""
+"""errno -> the limit that the failed call ran into."""
 
-# A missing tool or device judges nothing; a name that does not exist is a mistyped option. The
-# first class that fits counts.
+# Nothing is judged without a tool or device; an unknown name is a usage error. The first match
+# counts.
 _EXIT_CODES: Final[tuple[tuple[type[PortagpuError], int], ...]] = (
     (MissingDependency, NOT_JUDGED),
     (UnknownBackend, USAGE),
@@ -50,11 +50,11 @@ _EXIT_CODES: Final[tuple[tuple[type[PortagpuError], int], ...]] = (
 
 
 def report(error: BaseException) -> int:
-    """Say on standard error what went wrong, in one line, and return the exit code.
+    """Print one line about ``error`` on standard error and return the exit code.
 
     ``PORTAGPU_DEBUG=1`` adds the traceback.
     """
-    # click ends a completion with 0, which gives no verdict
+    # click exits with 0 after a shell completion, which has no verdict
     code = error.code if isinstance(error, SystemExit) else None
     if isinstance(code, int) and (code or COMPLETION_VARIABLE in os.environ):
         return code
@@ -65,7 +65,7 @@ def report(error: BaseException) -> int:
     if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
         traceback.print_exception(error)
     with contextlib.suppress(OSError):
-        # without what a terminal would obey: some words are a device's or a stranger's
+        # without control characters: some text comes from a device or another package
         print(f"portagpu: {one_line(line)}", file=sys.stderr, flush=True)
     if isinstance(error, OSError):
         _drop_output()
@@ -76,7 +76,7 @@ def _judge(error: BaseException) -> tuple[int, str]:
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, "interrupted"
     if isinstance(error, SystemExit):
-        # no verb ends so: a stranger's module did, and 0 would be the exit code of a PASS
+        # no verb exits this way: an imported module did, and 0 would read as a PASS
         return FAILED, (
             f"a module that was imported ended the program ({error}): "
             "look for one in PYTHONPATH that has the name of another"
@@ -103,7 +103,7 @@ def _judge(error: BaseException) -> tuple[int, str]:
 
 
 def _judge_click(error: BaseException) -> tuple[int, str] | None:
-    # an error of click's exists only where click was imported
+    # click's errors exist only if click was imported
     if "click" not in sys.modules:
         return None
     import click
@@ -121,7 +121,7 @@ def _judge_click(error: BaseException) -> tuple[int, str] | None:
 
 
 def _drop_output() -> None:
-    """Let the interpreter flush what nobody reads any more without another complaint."""
+    """Redirect standard output to /dev/null, so that the final flush raises nothing."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

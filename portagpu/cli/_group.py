@@ -1,4 +1,4 @@
-"""The group of verbs: listed from a table, imported when called."""
+"""The click group of the verbs: listed from a table, imported when called."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class VerbGroup(click.Group):
-    """A click group whose commands are the table's, so that help imports no verb."""
+    """A click group over the table of verbs, so that --help imports no verb."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -54,14 +54,14 @@ class VerbGroup(click.Group):
 @click.version_option(__version__, prog_name="portagpu", message="%(prog)s %(version)s")
 @click.pass_context
 def app(ctx: click.Context) -> None:
-    """One layer for NVIDIA, AMD and CPU over torch: is this machine right, and how fast?"""
+    """Check and measure NVIDIA GPUs, AMD GPUs and CPUs through torch."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
         ctx.exit(2)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the verb that ``arguments`` name and return its exit code; errors are raised.
+    """Run the verb that ``arguments`` name and return its exit code; raise its errors.
 
     A verb returns its exit code, or None for 0.
     """

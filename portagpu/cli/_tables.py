@@ -1,4 +1,4 @@
-"""Tables of text and the reasons below them: in columns, and on a terminal."""
+"""Tables, in colour on a terminal or as plain columns, and the reasons below them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from portagpu.results.run import Result
 
 VERDICT: Final = "verdict"
-"""The title of a column whose cells have the colours of their verdicts."""
+"""The title of the column whose cells are coloured by verdict."""
 _COLOURS: Final = {
     Verdict.PASS: "green",
     Verdict.FAIL: "bold red",
@@ -34,7 +34,7 @@ _WORST_FIRST: Final = (
 )
 
 
-def show(
+def print_table(
     stream: TextIO,
     console: Console | None,
     head: Sequence[str],
@@ -42,17 +42,19 @@ def show(
     right: Collection[str] = (),
     bold: Collection[int] = (),
 ) -> None:
-    """A table on a terminal, or in columns of plain text where there is none.
+    """Print a table with rich, or in plain columns if ``console`` is None.
 
-    The columns named in ``right`` end at one place; rows whose number is in ``bold`` are bold.
+    The columns named in ``right`` are right-aligned; the rows numbered in ``bold`` are bold.
     """
     if console is None:
-        click.echo(plain(head, rows, right), file=stream)
+        click.echo(plain_table(head, rows, right), file=stream)
     else:
-        _on_terminal(console, head, rows, right, bold)
+        _print_rich_table(console, head, rows, right, bold)
 
 
-def plain(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> str:
+def plain_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()
+) -> str:
     """``rows`` in columns of plain text."""
     table = [head, *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(head))]
@@ -66,7 +68,7 @@ def plain(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[
     return "\n".join(lines)
 
 
-def _on_terminal(
+def _print_rich_table(
     console: Console,
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -78,7 +80,7 @@ def _on_terminal(
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in head:
-        # on a narrow terminal the others are folded first
+        # on a narrow terminal rich folds the other columns
         whole = title in (head[0], VERDICT)
         side: Literal["left", "right"] = "right" if title in right else "left"
         table.add_column(title, justify=side, overflow="fold", no_wrap=whole)
@@ -93,10 +95,10 @@ def _on_terminal(
     console.print(table)
 
 
-def reasons(results: Sequence[Result], named: Callable[[Result], str], most: int) -> list[str]:
-    """A line for each reason, the worst first; results that share one are named together.
+def reason_lines(results: Sequence[Result], named: Callable[[Result], str], most: int) -> list[str]:
+    """A line for each reason, the worst verdict first.
 
-    ``most`` of them are; the rest are counted.
+    It names at most ``most`` of the results with that reason and counts the rest.
     """
     lines = []
     for verdict in _WORST_FIRST:
@@ -104,11 +106,11 @@ def reasons(results: Sequence[Result], named: Callable[[Result], str], most: int
         for result in results:
             if result.verdict is verdict and result.reason:
                 by_reason.setdefault(result.reason, []).append(named(result))
-        lines += [f"{verdict}: {some(names, most)}: {why}" for why, names in by_reason.items()]
+        lines += [f"{verdict}: {first_few(names, most)}: {why}" for why, names in by_reason.items()]
     return lines
 
 
-def some(names: Iterable[str], most: int) -> str:
+def first_few(names: Iterable[str], most: int) -> str:
     """The first ``most`` names, and how many more there are."""
     listed = list(names)
     more = f" and {len(listed) - most} more" if len(listed) > most else ""

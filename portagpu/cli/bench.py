@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from portagpu.cli._common import (
-    effort_of,
-    human_stream,
+    chosen_effort,
     json_option,
     require_torch,
     results_line,
     terminal,
+    text_stream,
 )
 from portagpu.cli._complete import complete_measure, complete_target
 
@@ -28,32 +28,30 @@ if TYPE_CHECKING:
     metavar="[gemm|memory|transfer|launch|collectives|METRIC ...]",
     shell_complete=complete_measure,
 )
-@click.option(
-    "--backend", metavar="NAME", help="The backend to measure; by default this machine's."
-)
+@click.option("--backend", metavar="NAME", help="Measure this backend. Default: this machine's.")
 @click.option(
     "--index",
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="The device for measures of one device; by default the first.",
+    help="The device for single-device measures. Default: 0.",
 )
 @click.option(
     "--world",
     type=click.IntRange(min=1, max=4096),
     metavar="N",
-    help="Ranks of collectives; by default one a device, or two where all share one.",
+    help="Number of ranks for collectives. Default: one per device, or 2 if ranks share one.",
 )
-@click.option("--quick", is_flag=True, help="Seconds for everything; default.")
-@click.option("--full", is_flag=True, help="More samples and sizes: minutes.")
+@click.option("--quick", is_flag=True, help="Take seconds for everything (default).")
+@click.option("--full", is_flag=True, help="Take more samples and sizes: minutes.")
 @click.option(
     "--target",
     metavar="ID",
     shell_complete=complete_target,
-    help="The target to judge by; INCONCLUSIVE where this machine is another.",
+    help="Judge by this target; INCONCLUSIVE if this machine is a different one.",
 )
 @click.option("--junit", metavar="FILE", help="Also write the results as JUnit XML to FILE.")
-@click.option("--strict", is_flag=True, help="UNVERIFIED results lower PASS to UNVERIFIED.")
+@click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
 @json_option
 def bench(
     names: tuple[str, ...],
@@ -67,16 +65,16 @@ def bench(
     strict: bool,
     json_to: str | None,
 ) -> int:
-    """Measure this device: matrix products, memory, transfers, launches and collectives.
+    """Measure this device: matrix products, memory, transfers, launches, kernels and collectives.
 
-    A number is kept only after the values behind it were checked, and judged by what the target
-    expects. Exit code 0 for PASS, 1 for FAIL or ERROR, 3 where nothing was judged, 130 when
+    The computed values are checked before a time is kept. The target's expectations judge the
+    number. Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if nothing was judged, 130 if
     interrupted.
     """
-    effort = effort_of(quick, full)
+    effort = chosen_effort(quick, full)
     require_torch("bench")
     from portagpu import bench as engine
-    from portagpu.cli._running import Files, View, deliver, usage_errors
+    from portagpu.cli._run_output import Files, View, deliver, usage_errors
     from portagpu.host import read_host
     from portagpu.running import UnknownDevice
 
@@ -94,13 +92,13 @@ def bench(
     files = Files(json_to, junit)
     with usage_errors(engine.UnknownMeasure, UnknownDevice):
         run = engine.run(options, View(files))
-    deliver(run, files, _text(run, human_stream(json_to), busy))
+    deliver(run, files, _show_results(run, text_stream(json_to), busy))
     return run.exit_code
 
 
-def _text(run: Run, stream: TextIO, busy: str) -> list[str]:
-    """Print the table; what is below it."""
-    from portagpu.cli._benchtext import notes, show_table
+def _show_results(run: Run, stream: TextIO, busy: str) -> list[str]:
+    """Print the table and return the lines below it."""
+    from portagpu.cli._bench_text import notes, show_table
     from portagpu.results.wording import failures_text
 
     if run.results:

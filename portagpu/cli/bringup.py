@@ -10,12 +10,12 @@ import click
 
 from portagpu.cli._common import (
     STDOUT,
-    effort_of,
-    finite,
-    human_stream,
+    check_finite,
+    chosen_effort,
     json_option,
-    say,
-    screen,
+    live_console,
+    print_lines,
+    text_stream,
     write_json,
 )
 from portagpu.cli._complete import complete_gate, complete_target
@@ -30,58 +30,58 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Some 40 s when quiet; default.")
-@click.option("--full", is_flag=True, help="All cases, more memory, longer load.")
-@click.option("--backend", metavar="NAME", help="The backend to test, instead of the default one.")
+@click.option("--quick", is_flag=True, help="Take about 40 s on an idle machine (default).")
+@click.option("--full", is_flag=True, help="Run all cases, test more memory, load for longer.")
+@click.option("--backend", metavar="NAME", help="Test this backend. Default: this machine's.")
 @click.option(
     "--target",
     metavar="ID",
     shell_complete=complete_target,
-    help="The target that this machine has to be.",
+    help="Fail unless this machine is that target.",
 )
 @click.option(
     "--expect-devices",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Fail unless exactly N devices are there.",
+    help="Fail unless there are exactly N devices.",
 )
 @click.option(
     "--replay",
     multiple=True,
     metavar="PATH",
-    help="Judge a recording instead of this machine; several of one machine are read together.",
+    help="Judge a recording instead of this machine. Repeat it for several files of one machine.",
 )
 @click.option(
     "--only",
     multiple=True,
     metavar="GATE",
     shell_complete=complete_gate,
-    help="Run this gate and those it needs; may be given several times. The run is partial.",
+    help="Run this gate and those it needs. May be repeated. The run is partial.",
 )
 @click.option(
     "--skip",
     multiple=True,
     metavar="GATE",
     shell_complete=complete_gate,
-    help="Leave this gate out; may be given several times. The run is partial.",
+    help="Leave this gate out. May be repeated. The run is partial.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Tell every result below its gate.")
-@click.option("--list", "list_only", is_flag=True, help="List the gates and run none.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every result below its gate.")
+@click.option("--list", "list_only", is_flag=True, help="List the gates and exit.")
 @click.option(
     "--duration",
     "duration_s",
     type=click.FloatRange(1, 86_400),
-    callback=finite,
+    callback=check_finite,
     metavar="SECONDS",
-    help="How long the sustained load takes, instead of 10 s, or 120 s with --full.",
+    help="Duration of the sustained load. Default: 10 s, or 120 s with --full.",
 )
-@click.option("--strict", is_flag=True, help="Measures with nothing to judge by lower the verdict.")
+@click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write result.json, junit.xml and report.html there; with --full on a machine also a "
-    "bundle.",
+    help="Write result.json, junit.xml and report.html to this folder; with --full also a bundle, "
+    "unless a recording is judged.",
 )
 @json_option
 def bringup(
@@ -100,29 +100,29 @@ def bringup(
     out: Path | None,
     json_to: str | None,
 ) -> int:
-    """Run the ordered gates on this machine and give one verdict.
+    """Run the ordered bring-up checks (gates) on this machine and print one verdict.
 
-    The exit code is 0 for PASS, 1 for FAIL or ERROR, 3 when something was not judged, 130 when
-    interrupted. With --out, a valid result.json is there from the start and grows gate by gate.
+    Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if something was not judged, 130 if interrupted.
+    With --out, result.json is valid from the start and grows with every gate.
 
-    Without a torch that can use this machine's devices, and with --replay, nothing runs: the gates
-    that can judge files do, and the others are INCONCLUSIVE, so that the exit code is 1 or 3.
+    With --replay, or without a torch that can use this machine's devices, nothing runs on a device.
+    Gates that can judge files do so; the others are INCONCLUSIVE, so the exit code is 1 or 3.
     """
-    effort = effort_of(quick, full)
-    from portagpu.bringup.gates import UnknownGate, left_out, load_gates
-    from portagpu.cli._running import Files, deliver, usage_errors
+    effort = chosen_effort(quick, full)
+    from portagpu.bringup.gates import UnknownGate, left_out_gates, load_gates
+    from portagpu.cli._run_output import Files, deliver, usage_errors
 
     gates = load_gates()
     if list_only:
         _list(gates, json_to)
         return 0
     with usage_errors(UnknownGate):
-        left_out(gates, only, skip)
+        left_out_gates(gates, only, skip)
     if replay and backend is not None:
-        raise click.UsageError("--backend tests a machine; a recording has none to run")
+        raise click.UsageError("--backend needs a machine: leave it out with --replay")
     from portagpu.bringup import BringupOptions
     from portagpu.bringup import bringup as run_bringup
-    from portagpu.cli._bringup_view import view
+    from portagpu.cli._bringup_view import progress_view
     from portagpu.recordings.replay import Recording
 
     options = BringupOptions(
@@ -137,15 +137,17 @@ def bringup(
         command=["portagpu", *sys.argv[1:]],
         replay=Recording(*replay) if replay else None,
     )
-    stream = human_stream(json_to)
+    stream = text_stream(json_to)
     files = Files(json_to, folder=out)
     options.load_target()
     files.check()
-    run = run_bringup(options, view(screen(stream), stream, files, gates, verbose=verbose))
+    run = run_bringup(
+        options, progress_view(live_console(stream), stream, files, gates, verbose=verbose)
+    )
     written = deliver(run, files, ["", *failures_text(run.results), run.summary_line()])
-    say([f"wrote {path}" for path in written], stream)
+    print_lines([f"wrote {path}" for path in written], stream)
     if effort == "full" and out is not None and not (replay or only or skip):
-        say([bundle_line(run, effort, out)], stream)
+        print_lines([bundle_line(run, effort, out)], stream)
     return run.exit_code
 
 
@@ -169,7 +171,7 @@ def _list(gates: Sequence[Gate], json_to: str | None) -> None:
 
 
 def bundle_line(run: Run, effort: str, folder: Path) -> str:
-    """What became of the bundle: a run is what it is without one."""
+    """Write the bundle; the line says where it is, or why there is none."""
     from portagpu.bundle import write_bundle
 
     try:

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from portagpu.cli._common import human_stream, json_option, results_line, terminal
+from portagpu.cli._common import json_option, results_line, terminal, text_stream
 from portagpu.cli._complete import complete_arch, complete_target
 
 
@@ -23,11 +23,11 @@ from portagpu.cli._complete import complete_arch, complete_target
     multiple=True,
     shell_complete=complete_arch,
     metavar="NAME",
-    help="Build for it (sm_90); may be repeated.",
+    help="Build for this architecture (sm_90). May be repeated.",
 )
-@click.option("--all", "everything", is_flag=True, help="Build for every architecture there is.")
-@click.option("--no-cache", is_flag=True, help="Build again what was built before.")
-@click.option("--strict", is_flag=True, help="UNVERIFIED results lower PASS to UNVERIFIED.")
+@click.option("--all", "everything", is_flag=True, help="Build for every known architecture.")
+@click.option("--no-cache", is_flag=True, help="Rebuild everything.")
+@click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
 @json_option
 def compile_kernels(
     target: str | None,
@@ -37,21 +37,20 @@ def compile_kernels(
     strict: bool,
     json_to: str | None,
 ) -> int:
-    """Build the kernels in Triton and C++ and read their machine code; no GPU is needed.
+    """Build the Triton and C++ kernels and check their machine code. No GPU is needed.
 
-    A kernel FAILs that does not compile, spills registers, does not fit, or leaves the matrix unit.
-    Its compilers are Triton, NVRTC for NVIDIA's C++ and clang for AMD's.
-    Exit code 0 for PASS, 1 for FAIL or ERROR, 3 where something was not judged, 130 when
-    interrupted.
+    A kernel fails if it does not compile, spills registers, exceeds a limit, or does not use the
+    matrix unit. The compilers are Triton, NVRTC for NVIDIA's C++ and clang for AMD's. Exit codes:
+    0 for PASS, 1 for FAIL or ERROR, 3 if something was not judged, 130 if interrupted.
     """
-    from portagpu.cli._compiletext import notes, show_table
-    from portagpu.cli._running import Files, View, deliver
+    from portagpu.cli._compile_text import notes, show_table
+    from portagpu.cli._run_output import Files, View, deliver
     from portagpu.compile import CompileOptions
     from portagpu.compile import compile_kernels as run_compilers
     from portagpu.kernels.cache import Cache, cache_folder
 
     if (target is not None) + bool(archs) + everything != 1:
-        raise click.UsageError("name one of --target ID, --arch NAME and --all")
+        raise click.UsageError("give exactly one of --target ID, --arch NAME and --all")
     cache = Cache(None if no_cache else cache_folder("compile"))
     command = ["portagpu", *sys.argv[1:]]
     options = CompileOptions(
@@ -59,7 +58,7 @@ def compile_kernels(
     )
     files = Files(json_to)
     run = run_compilers(options, View(files))
-    stream = human_stream(json_to)
+    stream = text_stream(json_to)
     show_table(run, terminal(stream), stream)
     lines = ["", *notes(run)]
     if cache.problem and not no_cache:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from portagpu.suite.select import Selection
 
 LONGEST_S: Final = 86_400.0
-"""A day for one case: not a limit on anybody, but a number that every clock can add."""
+"""One day: the longest time limit of a case that every clock can add."""
 
 
 def _limit(context: click.Context, option: click.Parameter, value: float) -> float:
-    # click's own range lets a NaN, which compares with nothing, through
+    # not click's own range, which a NaN passes
     if not 0.1 <= value <= LONGEST_S:
         raise click.BadParameter(f"{value:g} is not between 0.1 and {LONGEST_S:g} seconds")
     return value
@@ -31,7 +31,7 @@ def _index(context: click.Context, option: click.Parameter, value: str) -> int |
     if value == "all":
         return None
     if not (value.isascii() and value.isdigit()):
-        raise click.BadParameter(f"{value!r} is neither the number of a device nor all")
+        raise click.BadParameter(f"{value!r} is not the number of a device, nor 'all'")
     return int(value[:9])
 
 
@@ -43,57 +43,55 @@ def _shard(
     part, slash, parts = value.partition("/")
     numbers = all(each.isascii() and each.isdigit() and int(each[:9]) for each in (part, parts))
     if not slash or not numbers:
-        raise click.BadParameter(f"{value!r} is not a part of a whole, such as 1/4")
+        raise click.BadParameter(f"{value!r} is not a shard such as 1/4")
     return int(part[:9]), int(parts[:9])
 
 
 @click.command()
-@click.option("--backend", metavar="NAME", help="The backend to judge; by default this machine's.")
+@click.option("--backend", metavar="NAME", help="Judge this backend. Default: this machine's.")
 @click.option(
     "--index",
     callback=_index,
     default="0",
     show_default=True,
     metavar="N|all",
-    help="The device to judge, or all: each after the first by the cases about one device.",
+    help="Judge this device, or all. Devices after the first run only the single-device cases.",
 )
 @click.option(
     "--target",
     metavar="ID",
     shell_complete=complete_target,
-    help="The target to judge; INCONCLUSIVE where this machine is another.",
+    help="Judge by this target; INCONCLUSIVE if this machine is a different one.",
 )
 @click.option(
     "--only",
     multiple=True,
     metavar="AREA|ID",
     shell_complete=complete_area,
-    help="Run only this area, id, or id pattern with * and ?; may be given several times.",
+    help="Run only this area, case id, or id pattern with * and ?. May be repeated.",
 )
-@click.option("--list", "list_only", is_flag=True, help="List the cases and run none.")
-@click.option(
-    "-x", "--exitfirst", "exit_first", is_flag=True, help="Begin nothing after the first failure."
-)
-@click.option("-v", "--verbose", is_flag=True, help="Tell every result as it comes.")
-@click.option("--smoke", is_flag=True, help="Run the short selection.")
+@click.option("--list", "list_only", is_flag=True, help="List the cases and exit.")
+@click.option("-x", "--exitfirst", "exit_first", is_flag=True, help="Stop after the first failure.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every result as it comes.")
+@click.option("--smoke", is_flag=True, help="Run only the short smoke selection.")
 @click.option(
     "--last-failed",
     "failed_in",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Run only what failed in the result document FILE, which --json wrote.",
+    help="Run only the cases that failed in FILE, a result file written by --json.",
 )
 @click.option(
     "--shard",
     callback=_shard,
     metavar="I/N",
-    help="Run the I-th of N parts; together they are the whole suite.",
+    help="Run part I of N; the N parts together are the whole suite.",
 )
 @click.option(
-    "--shuffle", type=int, metavar="SEED", help="Run the cases in a random order of this seed."
+    "--shuffle", type=int, metavar="SEED", help="Run the cases in a random order with this seed."
 )
 @click.option("--junit", metavar="FILE", help="Also write the results as JUnit XML to FILE.")
-@click.option("--strict", is_flag=True, help="UNVERIFIED results lower PASS to UNVERIFIED.")
+@click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -102,7 +100,7 @@ def _shard(
     default=TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long one case may take.",
+    help="Time limit of one case.",
 )
 @json_option
 def conform(
@@ -122,12 +120,12 @@ def conform(
     timeout_s: float,
     json_to: str | None,
 ) -> int:
-    """Run the conformance suite: does this device keep what its backend claims?
+    """Run the conformance suite: does the device do what its backend claims?
 
-    Exit code 0 for PASS, 1 for FAIL or ERROR, 3 where nothing was judged, 130 when interrupted.
+    Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if nothing was judged, 130 if interrupted.
     """
-    from portagpu.cli._conformtext import SuiteView, summary
-    from portagpu.cli._running import Files, deliver, usage_errors
+    from portagpu.cli._conform_text import SuiteView, summary
+    from portagpu.cli._run_output import Files, deliver, usage_errors
     from portagpu.running import UnknownDevice
     from portagpu.suite import ConformOptions
     from portagpu.suite import conform as run_suite
@@ -159,7 +157,7 @@ def conform(
 
 
 def _list(selection: Selection, backend: str | None, json_to: str | None) -> None:
-    from portagpu.cli._conformtext import listing
+    from portagpu.cli._conform_text import listing
     from portagpu.discovery import plugin
     from portagpu.suite import list_cases
 

@@ -1,4 +1,4 @@
-"""``portagpu info``: what hardware and software is here, for people and as JSON."""
+"""``portagpu info``: the hardware and software of this machine, as text or JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from portagpu.cli._common import STDOUT, check_outputs, json_option, terminal, w
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from portagpu.cli._infotext import Section
+    from portagpu.cli._info_text import Section
     from portagpu.inventory.sources import Machine
 
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     "--replay",
     multiple=True,
     metavar="PATH",
-    help="Read a recording instead of this machine; several of one machine are read together.",
+    help="Read a recording instead of this machine. Repeat it for several files of one machine.",
 )
 @click.option(
     "--topology",
     is_flag=True,
-    help="Show how GPUs, NICs and NUMA nodes are joined instead.",
+    help="Show the links between GPUs, NICs and NUMA nodes instead.",
 )
 @json_option
 def info(replay: tuple[str, ...], topology: bool, json_to: str | None) -> None:
-    """Show hardware, torch, libraries, the matching target and each backend's reason.
+    """Show the hardware, torch, libraries, the matching target and every backend's status.
 
-    Works without torch. What the machine does not show is written as "unknown".
+    Works without torch. What cannot be read is shown as "unknown".
     """
     check_outputs(json_to)
     machine = _machine(replay)
@@ -59,7 +59,7 @@ def _machine(replay: tuple[str, ...]) -> Machine:
 def _topology(machine: Machine, json_to: str | None) -> None:
     from rich.console import Console
 
-    from portagpu.cli._topologytext import show_topology
+    from portagpu.cli._topology_text import show_topology
     from portagpu.inventory.topology_json import as_json
 
     found = machine.topology()
@@ -69,7 +69,7 @@ def _topology(machine: Machine, json_to: str | None) -> None:
 
 
 def _show(document: dict[str, Any]) -> None:
-    from portagpu.cli._infotext import sections
+    from portagpu.cli._info_text import sections
 
     console = terminal()
     found = sections(document)

@@ -1,4 +1,4 @@
-"""``portagpu occupancy``: what of a unit a kernel fills, what limits it, what one step needs."""
+"""``portagpu occupancy``: a kernel's occupancy, its limits, and what raises it by one step."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import click
 from portagpu.cli._common import (
     STDOUT,
     check_outputs,
-    human_stream,
     json_option,
     terminal,
+    text_stream,
     write_json,
 )
 from portagpu.cli._complete import complete_arch
@@ -35,14 +35,14 @@ _CANNOT_LAUNCH: Final = 1
     metavar="NAME",
     help='The architecture: "sm_90", "gfx942".',
 )
-@click.option("--threads", required=True, type=int, metavar="N", help="Threads a block.")
+@click.option("--threads", required=True, type=int, metavar="N", help="Threads per block.")
 @click.option(
     "--regs",
     "registers",
     required=True,
     type=int,
     metavar="N",
-    help="32-bit registers a thread; VGPRs without AccVGPRs.",
+    help="32-bit registers per thread; VGPRs without AccVGPRs.",
 )
 @click.option(
     "--smem",
@@ -50,52 +50,55 @@ _CANNOT_LAUNCH: Final = 1
     type=int,
     default=0,
     metavar="BYTES",
-    help="Shared memory a block, static and dynamic.",
+    help="Shared memory per block, static and dynamic.",
 )
-@click.option("--acc", "accumulators", type=int, default=0, metavar="N", help="AccVGPRs a thread.")
+@click.option(
+    "--acc", "accumulators", type=int, default=0, metavar="N", help="AccVGPRs per thread."
+)
 @click.option(
     "--sgprs",
     "scalar_registers",
     type=int,
     default=0,
     metavar="N",
-    help="SGPRs a wave, with VCC, FLAT_SCRATCH and XNACK.",
+    help="SGPRs per wave, including VCC, FLAT_SCRATCH and XNACK.",
 )
 @click.option(
-    "--barriers", type=int, default=1, metavar="N", help="Barriers a block; by default 1."
+    "--barriers", type=int, default=1, metavar="N", help="Barriers per block. Default: 1."
 )
 @click.option(
     "--opt-in/--no-opt-in",
     default=True,
-    help="Whether the kernel asked for more shared memory than the default; by default it did.",
+    help="Whether the kernel opted in to more shared memory than the default limit. Default: yes.",
 )
 @click.option(
-    "--carveout", type=int, metavar="PERCENT", help="Shared memory's share of what it can be."
+    "--carveout", type=int, metavar="PERCENT", help="Shared memory carveout, in % of its maximum."
 )
-@click.option("--wave-size", type=int, metavar="N", help="Where an architecture has several.")
-@click.option("--cu-mode", is_flag=True, help="A block keeps to one compute unit of RDNA.")
-@click.option("--plot", metavar="FILE", help="Also draw the occupancy as a curve, an SVG file.")
+@click.option("--wave-size", type=int, metavar="N", help="Wave size, if there are several.")
+@click.option("--cu-mode", is_flag=True, help="Keep a block on one compute unit (RDNA).")
+@click.option("--plot", metavar="FILE", help="Also write the occupancy curve to FILE, as SVG.")
 @click.option(
     "--over",
     type=click.Choice(["registers", "shared-memory"]),
     default="registers",
     show_default=True,
-    help="What the curve is drawn over.",
+    help="The x axis of the curve.",
 )
 @json_option
 def occupancy(
     arch: str, plot: str | None, over: str, json_to: str | None, **asked: Any
 ) -> int | None:
-    """Show how many blocks of a kernel a unit holds, what limits it, and what one step more needs.
+    """Show how many blocks of a kernel fit on a unit, what limits it, and how to raise it.
 
-    From facts alone: no device is opened. Exit code 1 for a kernel that cannot be launched.
+    Computed from the facts of the target: no device is opened. The exit code is 1 if the kernel
+    cannot be launched.
     """
     from portagpu import sizing
     from portagpu.errors import LimitExceeded, Unsupported
     from portagpu.files import write_atomic
 
     if plot == STDOUT:
-        raise click.UsageError("--plot writes a file; '-' is none")
+        raise click.UsageError("--plot needs the name of a file, not '-'")
     check_outputs(json_to, plot)
     try:
         found = sizing.occupancy(arch, **asked)
@@ -111,7 +114,7 @@ def occupancy(
 
 
 def document(found: Occupancy) -> dict[str, Any]:
-    """What ``--json`` writes; bytes for shared memory, registers of 32 bits."""
+    """The document that ``--json`` writes: shared memory in bytes, registers of 32 bits."""
     target = found.target
     return {
         "schema": SCHEMA,
@@ -139,14 +142,14 @@ def document(found: Occupancy) -> dict[str, Any]:
 
 
 def _show(found: Occupancy, json_to: str | None) -> None:
-    from portagpu.cli._tables import show
+    from portagpu.cli._tables import print_table
     from portagpu.sizing.explain import head_lines, step_lines
 
-    stream = human_stream(json_to)
+    stream = text_stream(json_to)
     rows = [_row(found, limit) for limit in found.limits]
     click.echo("\n".join([*head_lines(found), ""]), file=stream)
     least = {at for at, limit in enumerate(found.limits) if limit.blocks == found.blocks}
-    show(stream, terminal(stream), _HEAD, rows, _RIGHT, bold=least)
+    print_table(stream, terminal(stream), _HEAD, rows, _RIGHT, bold=least)
     steps = step_lines(found)
     if steps:
         click.echo("\n".join(["", *steps]), file=stream)

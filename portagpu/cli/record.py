@@ -1,4 +1,4 @@
-"""``portagpu record``: save what a replay of this machine needs, without what names it."""
+"""``portagpu record``: save what a replay of this machine needs, without identifying data."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import click
 from portagpu.cli._common import (
     STDOUT,
     check_outputs,
-    human_stream,
     json_option,
-    say,
+    print_lines,
+    text_stream,
     write_json,
 )
 from portagpu.errors import OutputError
@@ -21,17 +21,17 @@ from portagpu.errors import OutputError
 @click.argument("folder", metavar="DIR")
 @json_option
 def record(folder: str, json_to: str | None) -> None:
-    """Save what this machine shows of its devices into DIR, which must not exist yet.
+    """Record this machine's devices in the new folder DIR, and in DIR.tar.gz.
 
-    DIR.tar.gz is one file with that folder in it.
-
-    Names of hosts and users, processes, paths, secrets and serial numbers are taken out; UUIDs and
-    PCI addresses of GPUs stay. Look it through before you send it to anybody.
+    DIR must not exist yet. Names of hosts and users, processes, paths, secrets and serial numbers
+    are removed. UUIDs and PCI addresses of GPUs stay. Check the files before you share them.
     """
     from portagpu.recordings.record import record as save
 
     if json_to not in (None, STDOUT) and Path(folder).resolve() in Path(json_to).resolve().parents:
-        raise click.UsageError(f"--json {json_to} lies in {folder}, whose files are hashed")
+        raise click.UsageError(
+            f"--json {json_to} is inside {folder}, whose files are hashed: name a file elsewhere"
+        )
     check_outputs(json_to)
     try:
         saved = save(folder)
@@ -47,7 +47,7 @@ def record(folder: str, json_to: str | None) -> None:
         },
         json_to,
     )
-    out = human_stream(json_to)
+    out = text_stream(json_to)
     taken = ", ".join(f"{count} {kind}" for kind, count in saved.scrubbed.items())
     lines = [
         f"{saved.folder}: {saved.files} files",
@@ -55,4 +55,4 @@ def record(folder: str, json_to: str | None) -> None:
         *(f"not in it: {problem}" for problem in saved.problems),
         f"read it with: portagpu info --replay {saved.folder}",
     ]
-    say(lines, out)
+    print_lines(lines, out)

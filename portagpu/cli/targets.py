@@ -1,4 +1,4 @@
-"""``portagpu targets``: which targets there are, and what is known of one and by which sources."""
+"""``portagpu targets``: the list of targets, and one target with its facts and sources."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from portagpu.cli._common import STDOUT, check_outputs, json_option, terminal, write_json
 from portagpu.cli._complete import complete_target
-from portagpu.cli._tables import show as show_table
+from portagpu.cli._tables import print_table
 from portagpu.text import printable
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _HEAD: Final = ("id", "product", "architecture", "vendor", "facts")
 @click.group(invoke_without_command=True)
 @click.pass_context
 def targets(context: click.Context) -> None:
-    """List the targets, show one, or check files of new ones; without a word it lists."""
+    """List the targets (the default), show one, or check target files."""
     if context.invoked_subcommand is None:
         context.invoke(list_targets, json_to=None)
 
@@ -30,7 +30,7 @@ def targets(context: click.Context) -> None:
 @targets.command("list")
 @json_option
 def list_targets(json_to: str | None) -> None:
-    """List every target that this installation and its packages have."""
+    """List every target of this installation and of installed packages."""
     from portagpu.target import load_targets, target_problems
 
     check_outputs(json_to)
@@ -45,7 +45,7 @@ def list_targets(json_to: str | None) -> None:
         (t.id, t.product or "any", t.arch.name, t.vendor, str(len(t.facts)))
         for t in sorted(found, key=lambda target: target.id)
     ]
-    show_table(sys.stdout, terminal(), _HEAD, rows, {"facts"})
+    print_table(sys.stdout, terminal(), _HEAD, rows, {"facts"})
     for problem in target_problems():
         click.echo(f"left out: the targets of {problem.entry_point}: {problem.reason}")
 
@@ -54,7 +54,7 @@ def list_targets(json_to: str | None) -> None:
 @click.argument("name", metavar="ID", shell_complete=complete_target)
 @json_option
 def show_target(name: str, json_to: str | None) -> None:
-    """Show every fact of the target ID, with its unit, confidence and sources."""
+    """Show every fact of a target, with its unit, confidence and sources."""
     from portagpu.target import load_target
 
     check_outputs(json_to)
@@ -67,7 +67,7 @@ def show_target(name: str, json_to: str | None) -> None:
 @targets.command("check")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def check_files(files: tuple[str, ...]) -> int:
-    """Check target files while they are written; exit code 1 where one is wrong."""
+    """Check target files; the exit code is 1 if one is wrong."""
     from portagpu.errors import TargetError
     from portagpu.target import parse_target
 
@@ -84,7 +84,7 @@ def check_files(files: tuple[str, ...]) -> int:
 
 
 def document(target: Target) -> dict[str, Any]:
-    """What ``targets show --json`` writes."""
+    """The document that ``targets show --json`` writes."""
     return {
         "schema": "portagpu.target/1",
         "id": target.id,
@@ -120,7 +120,7 @@ def document(target: Target) -> dict[str, Any]:
 
 
 def _lines(target: Target) -> list[str]:
-    """A fact a line, and its note below it: sources are as long as they are."""
+    """One line for each fact, with its note below it."""
     width = max(map(len, target.facts), default=0)
     lines = [
         f"{target.id}: {target.product or 'any product'}, {target.arch.name} of {target.vendor}",

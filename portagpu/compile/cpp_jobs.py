@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.codec import decode, encode
-from portagpu.compile.job import Job, reader_of, source_of
-from portagpu.compile.judge import unjudged
+from portagpu.compile.job import Job, module_source, reader_sources
+from portagpu.compile.judge import unjudged_result
 from portagpu.errors import MissingDependency, Unsupported
 from portagpu.kernels.cache import cache_key
 from portagpu.kernels.cpp.sources import KERNELS, read_source
@@ -31,30 +31,34 @@ _FORMAT: Final = 1
 
 
 def find_compilers(backend: str, targets: Sequence[Target]) -> dict[str, Compiler | Result]:
-    """The compiler for each architecture of one vendor, or the result where there is none.
+    """The compiler for each architecture of one vendor, or the result if there is none.
 
-    They are asked for in one child process, because a vendor's library or program may hang.
+    One child process finds them, because a vendor's library or program may hang.
     """
     archs = [target.arch.name for target in targets if _claims(target)]
     given, problem = (
         call(__name__, "survey", (backend, archs), limit_s=LIMIT_S) if archs else ({}, "")
     )
-    return {target.arch.name: _found(target, given, problem) for target in targets}
+    return {target.arch.name: _compiler_or_result(target, given, problem) for target in targets}
 
 
 def _claims(target: Target) -> bool:
     return ROUTE in (target.value("compile.routes") or ())
 
 
-def _found(target: Target, given: Mapping[str, Any] | None, problem: str) -> Compiler | Result:
+def _compiler_or_result(
+    target: Target, given: Mapping[str, Any] | None, problem: str
+) -> Compiler | Result:
     if not _claims(target):
-        return unjudged(ROUTE, target, Verdict.SKIP, f"compile.routes of {target.arch} has no cpp")
+        return unjudged_result(
+            ROUTE, target, Verdict.SKIP, f"compile.routes of {target.arch} has no cpp"
+        )
     if given is None:
         reason = f"which compilers are here could not be asked: {problem}"
-        return unjudged(ROUTE, target, Verdict.ERROR, reason)
+        return unjudged_result(ROUTE, target, Verdict.ERROR, reason)
     stated = given[target.arch.name]
     if isinstance(stated, str):
-        return unjudged(ROUTE, target, Verdict.INCONCLUSIVE, stated)
+        return unjudged_result(ROUTE, target, Verdict.INCONCLUSIVE, stated)
     return decode(Compiler, stated, "compiler")
 
 
@@ -76,7 +80,7 @@ def survey(backend: str, archs: Sequence[str]) -> dict[str, Any]:
 def entries(
     target: Target, backend: str, toolchain: Toolchain, compiler: Compiler | Result
 ) -> list[Job | Result]:
-    """A job for each source of the package, or the one result that says why there is none."""
+    """A job for each source of the package, or one result with the reason if there is none."""
     if not isinstance(compiler, Compiler):
         return [compiler]
     readers = _readers(toolchain)
@@ -108,6 +112,6 @@ def result_id(name: str, function: str) -> str:
 
 
 def _readers(toolchain: Toolchain) -> list[str]:
-    """The text of what builds and reads: the worker, the vendor's compiler and readers, ELF."""
-    own = map(source_of, ("portagpu.compile.worker", "portagpu.machine_code.elf"))
-    return [*own, *reader_of(toolchain)]
+    """The source texts of the worker, the vendor's compiler and readers, and the ELF reader."""
+    own = map(module_source, ("portagpu.compile.worker", "portagpu.machine_code.elf"))
+    return [*own, *reader_sources(toolchain)]

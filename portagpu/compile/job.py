@@ -1,4 +1,4 @@
-"""One run of a compiler: what it is asked, what its answer is kept by, and the results of it."""
+"""One job of a compiler: its request, its cache key, and the results made of its answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from portagpu.compile.judge import judged, unjudged
+from portagpu.compile.judge import judge_code, unjudged_result
 from portagpu.machine_code.toolchain import MachineCode
 from portagpu.results.verdicts import Verdict
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class Job:
     """One source for one architecture.
 
-    ``ids`` has the result of each function that the code must hold; ``request`` is what the worker
-    reads, ``key`` stands for everything that its answer depends on. ``matrix`` is the dtype that
-    the matrix unit must compute in.
+    ``ids`` maps each function that the code must contain to its result id. ``request`` is what the
+    worker reads; ``key`` is a digest of everything that its answer depends on. ``matrix`` is the
+    dtype that the matrix unit must compute in.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Job:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def codes(self, given: Mapping[str, Any] | None) -> dict[str, MachineCode] | None:
-        """The machine code of each function, where an answer or what was kept has this form."""
+        """The machine code of each function; None if an answer or cache entry has another form."""
         stated = None if given is None else given.get("codes")
         if not isinstance(stated, dict) or set(stated) != set(self.ids):
             return None
@@ -52,23 +52,23 @@ class Job:
         return read
 
     def results(self, given: Mapping[str, Any], *, cached: bool) -> list[Result]:
-        """What an answer is judged as, in the order of ``ids``."""
+        """The results of an answer, in the order of ``ids``."""
         seconds = given.get("seconds")
         duration_s = float(seconds) if isinstance(seconds, int | float) and not cached else 0.0
         each_s = duration_s / len(self.ids)
         codes = self.codes(given)
         if codes is None:
-            # the kernel is at fault for what does not compile, nobody's kernel for a dead compiler
+            # FAIL if the kernel does not compile, ERROR if the compiler died
             unread = given.get("unread", True)
             verdict = Verdict.ERROR if unread else Verdict.FAIL
             said = "" if unread else f"{self.compiler} did not compile it: "
-            reason = f"{said}{given.get('problem') or self._another(given)}"
+            reason = f"{said}{given.get('problem') or self._mismatch(given)}"
             return [
-                unjudged(name, self.target, verdict, reason, duration_s=each_s)
+                unjudged_result(name, self.target, verdict, reason, duration_s=each_s)
                 for name in self.ids.values()
             ]
         return [
-            judged(
+            judge_code(
                 name,
                 self.target,
                 codes[function],
@@ -80,21 +80,21 @@ class Job:
             for function, name in self.ids.items()
         ]
 
-    def _another(self, given: Mapping[str, Any]) -> str:
+    def _mismatch(self, given: Mapping[str, Any]) -> str:
         held = ", ".join(sorted(given.get("codes") or ())) or "nothing"
         return f"the code holds {held}, and not {', '.join(sorted(self.ids))}"
 
 
-def source_of(module: str) -> str:
-    """The text of a module, which is not imported: that of a kernel would import triton."""
+def module_source(module: str) -> str:
+    """The source text of a module, without importing it: a kernel's module imports triton."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         return ""
     return Path(spec.origin).read_text("utf-8", "replace")
 
 
-def reader_of(toolchain: Toolchain) -> list[str]:
-    """The text of what reads a vendor's machine code: its module, with those beside it."""
+def reader_sources(toolchain: Toolchain) -> list[str]:
+    """The source texts of the reader of a vendor's machine code: its module and siblings."""
     module = sys.modules[type(toolchain).__module__]
     if module.__file__ is None:
         return []

@@ -1,4 +1,4 @@
-"""From what machine code says of itself to a verdict, by the facts of its architecture."""
+"""The verdict of machine code, from its own properties and the facts of its architecture."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DOES_NOT_SHOW: Final = "whether its results are right, or how fast it is: nothin
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number of a kernel's machine code, with what is expected of it (docs/results.md)."""
+    """One number of a kernel's machine code, with its expectation (docs/results.md)."""
 
     name: str
     value: int | None
@@ -33,45 +33,45 @@ class Measure:
 
     @property
     def problem(self) -> str:
-        """What is wrong with it, or nothing."""
+        """The violated expectation in words; empty if there is none."""
         if self.expected is None or self.value is None:
             return ""
         low, high = bounds(self.expected)
         if (low is None or self.value >= low) and (high is None or self.value <= high):
             return ""
-        wanted = f"{low:g}" if low == high else f"{_or_any(low)} to {_or_any(high)}"
+        wanted = f"{low:g}" if low == high else f"{_bound_text(low)} to {_bound_text(high)}"
         return (
             f"{self.name} {self.value} {self.unit}, expected {wanted} ({self.expected['source']})"
         )
 
 
-def _or_any(bound: float | None) -> str:
+def _bound_text(bound: float | None) -> str:
     return "any" if bound is None else f"{bound:g}"
 
 
 def measures(
-    target: Target, code: MachineCode, *, matrix: str | None, held: Occupancy | int | None
+    target: Target, code: MachineCode, *, matrix: str | None, occupancy: Occupancy | int | None
 ) -> list[Measure]:
     """The numbers of ``code``, each with its expectation where the facts give one.
 
-    ``matrix`` is the dtype of a product, ``held`` what :func:`_held` says.
+    ``matrix`` is the dtype of a product, ``occupancy`` what :func:`_held` says.
     """
     listed = [
-        _limited("registers", code.registers, "registers", target, "register.max_per_thread"),
+        _limit_measure("registers", code.registers, "registers", target, "register.max_per_thread"),
         Measure(
             "spill",
             code.spills,
             code.spill_unit,
             _exactly(0, code.spill_unit, "values stay in registers"),
         ),
-        _limited("shared memory", code.shared_bytes, "B", target, OPTIN),
+        _limit_measure("shared memory", code.shared_bytes, "B", target, OPTIN),
         Measure(
             "wave size",
             code.wave_size,
             "threads",
             _exactly(target.arch.warp_size, "threads", "exec.wave_size_default"),
         ),
-        _occupancy(held),
+        _occupancy_measure(occupancy),
     ]
     if code.scalar_spills is not None:
         kept = _exactly(0, "registers", "scalar values stay in scalar registers")
@@ -80,12 +80,12 @@ def measures(
         none = _exactly(0, "B", "no kernel has arrays in memory of a thread")
         listed.append(Measure("stack", code.stack_bytes, "B", none))
     if matrix is not None:
-        listed += _matrix(matrix, target, code.matrix)
+        listed += _matrix_measures(matrix, target, code.matrix)
     return listed
 
 
-def _held(target: Target, code: MachineCode) -> Occupancy | int | None:
-    """What a unit holds of the kernel: 0 where it is beyond a limit, None where it is not known."""
+def _code_occupancy(target: Target, code: MachineCode) -> Occupancy | int | None:
+    """The kernel's occupancy: 0 if it exceeds a limit, None if it is unknown."""
     if code.threads is None:
         return None
     try:
@@ -105,20 +105,20 @@ def _held(target: Target, code: MachineCode) -> Occupancy | int | None:
         return None
 
 
-def _occupancy(held: Occupancy | int | None) -> Measure:
+def _occupancy_measure(occupancy: Occupancy | int | None) -> Measure:
     name, unit = "occupancy", "blocks"
-    if held is None:
+    if occupancy is None:
         return Measure(name, None, unit, None)
     source = "exec.occupancy_rule: a unit holds a block"
     least = {"reference": 1, "lower": 0, "upper": None, "unit": unit, "source": source}
-    return Measure(name, held if isinstance(held, int) else held.blocks, unit, least)
+    return Measure(name, occupancy if isinstance(occupancy, int) else occupancy.blocks, unit, least)
 
 
 def _exactly(value: int, unit: str, source: str) -> dict[str, Any]:
     return {"reference": value, "lower": 0, "upper": 0, "unit": unit, "source": source}
 
 
-def _limited(name: str, value: int, unit: str, target: Target, key: str) -> Measure:
+def _limit_measure(name: str, value: int, unit: str, target: Target, key: str) -> Measure:
     """At most what a fact states."""
     limit = target.value(key)
     if not isinstance(limit, int):
@@ -127,7 +127,7 @@ def _limited(name: str, value: int, unit: str, target: Target, key: str) -> Meas
     return Measure(name, value, unit, expected)
 
 
-def _matrix(dtype: str, target: Target, found: Mapping[str, int]) -> list[Measure]:
+def _matrix_measures(dtype: str, target: Target, found: Mapping[str, int]) -> list[Measure]:
     """At least one instruction of the pattern that the facts state, and none of another."""
     key, unit = f"compile.matrix.{dtype}", "instructions"
     pattern = target.value(key)
@@ -142,7 +142,7 @@ def _matrix(dtype: str, target: Target, found: Mapping[str, int]) -> list[Measur
     ]
 
 
-def judged(
+def judge_code(
     name: str,
     target: Target,
     code: MachineCode,
@@ -152,12 +152,12 @@ def judged(
     duration_s: float,
     extra: Mapping[str, Any],
 ) -> Result:
-    """PASS where all measures are as expected, FAIL where one is not, with what it is.
+    """PASS if all measures are as expected, FAIL with the reason if one is not.
 
-    UNVERIFIED where the facts state no expectation for one of them.
+    UNVERIFIED if the facts state no expectation for one of them.
     """
-    held = _held(target, code)
-    listed = measures(target, code, matrix=matrix, held=held)
+    occupancy = _code_occupancy(target, code)
+    listed = measures(target, code, matrix=matrix, occupancy=occupancy)
     problems = [each.problem for each in listed if each.problem]
     if code.matrix and any(each.problem for each in listed if each.name.endswith("matrix")):
         problems.append(f"the code has {', '.join(sorted(code.matrix))}")
@@ -187,7 +187,7 @@ def judged(
             "compiler": compiler,
             "matrix": dict(code.matrix),
             "code": asdict(code),
-            "occupancy": held.fraction if isinstance(held, Occupancy) else held,
+            "occupancy": occupancy.fraction if isinstance(occupancy, Occupancy) else occupancy,
             "measures": [
                 {"name": m.name, "value": m.value, "unit": m.unit, "expected": m.expected}
                 for m in listed
@@ -196,7 +196,7 @@ def judged(
     )
 
 
-def unjudged(
+def unjudged_result(
     name: str, target: Target, verdict: Verdict, reason: str, *, duration_s: float = 0.0
 ) -> Result:
     """A result without machine code: skipped, not built, or not compiled."""

@@ -1,4 +1,4 @@
-"""Worker processes that may hang or die without harm: each job has a time limit and an answer."""
+"""A pool of worker processes that may hang or die: each job has a time limit and an answer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MODULE: Final = "portagpu.compile.worker"
 
 
 class Worker:
-    """One process, started for its first job and again after one that it did not survive."""
+    """One process, started for its first job, and restarted after a job that ended it."""
 
     def __init__(self, module: str = _MODULE) -> None:
         self._module = module
@@ -43,7 +43,7 @@ class Worker:
         self._stopped = False
 
     def ask(self, job: Any, limit_s: float) -> dict[str, Any]:
-        """The answer to a job, or ``{"problem": ..., "unread": True}`` where there is none."""
+        """The answer to a job, or ``{"problem": ..., "unread": True}`` without one."""
         if self._child is None:
             self._child = Subprocess(
                 self._module, leave_out=_CHANGE_CODE, environment=_environment(self._scratch.path)
@@ -58,7 +58,7 @@ class Worker:
         return {"problem": f"the compiler's process {problem}", "unread": True}
 
     def stop(self) -> None:
-        """End the process; one thread may still wait for its answer, which is that it ended."""
+        """End the process; a thread that waits for its answer learns that it ended."""
         self._stopped = True
         if (child := self._child) is not None:
             child.kill()

@@ -1,8 +1,8 @@
-"""What ``portagpu compile --all`` found, made fit to be committed: ``matrix/compiled.json``.
+"""The record of ``portagpu compile --all`` that is committed as ``matrix/compiled.json``.
 
 ``python -m portagpu.compile.record RESULT`` prints the record of a result, ``--table FILE`` the
-table of the badge ``compiled`` in docs/targets.md. A record holds what each kernel's machine code
-says of itself; reading one judges that again, by the facts as they are now.
+table of the badge ``compiled`` in docs/targets.md. A record has the properties of each kernel's
+machine code; reading one judges them again by the present facts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.compile import cpp_jobs, triton_jobs
-from portagpu.compile.judge import judged
+from portagpu.compile.judge import judge_code
 from portagpu.compile.run import CompileOptions
 from portagpu.errors import BundleError, PortagpuError
 from portagpu.files import read_bounded
@@ -49,7 +49,7 @@ _NOT_BUILT: Final = frozenset({"verdict", "reason"})
 
 
 def record(run: Run) -> dict[str, Any]:
-    """The record of a run; raises BundleError where it did not build for every architecture."""
+    """The record of a run; raises BundleError unless it built for every architecture."""
     if run.info.interrupted:
         raise BundleError("the run was interrupted")
     found: dict[str, dict[str, Any]] = {}
@@ -60,18 +60,20 @@ def record(run: Run) -> dict[str, Any]:
             stated = {"reason": result.reason}
         kernels = found.setdefault(str(result.device), {})
         kernels[result.id.removeprefix(_AREA)] = {"verdict": str(result.verdict), **stated}
-    return checked(
+    return check_record(
         {
             "schema": SCHEMA,
             "portagpu": run.info.versions["portagpu"],
             "day": run.info.started[:10],
-            "architectures": {target.arch.name: found.get(target.arch.name) for target in _gpus()},
+            "architectures": {
+                target.arch.name: found.get(target.arch.name) for target in _gpu_targets()
+            },
         }
     )
 
 
 def to_text(document: Mapping[str, Any]) -> str:
-    """The record as it is written: a line for each kernel."""
+    """The record as text, one line per kernel."""
     head = [f"  {json.dumps(key)}: {json.dumps(document[key])},\n" for key in _KEYS[:-1]]
     archs = [
         f"    {json.dumps(name)}: {{\n"
@@ -95,7 +97,7 @@ def read_record(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise BundleError(f"{path}: cannot be read: {error}") from error
     try:
-        checked(document)
+        check_record(document)
     except PortagpuError as error:
         raise BundleError(f"{path}: {error}") from error
     # this is also how a key that is there twice shows
@@ -104,10 +106,10 @@ def read_record(path: Path) -> dict[str, Any]:
     return document
 
 
-def checked(document: Any) -> dict[str, Any]:
-    """The record itself, where it is one of the kernels and architectures of now.
+def check_record(document: Any) -> dict[str, Any]:
+    """The record itself; raises BundleError unless it has today's kernels and architectures.
 
-    Each verdict is what the facts judge of the code that is stated. Raises BundleError.
+    Each verdict has to be the one that the facts give for the stated code.
     """
     if not isinstance(document, dict) or tuple(document) != _KEYS or document["schema"] != SCHEMA:
         raise BundleError(f"is no {SCHEMA}")
@@ -115,11 +117,11 @@ def checked(document: Any) -> dict[str, Any]:
         raise BundleError("day: is no date")
     if not (isinstance(document["portagpu"], str) and _VERSION.fullmatch(document["portagpu"])):
         raise BundleError("portagpu: is no version")
-    archs, gpus = document["architectures"], {target.arch.name: target for target in _gpus()}
+    archs, gpus = document["architectures"], {target.arch.name: target for target in _gpu_targets()}
     if not isinstance(archs, dict) or set(archs) != set(gpus):
         raise BundleError("architectures: are not those of the matrix; run portagpu compile --all")
     for name, kernels in archs.items():
-        if not isinstance(kernels, dict) or set(kernels) not in _expected(gpus[name]):
+        if not isinstance(kernels, dict) or set(kernels) not in _expected_ids(gpus[name]):
             raise BundleError(
                 f"{name}: has other kernels than there are; run portagpu compile --all"
             )
@@ -143,7 +145,7 @@ def table(document: Mapping[str, Any]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
-def _gpus() -> list[Target]:
+def _gpu_targets() -> list[Target]:
     return [target for target in CompileOptions().targets() if target.vendor != "cpu"]
 
 
@@ -157,7 +159,7 @@ def _is_day(stated: object) -> bool:
     return True
 
 
-def _expected(target: Target) -> tuple[set[str], ...]:
+def _expected_ids(target: Target) -> tuple[set[str], ...]:
     """The ids that a run has of one architecture: a part without compiler has one result."""
     cpp = {
         cpp_jobs.result_id(name, each) for name, functions in KERNELS.items() for each in functions
@@ -182,7 +184,7 @@ def _check_row(where: str, kernel: str, row: Any, target: Target) -> None:
         raise BundleError(f"{where}: has no machine code of a compiler with its version")
     if not _is_whole(code, target, by_triton=variant is not None):
         raise BundleError(f"{where}: states other measures than there are")
-    again = judged(
+    again = judge_code(
         kernel,
         target,
         code,
@@ -215,7 +217,7 @@ def _is_skipped(kernel: str, target: Target) -> bool:
 
 
 def _check_not_built(where: str, row: Mapping[str, Any], *, skipped: bool) -> None:
-    """What was not built passes in no case, and is skipped exactly where a fact says so."""
+    """Check a kernel that was not built: never a PASS, and SKIP exactly if a fact says so."""
     allowed = _SKIPPED if skipped else _OPEN
     stated = all(isinstance(each, str) and each for each in row.values())
     if not stated or row["verdict"] not in allowed:

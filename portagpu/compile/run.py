@@ -1,4 +1,4 @@
-"""Which kernels are built for which architectures, and their results in a stable order."""
+"""Builds and judges the kernels for each architecture; results have a stable order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.compile import cpp_jobs, triton_jobs
 from portagpu.compile.job import Job
-from portagpu.compile.judge import unjudged
+from portagpu.compile.judge import unjudged_result
 from portagpu.compile.pool import LIMIT_S, ask_all
 from portagpu.contents import check_installation
 from portagpu.discovery import toolchain_for
@@ -28,11 +28,11 @@ _ROUTE: Final = "route"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileOptions(RunOptions):
-    """What a run of the compilers is asked for.
+    """The options of a run of the compilers.
 
-    The kernels are built for the architecture of ``target``, for those that ``archs`` name, or for
-    all of the matrix. What was built before is taken from ``cache``. ``limit_s`` is how long one
-    kernel may take.
+    The kernels are built for the architecture of ``target``, for ``archs``, or for all
+    architectures of the matrix. Earlier builds come from ``cache``. ``limit_s`` is the time limit
+    of one kernel.
     """
 
     archs: Sequence[str] = ()
@@ -42,17 +42,17 @@ class CompileOptions(RunOptions):
     def targets(self) -> tuple[Target, ...]:
         """The architectures to build for.
 
-        Raises TargetNotFound that offers the closest for a name that is not there.
+        Raises TargetNotFound, with the closest names, for an unknown name.
         """
         if self.target is not None:
             return tuple(filter(None, (self.load_target(),)))
         found = dict.fromkeys(
             load_architecture(name) for name in self.archs or architecture_names()
         )
-        return tuple(sorted(found, key=lambda each: (each.vendor, _order(each.arch.name))))
+        return tuple(sorted(found, key=lambda each: (each.vendor, _arch_order(each.arch.name))))
 
 
-def _order(name: str) -> tuple[str, int, str]:
+def _arch_order(name: str) -> tuple[str, int, str]:
     """sm_90 before sm_100."""
     stem = name.rstrip("0123456789abcdef")
     digits = name.removeprefix(stem)
@@ -60,9 +60,9 @@ def _order(name: str) -> tuple[str, int, str]:
 
 
 def compile_kernels(options: CompileOptions, progress: Progress | None = None) -> Run:
-    """Build and judge every kernel, and return the run, finished.
+    """Build and judge every kernel, and return the finished run.
 
-    On Ctrl-C the run that is returned is marked as interrupted. Raises TargetNotFound.
+    On Ctrl-C the returned run is marked as interrupted. Raises TargetNotFound.
     """
     progress = progress or Progress()
     work = partial(_build, targets=options.targets(), options=options, progress=progress)
@@ -72,7 +72,7 @@ def compile_kernels(options: CompileOptions, progress: Progress | None = None) -
 def _build(
     run: Run, targets: Sequence[Target], options: CompileOptions, progress: Progress
 ) -> None:
-    """Add every result to ``run``, in the order of ``targets``; interrupted, those there are."""
+    """Add every result to ``run`` in the order of ``targets``; after Ctrl-C, those so far."""
     check_installation()
     # by place, so that the order does not depend on which compiler is faster
     results: dict[int, list[Result]] = {}
@@ -119,14 +119,14 @@ def _compilers(results: Sequence[Result]) -> dict[str, str]:
 
 
 def _entries(targets: Sequence[Target]) -> list[Job | Result]:
-    """What is to be built, and what is known without building, in the order of ``targets``."""
-    triton = triton_jobs.installed()
+    """The jobs, and the results that need no build, in the order of ``targets``."""
+    triton = triton_jobs.installed_compiler()
     vendors = {target.vendor: toolchain_for(target.vendor) for target in targets}
     entries: dict[Target, list[Job | Result]] = {}
     for vendor, found in vendors.items():
         theirs = [target for target in targets if target.vendor == vendor]
         if found is None:
-            entries |= {target: [_nothing(target)] for target in theirs}
+            entries |= {target: [_no_compiler_result(target)] for target in theirs}
             continue
         backend, toolchain = found
         compilers = cpp_jobs.find_compilers(backend, theirs)
@@ -138,8 +138,10 @@ def _entries(targets: Sequence[Target]) -> list[Job | Result]:
     return [entry for target in targets for entry in entries[target]]
 
 
-def _nothing(target: Target) -> Result:
+def _no_compiler_result(target: Target) -> Result:
     if target.vendor == "cpu":
-        return unjudged(_ROUTE, target, Verdict.SKIP, "a CPU: kernels are built for GPUs only")
+        return unjudged_result(
+            _ROUTE, target, Verdict.SKIP, "a CPU: kernels are built for GPUs only"
+        )
     reason = f"no installed backend knows machine code of {target.vendor}"
-    return unjudged(_ROUTE, target, Verdict.INCONCLUSIVE, reason)
+    return unjudged_result(_ROUTE, target, Verdict.INCONCLUSIVE, reason)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from portagpu.compile.job import Job, reader_of, source_of
-from portagpu.compile.judge import unjudged
+from portagpu.compile.job import Job, module_source, reader_sources
+from portagpu.compile.judge import unjudged_result
 from portagpu.errors import MissingDependency
 from portagpu.kernels.cache import cache_key
 from portagpu.kernels.catalogue import VARIANTS, Variant
@@ -24,8 +24,8 @@ _FORMAT: Final = 2
 """Of what the cache holds."""
 
 
-def installed() -> Compiler | str:
-    """The Triton that is here, or what to install."""
+def installed_compiler() -> Compiler | str:
+    """The installed Triton, or what to install."""
     try:
         return find_compiler()
     except MissingDependency as error:
@@ -35,12 +35,12 @@ def installed() -> Compiler | str:
 def entries(
     target: Target, backend: str, toolchain: Toolchain, compiler: Compiler | str
 ) -> list[Job | Result]:
-    """What is to be built for one architecture, and what is known without building."""
+    """The jobs of one architecture, and the results that need no build."""
     if ROUTE not in (target.value("compile.routes") or ()):
         reason = target.value("compile.without") or "compile.routes has no triton"
-        return [unjudged(ROUTE, target, Verdict.SKIP, str(reason))]
+        return [unjudged_result(ROUTE, target, Verdict.SKIP, str(reason))]
     if isinstance(compiler, str):
-        return [unjudged(ROUTE, target, Verdict.INCONCLUSIVE, compiler)]
+        return [unjudged_result(ROUTE, target, Verdict.INCONCLUSIVE, compiler)]
     limits = Limits.of_target(target)
     return [_entry(variant, target, limits, backend, toolchain, compiler) for variant in VARIANTS]
 
@@ -54,7 +54,7 @@ def _entry(
     compiler: Compiler,
 ) -> Job | Result:
     if why := variant.why_not(target):
-        return unjudged(variant.id, target, Verdict.SKIP, why)
+        return unjudged_result(variant.id, target, Verdict.SKIP, why)
     config = candidates(variant.kind, limits)[0]
     return Job(
         name=variant.id,
@@ -89,9 +89,9 @@ def _key(
         _FORMAT,
         [compiler.version, compiler.stamp],
         [
-            source_of(f"portagpu.kernels.source.{variant.module}"),
-            source_of("portagpu.compile.worker"),
-            *reader_of(toolchain),
+            module_source(f"portagpu.kernels.source.{variant.module}"),
+            module_source("portagpu.compile.worker"),
+            *reader_sources(toolchain),
         ],
         repr(variant),
         repr(config),

@@ -1,4 +1,4 @@
-"""A process that compiles: it answers the jobs of its parent, :mod:`portagpu.compile.pool`."""
+"""The worker process: it compiles the jobs of its parent, :mod:`portagpu.compile.pool`."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def _cpp(job: Mapping[str, Any], toolchain: Toolchain) -> dict[str, MachineCode]
         kernels = toolchain.compile_cpp(read_source(job["source"]), job["arch"])
     except ValueError as error:
         raise CodeError(f"the machine code cannot be read: {error}") from error
-    return {kernel.name: _code_of(kernel) for kernel in kernels}
+    return {kernel.name: _machine_code(kernel) for kernel in kernels}
 
 
-def _code_of(kernel: CompiledKernel) -> MachineCode:
+def _machine_code(kernel: CompiledKernel) -> MachineCode:
     return MachineCode(
         wave_size=kernel.wave_size,
         threads=kernel.max_threads,
@@ -139,7 +139,7 @@ def build(
 
 
 def _last_line(text: str) -> str:
-    """The last line that says something; a compiler's message begins with the source."""
+    """The last line with text; a compiler's message begins with the source."""
     lines = [line.strip() for line in text.splitlines() if line.strip(" ^\t")]
     return (lines[-1] if lines else "no message")[:_LONGEST]
 

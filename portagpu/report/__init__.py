@@ -1,7 +1,6 @@
-"""One run as one HTML file that needs nothing else: no script, no font, no request.
+"""A run as one self-contained HTML file: no script, no font, no request.
 
-The file forbids itself every request by its content security policy, so that a report can be mailed
-and opened anywhere.
+Its content security policy forbids every request, so a report can be mailed and opened anywhere.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def render(run: Run, *, title: str | None = None) -> str:
     """``run`` as an HTML document: verdict and why, contents, failures, gates, the run, curves,
     numbers, checks.
 
-    ``title`` is by default the verb, the target and the host or the recording. Whatever comes from
+    The default ``title`` has the verb, the target, and the host or the recording. All text from
     the run is escaped.
     """
     title = title or _title(run)
@@ -46,16 +45,16 @@ def render(run: Run, *, title: str | None = None) -> str:
     )
     names = sections.names(run, _gate_titles(run))
     parts = (
-        ("Failures", sections.failed(run, names)),
-        ("Gates", sections.gates(run, names)),
+        ("Failures", sections.failures_section(run, names)),
+        ("Gates", sections.gates_section(run, names)),
         ("Run", sections.run_card(run)),
-        ("Curves", sections.curves(run)),
-        ("Numbers", sections.numbers(run, names)),
-        ("Checks", sections.checks(run, names)),
+        ("Curves", sections.curves_section(run)),
+        ("Numbers", sections.numbers_section(run, names)),
+        ("Checks", sections.checks_section(run, names)),
     )
     main = tag(
         "main",
-        # before what it hides, so that the style sheet can tell
+        # before the parts that it hides: the style sheet selects its following siblings
         tag("input", type="checkbox", id=sections.ONLY_FAILURES) if run.failures else None,
         sections.banner(run, title, names),
         sections.contents(parts, run, names),
@@ -71,7 +70,7 @@ def write_report(run: Run, path: str | os.PathLike[str], *, title: str | None = 
 
 
 def _gate_titles(run: Run) -> dict[str, str]:
-    """The titles of gates that a terminal shows; a report is written without them if need be."""
+    """The gates' titles by id; empty if there is no bring-up result or the gates cannot be read."""
     if not any(result.suite == "bringup" for result in run.results):
         return {}
     try:

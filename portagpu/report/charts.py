@@ -1,4 +1,4 @@
-"""Curves that results carry, drawn as SVG line charts that need no script."""
+"""The curves of results as SVG line charts, without scripts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WIDTH: Final = 400
 HEIGHT: Final = 240
 LEFT, RIGHT, TOP, BOTTOM = 46, 374, 30, 196
 COLOURS: Final = 6
-"""How many series colours the style sheet has; the marker and the dash tell further ones apart."""
+"""Series colours in the style sheet; markers and dashes distinguish further series."""
 
 _MARKERS: Final = (
     "M-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0z",
@@ -32,7 +32,7 @@ _MARKERS: Final = (
 )
 _MARKED_POINTS: Final = 40
 _HEADING: Final = 40
-"""Units above a chart that stands alone, for its title and legend."""
+"""Height above a standalone chart for its title and legend, in SVG units."""
 _STANDALONE_CSS: Final = """
 .page { fill: var(--card); } .title { font-weight: 600; }
 text { font-family: system-ui, sans-serif; }
@@ -48,14 +48,14 @@ class Series:
     points: tuple[_Point | None, ...]
 
     @property
-    def known(self) -> list[_Point]:
+    def drawn_points(self) -> list[_Point]:
         """The points without the gaps."""
         return [point for point in self.points if point is not None]
 
 
 @dataclass(slots=True)
 class Chart:
-    """What is drawn in one pair of axes."""
+    """The series in one pair of axes."""
 
     title: str
     x_label: str
@@ -66,8 +66,8 @@ class Chart:
     series: list[Series] = field(default_factory=list)
 
 
-def collect(results: Iterable[Result]) -> list[Chart]:
-    """The curves of ``results``, those with the same area, axes and units in one chart."""
+def charts_of(results: Iterable[Result]) -> list[Chart]:
+    """The charts of ``results``: curves with the same area, axes and units share one."""
     charts: dict[tuple[object, ...], Chart] = {}
     for result in results:
         for curve in _curves(result):
@@ -76,15 +76,17 @@ def collect(results: Iterable[Result]) -> list[Chart]:
             title = curve.get("title") or _title(result.area, curve["y_label"])
             chart = charts.setdefault((result.suite, title, *axes, log), Chart(title, *axes, log))
             chart.series.append(Series(curve["series"], _points(curve)))
-    drawn = [chart for chart in charts.values() if any(line.known for line in chart.series)]
-    return [_in_prefix(chart) for chart in drawn]
+    drawn = [chart for chart in charts.values() if any(line.drawn_points for line in chart.series)]
+    return [_with_unit_prefix(chart) for chart in drawn]
 
 
-def _in_prefix(chart: Chart) -> Chart:
-    """``chart`` with its values in the prefix that fits the highest; sizes stay in bytes."""
+def _with_unit_prefix(chart: Chart) -> Chart:
+    """``chart`` with the unit prefix that fits its highest value; sizes stay in bytes."""
     if chart.y_unit == "B":
         return chart
-    factor, unit = units.best_prefix(max(y for s in chart.series for _, y in s.known), chart.y_unit)
+    factor, unit = units.best_prefix(
+        max(y for s in chart.series for _, y in s.drawn_points), chart.y_unit
+    )
     series = [
         Series(s.name, tuple(None if p is None else (p[0], p[1] * factor) for p in s.points))
         for s in chart.series
@@ -92,9 +94,9 @@ def _in_prefix(chart: Chart) -> Chart:
     return replace(chart, y_unit=unit, series=series)
 
 
-def figure(chart: Chart, identifier: str) -> Markup:
-    """The chart as a ``figure``: heading, SVG, legend and the values as a table."""
-    lines = [line for line in chart.series if line.known]
+def figure_of(chart: Chart, identifier: str) -> Markup:
+    """The chart as a ``figure_of``: heading, SVG, legend and the values as a table."""
+    lines = [line for line in chart.series if line.drawn_points]
     legend = tag(
         "ul",
         *(tag("li", _swatch(line, i), line.name) for i, line in enumerate(lines)),
@@ -111,17 +113,17 @@ def figure(chart: Chart, identifier: str) -> Markup:
 
 
 def standalone(chart: Chart) -> Markup:
-    """The chart as an SVG file of its own: title, legend, light and dark colours, no script."""
-    lines = [line for line in chart.series if line.known]
+    """The chart as an SVG file: title, legend, light and dark colours, no script."""
+    lines = [line for line in chart.series if line.drawn_points]
     across, up = _scales(chart, lines)
     names = [
-        tag("g", _mark(line, i), tag("text", line.name, x=28, y=10), transform=_beside(i))
+        tag("g", _mark(line, i), tag("text", line.name, x=28, y=10), transform=_legend_position(i))
         for i, line in enumerate(lines)
     ]
     return tag(
         "svg",
         tag("title", chart.title),
-        tag("desc", _described(chart, lines)),
+        tag("desc", _description(chart, lines)),
         tag("style", Markup(f"{CHART_CSS}{_STANDALONE_CSS}")),
         tag("rect", class_="page", x=0, y=-_HEADING, width=WIDTH, height=HEIGHT + _HEADING),
         tag("text", chart.title, x=2, y=14 - _HEADING, class_="axis title"),
@@ -135,12 +137,12 @@ def standalone(chart: Chart) -> Markup:
     )
 
 
-def _beside(index: int) -> str:
+def _legend_position(index: int) -> str:
     return f"translate({2 + 130 * index} {22 - _HEADING})"
 
 
-def _described(chart: Chart, lines: list[Series]) -> str:
-    best = max((y, line.name) for line in lines for _, y in line.known)
+def _description(chart: Chart, lines: list[Series]) -> str:
+    best = max((y, line.name) for line in lines for _, y in line.drawn_points)
     return (
         f"{chart.y_label} against {chart.x_label} for {', '.join(line.name for line in lines)}."
         f" The highest value is {units.quantity(best[0], chart.y_unit)} ({best[1]})."
@@ -165,8 +167,8 @@ def _points(curve: Mapping[str, Any]) -> tuple[_Point | None, ...]:
 
 
 def _scales(chart: Chart, lines: list[Series]) -> tuple[Scale, Scale]:
-    xs = [x for line in lines for x, _ in line.known]
-    ys = [y for line in lines for _, y in line.known]
+    xs = [x for line in lines for x, _ in line.drawn_points]
+    ys = [y for line in lines for _, y in line.drawn_points]
     if chart.x_log:
         across = scale.logarithmic(xs, LEFT, RIGHT, base=2 if chart.x_unit == "B" else 10)
     else:
@@ -179,7 +181,7 @@ def _svg(chart: Chart, lines: list[Series], identifier: str) -> Markup:
     return tag(
         "svg",
         tag("title", chart.title, id=f"{identifier}-title"),
-        tag("desc", _described(chart, lines), id=f"{identifier}-desc"),
+        tag("desc", _description(chart, lines), id=f"{identifier}-desc"),
         _axes(chart, across, up),
         *(_line(chart, line, i, across, up) for i, line in enumerate(lines)),
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
@@ -222,17 +224,17 @@ def _line(chart: Chart, line: Series, index: int, across: Scale, up: Scale) -> M
     markers = [
         tag(
             "path",
-            tag("title", _told(chart, line.name, point)),
+            tag("title", _point_label(chart, line.name, point)),
             d=_MARKERS[index % len(_MARKERS)],
             transform=f"translate({across(point[0]):.2f} {up(point[1]):.2f})",
             class_="point",
         )
-        for point in (line.known if _marked(line) else [])
+        for point in (line.drawn_points if _has_markers(line) else [])
     ]
     return tag("g", tag("path", d=" ".join(path), class_="line"), *markers, class_=_style(index))
 
 
-def _told(chart: Chart, name: str, point: _Point) -> str:
+def _point_label(chart: Chart, name: str, point: _Point) -> str:
     x, y = units.quantity(point[0], chart.x_unit), units.quantity(point[1], chart.y_unit)
     return f"{name}, {x}: {y}"
 
@@ -241,9 +243,9 @@ def _style(index: int) -> str:
     return f"s{index % COLOURS}" + (" dashed" if index // COLOURS % 2 else "")
 
 
-def _marked(line: Series) -> bool:
-    """True where each point gets a marker: a long record is seen as a line anyway."""
-    return len(line.known) <= _MARKED_POINTS
+def _has_markers(line: Series) -> bool:
+    """Whether each point gets a marker; a long series does without."""
+    return len(line.drawn_points) <= _MARKED_POINTS
 
 
 def _swatch(line: Series, index: int) -> Markup:
@@ -257,19 +259,19 @@ def _mark(line: Series, index: int) -> Markup:
     return tag(
         "g",
         tag("path", d="M1 6L23 6", class_="line"),
-        marker if _marked(line) else None,
+        marker if _has_markers(line) else None,
         class_=_style(index),
     )
 
 
 def _table(chart: Chart, lines: list[Series]) -> Markup:
-    xs = sorted({x for line in lines for x, _ in line.known})
+    xs = sorted({x for line in lines for x, _ in line.drawn_points})
     head = tag(
         "tr",
         tag("th", chart.x_label, scope="col"),
         *(tag("th", f"{line.name} ({chart.y_unit})", scope="col") for line in lines),
     )
-    columns = [dict(line.known) for line in lines]
+    columns = [dict(line.drawn_points) for line in lines]
     rows = [
         tag(
             "tr",

@@ -1,13 +1,13 @@
-"""A run as JUnit XML, so that what a CI server shows as green is exactly a run that passed.
+"""A run as JUnit XML: a CI server shows it as green exactly if the run passed.
 
 How each verdict is written:
 
 - FAIL is a ``failure``, ERROR an ``error``, SKIP is ``skipped`` (the target does not claim it).
-- INCONCLUSIVE is an ``error`` of type INCONCLUSIVE. JUnit has no third outcome: servers count
-  ``skipped`` as green, and a check that the target claims and nobody judged must not be.
+- INCONCLUSIVE is an ``error`` of type INCONCLUSIVE. JUnit has no third outcome, and servers count
+  ``skipped`` as green, which a claimed but unjudged check must not be.
 - UNVERIFIED passes, with a note in ``system-out``; in a strict run it is an ``error`` of that type.
-- A run can be worse than its cases: stopped by the user, or holding nothing that judges. It then
-  has one more case, ``run/verdict``, that is an ``error``.
+- A run can be worse than its cases: interrupted, or with nothing judged. It then has one more
+  case, ``run/verdict``, that is an ``error``.
 
 Attributes and their order follow the schema that the JUnit ant task writes
 (https://github.com/windyroad/JUnit-Schema).
@@ -35,7 +35,7 @@ _NOT_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U001
 
 
 def render(run: Run) -> str:
-    """``run`` as one XML document: a test suite for each area of each suite, in their order."""
+    """``run`` as an XML document with a test suite for each area of each suite, in order."""
     root = ET.Element("testsuites", {"name": "portagpu"})
     groups: dict[str, list[Result]] = {}
     for result in run.results:
@@ -44,7 +44,7 @@ def render(run: Run) -> str:
         _suite(root, name, run.info, [_case(result, strict=run.info.strict) for result in results])
     judged = run.verdict is Verdict.PASS or any(True for _ in root.iter("failure"))
     if not judged and not any(True for _ in root.iter("error")):
-        case = ET.Element("testcase", _named("run/verdict", "run", 0.0))
+        case = ET.Element("testcase", _case_attributes("run/verdict", "run", 0.0))
         _outcome(case, "error", run.verdict, run.why)
         _suite(root, "run", run.info, [case])
     _count(root)
@@ -87,7 +87,9 @@ def _properties(info: RunInfo) -> dict[str, str]:
 
 def _case(result: Result, *, strict: bool) -> ET.Element:
     name = f"{result.id} on {result.device}" if result.device else result.id
-    case = ET.Element("testcase", _named(name, f"{result.suite}.{result.area}", result.duration_s))
+    case = ET.Element(
+        "testcase", _case_attributes(name, f"{result.suite}.{result.area}", result.duration_s)
+    )
     verdict = result.verdict
     if verdict is Verdict.SKIP:
         ET.SubElement(case, "skipped", {"message": _clean(result.reason)})
@@ -102,18 +104,18 @@ def _case(result: Result, *, strict: bool) -> ET.Element:
     return case
 
 
-def _named(name: str, classname: str, duration_s: float) -> dict[str, str]:
+def _case_attributes(name: str, classname: str, duration_s: float) -> dict[str, str]:
     return {"name": _clean(name), "classname": _clean(classname), "time": _seconds(duration_s)}
 
 
 def _outcome(case: ET.Element, tag: str, verdict: Verdict, reason: str) -> None:
-    told = _clean(reason).strip() or str(verdict)
-    outcome = ET.SubElement(case, tag, {"type": str(verdict), "message": told.split("\n")[0]})
-    outcome.text = told
+    message = _clean(reason).strip() or str(verdict)
+    outcome = ET.SubElement(case, tag, {"type": str(verdict), "message": message.split("\n")[0]})
+    outcome.text = message
 
 
 def _note(result: Result) -> str:
-    """What a reader of the server's page should know beside the outcome."""
+    """Details for ``system-out``: value, evidence, and what the outcome does not say."""
     parts = []
     if result.verdict is Verdict.UNVERIFIED:
         parts.append(f"UNVERIFIED: {result.reason or 'measured, and nothing to judge it by'}")
@@ -130,7 +132,7 @@ def _note(result: Result) -> str:
 
 
 def _count(element: ET.Element, cases: list[ET.Element] | None = None) -> None:
-    """Write how many cases there are, and how many of them have each outcome."""
+    """Set the number of cases and of each outcome."""
     cases = list(element.iter("testcase")) if cases is None else cases
     element.set("tests", str(len(cases)))
     for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):

@@ -1,4 +1,4 @@
-"""HTML and SVG as text in which everything that comes from data is escaped unless built here."""
+"""HTML and SVG as text; everything that is not built here is escaped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _VOID: Final = frozenset({"input", "meta", "wbr"})
 
 
 class Markup(str):
-    """Text that is markup already. Only ``tag``, ``join`` and constants of this package make it."""
+    """Finished markup. Only ``tag``, ``join`` and constants of this package make it."""
 
     __slots__ = ()
 
@@ -21,14 +21,14 @@ Attribute: TypeAlias = "str | int | float | bool | None"
 
 
 def escape(value: object) -> Markup:
-    """Any text, safe between tags and in quoted attributes, without what a viewer would obey."""
+    """Text that is safe between tags and in quoted attributes, without control characters."""
     if isinstance(value, Markup):
         return value
     return Markup(html.escape(UNSAFE.sub("", str(value)), quote=True))
 
 
 def join(*children: Child) -> Markup:
-    """The children one after the other; text is escaped and None left out."""
+    """The children joined; text is escaped, None is left out."""
     return Markup("".join(escape(child) for child in children if child is not None))
 
 

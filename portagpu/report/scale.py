@@ -1,4 +1,4 @@
-"""Axes: where a value lies, and which ticks are round."""
+"""Axes: the coordinate of a value, and round ticks."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Scale:
 
 
 def linear(values: Sequence[float], start: float, end: float, *, from_zero: bool) -> Scale:
-    """A scale with round ticks around ``values``; with ``from_zero`` it shows 0 as well.
+    """A scale with round ticks around ``values``; with ``from_zero`` it includes 0.
 
-    A bar of zero is what lets heights be compared, so measures that cannot be negative start there.
+    Heights can be compared only from 0, so measures that cannot be negative start there.
     """
     low, high = min(values), max(values)
     if from_zero:
@@ -49,7 +49,7 @@ def linear(values: Sequence[float], start: float, end: float, *, from_zero: bool
 
 
 def span(values: Sequence[float], start: float, end: float) -> Scale:
-    """A scale that ends exactly where ``values`` do, with the round ticks inside: for time."""
+    """A scale from the lowest to the highest of ``values``, with round ticks inside: for time."""
     wide = linear(values, start, end, from_zero=False)
     low, high = min(values), max(values)
     if low == high:
@@ -59,7 +59,7 @@ def span(values: Sequence[float], start: float, end: float) -> Scale:
 
 
 def logarithmic(values: Sequence[float], start: float, end: float, *, base: int) -> Scale:
-    """A scale over positive ``values`` with ticks at powers of ``base``, at most six of them."""
+    """A logarithmic scale over positive ``values`` with at most six ticks at powers of ``base``."""
     low, high = min(values), max(values)
     if low == high:
         low, high = low / base, high * base

@@ -1,4 +1,4 @@
-"""The parts of the report's page, each a function of the run."""
+"""The sections of the report's page, each a function of the run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from portagpu import units
-from portagpu.report.charts import collect, figure
+from portagpu.report.charts import charts_of, figure_of
 from portagpu.report.markup import Child, Markup, join, tag
 from portagpu.results.advice import severity_of
 from portagpu.results.expectations import expected_in_words, value_in_words
@@ -53,16 +53,16 @@ _ICONS: Final = {
 
 
 ONLY_FAILURES: Final = "only-failures"
-"""The id of the check box that hides whatever did not fail, by the style sheet alone."""
+"""The id of the check box that hides what did not fail, by the style sheet alone."""
 _LONG: Final = 20
-"""Of more results of an area those that passed or were skipped are folded by themselves."""
+"""In an area with more results, passed and skipped ones are folded separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageNames:
-    """What parts of the page call one another: the anchor of each result, the title of each area.
+    """The anchor of each result and the title of each area, for links within the page.
 
-    An anchor is the result's suite, id and device, so that a link to it holds in the next run.
+    An anchor is the result's suite, id and device, so that a link stays valid for the next run.
     """
 
     anchors: Mapping[tuple[str, str, str | None], str]
@@ -72,12 +72,12 @@ class PageNames:
         return self.anchors[result.suite, result.id, result.device]
 
     def title(self, suite: str, area: str) -> str:
-        """A gate by its title, as on a terminal; any other area by its id."""
+        """The gate's title, as on a terminal; the id of any other area."""
         return self.titles.get(area, area) if suite == "bringup" else area
 
 
 def names(run: Run, titles: Mapping[str, str]) -> PageNames:
-    """The names of a run's page; ``titles`` are those of gates by their id."""
+    """The names of a run's page; ``titles`` maps the ids of gates to their titles."""
     anchors: dict[tuple[str, str, str | None], str] = {}
     taken: set[str] = set()
     alike: Counter[str] = Counter()
@@ -93,7 +93,7 @@ def names(run: Run, titles: Mapping[str, str]) -> PageNames:
 
 
 def banner(run: Run, title: str, names: PageNames) -> Markup:
-    """The verdict, why, the gravest failure and what to do: what a reader came for."""
+    """The head of the page: verdict, reason, the most severe failure and what to do."""
     facts: list[tuple[str, Child]] = []
     wide: list[tuple[str, Child]] = []
     if failures := run.failures:
@@ -105,7 +105,7 @@ def banner(run: Run, title: str, names: PageNames) -> Markup:
         if blocked := sum(result.blocked_by is not None for result in run.results):
             facts.append(("Blocked by a failure", f"{blocked} of {len(run.results)} checks"))
         if run.next_step:
-            wide.append(("Next step", _with_code(run.next_step)))
+            wide.append(("Next step", _code_marked(run.next_step)))
     counts = [
         tag("li", badge(verdict, f"{count} {verdict}"))
         for verdict, count in run.counts.items()
@@ -123,13 +123,13 @@ def banner(run: Run, title: str, names: PageNames) -> Markup:
 
 
 def contents(sections: Sequence[tuple[str, Markup | None]], run: Run, names: PageNames) -> Markup:
-    """Where things are: the sections that are there, and each area of the checks."""
+    """The table of contents: the sections that are there, and the areas of the checks."""
     links = [
         tag("li", tag("a", title, href=f"#{_slug(title)}")) for title, there in sections if there
     ]
     areas = [
         tag("li", tag("a", names.title(suite, area), href=f"#{_slug(suite, area)}"))
-        for suite, area in _grouped(run.results)
+        for suite, area in _by_area(run.results)
     ]
     only = None
     if run.failures:
@@ -138,8 +138,8 @@ def contents(sections: Sequence[tuple[str, Markup | None]], run: Run, names: Pag
     return tag("nav", tag("ul", *links), below, only, class_="contents", aria_label="Contents")
 
 
-def failed(run: Run, names: PageNames) -> Markup | None:
-    """Every failure, the gravest first, in the words of the terminal; None where there is none."""
+def failures_section(run: Run, names: PageNames) -> Markup | None:
+    """Every failure, the most severe first, worded as on the terminal; None without a failure."""
     if not run.failures:
         return None
     parts: list[Markup] = []
@@ -148,15 +148,15 @@ def failed(run: Run, names: PageNames) -> Markup | None:
         for members in group.alike:
             first = members[0]
             value = value_in_words(first.value, first.unit)
-            told = [_link(each, names) for each in members]
+            shown = [_link(each, names) for each in members]
             rows.append(
                 tag(
                     "tr",
-                    tag("th", *_lines(told), scope="row"),
+                    tag("th", *_as_lines(shown), scope="row"),
                     tag("td", badge(first.verdict), class_="verdict-cell"),
                     tag("td", without_device(first), class_="reason"),
                     tag("td", value or None, data_label="Found"),
-                    tag("td", *_expected(first), data_label="Expected"),
+                    tag("td", *_expected_cells(first), data_label="Expected"),
                     class_="bad",
                 )
             )
@@ -164,8 +164,8 @@ def failed(run: Run, names: PageNames) -> Markup | None:
         head = ("Check", "Verdict", "Reason", "Found", "Expected")
         steps = tag(
             "div",
-            tag("p", tag("b", "What it means: "), _with_code(check.means)) if check else None,
-            tag("p", tag("b", "Next: "), _with_code(check.do)) if check else None,
+            tag("p", tag("b", "What it means: "), _code_marked(check.means)) if check else None,
+            tag("p", tag("b", "Next: "), _code_marked(check.do)) if check else None,
             class_="advice",
         )
         table = _table(head, rows, f"Failures: {group.title}", card=False)
@@ -175,7 +175,7 @@ def failed(run: Run, names: PageNames) -> Markup | None:
 
 
 def run_card(run: Run) -> Markup:
-    """Where and when it ran."""
+    """Where, when and with what it ran."""
     info = run.info
     versions = ", ".join(f"{key} {value or 'none'}" for key, value in info.versions.items())
     facts: list[tuple[str, Child]] = [
@@ -197,9 +197,9 @@ def run_card(run: Run) -> Markup:
     return _section("Run", _facts(facts, wide, class_="card"), failures=False)
 
 
-def gates(run: Run, names: PageNames) -> Markup | None:
-    """The ordered gates of a bring-up, each with its verdict; None for a run without them."""
-    grouped = _grouped(result for result in run.results if result.suite == "bringup")
+def gates_section(run: Run, names: PageNames) -> Markup | None:
+    """The gates of a bring-up in order, each with its verdict; None for another run."""
+    grouped = _by_area(result for result in run.results if result.suite == "bringup")
     if not grouped:
         return None
     rows = []
@@ -222,19 +222,19 @@ def gates(run: Run, names: PageNames) -> Markup | None:
     return _section("Gates", _table(head, rows, "Gates in the order in which they ran"))
 
 
-def curves(run: Run) -> Markup | None:
-    """Every curve that a result carries; None where there is none."""
-    charts = collect(run.results)
+def curves_section(run: Run) -> Markup | None:
+    """The charts of all curves; None if there is none."""
+    charts = charts_of(run.results)
     if not charts:
         return None
-    drawn = (figure(chart, f"chart-{index}") for index, chart in enumerate(charts))
+    drawn = (figure_of(chart, f"chart-{index}") for index, chart in enumerate(charts))
     return _section("Curves", tag("div", *drawn, class_="charts"), failures=False)
 
 
-def numbers(run: Run, names: PageNames) -> Markup | None:
-    """Every measure with its unit, spread, expectation and evidence; None where there is none.
+def numbers_section(run: Run, names: PageNames) -> Markup | None:
+    """Every measure with its unit, spread, expectation and evidence; None if there is none.
 
-    Counts and words are no measures: they stand with their checks.
+    Counts and text values are not measures: they are shown with their checks.
     """
     measured = [
         result
@@ -249,9 +249,9 @@ def numbers(run: Run, names: PageNames) -> Markup | None:
             "tr",
             tag("th", _link(result, names), scope="row"),
             tag("td", *_value(result), class_="n", data_label="Value"),
-            tag("td", *_expected(result), data_label="Expected"),
+            tag("td", *_expected_cells(result), data_label="Expected"),
             tag("td", badge(result.verdict), class_="verdict-cell"),
-            tag("td", *_evidence(result)),
+            tag("td", *_evidence_badges(result)),
             tag("td", result.does_not_show or None, data_label="Does not show") if limits else None,
             class_=_row_class(result.verdict),
         )
@@ -263,22 +263,21 @@ def numbers(run: Run, names: PageNames) -> Markup | None:
     return _section("Numbers", table, failures=any(result.failed for result in measured))
 
 
-def checks(run: Run, names: PageNames) -> Markup | None:
+def checks_section(run: Run, names: PageNames) -> Markup | None:
     """Every result by suite and area; None for an empty run.
 
-    Areas in which something failed are open. In a long area, what passed or was skipped is folded
-    by itself.
+    Areas with a failure are open. In a long area, passed and skipped results are folded separately.
     """
     areas = []
-    for (suite, area), results in _grouped(run.results).items():
+    for (suite, area), results in _by_area(run.results).items():
         title = names.title(suite, area)
         bad = any(result.failed for result in results)
         ordered = sorted(results, key=lambda result: not result.failed)
-        told = [each for each in ordered if each.verdict not in _QUIET]
+        shown = [each for each in ordered if each.verdict not in _QUIET]
         quiet = [each for each in ordered if each.verdict in _QUIET]
-        if len(results) <= _LONG or not told:
-            told, quiet = ordered, []
-        body = [_checks_table(told, names, f"{title}: {tally(told)}")]
+        if len(results) <= _LONG or not shown:
+            shown, quiet = ordered, []
+        body = [_checks_table(shown, names, f"{title}: {tally(shown)}")]
         if quiet:
             folded = _checks_table(quiet, names, f"{title}: {tally(quiet)}")
             body.append(
@@ -306,7 +305,7 @@ def _checks_table(results: Sequence[Result], names: PageNames, caption: str) -> 
             tag("td", badge(result.verdict), class_="verdict-cell"),
             tag("th", _link(result, names), scope="row"),
             tag("td", _reason(result), class_="reason"),
-            tag("td", *_evidence(result)),
+            tag("td", *_evidence_badges(result)),
             tag("td", units.duration(result.duration_s), class_="n", data_label="Took"),
             class_=_row_class(result.verdict),
             id=names.anchor(result),
@@ -318,7 +317,7 @@ def _checks_table(results: Sequence[Result], names: PageNames, caption: str) -> 
 
 
 def footer(run: Run) -> Markup:
-    """What the words mean, as far as this run uses them."""
+    """What the verdicts and badges of this run mean."""
     verdicts = [(v.value, MEANING[v]) for v, count in run.counts.items() if count]
     earned = {badge for result in run.results for badge in result.evidence}
     badges = [(b.value, EVIDENCE_MEANING[b]) for b in Evidence if b in earned]
@@ -331,7 +330,7 @@ def footer(run: Run) -> Markup:
 
 
 def icon(verdict: Verdict) -> Markup:
-    """The verdict's shape, for eyes that do not see its colour."""
+    """The verdict's shape, for readers who cannot see its colour."""
     path = tag("path", d=_ICONS[verdict])
     return tag("svg", path, viewBox="0 0 24 24", class_="icon", aria_hidden="true")
 
@@ -342,13 +341,13 @@ def badge(verdict: Verdict, words: str | None = None) -> Markup:
 
 
 def _section(title: str, *content: Child, failures: bool = True) -> Markup:
-    """A part of the page; without ``failures`` it is hidden where only they are shown."""
+    """A section of the page; without ``failures`` it is hidden while only failures are shown."""
     hidden = None if failures else "only-whole"
     return tag("section", tag("h2", title), *content, id=_slug(title), class_=hidden)
 
 
-def _with_code(text: str) -> Markup:
-    """``text`` with what stands between backticks as code."""
+def _code_marked(text: str) -> Markup:
+    """``text`` with backticks turned into ``code`` elements."""
     parts = text.split("`")
     return join(*(tag("code", part) if n % 2 else part for n, part in enumerate(parts)))
 
@@ -362,7 +361,7 @@ def _row_class(verdict: Verdict) -> str:
     return "bad" if verdict in FAILING else "only-whole"
 
 
-def _lines(parts: Sequence[Child]) -> list[Markup]:
+def _as_lines(parts: Sequence[Child]) -> list[Markup]:
     return [tag("div", part) for part in parts]
 
 
@@ -389,7 +388,7 @@ def _table(
     return tag("div", table, class_="wide-box card" if card else "wide-box")
 
 
-def _grouped(results: Iterable[Result]) -> dict[tuple[str, str], list[Result]]:
+def _by_area(results: Iterable[Result]) -> dict[tuple[str, str], list[Result]]:
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         groups.setdefault((result.suite, result.area), []).append(result)
@@ -397,14 +396,14 @@ def _grouped(results: Iterable[Result]) -> dict[tuple[str, str], list[Result]]:
 
 
 def _id(identifier: str) -> Markup:
-    """An id that may be broken behind its parts, and nowhere else while they fit."""
+    """An id that may be wrapped after its parts."""
     parts = re.split(r"(?<=[/,:._\[-])(?=.)", identifier)
     pieces = [join(part, tag("wbr")) for part in parts[:-1]]
     return tag("span", *pieces, parts[-1], class_="id")
 
 
 def _link(result: Result, names: PageNames) -> Markup:
-    """The result's id as a link to its place among the checks, and its device."""
+    """The result's id as a link to its check, and its device."""
     where = tag("span", f"on {result.device}", class_="soft") if result.device else None
     return join(tag("a", _id(result.id), href=f"#{quote(names.anchor(result))}"), where)
 
@@ -414,8 +413,8 @@ def _reason(result: Result) -> Child:
     if result.blocked_by:
         blocked = tag("span", "blocked by ", _id(result.blocked_by), class_="soft")
     found = found_in_words(result)
-    told = tag("span", found, class_="soft") if found else None
-    return join(result.reason, told, blocked) if result.reason or told or blocked else None
+    shown = tag("span", found, class_="soft") if found else None
+    return join(result.reason, shown, blocked) if result.reason or shown or blocked else None
 
 
 def _value(result: Result) -> list[Child]:
@@ -441,7 +440,7 @@ def _shape(shape: str | Sequence[int] | Mapping[str, int | str]) -> str:
     return " × ".join(map(str, shape))
 
 
-def _expected(result: Result) -> list[Child]:
+def _expected_cells(result: Result) -> list[Child]:
     if result.expected is None:
         return ["none"]
     source = tag("span", _source(result.expected), class_="soft")
@@ -456,7 +455,7 @@ def _source(expected: Mapping[str, Any]) -> Markup:
     return join(shown) if same else join(f"reference {reference}, ", shown)
 
 
-def _evidence(result: Result) -> list[Child]:
+def _evidence_badges(result: Result) -> list[Child]:
     return [tag("span", str(badge_), class_="evidence") for badge_ in result.evidence]
 
 
@@ -481,6 +480,6 @@ def _devices(devices: Sequence[Mapping[str, Any]]) -> Child:
             parts.append(str(device["arch"]))
         if isinstance(device.get("memory_bytes"), int):
             parts.append(units.size(device["memory_bytes"]))
-        told = ", ".join(parts)
-        counted[told] = counted.get(told, 0) + 1
-    return "; ".join(f"{n} × {told}" if n > 1 else told for told, n in counted.items())
+        shown = ", ".join(parts)
+        counted[shown] = counted.get(shown, 0) + 1
+    return "; ".join(f"{n} × {shown}" if n > 1 else shown for shown, n in counted.items())

@@ -1,7 +1,7 @@
-"""What a failed check means, how grave it is and what to do: ``advice.toml``, and its page.
+"""What a failed check means, how severe it is and what to do: ``advice.toml`` and its page.
 
-``python -m portagpu.results.advice > docs/when-it-fails.md`` writes the page anew; a test
-says when that is due.
+``python -m portagpu.results.advice > docs/when-it-fails.md`` writes the page; a test fails when it
+is out of date.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ headline is its gravest failure, and its failures stand at its end in this order
 
 @dataclass(frozen=True, slots=True)
 class Severity:
-    """How grave a failure is; ``rank`` 0 is the gravest."""
+    """How severe a failure is; ``rank`` 0 is the most severe."""
 
     id: str
     title: str
@@ -47,7 +47,7 @@ class Severity:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What is known of the results with one of ``ids`` (* stands for anything) in ``suite``."""
+    """The advice for results of ``suite`` whose id matches one of ``ids`` (* is a wildcard)."""
 
     suite: str
     ids: tuple[str, ...]
@@ -63,7 +63,7 @@ def _table() -> Mapping[str, Any]:
 
 @cache
 def severities() -> Mapping[str, Severity]:
-    """Every severity by its id, the gravest first."""
+    """Every severity by its id, the most severe first."""
     entries = _table()["severity"]
     return {each["id"]: Severity(each["id"], each["title"], n) for n, each in enumerate(entries)}
 
@@ -84,8 +84,8 @@ def checks() -> tuple[Check, ...]:
 
 
 @cache
-def find(suite: str, identifier: str) -> Check | None:
-    """The check of a result's id; None for one that the table does not have."""
+def find_check(suite: str, identifier: str) -> Check | None:
+    """The check for a result id; None if the table has none."""
     name = re.sub(r"\[.*", "", identifier)
     gate, slash, rest = name.partition("/")
     if suite == "bringup":
@@ -97,15 +97,15 @@ def find(suite: str, identifier: str) -> Check | None:
 
 
 def check_of(result: Result) -> Check | None:
-    """The check that gave ``result``, also where a gate took it from another suite."""
-    return find(str(result.extra.get("suite", result.suite)), result.id)
+    """The check of ``result``, also if a gate adopted it from another suite."""
+    return find_check(str(result.extra.get("suite", result.suite)), result.id)
 
 
 def severity_of(result: Result) -> Severity:
-    """How grave the result is where it failed.
+    """The severity of a failed result.
 
-    That is its check's severity, or a graver event's in ``extra.severity``. A check that broke
-    says little of the hardware, unless it could not even open the device.
+    It is ``extra.severity`` if an event set it, else that of the check. A check that broke (ERROR)
+    has the severity "broken", unless the device could not be opened.
     """
     known = severities()
     check = check_of(result)
@@ -118,24 +118,24 @@ def severity_of(result: Result) -> Severity:
 
 
 def severity_of_event(code: str, meaning: str | None) -> str | None:
-    """The severity that a vendor gives an event of a log; None where it has that of its check."""
-    told = f"{code} ({meaning})"
+    """The severity that a vendor states for a log event; None if its check decides."""
+    text = f"{code} ({meaning})"
     own = [table.get("severity", {}) for table in tables("kernel_log").values()]
     for severity in severities():
         patterns = (pattern for each in own for pattern in each.get(severity, ()))
-        if any(fnmatchcase(told.lower(), str(pattern).lower()) for pattern in patterns):
+        if any(fnmatchcase(text.lower(), str(pattern).lower()) for pattern in patterns):
             return severity
     return None
 
 
 def gravest_first(results: Iterable[Result]) -> list[Result]:
-    """The results that failed: the gravest first, and of equal ones the earlier."""
+    """The failed results, the most severe first; equal ones stay in order."""
     failed = [result for result in results if result.failed]
     return sorted(failed, key=lambda result: severity_of(result).rank)
 
 
 def page() -> str:
-    """The page about every check, in Markdown."""
+    """The page of all checks, in Markdown."""
     parts = [_HEAD]
     parts += [f"{each.rank + 1}. {each.title}\n" for each in severities().values()]
     same = "".join(

@@ -1,7 +1,7 @@
-"""What a value was held against, as ``Result.expected`` has it, and both in words.
+"""Expected values as ``Result.expected`` holds them, and values and expectations in words.
 
-An expectation is ReFrame's: a reference, and signed fractions of it as bounds. Where what is
-expected is no number (a product, a version, "on") the reference is text, and so is the value.
+An expectation has ReFrame's form: a reference, and bounds as signed fractions of it. If the value
+is text (a product, a version, "on"), so is the reference.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def exactly(reference: float | str, source: str, unit: str = "1") -> dict[str, Any]:
-    """The reference and nothing else; ``unit`` is of a number."""
+    """Exactly the reference; ``unit`` applies to a number."""
     if isinstance(reference, str):
         return {
             "reference": reference,
@@ -38,7 +38,7 @@ def at_most(reference: float, source: str, unit: str = "1") -> dict[str, Any]:
 
 
 def within(reference: float, fraction: float, source: str, unit: str = "1") -> dict[str, Any]:
-    """The reference, give or take that fraction of it."""
+    """The reference, plus or minus that fraction of it."""
     return _number(reference, source, unit, lower=-min(fraction, 1.0), upper=fraction)
 
 
@@ -55,11 +55,11 @@ def _number(
 
 
 def bounds(expected: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """The lowest and highest value that an expectation accepts, in its unit; None is no bound.
+    """The lowest and highest accepted value, in the expectation's unit; None is no bound.
 
     ``lower`` and ``upper`` are signed fractions of ``reference``, as in ReFrame's performance
-    references: the bounds are ``reference * (1 + lower)`` and ``reference * (1 + upper)``. An
-    expectation in words has none.
+    references: the bounds are ``reference * (1 + lower)`` and ``reference * (1 + upper)``. A
+    reference that is text has no bounds.
     """
     reference = expected["reference"]
     lower, upper = (
@@ -70,7 +70,7 @@ def bounds(expected: Mapping[str, Any]) -> tuple[float | None, float | None]:
 
 
 def value_in_words(value: float | str | None, unit: str | None) -> str:
-    """A value as a person reads it: "13.2 GB/s", "off"; empty where there is none."""
+    """A value for a reader: "13.2 GB/s", "off"; empty if there is none."""
     if value is None or isinstance(value, str):
         return value or ""
     return units.quantity(value, unit)

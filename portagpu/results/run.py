@@ -1,7 +1,7 @@
 """Results of checks and measures, and the run that holds them: the document ``portagpu.result/1``.
 
-A value that is not finite is never written: it becomes null, the reason says what was measured, and
-a PASS or UNVERIFIED becomes ERROR, because a measure that gave no number judged nothing.
+A value that is not finite is written as null. The reason then says what was measured, and a PASS or
+UNVERIFIED becomes ERROR, because a measure without a number judged nothing.
 """
 
 from __future__ import annotations
@@ -130,12 +130,12 @@ class Result:
 class RunInfo:
     """Where, when and how a run was made.
 
-    ``started`` is RFC 3339 with its zone, ``duration_s`` in seconds; ``area_duration_s`` is how
-    long each gate of a bring-up took, which is more than its results lasted. ``versions`` maps a
-    component to its version, or to None where it has none here. ``devices`` are objects of
-    ``info --json``, each with at least a ``name``. ``strict`` and ``interrupted`` are part of the
-    record because the verdict depends on them. ``replay`` has an object with "name", "sha256" and
-    "source" for each recording that was judged in the place of a machine.
+    ``started`` is RFC 3339 with its zone, ``duration_s`` in seconds. ``area_duration_s`` is how
+    long each gate of a bring-up took, which is more than the sum of its results. ``versions`` maps
+    a component to its version, or to None if it has none. ``devices`` are objects of
+    ``info --json``, each with at least a ``name``. ``strict`` and ``interrupted`` are recorded
+    because the verdict depends on them. ``replay`` has an object with "name", "sha256" and "source"
+    for each recording that was judged instead of a machine.
     """
 
     id: str
@@ -167,9 +167,9 @@ class RunInfo:
 
 @dataclass(slots=True)
 class Run:
-    """A run and its results so far; everything said about it is computed from them.
+    """A run and its results so far; its verdict, counts and sentences are computed from them.
 
-    Results keep the order in which they are added. One suite reports one id once for each device.
+    Results keep the order in which they were added. A suite reports an id once per device.
     """
 
     info: RunInfo
@@ -182,7 +182,7 @@ class Run:
         self.extend(initial)
 
     def add(self, result: Result) -> Result:
-        """Append ``result`` and return it; raises ResultError for an id that is already there."""
+        """Append ``result`` and return it; raises ResultError if its id was already reported."""
         key = (result.suite, result.id, result.device)
         if key in self._seen:
             where = f" on {result.device}" if result.device else ""
@@ -199,14 +199,14 @@ class Run:
             self.add(result)
 
     def finish(self, *, interrupted: bool = False, duration_s: float | None = None) -> Run:
-        """Write the run's duration (by default since it was made) and whether it was stopped."""
+        """Set the duration (by default since the run was made) and whether it was interrupted."""
         elapsed_s = time.monotonic() - self._clock_s if duration_s is None else duration_s
         self.info = replace(self.info, duration_s=round(elapsed_s, 6), interrupted=interrupted)
         return self
 
     @property
     def verdict(self) -> Verdict:
-        """The fold of the results; a run that was stopped is never better than INCONCLUSIVE."""
+        """The fold of the results; an interrupted run is INCONCLUSIVE at best."""
         verdict = fold((r.verdict for r in self.results), strict=self.info.strict)
         if self.info.interrupted and verdict not in FAILING:
             return Verdict.INCONCLUSIVE
@@ -214,12 +214,12 @@ class Run:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the verdict; 130 for a run that was stopped."""
+        """The exit code of the verdict; 130 for an interrupted run."""
         return INTERRUPTED_EXIT_CODE if self.info.interrupted else exit_code(self.verdict)
 
     @property
     def counts(self) -> dict[Verdict, int]:
-        """How many results have each verdict, every verdict named."""
+        """How many results have each verdict, zeros included."""
         counted = Counter(result.verdict for result in self.results)
         return {verdict: counted[verdict] for verdict in Verdict}
 
@@ -235,25 +235,25 @@ class Run:
 
     @property
     def culprit(self) -> str | None:
-        """The device or rank that the first failure to name one names."""
+        """The device or rank of the first failure that names one."""
         return next((r.device for r in self.results if r.failed and r.device), None)
 
     @property
     def failures(self) -> list[Result]:
-        """Every FAIL and ERROR, the gravest first."""
+        """Every FAIL and ERROR, the most severe first."""
         return advice.gravest_first(self.results)
 
     @property
     def next_step(self) -> str:
-        """What to do about the gravest failure; empty where nothing failed or nobody says."""
+        """What to do about the most severe failure; empty without a failure or advice."""
         check = advice.check_of(self.failures[0]) if self.failures else None
         return check.do if check else ""
 
     @property
     def why(self) -> str:
-        """One sentence for the verdict, without the verdict; empty for a plain PASS.
+        """One sentence that explains the verdict; empty for a plain PASS.
 
-        Where something failed it is the gravest failure, and how many more there are.
+        After a failure it is the most severe one, and how many more there are.
         """
         if failures := self.failures:
             first, more = failures[0], len(failures) - 1
@@ -279,8 +279,8 @@ class Run:
         return f"{unverified} unverified" if unverified else ""
 
     def summary_line(self) -> str:
-        """The verdict and its sentence, with what to do: "PASS, 14 unverified", "FAIL: ID on rank
-        2: reason; next: run it again"."""
+        """The verdict, its sentence and the next step: "PASS, 14 unverified", "FAIL: ID on rank 2:
+        reason; next: run it again"."""
         joint = ", " if self.verdict is Verdict.PASS else ": "
         step = f"; next: {self.next_step}" if self.next_step else ""
         return f"{self.verdict}{joint}{self.why}{step}" if self.why else str(self.verdict)
@@ -301,8 +301,8 @@ class Run:
     def from_json(cls, document: object) -> Run:
         """The run that ``document`` describes.
 
-        Raises ResultError that names the path of the key that is missing, unknown, of another type,
-        or that does not follow from the results.
+        Raises ResultError with the path of a key that is missing, unknown, of another type, or
+        contradicts the results.
         """
         check_document(document)
         whole = mapping(document, "document")
@@ -318,7 +318,7 @@ class Run:
         return run
 
     def to_text(self, *, ascii_only: bool = False) -> str:
-        """The document as JSON text, one line for each result."""
+        """The document as JSON text, with one line per result."""
         document = self.to_json()
         results = document.pop("results")
         head = json_text(document, indent=2, ascii_only=ascii_only)
@@ -331,7 +331,7 @@ class Run:
         return write_atomic(path, self.to_text())
 
     def dump(self, stream: IO[str]) -> None:
-        """Write the document to a text stream in ASCII, so that any encoding can hold it."""
+        """Write the document to a text stream in ASCII, which every encoding can represent."""
         stream.write(self.to_text(ascii_only=True))
 
 
@@ -346,9 +346,9 @@ def new_run(
     strict: bool = False,
     replay: Sequence[Mapping[str, str | None]] = (),
 ) -> Run:
-    """A run that starts now, with an id of its own and no results.
+    """A run that starts now, with a new id and no results.
 
-    ``host`` is this machine's name unless given; ``versions`` has portagpu's added.
+    ``host`` is this machine's name by default; portagpu's version is added to ``versions``.
     """
     now = datetime.now(UTC)
     info = RunInfo(
@@ -367,7 +367,8 @@ def new_run(
 
 
 def verdict_of(results: Sequence[Result]) -> Verdict:
-    """Of a gate or an area: the fold of its results, or what they all are where none was judged."""
+    """The verdict of a gate or an area: the fold of its results, or SKIP or UNVERIFIED if they
+    all are."""
     verdicts = {result.verdict for result in results}
     for unjudged in (Verdict.SKIP, Verdict.UNVERIFIED):
         if verdicts == {unjudged}:
@@ -387,7 +388,7 @@ _LARGEST_BYTES: Final = 64 << 20
 
 
 def read_json(path: str | os.PathLike[str]) -> Run:
-    """The run in a file; raises ResultError that names the file, and the key where one is wrong."""
+    """The run in a file; raises ResultError with the file, and the key that is wrong."""
     try:
         data = read_bounded(path, _LARGEST_BYTES + 1)
         if len(data) > _LARGEST_BYTES:
@@ -405,7 +406,7 @@ def _plural(count: int, noun: str) -> str:
 
 
 def _plain_result(raw: dict[str, Any], path: str) -> dict[str, Any]:
-    """The fields as JSON has them, with numbers that are not finite taken out."""
+    """The fields in JSON's form, without numbers that are not finite."""
     lost = []
     for key in ("value", "spread"):
         number = raw[key] is not None and not isinstance(raw[key], str)
@@ -429,7 +430,7 @@ def _plain_result(raw: dict[str, Any], path: str) -> dict[str, Any]:
         }
     for key in ("reason", "does_not_show"):
         if isinstance(document[key], str):
-            # what a device or a stranger's error says may hold a terminal's commands
+            # text of a device or of another package may hold control sequences of terminals
             lines = document[key].split("\n")
             document[key] = "\n".join(
                 line if line.isprintable() else printable(line) for line in lines

@@ -1,6 +1,6 @@
-"""The rules of the document ``portagpu.result/1``, one for each key, used to read and to write.
+"""The rules of the document ``portagpu.result/1``, one for each key, for reading and writing.
 
-A rule takes a value and the path of its key and raises ResultError naming that path.
+A rule takes a value and the path of its key, and raises ResultError with that path.
 ``docs/results.md`` says what each key means.
 """
 
@@ -25,11 +25,11 @@ Rule: TypeAlias = Callable[[object, str], None]
 
 
 def plain(value: object, path: str, *, gaps: bool = False) -> Json:
-    """``value`` as JSON has it: lists, dicts with text keys, text, whole numbers and finite floats.
+    """``value`` in JSON's types: lists, dicts with text keys, text, integers and finite floats.
 
-    Numbers of other libraries (anything registered as ``numbers.Real``) become Python's. With
-    ``gaps`` a NaN or an infinity becomes null, without it is refused. Lone surrogates, which no
-    UTF-8 file can hold, are escaped. Raises ResultError for any other object.
+    Numbers of other libraries (anything registered as ``numbers.Real``) become Python's. NaN and
+    infinity become null with ``gaps``, and raise ResultError without. Lone surrogates, which UTF-8
+    cannot encode, are escaped. Raises ResultError for any other object.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -61,18 +61,18 @@ UNSAFE: Final = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
-"""What a terminal obeys, or what changes how text beside it is shown: control characters without
-tab and line ends, characters of no width and of another direction, and lone surrogates."""
+"""Characters that control a terminal or change how nearby text is shown: control characters except
+tab and line ends, zero-width and direction characters, and lone surrogates."""
 
 
 def json_text(value: object, *, indent: int | None = None, ascii_only: bool = False) -> str:
-    """``value`` as JSON text that any terminal can show: what is unsafe is escaped, and no more."""
+    """``value`` as JSON text that is safe to print: only unsafe characters are escaped."""
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only, allow_nan=False)
     return UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def refuse(path: str, rule: str, value: object) -> ResultError:
-    """The error that says which key breaks which rule, with the start of what it holds."""
+    """The error for a key that breaks a rule, with the start of its value."""
     shown = repr(value)
     return ResultError(f"{path}: must be {rule}, not {shown[:60]}{'…' if len(shown) > 60 else ''}")
 
@@ -147,7 +147,7 @@ def mapping(value: object, path: str) -> Mapping[str, Any]:
 
 
 def keys(value: object, path: str, rules: Mapping[str, Rule], optional: frozenset[str]) -> None:
-    """Every key of ``rules`` is there unless ``optional``, no other is, and each keeps its rule."""
+    """Check each key by its rule; all are there unless ``optional``, and there are no others."""
     document = mapping(value, path)
     prefix = f"{path}." if path else ""
     for key, rule in rules.items():
@@ -197,7 +197,7 @@ def _above(value: object, path: str) -> None:
 
 
 def number_or_words(value: object, path: str) -> None:
-    """A finite number, or one line of text where what was found is no number."""
+    """A finite number, or one line of text."""
     (name if isinstance(value, str) else number)(value, path)
 
 
@@ -253,7 +253,7 @@ def curve(value: object, path: str) -> None:
 
 
 def extra(value: object, path: str) -> None:
-    """Any object; ``curve``, ``curves`` and ``samples`` keep their form where they are there."""
+    """Any object; its ``curve``, ``curves`` and ``samples`` have a fixed form."""
     document = mapping(value, path)
     plain(document, path)
     special = {"curve": curve, "curves": each(curve), "samples": each(or_null(number))}
@@ -350,7 +350,7 @@ def _count(value: object, path: str) -> None:
 
 
 def check_result(value: object, path: str) -> None:
-    """Every key of a result, and what one key says about another."""
+    """Check every key of a result, and the keys that depend on each other."""
     keys(value, path, RESULT_RULES, frozenset())
     result = mapping(value, path)
     verdict = result["verdict"]
@@ -379,5 +379,5 @@ def check_result(value: object, path: str) -> None:
 
 
 def check_document(value: object) -> None:
-    """The form of a whole document; that its verdict follows from its results is checked later."""
+    """Check the form of a document; ``Run.from_json`` checks its verdict against its results."""
     keys(mapping(value, "document"), "", DOCUMENT_RULES, frozenset())

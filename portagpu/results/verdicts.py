@@ -1,6 +1,6 @@
-"""Verdicts, evidence badges, how verdicts fold into one, and the exit code of each.
+"""Verdicts, evidence badges, the fold of several verdicts into one, and exit codes.
 
-A run fails closed: what was not judged never becomes a PASS.
+A run fails closed: an unjudged result never becomes a PASS.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Verdict(StrEnum):
-    """What is known about one check, or about a whole run."""
+    """The outcome of one check, or of a whole run."""
 
     PASS = "PASS"  # noqa: S105 - a verdict, not a password
     FAIL = "FAIL"
     ERROR = "ERROR"
     """The check itself broke."""
     UNVERIFIED = "UNVERIFIED"
-    """Measured, and nothing to judge it by."""
+    """Measured, with nothing to judge it by."""
     INCONCLUSIVE = "INCONCLUSIVE"
     """Claimed by the target and not judged here: hardware, tool or an earlier gate is missing."""
     SKIP = "SKIP"
@@ -28,7 +28,7 @@ class Verdict(StrEnum):
 
 
 class Evidence(StrEnum):
-    """How a result was earned, from the weakest to the strongest."""
+    """What a result is based on, from the weakest to the strongest."""
 
     DECLARED = "declared"
     RECORDED = "recorded"
@@ -40,7 +40,7 @@ class Evidence(StrEnum):
 
 FAILING: Final = frozenset({Verdict.FAIL, Verdict.ERROR})
 INTERRUPTED_EXIT_CODE: Final = 130
-"""The exit code of a run that the user stopped: 128 + SIGINT, as shells write it."""
+"""The exit code of an interrupted run: 128 + SIGINT, as in shells."""
 
 _WORST_FIRST: Final = (Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)
 _EXIT_CODES: Final = {
@@ -54,12 +54,11 @@ _EXIT_CODES: Final = {
 
 
 def fold(verdicts: Iterable[Verdict], *, strict: bool = False) -> Verdict:
-    """The worst of ERROR, FAIL, INCONCLUSIVE and PASS; INCONCLUSIVE where none of them is there.
+    """The worst of ERROR, FAIL, INCONCLUSIVE and PASS; INCONCLUSIVE if there is none of them.
 
-    SKIP does not count, and UNVERIFIED is counted beside the verdict: neither can make a PASS
-    worse, and neither can make one. So a run that holds nothing else judged nothing and is
-    INCONCLUSIVE, with ``strict`` or without. ``strict`` lowers a PASS that has UNVERIFIED results
-    beside it to UNVERIFIED; a verdict that is worse already stays as it is.
+    SKIP and UNVERIFIED do not count: they neither lower a PASS nor make one. A run with nothing
+    else is INCONCLUSIVE, with ``strict`` or without. ``strict`` lowers a PASS to UNVERIFIED if any
+    result is UNVERIFIED; a worse verdict stays.
     """
     present = set(verdicts)
     worst = next((v for v in _WORST_FIRST if v in present), Verdict.INCONCLUSIVE)
@@ -69,9 +68,8 @@ def fold(verdicts: Iterable[Verdict], *, strict: bool = False) -> Verdict:
 
 
 def exit_code(verdict: Verdict) -> int:
-    """0 for PASS, 1 for FAIL and ERROR, 3 for everything that was not judged.
+    """0 for PASS, 1 for FAIL and ERROR, 3 for everything else.
 
-    A run is UNVERIFIED only under ``strict`` and never SKIP; both answer 3 so that no verdict but
-    PASS is green.
+    A run is UNVERIFIED only under ``strict`` and never SKIP; both give 3, so only PASS is green.
     """
     return _EXIT_CODES[verdict]

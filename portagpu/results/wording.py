@@ -28,9 +28,9 @@ _COUNTED: Final = {
 
 
 def headline(results: Sequence[Result]) -> str:
-    """One line for a gate: its gravest failure or what was not judged, and how much was."""
+    """One line for a gate: its gravest failure or first unjudged result, and the counts."""
     if len(results) == 1:
-        return _said(results[0])
+        return _reason_with_device(results[0])
     open_ = (each for each in results if each.verdict is Verdict.INCONCLUSIVE)
     shown = next(iter([*gravest_first(results), *open_]), None)
     counts = Counter(result.verdict for result in results)
@@ -43,7 +43,7 @@ def headline(results: Sequence[Result]) -> str:
     )
     if shown is None:
         return listed
-    return f"{_said(shown)} ({listed})" if listed else _said(shown)
+    return f"{_reason_with_device(shown)} ({listed})" if listed else _reason_with_device(shown)
 
 
 def tally(results: Iterable[Result]) -> str:
@@ -52,11 +52,11 @@ def tally(results: Iterable[Result]) -> str:
     return ", ".join(f"{counts[each]} {word}" for each, word in _COUNTED.items() if counts[each])
 
 
-def _said(result: Result) -> str:
-    """The reason on one line, behind the device's name where it does not begin with it."""
+def _reason_with_device(result: Result) -> str:
+    """The reason on one line, with the device's name in front unless it starts with it."""
     reason = one_line(result.reason)
-    named = result.device is None or reason.startswith(result.device)
-    return reason if named else f"{result.device}: {reason}"
+    has_name = result.device is None or reason.startswith(result.device)
+    return reason if has_name else f"{result.device}: {reason}"
 
 
 def without_device(result: Result) -> str:
@@ -66,7 +66,7 @@ def without_device(result: Result) -> str:
 
 
 def found_in_words(result: Result) -> str:
-    """ "found 8, expected 16"; less where the result has no value or no expectation."""
+    """ "found 8, expected 16"; without the part that the result does not have."""
     parts = []
     if result.value is not None:
         parts.append(f"found {value_in_words(result.value, result.unit)}")
@@ -77,8 +77,8 @@ def found_in_words(result: Result) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Failures of one severity and check; each of ``alike`` has all but device or parameters in
-    common."""
+    """Failures of one severity and check; results in a tuple of ``alike`` differ only in device
+    or parameters."""
 
     title: str
     check: Check | None
@@ -100,9 +100,9 @@ def failures(results: Iterable[Result]) -> list[Failures]:
 
 
 def failures_text(results: Iterable[Result]) -> list[str]:
-    """Lines that tell every failure, with what was found and expected, and what to do.
+    """Lines about every failure: what was found and expected, and what to do.
 
-    Nothing where nothing failed; an empty line follows the last.
+    The last line is empty. The list is empty if nothing failed.
     """
     lines, above, count = [], "", 0
     for group in failures(results):
@@ -110,7 +110,7 @@ def failures_text(results: Iterable[Result]) -> list[str]:
         above = group.title
         for members in group.alike:
             first, count = members[0], count + len(members)
-            lines.append(f"  {first.verdict:<6}{named(members)}: {without_device(first)}")
+            lines.append(f"  {first.verdict:<6}{ids_and_devices(members)}: {without_device(first)}")
             found = found_in_words(first)
             lines += [f"        {found}"] if found else []
         lines += [f"  next: {group.check.do}"] if group.check is not None else []
@@ -120,10 +120,10 @@ def failures_text(results: Iterable[Result]) -> list[str]:
 
 
 _IDS: Final = 3
-"""Of more ids that differ in their parameters alone, the others are counted."""
+"""Further ids, which differ only in their parameters, are counted."""
 
 
-def named(results: Sequence[Result]) -> str:
+def ids_and_devices(results: Sequence[Result]) -> str:
     """The first ids of ``results``, and every device: "links/hive on cuda:0, cuda:3"."""
     ids = list(dict.fromkeys(each.id for each in results))
     more = f" and {len(ids) - _IDS} more" if len(ids) > _IDS else ""
@@ -131,6 +131,6 @@ def named(results: Sequence[Result]) -> str:
 
 
 def on_devices(results: Iterable[Result]) -> str:
-    """ " on cuda:0, cuda:3"; empty where no result names a device."""
+    """ " on cuda:0, cuda:3"; empty if no result names a device."""
     devices = dict.fromkeys(each.device for each in results if each.device)
     return f" on {', '.join(devices)}" if devices else ""

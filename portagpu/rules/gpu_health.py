@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import tomllib
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.readings.model import Memory, State
 from portagpu.results.expectations import at_least, at_most, exactly
+from portagpu.results.judgement import Judgement
 from portagpu.results.verdicts import Verdict
 from portagpu.rules.peer_consistency import key_of, product_of
 from portagpu.rules.peers import LEAST, alike, peers
@@ -39,17 +39,6 @@ _NOT_PENDING: Final = exactly("nothing", "memory that waits for a reset")
 _REPAIRED: Final = exactly("every row remapped", "docs/health.md")
 _NOT_SLOWED: Final = exactly("no fault", "reasons that slow the clocks")
 _NO_ERROR: Final = exactly(0, "docs/health.md")
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What a rule sees of one GPU; ``value`` is in ``unit``, and was held against ``expected``."""
-
-    verdict: Verdict
-    reason: str = ""
-    value: float | str | None = None
-    unit: str | None = None
-    expected: Mapping[str, Any] | None = None
 
 
 @cache
@@ -80,19 +69,19 @@ def _checked(name: str, own: Any, core: Mapping[str, Any]) -> Mapping[str, Any]:
     return dict(own)
 
 
-def answers(gpu: Gpu) -> Seen | None:
+def answers(gpu: Gpu) -> Judgement | None:
     """Whether the GPU answers and asks for nothing; None where nothing of its health is known."""
     if gpu.state.error is not None:
         reason = f"does not answer ({gpu.state.error}): restart the machine"
-        return Seen(Verdict.FAIL, reason, gpu.state.error, expected=_ANSWERS)
+        return Judgement(Verdict.FAIL, reason, gpu.state.error, expected=_ANSWERS)
     if gpu.state.recovery is not None:
         reason = f"asks for: {gpu.state.recovery}"
-        return Seen(Verdict.FAIL, reason, gpu.state.recovery, expected=_ANSWERS)
+        return Judgement(Verdict.FAIL, reason, gpu.state.recovery, expected=_ANSWERS)
     nothing = gpu.memory == Memory() and gpu.state == State() and gpu.pcie.replays is None
-    return None if nothing else Seen(Verdict.PASS)
+    return None if nothing else Judgement(Verdict.PASS)
 
 
-def ecc(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
+def ecc(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
     """ECC as the target is delivered; off where nobody says how it should be is only reported."""
     on = gpu.memory.ecc_enabled
     if on is None:
@@ -102,17 +91,17 @@ def ecc(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
     if on:
         # on is never worse than what is delivered
         expected = delivered if wanted == "on" else None
-        return Seen(Verdict.PASS, value="on", expected=expected)
+        return Judgement(Verdict.PASS, value="on", expected=expected)
     if wanted == "on":
         reason = "ECC is off: turn it on and restart the machine"
-        return Seen(Verdict.FAIL, reason, "off", expected=delivered)
+        return Judgement(Verdict.FAIL, reason, "off", expected=delivered)
     if wanted == "off":
         reason = "ECC is off, as the product is delivered"
-        return Seen(Verdict.PASS, reason, "off", expected=delivered)
-    return Seen(Verdict.UNVERIFIED, "ECC is off: errors in its memory are not seen")
+        return Judgement(Verdict.PASS, reason, "off", expected=delivered)
+    return Judgement(Verdict.UNVERIFIED, "ECC is off: errors in its memory are not seen")
 
 
-def uncorrected(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
+def uncorrected(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
     """Errors since the driver was loaded that ECC could not correct: none is allowed."""
     blocks = {name: counts[1] for name, counts in gpu.memory.by_block.items() if counts[1]}
     known = [count for _, count in gpu.memory.by_block.values() if count is not None]
@@ -123,9 +112,9 @@ def uncorrected(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | 
         return None
     count = max(count, *blocks.values()) if blocks else count
     if not count:
-        return Seen(Verdict.PASS, value=0, unit="1", expected=_NO_ERROR)
+        return Judgement(Verdict.PASS, value=0, unit="1", expected=_NO_ERROR)
     where = ", ".join(f"{name} {number}" for name, number in blocks.items())
-    return Seen(
+    return Judgement(
         Verdict.FAIL,
         f"{count} uncorrected errors since the driver was loaded{f' ({where})' if where else ''}: "
         "reset the GPU, test its memory, and replace it if they return",
@@ -135,7 +124,7 @@ def uncorrected(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | 
     )
 
 
-def corrected(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
+def corrected(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
     """Corrected errors need no action; many more than the peers have are reported.
 
     The rule is that of ``portagpu.rules.peers``: vendors state no number.
@@ -144,7 +133,7 @@ def corrected(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | No
     if count is None:
         return None
     if count == 0:
-        return Seen(Verdict.PASS, value=0, unit="1")
+        return Judgement(Verdict.PASS, value=0, unit="1")
     counts = {
         key_of(each): float(each.memory.corrected)
         for each in gpus
@@ -153,59 +142,59 @@ def corrected(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | No
     compared = peers(counts)
     if not compared.judged:
         reason = f"{count} corrected errors, and fewer than {LEAST} alike GPUs to compare with"
-        return Seen(Verdict.UNVERIFIED, reason, count, "1")
+        return Judgement(Verdict.UNVERIFIED, reason, count, "1")
     if any(each.name == key_of(gpu) and each.relative > 0 for each in compared.outliers):
         reason = f"{count} corrected errors since the driver was loaded, {compared.median:g} at "
         reason = f"{reason}the median of its peers: watch it"
-        return Seen(Verdict.UNVERIFIED, reason, count, "1", alike(compared, "1"))
+        return Judgement(Verdict.UNVERIFIED, reason, count, "1", alike(compared, "1"))
     # of peers that differ by little either side is well
-    return Seen(Verdict.PASS, f"{count} corrected errors", count, "1")
+    return Judgement(Verdict.PASS, f"{count} corrected errors", count, "1")
 
 
-def lifetime(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
+def lifetime(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
     """Uncorrected errors of the past say nothing of now: they are reported."""
     count = gpu.memory.uncorrected_total
     if count is None:
         return None
     if count == 0:
-        return Seen(Verdict.PASS, value=0, unit="1")
+        return Judgement(Verdict.PASS, value=0, unit="1")
     reason = f"{count} uncorrected errors in its life: see its retired pages and remapped rows"
-    return Seen(Verdict.UNVERIFIED, reason, count, "1")
+    return Judgement(Verdict.UNVERIFIED, reason, count, "1")
 
 
-def pending(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
+def pending(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
     """Bad memory that is still in use until the GPU is reset."""
     if gpu.memory.pending is None:
         return None
     if gpu.memory.pending:
         reason = "bad memory waits to be taken out of use: reset the GPU"
-        return Seen(Verdict.FAIL, reason, "pending", expected=_NOT_PENDING)
-    return Seen(Verdict.PASS, value="nothing", expected=_NOT_PENDING)
+        return Judgement(Verdict.FAIL, reason, "pending", expected=_NOT_PENDING)
+    return Judgement(Verdict.PASS, value="nothing", expected=_NOT_PENDING)
 
 
-def remapping(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
+def remapping(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
     """A row that could not be remapped, or memory beyond repair: the vendor replaces the GPU."""
     memory = gpu.memory
     rows = memory.remapped_rows.get("uncorrectable")
     if memory.beyond_repair:
         reason = "states that its memory is beyond repair: replace the GPU"
-        return Seen(Verdict.FAIL, reason, "beyond repair", expected=_REPAIRED)
+        return Judgement(Verdict.FAIL, reason, "beyond repair", expected=_REPAIRED)
     if memory.remap_failed:
         reason = "a row could not be remapped: replace the GPU"
-        return Seen(Verdict.FAIL, reason, "a row could not be remapped", expected=_REPAIRED)
+        return Judgement(Verdict.FAIL, reason, "a row could not be remapped", expected=_REPAIRED)
     limit = terms()["rows"].get(gpu.vendor, {}).get("limit")
     if rows is not None and limit is not None and rows >= limit:
         reason = f"{rows} rows are remapped, and the GPU has {limit} for it: replace the GPU"
-        return Seen(Verdict.FAIL, reason, rows, "1", at_most(limit - 1, "docs/health.md"))
+        return Judgement(Verdict.FAIL, reason, rows, "1", at_most(limit - 1, "docs/health.md"))
     if memory.exhausted_banks:
         reason = f"{memory.exhausted_banks} banks have no spare row left: watch it"
-        return Seen(Verdict.UNVERIFIED, reason, memory.exhausted_banks, "1", _NO_ERROR)
+        return Judgement(Verdict.UNVERIFIED, reason, memory.exhausted_banks, "1", _NO_ERROR)
     if memory.remap_failed is None and memory.beyond_repair is None:
         return None
-    return Seen(Verdict.PASS, f"{rows} rows are remapped" if rows else "", rows, "1")
+    return Judgement(Verdict.PASS, f"{rows} rows are remapped" if rows else "", rows, "1")
 
 
-def pages(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
+def pages(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
     """Pages taken out of use, against the vendor's limits."""
     retired = gpu.memory.retired_pages
     if not retired:
@@ -219,34 +208,36 @@ def pages(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
     expected = at_most(max(limit - 1, 0), "docs/health.md") if limit is not None else None
     if limit is not None and count >= limit:
         reason = f"{count} pages are retired ({causes}), and {limit} are the limit: replace the GPU"
-        return Seen(Verdict.FAIL, reason, count, "1", expected)
+        return Judgement(Verdict.FAIL, reason, count, "1", expected)
     if retired.get(_UNRESERVED):
         reason = f"{retired[_UNRESERVED]} bad pages could not be taken out of use: reset the GPU"
-        return Seen(Verdict.UNVERIFIED, reason, count, "1")
+        return Judgement(Verdict.UNVERIFIED, reason, count, "1")
     if count >= limits.get("notice", math.inf):
-        return Seen(
+        return Judgement(
             Verdict.UNVERIFIED, f"{count} pages are retired ({causes}): watch it", count, "1"
         )
     if count and limit is None:
         reason = f"{count} pages are retired ({causes}), and no limit is known"
-        return Seen(Verdict.UNVERIFIED, reason, count, "1")
+        return Judgement(Verdict.UNVERIFIED, reason, count, "1")
     reason = f"{count} pages are retired" if count else ""
-    return Seen(Verdict.PASS, reason, count, "1", expected)
+    return Judgement(Verdict.PASS, reason, count, "1", expected)
 
 
-def replays(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
+def replays(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
     """Replays on PCI Express; vendors bound them a minute, and one reading has no time."""
     count, limit = gpu.pcie.replays, terms()["replays"]["per_minute"]
     if count is None:
         return None
     expected = at_most(limit, "docs/health.md")
     if count <= limit:
-        return Seen(Verdict.PASS, f"{count} since the counter began", count, "1", expected)
+        return Judgement(Verdict.PASS, f"{count} since the counter began", count, "1", expected)
     reason = f"{count} packets were sent again since the counter began; vendors allow {limit} a "
-    return Seen(Verdict.UNVERIFIED, f"{reason}minute: see whether it grows", count, "1", expected)
+    return Judgement(
+        Verdict.UNVERIFIED, f"{reason}minute: see whether it grows", count, "1", expected
+    )
 
 
-def throttling(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
+def throttling(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
     """Active reasons that slow the clocks, by kind; limits of power and settings are no fault."""
     active = gpu.state.throttling
     if active is None:
@@ -257,14 +248,14 @@ def throttling(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | N
     if faults:
         action = kinds[words[faults[0].lower()]]["action"]
         value = ", ".join(faults)
-        return Seen(Verdict.FAIL, f"slowed by {value}: {action}", value, expected=_NOT_SLOWED)
+        return Judgement(Verdict.FAIL, f"slowed by {value}: {action}", value, expected=_NOT_SLOWED)
     if unknown:
-        return Seen(Verdict.UNVERIFIED, f"slowed by {', '.join(unknown)}, of no known kind")
+        return Judgement(Verdict.UNVERIFIED, f"slowed by {', '.join(unknown)}, of no known kind")
     reason = f"slowed by {', '.join(active)}, as designed" if active else ""
-    return Seen(Verdict.PASS, reason, "no fault", expected=_NOT_SLOWED)
+    return Judgement(Verdict.PASS, reason, "no fault", expected=_NOT_SLOWED)
 
 
-def temperature(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
+def temperature(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
     """Each sensor against its limits, or the margin that the GPU states instead."""
     found = [seen for seen in _temperatures(gpu) if seen is not None]
     order = (Verdict.FAIL, Verdict.UNVERIFIED, Verdict.PASS)
@@ -272,11 +263,11 @@ def temperature(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | 
     if worst is None and gpu.state.temperatures_c:
         name, value = next(iter(gpu.state.temperatures_c.items()))
         reason = f"{name} is at {value:g} °C, and no source states its limit"
-        return Seen(Verdict.UNVERIFIED, reason, value, "°C")
+        return Judgement(Verdict.UNVERIFIED, reason, value, "°C")
     return worst
 
 
-def _temperatures(gpu: Gpu) -> Iterable[Seen | None]:
+def _temperatures(gpu: Gpu) -> Iterable[Judgement | None]:
     state = gpu.state
     if state.margin_c is not None and math.isfinite(state.margin_c):
         what = f"{state.margin_c:g} °C are left until it slows down"
@@ -295,15 +286,17 @@ def _temperatures(gpu: Gpu) -> Iterable[Seen | None]:
         yield _near(known[what] - value, told, told, value, most)
 
 
-def _near(left: float, near: str, over: str, value: float, expected: Mapping[str, Any]) -> Seen:
+def _near(
+    left: float, near: str, over: str, value: float, expected: Mapping[str, Any]
+) -> Judgement:
     if left <= 0:
-        return Seen(Verdict.FAIL, f"{over}: check the cooling", value, "°C", expected)
+        return Judgement(Verdict.FAIL, f"{over}: check the cooling", value, "°C", expected)
     if left < _NEAR_C:
-        return Seen(Verdict.UNVERIFIED, f"{near}: check the cooling", value, "°C", expected)
-    return Seen(Verdict.PASS, near, value, "°C", expected)
+        return Judgement(Verdict.UNVERIFIED, f"{near}: check the cooling", value, "°C", expected)
+    return Judgement(Verdict.PASS, near, value, "°C", expected)
 
 
-def power_limit(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | None:
+def power_limit(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
     """A lower limit than the product's is a setting: measures will be lower, and it is reported."""
     wanted = target.value("power.limit") if target is not None else None
     limit = gpu.state.power_limit_w
@@ -314,5 +307,5 @@ def power_limit(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Seen | 
     expected = at_least(wanted, f"{target.id}: power.limit", "W")
     if limit < wanted - _WATT:
         reason = f"may draw {limit:g} W, and the product {wanted:g} W: it will be slower"
-        return Seen(Verdict.UNVERIFIED, reason, limit, "W", expected)
-    return Seen(Verdict.PASS, f"{limit:g} W", limit, "W", expected)
+        return Judgement(Verdict.UNVERIFIED, reason, limit, "W", expected)
+    return Judgement(Verdict.PASS, f"{limit:g} W", limit, "W", expected)

@@ -1,4 +1,4 @@
-"""Are the GPUs healthy? Judged from an inventory alone.
+"""Are the GPUs healthy? Judgement from an inventory alone.
 
 Each judgement names the GPU and what to do. What the target claims, or a peer states, and a GPU
 does not state is INCONCLUSIVE; what nobody states gives no judgement, and never a PASS. Clocks of
@@ -7,16 +7,16 @@ now are not judged: an idle GPU lowers them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from portagpu.formats.host.kernel_log import KIND
 from portagpu.inventory.products import product_target
 from portagpu.results.advice import severity_of_event
 from portagpu.results.expectations import exactly
+from portagpu.results.judgement import Judgement
 from portagpu.results.verdicts import Verdict
 from portagpu.rules.gpu_health import (
-    Seen,
     answers,
     corrected,
     ecc,
@@ -30,7 +30,6 @@ from portagpu.rules.gpu_health import (
     throttling,
     uncorrected,
 )
-from portagpu.rules.judgement import Judged
 from portagpu.rules.peer_consistency import judge_alike, key_of, product_of
 from portagpu.target import Scope
 from portagpu.target.table import normalise
@@ -52,7 +51,7 @@ class _Rule:
 
     name: str
     good: str
-    see: Callable[[Gpu, Sequence[Gpu], Target | None], Seen | None]
+    see: Callable[[Gpu, Sequence[Gpu], Target | None], Judgement | None]
     claim: str | None = None
 
 
@@ -76,7 +75,7 @@ _RULES: Final = (
 )
 
 
-def judge_health(inventory: Inventory, target: Target | None = None) -> Iterator[Judged]:
+def judge_health(inventory: Inventory, target: Target | None = None) -> Iterator[Judgement]:
     """Everything that the readings and events of ``inventory`` say of its GPUs' health.
 
     ``target`` states what the GPUs have; without one they are judged by what they say themselves
@@ -93,33 +92,34 @@ def judge_health(inventory: Inventory, target: Target | None = None) -> Iterator
     yield from judge_alike(able)
 
 
-def _answers(able: Sequence[Gpu], silent: Sequence[Gpu]) -> Iterator[Judged]:
+def _answers(able: Sequence[Gpu], silent: Sequence[Gpu]) -> Iterator[Judgement]:
     bad = 0
     for gpu in able:
         seen = answers(gpu)
         if seen is not None and seen.verdict is not Verdict.PASS:
             bad += 1
-            yield _of(seen, "answers", key_of(gpu), f"{key_of(gpu)} {seen.reason}")
+            reason = f"{key_of(gpu)} {seen.reason}"
+            yield replace(seen, name="answers", device=key_of(gpu), reason=reason)
     if silent:
         reason = f"no source states any value of the health of {_and_more(silent)}"
-        yield Judged("answers", Verdict.INCONCLUSIVE, key_of(silent[0]), reason)
+        yield Judgement(Verdict.INCONCLUSIVE, reason, name="answers", device=key_of(silent[0]))
     elif able and not bad:
-        yield Judged("answers", Verdict.PASS, None, f"{len(able)} GPU(s) state their health")
+        yield Judgement(Verdict.PASS, f"{len(able)} GPU(s) state their health", name="answers")
 
 
-def _apply(rule: _Rule, gpus: Sequence[Gpu], target: Target | None) -> Iterator[Judged]:
+def _apply(rule: _Rule, gpus: Sequence[Gpu], target: Target | None) -> Iterator[Judgement]:
     """One judgement for each GPU that fails, one for each other verdict that there is."""
     targets = {key_of(gpu): _target_of(gpu, target) for gpu in gpus}
     seen = {key_of(gpu): rule.see(gpu, gpus, targets[key_of(gpu)]) for gpu in gpus}
     known = {key: found for key, found in seen.items() if found is not None}
     for key, found in known.items():
         if found.verdict is Verdict.FAIL:
-            yield _of(found, rule.name, key, f"{key}: {found.reason}")
+            yield replace(found, name=rule.name, device=key, reason=f"{key}: {found.reason}")
     doubtful = {key: f for key, f in known.items() if f.verdict is Verdict.UNVERIFIED}
     for key, found in list(doubtful.items())[:1]:
         more = f" (and {len(doubtful) - 1} more)" if len(doubtful) > 1 else ""
         reason = f"{key}{more}: {found.reason}"
-        yield _of(found, rule.name, key, reason)
+        yield replace(found, name=rule.name, device=key, reason=reason)
     missing = [gpu for gpu in gpus if seen[key_of(gpu)] is None]
     stating = {product_of(gpu) for gpu in gpus if seen[key_of(gpu)] is not None}
     claiming = [
@@ -131,16 +131,12 @@ def _apply(rule: _Rule, gpus: Sequence[Gpu], target: Target | None) -> Iterator[
     if lacking:
         by = f"{target.id} has it" if claiming and target is not None else "its peers state it"
         reason = f"no source states {rule.name} of {_and_more(lacking)}, and {by}"
-        yield Judged(rule.name, Verdict.INCONCLUSIVE, key_of(lacking[0]), reason)
+        yield Judgement(Verdict.INCONCLUSIVE, reason, name=rule.name, device=key_of(lacking[0]))
     well = [found for found in known.values() if found.verdict is Verdict.PASS]
     if well and len(well) + len(doubtful) == len(known) and not lacking:
         of = f"{len(well)} of {len(gpus)} GPUs" if len(well) < len(gpus) else f"{len(gpus)} GPU(s)"
         detail = f" ({well[0].reason})" if well[0].reason and len(well) == 1 else ""
-        yield Judged(rule.name, Verdict.PASS, None, f"{rule.good}: {of}{detail}")
-
-
-def _of(seen: Seen, name: str, device: str, reason: str) -> Judged:
-    return Judged(name, seen.verdict, device, reason, seen.value, seen.unit, seen.expected)
+        yield Judgement(Verdict.PASS, f"{rule.good}: {of}{detail}", name=rule.name)
 
 
 def _target_of(gpu: Gpu, target: Target | None) -> Target | None:
@@ -160,16 +156,16 @@ def _and_more(gpus: Sequence[Gpu]) -> str:
     return key_of(gpus[0]) + (f" and {len(gpus) - 1} more" if len(gpus) > 1 else "")
 
 
-def _events(inventory: Inventory) -> Iterator[Judged]:
+def _events(inventory: Inventory) -> Iterator[Judgement]:
     """One judgement for each kind of event of a device, with what its vendor says to do."""
     if not inventory.events:
         if KIND in inventory.kinds:
             reason = "the kernel's log has no error of a GPU or of the host"
             none = exactly(0, "errors of a GPU or of the host")
-            yield Judged("events", Verdict.PASS, None, reason, 0, "1", none)
+            yield Judgement(Verdict.PASS, reason, 0, "1", none, name="events")
         elif inventory.gpus:
             reason = "no log of the kernel was read: look for errors with dmesg"
-            yield Judged("events", Verdict.SKIP, None, reason)
+            yield Judgement(Verdict.SKIP, reason, name="events")
     kinds: dict[tuple[str | None, str], list[Event]] = {}
     for event in inventory.events:
         kinds.setdefault((event.pci, event.code), []).append(event)
@@ -186,13 +182,13 @@ def _events(inventory: Inventory) -> Iterator[Judged]:
             words.append(f", last at {last.time}")
         words.append(f": {told.action or 'the vendor states no action'}")
         reason = "".join(words)
-        yield Judged(
-            "events",
+        yield Judgement(
             Verdict.FAIL if fatal else Verdict.UNVERIFIED,
-            pci,
             f"{pci}: {reason}" if pci else reason,
             len(events),
             "1",
             exactly(0, "errors of a GPU in the kernel's log"),
-            severity_of_event(code, told.meaning) if fatal else None,
+            name="events",
+            device=pci,
+            severity=severity_of_event(code, told.meaning) if fatal else None,
         )

@@ -1,12 +1,12 @@
-"""Is the host healthy? Judged from its memory controllers and sensors alone."""
+"""Is the host healthy? Judgement from its memory controllers and sensors alone."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from portagpu.results.expectations import at_most, exactly
+from portagpu.results.judgement import Judgement
 from portagpu.results.verdicts import Verdict
-from portagpu.rules.judgement import Judged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 _NONE: Final = exactly(0, "a host in order")
 
 
-def judge_host(controllers: Sequence[MemoryController], sensors: Sensors) -> Iterator[Judged]:
+def judge_host(controllers: Sequence[MemoryController], sensors: Sensors) -> Iterator[Judgement]:
     """Memory errors, temperatures and thermal throttling; what is not counted here is a SKIP."""
     yield from _memory(controllers)
     yield from _temperatures(sensors.temperatures)
     yield _throttling(sensors)
 
 
-def _memory(controllers: Sequence[MemoryController]) -> Iterator[Judged]:
+def _memory(controllers: Sequence[MemoryController]) -> Iterator[Judgement]:
     counted = [c for c in controllers if c.uncorrected is not None]
     if not counted:
         reason = "no driver of the kernel counts errors of the host's memory here"
-        yield Judged("host-memory-errors", Verdict.SKIP, None, reason)
+        yield Judgement(Verdict.SKIP, reason, name="host-memory-errors")
         return
     bad = False
     for each in counted:
@@ -36,18 +36,30 @@ def _memory(controllers: Sequence[MemoryController]) -> Iterator[Judged]:
         if each.uncorrected:
             who = _blamed(each, corrected=False)
             reason = f"{who}: {each.uncorrected} uncorrected memory errors: replace the module"
-            yield Judged(
-                "host-memory-errors", Verdict.FAIL, who, reason, each.uncorrected, "1", _NONE
+            yield Judgement(
+                Verdict.FAIL,
+                reason,
+                each.uncorrected,
+                "1",
+                _NONE,
+                name="host-memory-errors",
+                device=who,
             )
         elif each.corrected:
             who = _blamed(each, corrected=True)
             reason = f"{who}: {each.corrected} corrected memory errors: see whether they grow"
-            yield Judged(
-                "host-memory-errors", Verdict.UNVERIFIED, who, reason, each.corrected, "1", _NONE
+            yield Judgement(
+                Verdict.UNVERIFIED,
+                reason,
+                each.corrected,
+                "1",
+                _NONE,
+                name="host-memory-errors",
+                device=who,
             )
     if not bad:
         reason = f"no memory error since {len(counted)} memory controllers began to count"
-        yield Judged("host-memory-errors", Verdict.PASS, None, reason, 0, "1", _NONE)
+        yield Judgement(Verdict.PASS, reason, 0, "1", _NONE, name="host-memory-errors")
 
 
 def _blamed(controller: MemoryController, *, corrected: bool) -> str:
@@ -60,38 +72,38 @@ def _blamed(controller: MemoryController, *, corrected: bool) -> str:
     return ", ".join(dimms) or controller.name
 
 
-def _temperatures(temperatures: Sequence[Temperature]) -> Iterator[Judged]:
+def _temperatures(temperatures: Sequence[Temperature]) -> Iterator[Judgement]:
     limited = [t for t in temperatures if t.critical_celsius is not None]
     if not limited:
         reason = "no sensor of the host states a temperature and its limit"
-        yield Judged("host-temperature", Verdict.SKIP, None, reason)
+        yield Judgement(Verdict.SKIP, reason, name="host-temperature")
         return
     over = [t for t in limited if t.critical_celsius and t.celsius >= t.critical_celsius]
     for each in over:
         name = each.label or each.sensor
         reason = f"{name} is at {each.celsius:g} °C, its limit at {each.critical_celsius:g} °C: "
-        yield Judged(
-            "host-temperature",
+        yield Judgement(
             Verdict.FAIL,
-            name,
             f"{reason}check the cooling",
             each.celsius,
             "°C",
             at_most(each.critical_celsius or 0.0, "the sensor's own limit", "°C"),
+            name="host-temperature",
+            device=name,
         )
     if not over:
         reason = f"{len(limited)} sensors are below their limits"
-        yield Judged("host-temperature", Verdict.PASS, None, reason)
+        yield Judgement(Verdict.PASS, reason, name="host-temperature")
 
 
-def _throttling(sensors: Sensors) -> Judged:
+def _throttling(sensors: Sensors) -> Judgement:
     counts = (sensors.throttling.core_count, sensors.throttling.package_count)
     known = [count for count in counts if count is not None]
     if not known:
         reason = "the kernel does not count thermal throttling of this CPU"
-        return Judged("host-throttling", Verdict.SKIP, None, reason)
+        return Judgement(Verdict.SKIP, reason, name="host-throttling")
     if any(known):
         reason = f"the CPU was slowed {max(known)} times since boot by its temperature"
-        return Judged("host-throttling", Verdict.UNVERIFIED, None, reason, max(known), "1", _NONE)
+        return Judgement(Verdict.UNVERIFIED, reason, max(known), "1", _NONE, name="host-throttling")
     reason = "the CPU was never slowed by its temperature since boot"
-    return Judged("host-throttling", Verdict.PASS, None, reason, 0, "1", _NONE)
+    return Judgement(Verdict.PASS, reason, 0, "1", _NONE, name="host-throttling")

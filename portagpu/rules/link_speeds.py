@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from portagpu.results.expectations import exactly
+from portagpu.results.judgement import Judgement
 from portagpu.results.verdicts import Verdict
-from portagpu.rules.judgement import Judged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ that was trained down has half its lanes, or the rate of a generation before."""
 _ENOUGH: Final = {"lower": -_SHORT, "upper": None}
 
 
-def judge_speeds(fabric: Sequence[Joint], target: Target | None) -> Iterator[Judged]:
+def judge_speeds(fabric: Sequence[Joint], target: Target | None) -> Iterator[Judgement]:
     """Bandwidth of one link in one direction; nothing where no source or no target states it."""
     per_link = target.value("link.per_link_per_direction") if target is not None else None
     if target is None or per_link is None:
@@ -39,15 +39,15 @@ def judge_speeds(fabric: Sequence[Joint], target: Target | None) -> Iterator[Jud
             slow.append((joint, found))
     for joint, found in slow:
         reason = f"the {joint.kind} link between {joint.a} and {joint.b} runs at {found:g} GB/s"
-        yield Judged(
-            "link-speed",
+        yield Judgement(
             Verdict.FAIL,
-            joint.a,
             f"{reason}, and {target.id} has {per_link:g}",
             found,
             "GB/s",
             {**exactly(per_link, f"{target.id}: one link in one direction", "GB/s"), **_ENOUGH},
+            name="link-speed",
+            device=joint.a,
         )
     if known and not slow:
         reason = f"{known} links of the fabric are as fast as {target.id} has them"
-        yield Judged("link-speed", Verdict.PASS, None, reason)
+        yield Judgement(Verdict.PASS, reason, name="link-speed")

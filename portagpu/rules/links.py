@@ -1,4 +1,4 @@
-"""Are the links what the machine and its target can do? Judged from a topology alone.
+"""Are the links what the machine and its target can do? Judgement from a topology alone.
 
 Each judgement names the device and the link that fell short. What no source states is INCONCLUSIVE,
 never a PASS.
@@ -14,9 +14,9 @@ from portagpu.inventory.routes import components, hives
 from portagpu.inventory.topology import FABRICS, ancestors
 from portagpu.readings.model import Node, Pcie
 from portagpu.results.expectations import at_least, exactly
+from portagpu.results.judgement import Judgement
 from portagpu.results.verdicts import Verdict
 from portagpu.rules.gpu_health import terms
-from portagpu.rules.judgement import Judged
 from portagpu.rules.link_speeds import judge_speeds
 from portagpu.rules.peers import majority
 
@@ -33,7 +33,7 @@ _ALL_JOINED: Final = exactly(0, "pairs of one hive without a link")
 
 def judge_links(
     topology: Topology, target: Target | None = None, *, asked: bool = True
-) -> Iterator[Judged]:
+) -> Iterator[Judgement]:
     """Everything that links can fall short of; a machine without GPUs gives nothing.
 
     ``target`` states how many links a GPU has; without one, only what the machine says of itself is
@@ -58,37 +58,37 @@ def judge_links(
         yield from _alike(topology, fabric)
 
 
-def _down(fabric: Sequence[Joint], target: Target | None) -> Iterator[Judged]:
+def _down(fabric: Sequence[Joint], target: Target | None) -> Iterator[Judgement]:
     """Links that are down; of cards that a bridge would join, all of them where there is none."""
     known = [joint for joint in fabric if joint.down is not None]
     broken = [joint for joint in known if joint.down]
     joined = target is not None and target.value("link.topology") is not None
     if known and not joined and not any(joint.count for joint in fabric):
         reason = f"no {known[0].kind} link is up: as designed of cards without a bridge"
-        yield Judged("links-up", Verdict.UNVERIFIED, known[0].a, reason)
+        yield Judgement(Verdict.UNVERIFIED, reason, name="links-up", device=known[0].a)
         return
     for joint in broken:
         of = joint.down + (joint.count or 0) if joint.down is not None else 0
-        yield Judged(
-            "links-up",
+        yield Judgement(
             Verdict.FAIL,
-            joint.a,
             f"{joint.down} of {of} {joint.kind} links between {joint.a} and {joint.b} are down",
             joint.down,
             "1",
             _NONE_DOWN,
+            name="links-up",
+            device=joint.a,
         )
     if not broken and known:
         total = sum(joint.count or 1 for joint in known)
         reason = f"all {total} links are up"
-        yield Judged("links-up", Verdict.PASS, None, reason, 0, "1", _NONE_DOWN)
+        yield Judgement(Verdict.PASS, reason, 0, "1", _NONE_DOWN, name="links-up")
     elif not broken:
-        yield Judged(
-            "links-up", Verdict.INCONCLUSIVE, None, "no source states whether links are up"
+        yield Judgement(
+            Verdict.INCONCLUSIVE, "no source states whether links are up", name="links-up"
         )
 
 
-def _errors(topology: Topology, fabric: Sequence[Joint]) -> Iterator[Judged]:
+def _errors(topology: Topology, fabric: Sequence[Joint]) -> Iterator[Judgement]:
     """Errors that links count, by what the vendor's own health check makes of each counter."""
     counted = False
     bad = False
@@ -107,9 +107,9 @@ def _errors(topology: Topology, fabric: Sequence[Joint]) -> Iterator[Judged]:
                 reason = f"{key}{where}: {count} {name} since the counter began"
                 reason += f": {rules[name]['action']}"
                 verdict = Verdict.FAIL if rules[name]["fault"] else Verdict.UNVERIFIED
-                yield Judged("link-errors", verdict, key, reason, count, "1")
+                yield Judgement(verdict, reason, count, "1", name="link-errors", device=key)
     if counted and not bad:
-        yield Judged("link-errors", Verdict.PASS, None, "no link has counted an error")
+        yield Judgement(Verdict.PASS, "no link has counted an error", name="link-errors")
 
 
 def _is_gpu(topology: Topology, key: str) -> bool:
@@ -149,7 +149,9 @@ def _peers_of(gpu: str, fabric: _Fabric) -> int | None:
     return len(reached - {gpu}) if own else None
 
 
-def _counts(topology: Topology, fabric: Sequence[Joint], target: Target | None) -> Iterator[Judged]:
+def _counts(
+    topology: Topology, fabric: Sequence[Joint], target: Target | None
+) -> Iterator[Judgement]:
     """The number of links of each GPU behind switches, or of each GPU's peers in a mesh.
 
     A mesh can be judged where whole groups of it are there: a GPU whose peers are hidden from the
@@ -161,7 +163,7 @@ def _counts(topology: Topology, fabric: Sequence[Joint], target: Target | None) 
     mesh = target.value("link.topology") == "mesh"
     if mesh and len(topology.gpus) % (wanted + 1):
         what = f"{len(topology.gpus)} GPUs are no whole groups of {wanted + 1}"
-        yield Judged("link-count", Verdict.INCONCLUSIVE, None, what)
+        yield Judgement(Verdict.INCONCLUSIVE, what, name="link-count")
         return
     short, unknown = [], []
     links = _by_end(fabric)
@@ -173,25 +175,27 @@ def _counts(topology: Topology, fabric: Sequence[Joint], target: Target | None) 
             short.append((gpu, count))
     noun = "peers over links" if mesh else "links"
     for gpu, count in short:
-        yield Judged(
-            "link-count",
+        yield Judgement(
             Verdict.FAIL,
-            gpu.key,
             f"{gpu.key} has {count} {noun}, and {target.id} has {wanted}",
             count,
             "1",
             at_least(wanted, f"{target.id}: link.count"),
+            name="link-count",
+            device=gpu.key,
         )
     if unknown:
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         what = f"no source states the links of {unknown[0].key}{more}"
-        yield Judged("link-count", Verdict.INCONCLUSIVE, unknown[0].key, what)
+        yield Judgement(Verdict.INCONCLUSIVE, what, name="link-count", device=unknown[0].key)
     elif not short:
         reason, least = f"each GPU has {wanted} {noun}", at_least(wanted, target.id)
-        yield Judged("link-count", Verdict.PASS, None, reason, wanted, "1", least)
+        yield Judgement(Verdict.PASS, reason, wanted, "1", least, name="link-count")
 
 
-def _hives(topology: Topology, fabric: Sequence[Joint], target: Target | None) -> Iterator[Judged]:
+def _hives(
+    topology: Topology, fabric: Sequence[Joint], target: Target | None
+) -> Iterator[Judgement]:
     """Members of a hive must reach each other; of a mesh, each pair by a link of its own."""
     groups = [group for group in hives(topology).values() if len(group) > 1]
     if not groups:
@@ -200,7 +204,9 @@ def _hives(topology: Topology, fabric: Sequence[Joint], target: Target | None) -
     pairs = [(joint.a, joint.b) for joint in fabric if joint.count != 0]
     direct = {frozenset(pair) for pair in pairs}
     if not pairs:
-        yield Judged("hive", Verdict.INCONCLUSIVE, None, "no source states the links of the hives")
+        yield Judgement(
+            Verdict.INCONCLUSIVE, "no source states the links of the hives", name="hive"
+        )
         return
     missing = []
     members = dict.fromkeys([*(k for g in groups for k in g), *(k for p in pairs for k in p)])
@@ -224,11 +230,11 @@ def _hives(topology: Topology, fabric: Sequence[Joint], target: Target | None) -
     for a, b in missing:
         culprit = max((a, b), key=lambda key: often[key])
         reason = f"{a} and {b} are of one hive without a link"
-        yield Judged("hive", Verdict.FAIL, culprit, reason, 1, "1", _ALL_JOINED)
+        yield Judgement(Verdict.FAIL, reason, 1, "1", _ALL_JOINED, name="hive", device=culprit)
     if not missing:
         size = ", ".join(str(len(group)) for group in groups)
         reason = f"hives of {size} GPUs are joined"
-        yield Judged("hive", Verdict.PASS, None, reason, 0, "1", _ALL_JOINED)
+        yield Judgement(Verdict.PASS, reason, 0, "1", _ALL_JOINED, name="hive")
 
 
 def _pcie(gpu: Device) -> Pcie:
@@ -248,7 +254,7 @@ def _pcie(gpu: Device) -> Pcie:
     )
 
 
-def _widths(topology: Topology, target: Target | None, *, asked: bool) -> Iterator[Judged]:
+def _widths(topology: Topology, target: Target | None, *, asked: bool) -> Iterator[Judgement]:
     """Lanes now, against what slot and device can both do, and what a target that is asked for has.
 
     An idle GPU lowers its generation to save power, and never its width: fewer lanes are a fault,
@@ -274,16 +280,16 @@ def _widths(topology: Topology, target: Target | None, *, asked: bool) -> Iterat
         short += _narrow_bridges(topology, gpu)
     for key, (reason, width, able) in dict(short).items():
         lanes = at_least(able, "lanes that both ends can do")
-        yield Judged("pcie-width", Verdict.FAIL, key, reason, width, "1", lanes)
+        yield Judgement(Verdict.FAIL, reason, width, "1", lanes, name="pcie-width", device=key)
     if unknown:
         what = f"no source states lanes and what they can be of {unknown[0].key}"
         if len(unknown) > 1:
             what += f" and {len(unknown) - 1} more"
-        yield Judged("pcie-width", Verdict.INCONCLUSIVE, unknown[0].key, what)
+        yield Judgement(Verdict.INCONCLUSIVE, what, name="pcie-width", device=unknown[0].key)
     elif doubtful:
-        yield Judged("pcie-width", Verdict.UNVERIFIED, None, _first_of(doubtful))
+        yield Judgement(Verdict.UNVERIFIED, _first_of(doubtful), name="pcie-width")
     elif not short:
-        yield Judged("pcie-width", Verdict.PASS, None, "each GPU has all its lanes")
+        yield Judgement(Verdict.PASS, "each GPU has all its lanes", name="pcie-width")
 
 
 def _first_of(reasons: Sequence[str]) -> str:
@@ -305,7 +311,9 @@ def _narrow_bridges(topology: Topology, gpu: Device) -> Iterator[tuple[str, tupl
             yield key, (reason, now, int(able))
 
 
-def _generations(gpus: Sequence[Device], target: Target | None, *, asked: bool) -> Iterator[Judged]:
+def _generations(
+    gpus: Sequence[Device], target: Target | None, *, asked: bool
+) -> Iterator[Judgement]:
     """The generation that slot and GPU can reach; the one of now is no fault of an idle GPU.
 
     A slot of an older generation is one by design, unless a target is asked for.
@@ -329,25 +337,27 @@ def _generations(gpus: Sequence[Device], target: Target | None, *, asked: bool) 
             short.append((gpu.key, reason, able, at_least(needed, owner)))
     if asked and wanted is not None:
         for key, reason, found, expected in short:
-            yield Judged("pcie-generation", Verdict.FAIL, key, reason, found, "1", expected)
+            yield Judgement(
+                Verdict.FAIL, reason, found, "1", expected, name="pcie-generation", device=key
+            )
     if unknown:
-        yield Judged(
-            "pcie-generation",
+        yield Judgement(
             Verdict.INCONCLUSIVE,
-            unknown[0].key,
             f"no source states the generation that slot and {unknown[0].key} can do",
+            name="pcie-generation",
+            device=unknown[0].key,
         )
     elif short and not (asked and wanted is not None):
         reasons = [f"{reason}: the slot may be older by design" for _, reason, _, _ in short]
-        yield Judged("pcie-generation", Verdict.UNVERIFIED, None, _first_of(reasons))
+        yield Judgement(Verdict.UNVERIFIED, _first_of(reasons), name="pcie-generation")
     elif not short:
         reason = "each GPU reaches its generation"
         if lowered:
             reason += f"; {lowered} run lower now, as idle GPUs do to save power"
-        yield Judged("pcie-generation", Verdict.PASS, None, reason)
+        yield Judgement(Verdict.PASS, reason, name="pcie-generation")
 
 
-def _alike(topology: Topology, fabric: Sequence[Joint]) -> Iterator[Judged]:
+def _alike(topology: Topology, fabric: Sequence[Joint]) -> Iterator[Judgement]:
     """GPUs of one product must have the same links; the odd one out is named."""
     groups: dict[object, list[Device]] = {}
     for gpu in topology.gpus:
@@ -375,18 +385,25 @@ def _alike(topology: Topology, fabric: Sequence[Joint]) -> Iterator[Judged]:
                     reason = f"{gpu.key}: {what} {value}, its peers {usual}"
                     peers = exactly(f"{what} {usual}", "what most peers have")
                     told = f"{what} {value}"
-                    yield Judged("peers-alike", Verdict.FAIL, gpu.key, reason, told, expected=peers)
+                    yield Judgement(
+                        Verdict.FAIL,
+                        reason,
+                        told,
+                        expected=peers,
+                        name="peers-alike",
+                        device=gpu.key,
+                    )
                 elif value != usual:
                     odd += 1
                     reason = (
                         f"{gpu.key} has {what} {value} and a peer {usual}; without a majority "
                         "nobody can say which is wrong"
                     )
-                    yield Judged("peers-alike", Verdict.UNVERIFIED, None, reason)
+                    yield Judgement(Verdict.UNVERIFIED, reason, name="peers-alike")
                     break
     if compared and not odd:
         reason, none = "GPUs of one product have the same links", exactly(0, "unlike peers")
-        yield Judged("peers-alike", Verdict.PASS, None, reason, 0, "1", none)
+        yield Judgement(Verdict.PASS, reason, 0, "1", none, name="peers-alike")
     elif not compared:
         reason = "no source states links of two GPUs of one product"
-        yield Judged("peers-alike", Verdict.INCONCLUSIVE, None, reason)
+        yield Judgement(Verdict.INCONCLUSIVE, reason, name="peers-alike")

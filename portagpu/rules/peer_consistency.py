@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.results.expectations import exactly
+from portagpu.results.judgement import Judgement
 from portagpu.results.verdicts import Verdict
-from portagpu.rules.judgement import Judged
 from portagpu.rules.peers import majority
 
 if TYPE_CHECKING:
@@ -86,13 +86,13 @@ def product_of(gpu: Gpu) -> Hashable:
     return gpu.vendor, gpu.device_id or gpu.name or gpu.arch
 
 
-def judge_alike(gpus: Sequence[Gpu]) -> Iterator[Judged]:
+def judge_alike(gpus: Sequence[Gpu]) -> Iterator[Judgement]:
     """Each difference from the majority, for two or more GPUs of a product.
 
     Different products of a vendor are told, and may be meant. Without a majority the difference is
     told, and nobody blamed.
     """
-    found: list[Judged] = []
+    found: list[Judgement] = []
     compared: list[str] = []
     vendors: dict[str, list[Gpu]] = {}
     products: dict[Hashable, list[Gpu]] = {}
@@ -118,10 +118,10 @@ def judge_alike(gpus: Sequence[Gpu]) -> Iterator[Judged]:
     if compared and not found:
         what = ", ".join(dict.fromkeys(compared))
         reason, none = f"{len(gpus)} GPUs are alike: {what}", exactly(0, "differences of peers")
-        yield Judged("peers", Verdict.PASS, None, reason, 0, "1", none)
+        yield Judgement(Verdict.PASS, reason, 0, "1", none, name="peers")
 
 
-def _differences(trait: _Trait, gpus: Sequence[Gpu], compared: list[str]) -> Iterator[Judged]:
+def _differences(trait: _Trait, gpus: Sequence[Gpu], compared: list[str]) -> Iterator[Judgement]:
     stated = [(gpu, value) for gpu in gpus if (value := trait.value(gpu)) is not None]
     if len(stated) < 2:
         return
@@ -134,23 +134,22 @@ def _differences(trait: _Trait, gpus: Sequence[Gpu], compared: list[str]) -> Ite
             stated[0],
             next(each for each in stated if not trait.same(stated[0][1], each[1])),
         )
-        yield Judged(
-            "peers",
+        yield Judgement(
             Verdict.UNVERIFIED,
-            None,
             f"the {trait.what} of {key_of(one)} is {trait.shown(has)} and that of {key_of(other)} "
             f"{trait.shown(differs)}; without a majority nobody can say which is wrong",
+            name="peers",
         )
         return
     for gpu, value in stated:
         if not trait.same(usual, value):
             reason = f"{key_of(gpu)}: {trait.what} {trait.shown(value)}"
             reason += f", {count} peers {trait.shown(usual)}"
-            yield Judged(
-                "peers",
+            yield Judgement(
                 trait.verdict,
-                key_of(gpu),
                 reason,
                 f"{trait.what} {trait.shown(value)}",
                 expected=exactly(f"{trait.what} {trait.shown(usual)}", "what most peers have"),
+                name="peers",
+                device=key_of(gpu),
             )

@@ -1,9 +1,9 @@
 """The conformance suite as a library: cases, and :func:`conform` that runs them.
 
-A case is a pytest function with an id, a sentence of specification and the capability that it
-needs, in ``matrix/conformance/test_<area>.py``. It runs in a child process with a configuration of
-its own, so that no file of the user's project can change a verdict. ``docs/conformance.md`` says
-how to write one.
+A case is a pytest function in ``matrix/conformance/test_<area>.py`` with an id, a sentence that
+specifies it, and the capability that it needs. It runs in a child process with its own
+configuration, so that no file of the user's project can change a verdict.
+``docs/conformance.md`` says how to write one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from portagpu.results.run import Run
-    from portagpu.suite.machine import Listed
+    from portagpu.suite.messages import ListedCase
 
 __all__ = [
     "AREAS",
@@ -37,23 +37,23 @@ __all__ = [
 ]
 
 TIMEOUT_S = 60.0
-"""How long one case may take, unless it states a time of its own."""
+"""The time limit of a case that states none of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConformOptions(RunOptions):
-    """What a run of the suite is asked for.
+    """The options of a run of the suite.
 
-    ``backend`` is by default the one for this machine. ``index`` is the device to judge, or
-    several, or None for all: each after the first is judged by the cases about one device, and not
-    once more by those of torch alone or on ranks. Where the backend has several devices, results
-    about one name it; one that cannot be opened after the first is an ERROR.
+    ``backend`` is by default the one for this machine. ``index`` is the device to judge, several of
+    them, or None for all. Devices after the first run only the per-device cases, not those of torch
+    alone or on ranks. If the backend has several devices, results about one name it. A further
+    device that cannot be opened is an ERROR.
 
-    ``target`` is what is judged, by default the target that this machine is. Where the machine is
-    another one, nothing runs and every case is INCONCLUSIVE. ``selection`` says which cases run and
-    in which order, by default all in theirs. A case that takes longer than ``timeout_s`` is ended
-    and FAILs; one that ends its process is an ERROR; the others go on. With ``exit_first`` no case
-    begins after the first failure. ``folder`` holds other case files.
+    ``target`` is what is judged, by default this machine's target. If the machine is another
+    target, nothing runs and every case is INCONCLUSIVE. ``selection`` is which cases run and in
+    which order, by default all of them. A case that exceeds ``timeout_s`` is ended and FAILs; one
+    that ends its process is an ERROR; the others go on. With ``exit_first`` no case begins after
+    the first failure. ``folder`` holds other case files.
     """
 
     backend: str | None = None
@@ -64,7 +64,7 @@ class ConformOptions(RunOptions):
     folder: Path | None = None
 
     def indices(self) -> tuple[int, ...]:
-        """The devices to judge; raises UnknownDevice, and ValueError where there is none."""
+        """The devices to judge; raises UnknownDevice, and ValueError if ``index`` is empty."""
         from portagpu import registry
 
         if isinstance(self.index, int):
@@ -80,13 +80,14 @@ class ConformOptions(RunOptions):
 
 
 def conform(options: ConformOptions, progress: Progress | None = None) -> Run:
-    """Run the cases in a child process and return the run, finished.
+    """Run the cases in a child process and return the finished run.
 
-    From where ``progress.stop_reason()`` answers, no further case is begun, and is INCONCLUSIVE for
-    it. On Ctrl-C the child is ended, and the run that is returned is marked as interrupted.
+    Once ``progress.stop_reason()`` gives a reason, no further case begins; those left are
+    INCONCLUSIVE with that reason. On Ctrl-C the child is ended and the returned run is marked as
+    interrupted.
 
     Raises BackendNotFound, TargetNotFound, UnknownDevice, SelectionError for a selection without
-    cases, SuiteError when the child cannot run, and ValueError where ``index`` is empty.
+    cases, SuiteError if the child cannot run, and ValueError if ``index`` is empty.
     """
     from portagpu.suite.runner import judge_cases
 
@@ -100,8 +101,11 @@ def list_cases(
     selection: Selection = EVERYTHING,
     *,
     folder: Path | None = None,
-) -> list[Listed]:
-    """Every case with its parameters, in order; needs no torch. Raises as :func:`conform` does."""
+) -> list[ListedCase]:
+    """Every selected case with its parameters, in order. Needs no torch.
+
+    Raises SelectionError and SuiteError, as :func:`conform` does.
+    """
     from portagpu.suite.runner import listing
 
     return listing(selection, folder)

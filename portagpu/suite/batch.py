@@ -1,9 +1,9 @@
 """One world of ranks for all parameters of a case.
 
 Forking ranks and joining them to a group takes far longer than most collectives. So the first
-parameter of a case runs the function for all of them in one world, and the others take their values
-from it. Where anything goes wrong in it, every parameter runs in a world of its own, so that one
-cannot spoil another's verdict; what went wrong is part of theirs (``portagpu.suite.judge``).
+parameter of a case runs the function for all parameters in one world, and the others take their
+values from it. If anything fails there, every parameter runs in its own world, so that one cannot
+change another's verdict; the shared failure is part of the verdicts (``portagpu.suite.judge``).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def run_all(rank: Rank, place: str, calls: list[dict[str, Any]]) -> list[Any]:
 
 @dataclass(slots=True)
 class Batches:
-    """The worlds that ran well, and those that ran for several parameters, by what they ran."""
+    """The values of worlds by what they ran: shared ones, and those of a single call."""
 
     outcomes: dict[str, WorldOutcome] = field(default_factory=dict)
     alone: dict[str, list[Any]] = field(default_factory=dict)
 
     def keep(self, place: str, n: int, arguments: Mapping[str, Any], values: list[Any]) -> None:
-        """Remember what a world gave, for other cases that judge the same by another sentence."""
+        """Keep the values of a world for other cases that run the same call."""
         self.alone[f"{place} {n} {arguments}"] = values
 
     def values(
@@ -46,8 +46,8 @@ class Batches:
     ) -> tuple[list[Any] | None, WorldOutcome | None]:
         """(each rank's value, None) from a world of all ``calls``, or (None, what failed).
 
-        ``run(place, arguments)`` runs a function in a new world. Nothing is batched, and nothing
-        fails, where ``arguments`` are the only call.
+        ``run(place, arguments)`` runs a function in a new world. Both are None if ``arguments`` are
+        the only call: then nothing is batched.
         """
         known = self.alone.get(f"{place} {n} {arguments}")
         if known is not None:
@@ -65,13 +65,13 @@ class Batches:
         return [value[at] for value in outcome.values], None
 
 
-def calls_of(
+def batched_calls(
     mine: Mapping[str, Any], siblings: Iterable[Mapping[str, Any]], arguments: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """The arguments of every form of a case that is to run and differs in ``arguments`` alone.
+    """The arguments of all selected forms of a case that differ only in ``arguments``.
 
-    ``mine`` and ``siblings`` are the parameters of the form at hand and of all that are to run.
-    Without a parameter among the arguments, or with other values in them, there is this call alone.
+    ``mine`` and ``siblings`` are the parameters of the present form and of all selected ones. There
+    is only the present call if no parameter is among the arguments, or their values differ.
     """
     varied = {name for name in mine if name in arguments}
     if any(mine[name] != arguments[name] for name in varied):

@@ -1,4 +1,4 @@
-"""What a case declares about itself, and how it says what the device did instead."""
+"""The declaration of a case, and the exceptions by which it reports what the device did."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ GUARDED: Final[Mapping[str, Capability]] = {
     "use_mem_pool": Capability.ALLOCATOR,
     "set_per_process_memory_fraction": Capability.ALLOCATOR,
 }
-"""The calls that belong to a capability: a case that covers one has to declare it."""
+"""Call -> its capability: a case that covers the call has to declare the capability."""
 
 EARNS: Final[Mapping[str, Evidence | None]] = {
     "gpu": Evidence.EXECUTED,
@@ -65,10 +65,10 @@ EARNS: Final[Mapping[str, Evidence | None]] = {
     "torch": Evidence.LOADED,
     "installed": None,
 }
-"""What a case can earn by each fixture that ties its result to the machine, strongest first.
+"""The evidence a case can earn by each fixture that ties it to the machine, strongest first.
 
-``comm``, ``target`` and ``world`` are made from these. A case that is given none of them has the
-same result on every machine: it is a test of this package and no conformance case.
+``comm``, ``target`` and ``world`` are made from these. A case without any of them has the same
+result on every machine: it is a test of this package and not a conformance case.
 """
 
 _PLAIN_OUTCOMES: Final = ("exact", "unsupported", "undefined")
@@ -77,19 +77,19 @@ _F = TypeVar("_F", bound="Callable[..., None]")
 
 
 class WrongError(AssertionError):
-    """Raised by :func:`refused` for an error of another type, which is no matter of a value."""
+    """Raised by :func:`refused` for an error of another type: not a question of values."""
 
 
 class NotHere(Exception):
-    """Raised by a case that this machine cannot judge; it becomes INCONCLUSIVE with the reason."""
+    """Raised by a case that this machine cannot judge; the result is INCONCLUSIVE."""
 
 
 class NotClaimed(Exception):
-    """Raised by a case about something that the backend's data does not claim; becomes SKIP."""
+    """Raised by a case about something that the backend does not claim; the result is SKIP."""
 
 
 class RankFailed(AssertionError):
-    """A rank's end that is no wrong value: it ``raised`` another error, or was ``lost``."""
+    """A rank failed without a wrong value: it ``raised`` another error, or was ``lost``."""
 
     def __init__(self, sentence: str, kind: str) -> None:
         super().__init__(sentence)
@@ -100,10 +100,10 @@ class RankFailed(AssertionError):
 class Case:
     """One case before its parameters are filled in.
 
-    ``capability`` holds what a backend must claim for the case to be expected to pass; without
-    them it must raise Unsupported. ``outcome`` is "exact", "bounded: FORMULA", "unsupported" (a
-    typed error) or "undefined" (recorded, never judged). ``covers`` names what it exercises, for
-    instance "Backend.Stream" or "portagpu.seed". ``params`` are the values of its arguments.
+    A backend that claims all of ``capability`` has to pass; any other has to raise Unsupported.
+    ``outcome`` is "exact", "bounded: FORMULA", "unsupported" (a typed error) or "undefined"
+    (recorded, never judged). ``covers`` names what it exercises, for instance "Backend.Stream" or
+    "portagpu.seed". ``params`` are the values of its arguments.
     """
 
     id: str
@@ -129,7 +129,7 @@ class Case:
 
 
 def _problem(case: Case) -> str:
-    """What is wrong with a declaration, or nothing."""
+    """The problem of a declaration; empty if there is none."""
     area, slash, name = case.id.partition("/")
     if area not in AREAS:
         return f"{area!r} is not an area: {', '.join(AREAS)}"
@@ -164,9 +164,9 @@ def case(
 ) -> Callable[[_F], _F]:
     """Declare a pytest function to be the case ``id``; see :class:`Case` for the arguments.
 
-    ``params`` maps an argument to its values, all combinations of which run; their labels are
-    appended to the id: text as it is, a number behind the argument's name, as in ``[float32-n4]``.
-    Raises ValueError for a declaration that is not complete.
+    ``params`` maps an argument to its values; all combinations run. Their labels are appended to
+    the id: text as it is, a number after the argument's name, as in ``[float32-n4]``. Raises
+    ValueError for an incomplete declaration.
     """
     if capability is None:
         needed: tuple[Capability, ...] = ()
@@ -195,16 +195,16 @@ def case(
 
 
 def label(name: str, value: object) -> str:
-    """How a parameter's value is written in an id."""
+    """A parameter's value as it is written in an id."""
     return value if isinstance(value, str) else f"{name}{value}"
 
 
 def refused(
     call: Callable[[], object], kinds: type[Exception] | tuple[type[Exception], ...], what: str
 ) -> Exception:
-    """The typed error with which ``call`` refuses ``what``.
+    """The error of type ``kinds`` with which ``call`` refuses ``what``.
 
-    Fails the case when there was none, or one of another type; Unsupported passes through.
+    Fails the case without an error, or with one of another type; Unsupported passes through.
     """
     try:
         value = call()

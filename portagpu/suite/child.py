@@ -1,4 +1,4 @@
-"""The child process that runs pytest: started with nothing of the user's."""
+"""The child process that runs pytest, free of the user's configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEFT_OUT: Final = (
     "PYTHONWARNINGS",
     "TRITON_INTERPRET",
 )
-"""Variables that change what pytest runs, what an assertion means, or where a kernel runs."""
+"""Variables that change which tests run, what an assertion means, or where a kernel runs."""
 
 
 class SuiteError(PortagpuError, RuntimeError):
@@ -26,12 +26,19 @@ class SuiteError(PortagpuError, RuntimeError):
 
 
 class Child(Subprocess):
-    """One pytest process over the files of a folder; as a context manager it leaves nothing."""
+    """One pytest process over the files of a folder; a context manager that cleans up."""
 
     def __init__(self, folder: Path) -> None:
         self._scratch = Scratch("suite")
         scratch = self._scratch.path
-        options = ("-p", "portagpu.suite.plugin", "-p", "no:cacheprovider", "-p", "no:junitxml")
+        options = (
+            "-p",
+            "portagpu.suite.child_plugin",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:junitxml",
+        )
         try:
             super().__init__(
                 *(_PYTEST, str(folder), "-c", str(_INI), "--rootdir", str(folder), "--noconftest"),
@@ -40,7 +47,7 @@ class Child(Subprocess):
                 leave_out=_LEFT_OUT,
                 environment={
                     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-                    # by default a name in /tmp that every user can guess, and make first
+                    # the default is a name in /tmp that any user can guess and create first
                     "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
                 },
                 folder=None,

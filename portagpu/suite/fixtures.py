@@ -1,7 +1,7 @@
-"""What cases are given: the device, torch, its target, worlds of ranks, and a place for notes.
+"""The fixtures of cases: the device, torch, its target, worlds of ranks, and a place for notes.
 
-What a case asks for is what its result can depend on, and so what it can earn: ``EARNS`` of
-``portagpu.suite.cases``.
+A case's fixtures are what its result can depend on. They decide the evidence it can earn:
+``EARNS`` of ``portagpu.suite.cases``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from portagpu.contract import Capability
 from portagpu.errors import Unsupported
-from portagpu.suite.batch import Batches, calls_of
+from portagpu.suite.batch import Batches, batched_calls
 from portagpu.suite.cases import ATTRIBUTE, Case, NotHere, RankFailed
 from portagpu.suite.session import SESSION
 from portagpu.world import RankState
@@ -32,15 +32,12 @@ _SEED: Final = 20240607
 _WORLD_SHARE: Final = 0.5
 """A world of ranks ends well before its case does, so that the rank at fault can be named."""
 _RETRY_SHARE: Final = 0.6
-"""Of a world's time, where the world that it shared may have taken all of its own."""
+"""The share of a world's time limit for a retry after a shared world that used all of its own."""
 _RAISED: Final = "raised AssertionError: "
 
 
-def library_of(gpu: Backend) -> Comm:
-    """The communication library of the device.
-
-    Raises Unsupported where the backend does not claim collectives: there is none to judge.
-    """
+def comm_of(gpu: Backend) -> Comm:
+    """The device's communication library; raises Unsupported without the claim of collectives."""
     if Capability.COLLECTIVES not in gpu.capabilities:
         raise Unsupported(f"the {gpu.name} backend does not claim collectives")
     return gpu.comm
@@ -48,7 +45,7 @@ def library_of(gpu: Backend) -> Comm:
 
 @pytest.fixture(scope="session")
 def backend(pytestconfig: pytest.Config) -> Backend:
-    """The device under test, for cases that only ask what it is: they run nothing on it."""
+    """The device under test, for cases that read its description and run nothing on it."""
     return pytestconfig.stash[SESSION].device()
 
 
@@ -73,7 +70,7 @@ def target(backend: Backend) -> Target | None:
 @pytest.fixture
 def comm(backend: Backend) -> Comm:
     """The device's communication library; Unsupported where the backend claims none."""
-    return library_of(backend)
+    return comm_of(backend)
 
 
 @pytest.fixture
@@ -84,13 +81,13 @@ def installed() -> Callable[[str], bool]:
 
 @pytest.fixture(autouse=True)
 def _same_start() -> None:
-    """Every case starts from the same random numbers, whatever ran before it."""
+    """Seed torch, so that every case starts from the same random numbers."""
     importlib.import_module("torch").manual_seed(_SEED)
 
 
 @pytest.fixture
 def record(pytestconfig: pytest.Config) -> Callable[[str], None]:
-    """Write down what a device does where nothing is specified."""
+    """``record(text)``: note what a device does where nothing is specified."""
     return pytestconfig.stash[SESSION].observed.append
 
 
@@ -113,9 +110,9 @@ def world(
 ) -> Callable[..., list[Any]]:
     """``world(n, function, **arguments)``: what ``function(rank, ...)`` returned on each rank.
 
-    The function is one of the case's own file. A rank that raises, dies or hangs fails the case
-    with a sentence that names it, unless it is among the ``lost``, whose value is None. Raises
-    NotHere where there are fewer devices than ranks.
+    The function is defined in the case's file. A rank that raises, dies or hangs fails the case
+    with a sentence that names it, unless it is in ``lost``; its value is then None. Raises NotHere
+    if there are fewer devices than ranks.
     """
     case: Case = getattr(request.function, ATTRIBUTE)
     session = request.config.stash[SESSION]
@@ -124,11 +121,11 @@ def world(
     def run(
         n: int, function: Callable[..., Any], *, lost: Sequence[int] = (), **arguments: Any
     ) -> list[Any]:
-        library_of(gpu)
+        comm_of(gpu)
         if n > gpu.device_count() and not gpu.plugin.shared:
             raise NotHere(f"needs {n} devices, and this machine has {gpu.device_count()}")
 
-        # the device that is judged is rank 0's
+        # rank 0 has the device under test
         first, count = (0, n) if gpu.plugin.shared else (gpu.index, gpu.device_count())
         indices = [(first + rank) % count for rank in range(n)]
 
@@ -147,13 +144,13 @@ def world(
         place = f"{function.__code__.co_filename}:{function.__name__}"
         values, failed = None, None
         if not lost:
-            calls = calls_of(*_parameters(request), arguments)
+            calls = batched_calls(*_parameters(request), arguments)
             values, failed = batches.values(calls, place, n, arguments, fork)
         if values is not None:
             return values
         if failed is not None and failed.first_failure is not None:
-            said = failed.sentence.replace(f" {_RAISED}", ": ")
-            session.shared_world = {"state": str(failed.first_failure.state), "sentence": said}
+            sentence = failed.sentence.replace(f" {_RAISED}", ": ")
+            session.shared_world = {"state": str(failed.first_failure.state), "sentence": sentence}
         outcome = fork(place, arguments, 1.0 if failed is None else _RETRY_SHARE)
         if outcome.first_failure is not None:
             raise _failure(outcome.first_failure, outcome.sentence)
@@ -165,14 +162,14 @@ def world(
 
 
 def _failure(blamed: RankOutcome, sentence: str) -> AssertionError:
-    """What a case fails with: a rank's assertion is about a value, any other end is not."""
+    """The error of the case: an AssertionError for a rank's assertion, else RankFailed."""
     if blamed.state is RankState.RAISED and blamed.error.startswith(_RAISED):
         return AssertionError(sentence.replace(f" {_RAISED}", ": "))
     return RankFailed(sentence, "raised" if blamed.state is RankState.RAISED else "lost")
 
 
 def _parameters(request: pytest.FixtureRequest) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The parameters of the case at hand, and those of all its forms that are to run."""
+    """The parameters of this form of the case, and those of all its selected forms."""
     forms = [
         item
         for item in request.session.items

@@ -1,4 +1,4 @@
-"""From what a case did to its verdict, given what backend and target claim."""
+"""The verdict of a case, from its outcome and what backend and target claim."""
 
 from __future__ import annotations
 
@@ -8,26 +8,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Evidence, Result, Verdict
+from portagpu.suite.case_ids import base_id, matches
 from portagpu.suite.cases import SUITE
-from portagpu.suite.day import today
-from portagpu.suite.ids import base_id, matches
 from portagpu.world import RankState
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
-    from datetime import date
 
     from portagpu.contract import Override
-    from portagpu.suite.machine import DeviceUnderTest, Excuse, Listed, TargetClaims
+    from portagpu.suite.messages import DeviceUnderTest, ListedCase, TargetClaims
 
 OWN_AREA: Final = "suite"
-"""The area of results about the suite itself: broken case files, excuses that do not fit."""
+"""The area of results about the suite itself: broken case files, stale expected failures."""
 
-UNOPENED: Final = "device"
-"""The name, in that area, of a further device that could not be judged at all."""
+UNOPENED_DEVICE: Final = "device"
+"""The name, in that area, of the result for a further device that could not be opened."""
 
-FAILED: Final = ("failed", "raised", "lost")
-"""The kinds of outcome of a case that did not hold; see :func:`what_happened` of the session."""
+FAILED_KINDS: Final = ("failed", "raised", "lost")
+"""The kinds of outcome of a case that did not hold; see ``session.outcome_of_error``."""
 _JUDGED: Final = frozenset({Verdict.PASS, Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE})
 _RAN: Final = frozenset({Verdict.PASS, Verdict.FAIL, Verdict.ERROR, Verdict.UNVERIFIED})
 
@@ -39,18 +37,18 @@ _DOES_NOT_SHOW: Final[Mapping[str, str]] = {
 }
 
 
-def judge(case: Listed, outcome: Mapping[str, Any], machine: DeviceUnderTest) -> Result:
-    """The result of a case that ran on the machine that is judged."""
-    override = case.override_of(machine.overrides)
+def judge(case: ListedCase, outcome: Mapping[str, Any], device: DeviceUnderTest) -> Result:
+    """The result of a case that ran on ``device``."""
+    override = case.first_override(device.overrides)
     if override is None:
-        verdict, reason = _verdict(case, outcome, machine)
+        verdict, reason = _verdict(case, outcome, device)
     else:
-        verdict, reason = _overridden(override, outcome, machine.backend)
-        claims = bool(case.capability) and machine.capabilities.issuperset(case.capability)
+        verdict, reason = _verdict_with_override(override, outcome, device.backend)
+        claims = bool(case.capability) and device.capabilities.issuperset(case.capability)
         if claims and outcome["kind"] == "unsupported" and override.outcome == "undefined":
-            # what is claimed and refused is no question of values
-            verdict, reason = _verdict(case, outcome, machine)
-    verdict, reason = _held_to_target(case, verdict, reason, machine)
+            # refusing what is claimed is not a question of values
+            verdict, reason = _verdict(case, outcome, device)
+    verdict, reason = _verdict_by_target(case, verdict, reason, device)
     shared = outcome.get("shared_world")
     if verdict is Verdict.PASS and shared is not None and shared["state"] != RankState.RAISED:
         alone = "it passed in a world of its own, but not in one with its other parameters"
@@ -62,24 +60,24 @@ def judge(case: Listed, outcome: Mapping[str, Any], machine: DeviceUnderTest) ->
 
 
 def _verdict(
-    case: Listed, outcome: Mapping[str, Any], machine: DeviceUnderTest
+    case: ListedCase, outcome: Mapping[str, Any], device: DeviceUnderTest
 ) -> tuple[Verdict, str]:
     kind, reason = outcome["kind"], outcome["reason"]
-    missing = [each for each in case.capability if each not in machine.capabilities]
+    missing = [each for each in case.capability if each not in device.capabilities]
     if kind == "error":
         return Verdict.ERROR, reason
     if kind == "not-claimed":
         return Verdict.SKIP, reason
     if missing:
-        lacks = f"{machine.backend} does not claim {' or '.join(missing)}"
+        lacks = f"{device.backend} does not claim {' or '.join(missing)}"
         if kind == "not-here":
             return Verdict.SKIP, f"{lacks}, and this machine could not judge it: {reason}"
-        return _unclaimed(lacks, kind, reason)
+        return _verdict_without_claim(lacks, kind, reason)
     if kind == "not-here":
         return Verdict.INCONCLUSIVE, reason
     if kind == "unsupported":
         claimed = (
-            f"{machine.backend} claims {' and '.join(case.capability)}"
+            f"{device.backend} claims {' and '.join(case.capability)}"
             if case.capability
             else "every backend must do this"
         )
@@ -87,12 +85,12 @@ def _verdict(
     if case.outcome == "undefined" and kind not in ("raised", "lost"):
         seen = "; ".join(outcome.get("observed", ())) or reason or "nothing to record"
         return Verdict.SKIP, f"undefined, recorded and not judged: {seen}"
-    if kind in FAILED:
+    if kind in FAILED_KINDS:
         return Verdict.FAIL, reason
     return Verdict.PASS, ""
 
 
-def _overridden(
+def _verdict_with_override(
     override: Override, outcome: Mapping[str, Any], backend: str
 ) -> tuple[Verdict, str]:
     kind, reason = outcome["kind"], outcome["reason"]
@@ -110,30 +108,33 @@ def _overridden(
         return Verdict.UNVERIFIED, f"{declares}, recorded and not judged: {seen}"
     if kind == "unsupported":
         return Verdict.SKIP, f"{declares}; it raised Unsupported, as it must"
-    return Verdict.FAIL, f"{declares}, so it must raise Unsupported; instead it {_did(outcome)}"
+    return (
+        Verdict.FAIL,
+        f"{declares}, so it must raise Unsupported; instead it {_what_it_did(outcome)}",
+    )
 
 
-def _did(outcome: Mapping[str, Any]) -> str:
-    return f"failed: {outcome['reason']}" if outcome["kind"] in FAILED else "passed"
+def _what_it_did(outcome: Mapping[str, Any]) -> str:
+    return f"failed: {outcome['reason']}" if outcome["kind"] in FAILED_KINDS else "passed"
 
 
-def _unclaimed(lacks: str, kind: str, reason: str) -> tuple[Verdict, str]:
+def _verdict_without_claim(lacks: str, kind: str, reason: str) -> tuple[Verdict, str]:
     if kind == "unsupported":
         return Verdict.SKIP, f"{lacks}; it raised Unsupported, as it must"
-    did = f"failed: {reason}" if kind in FAILED else "did what it does not claim"
+    did = f"failed: {reason}" if kind in FAILED_KINDS else "did what it does not claim"
     return Verdict.FAIL, f"{lacks}, so it must raise Unsupported; instead it {did}"
 
 
-def _held_to_target(
-    case: Listed, verdict: Verdict, reason: str, machine: DeviceUnderTest
+def _verdict_by_target(
+    case: ListedCase, verdict: Verdict, reason: str, device: DeviceUnderTest
 ) -> tuple[Verdict, str]:
-    """What the target claims and the backend does not is open; the other way round is no claim."""
-    target = machine.target
+    """INCONCLUSIVE for a claim of the target that the backend lacks; SKIP for an extra PASS."""
+    target = device.target
     if target is None:
         return verdict, reason
     unclaimed = [each for each in case.capability if each not in target.claims]
     if verdict is Verdict.SKIP and case.capability and not unclaimed:
-        if any(each not in machine.capabilities for each in case.capability):
+        if any(each not in device.capabilities for each in case.capability):
             named = " and ".join(case.capability)
             return Verdict.INCONCLUSIVE, f"{target.id} claims {named}, but here {reason}"
     elif verdict is Verdict.PASS and unclaimed:
@@ -141,39 +142,44 @@ def _held_to_target(
     return verdict, reason
 
 
-def elsewhere(case: Listed, machine: DeviceUnderTest, target: TargetClaims) -> Result:
-    """The result of a case of a target that is not this machine: nothing ran."""
+def other_target_result(case: ListedCase, device: DeviceUnderTest, target: TargetClaims) -> Result:
+    """The result of a case if the wanted target is not this machine: nothing ran."""
     unclaimed = [each for each in case.capability if each not in target.claims]
     if unclaimed:
         reason = f"{target.id} does not claim {' or '.join(unclaimed)}"
         return _result(case, Verdict.SKIP, reason)
-    return _result(case, Verdict.INCONCLUSIVE, f"this machine is {machine.title}, not {target.id}")
+    return _result(case, Verdict.INCONCLUSIVE, f"this machine is {device.title}, not {target.id}")
 
 
-def not_begun(case: Listed, reason: str) -> Result:
-    """The result of a case that a run had no time left for."""
+def not_begun_result(case: ListedCase, reason: str) -> Result:
+    """The result of a case that did not start before the run was stopped."""
     return _result(case, Verdict.INCONCLUSIVE, reason)
 
 
-def broken_file(name: str, reason: str) -> Result:
-    """The error of a case file, or of a declaration in it."""
+def suite_result(name: str, verdict: Verdict, reason: str, device: str | None = None) -> Result:
+    """A result about the suite itself."""
     return Result(
         id=f"{OWN_AREA}/{name}",
         suite=SUITE,
         area=OWN_AREA,
-        verdict=Verdict.ERROR,
-        reason=f"the suite is broken: {reason}",
+        verdict=verdict,
+        reason=reason,
+        device=device,
     )
 
 
-def unopened(device: str, reason: str) -> Result:
+def suite_error(name: str, reason: str) -> Result:
+    """The error of a case file, or of a declaration in it."""
+    return suite_result(name, Verdict.ERROR, f"the suite is broken: {reason}")
+
+
+def unopened_device(device: str, reason: str) -> Result:
     """The error of a further device that could not be judged at all."""
-    result = broken_file(UNOPENED, "")
-    return replace(result, device=device, reason=reason)
+    return suite_result(UNOPENED_DEVICE, Verdict.ERROR, reason, device)
 
 
-def gone(name: str) -> Result:
-    """The result of what failed in an earlier run and is no case that can run again by itself."""
+def missing_case(name: str) -> Result:
+    """The result for an id that failed in an earlier run and is not a case."""
     return Result(
         id=name,
         suite=SUITE,
@@ -183,58 +189,8 @@ def gone(name: str) -> Result:
     )
 
 
-def excused(
-    result: Result, excuses: Sequence[Excuse], day: date | None = None, *, lost: bool = False
-) -> Result:
-    """``result``, or SKIP in its place when it failed as the target declares, before the expiry.
-
-    No excuse is for an ERROR, nor for what was ``lost``: a case or a rank that hung or died.
-    """
-    if not result.failed:
-        return result
-    day = day or today()
-    for excuse in excuses:
-        if not matches(excuse.pattern, result.id):
-            continue
-        told = f"{excuse.reason}, {excuse.url}"
-        if day > excuse.expires:
-            reason = f"{result.reason} (its excuse expired on {excuse.expires}: {told})"
-            return _replace(result, result.verdict, reason)
-        if lost or result.verdict is Verdict.ERROR:
-            reason = f"{result.reason} (the expected failure excuses no death and no hang: {told})"
-            return _replace(result, result.verdict, reason)
-        reason = f"expected to fail until {excuse.expires} ({told}): {result.reason}"
-        return _replace(result, Verdict.SKIP, reason)
-    return result
-
-
-def audit(
-    excuses: Sequence[Excuse], judged: Mapping[str, Verdict], day: date | None = None
-) -> list[Result]:
-    """One ERROR for every excuse that has expired, fits no case, or whose cases all pass.
-
-    ``judged`` has the verdict of every case of a complete run before any was excused.
-    """
-    day = day or today()
-    found = []
-    for number, excuse in enumerate(excuses, 1):
-        verdicts = [verdict for full, verdict in judged.items() if matches(excuse.pattern, full)]
-        problem = ""
-        if day > excuse.expires:
-            problem = f"expired on {excuse.expires}: solve it, or state a new day"
-        elif not verdicts:
-            problem = "fits no case: correct the pattern or remove it"
-        elif all(verdict is Verdict.PASS for verdict in verdicts):
-            problem = "fits only cases that pass: remove it"
-        if problem:
-            result = broken_file(f"expected-failure-{number}", "")
-            reason = f"the expected failure {excuse.pattern!r} ({excuse.url}) {problem}"
-            found.append(_replace(result, Verdict.ERROR, reason))
-    return found
-
-
-def unused(overrides: Sequence[Override], judged: Mapping[str, Verdict]) -> list[Result]:
-    """One ERROR for every override that decides no case of a complete run."""
+def unused_overrides(overrides: Sequence[Override], judged: Mapping[str, Verdict]) -> list[Result]:
+    """One ERROR for every override that decided no case of a complete run."""
     found = []
     left = set(judged)
     for number, override in enumerate(overrides, 1):
@@ -246,19 +202,20 @@ def unused(overrides: Sequence[Override], judged: Mapping[str, Verdict]) -> list
             problem = "decides no case, because others stand before it: remove it"
         left -= fits
         if problem:
-            result = broken_file(f"override-{number}", "")
-            told = f"the backend's override {override.pattern!r} ({override.url}) {problem}"
-            found.append(_replace(result, Verdict.ERROR, told))
+            reason = f"the backend's override {override.pattern!r} ({override.url}) {problem}"
+            found.append(suite_result(f"override-{number}", Verdict.ERROR, reason))
     return found
 
 
-def unexplained(shared: Mapping[str, Mapping[str, str]], failed: Container[str]) -> list[Result]:
-    """One result for every case whose shared world failed, and none of whose forms failed alone.
+def shared_world_failures(
+    shared: Mapping[str, Mapping[str, str]], failed: Container[str]
+) -> list[Result]:
+    """One result for every case whose shared world failed although none of its forms failed alone.
 
-    ``shared`` says of a case, by its id without parameters, how that world failed; ``failed`` are
-    such ids of the cases that failed. What raised or died, and does not when it is tried again, is
-    a failure of the device or its library all the same. A world that ran out of its time may have
-    met a busy machine: it is not judged.
+    ``shared`` maps a case's id without parameters to how its world failed; ``failed`` are such ids
+    of the cases that failed. A rank that raised or died, and does not do so again, is still a
+    failure of the device or its library. A world that exceeded its time limit may have met a busy
+    machine: it is not judged.
     """
     found = []
     for case, how in shared.items():
@@ -266,15 +223,11 @@ def unexplained(shared: Mapping[str, Mapping[str, str]], failed: Container[str])
             continue
         hung = how["state"] == RankState.HUNG
         reason = f"in one world for all its parameters {how['sentence']}; alone each passed"
-        result = broken_file(f"world-of-{case.replace('/', '-')}", "")
         verdict = Verdict.INCONCLUSIVE if hung else Verdict.FAIL
-        evidence = () if hung else (Evidence.EXECUTED,)
         found.append(
             replace(
-                result,
-                verdict=verdict,
-                reason=f"{case}: {reason}",
-                evidence=evidence,
+                suite_result(f"world-of-{case.replace('/', '-')}", verdict, f"{case}: {reason}"),
+                evidence=() if hung else (Evidence.EXECUTED,),
                 value=str(how["state"]),
                 expected=exactly(str(RankState.DONE), "every rank ends"),
             )
@@ -282,36 +235,35 @@ def unexplained(shared: Mapping[str, Mapping[str, str]], failed: Container[str])
     return found
 
 
-def not_judged_again(device: str) -> Result:
-    """The result of a device on which cases failed before, and that this run left out."""
+def device_not_rejudged(device: str) -> Result:
+    """The result for a device that this run left out although cases failed on it before."""
     reason = f"cases failed on {device} before, and it was not judged: name it with --index"
-    result = broken_file(f"not-again-{device.replace(':', '-')}", "")
-    return replace(_replace(result, Verdict.INCONCLUSIVE, reason), device=device)
+    name = f"not-again-{device.replace(':', '-')}"
+    return suite_result(name, Verdict.INCONCLUSIVE, reason, device)
 
 
-def idle_claims(
-    machine: DeviceUnderTest, cases: Sequence[Listed], verdicts: Mapping[str, Verdict]
+def unjudged_claims(
+    device: DeviceUnderTest, cases: Sequence[ListedCase], verdicts: Mapping[str, Verdict]
 ) -> list[Result]:
-    """An INCONCLUSIVE result for every capability that is claimed and that no case judged.
+    """An INCONCLUSIVE result for every claimed capability that no case judged.
 
-    Overrides may have set its cases aside, or they need another capability that is not claimed.
+    Its cases may be overridden, or may need another capability that is not claimed.
     """
     found = []
-    for claim in sorted(machine.capabilities):
+    for claim in sorted(device.capabilities):
         about = [each.id for each in cases if claim in each.capability]
         if about and not any(verdicts.get(each) in _JUDGED for each in about):
             reason = (
-                f"{machine.backend} claims {claim}, and none of its {len(about)} cases was judged"
+                f"{device.backend} claims {claim}, and none of its {len(about)} cases was judged"
             )
-            result = broken_file(f"unjudged-{claim}", "")
-            found.append(_replace(result, Verdict.INCONCLUSIVE, reason))
+            found.append(suite_result(f"unjudged-{claim}", Verdict.INCONCLUSIVE, reason))
     return found
 
 
-def unjudged(results: Sequence[Result], set_aside: Mapping[str, int]) -> list[Result]:
-    """An INCONCLUSIVE result for every area of which more cases were set aside than judged.
+def mostly_unjudged_areas(results: Sequence[Result], set_aside: Mapping[str, int]) -> list[Result]:
+    """An INCONCLUSIVE result for every area with more cases set aside than judged.
 
-    ``set_aside`` is how many cases of each area an override decided or an excuse covered.
+    ``set_aside`` is how many cases of each area an override or an expected failure decided.
     """
     counted = Counter(each.area for each in results if each.verdict in _JUDGED)
     found = []
@@ -321,13 +273,12 @@ def unjudged(results: Sequence[Result], set_aside: Mapping[str, int]) -> list[Re
                 f"overrides or expected failures set {count} cases of {area} aside, and "
                 f"{counted[area]} were judged: most of an area has to be"
             )
-            result = broken_file(f"unjudged-{area}", "")
-            found.append(_replace(result, Verdict.INCONCLUSIVE, reason))
+            found.append(suite_result(f"unjudged-{area}", Verdict.INCONCLUSIVE, reason))
     return found
 
 
 def _result(
-    case: Listed,
+    case: ListedCase,
     verdict: Verdict,
     reason: str,
     duration_s: float = 0.0,
@@ -347,7 +298,3 @@ def _result(
         duration_s=duration_s,
         extra={**(extra or {}), "case": base_id(case.id)},
     )
-
-
-def _replace(result: Result, verdict: Verdict, reason: str) -> Result:
-    return replace(result, verdict=verdict, reason=reason)

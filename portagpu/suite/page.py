@@ -1,6 +1,6 @@
 """The page that lists the suite: every case with its sentence, and the cases for every trap.
 
-``python -m portagpu.suite.page > docs/cases.md`` writes it anew; a test says when that is due.
+``python -m portagpu.suite.page > docs/cases.md`` writes it; a test fails when it is out of date.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from portagpu.paths import matrix_dir
+from portagpu.suite.case_ids import base_id, retired_cases
 from portagpu.suite.cases import AREAS
-from portagpu.suite.ids import base_id, retired
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from portagpu.suite.machine import Listed
+    from portagpu.suite.messages import ListedCase
 
 _HEAD: Final = """\
 # The cases
@@ -40,7 +40,7 @@ the same on every machine, a test of this package looks for the trap.
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """Something that goes wrong between vendors; ``on`` says where a case can see it."""
+    """A known difference between vendors; ``on`` is where a case can observe it."""
 
     id: str
     about: str
@@ -54,9 +54,9 @@ def traps(folder: Path | None = None) -> tuple[Trap, ...]:
     return tuple(Trap(name, row["about"], tuple(row["on"])) for name, row in rows.items())
 
 
-def page(cases: Sequence[Listed], known: Iterable[Trap]) -> str:
+def page(cases: Sequence[ListedCase], known: Iterable[Trap]) -> str:
     """The page about these cases, in Markdown."""
-    functions: dict[str, list[Listed]] = {}
+    functions: dict[str, list[ListedCase]] = {}
     for each in cases:
         functions.setdefault(base_id(each.id), []).append(each)
     found = [_HEAD, _summary(functions)]
@@ -68,7 +68,7 @@ def page(cases: Sequence[Listed], known: Iterable[Trap]) -> str:
     return "".join(found)
 
 
-def _summary(functions: dict[str, list[Listed]]) -> str:
+def _summary(functions: dict[str, list[ListedCase]]) -> str:
     total = sum(len(forms) for forms in functions.values())
     rows = [f"| all | {len(functions)} | {total} |\n"]
     for area in AREAS:
@@ -78,7 +78,7 @@ def _summary(functions: dict[str, list[Listed]]) -> str:
     return "\n| area | cases | with their parameters |\n|---|---|---|\n" + "".join(rows)
 
 
-def _area(functions: dict[str, list[Listed]]) -> str:
+def _area(functions: dict[str, list[ListedCase]]) -> str:
     head = ("case", "forms", "says", "needs", "outcome", "earns", "traps")
     rows = [f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n"]
     for name, forms in functions.items():
@@ -96,9 +96,9 @@ def _area(functions: dict[str, list[Listed]]) -> str:
     return "".join(rows)
 
 
-def _trap_row(trap: Trap, functions: dict[str, list[Listed]]) -> str:
+def _trap_row(trap: Trap, functions: dict[str, list[ListedCase]]) -> str:
     names = [f"`{name}`" for name, forms in functions.items() if trap.id in forms[0].traps]
-    tests = [f"`{each.test}`" for each in retired().values() if trap.id in each.traps]
+    tests = [f"`{each.test}`" for each in retired_cases().values() if trap.id in each.traps]
     cells = (trap.id, _cell(trap.about), ", ".join(trap.on), ", ".join(names), ", ".join(tests))
     return f"| {' | '.join(cells)} |\n"
 

@@ -1,7 +1,7 @@
-"""What cases over ranks share: whole numbers to exchange, their sums, and how ranks are judged.
+"""Shared by cases over ranks: integers to exchange, their sums, and checks of what ranks return.
 
-Sums of small whole numbers are exact in any order. What a library cannot do it must refuse with an
-error on every rank; to do it wrongly is a failure. torch is imported where a rank needs it.
+Sums of small integers are exact in any order. A library must refuse what it cannot do with an error
+on every rank; a wrong result is a failure. torch is imported where a rank needs it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ REFUSED: Final = "refused: "
 
 
 def payload(rank: int, count: int = 12) -> list[int]:
-    """Whole numbers from -5 to 5, other ones on every rank."""
+    """Integers from -5 to 5, different on every rank."""
     return [(7 * rank + 3 * place) % 11 - 5 for place in range(count)]
 
 
 def columns(n: int, count: int = 12) -> list[tuple[int, ...]]:
-    """For every place the payloads of n ranks."""
+    """For every position, the values of n ranks."""
     return list(zip(*(payload(rank, count) for rank in range(n)), strict=True))
 
 
@@ -38,8 +38,8 @@ def total(n: int, count: int = 12) -> list[int]:
 
 
 def fold(op: str, places: Iterable[Sequence[int]]) -> list[float]:
-    """What the reduce op makes of the values at each place, in Python's own numbers."""
-    worked_out: dict[str, Callable[[Sequence[int]], float]] = {
+    """The result of the reduce op for the values at each position, in Python's numbers."""
+    operations: dict[str, Callable[[Sequence[int]], float]] = {
         "SUM": sum,
         "AVG": lambda column: sum(column) / len(column),
         "PRODUCT": math.prod,
@@ -49,17 +49,17 @@ def fold(op: str, places: Iterable[Sequence[int]]) -> list[float]:
         "BOR": lambda column: reduce(lambda a, b: a | b, column),
         "BXOR": lambda column: reduce(lambda a, b: a ^ b, column),
     }
-    return [worked_out[op](column) for column in places]
+    return [operations[op](column) for column in places]
 
 
-def tensor_of(rank: Rank, values: Any, dtype: str = "float32") -> torch.Tensor:
+def rank_tensor(rank: Rank, values: Any, dtype: str = "float32") -> torch.Tensor:
     """The values on the rank's device."""
     import torch
 
     return torch.tensor(values).to(getattr(torch, dtype)).to(rank.gpu.device)
 
 
-def values_of(tensor: torch.Tensor) -> Any:
+def json_values(tensor: torch.Tensor) -> Any:
     """The tensor's values as JSON holds them; the real parts of complex ones."""
     import torch
 
@@ -67,8 +67,8 @@ def values_of(tensor: torch.Tensor) -> Any:
     return tensor.cpu().to(wide).real.tolist()
 
 
-def or_refused(call: Callable[[], Any]) -> Any:
-    """What the call gives, or that it was refused: only a typed error is a refusal."""
+def value_or_refusal(call: Callable[[], Any]) -> Any:
+    """The value of the call, or "refused: " with the type of the typed error that it raised."""
     try:
         return call()
     except (RuntimeError, ValueError, TypeError) as error:
@@ -76,25 +76,25 @@ def or_refused(call: Callable[[], Any]) -> Any:
 
 
 def is_refusal(found: Any) -> bool:
-    """Whether a rank's value says that it was refused."""
+    """Whether a rank's value is a refusal."""
     return isinstance(found, str) and found.startswith(REFUSED)
 
 
-def each_has(found: Sequence[Any], expected: Sequence[Any], what: str) -> None:
-    """Every rank has what is expected of it."""
+def check_each_rank(found: Sequence[Any], expected: Sequence[Any], what: str) -> None:
+    """Raise AssertionError unless every rank has its expected value."""
     for rank, (got, wanted) in enumerate(zip(found, expected, strict=True)):
         if got != wanted:
             raise AssertionError(f"{what}: rank {rank} got {got}, not {wanted}")
 
 
-def right_or_refused(found: Sequence[Any], expected: Sequence[Any], what: str) -> None:
-    """Either every rank has what is expected, or every rank has refused."""
+def check_right_or_refused(found: Sequence[Any], expected: Sequence[Any], what: str) -> None:
+    """Raise AssertionError unless every rank has its expected value, or every rank refused."""
     if not all(is_refusal(each) for each in found):
-        each_has(found, expected, what)
+        check_each_rank(found, expected, what)
 
 
-def refused_by_all(found: Sequence[Any], what: str) -> None:
-    """Every rank has refused."""
+def check_all_refused(found: Sequence[Any], what: str) -> None:
+    """Raise AssertionError unless every rank refused."""
     for rank, each in enumerate(found):
         if not is_refusal(each):
             raise AssertionError(f"rank {rank} did not refuse {what}: it gave {each!r}")

@@ -1,4 +1,4 @@
-"""Running the suite: children one after the other until every case has its result."""
+"""The suite's runner: starts children one after another until every case has a result."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ from portagpu.errors import BackendNotFound, PortagpuError
 from portagpu.paths import matrix_dir
 from portagpu.results.run import Verdict
 from portagpu.running import add_result
+from portagpu.suite.case_ids import base_id, matches
 from portagpu.suite.child import Child, SuiteError
-from portagpu.suite.ids import base_id, matches
+from portagpu.suite.expected_failures import apply_expected_failures, stale_expected_failures
 from portagpu.suite.judge import (
-    FAILED,
-    audit,
-    broken_file,
-    elsewhere,
-    excused,
-    gone,
-    idle_claims,
+    FAILED_KINDS,
+    device_not_rejudged,
     judge,
-    not_begun,
-    not_judged_again,
-    unexplained,
-    unjudged,
-    unopened,
-    unused,
+    missing_case,
+    mostly_unjudged_areas,
+    not_begun_result,
+    other_target_result,
+    shared_world_failures,
+    suite_error,
+    unjudged_claims,
+    unopened_device,
+    unused_overrides,
 )
-from portagpu.suite.machine import DeviceUnderTest, Listed, TargetClaims
+from portagpu.suite.messages import DeviceUnderTest, ListedCase, TargetClaims
 from portagpu.suite.select import Selection, SelectionError
 
 if TYPE_CHECKING:
@@ -49,17 +48,17 @@ STARTUP_LIMIT_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class _Collected:
-    cases: list[Listed]
+    cases: list[ListedCase]
     problems: list[Result]
 
 
-def listing(selection: Selection, folder: Path | None) -> list[Listed]:
-    """The cases that are asked for; raises SuiteError when a file of the suite is broken."""
+def listing(selection: Selection, folder: Path | None) -> list[ListedCase]:
+    """The selected cases; raises SuiteError if a file of the suite is broken."""
     with Child(_folder(folder)) as child:
         collected = _collect(child)
     if collected.problems:
         raise SuiteError(collected.problems[0].reason)
-    return selection.of(collected.cases)
+    return selection.choose(collected.cases)
 
 
 def judge_cases(run: Run, options: ConformOptions, progress: Progress) -> None:
@@ -74,24 +73,24 @@ def judge_cases(run: Run, options: ConformOptions, progress: Progress) -> None:
         others = []
     judged = _DeviceRun(run, options, progress, name, wanted, first, several=bool(others))
     known = {each.name: each for each in (judged.machine,) if each is not None}
-    further = replace(options, selection=replace(options.selection, of_device=True))
+    further = replace(options, selection=replace(options.selection, per_device=True))
     for index in others:
         device = f"{name} device {index}"
         reason = judged.stop_reason()
         try:
             if reason:
-                result = replace(unopened(device, reason), verdict=Verdict.INCONCLUSIVE)
+                result = replace(unopened_device(device, reason), verdict=Verdict.INCONCLUSIVE)
                 add_result(run, progress, result)
             else:
                 _DeviceRun(run, further, progress, name, wanted, index, known)
         except PortagpuError as error:
-            add_result(run, progress, unopened(device, str(error)))
+            add_result(run, progress, unopened_device(device, str(error)))
     for device in sorted(options.selection.failed_on - set(known)):
-        add_result(run, progress, not_judged_again(device))
+        add_result(run, progress, device_not_rejudged(device))
 
 
 class _DeviceRun:
-    """The cases of one device, run as it is made."""
+    """The run of all cases on one device; making the object runs them."""
 
     def __init__(
         self,
@@ -113,7 +112,7 @@ class _DeviceRun:
         self.further = known is not None
         self.known = {} if known is None else known
         self.backend = backend
-        self.wanted = None if wanted is None else TargetClaims.of(wanted)
+        self.wanted = None if wanted is None else TargetClaims.from_target(wanted)
         self.folder = _folder(options.folder)
         self.results: list[Result] = []
         self.raw: dict[str, Verdict] = {}
@@ -121,8 +120,8 @@ class _DeviceRun:
         self.shared_worlds: dict[str, dict[str, str]] = {}
         self.set_aside: Counter[str] = Counter()
         self.machine: DeviceUnderTest | None = None
-        self.pending: list[Listed] = []
-        self.chosen: list[Listed] = []
+        self.pending: list[ListedCase] = []
+        self.chosen: list[ListedCase] = []
         self.ended = ""
         self.total = 0
         self._all_children()
@@ -140,7 +139,7 @@ class _DeviceRun:
             if not first and len(self.pending) == before:
                 raise SuiteError("the suite makes no progress: its process ends before any case")
             first = False
-        for result in self._of_the_suite():
+        for result in self._suite_results():
             self._emit(result)
 
     def stop_reason(self) -> str:
@@ -150,31 +149,33 @@ class _DeviceRun:
             return f"not begun, because {failed.id} failed (-x)"
         return self.progress.stop_reason()
 
-    def _of_the_suite(self) -> Iterator[Result]:
-        """What the cases' results together say; some of it of a complete run alone."""
-        yield from unexplained(self.shared_worlds, self.failed)
-        yield from unjudged(self.results, self.set_aside)
+    def _suite_results(self) -> Iterator[Result]:
+        """Results about the suite as a whole; some need a complete run."""
+        yield from shared_world_failures(self.shared_worlds, self.failed)
+        yield from mostly_unjudged_areas(self.results, self.set_aside)
         if self.machine is not None and not self._partial:
             if self.machine.target is not None:
-                yield from audit(self.machine.target.excuses, self.raw)
-            yield from unused(self.machine.overrides, self.raw)
-            yield from idle_claims(self.machine, self.chosen, self.raw)
+                yield from stale_expected_failures(self.machine.target.expected_failures, self.raw)
+            yield from unused_overrides(self.machine.overrides, self.raw)
+            yield from unjudged_claims(self.machine, self.chosen, self.raw)
 
     @property
     def _partial(self) -> bool:
-        elsewhere = self.wanted is not None and self.machine is not None
-        here = self.machine.target if self.machine is not None else None
-        away = elsewhere and (here is None or self.wanted is None or here.id != self.wanted.id)
-        return bool(self.options.selection.partial or away or self.ended)
+        other_target = self.machine is not None and self._is_other_target(self.machine)
+        return bool(self.options.selection.partial or other_target or self.ended)
+
+    def _is_other_target(self, machine: DeviceUnderTest) -> bool:
+        here = None if machine.target is None else machine.target.id
+        return self.wanted is not None and here != self.wanted.id
 
     def _open(self, child: Child, first: bool) -> DeviceUnderTest:
-        """Read which cases there are, and have the child open the device."""
+        """Read the list of cases, and have the child open the device."""
         collected = _collect(child)
         if first:
             problems = [] if self.further else [*collected.problems, *self._missing(collected)]
             for problem in problems:
                 self._emit(problem)
-            self.pending = self.chosen = self._selected(collected)
+            self.pending = self.chosen = self._select_cases(collected)
             self.total = len(self.pending)
         request = {"backend": self.backend, "index": self.index}
         child.send({**request, "timeout_s": self.options.timeout_s})
@@ -187,43 +188,43 @@ class _DeviceRun:
             target = machine.target.id if machine.target is not None else None
             machine.describe_in(self.run, target, "arch", "vendor")
             self.progress.opened(machine)
-            self._away(machine)
+            self._skip_other_target(machine)
         return machine
 
     def _missing(self, collected: _Collected) -> Iterator[Result]:
-        """What should be there: the cases of a whole installation, and those that failed before."""
+        """Errors for missing cases: of a damaged installation, or of those that failed before."""
         counts = Counter(case.area for case in collected.cases)
         damage = missing_cases(counts) if self.options.folder is None else ""
         if damage and not collected.problems:
-            yield broken_file("contents", damage)
-        for name in self.options.selection.without_case(collected.cases):
-            yield gone(name)
+            yield suite_error("contents", damage)
+        for name in self.options.selection.unknown_failed_ids(collected.cases):
+            yield missing_case(name)
 
-    def _selected(self, collected: _Collected) -> list[Listed]:
-        """The cases that are asked for; a file that cannot be read may be why there is none."""
+    def _select_cases(self, collected: _Collected) -> list[ListedCase]:
+        """The selected cases; an unreadable file may be the reason that there are none."""
         asked = self.options.selection
         if not collected.problems:
-            return asked.of(collected.cases)
-        found = replace(asked, only=_known(asked.only, collected.cases))
+            return asked.choose(collected.cases)
+        found = replace(asked, only=_matching_patterns(asked.only, collected.cases))
         try:
-            return found.of(collected.cases) if bool(found.only) == bool(asked.only) else []
+            return found.choose(collected.cases) if bool(found.only) == bool(asked.only) else []
         except SelectionError:
             return []
 
-    def _away(self, machine: DeviceUnderTest) -> None:
-        """Where the target is not this machine there is nothing to run."""
+    def _skip_other_target(self, machine: DeviceUnderTest) -> None:
+        """Give every case its result without running it if this machine is another target."""
         wanted = self.wanted
-        if wanted is None or (machine.target is not None and machine.target.id == wanted.id):
+        if wanted is None or not self._is_other_target(machine):
             return
         for case in self.pending:
-            self._emit(elsewhere(case, machine, wanted), case)
+            self._emit(other_target_result(case, machine, wanted), case)
         self.pending = []
 
     def _drain(self, child: Child, machine: DeviceUnderTest) -> None:
-        """Take results until the child is done, dies, or a case runs out of its time."""
-        running: Listed | None = None
+        """Receive results until the child is done or dies, or a case exceeds its time limit."""
+        running: ListedCase | None = None
         while True:
-            limit_s = STARTUP_LIMIT_S if running is None else self._limit(running, machine)
+            limit_s = STARTUP_LIMIT_S if running is None else self._time_limit_s(running, machine)
             try:
                 event = child.receive(limit_s)
             except TimeoutError:
@@ -234,18 +235,18 @@ class _DeviceRun:
                 reason = (
                     f"did not finish within {limit_s:g} s{' and stood' + where if where else ''}"
                 )
-                self._settle(running, _lost("lost", reason, limit_s), machine)
+                self._settle(running, _failed_outcome("lost", reason, limit_s), machine)
                 return
             if event is None:
                 self._child_ended(child, running, machine)
                 return
             if running is not None and event["event"] in ("start", "done"):
                 reason = "the suite's process gave it up without a result"
-                self._settle(running, _lost("error", reason, 0.0), machine)
+                self._settle(running, _failed_outcome("error", reason, 0.0), machine)
                 running = None
             if event["event"] == "start":
-                running = self._case(event["id"])
-                self._tell_start(running)
+                running = self._pending_case(event["id"])
+                self._announce(running)
             elif event["event"] == "result" and running is not None:
                 self._settle(running, event, machine)
                 running = None
@@ -253,59 +254,64 @@ class _DeviceRun:
                 if self.ended and self.pending:
                     child.kill()
                     for case in self.pending:
-                        self._emit(not_begun(case, self.ended), case)
+                        self._emit(not_begun_result(case, self.ended), case)
                     self.pending = []
                     return
             elif event["event"] == "done":
                 return
 
-    def _child_ended(self, child: Child, running: Listed | None, machine: DeviceUnderTest) -> None:
+    def _child_ended(
+        self, child: Child, running: ListedCase | None, machine: DeviceUnderTest
+    ) -> None:
         how = child.how_it_ended()
         if running is None:
-            raise SuiteError(f"the suite's process {how} between two cases{_said(child)}")
-        self._settle(running, _lost("error", f"the process {how}", 0.0), machine)
+            raise SuiteError(f"the suite's process {how} between two cases{_complaint(child)}")
+        self._settle(running, _failed_outcome("error", f"the process {how}", 0.0), machine)
 
-    def _settle(self, case: Listed, outcome: dict[str, Any], machine: DeviceUnderTest) -> None:
+    def _settle(self, case: ListedCase, outcome: dict[str, Any], machine: DeviceUnderTest) -> None:
         judged = judge(case, outcome, machine)
-        excuses = () if machine.target is None else machine.target.excuses
-        result = excused(judged, excuses, lost=outcome["kind"] == "lost")
+        failures = () if machine.target is None else machine.target.expected_failures
+        result = apply_expected_failures(judged, failures, lost=outcome["kind"] == "lost")
         self.raw[case.id] = judged.verdict
-        if outcome["kind"] in (*FAILED, "error"):
+        if outcome["kind"] in (*FAILED_KINDS, "error"):
             self.failed.add(base_id(case.id))
         if outcome.get("shared_world") is not None:
             self.shared_worlds[base_id(case.id)] = outcome["shared_world"]
-        if result.verdict is not judged.verdict or case.override_of(machine.overrides) is not None:
+        if (
+            result.verdict is not judged.verdict
+            or case.first_override(machine.overrides) is not None
+        ):
             self.set_aside[case.area] += 1
         self.pending = [each for each in self.pending if each.id != case.id]
         self._emit(result, case)
 
-    def _emit(self, result: Result, case: Listed | None = None) -> None:
-        """Keep and tell a result, which names the device where that one alone has it."""
+    def _emit(self, result: Result, case: ListedCase | None = None) -> None:
+        """Add a result to the run; it names the device if it is about that one of several."""
         several = self.several or (self.machine is not None and self.machine.count > 1)
-        own = self.further or (case is not None and case.of_device)
+        own = self.further or (case is not None and case.per_device)
         if self.machine is not None and several and own:
             result = replace(result, device=self.machine.name)
         self.results.append(result)
         add_result(self.run, self.progress, result)
 
-    def _tell_start(self, case: Listed) -> None:
+    def _announce(self, case: ListedCase) -> None:
         self.progress.item_begins(case.id, self.total - len(self.pending) + 1, self.total)
 
-    def _case(self, full: str) -> Listed:
+    def _pending_case(self, full: str) -> ListedCase:
         return next(each for each in self.pending if each.id == full)
 
-    def _limit(self, case: Listed, machine: DeviceUnderTest) -> float:
-        """A case on ranks may start two worlds: one for all its parameters, and one of its own."""
+    def _time_limit_s(self, case: ListedCase, machine: DeviceUnderTest) -> float:
+        """Seconds for a case; one on ranks may start two worlds, a shared one and its own."""
         starts = 2 if Capability.COLLECTIVES in case.capability else 0
         return (case.timeout_s or self.options.timeout_s) + starts * machine.start_s
 
 
-def _known(only: Sequence[str], cases: Sequence[Listed]) -> tuple[str, ...]:
-    """Those that name a case: the others' may stand in a file that cannot be read."""
+def _matching_patterns(only: Sequence[str], cases: Sequence[ListedCase]) -> tuple[str, ...]:
+    """The patterns that match a case: the cases of others may be in an unreadable file."""
     return tuple(one for one in only if any(matches(one, each.id) for each in cases))
 
 
-def _lost(kind: str, reason: str, duration_s: float) -> dict[str, Any]:
+def _failed_outcome(kind: str, reason: str, duration_s: float) -> dict[str, Any]:
     return {"kind": kind, "reason": reason, "duration_s": duration_s, "observed": []}
 
 
@@ -315,13 +321,13 @@ def _folder(folder: Path | None) -> Path:
 
 def _collect(child: Child) -> _Collected:
     event = _expect(child, "collected")
-    cases = [decode(Listed, each, "case") for each in event["cases"]]
-    problems = [broken_file(each["name"], each["reason"]) for each in event["problems"]]
+    cases = [decode(ListedCase, each, "case") for each in event["cases"]]
+    problems = [suite_error(each["name"], each["reason"]) for each in event["problems"]]
     return _Collected(cases, problems)
 
 
 def _expect(child: Child, kind: str) -> dict[str, Any]:
-    """The next event, which has to be of that kind."""
+    """The child's next event; raises SuiteError unless it is of that kind."""
     try:
         event = child.receive(STARTUP_LIMIT_S)
     except TimeoutError:
@@ -330,7 +336,9 @@ def _expect(child: Child, kind: str) -> dict[str, Any]:
         stood = f" and stood{where}" if where else ""
         raise SuiteError(f"{what} within {STARTUP_LIMIT_S:g} s{stood}") from None
     if event is None:
-        raise SuiteError(f"the suite cannot run: its process {child.how_it_ended()}{_said(child)}")
+        raise SuiteError(
+            f"the suite cannot run: its process {child.how_it_ended()}{_complaint(child)}"
+        )
     if event["event"] == "fatal":
         raise BackendNotFound(f"the device cannot be opened: {event['kind']}: {event['reason']}")
     if event["event"] != kind:
@@ -338,7 +346,7 @@ def _expect(child: Child, kind: str) -> dict[str, Any]:
     return event
 
 
-def _said(child: Child) -> str:
-    """What a child that has ended complained of, behind a colon; empty where it said nothing."""
-    said = child.last_line()
-    return f": {said}" if said else ""
+def _complaint(child: Child) -> str:
+    """The last output of a child that has ended, after a colon; empty without output."""
+    output = child.last_line()
+    return f": {output}" if output else ""

@@ -1,4 +1,4 @@
-"""Which cases run, and in which order."""
+"""The selection of cases to run, and their order."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import PortagpuError, ResultError
 from portagpu.results.run import read_json
+from portagpu.suite.case_ids import base_id, matches
 from portagpu.suite.cases import AREAS, SUITE
-from portagpu.suite.ids import base_id, matches
 from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -17,24 +17,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from portagpu.results.run import Result
-    from portagpu.suite.machine import Listed
+    from portagpu.suite.messages import ListedCase
 
 
 class SelectionError(PortagpuError, LookupError):
-    """No case has that area or id; the message offers the closest ones."""
+    """No case has that area or id; the message suggests the closest ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What is asked for of the suite; all conditions hold together.
+    """Which cases to run; all conditions apply together.
 
-    ``only`` holds areas, ids and id patterns, of which one has to fit; ``smoke`` takes the short
-    selection; ``failed_in`` the cases that are FAIL or ERROR in that result document, which is read
-    at once into ``failed``, so that a run may write its results to the same file. ``shard`` is
-    (i, n), the i-th of n parts, which together are the whole and keep the parameters of a case in
-    one part. ``shuffle`` is the seed of a random order. ``of_device`` leaves out the cases of torch
-    alone and those on ranks, which no further device of a machine changes. Raises SelectionError
-    for what is no result document.
+    ``only`` holds areas, ids and id patterns, one of which has to fit. ``smoke`` is the short
+    selection. ``failed_in`` selects the cases that are FAIL or ERROR in that result document; it is
+    read at once into ``failed``, so that a run may write to the same file. ``shard`` is (i, n), the
+    i-th of n parts; the parameters of a case stay in one part. ``shuffle`` is the seed of a random
+    order. ``per_device`` leaves out the cases of torch alone and on ranks, whose results are the
+    same for further devices. Raises SelectionError if ``failed_in`` is not a result document.
     """
 
     only: tuple[str, ...] = ()
@@ -42,53 +41,53 @@ class Selection:
     failed_in: Path | None = None
     shard: tuple[int, int] | None = None
     shuffle: int | None = None
-    of_device: bool = False
+    per_device: bool = False
     failed: frozenset[str] | None = field(default=None, repr=False)
     failed_on: frozenset[str] = field(default=frozenset(), repr=False)
     """The devices that those results name."""
 
     def __post_init__(self) -> None:
         if self.failed_in is not None and self.failed is None:
-            found = _failed(self.failed_in)
+            found = _failed_results(self.failed_in)
             object.__setattr__(self, "failed", frozenset(each.id for each in found))
             devices = frozenset(each.device for each in found if each.device)
             object.__setattr__(self, "failed_on", devices)
 
     @property
     def partial(self) -> bool:
-        """Whether cases are left out, so that nothing can be said of the suite as a whole."""
-        return bool(self.only or self.smoke or self.failed_in or self.shard or self.of_device)
+        """Whether cases are left out, so that the suite as a whole cannot be judged."""
+        return bool(self.only or self.smoke or self.failed_in or self.shard or self.per_device)
 
-    def of(self, cases: Sequence[Listed]) -> list[Listed]:
-        """The chosen cases in the order to run; SelectionError where there is none."""
+    def choose(self, cases: Sequence[ListedCase]) -> list[ListedCase]:
+        """The selected cases in the order to run; raises SelectionError if there are none."""
         chosen = select(cases, self.only, self.smoke)
         if self.failed_in is not None:
             chosen = [each for each in chosen if each.id in (self.failed or ())]
-            if not chosen and not self.without_case(cases):
+            if not chosen and not self.unknown_failed_ids(cases):
                 raise SelectionError(f"no case that is asked for failed in {self.failed_in}")
         if self.shard is not None:
             chosen = _shard(chosen, *self.shard)
-        if self.of_device:
-            chosen = [each for each in chosen if each.of_device]
+        if self.per_device:
+            chosen = [each for each in chosen if each.per_device]
         if self.shuffle is not None:
             random.Random(self.shuffle).shuffle(chosen)  # noqa: S311 - an order, no secret
         return chosen
 
-    def without_case(self, cases: Sequence[Listed]) -> list[str]:
-        """What of ``failed`` is the id of none of ``cases``, all there are."""
+    def unknown_failed_ids(self, cases: Sequence[ListedCase]) -> list[str]:
+        """The ids in ``failed`` that none of ``cases`` (all there are) has."""
         return sorted((self.failed or frozenset()) - {each.id for each in cases})
 
 
 EVERYTHING: Final = Selection()
 
 
-def select(cases: Sequence[Listed], only: Sequence[str], smoke: bool) -> list[Listed]:
-    """The cases that are asked for, in their order; SelectionError for a name without any."""
+def select(cases: Sequence[ListedCase], only: Sequence[str], smoke: bool) -> list[ListedCase]:
+    """The selected cases in their order; raises SelectionError for a name that fits none."""
     chosen = list(cases)
     if only:
         for pattern in only:
             if not any(matches(pattern, each.id) for each in cases):
-                raise SelectionError(_unknown(pattern, cases))
+                raise SelectionError(_unknown_pattern(pattern, cases))
         chosen = [each for each in chosen if any(matches(one, each.id) for one in only)]
     if smoke:
         chosen = [each for each in chosen if each.smoke]
@@ -98,7 +97,7 @@ def select(cases: Sequence[Listed], only: Sequence[str], smoke: bool) -> list[Li
     return chosen
 
 
-def _shard(cases: list[Listed], i: int, n: int) -> list[Listed]:
+def _shard(cases: list[ListedCase], i: int, n: int) -> list[ListedCase]:
     if not 1 <= i <= n:
         raise SelectionError(f"there is no part {i} of {n}: parts are 1/{n} to {n}/{n}")
     functions = list(dict.fromkeys(base_id(each.id) for each in cases))
@@ -108,10 +107,10 @@ def _shard(cases: list[Listed], i: int, n: int) -> list[Listed]:
     return [each for each in cases if base_id(each.id) in mine]
 
 
-def _failed(path: Path) -> list[Result]:
-    """The conformance results that failed in a document of ``conform`` or of a bring-up's folder.
+def _failed_results(path: Path) -> list[Result]:
+    """The failed conformance results in a document of ``conform``, or in a bring-up's folder.
 
-    The other gates of a bring-up are no part of this suite.
+    Other results of a bring-up do not belong to this suite.
     """
     file = path / "result.json" if path.is_dir() else path
     try:
@@ -123,7 +122,7 @@ def _failed(path: Path) -> list[Result]:
     ]
 
 
-def _unknown(pattern: str, cases: Sequence[Listed]) -> str:
+def _unknown_pattern(pattern: str, cases: Sequence[ListedCase]) -> str:
     areas = [area for area in AREAS if any(each.area == area for each in cases)]
     names = [*areas, *dict.fromkeys(base_id(each.id) for each in cases)]
     full = [each.id for each in cases] if "[" in pattern else []

@@ -1,4 +1,4 @@
-"""What the child process knows while it runs: its channel, the device, and the case at hand."""
+"""The state of the child process: its channel, the device, and the current case."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from portagpu.errors import Unsupported
 from portagpu.suite.cases import NotClaimed, NotHere, RankFailed, WrongError
-from portagpu.suite.machine import DeviceUnderTest, TargetClaims
+from portagpu.suite.messages import DeviceUnderTest, TargetClaims
 
 if TYPE_CHECKING:
     from portagpu.contract import Backend
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Session:
-    """The state of one run: the channel, the device, and the case at hand."""
+    """The state of one run in the child process."""
 
     channel: Channel | None = None
     backend: str | None = None
@@ -32,7 +32,7 @@ class Session:
     outcome: dict[str, Any] = field(default_factory=dict)
     observed: list[str] = field(default_factory=list)
     shared_world: dict[str, str] | None = None
-    """How the world that the case shared with its other parameters failed, where it did."""
+    """How the world that the case shared with its other parameters failed, or None."""
     problems: list[dict[str, str]] = field(default_factory=list)
 
     def send(self, **message: Any) -> None:
@@ -40,7 +40,7 @@ class Session:
             self.channel.send(message)
 
     def receive(self) -> dict[str, Any] | None:
-        """The next request, or None when there will be none."""
+        """The next request, or None at the end."""
         return None if self.channel is None else self.channel.receive()
 
     def device(self) -> Backend:
@@ -48,14 +48,14 @@ class Session:
             from portagpu.registry import VARIABLE, backend, select
 
             if self.backend:
-                # the default too, also of this process's ranks: functions are cases as well
+                # also the default of this process and its ranks: functions are cases as well
                 os.environ[VARIABLE] = self.backend
-            # the current one, because functions without a handle are judged by it too
+            # make it the current device, which functions without a handle use
             self.gpu = select(self.index) if self.index else backend()
         return self.gpu
 
     def rank_server(self) -> Ranks:
-        """The server of ranks, which imports torch while other cases run."""
+        """The server that forks ranks; it imports torch while other cases run."""
         if self.ranks is None:
             from portagpu.world import Ranks
 
@@ -69,10 +69,10 @@ SESSION: Final = pytest.StashKey[Session]()
 """Where pytest's config keeps the session."""
 
 
-def machine_of(gpu: Backend) -> DeviceUnderTest:
-    """The device as the parent judges it.
+def describe_device(gpu: Backend) -> DeviceUnderTest:
+    """The description of the device for the parent.
 
-    Raises TypeError for a name or a version that is no text.
+    Raises TypeError if a name or a version is not text.
     """
     texts = {"product": gpu.product, "vendor": gpu.vendor, **gpu.versions}
     for name, value in texts.items():
@@ -86,17 +86,18 @@ def machine_of(gpu: Backend) -> DeviceUnderTest:
         vendor=gpu.vendor,
         arch=str(gpu.arch),
         capabilities=frozenset(map(str, gpu.capabilities)),
-        target=None if gpu.target is None else TargetClaims.of(gpu.target),
+        target=None if gpu.target is None else TargetClaims.from_target(gpu.target),
         start_s=float(gpu.plugin.start_s),
         overrides=tuple(gpu.plugin.overrides),
         versions={**gpu.versions, "comm": gpu.comm.version},
     )
 
 
-def what_happened(when: str | None, error: BaseException) -> tuple[str, str]:
-    """The kind of outcome, and its reason as a sentence of one line.
+def outcome_of_error(when: str | None, error: BaseException) -> tuple[str, str]:
+    """The kind of outcome, and its reason in one line.
 
-    "failed" is an assertion about a value, "raised" any other error, "lost" a rank's death or hang.
+    "failed" is an assertion about a value, "raised" any other error, "lost" a rank that died or
+    hung.
     """
     text = str(error).strip()
     first = text.splitlines()[0].strip() if text else ""

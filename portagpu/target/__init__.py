@@ -25,11 +25,11 @@ from portagpu.target.load import (
 )
 from portagpu.target.model import (
     Authority,
+    Comparison,
     Confidence,
     Expectation,
     ExpectedFailure,
     Fact,
-    Judgement,
     Match,
     Peak,
     Scope,
@@ -40,11 +40,11 @@ from portagpu.target.model import (
 
 __all__ = [
     "Authority",
+    "Comparison",
     "Confidence",
     "Expectation",
     "ExpectedFailure",
     "Fact",
-    "Judgement",
     "Match",
     "Peak",
     "Scope",

@@ -5,6 +5,7 @@ Import these names from :mod:`portagpu.target`.
 
 from __future__ import annotations
 
+import datetime  # noqa: TC003 - the codec reads the types of fields
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,7 +13,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    import datetime
     from collections.abc import Mapping
 
     from portagpu.arch import Arch
@@ -92,7 +92,7 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Comparison:
     """Where a measured value lies; ``low`` and ``high`` are absolute, None where unbounded."""
 
     inside: bool
@@ -139,7 +139,7 @@ class Expectation:
         """The greatest value that is inside, in ``unit``."""
         return None if self.upper is None else self.reference * (1 + self.upper)
 
-    def judge(self, value: float) -> Judgement:
+    def judge(self, value: float) -> Comparison:
         """Whether ``value``, in ``unit``, is inside; what is not finite never is."""
         side = "inside"
         if not math.isfinite(value):
@@ -148,7 +148,7 @@ class Expectation:
             side = "below"
         elif self.high is not None and value > self.high:
             side = "above"
-        return Judgement(side == "inside", side, self.low, self.high)
+        return Comparison(side == "inside", side, self.low, self.high)
 
 
 @dataclass(frozen=True, slots=True)

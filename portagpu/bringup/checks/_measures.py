@@ -1,4 +1,4 @@
-"""What gates do with the performance suite."""
+"""Shared by gates: measures of the performance suite on every device, and peer outliers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def measure_devices(context: Context, names: Sequence[str]) -> Iterator[Result]:
-    """The measures ``names`` on every device as this gate's results, and who is unlike its peers.
+    """The measures ``names`` on every device as this gate's results, and the peer outliers.
 
-    A value that was wrong is a FAIL of its measure; the result "values" says that none was.
+    A wrong value is a FAIL of its measure; the result "values" says that there was none.
     """
     by_device: dict[str, list[Result]] = {}
     for device in context.devices:
@@ -29,8 +29,10 @@ def measure_devices(context: Context, names: Sequence[str]) -> Iterator[Result]:
             yield context.result("measures", Verdict.INCONCLUSIVE, spent, device=device.name)
             continue
         found = by_device[device.name] = measure(context, names, device)
-        yield from adopted(context, found, device.name if len(context.devices) > 1 else None)
-    yield from unlike_peers(context, by_device)
+        yield from adopted_results(
+            context, found, device.name if len(context.devices) > 1 else None
+        )
+    yield from peer_outliers(context, by_device)
 
 
 def measure(
@@ -54,7 +56,7 @@ def measure(
 
 
 class _Steps(Progress):
-    """Says which measure begins, and ends where the gate's time is up."""
+    """Reports which measure begins, and stops when the gate's time is up."""
 
     def __init__(self, context: Context, device: CheckedDevice | None) -> None:
         self._context = context
@@ -67,8 +69,10 @@ class _Steps(Progress):
         return self._context.time_is_up()
 
 
-def adopted(context: Context, found: Sequence[Result], device: str | None) -> Iterator[Result]:
-    """The results as this gate's, named after ``device`` where they name none themselves."""
+def adopted_results(
+    context: Context, found: Sequence[Result], device: str | None
+) -> Iterator[Result]:
+    """The results as this gate's; ``device`` is added to those that name none."""
     for result in found:
         named = result if result.device or device is None else replace(result, device=device)
         yield context.adopt(named)
@@ -86,8 +90,8 @@ def adopted(context: Context, found: Sequence[Result], device: str | None) -> It
         )
 
 
-def unlike_peers(context: Context, by_device: Mapping[str, Sequence[Result]]) -> Iterator[Result]:
-    """From four devices on: who differs from the median of all, one result for each measure."""
+def peer_outliers(context: Context, by_device: Mapping[str, Sequence[Result]]) -> Iterator[Result]:
+    """The outliers from the median of all devices, one result per measure; from four devices on."""
     if len(by_device) < LEAST:
         return
     values: dict[tuple[str, str], dict[str, float]] = {}

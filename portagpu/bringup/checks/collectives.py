@@ -1,4 +1,4 @@
-"""Are collectives exact on every rank, how fast are they, and is any rank unlike its peers?"""
+"""The gate collectives: are they exact on every rank, how fast are they, is a rank an outlier?"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from portagpu import bench
-from portagpu.bringup.checks._measures import adopted, measure
+from portagpu.bringup.checks._measures import adopted_results, measure
 from portagpu.results.run import Verdict
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def check(context: Context) -> Iterator[Result]:
         yield context.result("world", Verdict.INCONCLUSIVE, spent)
         return
     found = measure(context, ["collectives"], world=world)
-    yield from adopted(context, found, None)
+    yield from adopted_results(context, found, None)
     if spent := context.time_is_up():
         yield context.result("ranks", Verdict.INCONCLUSIVE, spent)
         return
@@ -49,15 +49,15 @@ def check(context: Context) -> Iterator[Result]:
             effort=bench.Effort(context.effort),
         )
 
-    for result in confirmed(compare):
+    for result in confirmed_results(compare):
         yield context.adopt(result)
 
 
-def confirmed(compare: Callable[[], bench.Comparison]) -> Sequence[Result]:
-    """The results of a comparison, in which an outlier is one that every comparison named.
+def confirmed_results(compare: Callable[[], bench.Comparison]) -> Sequence[Result]:
+    """The results of a comparison; a rank is an outlier only if every comparison says so.
 
-    What disturbs a machine for a moment makes one rank slow once; a sick device stays slow. A rank
-    that computed something wrong, or that died, is not measured again.
+    A momentary disturbance makes a rank slow once; a faulty device stays slow. After a wrong value
+    or a dead rank nothing is measured again.
     """
     compared = compare()
     suspects = outliers = {outlier.name for outlier in compared.peers.outliers}

@@ -1,4 +1,4 @@
-"""Does the host give the run what it needs?"""
+"""The gate environment: does the host have what the run needs?"""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SHM_BYTES: Final = 1 << 30
 def check(context: Context) -> Iterator[Result]:
     """Python, torch's build, the backend, CPUs, memory, shared memory and visibility variables.
 
-    A recording of hardware alone says nothing of software, and a tool's output nothing of the host.
+    A recording of hardware has no software; the output of one tool has nothing about the host.
     """
     if context.from_files:
         yield _recording(context)
@@ -49,7 +49,7 @@ def check(context: Context) -> Iterator[Result]:
 
 
 def _recording(context: Context) -> Result:
-    """Which sources a recording has, or a machine without a backend, and what is not read."""
+    """The sources of a recording, or of a machine without a backend, and those not read."""
     inventory = context.machine.inventory()
     extra = {"sources": list(inventory.kinds), "problems": list(inventory.problems)}
     if inventory.problems:
@@ -90,12 +90,12 @@ def _torch(context: Context) -> Result:
             value=problem,
             expected=_TORCH,
         )
-    told = f"torch {build.version}, a {build.kind} build"
-    return context.judge("torch", True, told, value=build.version, expected=_TORCH)
+    reason = f"torch {build.version}, a {build.kind} build"
+    return context.judge("torch", True, reason, value=build.version, expected=_TORCH)
 
 
 def _backend(context: Context) -> Iterator[Result]:
-    """The backend that is tested; of a recording all of them, one of which has to be usable."""
+    """The tested backend; in a recording all backends, one of which has to be usable."""
     found = context.machine.backends()
     if context.unusable:
         yield _usable(context, False, context.unusable)
@@ -163,7 +163,7 @@ def _shared_memory(context: Context, host: Host) -> Result:
 
 
 def _settings(context: Context, host: Host) -> Iterator[Result]:
-    """What the kernel's settings cost the GPUs, of a machine that has some."""
+    """Kernel settings that slow the GPUs; nothing without a GPU."""
     gpus = context.machine.inventory().gpus
     if not gpus:
         return
@@ -193,7 +193,7 @@ def _settings(context: Context, host: Host) -> Iterator[Result]:
 
 
 def _visible(context: Context) -> Result:
-    """Masks that the runtime and torch read otherwise than they were meant to be."""
+    """Visible-device masks that the runtime or torch reads differently than intended."""
     masks = visibility(context.machine.environment)
     if not masks:
         return context.judge(
@@ -216,7 +216,7 @@ def _visible(context: Context) -> Result:
 
 
 def _untested_gpus(context: Context) -> Result:
-    """A machine with a GPU is not accepted by a run over its CPU."""
+    """INCONCLUSIVE if the machine has GPUs and the run tests its CPU."""
     gpus = gpus_on_machine()
     if gpus and (context.shared or context.backend is None):
         vendors = " and ".join(sorted({gpu.vendor for gpu in gpus}))

@@ -1,4 +1,4 @@
-"""Are the devices and the host healthy, as far as they say so themselves?"""
+"""The gate health: do the devices and the host report errors?"""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 from portagpu.formats import pci_address
 from portagpu.host.edac import read_memory_controllers
 from portagpu.host.sensors import read_sensors
+from portagpu.results.judgement import Judgement, combined
 from portagpu.results.run import Verdict
 from portagpu.rules.health import judge_health
 from portagpu.rules.host import judge_host
-from portagpu.rules.judgement import Judged, combined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 _HOST: Final = "host"
-"""Whose events a log has beside those of GPUs' vendors (portagpu/formats/kernel_log.toml)."""
+"""The vendor of the host's events in a log (portagpu/formats/kernel_log.toml)."""
 
 
 def check(context: Context) -> Iterator[Result]:
     """The host and the devices under test, by the rules of docs/health.md."""
-    for each in combined(_judged(context)):
-        yield context.judged(each)
+    for each in combined(_judgements(context)):
+        yield context.judgement_result(each)
 
 
-def _judged(context: Context) -> Iterator[Judged]:
+def _judgements(context: Context) -> Iterator[Judgement]:
     tree = context.machine.tree
     host = judge_host(read_memory_controllers(tree), read_sensors(tree))
-    # what was not recorded is not what this kernel cannot do
+    # in a recording, SKIP would mean "not recorded" and not "this kernel has no such counter"
     yield from (each for each in host if not context.origins or each.verdict is not Verdict.SKIP)
     if context.from_files or not context.shared:
         yield from _gpus(context)
@@ -42,20 +42,20 @@ def _judged(context: Context) -> Iterator[Judged]:
         yield from _host_events(context)
 
 
-def _host_events(context: Context) -> Iterator[Judged]:
-    """What the kernel's log tells of the host, where it tells of an error; GPUs are not tested."""
+def _host_events(context: Context) -> Iterator[Judgement]:
+    """The host's errors in the kernel log, if there are any; GPUs are not tested."""
     log = context.machine.log()
-    told = tuple(e for e in log.events if e.vendor == _HOST) if log is not None else ()
-    if log is None or not told:
+    host_events = tuple(e for e in log.events if e.vendor == _HOST) if log is not None else ()
+    if log is None or not host_events:
         return
-    own = replace(context.machine.inventory(), gpus=(), events=told, kinds=(log.kind,))
+    own = replace(context.machine.inventory(), gpus=(), events=host_events, kinds=(log.kind,))
     yield from (each for each in judge_health(own) if each.name == "events")
 
 
-def _gpus(context: Context) -> Iterator[Judged]:
-    """The devices under test alone: a neighbour's fault is not theirs.
+def _gpus(context: Context) -> Iterator[Judgement]:
+    """Judgements of the devices under test only: a neighbour's fault is not theirs.
 
-    Where no device is opened that is every GPU, and what a log says of others.
+    If no device is opened, every GPU is judged, with the log's events of others.
     """
     inventory = context.machine.inventory()
     log = context.machine.log()
@@ -75,5 +75,5 @@ def _gpus(context: Context) -> Iterator[Judged]:
     missing = addresses - {gpu.pci for gpu in own.gpus}
     if missing or not addresses:
         who = min(missing, default="the devices under test, which have no address")
-        yield Judged("answers", Verdict.INCONCLUSIVE, None, f"no source knows {who}")
+        yield Judgement(Verdict.INCONCLUSIVE, f"no source knows {who}", name="answers")
     yield from judge_health(own, context.target)

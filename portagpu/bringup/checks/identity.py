@@ -1,4 +1,4 @@
-"""Are the devices there that should be, and are they what they should be?"""
+"""The gate identity: are all devices there, and are they the expected ones?"""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from portagpu import registry
 from portagpu.arch import base_name
 from portagpu.bringup.context import CheckedDevice
-from portagpu.bringup.recorded import equal_parts, names, recorded_devices
-from portagpu.bringup.reported import Subject, compare
+from portagpu.bringup.device_properties import Subject, compare
+from portagpu.bringup.recorded_devices import device_names, equal_parts, recorded_devices
 from portagpu.errors import BackendNotFound
 from portagpu.formats.host.kernel_log import KIND as KERNEL_LOG
 from portagpu.host.gpus import PCI_DEVICES
@@ -17,6 +17,7 @@ from portagpu.host.kfd import NODES
 from portagpu.inventory.products import falls_short, product_target
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Verdict
+from portagpu.rules.peers import majority
 from portagpu.target import Scope, identify, load_targets, named_product
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _DESCRIBE = "portagpu.bringup.device:describe"
 
 
 def check(context: Context) -> Iterator[Result]:
-    """Open every device in a rank of its own; count, compare, and match with the target."""
+    """Open every device in its own rank; count them, compare them, match them with the target."""
     try:
         count = context.device_count = registry.count(context.backend or "")
     except BackendNotFound as error:
@@ -69,17 +70,17 @@ def check(context: Context) -> Iterator[Result]:
     if context.devices:
         yield from _target(context)
     if len(context.devices) > 1:
-        yield _alike(context)
+        yield _same_kind(context)
 
 
 def replay(context: Context) -> Iterator[Result]:
-    """Devices that files show: what sources agree on, their parts, and the same comparisons."""
+    """The same for devices that files show, with their parts and contradictions of sources."""
     inventory = context.machine.inventory()
     context.devices.extend(recorded_devices(context.machine, inventory))
     for device in context.devices:
         yield _device(context, device)
     yield _recorded_count(context, inventory)
-    for name, gpu in zip(names(inventory.gpus), inventory.gpus, strict=True):
+    for name, gpu in zip(device_names(inventory.gpus), inventory.gpus, strict=True):
         if gpu.disagreements:
             reason = f"sources contradict each other: {'; '.join(gpu.disagreements)}"
             yield context.result("sources", Verdict.INCONCLUSIVE, reason, device=name)
@@ -91,18 +92,18 @@ def replay(context: Context) -> Iterator[Result]:
         reason = f"no device is recorded, which has to be {context.wanted.id}"
         yield context.result("target", Verdict.INCONCLUSIVE, reason)
     if len(context.devices) > 1:
-        yield _alike(context)
+        yield _same_kind(context)
 
 
 def _device(context: Context, device: CheckedDevice) -> Result:
     facts = device.facts
     known = facts["product"] is not None
     verdict = Verdict.PASS if known else Verdict.UNVERIFIED
-    text = _kind(facts)
+    text = _description(facts)
     return context.result("device", verdict, text, device=device.name, extra={"facts": facts})
 
 
-def _kind(facts: Mapping[str, Any]) -> str:
+def _description(facts: Mapping[str, Any]) -> str:
     """A device in words: "NVIDIA H200 (sm_90), 139.8 GiB"."""
     arch = f" ({facts['arch']})" if facts["arch"] is not None else ""
     memory = facts["memory_bytes"]
@@ -134,10 +135,10 @@ def _count(context: Context, count: int) -> Result:
 
 
 def _recorded_count(context: Context, inventory: Inventory) -> Result:
-    """How many devices are recorded; a log names those that had something to say, and no others."""
+    """The number of recorded devices; a log names only those with an event."""
     logged = [
         name
-        for name, gpu in zip(names(inventory.gpus), inventory.gpus, strict=True)
+        for name, gpu in zip(device_names(inventory.gpus), inventory.gpus, strict=True)
         if set(gpu.sources) <= {KERNEL_LOG}
     ]
     gpus, expected = len(inventory.gpus) - len(logged), context.expect_devices
@@ -162,7 +163,7 @@ def _recorded_count(context: Context, inventory: Inventory) -> Result:
 
 
 def _parts(context: Context, name: str, gpu: Gpu) -> Result:
-    """Equal partitions have to be all there; into which slices a GPU should be cut is open."""
+    """Equal partitions have to be complete; no fact states how a GPU should be sliced."""
     target = product_target(gpu)
     of, found = equal_parts(gpu, target), len(gpu.parts)
     if of is None or target is None:
@@ -182,15 +183,15 @@ def _parts(context: Context, name: str, gpu: Gpu) -> Result:
 
 
 def _target(context: Context) -> Iterator[Result]:
-    """What the machine is: what most of its devices are, where they are not all of one kind."""
-    targets = {each.name: _own(each) for each in context.devices}
+    """The machine's target: that of most of its devices; then each device against its target."""
+    targets = {each.name: _device_target(each) for each in context.devices}
     common = Counter(target for target in targets.values() if target is not None).most_common(1)
     usual = common[0][0] if common else None
     device = next(each for each in context.devices if targets[each.name] is usual)
     if device.facts["part"] is not None:
         yield _part(context, device)
     elif context.wanted is not None:
-        yield _as_wanted(context, device, usual, context.wanted)
+        yield _compare_with_wanted(context, device, usual, context.wanted)
     elif usual is None:
         product = device.facts["product"] or "this device"
         yield context.result(
@@ -212,34 +213,34 @@ def _target(context: Context) -> Iterator[Result]:
     for each in context.devices:
         target = targets[each.name]
         if target is None or (target.scope is Scope.FAMILY and context.wanted is not None):
-            # of a device that nobody names, what the machine has to be or what its peers are
+            # an unnamed device is compared with the wanted target, or with that of its peers
             unnamed = each.facts["product"] is None or context.wanted is not None
             target = context.target if unnamed and context.target is not None else target
         if target is not None:
             yield from _facts(context, each, target)
 
 
-def _own(device: CheckedDevice) -> Target | None:
-    """The target of a device, or of the GPU of which it is a part.
+def _device_target(device: CheckedDevice) -> Target | None:
+    """The target of a device, or of the GPU that it is a part of.
 
-    A device that has a product's name and less than the product has, is that product and faulty.
+    A device with a product's name and less memory or units is that product, and faulty.
     """
     facts = device.facts
     if facts["part"] is not None:
-        return _whole(device)
+        return _gpu_target(device)
     found = load_targets().get(facts["target"] or "")
     if found is not None:
         return found
     named = named_product(facts["arch_vendor"], facts["arch"], facts["product"])
     if named is not None and falls_short(named, facts["memory_bytes"], facts["unit_count"]):
         return named
-    return _whole(device)
+    return _gpu_target(device)
 
 
-def _as_wanted(
+def _compare_with_wanted(
     context: Context, device: CheckedDevice, found: Target | None, wanted: Target
 ) -> Result:
-    """Whether the machine is what it has to be; nobody knows where no source says what it is."""
+    """Whether the machine is the wanted target; INCONCLUSIVE if no source names the product."""
     arch = device.facts["arch"]
     asked = exactly(wanted.id, "--target")
     if found is wanted:
@@ -254,7 +255,7 @@ def _as_wanted(
     return context.judge("target", False, reason, device=device.name, value=seen, expected=asked)
 
 
-def _whole(device: CheckedDevice) -> Target | None:
+def _gpu_target(device: CheckedDevice) -> Target | None:
     """The target of the GPU that the device is, or is a part of."""
     facts, part = device.facts, device.facts["part"]
     product, share = facts["product"], 1
@@ -270,8 +271,8 @@ def _whole(device: CheckedDevice) -> Target | None:
 
 
 def _part(context: Context, device: CheckedDevice) -> Result:
-    """A part of a GPU is a part of the wanted product, or no product of its own."""
-    whole, wanted, name = _whole(device), context.wanted, device.facts["part"]["name"]
+    """Whether the device is a part of the wanted product; a part alone has no target."""
+    whole, wanted, name = _gpu_target(device), context.wanted, device.facts["part"]["name"]
     product = whole.id if whole is not None else "a GPU that is no known target"
     reason = f"{device.name} is the part {name} of {product}"
     if wanted is None:
@@ -290,7 +291,7 @@ def _part(context: Context, device: CheckedDevice) -> Result:
 
 
 def _facts(context: Context, device: CheckedDevice, target: Target) -> Iterator[Result]:
-    """What the device reports against what its target states."""
+    """Compare what the device reports with what its target states."""
     facts, part = device.facts, device.facts["part"]
     for name, reported, stated in (
         ("arch", base_name(facts["arch"] or "") or None, target.arch.name),
@@ -317,7 +318,7 @@ def _facts(context: Context, device: CheckedDevice, target: Target) -> Iterator[
     )
     source = "the recording" if context.origins else "this machine's files"
     source = source if context.from_files else "this torch"
-    yield from map(context.judged, compare(subject, device.name, source))
+    yield from map(context.judgement_result, compare(subject, device.name, source))
 
 
 def _capabilities(context: Context, device: CheckedDevice, target: Target) -> Result:
@@ -337,36 +338,35 @@ def _capabilities(context: Context, device: CheckedDevice, target: Target) -> Re
     )
 
 
-def _alike(context: Context) -> Result:
-    """Devices of one node are the same product; the odd one out of a majority is the culprit.
+def _same_kind(context: Context) -> Result:
+    """Devices of one node should be the same product; a minority against a majority fails.
 
-    Only what is known of both is compared, and the memory of slices, which may be cut to different
-    sizes, with nothing. A device of another architecture may be meant: it is told.
+    Only known traits are compared, and not the memory of slices, which may differ in size. A device
+    of another architecture may be intended: it is UNVERIFIED.
     """
     devices = context.devices
     odd: list[tuple[CheckedDevice, str, int | None]] = []
     silent: list[str] = []
     compared = False
-    for group, trait in _compared(devices):
+    for group, trait in _compared_traits(devices):
         stated = [(device, value) for device in group if (value := trait(device)) is not None]
-        counts = Counter(value for _, value in stated)
-        silent += [device.name for device in group if counts and trait(device) is None]
-        compared = compared or bool(counts)
-        if len(counts) < 2:
+        if not stated:
             continue
-        usual, count = counts.most_common(1)[0]
-        majority = count if len(stated) > 2 and 2 * count > len(stated) else None
+        compared = True
+        silent += [device.name for device in group if trait(device) is None]
+        usual, votes, decided = majority([value for _, value in stated])
         first = next(device for device, value in stated if value == usual)
-        odd += [(each, first.name, majority) for each, value in stated if value != usual]
+        peers = votes if decided else None
+        odd += [(each, first.name, peers) for each, value in stated if value != usual]
     if odd:
         device, other, peers = odd[0]
         if peers is None:
             reason = (
-                f"{other} is {_kind_of(devices, other)} and {device.name} {_kind(device.facts)}; "
-                "without a majority nobody can say which is wrong"
+                f"{other} is {_description_of(devices, other)} and {device.name} "
+                f"{_description(device.facts)}; without a majority nobody can say which is wrong"
             )
             return context.result("alike", Verdict.UNVERIFIED, reason)
-        reason = f"{device.name} is {_kind(device.facts)}, unlike its {peers} peers"
+        reason = f"{device.name} is {_description(device.facts)}, unlike its {peers} peers"
         usual_arch = next(each for each in devices if each.name == other).facts["arch"]
         if None not in (device.facts["arch"], usual_arch) and device.facts["arch"] != usual_arch:
             return context.result("alike", Verdict.UNVERIFIED, f"{reason}, which may be meant")
@@ -378,8 +378,8 @@ def _alike(context: Context) -> Result:
             False,
             reason,
             device=device.name,
-            value=_kind(device.facts),
-            expected=exactly(_kind_of(devices, other), "what most of its peers are"),
+            value=_description(device.facts),
+            expected=exactly(_description_of(devices, other), "what most of its peers are"),
         )
     if silent or not compared:
         who = silent[0] if compared else "any of them"
@@ -395,10 +395,10 @@ def _alike(context: Context) -> Result:
     )
 
 
-def _compared(
+def _compared_traits(
     devices: Sequence[CheckedDevice],
 ) -> Iterator[tuple[Sequence[CheckedDevice], Callable[[CheckedDevice], Any]]]:
-    """The traits that devices of one kind have alike, each with the devices that it is of."""
+    """The traits that devices of one kind share, each with the devices that it applies to."""
     for name in ("product", "arch"):
         # the name of a slice is its GPU's, with or without its profile
         yield devices, lambda device, name=name: device.facts[name]  # type: ignore[misc]
@@ -408,5 +408,5 @@ def _compared(
         yield group, lambda device: device.facts["memory_bytes"]
 
 
-def _kind_of(devices: Sequence[CheckedDevice], name: str) -> str:
-    return _kind(next(device.facts for device in devices if device.name == name))
+def _description_of(devices: Sequence[CheckedDevice], name: str) -> str:
+    return _description(next(device.facts for device in devices if device.name == name))

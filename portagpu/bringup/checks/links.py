@@ -1,4 +1,4 @@
-"""Are the links up, as the target claims them?"""
+"""The gate links: are the links up that the target claims?"""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from portagpu.formats import pci_address
 from portagpu.host import read_host
 from portagpu.inventory.topology import only
 from portagpu.results.expectations import exactly
+from portagpu.results.judgement import combined
 from portagpu.results.run import Verdict
-from portagpu.rules.judgement import combined
 from portagpu.rules.links import judge_links
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _OF_ALL_LINKS: Final = frozenset({"link-count", "peers-alike"})
-"""Judgements that a link is missing, which may be stated where a text was cut."""
+"""Judgements about missing links: the links may be in the part that a cut text lost."""
 
 
 def check(context: Context) -> Iterator[Result]:
@@ -31,9 +31,9 @@ def check(context: Context) -> Iterator[Result]:
 
 
 def _devices(context: Context, topology: Topology) -> Iterator[Result]:
-    """The devices under test alone: a neighbour's bad link is not theirs.
+    """Judgements of the devices under test only: a neighbour's bad link is not theirs.
 
-    Where no device is opened every GPU is, and not all tools state addresses.
+    If no device is opened, every GPU is judged: not all tools state addresses.
     """
     stated = (pci_address(each.facts.get("pci")) for each in context.devices)
     addresses = {address for address in stated if address is not None}
@@ -47,7 +47,7 @@ def _devices(context: Context, topology: Topology) -> Iterator[Result]:
             reason = f"{judged.reason}; the recording breaks off"
             yield context.result(judged.name, Verdict.INCONCLUSIVE, reason, device=judged.device)
         else:
-            yield context.judged(judged)
+            yield context.judgement_result(judged)
     if known:
         return
     kind = context.target.value("link.kind") if context.target is not None else None

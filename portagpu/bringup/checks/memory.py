@@ -1,4 +1,4 @@
-"""Does memory hold what is written to it?"""
+"""The gate memory: does memory hold what is written to it?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the devices compute what the conformance suite specifies?"""
+"""The gate numerics: do the devices pass the conformance suite?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from portagpu.results.expectations import exactly
 from portagpu.results.run import Verdict, fold
 from portagpu.running import OpenedDevice, Progress
 from portagpu.suite import ConformOptions, Selection
-from portagpu.suite.judge import OWN_AREA, UNOPENED
+from portagpu.suite.judge import OWN_AREA, UNOPENED_DEVICE
 from portagpu.suite.runner import judge_cases
 
 if TYPE_CHECKING:
@@ -19,14 +19,12 @@ if TYPE_CHECKING:
     from portagpu.bringup.context import Context
     from portagpu.results.run import Result
 
-_TOLD_ALONE: Final = frozenset(
-    {Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.UNVERIFIED}
-)
+_LISTED: Final = frozenset({Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.UNVERIFIED})
 
 
 @dataclass(slots=True)
-class _BySuite(Progress):
-    """What the suite said: all of the first device, and of each further one by its name."""
+class _SuiteResults(Progress):
+    """Collects the suite's results: of the first device, and of each further one by name."""
 
     context: Context
     devices: int = 0
@@ -40,7 +38,7 @@ class _BySuite(Progress):
 
     def result_added(self, result: Result) -> None:
         name = result.device or ""
-        if self.devices > 1 or result.id == f"{OWN_AREA}/{UNOPENED}":
+        if self.devices > 1 or result.id == f"{OWN_AREA}/{UNOPENED_DEVICE}":
             self.further.setdefault(name, []).append(result)
         else:
             self.first.append(result)
@@ -50,17 +48,17 @@ class _BySuite(Progress):
         return self.context.time_is_up()
 
     def results(self) -> Iterator[Result]:
-        """Each result of the first device; of a further one what did not pass, and a sum."""
+        """Every result of the first device; the failures and a summary of each further one."""
         yield from map(self.context.adopt, self.first)
         spent = self.context.time_is_up()
         for name, found in self.further.items():
             for result in found:
-                if result.verdict in _TOLD_ALONE and (result.reason != spent or not spent):
+                if result.verdict in _LISTED and (result.reason != spent or not spent):
                     yield self.context.adopt(result)
             yield self._sum(name, found, spent)
 
     def _sum(self, name: str, found: Sequence[Result], spent: str) -> Result:
-        """One result for a further device: 64 of them with 700 each would make no report."""
+        """One result that sums up a further device: 64 devices with 700 each are too many."""
         counts = Counter(each.verdict for each in found)
         listed = ", ".join(f"{counts[each]} {each}" for each in Verdict if counts[each])
         why = f"; {spent}" if any(each.reason == spent for each in found if spent) else ""
@@ -78,18 +76,18 @@ class _BySuite(Progress):
 
 
 def check(context: Context) -> Iterator[Result]:
-    """The suite's smoke cases, or all of it, on every device.
+    """The suite's smoke cases, or all cases, on every device.
 
-    What is about no device, and what runs on ranks, runs once.
+    Cases on ranks and cases about no device run once.
     """
-    judged = _BySuite(context)
+    judged = _SuiteResults(context)
     devices = [] if context.shared else [device.index for device in context.devices]
     selection = Selection(smoke=context.amounts["smoke"])
     options = ConformOptions(backend=context.backend, selection=selection, index=devices or 0)
     try:
         judge_cases(options.new_run(), options, judged)
     except KeyboardInterrupt:
-        # what was judged before the interrupt stays part of the run
+        # results from before the interrupt stay in the run
         yield from judged.results()
         raise
     if not judged.first:

@@ -1,4 +1,4 @@
-"""Do results stay the same under load, and what do clocks, temperature and throughput do?"""
+"""The gate sustained: are results the same under load, and how do clocks and throughput change?"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check(context: Context) -> Iterator[Result]:
             f"{interval['t_s']:.0f} of {seconds} s"
         )
 
-    for each in bench.sustained(
+    for each in bench.sustain_load(
         context.ranks,
         seconds,
         backend=context.backend,

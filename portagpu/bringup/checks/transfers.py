@@ -1,4 +1,4 @@
-"""Do copies arrive, and how fast are memory and launches?"""
+"""The gate transfers: do copies arrive, and how fast are memory and launches?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the versions known, and do they fit one another?"""
+"""The gate versions: are the versions known, and do they fit each other?"""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check(context: Context) -> Iterator[Result]:
 
 
 def replay(context: Context) -> Iterator[Result]:
-    """The versions that files state; the drivers of the devices have to be one."""
+    """The versions that files state; all devices have to have the same driver."""
     machine = context.machine
     stated = {**machine.inventory().versions, **machine.libraries()}
     build = machine.torch()
@@ -83,7 +83,7 @@ def replay(context: Context) -> Iterator[Result]:
 
 
 def _package(context: Context) -> Result:
-    """The files that run against the metadata that pip shows."""
+    """Whether the running files have the version that pip shows."""
     try:
         installed = importlib.metadata.version("portagpu")
     except importlib.metadata.PackageNotFoundError:
@@ -103,7 +103,7 @@ def _package(context: Context) -> Result:
 
 
 def _drivers(context: Context) -> Iterator[Result]:
-    """Every device of a vendor answers through one driver."""
+    """Whether all devices of a vendor have the same driver."""
     drivers = {device.name: device.facts["versions"].get("driver") for device in context.devices}
     kinds = set(drivers.values())
     silent = [name for name, version in drivers.items() if version is None]

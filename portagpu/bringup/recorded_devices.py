@@ -1,7 +1,7 @@
-"""The devices of a recording, described with the keys that a live device describes itself with.
+"""The devices of a recording, described with the same keys as live devices.
 
-A device is what a process can be given: a GPU, each of its slices or partitions, or the CPU where
-the recording shows a host and no GPU.
+A device is a GPU, each of its slices or partitions, or the CPU if the recording has a host and no
+GPU.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
 
 def recorded_devices(machine: Machine, inventory: Inventory) -> list[CheckedDevice]:
-    """Every device that the recording shows, each with a name of its own."""
+    """Every device that the recording shows, each with a unique name."""
     described = list(_gpus(inventory.gpus)) or list(_cpu(machine))
-    called = _distinct(facts["device"] for facts in described)
+    called = _distinct_names(facts["device"] for facts in described)
     return [
         CheckedDevice(index, name, facts | {"device": name})
         for index, (name, facts) in enumerate(zip(called, described, strict=True))
     ]
 
 
-def names(gpus: Iterable[Gpu]) -> list[str]:
-    """What results call each GPU: its address, its UUID, its number in a source, or its place."""
-    return _distinct(
+def device_names(gpus: Iterable[Gpu]) -> list[str]:
+    """Each GPU's name in results: its address, UUID, number in a source, or position."""
+    return _distinct_names(
         gpu.pci or gpu.uuid or f"GPU{next(iter(gpu.indices.values()), place)}"
         for place, gpu in enumerate(gpus)
     )
 
 
-def _distinct(names: Iterable[str]) -> list[str]:
-    """``names`` as results write them, with their place behind one that was there before."""
+def _distinct_names(names: Iterable[str]) -> list[str]:
+    """``names`` as results write them; a duplicate gets its position appended."""
     found: dict[str, None] = {}
     for place, text in enumerate(names):
         name = printable(text) or "GPU"
@@ -53,7 +53,7 @@ def _distinct(names: Iterable[str]) -> list[str]:
 
 
 def equal_parts(gpu: Gpu, target: Target | None) -> int | None:
-    """Into how many equal parts the GPU is divided, by the units of each; None where unknown."""
+    """The number of equal parts of the GPU, by the units of each; None if unknown."""
     units = {part.unit_count for part in gpu.parts}
     all_units = target.value("exec.unit_count") if target is not None else None
     each = units.pop() if len(units) == 1 else None
@@ -61,14 +61,14 @@ def equal_parts(gpu: Gpu, target: Target | None) -> int | None:
 
 
 def _gpus(gpus: tuple[Gpu, ...]) -> Iterator[dict[str, Any]]:
-    for name, gpu in zip(names(gpus), gpus, strict=True):
+    for name, gpu in zip(device_names(gpus), gpus, strict=True):
         target = product_target(gpu)
         if not gpu.parts:
             yield _facts(gpu, name, target)
         of = equal_parts(gpu, target)
         for place, part in enumerate(gpu.parts):
             number = place if part.index is None else part.index
-            yield _facts(gpu, f"{name} part {number}", None) | _of_part(gpu, part, number, of)
+            yield _facts(gpu, f"{name} part {number}", None) | _part_facts(gpu, part, number, of)
 
 
 def _facts(gpu: Gpu, name: str, target: Target | None) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _facts(gpu: Gpu, name: str, target: Target | None) -> dict[str, Any]:
         "arch": gpu.arch,
         "warp_size": gpu.warp_size,
         "unit_count": gpu.unit_count,
-        "reported": _reported(gpu.unit_count, gpu.memory_bytes, gpu.state.max_clock_mhz),
+        "reported": _reported_fields(gpu.unit_count, gpu.memory_bytes, gpu.state.max_clock_mhz),
         "part": None,
         "memory_bytes": gpu.memory_bytes,
         "uuid": gpu.uuid,
@@ -93,8 +93,8 @@ def _facts(gpu: Gpu, name: str, target: Target | None) -> dict[str, Any]:
     }
 
 
-def _of_part(gpu: Gpu, part: Part, number: int, of: int | None) -> dict[str, Any]:
-    """What a part has of its own; the product's name and all else are the whole GPU's."""
+def _part_facts(gpu: Gpu, part: Part, number: int, of: int | None) -> dict[str, Any]:
+    """The facts of a part that differ from those of the whole GPU."""
     profile = part.profile or gpu.compute_partition or str(number)
     return {
         "part": {"name": profile, "product": gpu.name, "of": of},
@@ -102,14 +102,14 @@ def _of_part(gpu: Gpu, part: Part, number: int, of: int | None) -> dict[str, Any
         "parent": gpu.pci,
         "memory_bytes": part.memory_bytes,
         "unit_count": part.unit_count,
-        "reported": _reported(part.unit_count, part.memory_bytes, None),
+        "reported": _reported_fields(part.unit_count, part.memory_bytes, None),
     }
 
 
-def _reported(
+def _reported_fields(
     units: int | None, memory_bytes: int | None, clock_mhz: float | None
 ) -> dict[str, float]:
-    """The same in the fields and units that torch reports; what is not known is left out."""
+    """The same in torch's fields and units; unknown values are left out."""
     stated = {
         "multi_processor_count": units,
         "total_memory": memory_bytes,
@@ -119,7 +119,7 @@ def _reported(
 
 
 def _cpu(machine: Machine) -> Iterator[dict[str, Any]]:
-    """The CPU, of a machine whose files show one."""
+    """The CPU, if the machine's files show one."""
     host = read_host(machine.tree)
     cpu = host.cpu
     if cpu.logical_cpus is None or cpu.arch is None:

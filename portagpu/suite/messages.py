@@ -1,25 +1,23 @@
-"""What the child process tells about itself: the cases that it found and the device it opened."""
+"""What the child process sends: the cases that it found, and the device that it opened."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from datetime import date  # noqa: TC003 - the codec reads the types of fields
 from typing import TYPE_CHECKING, Any
 
 from portagpu.contract import Override  # noqa: TC001 - the codec reads the types of fields
 from portagpu.results.verdicts import Evidence  # noqa: TC001 - as above
 from portagpu.running import OpenedDevice
-from portagpu.suite.ids import matches
+from portagpu.suite.case_ids import matches
+from portagpu.target import ExpectedFailure, Target  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.target import Target
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """One case as it runs: its id has the labels of its parameters."""
+class ListedCase:
+    """One case with its parameters: their labels are part of its id."""
 
     id: str
     area: str
@@ -33,15 +31,15 @@ class Listed:
     does_not_show: str = ""
     function: str = ""
     """The file and name of its pytest function."""
-    of_device: bool = False
-    """Whether it asks something of one device, so that each device has to answer it."""
+    per_device: bool = False
+    """Whether it is about one device, so that it runs on each device."""
     evidence: Evidence | None = None
-    """What its result earns where it is judged: ``EARNS`` of ``portagpu.suite.cases``."""
+    """The evidence of its result: ``EARNS`` of ``portagpu.suite.cases``."""
 
     def to_json(self, overrides: Sequence[Override] = ()) -> dict[str, Any]:
         """An entry of the document ``portagpu.cases/1``; several capabilities are joined by +.
 
-        ``outcome`` is that of the first of ``overrides`` that fits, which is then there too.
+        The first of ``overrides`` that fits sets ``outcome``, and is part of the entry.
         """
         entry: dict[str, Any] = {
             "id": self.id,
@@ -51,47 +49,33 @@ class Listed:
             "capability": "+".join(self.capability) or None,
             "outcome": self.outcome,
         }
-        override = self.override_of(overrides)
+        override = self.first_override(overrides)
         if override is not None:
             entry |= {"outcome": override.outcome, "override": asdict(override)}
         return entry
 
-    def override_of(self, overrides: Sequence[Override]) -> Override | None:
+    def first_override(self, overrides: Sequence[Override]) -> Override | None:
         """The first override that fits this case."""
         return next((each for each in overrides if matches(each.pattern, self.id)), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Excuse:
-    """A failure that a target declares to be known until a day."""
-
-    pattern: str
-    reason: str
-    url: str
-    expires: date
-
-
-@dataclass(frozen=True, slots=True)
 class TargetClaims:
-    """What of a target the verdicts depend on."""
+    """The parts of a target that verdicts depend on."""
 
     id: str
     claims: frozenset[str]
-    excuses: tuple[Excuse, ...] = ()
+    expected_failures: tuple[ExpectedFailure, ...] = ()
 
     @classmethod
-    def of(cls, target: Target) -> TargetClaims:
+    def from_target(cls, target: Target) -> TargetClaims:
         """Those parts of ``target``."""
-        excuses = tuple(
-            Excuse(each.case_id_pattern, each.reason, each.url, each.expires)
-            for each in target.expected_failures
-        )
-        return cls(target.id, frozenset(target.claims), excuses)
+        return cls(target.id, frozenset(target.claims), target.expected_failures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceUnderTest(OpenedDevice):
-    """The device that the child opened; ``count`` is 1 where all ranks share one."""
+    """The device that the child opened; ``count`` is 1 if all ranks share one."""
 
     vendor: str | None
     capabilities: frozenset[str]
@@ -102,7 +86,7 @@ class DeviceUnderTest(OpenedDevice):
 
     @property
     def title(self) -> str:
-        """What this machine is, for a sentence."""
+        """The target's id, or the product and architecture, for sentences."""
         if self.target is not None:
             return self.target.id
         return f"{self.product or 'an unknown product'} ({self.arch})"

@@ -1,4 +1,4 @@
-"""What the cases of several files share: dtypes, their roundoff, and values on and off a device."""
+"""Shared by cases: dtypes, their roundoff, tensors of them, and what a backend claims of them."""
 
 from __future__ import annotations
 
@@ -25,42 +25,47 @@ FP8: Final[Mapping[str, tuple[int, int, int, bool]]] = {
 
 OCP 8-bit floating point specification 1.0; FNUZ: openxla/stablehlo RFC 20230321.
 """
-UNIT: Final = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+ROUNDOFF: Final = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+}
 """The unit roundoff u: half the distance from 1 to the next number."""
 
 
-def on(gpu: Backend, values: Sequence[float], dtype: str) -> torch.Tensor:
-    """``values``, rounded on the host to ``dtype``, on the device.
+def tensor_on(gpu: Backend, values: Sequence[float], dtype: str) -> torch.Tensor:
+    """A tensor of ``values`` on the device, rounded to ``dtype`` on the host.
 
-    Raises NotClaimed for a device without that dtype.
+    Raises NotClaimed if the device has no tensors of that dtype.
     """
     import torch
 
-    need_to_hold(gpu, dtype)
+    require_dtypes(gpu, dtype)
 
     return torch.tensor(values, dtype=torch.float64).to(getattr(torch, dtype)).to(gpu.device)
 
 
-def listed(tensor: torch.Tensor) -> list[Any]:
+def float64_values(tensor: torch.Tensor) -> list[Any]:
     """The values of a tensor in float64."""
     return tensor.cpu().double().tolist()
 
 
-def claimed(gpu: Backend, dtype: str) -> str:
-    """The support that the backend claims for the dtype of that name."""
+def claimed_support(gpu: Backend, dtype: str) -> str:
+    """The support that the backend claims for a dtype."""
     import torch
 
     return str(gpu.precision.support(getattr(torch, dtype)))
 
 
-def need_contract(gpu: Backend, minor: int) -> None:
+def require_contract(gpu: Backend, minor: int) -> None:
     """Raise NotClaimed for a backend that was written before contract 1.``minor``."""
     if gpu.plugin.contract < (1, minor):
         raise NotClaimed(f"the {gpu.name} backend is older than contract 1.{minor}")
 
 
-def need_to_hold(gpu: Backend, *dtypes: str) -> None:
-    """Raise NotClaimed where the backend claims not even tensors of one of the dtypes."""
+def require_dtypes(gpu: Backend, *dtypes: str) -> None:
+    """Raise NotClaimed if the backend claims no tensors of one of the dtypes."""
     for dtype in dtypes:
-        if claimed(gpu, dtype) == "none":
+        if claimed_support(gpu, dtype) == "none":
             raise NotClaimed(f"{gpu.name} claims no tensors of {dtype}")

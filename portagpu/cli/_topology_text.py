@@ -1,4 +1,4 @@
-"""The topology as text: a matrix where it fits the terminal, else each GPU's peers in ranges."""
+"""The topology as text: a matrix if it fits the terminal, else ranges of peers for each GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORDS: Final = {
 
 
 def show_topology(console: Console, topology: Topology) -> None:
-    """Print GPUs, how they reach each other, groups, NICs, and what sources contradict."""
+    """Print the GPUs, their links, groups, NICs, and contradictions between sources."""
     from rich.text import Text
 
     gpus = topology.gpus
@@ -100,7 +100,7 @@ def _ranges(
     between: Mapping[tuple[str, str], Route],
     words: Mapping[tuple[str, str], str],
 ) -> RenderableType:
-    """A row a GPU, with the numbers of those that it reaches in each way, the most used first."""
+    """A row for each GPU: the numbers of its peers, by kind of link."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""The sections of ``portagpu info`` as text, from its document."""
+"""The sections of ``portagpu info`` as text, made from its document."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
-from portagpu.cli._infogpus import gpu_rows
+from portagpu.cli._info_gpus import gpu_rows
 from portagpu.host.tree import format_cpu_list
 from portagpu.text import printable
 from portagpu.units import UNKNOWN, count, size
@@ -15,7 +15,7 @@ from portagpu.visible import quoted
 
 _EMPTY: Final = "set and empty"
 _MASK_CHARACTERS: Final = 120
-"""Of a longer mask the beginning is shown; the document has all of it."""
+"""A longer mask is cut; the JSON document has all of it."""
 _Rows = list[tuple[str, str]]
 
 
@@ -28,7 +28,7 @@ class Section:
 
 
 def sections(document: dict[str, Any]) -> tuple[Section, ...]:
-    """The document's sections in reading order, without those of which it knows nothing."""
+    """The sections in reading order; a section without content is left out."""
     known = document["software_known"]
     libraries = document["libraries"] | document["versions"]
     host_shown = known or document["host"]["cpu"]["logical_cpus"] is not None
@@ -63,7 +63,7 @@ def _devices(document: dict[str, Any]) -> _Rows:
 
 
 def _events(events: list[dict[str, Any]]) -> _Rows:
-    """The logged errors, each kind on each device once, with what its vendor says to do."""
+    """The logged errors, once per kind and device, with the vendor's advice."""
     counted = Counter((each["pci"], each["code"]) for each in events)
     kinds = {(each["pci"], each["code"]): each for each in events}
     rows: _Rows = []
@@ -158,7 +158,9 @@ def _container(limits: dict[str, Any]) -> str:
 def _limits(limits: dict[str, Any]) -> str:
     def bound(name: str, in_bytes: bool = False) -> str:
         value = limits["ulimits"][name]
-        return UNKNOWN if value is None else size(value) if _sized(value, in_bytes) else str(value)
+        if value is None:
+            return UNKNOWN
+        return size(value) if in_bytes and isinstance(value, int) else str(value)
 
     return ", ".join(
         (
@@ -187,10 +189,6 @@ def _settings(settings: dict[str, Any]) -> str:
 
 def _switch(value: bool | None) -> str:
     return {True: "on", False: "off", None: UNKNOWN}[value]
-
-
-def _sized(value: int | str, in_bytes: bool) -> bool:
-    return in_bytes and isinstance(value, int)
 
 
 def _sensors(sensors: dict[str, Any]) -> _Rows:

@@ -1,4 +1,4 @@
-"""What the verbs that run an engine share: their files, what is at hand, and how they end."""
+"""Shared by the verbs that run an engine: output files, progress on the terminal, the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from portagpu.cli._common import STDOUT, check_outputs, human_stream, say, screen
+from portagpu.cli._common import STDOUT, check_outputs, live_console, print_lines, text_stream
 from portagpu.errors import OutputError
 from portagpu.files import is_special, remove_file
 from portagpu.results.run import Run
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def usage_errors(*kinds: type[PortagpuError]) -> Iterator[None]:
-    """Raise UsageError for an error of these ``kinds``: an option names what there is not."""
+    """Turn errors of these ``kinds`` into UsageError: an option names something unknown."""
     try:
         yield
     except kinds as error:
@@ -33,12 +33,12 @@ def usage_errors(*kinds: type[PortagpuError]) -> Iterator[None]:
 
 
 class Files:
-    """Where a run is written: a JSON file, a JUnit file, and what ``folder`` gets.
+    """The output files of a run: JSON, JUnit, and three files in ``folder``.
 
-    ``json_to`` is what ``--json`` names; ``folder`` gets ``result.json``, ``junit.xml`` and
-    ``report.html``. The JSON is valid from the start, so that a place that cannot be written is
-    known before anything runs, and a run that is killed leaves what it found. A pipe or a device
-    gets one document, at the end.
+    ``json_to`` is the value of ``--json``; ``folder`` gets ``result.json``, ``junit.xml`` and
+    ``report.html``. The JSON is written and valid from the start: an unwritable place is found
+    before anything runs, and a killed run leaves its results so far. A pipe or a device gets one
+    document, at the end.
     """
 
     def __init__(
@@ -55,38 +55,38 @@ class Files:
             self.reports = [folder / "junit.xml", folder / "report.html"]
 
     def check(self) -> None:
-        """Raise UsageError for a file that cannot be written, or that is named twice."""
+        """Raise UsageError for a file that cannot be written or is named twice."""
         standard = STDOUT if self.json_to == STDOUT else None
         check_outputs(standard, *self.json_files, self.junit, *self.reports)
 
     def begin(self, run: Run) -> None:
-        """Write that ``run`` was interrupted before its first result; raises UsageError.
+        """Write ``run`` as interrupted before its first result; raises UsageError.
 
-        An older run's report would contradict it, should this one be killed: it goes first.
+        Reports of an older run are removed: they would contradict it if this run is killed.
         """
         self.check()
         self._write_partial(run)
         if self.junit is not None and not is_special(self.junit):
-            _write_junit(_interrupted(run), self.junit)
+            _write_junit(_interrupted_copy(run), self.junit)
         for path in self.reports:
             remove_file(path)
 
     def update(self, run: Run) -> None:
-        """Write what is known so far as a run that was interrupted here.
+        """Write the results so far as a run that was interrupted here.
 
-        A disk that fills meanwhile does not end the run: the last writing tells of it.
+        A full disk does not end the run: the final write reports it.
         """
         with contextlib.suppress(OutputError):
             self._write_partial(run)
 
     def _write_partial(self, run: Run) -> None:
-        partial = _interrupted(run)
+        partial = _interrupted_copy(run)
         for path in self.json_files:
             if not is_special(path):
                 partial.write_json(path)
 
     def write(self, run: Run) -> list[Path]:
-        """Write all of them and return their paths; raises OutputError."""
+        """Write all files and return their paths; raises OutputError."""
         if self.json_to == STDOUT:
             run.dump(sys.stdout)
         written = [run.write_json(path) for path in self.json_files]
@@ -100,7 +100,7 @@ class Files:
         return written
 
 
-def _interrupted(run: Run) -> Run:
+def _interrupted_copy(run: Run) -> Run:
     return Run(run.info, list(run.results)).finish(interrupted=True)
 
 
@@ -111,15 +111,12 @@ def _write_junit(run: Run, path: str | os.PathLike[str]) -> Path:
 
 
 class View(Progress):
-    """What is at hand, on the last line of a terminal; nothing anywhere else.
-
-    The run's files are begun with it.
-    """
+    """Shows the current item on the last line of a terminal, and begins the run's files."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
-        self.stream = human_stream(files.json_to)
-        console = screen(self.stream)
+        self.stream = text_stream(files.json_to)
+        console = live_console(self.stream)
         self._status: Any = None if console is None else console.status("starting")
 
     def begin(self, run: Run) -> None:
@@ -131,7 +128,7 @@ class View(Progress):
         if self._status is not None:
             from rich.text import Text
 
-            # not as rich's markup, which ids with brackets look like
+            # a Text, because rich would read brackets in ids as markup
             self._status.update(Text(f"{number}/{total} {printable(name)}"))
 
     def end(self) -> None:
@@ -140,9 +137,9 @@ class View(Progress):
 
 
 def deliver(run: Run, files: Files, lines: Sequence[str]) -> list[Path]:
-    """Print ``lines`` and write the files, whose paths it returns.
+    """Print ``lines``, write the files and return their paths.
 
-    The verdict comes first: a disk that is full must not hide what was found.
+    The lines come first: a full disk must not hide the verdict.
     """
-    say(lines, human_stream(files.json_to))
+    print_lines(lines, text_stream(files.json_to))
     return files.write(run)

@@ -1,10 +1,10 @@
-"""The tables of ``portagpu compile``: a row for each kernel, or architecture."""
+"""The tables of ``portagpu compile``: a row for each kernel, or for each architecture."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from portagpu.cli._tables import VERDICT, reasons, show
+from portagpu.cli._tables import VERDICT, print_table, reason_lines
 from portagpu.results.verdicts import Verdict, fold
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ _REST: Final = ("matrix instructions", VERDICT)
 _KERNEL_HEAD: Final = ("kernel", *_NUMBERS, *_REST)
 _ARCH_HEAD: Final = ("architecture", "kernels", "skipped", *_NUMBERS, *_REST)
 _RIGHT: Final = frozenset({"kernels", "skipped", *_NUMBERS})
-_NAMED: Final = 2
+_MOST_IDS: Final = 2
 
 
 def rows(run: Run) -> list[tuple[str, ...]]:
-    """The head and a row each.
+    """The head and the rows.
 
-    Numbers of an architecture are the greatest of its kernels, and its occupancy is the least.
+    The row of an architecture has the maximum over its kernels, and their minimum occupancy.
     """
     by_arch: dict[str | None, list[Result]] = {}
     for result in run.results:
@@ -74,7 +74,7 @@ def _greatest(measures: Sequence[Mapping[str, Any]], name: str) -> str:
 
 
 def _spill(measures: Sequence[Mapping[str, Any]]) -> str:
-    """0, or the most with its unit: vendors count different things."""
+    """0, or the maximum with its unit: vendors count different things."""
     spilled: dict[str, int] = {}
     for each in measures:
         if each["name"] == "spill":
@@ -84,7 +84,7 @@ def _spill(measures: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _instructions(results: list[Result]) -> str:
-    """Names without shapes and types where there are several kernels: "HMMA, IMMA"."""
+    """Names of matrix instructions, without shapes and types for several kernels: "HMMA, IMMA"."""
     names = sorted({name for result in results for name in result.extra.get("matrix", ())})
     if len(results) > 1:
         names = sorted({_family(name) for name in names})
@@ -99,11 +99,11 @@ def _family(name: str) -> str:
 def show_table(run: Run, console: Console | None, stream: TextIO) -> None:
     """The table on a terminal, or in columns of plain text."""
     head, *body = rows(run)
-    show(stream, console, head, body, _RIGHT)
+    print_table(stream, console, head, body, _RIGHT)
 
 
 def notes(run: Run) -> list[str]:
     """Reasons, the worst first; results that share one are named together."""
-    return reasons(
-        run.results, lambda each: f"{each.device} {each.id.removeprefix('kernels/')}", _NAMED
+    return reason_lines(
+        run.results, lambda each: f"{each.device} {each.id.removeprefix('kernels/')}", _MOST_IDS
     )

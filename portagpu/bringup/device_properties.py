@@ -1,11 +1,11 @@
-"""What a device reports of itself, held against what its target states: one table, one rule a row.
+"""Compares the properties that a device reports with the facts of its target: a table of rules.
 
-A row is compared where torch reports its fields and a fact that is not "unverified" states it. The
-names are those of torch's device properties: 2.11 and 2.13 have the same in their CUDA builds, and
-ROCm builds leave some out.
+A row is compared if torch reports its fields and a fact that is not "unverified" states the value.
+The fields are those of torch's device properties: 2.11 and 2.13 have the same ones in CUDA builds,
+and ROCm builds leave some out.
 
-A part of a GPU (a slice, a partition) has what every unit has, and a share of units and memory:
-where the GPU is divided equally that is known, and what is not known is UNVERIFIED.
+A part of a GPU (a slice, a partition) has the per-unit properties of the GPU, and a share of its
+units and memory. The share is known for equal parts; otherwise the row is UNVERIFIED.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from portagpu.results.expectations import at_least, exactly, within
+from portagpu.results.judgement import Judgement
 from portagpu.results.verdicts import Verdict
-from portagpu.rules.judgement import Judged
 from portagpu.target import Confidence
 from portagpu.target.rules import fits_sold
 
@@ -40,25 +40,26 @@ _MIB: Final = 2**20
 _GIB: Final = 2**30
 
 
-class Held(NamedTuple):
-    """A device's figure held against a fact: whether they agree, both in words, and as results
-    have them; ``wanted`` is what ``portagpu.results.expectations`` makes of the fact, without its
-    source.
+class FieldComparison(NamedTuple):
+    """A device's value compared with a fact: whether they agree, and the comparison in words.
+
+    ``value`` and ``unit`` are the device's; ``expected(source)`` is the expectation made of the
+    fact (``portagpu.results.expectations``).
     """
 
     agrees: bool
     words: str
     value: float
     unit: str
-    wanted: Callable[[str], Mapping[str, Any]]
+    expected: Callable[[str], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A device beside its target: the whole GPU's, where the device is a part of it.
+    """A device and its target, which is the whole GPU's if the device is a part of it.
 
-    ``reported`` has torch's fields. ``part`` names the part, None for a whole GPU, of which there
-    are ``parts`` equal ones, None where they may differ.
+    ``reported`` has torch's fields. ``part`` names the part, None for a whole GPU. ``parts`` is the
+    number of equal parts, None if they may differ.
     """
 
     reported: Mapping[str, float]
@@ -68,7 +69,7 @@ class Subject:
 
     @property
     def counts_pairs(self) -> bool:
-        """Whether the unit is a workgroup processor, of which some fields state one half.
+        """Whether the unit is a workgroup processor: some fields then state half of it.
 
         Source: HIP-WGP in matrix/targets/sources.toml.
         """
@@ -77,7 +78,7 @@ class Subject:
 
 
 class Share(Enum):
-    """What a part of a GPU has of a figure of the whole one."""
+    """How a property of a part relates to that of the whole GPU."""
 
     ALL = "the same: it is of one unit"
     EQUAL = "an equal share"
@@ -86,7 +87,7 @@ class Share(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``hold(subject, fact)`` holds the device's figure against the fact.
+    """``compare(subject, fact)`` compares the device's value with the fact.
 
     The first of ``keys`` that is stated counts. A difference in a ``firm`` row is a FAIL where more
     than a third party states the fact; in the others the driver decides what exactly it reports,
@@ -97,21 +98,21 @@ class Row:
     name: str
     fields: tuple[str, ...]
     keys: tuple[str, ...]
-    hold: Callable[[Subject, Fact], Held]
+    compare: Callable[[Subject, Fact], FieldComparison]
     share: Share = Share.ALL
     firm: bool = True
     match: str | None = None
 
-    def known_of(self, subject: Subject) -> bool:
-        """Whether facts say what the device has of it."""
+    def is_stated_for(self, subject: Subject) -> bool:
+        """Whether facts state this property of the device."""
         known = subject.parts is not None if self.share is Share.EQUAL else subject.part is None
         return self.share is Share.ALL or known
 
 
-def compare(subject: Subject, device: str, source: str = "this torch") -> Iterator[Judged]:
-    """A judgement for each row that can be compared, and one that lists those that cannot.
+def compare(subject: Subject, device: str, source: str = "this torch") -> Iterator[Judgement]:
+    """A judgement for each comparable row, and one that lists the others.
 
-    ``device`` is what results call it, ``source`` in words who reported the fields.
+    ``device`` is its name in results; ``source`` says in words who reported the fields.
     """
     silent, unstated = [], []
     for row in ROWS:
@@ -120,12 +121,12 @@ def compare(subject: Subject, device: str, source: str = "this torch") -> Iterat
             silent.append(row.name)
         elif fact is None:
             unstated.append(row.name)
-        elif not row.known_of(subject):
+        elif not row.is_stated_for(subject):
             reason = (
                 f"the device is the part {subject.part} of a GPU, and no fact of "
                 f"{subject.target.id} states that part"
             )
-            yield Judged(row.name, Verdict.UNVERIFIED, device, reason)
+            yield Judgement(Verdict.UNVERIFIED, reason, name=row.name, device=device)
         else:
             yield _judge(row, subject, fact, device)
     left = [
@@ -137,7 +138,7 @@ def compare(subject: Subject, device: str, source: str = "this torch") -> Iterat
         if names
     ]
     if left:
-        yield Judged("not-compared", Verdict.SKIP, device, "; ".join(left))
+        yield Judgement(Verdict.SKIP, "; ".join(left), name="not-compared", device=device)
 
 
 def _fact(target: Target, keys: tuple[str, ...]) -> Fact | None:
@@ -146,20 +147,28 @@ def _fact(target: Target, keys: tuple[str, ...]) -> Fact | None:
     return known[0] if known else None
 
 
-def _judge(row: Row, subject: Subject, fact: Fact, device: str) -> Judged:
-    held = row.hold(subject, fact)
-    reason = f"{subject.target.id} states {held.words}"
-    expected = held.wanted(f"{subject.target.id}: {fact.key}")
+def _judge(row: Row, subject: Subject, fact: Fact, device: str) -> Judgement:
+    comparison = row.compare(subject, fact)
+    reason = f"{subject.target.id} states {comparison.words}"
+    expected = comparison.expected(f"{subject.target.id}: {fact.key}")
 
-    def found(verdict: Verdict, reason: str) -> Judged:
-        return Judged(row.name, verdict, device, reason, held.value, held.unit, expected)
+    def found(verdict: Verdict, reason: str) -> Judgement:
+        return Judgement(
+            verdict,
+            reason,
+            comparison.value,
+            comparison.unit,
+            expected,
+            name=row.name,
+            device=device,
+        )
 
     if row.share is Share.EQUAL and subject.parts != 1:
         reason = f"{reason}, one of {subject.parts} equal parts"
     range_ = getattr(subject.target.match, row.match) if row.match is not None else None
     whole = subject.reported[row.fields[0]] * (subject.parts or 1)
     outside = range_ is not None and not range_[0] <= whole <= range_[1]
-    if held.agrees and not outside:
+    if comparison.agrees and not outside:
         return found(Verdict.PASS, reason)
     if outside or (row.firm and fact.confidence is not Confidence.SECONDARY):
         return found(Verdict.FAIL, reason)
@@ -167,30 +176,32 @@ def _judge(row: Row, subject: Subject, fact: Fact, device: str) -> Judged:
     return found(Verdict.UNVERIFIED, f"{reason}; {why}")
 
 
-def _each(field: str, unit: str) -> Callable[[Subject, Fact], Held]:
-    """Equal; where the unit is a pair of compute units, the figure of one of them agrees too."""
+def _equal_per_unit(field: str, unit: str) -> Callable[[Subject, Fact], FieldComparison]:
+    """Equal; if the unit is a pair of compute units, the value of one of them also agrees."""
 
-    def judge(subject: Subject, fact: Fact) -> Held:
-        held = _same(field, unit)(subject, fact)
-        if subject.counts_pairs and 2 * held.value == _number(fact):
-            wanted = partial(exactly, held.value, unit=unit)
-            words = f"{held.words}, of one compute unit of two"
-            return held._replace(agrees=True, words=words, wanted=wanted)
-        return held
+    def judge(subject: Subject, fact: Fact) -> FieldComparison:
+        comparison = _equal(field, unit)(subject, fact)
+        if subject.counts_pairs and 2 * comparison.value == _number(fact):
+            wanted = partial(exactly, comparison.value, unit=unit)
+            words = f"{comparison.words}, of one compute unit of two"
+            return comparison._replace(agrees=True, words=words, expected=wanted)
+        return comparison
 
     return judge
 
 
-def _same(field: str, unit: str) -> Callable[[Subject, Fact], Held]:
-    def judge(subject: Subject, fact: Fact) -> Held:
+def _equal(field: str, unit: str) -> Callable[[Subject, Fact], FieldComparison]:
+    def judge(subject: Subject, fact: Fact) -> FieldComparison:
         found, stated = subject.reported[field], _number(fact)
         words = f"{stated:g} {unit}, the device reports {found:g}"
-        return Held(found == stated, words, found, unit, partial(exactly, stated, unit=unit))
+        return FieldComparison(
+            found == stated, words, found, unit, partial(exactly, stated, unit=unit)
+        )
 
     return judge
 
 
-def _units(subject: Subject, fact: Fact) -> Held:
+def _units(subject: Subject, fact: Fact) -> FieldComparison:
     """Equal; HIP counts compute units instead of pairs with GPU_ENABLE_WGP_MODE=0."""
     found = subject.reported["multi_processor_count"]
     stated = _number(fact) / (subject.parts or 1)
@@ -198,11 +209,11 @@ def _units(subject: Subject, fact: Fact) -> Held:
     words = f"{stated:g} {unit}, the device reports {found:g}"
     if subject.counts_pairs and found == 2 * stated:
         words, stated = f"{words}, counted as compute units", found
-    return Held(found == stated, words, found, unit, partial(exactly, stated, unit=unit))
+    return FieldComparison(found == stated, words, found, unit, partial(exactly, stated, unit=unit))
 
 
-def _memory(subject: Subject, fact: Fact) -> Held:
-    """What devices report less what a driver keeps; else what fits the size that is sold."""
+def _memory(subject: Subject, fact: Fact) -> FieldComparison:
+    """Within the driver's share of the reported size, else within the bounds of the sold size."""
     parts, found = subject.parts or 1, subject.reported["total_memory"]
     says = f"the device reports {found / _GIB:.1f} GiB"
     if fact.key == "memory.reported":
@@ -213,13 +224,15 @@ def _memory(subject: Subject, fact: Fact) -> Held:
         def wanted(source: str) -> Mapping[str, Any]:
             return {**exactly(most, source, "B"), "lower": -KEPT_BY_DRIVER}
 
-        return Held(agrees, words, found, "B", wanted)
+        return FieldComparison(agrees, words, found, "B", wanted)
     sold = fact.value if isinstance(fact.value, tuple) else (fact.value,)
     agrees = any(fits_sold(found * parts, float(each)) for each in sold)
     words = f"{' or '.join(f'{each} GB' for each in sold)}, {says}"
     # the size that the device has, or else is nearest to
     size = min(sold, key=lambda each: abs(float(each) * 1e9 / parts - found))
-    return Held(agrees, words, found, "B", partial(_about_sold, float(size) * 1e9 / parts))
+    return FieldComparison(
+        agrees, words, found, "B", partial(_about_sold, float(size) * 1e9 / parts)
+    )
 
 
 def _about_sold(size: float, source: str) -> Mapping[str, Any]:
@@ -227,16 +240,16 @@ def _about_sold(size: float, source: str) -> Mapping[str, Any]:
     return {**exactly(size, source, "B"), "lower": -0.15, "upper": 1.01 * _GIB / 1e9 - 1}
 
 
-def _l2(subject: Subject, fact: Fact) -> Held:
-    """The cache of a chiplet where the GPU has several, as HIP reports it, else all of it."""
+def _l2(subject: Subject, fact: Fact) -> FieldComparison:
+    """Equal to the cache of one chiplet if the GPU has several, as HIP reports it, else to all."""
     found, stated = subject.reported["L2_cache_size"], _number(fact)
     words = f"{fact.value} MiB, the device reports {found / _MIB:g}"
     wanted = partial(exactly, stated * _MIB, unit="B")
-    return Held(found == stated * _MIB, words, found, "B", wanted)
+    return FieldComparison(found == stated * _MIB, words, found, "B", wanted)
 
 
-def _bandwidth(subject: Subject, fact: Fact) -> Held:
-    """Bus width times clock times transfers, which are the driver's to choose."""
+def _bandwidth(subject: Subject, fact: Fact) -> FieldComparison:
+    """Bus width times clock times transfers per clock, which the driver decides."""
     stated, width = _number(fact), subject.reported["memory_bus_width"]
     mhz = subject.reported["memory_clock_rate"] / 1000
     rates = [width / 8 * mhz * each / 1000 for each in _TRANSFERS_A_CLOCK]
@@ -244,14 +257,16 @@ def _bandwidth(subject: Subject, fact: Fact) -> Held:
     agrees = abs(nearest - stated) <= _BANDWIDTH_TOLERANCE * stated
     words = f"{stated:g} GB/s, the device reports a bus of {width:g} bit at {mhz:g} MHz"
     wanted = partial(within, stated, _BANDWIDTH_TOLERANCE, unit="GB/s")
-    return Held(agrees, words, nearest, "GB/s", wanted)
+    return FieldComparison(agrees, words, nearest, "GB/s", wanted)
 
 
-def _clock(subject: Subject, fact: Fact) -> Held:
-    """The highest clock is at least the one of the peaks."""
+def _clock(subject: Subject, fact: Fact) -> FieldComparison:
+    """The highest clock is at least the one that the peaks are stated for."""
     found, stated = subject.reported["clock_rate"] / 1000, _number(fact)
     words = f"peaks at {fact.value} MHz, the device reports {found:g} MHz"
-    return Held(found >= stated, words, found, "MHz", partial(at_least, stated, unit="MHz"))
+    return FieldComparison(
+        found >= stated, words, found, "MHz", partial(at_least, stated, unit="MHz")
+    )
 
 
 def _number(fact: Fact) -> float:
@@ -281,37 +296,37 @@ ROWS: Final = (
         "threads-per-block",
         ("max_threads_per_block",),
         ("exec.max_threads_per_block",),
-        _same("max_threads_per_block", "threads"),
+        _equal("max_threads_per_block", "threads"),
     ),
     Row(
         "threads-per-unit",
         ("max_threads_per_multi_processor",),
         ("exec.max_threads_per_unit",),
-        _each("max_threads_per_multi_processor", "threads"),
+        _equal_per_unit("max_threads_per_multi_processor", "threads"),
     ),
     Row(
         "shared-memory-per-block",
         ("shared_memory_per_block",),
         ("shared_memory.per_block_default",),
-        _same("shared_memory_per_block", "B"),
+        _equal("shared_memory_per_block", "B"),
     ),
     Row(
         "shared-memory-optin",
         ("shared_memory_per_block_optin",),
         ("shared_memory.per_block_optin",),
-        _same("shared_memory_per_block_optin", "B"),
+        _equal("shared_memory_per_block_optin", "B"),
     ),
     Row(
         "shared-memory-per-unit",
         ("shared_memory_per_multiprocessor",),
         ("shared_memory.per_unit",),
-        _each("shared_memory_per_multiprocessor", "B"),
+        _equal_per_unit("shared_memory_per_multiprocessor", "B"),
     ),
     Row(
         "registers-per-unit",
         ("regs_per_multiprocessor",),
         ("register.file_per_unit",),
-        _each("regs_per_multiprocessor", "registers"),
+        _equal_per_unit("regs_per_multiprocessor", "registers"),
         firm=False,
     ),
     Row(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from portagpu.cli._tables import VERDICT, reasons, show, some
+from portagpu.cli._tables import VERDICT, first_few, print_table, reason_lines
 from portagpu.results.expectations import expected_in_words, value_in_words
 from portagpu.units import size
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from portagpu.results.run import Result, Run
 
 HEAD: Final = ("measure", "shape", "median", "spread", VERDICT)
-"""Within 80 columns; what is expected stands below the table."""
+"""The columns fit 80 characters; expectations are printed below the table."""
 _RIGHT: Final = frozenset({"median", "spread"})
-_NAMED: Final = 3
+_MOST_IDS: Final = 3
 
 
 def rows(run: Run) -> list[tuple[str, ...]]:
@@ -31,10 +31,10 @@ def _row(result: Result) -> tuple[str, ...]:
     spread = "-"
     if result.spread is not None and isinstance(result.value, int | float) and result.value:
         spread = f"± {result.spread / abs(result.value):.0%}"
-    return (_named(result), shape(result.shape), median, spread, str(result.verdict))
+    return (_id_and_device(result), shape(result.shape), median, spread, str(result.verdict))
 
 
-def _named(result: Result) -> str:
+def _id_and_device(result: Result) -> str:
     return result.id if result.device is None else f"{result.id} on {result.device}"
 
 
@@ -54,21 +54,23 @@ def shape(value: Any) -> str:
 
 def show_table(run: Run, console: Console | None, stream: TextIO) -> None:
     """The table on a terminal, or in columns of plain text."""
-    show(stream, console, HEAD, rows(run), _RIGHT)
+    print_table(stream, console, HEAD, rows(run), _RIGHT)
 
 
 def notes(run: Run) -> list[str]:
-    """What the table leaves out: reasons, what measures do not show, what is expected of them, and
-    how they were timed. Failures are told by themselves."""
+    """Lines below the table: reasons, what measures do not show, expectations, and the timing.
+
+    Failures are not among them: they have their own section.
+    """
     open_ = [result for result in run.results if not result.failed]
-    lines = reasons(open_, lambda each: each.id, _NAMED)
+    lines = reason_lines(open_, lambda each: each.id, _MOST_IDS)
     shown: dict[str, list[str]] = {}
     for result in run.results:
         if result.does_not_show and result.value is not None:
             shown.setdefault(result.does_not_show, []).append(result.id)
-    lines += [f"does not show: {some(ids, _NAMED)}: {text}" for text, ids in shown.items()]
+    lines += [f"does not show: {first_few(ids, _MOST_IDS)}: {text}" for text, ids in shown.items()]
     lines += [
-        f"expected: {_named(result)}: {expected_in_words(result.expected)} "
+        f"expected: {_id_and_device(result)}: {expected_in_words(result.expected)} "
         f"({result.expected['source']})"
         for result in run.results
         if result.expected is not None and not result.failed
@@ -84,5 +86,5 @@ def _timing(results: Sequence[Result]) -> list[str]:
     clocks = sorted({result.extra["clock"] for result in measured})
     loads = [each for r in measured if (each := r.extra.get("load_average")) is not None]
     load = f", load average {max(loads):.1f} at most" if loads else ""
-    told = " or ".join(str(count) for count in threads)
-    return [f"timed by {' and '.join(clocks)}; {told} threads a rank{load}"]
+    counts = " or ".join(str(count) for count in threads)
+    return [f"timed by {' and '.join(clocks)}; {counts} threads a rank{load}"]

@@ -1,4 +1,4 @@
-"""The GPUs of ``portagpu info`` as rows: what several have in common once, then each by itself."""
+"""The GPUs of ``portagpu info`` as rows: common properties first, then one row for each GPU."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def gpu_rows(gpus: list[dict[str, Any]], devices: list[dict[str, Any]]) -> _Rows
         many = len(gpu["parts"]) or 1
         numbered.append((gpu, first, devices[first]["target"] if first < len(devices) else None))
         first += many
-    for lines, group in groupby(numbered, key=lambda each: _in_common(each[0], each[2])):
+    for lines, group in groupby(numbered, key=lambda each: _common_lines(each[0], each[2])):
         same = list(group)
         product = lines[0] if len(same) > 1 else lines[0].replace(" each,", ",")
         rows.append((count(len(same), "GPU"), product))
         rows.extend(("", line) for line in lines[1:] if line)
         for gpu, number, _ in same:
-            rows.extend(_one(gpu, number))
+            rows.extend(_gpu_rows(gpu, number))
     return rows
 
 
-def _in_common(gpu: dict[str, Any], target: str | None) -> tuple[str, ...]:
-    """The lines that are the same for GPUs of one product, one driver and one mode."""
+def _common_lines(gpu: dict[str, Any], target: str | None) -> tuple[str, ...]:
+    """The lines that GPUs of one product, driver and mode have in common."""
     arch = gpu["arch"] or "architecture unknown"
     product = [f"{gpu['name'] or 'unnamed ' + gpu['vendor']} ({arch})"]
     if gpu["memory_bytes"] is not None:
@@ -51,7 +51,7 @@ def _in_common(gpu: dict[str, Any], target: str | None) -> tuple[str, ...]:
 
 
 def _link(link: dict[str, Any]) -> str:
-    """The best link that is stated: an idle GPU lowers the one that it has."""
+    """The fastest stated link: an idle GPU lowers its present one."""
     for kind in ("max_", "device_", ""):
         generation, width = link[f"{kind}generation"], link[f"{kind}width"]
         if generation is not None:
@@ -60,7 +60,7 @@ def _link(link: dict[str, Any]) -> str:
     return ""
 
 
-def _one(gpu: dict[str, Any], number: int) -> Iterable[tuple[str, str]]:
+def _gpu_rows(gpu: dict[str, Any], number: int) -> Iterable[tuple[str, str]]:
     parts = gpu["parts"]
     node = gpu["numa_node"]
     words = [
@@ -79,16 +79,16 @@ def _one(gpu: dict[str, Any], number: int) -> Iterable[tuple[str, str]]:
         for index, part in enumerate(parts, number):
             yield (
                 f"gpu {index}",
-                _columns([part["profile"] or "part", part["uuid"] or "", _part(part)]),
+                _columns([part["profile"] or "part", part["uuid"] or "", _part_size(part)]),
             )
     else:
         profiles = " and ".join(dict.fromkeys(part["profile"] or "part" for part in parts))
-        sizes = "; ".join(dict.fromkeys(filter(None, map(_part, parts))))
+        sizes = "; ".join(dict.fromkeys(filter(None, map(_part_size, parts))))
         words.append(f"{len(parts)} x {profiles}" + (f" of {sizes}" if sizes else ""))
         yield label, _columns(words)
 
 
-def _part(part: dict[str, Any]) -> str:
+def _part_size(part: dict[str, Any]) -> str:
     words = []
     if part["memory_bytes"] is not None:
         words.append(size(part["memory_bytes"]))

@@ -1,7 +1,7 @@
-"""The pytest plugin of the suite: it collects cases and tells what happens to them.
+"""The pytest plugin of the child process: it collects the cases and reports their outcomes.
 
-It sends the parent a message for each event, and receives which backend to open and which ids to
-run. Without the option that names the channel it is silent.
+It sends the parent a message for each event, and receives the backend to open and the ids to run.
+Without the option that names the channel it is silent.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import pytest
 from portagpu.codec import encode
 from portagpu.subprocesses.channel import OPTION, parent_channel
 from portagpu.suite.cases import AREAS, ATTRIBUTE, EARNS, Case, label
-from portagpu.suite.machine import Listed
-from portagpu.suite.session import SESSION, Session, machine_of, what_happened
+from portagpu.suite.messages import ListedCase
+from portagpu.suite.session import SESSION, Session, describe_device, outcome_of_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,12 +28,12 @@ pytest_plugins = ("portagpu.suite.fixtures",)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The option by which the parent process is reached."""
+    """Add the option that names the channel to the parent process."""
     parser.getgroup("portagpu").addoption(OPTION, default=None, metavar="R,W")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take hold of the pipes, which no process started from here inherits."""
+    """Open the channel; no process started from here inherits its pipes."""
     session = Session()
     numbers = config.getoption(OPTION)
     if numbers is not None:
@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Fill in the parameters that a case declares."""
+    """Parametrize a case by the parameters that it declares."""
     case = getattr(metafunc.function, ATTRIBUTE, None)
     if isinstance(case, Case):
         for name, values in case.params:
@@ -52,7 +52,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class _BrokenFiles:
-    """Remembers the files that could not be read: the hook that tells of them has no config."""
+    """Keeps the files that could not be read: the hook that reports them has no config."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -66,10 +66,10 @@ class _BrokenFiles:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tell which cases there are, open the device that is asked for, and keep what is to run."""
+    """Report the cases, open the requested device, and keep the requested cases."""
     session = config.stash[SESSION]
-    items.sort(key=_area)
-    listed = _listed(session, items)
+    items.sort(key=_area_order)
+    listed = _list_cases(session, items)
     session.send(event="collected", cases=encode(list(listed)), problems=session.problems)
     if session.channel is None:
         return
@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     session.backend, session.index = request["backend"], request["index"]
     session.timeout_s = request["timeout_s"]
     try:
-        machine = encode(machine_of(session.device()))
+        machine = encode(describe_device(session.device()))
         json.dumps(machine)
     except BaseException as error:  # noqa: BLE001 - whatever keeps it from opening is the answer
         session.send(event="fatal", kind=type(error).__name__, reason=str(error))
@@ -91,28 +91,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     by_id = {session.ids[item.nodeid]: item for item in items if item.nodeid in session.ids}
     items[:] = [] if request is None else [by_id[each] for each in request["ids"]]
     if any("world" in getattr(item, "fixturenames", ()) for item in items):
-        # cases that need it ask again, and say what went wrong
+        # cases that need the server start it again, and report the error
         with contextlib.suppress(Exception):
             session.rank_server()
 
 
-def _area(item: pytest.Item) -> int:
+def _area_order(item: pytest.Item) -> int:
     """Cases run in the order of the areas."""
     case = getattr(getattr(item, "function", None), ATTRIBUTE, None)
     return AREAS.index(case.area) if isinstance(case, Case) else len(AREAS)
 
 
-def _of_device(item: pytest.Item) -> bool:
-    """Whether a case is given the device, and no ranks: not those of torch, nor of a group."""
+def _is_per_device(item: pytest.Item) -> bool:
+    """Whether a case has the device and no ranks."""
     given = getattr(item, "fixturenames", ())
     return "backend" in given and "ranks" not in given
 
 
-def _listed(session: Session, items: list[pytest.Item]) -> Iterator[Listed]:
+def _list_cases(session: Session, items: list[pytest.Item]) -> Iterator[ListedCase]:
     """Describe every case.
 
-    A function without one, an id that is there twice, and a case whose result depends on nothing of
-    the machine are problems.
+    A function without a case, a duplicate id, and a case whose result depends on nothing of the
+    machine are problems.
     """
     taken: dict[str, str] = {}
     for item in items:
@@ -139,7 +139,7 @@ def _listed(session: Session, items: list[pytest.Item]) -> Iterator[Listed]:
             session.problems.append({"name": item.name, "reason": reason})
             continue
         session.ids[item.nodeid] = full
-        yield Listed(
+        yield ListedCase(
             id=full,
             area=case.area,
             spec=case.spec,
@@ -151,14 +151,14 @@ def _listed(session: Session, items: list[pytest.Item]) -> Iterator[Listed]:
             timeout_s=case.timeout_s,
             does_not_show=case.does_not_show,
             function=where,
-            of_device=_of_device(item),
+            per_device=_is_per_device(item),
             evidence=EARNS[depends_on[0]],
         )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Announce a case, and afterwards what became of it."""
+    """Report the start of a case and its outcome."""
     session = item.config.stash[SESSION]
     name = session.ids.get(item.nodeid, item.nodeid)
     session.outcome = {"kind": "passed", "reason": "", "duration_s": 0.0}
@@ -172,15 +172,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    """Keep the first thing that went wrong in set-up, call and tear-down."""
+    """Keep the first error of set-up, call and tear-down."""
     session = item.config.stash[SESSION]
     outcome = session.outcome
     outcome["duration_s"] = round(outcome.get("duration_s", 0.0) + call.duration, 6)
     if call.excinfo is not None and outcome["kind"] == "passed":
-        outcome["kind"], outcome["reason"] = what_happened(call.when, call.excinfo.value)
+        outcome["kind"], outcome["reason"] = outcome_of_error(call.when, call.excinfo.value)
     return (yield)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Say that the child ended as planned."""
+    """Report that the child ended as planned."""
     session.config.stash[SESSION].send(event="done")

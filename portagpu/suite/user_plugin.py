@@ -1,11 +1,11 @@
 """The plugin of a user's own pytest: ``pytest --portagpu-backend NAME`` adds the conformance suite.
 
-Every case is an item beside the project's tests, so that ``-k``, ``-x`` and ``--junitxml`` work as
-ever. The cases themselves still run in a child process with a configuration of its own. PASS is a
-passed test, FAIL and ERROR a failed one; every other verdict is a skip with its reason, which
-``--portagpu-strict`` makes a failure where the case is INCONCLUSIVE or UNVERIFIED. A last item is
-about the run as a whole, and no option leaves it out where there is a case: it passes where some
-case was judged and nothing is reported in the area ``suite``.
+Every case becomes an item next to the project's tests, so ``-k``, ``-x`` and ``--junitxml`` work as
+usual. The cases still run in a child process with its own configuration. PASS is a passed test,
+FAIL and ERROR a failed one. Every other verdict is a skip with its reason; ``--portagpu-strict``
+turns INCONCLUSIVE and UNVERIFIED into failures. A last item is about the run as a whole; no option
+deselects it while there is a case. It passes if some case was judged and no result is in the area
+``suite``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from portagpu.results.run import Result
-    from portagpu.suite.machine import Listed
+    from portagpu.suite.messages import ListedCase
 
 _NODE: Final = "portagpu"
 _BACKEND: Final = "--portagpu-backend"
@@ -28,7 +28,7 @@ _STRICT: Final = "--portagpu-strict"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options; without the first one this plugin does nothing."""
+    """Add the options; without the first one this plugin does nothing."""
     group = parser.getgroup("portagpu")
     group.addoption(
         _BACKEND, metavar="NAME", help="also run PortaGPU's conformance suite on this backend"
@@ -40,11 +40,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse to share the device among the processes of pytest-xdist."""
+    """Refuse pytest-xdist: its processes would share the device."""
     shared = config.getoption("dist", "no") != "no" or hasattr(config, "workerinput")
     if config.getoption(_BACKEND) is not None and shared:
         raise pytest.UsageError(f"{_BACKEND} needs one process: run pytest without -n")
-    config.pluginmanager.register(_Last())
+    config.pluginmanager.register(_LastItemPlugin())
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -68,15 +68,15 @@ def pytest_collection_modifyitems(
     parent = _Suite.from_parent(session, name=_NODE, nodeid=_NODE)
     found = [_CaseItem.from_parent(parent, case=each, run=run) for each in cases]
     items.extend(found)
-    # the terminal counts what it is told of
+    # the terminal reporter counts collected items from these reports
     report = pytest.CollectReport(_NODE, "passed", None, list(found))
     config.hook.pytest_collectreport(report=report)
 
 
-class _Last:
-    """Adds the last item, when everything was selected, deselected and put in order.
+class _LastItemPlugin:
+    """Adds the last item after all selection and ordering.
 
-    Registered last, it is around all others, also the wrapper of ``--last-failed``.
+    Registered last, it wraps all other plugins, also that of ``--last-failed``.
     """
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -90,7 +90,7 @@ class _Last:
 
 
 class CaseFailure(Exception):
-    """A case that failed; shown as its sentence, without a traceback of this plugin."""
+    """A case that failed; shown as its sentence, without a traceback."""
 
 
 class _Suite(pytest.Collector):
@@ -120,7 +120,7 @@ class _WholeItem(_SuiteItem):
         from portagpu.results.run import Verdict
         from portagpu.suite.judge import OWN_AREA
 
-        results = self.run.rest()
+        results = self.run.all_results()
         found = [f"{each.id}: {each.reason}" for each in results if each.area == OWN_AREA]
         if found:
             raise CaseFailure("\n".join(found))
@@ -129,7 +129,7 @@ class _WholeItem(_SuiteItem):
 
 
 class _CaseItem(_SuiteItem):
-    def __init__(self, *, case: Listed, **given: Any) -> None:
+    def __init__(self, *, case: ListedCase, **given: Any) -> None:
         super().__init__(name=case.id, **given)
         self.case = case
 
@@ -148,7 +148,7 @@ class _CaseItem(_SuiteItem):
 
 
 class _SuiteThread:
-    """The suite in a thread of its own, whose results are taken in the order of the items."""
+    """Runs the suite in a thread; the items take its results in their own order."""
 
     def __init__(self, backend: str, whole: int) -> None:
         self._backend = backend
@@ -168,21 +168,21 @@ class _SuiteThread:
             raise CaseFailure("the suite ended without a result of this case")
         return self._results[name]
 
-    def rest(self) -> list[Result]:
+    def all_results(self) -> list[Result]:
         """Every result, when the run has ended."""
         while self._thread is not None and self._take():
             pass
         return list(self._results.values())
 
     def _take(self) -> bool:
-        """Wait for one more result; False at the end. Raises CaseFailure where the suite broke."""
+        """Wait for one more result; False at the end. Raises CaseFailure if the suite broke."""
         from portagpu.results.run import Result
 
         arrived = self._arriving.get()
         if isinstance(arrived, Result):
             self._results[arrived.id] = arrived
             return True
-        # whoever asks next has the same answer
+        # put back, so that the next call gets the same answer
         self._arriving.put(arrived)
         if arrived is not None:
             raise CaseFailure(f"the suite cannot run: {arrived}")
@@ -195,14 +195,15 @@ class _SuiteThread:
         only = tuple(chosen) if len(chosen) < self._whole else ()
         arriving = self._arriving
 
-        class Arriving(Progress):
+        class QueueProgress(Progress):
             def result_added(self, result: Result) -> None:
                 arriving.put(result)
 
         error: BaseException | None = None
         try:
             conform(
-                ConformOptions(backend=self._backend, selection=Selection(only=only)), Arriving()
+                ConformOptions(backend=self._backend, selection=Selection(only=only)),
+                QueueProgress(),
             )
         except Exception as raised:  # noqa: BLE001 - said by the case that waits for it
             error = raised

@@ -1,8 +1,8 @@
-"""One judgement of a machine's devices, whatever was judged."""
+"""What a rule says of a measured or stated value, before it is a result of a suite."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from portagpu.results.advice import severities
@@ -15,30 +15,33 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """One judgement; ``device`` is the culprit's address or name, None where all are well.
+class Judgement:
+    """A verdict with its reason, and the check and device that it is about.
 
-    ``value`` is what was seen, in ``unit`` as results write it ("1" for a count, None for words),
-    and ``expected`` what it was held against (``portagpu.results.expectations``). ``severity`` is
-    one of ``portagpu.results.advice``, None where it is its check's.
+    ``value`` is what was seen, in ``unit`` as results write it ("1" for a count, None for words).
+    ``expected`` is what it was compared with (``portagpu.results.expectations``).
     """
 
-    name: str
     verdict: Verdict
-    device: str | None
-    reason: str
+    reason: str = ""
     value: float | str | None = None
     unit: str | None = None
     expected: Mapping[str, Any] | None = None
+    _: KW_ONLY
+    name: str = ""
+    """The check; empty where the caller knows which one it is."""
+    device: str | None = None
+    """The culprit's address or name; None where all are well."""
     severity: str | None = None
+    """One of ``portagpu.results.advice``; None where it is that of the check."""
 
 
-def combined(judgements: Iterable[Judged]) -> list[Judged]:
+def combined(judgements: Iterable[Judgement]) -> list[Judgement]:
     """One judgement of each name and device: the worst verdict, and every reason for it.
 
     Two links of one GPU may be down, and a log holds several kinds of errors.
     """
-    groups: dict[tuple[str, str | None], list[Judged]] = {}
+    groups: dict[tuple[str, str | None], list[Judgement]] = {}
     for each in judgements:
         # as results write it: a device's own name may hold what no terminal can show
         device = printable(each.device or "") or None
@@ -46,7 +49,7 @@ def combined(judgements: Iterable[Judged]) -> list[Judged]:
     return [_worst(group) if len(group) > 1 else group[0] for group in groups.values()]
 
 
-def _worst(group: list[Judged]) -> Judged:
+def _worst(group: list[Judgement]) -> Judgement:
     verdicts = [each.verdict for each in group]
     if set(verdicts) <= {Verdict.SKIP, Verdict.UNVERIFIED}:
         worst = max(verdicts, key=[Verdict.SKIP, Verdict.UNVERIFIED].index)
@@ -60,7 +63,7 @@ def _worst(group: list[Judged]) -> Judged:
     return joined if len(members) == 1 else _summed(joined, members)
 
 
-def _summed(joined: Judged, members: Sequence[Judged]) -> Judged:
+def _summed(joined: Judgement, members: Sequence[Judgement]) -> Judgement:
     """``joined`` with all values: their sum where each is a count of one kind, else in words."""
     first = members[0]
     counts = [each.value for each in members if isinstance(each.value, int | float)]

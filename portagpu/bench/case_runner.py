@@ -1,4 +1,4 @@
-"""One case in its world of ranks, and what it read as a result."""
+"""Runs one case in a world of ranks, and makes a result of its samples."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from portagpu.bench.cases import SCALES, SUITE, TIME_SCALES
-from portagpu.bench.effort import PACES, Effort
-from portagpu.bench.judge import judge
-from portagpu.bench.reading import RankSamples
+from portagpu.bench.judge import judge, share_of_limit
+from portagpu.bench.samples import RankSamples
 from portagpu.bench.suite import function_spec
+from portagpu.bench.timing import PACES, Effort
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Result
 from portagpu.results.verdicts import Evidence, Verdict
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BenchContext:
-    """What cases of one run share."""
+    """What the cases of one run share: ranks, device, effort and target."""
 
     ranks: Ranks
     device: MeasuredDevice
@@ -35,10 +35,10 @@ class BenchContext:
     target: Target | None
     timeout_s: float | None = None
     busy: str = ""
-    """That other work ran here when the run began, in one clause."""
+    """A clause about other work on this machine when the run began; empty without any."""
 
     def result(self, case: BenchCase) -> Result:
-        """Run ``case`` and judge what it gave."""
+        """Run ``case`` and judge its samples."""
         if case.absent is not None:
             return not_run(case, case.absent.reason, verdict=case.absent.verdict)
         outcome = self.ranks.run(
@@ -51,31 +51,33 @@ class BenchContext:
             timeout_s=self.timeout_s or PACES[self.effort].timeout_s,
         )
         if not outcome.ok:
-            return self._broken(case, outcome)
+            return self._broken_result(case, outcome)
         readings = [RankSamples.from_json(value) for value in outcome.values]
-        return self._judged(case, readings, outcome.duration_s)
+        return self._judge_samples(case, readings, outcome.duration_s)
 
-    def _broken(self, case: BenchCase, outcome: WorldOutcome) -> Result:
+    def _broken_result(self, case: BenchCase, outcome: WorldOutcome) -> Result:
         culprit, fields = outcome.culprit, broken_world(outcome, outcome.first_failure)
-        return _plain(
+        return _case_result(
             case,
-            device=self._name(case, culprit) if culprit is not None else None,
+            device=self._culprit_name(case, culprit) if culprit is not None else None,
             evidence=() if fields["verdict"] is Verdict.ERROR else (Evidence.EXECUTED,),
-            extra={"output": text} if (text := _output(outcome)) else {},
+            extra={"output": text} if (text := _culprit_output(outcome)) else {},
             **fields,
         )
 
-    def _name(self, case: BenchCase, rank: int) -> str:
+    def _culprit_name(self, case: BenchCase, rank: int) -> str:
         return f"rank {rank}" if case.world > 1 else self.device.name
 
-    def _judged(self, case: BenchCase, readings: list[RankSamples], duration_s: float) -> Result:
+    def _judge_samples(
+        self, case: BenchCase, readings: list[RankSamples], duration_s: float
+    ) -> Result:
         for rank, reading in enumerate(readings):
             if reading.wrong:
-                return _plain(
+                return _case_result(
                     case,
                     Verdict.FAIL,
                     f"{reading.wrong}; no time was kept",
-                    device=self._name(case, rank),
+                    device=self._culprit_name(case, rank),
                     expected=exactly("right", f"values are checked: {case.checks}"),
                     duration_s=duration_s,
                     evidence=(Evidence.EXECUTED,),
@@ -85,37 +87,40 @@ class BenchContext:
         try:
             points = [summarise(samples) for samples in rates(case, readings)]
         except ValueError as error:
-            return _plain(
+            return _case_result(
                 case, Verdict.ERROR, f"nothing was measured: {error}", duration_s=duration_s
             )
         last = points[-1]
         size = int(readings[0].points[-1].x) or None
-        versions = _versions(self.device)
-        opinion = judge(case, last, self.target, size_bytes=size, versions=versions, busy=self.busy)
-        wrong = opinion.verdict is Verdict.ERROR
+        versions = _named_versions(self.device)
+        judgement = judge(
+            case, last, self.target, size_bytes=size, versions=versions, busy=self.busy
+        )
+        wrong = judgement.verdict is Verdict.ERROR
+        limit_share = share_of_limit(case, last, self.target)
         several = not self.device.shared and self.device.count > 1 and case.world == 1
-        return _plain(
+        return _case_result(
             case,
-            opinion.verdict,
-            opinion.reason,
+            judgement.verdict,
+            judgement.reason,
             device=self.device.name if several or wrong else None,
             value=None if wrong else last.median,
             unit=case.unit,
             statistic="median",
             n=last.n,
             spread=None if wrong else last.spread,
-            expected=opinion.expected,
+            expected=judgement.expected,
             evidence=() if wrong else (Evidence.EXECUTED,),
             duration_s=duration_s,
-            extra=_extra(case, readings, [] if wrong else points, opinion.of_limit),
+            extra=_extra_fields(case, readings, [] if wrong else points, limit_share),
         )
 
 
 def rates(case: BenchCase, readings: Sequence[RankSamples]) -> list[list[float]]:
     """The value of every sample of every point, in the unit of ``case``.
 
-    Where several ranks measured together, a sample took as long as its slowest rank. Raises
-    ValueError where there is no point, no time, or ranks do not match.
+    If several ranks measured together, a sample took as long as its slowest rank. Raises
+    ValueError if there is no point, no time, or ranks do not match.
     """
     if not readings[0].points:
         raise ValueError("there is no point")
@@ -134,7 +139,7 @@ def rates(case: BenchCase, readings: Sequence[RankSamples]) -> list[list[float]]
     return found
 
 
-def _extra(
+def _extra_fields(
     case: BenchCase,
     readings: Sequence[RankSamples],
     points: Sequence[Summary],
@@ -171,7 +176,7 @@ def _extra(
     return extra
 
 
-def _versions(device: MeasuredDevice) -> dict[str, str | None]:
+def _named_versions(device: MeasuredDevice) -> dict[str, str | None]:
     """Versions by the names that expectations use, the communication library's among them."""
     versions = dict(device.versions)
     comm = versions.get("comm")
@@ -180,8 +185,8 @@ def _versions(device: MeasuredDevice) -> dict[str, str | None]:
     return versions
 
 
-def _output(outcome: WorldOutcome) -> str:
-    """The end of what the culprit printed, or of the first that failed."""
+def _culprit_output(outcome: WorldOutcome) -> str:
+    """The end of the output of the culprit, or of the first rank with output."""
     failed = [each for each in outcome.ranks if each.output]
     chosen = next((each for each in failed if each.rank == outcome.culprit), None)
     if chosen is None:
@@ -197,10 +202,10 @@ def not_run(
     blocked_by: str | None = None,
 ) -> Result:
     """The result of a case that did not run, without evidence."""
-    return _plain(case, verdict, reason, blocked_by=blocked_by)
+    return _case_result(case, verdict, reason, blocked_by=blocked_by)
 
 
-def _plain(case: BenchCase, verdict: Verdict, reason: str, **fields: Any) -> Result:
+def _case_result(case: BenchCase, verdict: Verdict, reason: str, **fields: Any) -> Result:
     return Result(
         id=case.id,
         suite=SUITE,

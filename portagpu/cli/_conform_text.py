@@ -1,4 +1,4 @@
-"""What ``portagpu conform`` prints: its cases, each result as it comes, and the summary."""
+"""The text of ``portagpu conform``: the list of cases, results as they come, the summary."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from portagpu.cli._common import results_line
-from portagpu.cli._running import View
-from portagpu.cli._tables import some
+from portagpu.cli._run_output import View
+from portagpu.cli._tables import first_few
 from portagpu.results.verdicts import Verdict
 from portagpu.results.wording import failures_text
-from portagpu.suite.ids import base_id
+from portagpu.suite.case_ids import base_id
 from portagpu.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.cli._running import Files
+    from portagpu.cli._run_output import Files
     from portagpu.contract import Override
     from portagpu.results.run import Result, Run
     from portagpu.running import OpenedDevice
-    from portagpu.suite.machine import DeviceUnderTest, Listed
+    from portagpu.suite.messages import DeviceUnderTest, ListedCase
 
 
 class SuiteView(View):
-    """Keeps the devices that were opened; with ``verbose`` it prints every result as it comes."""
+    """Keeps the opened devices; with ``verbose``, prints every result as it comes."""
 
     def __init__(self, files: Files, *, verbose: bool = False) -> None:
         super().__init__(files)
@@ -42,9 +42,9 @@ class SuiteView(View):
             print(line, file=self.stream, flush=True)
 
 
-def listing(cases: Sequence[Listed], overrides: Sequence[Override]) -> str:
+def listing(cases: Sequence[ListedCase], overrides: Sequence[Override]) -> str:
     """The cases by area and function, with their specifications."""
-    by_function: dict[str, list[Listed]] = {}
+    by_function: dict[str, list[ListedCase]] = {}
     for each in cases:
         by_function.setdefault(base_id(each.id), []).append(each)
     lines: list[str] = []
@@ -55,13 +55,13 @@ def listing(cases: Sequence[Listed], overrides: Sequence[Override]) -> str:
             lines.append(f"{area}:" if not lines else f"\n{area}:")
         times = f" ({len(members)} cases)" if len(members) > 1 else ""
         lines.append(f"  {name}{times}\n      {members[0].spec}")
-        found = dict.fromkeys(each.override_of(overrides) for each in members)
+        found = dict.fromkeys(each.first_override(overrides) for each in members)
         lines += [f"      {one.outcome} ({one.pattern}): {one.reason}" for one in found if one]
     return "\n".join([*lines, "", f"{len(cases)} cases in {len(by_function)} functions"])
 
 
-def _where(devices: Sequence[DeviceUnderTest]) -> str:
-    """What was judged, and how many devices beside it were not."""
+def _judged_devices(devices: Sequence[DeviceUnderTest]) -> str:
+    """Which devices were judged, and how many there are."""
     if not devices:
         return ""
     first, judged = devices[0], len(devices)
@@ -75,40 +75,40 @@ def _where(devices: Sequence[DeviceUnderTest]) -> str:
 
 
 def summary(run: Run, devices: Sequence[DeviceUnderTest]) -> str:
-    """What was not judged, the areas, every failure, and the verdict."""
+    """The summary: results that were not judged, a table of areas, failures, the verdict."""
     parts = []
     for title, verdict in (
         ("Not judged", Verdict.INCONCLUSIVE),
         ("Unverified", Verdict.UNVERIFIED),
         ("Skipped", Verdict.SKIP),
     ):
-        lines = _sentences([each for each in run.results if each.verdict is verdict])
+        lines = _reason_lines([each for each in run.results if each.verdict is verdict])
         if lines:
             parts.append("\n".join([f"{title}:", *lines]))
     if run.results:
-        parts.append("\n".join(_areas(run)))
+        parts.append("\n".join(_area_table(run)))
     if failures := failures_text(run.results):
         parts.append("\n".join(failures).rstrip())
-    where = printable(_where(devices))
+    where = printable(_judged_devices(devices))
     counts = f"{results_line(run)} {where}".rstrip()
     parts.append(f"{counts}\n{run.summary_line()}")
     return "\n\n".join(parts)
 
 
-def _sentences(results: Sequence[Result]) -> list[str]:
-    """One line for each reason; cases that share one are named together."""
+def _reason_lines(results: Sequence[Result]) -> list[str]:
+    """Two lines for each reason: the cases that share it, and the reason."""
     by_reason: dict[str, list[Result]] = {}
     for each in results:
         by_reason.setdefault(f"{each.verdict} {each.reason}", []).append(each)
     lines = []
     for group in by_reason.values():
         names = (f"{each.id} on {each.device}" if each.device else each.id for each in group)
-        lines.append(f"  {group[0].verdict:<13}{some(names, 3)}")
+        lines.append(f"  {group[0].verdict:<13}{first_few(names, 3)}")
         lines.append(f"  {'':<13}{group[0].reason}")
     return lines
 
 
-def _areas(run: Run) -> list[str]:
+def _area_table(run: Run) -> list[str]:
     by_area: dict[str, Counter[str]] = {}
     seconds: dict[str, float] = {}
     for each in run.results:

@@ -1,4 +1,4 @@
-"""Ids of cases, and the patterns that name them."""
+"""Ids of cases, patterns that match them, and the ids of retired cases."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Retired:
-    """What was a case: the test of this package that it is now, and the traps it looks for."""
+class RetiredCase:
+    """A former case: the test of this package that replaced it, and the traps it looks for."""
 
     test: str
     traps: tuple[str, ...]
 
 
 @cache
-def retired() -> Mapping[str, Retired]:
-    """The cases whose result no machine changes, by the ids that they had and no case has again."""
+def retired_cases() -> Mapping[str, RetiredCase]:
+    """The former cases whose result is the same on every machine, by ids that are never reused."""
     file = matrix_dir() / "conformance" / "retired.toml"
     rows = tomllib.loads(file.read_text(encoding="utf-8"))
-    return {name: Retired(row["test"], tuple(row["traps"])) for name, row in rows.items()}
+    return {name: RetiredCase(row["test"], tuple(row["traps"])) for name, row in rows.items()}
 
 
 def base_id(full: str) -> str:
@@ -36,9 +36,9 @@ def base_id(full: str) -> str:
 
 
 def matches(pattern: str, full: str) -> bool:
-    """Whether a case is meant: by its area, its id with or without parameters, or ``*`` and ``?``.
+    """Whether a pattern with ``*`` and ``?`` fits a case's area, or its id with or without labels.
 
-    Brackets stand for themselves, because ids have them.
+    Brackets have no special meaning, because ids contain them.
     """
     names = (full, base_id(full), full.partition("/")[0])
     return any(_expression(pattern).fullmatch(name) for name in names)

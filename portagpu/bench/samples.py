@@ -1,6 +1,6 @@
-"""What a rank hands back for a case: times and the work done in them, or why there is none.
+"""The samples that a rank returns for a case: times and work, or why there are none.
 
-Plain values that JSON can hold, written in the rank and read by the engine.
+Plain JSON values, written in the rank and read by the engine.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RankSamples:
 
     @classmethod
     def start(cls, stopwatch: Stopwatch) -> RankSamples:
-        """A reading taken with ``stopwatch``, with torch's present number of threads."""
+        """Empty samples for ``stopwatch``, with torch's present number of threads."""
         import torch
 
         return cls(

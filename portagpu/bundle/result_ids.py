@@ -1,7 +1,7 @@
-"""Which ids a bring-up can report: those of its gates, the conformance cases and the measures.
+"""The result ids that a bring-up can report: of its gates, conformance cases and measures.
 
-An id stays, and the parameters in its brackets come and go: a committed result must not become
-wrong because a case has another dtype, or because it became a test of this package.
+An id stays while the parameters in its brackets may change: a committed result stays valid when a
+case gets another dtype, or becomes a test of this package.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from portagpu.bringup.gates import load_gates
 from portagpu.errors import BundleError
 from portagpu.results.verdicts import Evidence
 from portagpu.suite import list_cases
+from portagpu.suite.case_ids import base_id, retired_cases
 from portagpu.suite.cases import SUITE
-from portagpu.suite.ids import base_id, retired
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from portagpu.results.run import Result, Run
 
-_BESIDE_CASES: Final = ("suite",)
+_SUITE_AREAS: Final = ("suite",)
 """Areas of results about the conformance suite itself."""
-_BESIDE_METRICS: Final = ("device", "ranks", "sustained")
+_OTHER_AREAS: Final = ("device", "ranks", "sustained")
 """Areas of results of the performance suite that are no measure of matrix/performance."""
 
 
 def check_ids(run: Run, *, same_code: bool) -> None:
-    """Every gate has a result and every result an id that is known; raises BundleError.
+    """Raise BundleError unless every gate has a result and every result a known id.
 
-    Gates may have come since another code measured: of those, the gates that it began count.
+    Gates may have been added since other code measured: then only the gates that it began count.
     """
     gates = {gate.id for gate in load_gates()}
     begun = set(run.info.area_duration_s) & gates
@@ -46,7 +46,7 @@ def check_ids(run: Run, *, same_code: bool) -> None:
 
 
 def suite_and_area(result: Result) -> tuple[str, str]:
-    """Where a result of a bring-up was first made: ("conformance", "rng"), ("bringup", "links")."""
+    """The original suite and area of a result: ("conformance", "rng"), ("bringup", "links")."""
     suite, area = result.extra.get("suite"), result.extra.get("area")
     if isinstance(suite, str) and isinstance(area, str):
         return suite, area
@@ -56,10 +56,10 @@ def suite_and_area(result: Result) -> tuple[str, str]:
 def most_earned(result: Result) -> Evidence | None:
     """The strongest evidence that a result of a bring-up can have, whatever it states.
 
-    A case states what it asks for by its fixtures, a gate in ``gates.toml``; measures ran.
+    For a case its fixtures decide, for a gate ``gates.toml``; measures are executed.
     """
     suite, area = suite_and_area(result)
-    if suite == SUITE and area not in _BESIDE_CASES:
+    if suite == SUITE and area not in _SUITE_AREAS:
         return _cases().get(base_id(result.id))
     if suite == "bringup":
         return next((gate.earns for gate in load_gates() if gate.id == area), None)
@@ -72,10 +72,10 @@ def _is_known(result: Result, gates: set[str]) -> bool:
     if not slash or not name or result.suite != "bringup" or result.area not in gates:
         return False
     if suite == SUITE:
-        known = base_id(result.id) in _cases().keys() | retired().keys()
-        return known or prefix in _BESIDE_CASES
+        known = base_id(result.id) in _cases().keys() | retired_cases().keys()
+        return known or prefix in _SUITE_AREAS
     if suite == "performance":
-        return base_id(result.id) in measures.metrics() or prefix in _BESIDE_METRICS
+        return base_id(result.id) in measures.metrics() or prefix in _OTHER_AREAS
     return suite == "bringup" and prefix == area == result.area
 
 
