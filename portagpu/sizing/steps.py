@@ -90,8 +90,8 @@ def _greatest_that_helps(helps: Callable[[int], bool], least: int, most: int) ->
 def curve(found: Occupancy, over: str) -> tuple[tuple[int, int], ...]:
     """(registers or bytes, waves a unit) where the waves change, both ends of every level.
 
-    ``over`` is "registers" or "shared_memory"; the rest of the kernel stays. From 1 register, or 0 bytes, to the
-    most that a thread or block can have.
+    ``over`` is "registers" or "shared_memory"; the rest of the kernel stays. From 1 register, or 0
+    bytes, to the most that a thread or block can have.
     """
     points: list[tuple[int, int]] = []
     for at in _sample_points(found, over):
