@@ -14,8 +14,8 @@ from portagpu.errors import LimitExceeded, TargetNotFound, Unsupported
 from portagpu.paths import matrix_dir
 from portagpu.sizing import occupancy
 from portagpu.sizing.calculator import with_changes
-from portagpu.sizing.curve import curve
 from portagpu.sizing.kernel import largest_registers
+from portagpu.sizing.steps import curve
 from portagpu.target import load_architecture, load_target
 
 NVIDIA = ["sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"]

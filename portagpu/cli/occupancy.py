@@ -169,8 +169,8 @@ def _row(found: Occupancy, limit: Limit) -> tuple[str, ...]:
 
 def _chart(found: Occupancy, over: str) -> Chart:
     from portagpu.report.charts import Chart, Series
-    from portagpu.sizing.curve import curve
     from portagpu.sizing.explain import unit_name, wave_name
+    from portagpu.sizing.steps import curve
 
     kernel = found.kernel
     registers = over == "registers"
