@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu import diagnostics as remarks
+from portagpu import diagnostics as diagnostics
 from portagpu import discovery as candidates
 from portagpu import visible
 from portagpu.kernels import catalogue, plan
@@ -178,7 +178,7 @@ def _trusts_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remarks, "_VARIABLES", {})
+    monkeypatch.setattr(diagnostics, "vendors", dict)
 
 
 def _states(reader: Any, change: Callable[[Any], Any]) -> Callable[[pytest.MonkeyPatch], None]:

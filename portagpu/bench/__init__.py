@@ -13,7 +13,7 @@ from portagpu.bench.effort import Effort
 from portagpu.bench.load import Comparison, Sustained, compare_ranks, sustained
 from portagpu.bench.runner import BenchOptions, default_world, measure, open_device, run
 from portagpu.bench.suite import AREAS, UnknownMeasure, metrics
-from portagpu.rules.peers import Outlier, Peers, peers
+from portagpu.rules.peers import Outlier, Peers, compare_peers
 
 __all__ = [
     "AREAS",
@@ -28,12 +28,12 @@ __all__ = [
     "Sustained",
     "UnknownMeasure",
     "bus_factor",
+    "compare_peers",
     "compare_ranks",
     "default_world",
     "measure",
     "metrics",
     "open_device",
-    "peers",
     "run",
     "sustained",
 ]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from portagpu.inventory.gpu import Gpu, Inventory
     from portagpu.inventory.sources import Machine
-    from portagpu.readings.model import Part
+    from portagpu.readings.model import GpuPart
     from portagpu.target import Target
 
 
@@ -93,7 +93,7 @@ def _facts(gpu: Gpu, name: str, target: Target | None) -> dict[str, Any]:
     }
 
 
-def _of_part(gpu: Gpu, part: Part, number: int, of: int | None) -> dict[str, Any]:
+def _of_part(gpu: Gpu, part: GpuPart, number: int, of: int | None) -> dict[str, Any]:
     """What a part has of its own; the product's name and all else are the whole GPU's."""
     profile = part.profile or gpu.compute_partition or str(number)
     return {

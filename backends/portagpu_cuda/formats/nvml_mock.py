@@ -10,19 +10,19 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from portagpu.formats import Shape, bounded, integer, number, pci_address, stated
+from portagpu.formats import Shape, integer, number, pci_address, stated, within_device_limit
 from portagpu.readings.model import (
     End,
     Findings,
     FormatError,
+    GpuState,
     Link,
     Memory,
     Node,
     Pcie,
     Reading,
-    State,
 )
-from portagpu_cuda.formats._nvidia import VENDOR, pci_id, subsystem_id, uuid_of, yes
+from portagpu_cuda.formats._nvidia import VENDOR, pci_id, subsystem_id, unmasked_uuid, yes_or_no
 from portagpu_cuda.formats._yaml import read_yaml
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def parse(text: str) -> Findings:
         raise FormatError(f"{KIND}: there is no 'device_defaults' in the text")
     given = root.get("devices")
     devices = (
-        bounded((one for one in given if isinstance(one, dict)), KIND)
+        within_device_limit((one for one in given if isinstance(one, dict)), KIND)
         if isinstance(given, list)
         else ()
     )
@@ -113,7 +113,7 @@ class _Device:
         for layer in reversed(self._layers):
             value: Yaml | str | None = layer.get(path) if isinstance(layer, dict) else None
             for key, text in value.items() if isinstance(value, dict) else ():
-                answer = yes(text) if isinstance(text, str) else None
+                answer = yes_or_no(text) if isinstance(text, str) else None
                 if answer is not None:
                     found[key] = answer
         return found
@@ -139,7 +139,7 @@ def _reading(device: _Device, nodes: dict[str, int]) -> Reading:
         vendor=VENDOR,
         index=device.integer("index"),
         pci=pci,
-        uuid=uuid_of(device.text("uuid")),
+        uuid=unmasked_uuid(device.text("uuid")),
         name=device.text("name"),
         arch=None if major is None or minor is None else f"sm_{major}{minor}",
         device_id=pci_id(device.text("pci/device_id")),
@@ -148,7 +148,7 @@ def _reading(device: _Device, nodes: dict[str, int]) -> Reading:
         numa_node=None if pci is None else nodes.get(pci),
         device_file=None if number_ is None else f"/dev/nvidia{number_}",
         firmware={name: value for name, value in firmware.items() if value is not None},
-        mig_enabled=yes(device.text("mig/mode_current")),
+        mig_enabled=yes_or_no(device.text("mig/mode_current")),
         pcie=Pcie(
             generation=device.integer("pcie/current_link_gen"),
             width=device.integer("pcie/current_link_width"),
@@ -169,11 +169,11 @@ def _memory(device: _Device) -> Memory:
         name: device.integer(f"remapped_rows/{name}") for name in ("correctable", "uncorrectable")
     }
     pending = [
-        yes(device.text(path))
+        yes_or_no(device.text(path))
         for path in ("retired_pages/pending_retirement", "remapped_rows/pending")
     ]
     return Memory(
-        ecc_enabled=yes(device.text("ecc/mode_current")),
+        ecc_enabled=yes_or_no(device.text("ecc/mode_current")),
         corrected=device.integer("ecc/errors/volatile/single_bit/total"),
         uncorrected=device.integer("ecc/errors/volatile/double_bit/total"),
         corrected_total=device.integer("ecc/errors/aggregate/single_bit/total"),
@@ -181,17 +181,17 @@ def _memory(device: _Device) -> Memory:
         retired_pages={name: count for name, count in retired.items() if count is not None},
         remapped_rows={name: count for name, count in rows.items() if count is not None},
         pending=True if True in pending else False if False in pending else None,
-        remap_failed=yes(device.text("remapped_rows/failure_occurred")),
+        remap_failed=yes_or_no(device.text("remapped_rows/failure_occurred")),
     )
 
 
-def _state(device: _Device) -> State:
+def _state(device: _Device) -> GpuState:
     temperatures = {
         name: device.number(f"thermal/temperature_{name}_c") for name in ("gpu", "memory")
     }
     limits = {name: device.number(f"thermal/{key}") for name, key in _LIMITS.items()}
     reasons = device.flags("clocks_throttle_reasons")
-    return State(
+    return GpuState(
         temperatures_c={name: value for name, value in temperatures.items() if value is not None},
         limits_c={name: value for name, value in limits.items() if value is not None},
         power_w=device.watts("power/current_draw_mw"),
