@@ -352,7 +352,7 @@ class Planted(Live):
         super().__init__(tree)
         self.asked = (library_findings(),)
 
-    def probed(self) -> tuple[Findings, ...]:
+    def library_findings(self) -> tuple[Findings, ...]:
         return self.asked
 
     def log_output(self) -> CommandOutput:

@@ -55,9 +55,6 @@ ALLOWED: Final = (
     Allowed("occupancy.py", r".*\"sm_90\", \"gfx942\".*", "an example in a help text"),
     Allowed("compile.py", r".*CUDA or HIP C\+\+.*", "the languages that kernels/cpp compiles"),
     Allowed("run.py", r".*CUDA or HIP C\+\+.*", "the languages that kernels/cpp compiles"),
-    Allowed("code_object.py", r"EM_AMDGPU|AMDGPU|amdhsa\.\w+", "LLVM's format of machine code"),
-    Allowed("cubin.py", "EM_CUDA", "the ELF format of machine code"),
-    Allowed("ptxas.py", r".*\(sm_\\w\+\).*", "a compiler's output, beside the readers of formats"),
     Allowed("patterns.py", r".*\.(?:amd|nvidia)\.com", "hosts that a published bundle may name"),
     Allowed(
         "patterns.py", r".*\b(?:dev/\(|GPU\|MIG).*", "hides more, whichever vendor is installed"
@@ -66,15 +63,14 @@ ALLOWED: Final = (
     Allowed("cpu.py", "NVIDIA|Apple", "makers of CPUs, as Arm numbers them"),
     Allowed("cpu.py", "amd64", "a word for x86"),
     Allowed("settings.py", r".*amd_\|intel_.*", "parameters of the kernel"),
-    Allowed("remarks.py", r".*NCCL user guide.*", "the source of a remark on PCI bridges"),
+    Allowed("diagnostics.py", r".*NCCL user guide.*", "the source of a remark on PCI bridges"),
     Allowed("environment.py", r".*NCCL.*", "the source of a bound of the host's"),
-    Allowed("asked.py", r".*driver or ROCm brings", "an advice that names no table"),
+    Allowed("probe.py", r".*driver or ROCm brings", "an advice that names no table"),
     Allowed("kfd.py", "GPU-", "the kernel's KFD numbers its GPUs so"),
     Allowed("join.py", r"gpu-\(.*", "the kernel's KFD numbers its GPUs so"),
     Allowed("kfd_links.py", "xgmi", "a link's type in the kernel's KFD"),
-    Allowed("judge_alike.py", "MIG mode", "the field mig_enabled of portagpu.info/1"),
+    Allowed("peer_consistency.py", "MIG mode", "the field mig_enabled of portagpu.info/1"),
     Allowed("_infogpus.py", "MIG o(n|ff)", "the field mig_enabled of portagpu.info/1"),
-    Allowed("parts.py", r"\(\?:sudo .*", "commands behind a prompt; a wrong guess loses nothing"),
 )
 
 
