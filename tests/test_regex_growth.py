@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 import portagpu.bundle
+import portagpu.redact
 from tests.conftest import ROOT
 from tests.regex_growth import grows, hidden, patterns
 
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
     from tests.conftest import Child
 
 MODULES: Final = (
-    "portagpu.bundle",
-    *(f"portagpu.bundle.{each.name}" for each in pkgutil.iter_modules(portagpu.bundle.__path__)),
-    *(f"portagpu.inventory.{name}" for name in ("anonymous", "anonymous_output", "record")),
+    *(
+        f"{package.__name__}.{each.name}"
+        for package in (portagpu.bundle, portagpu.redact)
+        for each in pkgutil.iter_modules(package.__path__)
+    ),
+    *(f"portagpu.recordings.{name}" for name in ("anonymous", "anonymous_output", "record")),
 )
 LIMIT_S: Final = 900
 """Cubic time at 16,000 characters is hours; all texts together take about a minute."""
