@@ -1,4 +1,4 @@
-"""What a reader of ``portagpu info`` should act on, one sentence each with what to do."""
+"""Diagnostics of ``portagpu info``: one sentence for each problem, with what to do."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def install_torch() -> str:
     return f"{install('torch')}, or your vendor's torch wheel"
 
 
-def remarks(
+def machine_diagnostics(
     host: Host,
     gpus: Sequence[Gpu],
     build: TorchBuild | None,
     visible: Mapping[str, str],
     settings: Settings,
 ) -> list[str]:
-    """Every remark on the machine, the gravest first; empty where there is nothing to do."""
-    found = [*_on_gpus(gpus)]
+    """Diagnostics of the machine, the most severe first; empty where there is nothing to do."""
+    found = [*_gpu_diagnostics(gpus)]
     shm = host.limits.shm_bytes
     if shm is not None and shm <= _SMALL_SHM_BYTES:
         found.append(
             f"shared memory (/dev/shm) has {shm >> 20} MiB, too little for several processes: "
             "give the container more (docker run --shm-size, or --ipc=host)"
         )
-    found.extend(settings_remarks(settings, gpus, len(host.cpu.numa_nodes)))
+    found.extend(settings_diagnostics(settings, gpus, len(host.cpu.numa_nodes)))
     disguises = [each for vendor in vendors().values() for each in vendor.disguises.items()]
     found.extend(f"{name}={visible[name]} {text}" for name, text in disguises if name in visible)
     kind = build.kind if build is not None else None
@@ -57,14 +57,14 @@ def remarks(
     return found
 
 
-def software_remarks(
+def software_diagnostics(
     build: TorchBuild | None, gpus: Sequence[Gpu], backends: Sequence[str], wanted: str | None
 ) -> Iterable[str]:
     """Whether torch is there and fits the GPUs, and whether there are backends.
 
     ``wanted`` is the backend that the environment asks for.
     """
-    yield from _on_torch(build, gpus)
+    yield from _torch_diagnostics(build, gpus)
     if wanted and wanted not in backends:
         yield (
             f"PORTAGPU_BACKEND={quoted(wanted)} names no backend that is declared: unset it, or "
@@ -76,7 +76,7 @@ def software_remarks(
         yield "no vendor is declared, so that no GPU is known: install portagpu with pip again"
 
 
-def _on_torch(build: TorchBuild | None, gpus: Sequence[Gpu]) -> Iterable[str]:
+def _torch_diagnostics(build: TorchBuild | None, gpus: Sequence[Gpu]) -> Iterable[str]:
     """Whether torch is there and was built for the GPUs that are there."""
     if build is None:
         yield f"torch is not installed: {install_torch()}"
@@ -108,7 +108,7 @@ def _on_torch(build: TorchBuild | None, gpus: Sequence[Gpu]) -> Iterable[str]:
         )
 
 
-def _on_gpus(gpus: Sequence[Gpu]) -> Iterable[str]:
+def _gpu_diagnostics(gpus: Sequence[Gpu]) -> Iterable[str]:
     for gpu in gpus:
         vendor = vendor_named(gpu.vendor)
         unusable: dict[str | None, str] = {**_UNUSABLE_DRIVERS}
@@ -129,8 +129,8 @@ def _on_gpus(gpus: Sequence[Gpu]) -> Iterable[str]:
         )
 
 
-def settings_remarks(settings: Settings, gpus: Sequence[Gpu], numa_nodes: int) -> Iterable[str]:
-    """Which settings of the kernel the GPUs' maker, or what joins them, asks to be otherwise."""
+def settings_diagnostics(settings: Settings, gpus: Sequence[Gpu], numa_nodes: int) -> Iterable[str]:
+    """Kernel settings that the GPUs' vendor or their links need to be different."""
     for tuning in (each.tuning for each in vendors().values() if each.tuning is not None):
         if not any(tuning.product in (gpu.name or "").lower() for gpu in gpus):
             continue

@@ -1,6 +1,6 @@
-"""The document of ``portagpu info``: what is here, what it matches, and what can be used.
+"""The document of ``portagpu info``: devices, their targets, and usable backends.
 
-Built without torch; a vendor's library is asked in a child process, where its GPUs are.
+It needs no torch. Vendors' libraries are probed in child processes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.diagnostics import remarks, software_remarks
+from portagpu.diagnostics import machine_diagnostics, software_diagnostics
 from portagpu.errors import TargetError
 from portagpu.host import Host, read_host, visibility
 from portagpu.host.settings import read_settings
@@ -31,11 +31,11 @@ SCHEMA: Final = "portagpu.info/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class SchedulableDevice:
     """One schedulable accelerator, or the CPU where there is none; None is unknown.
 
-    ``parent`` is the PCI address of the GPU of which this is a partition or slice, ``profile`` its
-    kind ("CPX", "3g.40gb"). ``driver`` is the kernel driver's name, ``device_file`` the file that a
+    Of a partition or slice, ``parent`` is the PCI address of its GPU and ``profile`` its kind
+    ("CPX", "3g.40gb"). ``driver`` is the kernel driver's name, ``device_file`` the file that a
     process opens.
     """
 
@@ -95,26 +95,26 @@ def collect(
         "software_known": machine.software_known,
         "remarks": [
             *(
-                software_remarks(build, gpus, tuple(found), wanted)
+                software_diagnostics(build, gpus, tuple(found), wanted)
                 if machine.software_known
                 else ()
             ),
-            *remarks(host, gpus, build, visible, settings),
+            *machine_diagnostics(host, gpus, build, visible, settings),
             *inventory.problems,
-            *_remarks_on_targets(),
+            *_target_diagnostics(),
             *vendor_problems(),
         ],
     }
 
 
-def devices(host: Host, gpus: Sequence[Gpu]) -> tuple[Device, ...]:
+def devices(host: Host, gpus: Sequence[Gpu]) -> tuple[SchedulableDevice, ...]:
     """The schedulable devices: every GPU or each of its parts, the CPU when there is none."""
     if not gpus:
-        return (_cpu(host),)
-    return tuple(device for gpu in gpus for device in _gpu(gpu))
+        return (_cpu_device(host),)
+    return tuple(device for gpu in gpus for device in _gpu_devices(gpu))
 
 
-def _remarks_on_targets() -> list[str]:
+def _target_diagnostics() -> list[str]:
     try:
         load_targets()
     except TargetError as error:
@@ -122,7 +122,7 @@ def _remarks_on_targets() -> list[str]:
     return [f"the targets of {each.entry_point}: {each.reason}" for each in target_problems()]
 
 
-def _matched(match: Callable[[], Target | None]) -> str | None:
+def _target_id(match: Callable[[], Target | None]) -> str | None:
     try:
         target = match()
     except TargetError:
@@ -131,15 +131,15 @@ def _matched(match: Callable[[], Target | None]) -> str | None:
     return target.id if target is not None else None
 
 
-def _cpu(host: Host) -> Device:
+def _cpu_device(host: Host) -> SchedulableDevice:
     cpu = host.cpu
-    return Device(
+    return SchedulableDevice(
         kind="cpu",
         vendor="cpu",
         name=cpu.model_name,
         arch=cpu.arch,
         memory_bytes=host.usable_memory_bytes,
-        target=_matched(
+        target=_target_id(
             lambda: identify(
                 "cpu", cpu.arch or "", cpu.model_name, host.memory.total_bytes, cpu.physical_cores
             )
@@ -147,8 +147,8 @@ def _cpu(host: Host) -> Device:
     )
 
 
-def _gpu(gpu: Gpu) -> tuple[Device, ...]:
-    whole = Device(
+def _gpu_devices(gpu: Gpu) -> tuple[SchedulableDevice, ...]:
+    whole = SchedulableDevice(
         kind="gpu",
         vendor=gpu.vendor,
         name=gpu.name,
@@ -156,7 +156,7 @@ def _gpu(gpu: Gpu) -> tuple[Device, ...]:
         uuid=gpu.uuid,
         pci=gpu.pci,
         memory_bytes=gpu.memory_bytes,
-        target=_matched(lambda: product_target(gpu)),
+        target=_target_id(lambda: product_target(gpu)),
         numa_node=gpu.numa_node,
         driver=gpu.driver,
         driver_version=gpu.driver_version,

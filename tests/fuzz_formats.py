@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from portagpu.formats.cleaning import text_of
+from portagpu.formats.cleaning import decode_text
 from portagpu.formats.reader import readers
 from portagpu.readings import Findings, FormatError
 
@@ -103,7 +103,7 @@ def recorded(module: str) -> Iterator[Seed]:
     for path in sorted(RECORDINGS.rglob("*")):
         if path.is_file() and path.name != "MANIFEST.md" and path.stat().st_size <= LARGEST:
             data = path.read_bytes()
-            if reader.matches(text_of(data)):
+            if reader.matches(decode_text(data)):
                 name = f"{module}/{path.relative_to(RECORDINGS)}"
                 yield Seed(name, f"{reader.__name__}:parse", data)
 
@@ -278,7 +278,7 @@ def _child(stream: TextIO, out: TextIO) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     signal.signal(signal.SIGPROF, stop)
     for number in range(job["first"], job["last"]):
-        text = text_of(mutation(origin, number, job["seed"]))
+        text = decode_text(mutation(origin, number, job["seed"]))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
         outcome, detail = _outcome(parse, text)
         spent = resource.getrusage(resource.RUSAGE_SELF).ru_utime - before

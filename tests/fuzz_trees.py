@@ -34,10 +34,10 @@ from portagpu.bringup import BringupOptions, bringup
 from portagpu.cli._bringup_view import recording_lines
 from portagpu.cli._info_text import sections
 from portagpu.errors import RecordingError
-from portagpu.formats.cleaning import text_of
+from portagpu.formats.cleaning import decode_text
 from portagpu.formats.reader import read_text
 from portagpu.info import collect
-from portagpu.inventory.topology_json import as_json
+from portagpu.inventory.topology_json import topology_document
 from portagpu.readings.model import FormatError
 from portagpu.recordings.replay import Recording
 from portagpu.report import render as report_page
@@ -151,7 +151,7 @@ def published() -> Iterator[Machine]:
         if small and path.name != "MANIFEST.md" and "sys" not in path.parts:
             data = path.read_bytes()
             with contextlib.suppress(FormatError):
-                read_text(text_of(data))
+                read_text(decode_text(data))
                 yield Machine(f"published/{path.relative_to(RECORDINGS)}", {"text": data})
 
 
@@ -291,7 +291,7 @@ def read(root: Path) -> str | None:
     recording = Recording(root)
     document = collect(machine=recording)
     texts = {"info": json_text(document, indent=2)}
-    texts["topology"] = json_text(as_json(recording.topology()))
+    texts["topology"] = json_text(topology_document(recording.topology()))
     run = bringup(BringupOptions(replay=recording))
     texts["run"], texts["junit"], texts["page"] = run.to_text(), junit(run), report_page(run)
     texts["shown"] = "".join(

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 # last, as for the tests: of an installed package the checkout beside them is not what is read
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from portagpu.formats.cleaning import text_of
+from portagpu.formats.cleaning import decode_text
 from portagpu.formats.reader import read_text, readers
 from portagpu.readings.model import FormatError
 from tests.fuzz_formats import TooSlow, fixtures, format_modules, stop
@@ -72,7 +72,7 @@ class Growth(NamedTuple):
 
 def samples(module: str) -> list[str]:
     """The project's own texts of a format."""
-    return [text_of(seed.data) for seed in fixtures(module)]
+    return [decode_text(seed.data) for seed in fixtures(module)]
 
 
 def pumps(text: str, size: int, most_lines: int) -> Iterator[tuple[str, str]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.readings.model import FormatError
-from portagpu.recordings.anonymous import Anonymous
+from portagpu.recordings.anonymous import Anonymizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -97,19 +97,19 @@ def texts(source: str, length: int) -> Iterator[str]:
 def functions() -> dict[str, Work]:
     """What takes a stranger's text as a whole, with what it does between its patterns."""
     from portagpu.redact.patterns import replace_forms
-    from portagpu.redact.scrub import remaining, scrub
+    from portagpu.redact.scrub import find_identifying, scrub
 
     known = [("host", "node-07"), ("user", "jdoe"), ("environment", "a-a-a"), ("path", "/a/a/a")]
     return {
         "replace_forms": lambda text: replace_forms(text, lambda kind, _: f"<{kind}-1>"),
-        "remaining": lambda text: list(remaining({"reason": text, text[:4000]: 1})),
+        "remaining": lambda text: list(find_identifying({"reason": text, text[:4000]: 1})),
         "scrub": lambda text: scrub({"reason": text}, known),
-        "Anonymous.text": lambda text: _cleaned(Anonymous(known), text),
-        "Anonymous.path": lambda text: Anonymous(known).path(text),
+        "Anonymizer.text": lambda text: _cleaned(Anonymizer(known), text),
+        "Anonymizer.path": lambda text: Anonymizer(known).path(text),
     }
 
 
-def _cleaned(cleaner: Anonymous, text: str) -> None:
+def _cleaned(cleaner: Anonymizer, text: str) -> None:
     with contextlib.suppress(FormatError):  # what looks like JSON and is none
         cleaner.text(text)
 

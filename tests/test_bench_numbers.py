@@ -9,7 +9,7 @@ import pytest
 from portagpu.bench import bus_factor
 from portagpu.bench.judge import within
 from portagpu.bench.load import drift_percent
-from portagpu.rules.peers import peers
+from portagpu.rules.peers import compare_peers
 from portagpu.stats import mad, summarise
 
 
@@ -70,7 +70,7 @@ def test_a_summary_gives_the_statistic_that_is_asked_for(name: str, value: float
 
 def test_an_outlier_among_eight_is_named() -> None:
     values = dict(zip("abcdefgh", [100, 101, 99, 100, 102, 98, 100, 70], strict=True))
-    found = peers(values)
+    found = compare_peers(values)
     # sorted 70 98 99 100 100 100 101 102: median 100, distances 0 1 1 0 2 2 0 30, MAD 1
     assert (found.median, found.mad, found.judged) == (100, 1, True)
     assert [(each.name, each.relative) for each in found.outliers] == [("h", -0.3)]
@@ -79,60 +79,60 @@ def test_an_outlier_among_eight_is_named() -> None:
 
 def test_a_spread_as_wide_as_the_difference_has_no_outlier() -> None:
     # median 100, distances 20 10 10 20 40, MAD 20: 40 is 1.35 deviations
-    found = peers({"a": 80, "b": 90, "c": 110, "d": 120, "e": 60, "f": 100})
+    found = compare_peers({"a": 80, "b": 90, "c": 110, "d": 120, "e": 60, "f": 100})
     assert found.judged
     assert found.outliers == (), f"{found.outliers} are within the spread of their peers"
 
 
 def test_a_small_difference_is_no_outlier_however_well_the_others_agree() -> None:
-    found = peers({"a": 100.0, "b": 100.0, "c": 100.0, "d": 96.0})
+    found = compare_peers({"a": 100.0, "b": 100.0, "c": 100.0, "d": 96.0})
     assert found.mad == 0
     assert found.outliers == (), "4 % is below the threshold of 5 %"
 
 
 def test_where_the_others_are_equal_the_relative_difference_decides() -> None:
-    found = peers({"rank 0": 100.0, "rank 1": 100.0, "rank 2": 90.0, "rank 3": 100.0})
+    found = compare_peers({"rank 0": 100.0, "rank 1": 100.0, "rank 2": 90.0, "rank 3": 100.0})
     assert found.mad == 0
     assert [each.name for each in found.outliers] == ["rank 2"]
 
 
 def test_outliers_on_both_sides_are_named_worst_first() -> None:
     values = {"a": 10.0, "b": 10.0, "c": 10.0, "d": 10.0, "e": 10.0, "f": 12.0, "g": 2.0}
-    found = peers(values)
+    found = compare_peers(values)
     assert [each.name for each in found.outliers] == ["g", "f"]
     assert "g is 80% below" in found.sentence
     assert "f is 20% above" in found.sentence
 
 
 def test_three_values_are_not_judged() -> None:
-    found = peers({"a": 100.0, "b": 100.0, "c": 1.0})
+    found = compare_peers({"a": 100.0, "b": 100.0, "c": 1.0})
     assert not found.judged
     assert found.outliers == ()
     assert "too few" in found.sentence
 
 
 def test_a_value_that_is_no_number_is_an_outlier() -> None:
-    found = peers({"a": 1.0, "b": 1.0, "c": 1.0, "d": 1.0, "e": math.nan})
+    found = compare_peers({"a": 1.0, "b": 1.0, "c": 1.0, "d": 1.0, "e": math.nan})
     assert [each.name for each in found.outliers] == ["e"]
     assert found.sentence == "e gave no number"
 
 
 def test_peers_without_any_number_are_all_outliers() -> None:
-    found = peers(dict.fromkeys("abcd", math.nan))
+    found = compare_peers(dict.fromkeys("abcd", math.nan))
     assert found.median is None
     assert len(found.outliers) == 4
 
 
 def test_a_median_of_zero_does_not_divide() -> None:
-    found = peers({"a": 0.0, "b": 0.0, "c": 0.0, "d": 5.0})
+    found = compare_peers({"a": 0.0, "b": 0.0, "c": 0.0, "d": 5.0})
     assert [each.relative for each in found.outliers] == [math.inf]
     assert found.sentence == "d is far above the median of its peers"
 
 
 def test_thresholds_can_be_widened() -> None:
     values = {"a": 100.0, "b": 100.0, "c": 100.0, "d": 60.0}
-    assert peers(values).outliers
-    assert not peers(values, relative=0.5).outliers
+    assert compare_peers(values).outliers
+    assert not compare_peers(values, relative=0.5).outliers
 
 
 def test_mad_of_one_value_is_zero() -> None:

@@ -17,7 +17,7 @@ from portagpu.errors import BackendNotFound, OutputError, RecordingError, Unknow
 from portagpu.formats.host import kernel_log
 from portagpu.host import read_host
 from portagpu.inventory.sources import Live
-from portagpu.inventory.tools import Output, kernel_log_output
+from portagpu.inventory.tools import CommandOutput, kernel_log_output
 from portagpu.recordings.record import record
 from portagpu.recordings.replay import Recording
 from portagpu.results.run import Evidence, Run, Verdict, validate
@@ -44,8 +44,8 @@ class Here(Live):
 
     text = ""
 
-    def log_output(self) -> Output | None:
-        return Output(("dmesg",), self.text) if self.text else None
+    def log_output(self) -> CommandOutput | None:
+        return CommandOutput(("dmesg",), self.text) if self.text else None
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_the_journal_is_read_before_dmesg_and_dmesg_where_it_shows_nothing(
     assert "Not permitted" in kernel_log_output().problem
     program(tmp_path / "bin", "dmesg", QUIET)
     program(tmp_path / "bin", "journalctl", "")
-    assert kernel_log_output() == Output(("dmesg",), QUIET)
+    assert kernel_log_output() == CommandOutput(("dmesg",), QUIET)
     program(tmp_path / "bin", "journalctl", JOURNAL)
     found = kernel_log_output()
     assert found.command[0] == "journalctl"
@@ -217,8 +217,8 @@ def test_a_recording_keeps_what_the_log_says(
 ) -> None:
     files, links = machine(*(amd_gpu(index) for index in range(8)))
     root = build(tmp_path / "machine", two_socket_x86() | files, links)
-    log = Output(("dmesg",), text, "" if text else "the kernel's log is not read: x")
-    monkeypatch.setattr("portagpu.recordings.record._Asked.log_output", lambda _: log)
+    log = CommandOutput(("dmesg",), text, "" if text else "the kernel's log is not read: x")
+    monkeypatch.setattr("portagpu.recordings.record._ProbedOnce.log_output", lambda _: log)
     saved = record(tmp_path / "saved", root, names=())
     assert saved.problems == ((log.problem,) if log.problem else ())
     kept = "".join(each.read_text() for each in (tmp_path / "saved").rglob("*log*.json"))
@@ -235,8 +235,8 @@ def test_a_recording_in_one_file_is_read_as_its_folder_and_names_nobody(
 ) -> None:
     files, links = machine(*(amd_gpu(index) for index in range(8)))
     root = build(tmp_path / "machine", two_socket_x86() | files, links)
-    log = Output(("dmesg",), LOG)
-    monkeypatch.setattr("portagpu.recordings.record._Asked.log_output", lambda _: log)
+    log = CommandOutput(("dmesg",), LOG)
+    monkeypatch.setattr("portagpu.recordings.record._ProbedOnce.log_output", lambda _: log)
     record(tmp_path / "saved", root, names=())
     saved = record(tmp_path / "saved.tar.gz", root, names=())
     assert saved.folder == tmp_path / "saved.tar.gz"

@@ -21,7 +21,7 @@ from portagpu.inventory.origin import origin_of
 from portagpu.recordings.record import record
 from portagpu.recordings.replay import MANIFEST, Recording
 from portagpu.report import render
-from portagpu.results.judgement import Judgement, combined
+from portagpu.results.judgement import Judgement, combine
 from portagpu.results.run import Evidence, Result, Run, Verdict, validate
 from tests.gpu_trees import address, amd_gpu, machine, nvidia_gpu
 from tests.host_trees import build, gfx942_node, two_socket_x86
@@ -430,7 +430,7 @@ def test_a_check_that_reports_one_id_twice_is_an_error_and_ends_nothing(tmp_path
 
 
 def test_judgements_of_one_name_and_device_become_the_worst_of_them() -> None:
-    found = combined(
+    found = combine(
         [
             Judgement(Verdict.FAIL, "link 1 is down", 1, "1", name="up", device="a"),
             Judgement(Verdict.PASS, "all are up", name="up", device="b"),

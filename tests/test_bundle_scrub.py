@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from portagpu.redact.names import machine_names
-from portagpu.redact.scrub import LONGEST_TEXT, remaining, scrub
+from portagpu.redact.scrub import LONGEST_TEXT, find_identifying, scrub
 from portagpu.results.run import Run
 from tests.bundle_samples import full_run
 from tests.result_samples import failing, passing, stopped
@@ -198,15 +198,15 @@ def test_scrubbing_twice_changes_nothing(sample: Any) -> None:
     once = scrub(sample().to_json(), KNOWN).document
     assert scrub(once, KNOWN).document == once
     assert scrub(once).document == once
-    assert not list(remaining(once))
+    assert not list(find_identifying(once))
     Run.from_json(once)
 
 
 @pytest.mark.parametrize("text", [t for texts in BY_FORM.values() for t in texts])
 def test_what_is_left_of_any_form_is_not_taken_for_something(text: str) -> None:
     document = {"reason": f"{text}, {text}/x and '{text}'"}
-    assert list(remaining(document))
-    assert not list(remaining(scrub(document).document))
+    assert list(find_identifying(document))
+    assert not list(find_identifying(scrub(document).document))
 
 
 def test_nothing_of_the_document_itself_is_changed() -> None:
@@ -324,5 +324,5 @@ def test_the_value_of_a_key_that_names_a_secret_is_taken_out(key: str) -> None:
     clean = scrub(document)
     assert "hunter2" not in str(clean.document)
     assert clean.document["results"][0]["extra"]["tokens_per_batch"] == 7
-    assert list(remaining(document))
-    assert not list(remaining(clean.document))
+    assert list(find_identifying(document))
+    assert not list(find_identifying(clean.document))

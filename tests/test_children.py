@@ -14,7 +14,7 @@ import pytest
 
 import portagpu
 from portagpu.errors import PortagpuError
-from portagpu.inventory.tools import outputs
+from portagpu.inventory.tools import run_commands
 from portagpu.readings.probe import probe
 from portagpu.subprocesses import call
 from portagpu.subprocesses import start as children
@@ -177,7 +177,7 @@ def test_no_vendors_program_is_found_in_the_working_folder(
 ) -> None:
     monkeypatch.setenv("PATH", EMPTY)
     assert [find_program(name) for name in PROGRAMS] == [None] * len(PROGRAMS)
-    assert list(outputs([(name,) for name in PROGRAMS])) == []
+    assert list(run_commands([(name,) for name in PROGRAMS])) == []
     monkeypatch.setenv("ROCM_PATH", ".")
     monkeypatch.setattr(clang, "_TOOLKIT", "/nowhere")
     assert list(clang.compilers()) == []
@@ -196,7 +196,7 @@ def test_a_program_in_an_absolute_folder_runs_with_clean_places(
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f":{tmp_path}:.")
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
-    (found,) = outputs([("tool",)])
+    (found,) = run_commands([("tool",)])
     assert f"('PATH', '{tmp_path}')" in found.text, found
     assert "PYTHONSAFEPATH" not in found.text, "amd-smi imports what lies beside it"
     assert found.text.endswith(" /\n"), "it works in the working folder"

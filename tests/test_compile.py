@@ -516,7 +516,7 @@ def test_real_code_that_is_bad_fails(child: Callable[..., Child]) -> None:
     """A block too large for gfx1100's registers, and an fp8 that gfx942 only emulates."""
     script = """
 from portagpu.compile.judge import judged
-from portagpu.discovery import toolchain_of
+from portagpu.discovery import toolchain_for
 from portagpu.compile.worker import build
 from portagpu.kernels.catalogue import by_id
 from portagpu.kernels.plan import Config
@@ -525,7 +525,7 @@ def verdict(arch, variant, *blocks):
     target = identify("amd", arch, None)
     names = ("BLOCK_M", "BLOCK_N", "DEPTH_BYTES", "GROUP_M")
     config = Config(tuple(zip(names, blocks)), 256, 2)
-    _, reader = toolchain_of("amd")
+    _, reader = toolchain_for("amd")
     each = by_id()[variant]
     code = build(each, config, reader, arch, target.arch.warp_size)
     given = {"matrix": each.matrix, "compiler": "x 1", "duration_s": 0, "extra": {}}

@@ -29,7 +29,7 @@ BUILT = """
 import json, re, subprocess, sys
 from importlib.util import find_spec
 from pathlib import Path
-from portagpu.discovery import toolchain_of
+from portagpu.discovery import toolchain_for
 from portagpu.compile.worker import build
 from portagpu.kernels.catalogue import VARIANTS
 from portagpu.kernels.plan import Limits, candidates
@@ -37,7 +37,7 @@ from portagpu.sizing import occupancy_of_code
 from portagpu.target import load_architecture
 
 target = load_architecture(sys.argv[1])
-_, real = toolchain_of(target.vendor)
+_, real = toolchain_for(target.vendor)
 
 class Kept:
     triton_target = staticmethod(real.triton_target)

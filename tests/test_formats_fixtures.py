@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.formats.cleaning import text_of
+from portagpu.formats.cleaning import decode_text
 from portagpu.formats.events import ANSWERS
 from portagpu.formats.reader import UNREAD, read_text, readers
 from tests.fuzz_formats import EXPECTED, FIXTURES, RECORDINGS, Seed, fixtures, format_modules
@@ -26,7 +26,7 @@ def expected(module: str) -> dict[str, Any]:
 
 def parsed(seed: Seed) -> Findings:
     module, name = seed.parse.split(":")
-    found: Findings = getattr(importlib.import_module(module), name)(text_of(seed.data))
+    found: Findings = getattr(importlib.import_module(module), name)(decode_text(seed.data))
     return found
 
 
@@ -60,7 +60,7 @@ def test_a_fixture_is_read_as_it_is_expected(seed: Seed) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS, ids=[seed.name for seed in SEEDS])
 def test_a_fixture_is_one_part_and_is_read_whole(seed: Seed) -> None:
-    text, alone = text_of(seed.data), parsed(seed)
+    text, alone = decode_text(seed.data), parsed(seed)
     found = [each for each in read_text(text) if each.kind not in (UNREAD, ANSWERS)]
     gone = "v13-lost" in seed.name, "a line before the XML is an output of its own"
     assert len(found) == 1 + gone[0]
@@ -71,7 +71,7 @@ def test_a_fixture_is_one_part_and_is_read_whole(seed: Seed) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS, ids=[seed.name for seed in SEEDS])
 def test_a_fixture_behind_another_output_is_read_the_same(seed: Seed) -> None:
-    first, *found = read_text(PREPENDED + text_of(seed.data))
+    first, *found = read_text(PREPENDED + decode_text(seed.data))
     alone = parsed(seed)
     assert first.readings[0].name == "Some GPU"
     readings = [r for each in (first, *found) for r in each.readings][1:]
@@ -90,7 +90,7 @@ def test_nothing_of_a_recording_is_unread() -> None:
     unread = {
         path.name: each.problems
         for path in files
-        for each in read_text(text_of(path.read_bytes()))
+        for each in read_text(decode_text(path.read_bytes()))
         if each.kind == UNREAD
     }
     assert set(unread) <= {"nvidia-fabricmanager.log"}, unread

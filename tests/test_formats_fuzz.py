@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from portagpu.formats import failed, integer, stated
-from portagpu.formats.cleaning import text_of
+from portagpu.formats import integer, is_error, stated
+from portagpu.formats.cleaning import decode_text
 from tests import fuzz_formats
 from tests.fuzz_formats import Seed, fixtures, format_modules, fuzz, mutation
 
@@ -52,8 +52,8 @@ def test_the_harness_tells_faults_apart(
 
 
 def test_a_seed_names_the_function_that_reads_it() -> None:
-    assert fuzz_formats.seed("a/b", text_of, "é") == Seed(
-        "a/b", "portagpu.formats.cleaning:text_of", "é".encode()
+    assert fuzz_formats.seed("a/b", decode_text, "é") == Seed(
+        "a/b", "portagpu.formats.cleaning:decode_text", "é".encode()
     )
 
 
@@ -69,17 +69,17 @@ def test_a_seed_names_the_function_that_reads_it() -> None:
     ],
 )
 def test_bytes_become_the_same_text_however_they_were_written(data: bytes) -> None:
-    assert text_of(data) == "GPU 0: 40 °C\n"
+    assert decode_text(data) == "GPU 0: 40 °C\n"
 
 
 def test_utf_16_without_its_mark_is_read_where_it_is_ascii() -> None:
-    assert text_of("GPU 0: 40 C\n".encode("utf-16-le")) == "GPU 0: 40 C\n"
+    assert decode_text("GPU 0: 40 C\n".encode("utf-16-le")) == "GPU 0: 40 C\n"
 
 
 @pytest.mark.parametrize("word", ["[Unknown Error]", "ERR!", "[GPU is lost]", "Unknown Error"])
 def test_an_error_in_a_values_place_is_no_value_and_is_told_from_not_available(word: str) -> None:
     assert stated(word) is None
     assert integer(word) is None
-    assert failed(word)
-    assert not failed("N/A")
-    assert not failed("0")
+    assert is_error(word)
+    assert not is_error("N/A")
+    assert not is_error("0")

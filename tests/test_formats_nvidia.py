@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.formats.cleaning import text_of
+from portagpu.formats.cleaning import decode_text
 from portagpu.formats.reader import readers
-from portagpu.readings import FormatError, Node, Part
+from portagpu.readings import FormatError, GpuPart, Node
 from portagpu_cuda.formats import (
     nvidia_nvlink,
     nvidia_smi_text,
@@ -31,7 +31,7 @@ def files(module: str) -> list[Path]:
 
 
 def fixture(name: str) -> str:
-    return text_of((FIXTURES / name).read_bytes())
+    return decode_text((FIXTURES / name).read_bytes())
 
 
 def found(name: str) -> Findings:
@@ -43,7 +43,7 @@ def found(name: str) -> Findings:
 
 @pytest.mark.parametrize("path", [path for module in NVIDIA for path in files(module)], ids=str)
 def test_one_reader_and_no_other_says_that_a_text_is_its_own(path: Path) -> None:
-    text = text_of(path.read_bytes())
+    text = decode_text(path.read_bytes())
     found = [name for name in NVIDIA if readers()[name].matches(text)]
     assert found == [path.parent.name]
 
@@ -83,8 +83,8 @@ def test_the_xml_of_mig_with_reasons_and_errors() -> None:
     assert gpu.device_file == "/dev/nvidia4"
     assert gpu.mig_enabled is True
     assert gpu.parts == (
-        Part(index=0, memory_bytes=9856 * MIB, unit_count=28),
-        Part(index=1, memory_bytes=4864 * MIB, unit_count=14),
+        GpuPart(index=0, memory_bytes=9856 * MIB, unit_count=28),
+        GpuPart(index=1, memory_bytes=4864 * MIB, unit_count=14),
     )
     assert gpu.state.utilization_percent is None, "N/A is not 0"
     assert gpu.state.throttling == ("sw_power_cap", "hw_thermal_slowdown"), "idle slows nothing"
@@ -197,8 +197,8 @@ def test_the_table_of_driver_590_with_mig() -> None:
     assert gpu.pci == "0009:01:00.0"
     assert gpu.mig_enabled is True
     assert gpu.parts == (
-        Part(index=0, memory_bytes=71424 * MIB, unit_count=60),
-        Part(index=1, memory_bytes=17856 * MIB, unit_count=16),
+        GpuPart(index=0, memory_bytes=71424 * MIB, unit_count=60),
+        GpuPart(index=1, memory_bytes=17856 * MIB, unit_count=16),
     )
     assert (gpu.state.utilization_percent, gpu.state.processes) == (None, 0)
     assert gpu.memory.uncorrected is None, "'On' is no number of errors"
@@ -457,8 +457,8 @@ def test_links_below_no_gpu_are_kept() -> None:
 )
 def test_what_is_read_does_not_depend_on_the_encoding(path: Path, encode) -> None:
     reader = readers()[path.parent.name]
-    text = text_of(path.read_bytes())
-    assert reader.parse(text_of(encode(text))) == reader.parse(text)
+    text = decode_text(path.read_bytes())
+    assert reader.parse(decode_text(encode(text))) == reader.parse(text)
 
 
 def test_500_gpus_are_read() -> None:

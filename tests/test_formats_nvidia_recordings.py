@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.formats.cleaning import text_of
+from portagpu.formats.cleaning import decode_text
 from portagpu.readings import Findings, Node, Reading
 from tests.fuzz_formats import RECORDINGS
 from tests.read_parts import read_all
@@ -213,7 +213,7 @@ def _files() -> list[Path]:
 
 @cache
 def _found(file: str) -> Findings:
-    text = text_of((RECORDINGS / file).read_bytes())
+    text = decode_text((RECORDINGS / file).read_bytes())
     return read_all(text)
 
 

@@ -11,7 +11,7 @@ import pytest
 import portagpu_torch_gpu.plugin as shared
 from portagpu.distributions import install
 from portagpu.host.tree import Tree
-from portagpu.readings import Findings, Part, Pcie, Reading
+from portagpu.readings import Findings, GpuPart, Pcie, Reading
 from portagpu.readings import probe as asking
 from portagpu.readings.document import to_document
 from portagpu_cuda.gpus import mig_profile
@@ -135,14 +135,14 @@ def test_nvml_says_all_that_it_knows_of_a_gpu(stand_in, tmp_path):
     assert state.throttling == ("hw_thermal_slowdown",), "idle is no reason that slows"
     assert mig.mig_enabled
     assert mig.parts == (
-        Part(
+        GpuPart(
             index=0,
             uuid="MIG-slice0",
             profile="3g.20gb",
             memory_bytes=19968 * MIB,
             unit_count=42,
         ),
-        Part(
+        GpuPart(
             index=2,
             uuid="MIG-slice2",
             profile="3g.20gb",

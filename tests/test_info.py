@@ -14,7 +14,7 @@ import pytest
 import portagpu.info
 from portagpu.cli._info_text import sections
 from portagpu.contract import Status
-from portagpu.diagnostics import remarks, software_remarks
+from portagpu.diagnostics import machine_diagnostics, software_diagnostics
 from portagpu.distributions import install
 from portagpu.errors import TargetError
 from portagpu.host import read_host
@@ -23,7 +23,7 @@ from portagpu.host.tree import Tree
 from portagpu.info import collect, devices
 from portagpu.inventory import Gpu
 from portagpu.inventory.sources import Live, Machine
-from portagpu.readings import Findings, Part, Reading
+from portagpu.readings import Findings, GpuPart, Reading
 from portagpu.torchbuild import TorchBuild
 from portagpu.units import size
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
@@ -39,13 +39,13 @@ from tests.host_trees import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from portagpu.info import Device
+    from portagpu.info import SchedulableDevice
 
 ROOT = Path(__file__).resolve().parents[1]
 CPU_BUILD = TorchBuild("/lib/torch", version="2.9.1+cpu", kind="cpu")
 
 
-def _devices(root: Path) -> tuple[Device, ...]:
+def _devices(root: Path) -> tuple[SchedulableDevice, ...]:
     return devices(read_host(root), Live(root, {}).inventory().gpus)
 
 
@@ -58,8 +58,8 @@ def _remarks(root: Path, **changes: Any) -> list[str]:
     }
     arguments |= changes
     backends = ["cpu"][: arguments.pop("backends", 1)]
-    software = software_remarks(arguments["build"], arguments["gpus"], backends, None)
-    return [*software, *remarks(read_host(root), **arguments)]
+    software = software_diagnostics(arguments["build"], arguments["gpus"], backends, None)
+    return [*software, *machine_diagnostics(read_host(root), **arguments)]
 
 
 def test_document_has_the_keys_of_its_schema(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_mig_without_a_slice_is_remarked(tmp_path: Path) -> None:
     gpu = Gpu(vendor="nvidia", pci="0000:83:00.0", mig_enabled=True, sources=("nvml",))
     (found,) = _remarks(tmp_path, build=CUDA_BUILD, gpus=[gpu])
     assert "MIG enabled and no slice" in found
-    sliced = dataclasses.replace(gpu, parts=(Part(uuid="MIG-1"),))
+    sliced = dataclasses.replace(gpu, parts=(GpuPart(uuid="MIG-1"),))
     assert _remarks(tmp_path, build=CUDA_BUILD, gpus=[sliced]) == []
 
 
@@ -406,7 +406,7 @@ def test_a_partitioned_gpu_has_one_line_for_all_of_its_parts(tmp_path: Path) -> 
 
 def test_slices_that_have_names_of_their_own_have_lines(tmp_path: Path) -> None:
     slices = tuple(
-        Part(index=n, uuid=f"MIG-{n}", profile="3g.20gb", memory_bytes=20 * GIB, unit_count=42)
+        GpuPart(index=n, uuid=f"MIG-{n}", profile="3g.20gb", memory_bytes=20 * GIB, unit_count=42)
         for n in range(2)
     )
     reading = Reading(

@@ -12,13 +12,13 @@ from portagpu.readings import (
     Event,
     Findings,
     FormatError,
+    GpuPart,
+    GpuState,
     Link,
     Memory,
     Node,
-    Part,
     Pcie,
     Reading,
-    State,
 )
 from portagpu.readings.document import from_document, to_document
 
@@ -34,10 +34,10 @@ EVERYTHING = Findings(
             memory_bytes=206141652992,
             mig_enabled=False,
             firmware={"vbios": "1.2"},
-            parts=(Part(index=0, profile="CPX", unit_count=38),),
+            parts=(GpuPart(index=0, profile="CPX", unit_count=38),),
             pcie=Pcie(generation=5, width=16),
             memory=Memory(ecc_enabled=True, by_block={"UMC": (0, None)}),
-            state=State(temperatures_c={"gpu": 41}, power_w=137.5, throttling=()),
+            state=GpuState(temperatures_c={"gpu": 41}, power_w=137.5, throttling=()),
         ),
         Reading(source="tool", vendor="nvidia"),
     ),

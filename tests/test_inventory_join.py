@@ -11,7 +11,7 @@ import pytest
 from portagpu.inventory.join import join
 from portagpu.inventory.names import PCI_ID, product_name
 from portagpu.inventory.pci_tree import KIND as PCI
-from portagpu.readings import Findings, Part, Pcie, Reading, State
+from portagpu.readings import Findings, GpuPart, GpuState, Pcie, Reading
 
 GIB = 1 << 30
 A, B = "0000:05:00.0", "0000:c6:00.0"
@@ -73,7 +73,7 @@ def test_a_later_reading_unites_what_was_apart() -> None:
 def test_an_index_joins_readings_of_one_tool_alone() -> None:
     found = join(
         [
-            says("rocm-smi --json", {"index": 0, "state": State(power_w=41.0)}),
+            says("rocm-smi --json", {"index": 0, "state": GpuState(power_w=41.0)}),
             says("rocm-smi --showbus", {"index": 0, "pci": B}, {"index": 1, "pci": A}),
             says("kfd", {"index": 0, "pci": A}),
         ]
@@ -147,15 +147,17 @@ def test_a_reading_that_is_repeated_is_no_partition() -> None:
 
 
 def test_a_reading_without_a_number_is_no_partition_of_the_numbered_gpu() -> None:
-    processes = {"pci": A, "state": State(processes=2)}
+    processes = {"pci": A, "state": GpuState(processes=2)}
     (gpu,) = join([says("smi", {"index": 0, "pci": A}, processes, vendor="nvidia")]).gpus
     assert (gpu.parts, gpu.state.processes) == ((), 2)
 
 
 def test_parts_are_completed_by_others_of_the_same_number() -> None:
-    a = says("a", {"pci": A, "parts": (Part(index=0, uuid="MIG-1"), Part(index=1, uuid="MIG-2"))})
-    b = says("b", {"pci": A, "parts": (Part(profile="1g"), Part(profile="2g"))})
-    c = says("c", {"pci": A, "parts": (Part(profile="wrong"),)})
+    a = says(
+        "a", {"pci": A, "parts": (GpuPart(index=0, uuid="MIG-1"), GpuPart(index=1, uuid="MIG-2"))}
+    )
+    b = says("b", {"pci": A, "parts": (GpuPart(profile="1g"), GpuPart(profile="2g"))})
+    c = says("c", {"pci": A, "parts": (GpuPart(profile="wrong"),)})
     (gpu,) = join([a, b, c]).gpus
     assert [(part.uuid, part.profile) for part in gpu.parts] == [("MIG-1", "1g"), ("MIG-2", "2g")]
     assert gpu.disagreements == ("its number of parts is 2 by a and b and 1 by c",)
@@ -238,11 +240,11 @@ def test_drivers_of_two_versions_are_a_sentence() -> None:
 
 
 def test_groups_of_values_are_put_together_key_by_key() -> None:
-    one = {"pci": A, "pcie": Pcie(width=16), "state": State(temperatures_c={"gpu": 40})}
+    one = {"pci": A, "pcie": Pcie(width=16), "state": GpuState(temperatures_c={"gpu": 40})}
     two = {
         "pci": A,
         "pcie": Pcie(width=8, generation=5),
-        "state": State(temperatures_c={"gpu": 50, "memory": 60}, power_w=100),
+        "state": GpuState(temperatures_c={"gpu": 50, "memory": 60}, power_w=100),
     }
     (gpu,) = join([says("a", one), says("b", two)]).gpus
     assert gpu.pcie == Pcie(width=16, generation=5)
@@ -353,14 +355,14 @@ def test_five_hundred_gpus_take_as_many_steps_each_as_ten(monkeypatch: pytest.Mo
     steps = 0
     from portagpu.inventory import join as module
 
-    original = module._ids
+    original = module._identities
 
     def counted(reading: Reading) -> Any:
         nonlocal steps
         steps += 1
         return original(reading)
 
-    monkeypatch.setattr(module, "_ids", counted)
+    monkeypatch.setattr(module, "_identities", counted)
 
     def steps_for(count: int) -> float:
         nonlocal steps

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.formats.cleaning import text_of
+from portagpu.formats.cleaning import decode_text
 from portagpu.formats.reader import read_text
 from portagpu.inventory import Gpu, Inventory
 from portagpu.inventory.join import join
-from portagpu.readings import Event, Findings, Memory, Pcie, State
+from portagpu.readings import Event, Findings, GpuState, Memory, Pcie
 from portagpu.results.verdicts import Verdict, fold
-from portagpu.rules.gpu_health import terms
+from portagpu.rules.gpu_health import health_terms
 from portagpu.rules.health import judge_health
 from portagpu.target import load_target
 
@@ -39,7 +39,7 @@ MEMORY = Memory(
     remap_failed=False,
     exhausted_banks=0,
 )
-STATE = State(
+STATE = GpuState(
     temperatures_c={"gpu": 41.0, "memory": 48.0},
     limits_c={"shutdown": 92.0, "slowdown": 89.0, "max-operating": 85.0, "memory-slowdown": 95.0},
     power_limit_w=700.0,
@@ -398,8 +398,8 @@ def test_a_log_without_events_passes_and_no_log_does_not():
 
 
 def test_every_word_of_the_table_is_of_a_kind_that_says_what_to_do():
-    kinds = terms()["kinds"]
-    for words in terms()["throttling"].values():
+    kinds = health_terms()["kinds"]
+    for words in health_terms()["throttling"].values():
         assert set(words.values()) <= set(kinds)
         assert all(word == word.lower() for word in words)
     assert all("action" in kind for kind in kinds.values() if kind["fault"])
@@ -454,7 +454,7 @@ def test_no_reading_makes_the_judge_raise():
 
 
 def recorded(path: str) -> tuple[Findings, ...]:
-    return read_text(text_of((RECORDINGS / path).read_bytes()))
+    return read_text(decode_text((RECORDINGS / path).read_bytes()))
 
 
 recordings = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the project")
@@ -525,7 +525,7 @@ def test_each_state_of_a_recorded_gpu_is_well_on_its_own(path):
 )
 def test_a_fault_put_into_a_recording_is_found(line, becomes, name, said):
     label, _, old = line.partition(" : ")
-    text = text_of((RECORDINGS / H100).read_bytes())
+    text = decode_text((RECORDINGS / H100).read_bytes())
     worse, changed = re.subn(
         rf"(?m)^( *{re.escape(label)} +: ){re.escape(old)}$", rf"\g<1>{becomes}", text
     )

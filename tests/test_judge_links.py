@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.inventory.topology import Topology, build
+from portagpu.inventory.topology import Topology, build_topology
 from portagpu.readings.model import End, Findings, Link, Node, Pcie, Reading
 from portagpu.results.verdicts import Verdict, fold
 from portagpu.rules.links import judge_links
@@ -49,7 +49,7 @@ def machine(
         )
         for n in range(count)
     )
-    return build([Findings(kind="one", readings=readings, links=tuple(fabric))])
+    return build_topology([Findings(kind="one", readings=readings, links=tuple(fabric))])
 
 
 def switched(counts: dict[int, int] | None = None, up: bool | None = True) -> list[Link]:

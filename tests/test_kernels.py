@@ -215,7 +215,7 @@ BUILD: Final = """
 import json
 from types import SimpleNamespace
 from portagpu.machine_code.toolchain import MachineCode
-from portagpu.discovery import toolchain_of
+from portagpu.discovery import toolchain_for
 from portagpu.compile.worker import build
 from portagpu.kernels.catalogue import by_id
 from portagpu.kernels.plan import OPTIN, Limits, candidates, shared_estimate
@@ -227,7 +227,7 @@ unread = MachineCode(
 )
 for target in map(load_architecture, architecture_names()):
     if "triton" in (target.value("compile.routes") or ()):
-        _, tools = toolchain_of(target.vendor)
+        _, tools = toolchain_for(target.vendor)
         tools = SimpleNamespace(triton_target=tools.triton_target, inspect=lambda *_, **__: unread)
         config = max(candidates("matmul", Limits.of_target(target)), key=shared_estimate)
         code = build(product, config, tools, target.arch.name, target.arch.warp_size)

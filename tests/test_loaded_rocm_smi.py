@@ -82,7 +82,7 @@ def test_the_library_finds_the_devices_that_we_find(
 def test_the_library_weighs_the_links_as_we_do(recording: str, weights: set[int]) -> None:
     theirs = answers(recording)["devices"]
     topology = Recording(RECORDINGS / recording).topology()
-    stated = [link for joint in topology.joints for link in joint.statements]
+    stated = [link for link_group in topology.link_groups for link in link_group.statements]
     ours = {
         (link.a.pci, link.b.pci): link.weight
         for link in stated

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from portagpu.errors import RecordingError
-from portagpu.formats.cleaning import text_of
+from portagpu.formats.cleaning import decode_text
 from portagpu.formats.reader import UNREAD, read_text
 from portagpu.recordings import archives as unpacked
 from portagpu.recordings import replay as recording
@@ -264,7 +264,7 @@ EACH_LINE: dict[str, Any] = {
 def test_what_stands_before_each_line_changes_nothing(text: str, kind: str, change: Any) -> None:
     (plain,) = read_text(text)
     changed = "".join(f"{change(line)}\n" for line in text.split("\n"))
-    (found,) = read_text(text_of(changed.encode()))
+    (found,) = read_text(decode_text(changed.encode()))
     assert (found.kind, len(found.readings)) == (kind, len(plain.readings))
     assert [(e.code, e.pci) for e in found.events] == [(e.code, e.pci) for e in plain.events]
     assert found.readings == plain.readings

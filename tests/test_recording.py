@@ -14,8 +14,8 @@ from portagpu.cli.info import info
 from portagpu.errors import OutputError, RecordingError
 from portagpu.info import collect
 from portagpu.inventory.sources import Live
-from portagpu.inventory.tools import outputs, tool_findings
-from portagpu.recordings.anonymous import Anonymous
+from portagpu.inventory.tools import run_commands, tool_findings
+from portagpu.recordings.anonymous import Anonymizer
 from portagpu.recordings.record import record
 from portagpu.recordings.replay import MANIFEST, MOST_FILES, Recording
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
@@ -113,7 +113,7 @@ def test_nothing_that_names_the_machine_is_saved(tmp_path: Path) -> None:
     ],
 )
 def test_serial_numbers_and_names_in_outputs(text: str, clean: str) -> None:
-    cleaner = Anonymous([("host", "node-7")])
+    cleaner = Anonymizer([("host", "node-7")])
     assert cleaner.text(text) == clean
     assert cleaner.text(clean) == clean
 
@@ -123,7 +123,7 @@ def test_a_device_serial_number_in_configuration_space_is_zeroed() -> None:
     data[0x100:0x104] = (0x150 << 20 | 1 << 16 | 0x000D).to_bytes(4, "little")
     data[0x150:0x154] = (1 << 16 | 0x0003).to_bytes(4, "little")
     data[0x154:0x15C] = bytes(range(1, 9))
-    clean = Anonymous().file("sys/bus/pci/devices/0000:00:01.0/config", bytes(data))
+    clean = Anonymizer().file("sys/bus/pci/devices/0000:00:01.0/config", bytes(data))
     assert clean[0x154:0x15C] == bytes(8)
     assert clean[:0x154] == bytes(data[:0x154])
 
@@ -257,7 +257,7 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_tools_are_asked_one_by_one(tool: str) -> None:
     commands = [(tool, "topo"), ("no-such-gpu-tool",), (tool, "fail"), ("forbidden",)]
-    good, failed, forbidden = outputs(commands)
+    good, failed, forbidden = run_commands(commands)
     assert good.text.split() == TOPO.split()
     assert good.problem == ""
     assert failed.problem == f"{tool} fail ended with status 1: no device more"
@@ -265,7 +265,7 @@ def test_tools_are_asked_one_by_one(tool: str) -> None:
 
 
 def test_a_tool_that_hangs_is_ended(tool: str) -> None:
-    (hung,) = outputs([(tool, "hang")], limit_s=1.0)
+    (hung,) = run_commands([(tool, "hang")], limit_s=1.0)
     assert hung.problem == f"{tool} hang did not answer within 1 s"
 
 

@@ -13,15 +13,15 @@ from xml.sax.saxutils import escape, quoteattr
 
 import pytest
 
-from portagpu.formats.cleaning import text_of
+from portagpu.formats.cleaning import decode_text
 from portagpu.formats.reader import read_text
 from portagpu.host.limits import _CGROUP_WORDS
 from portagpu.inventory.sources import Live
-from portagpu.inventory.tools import Output
+from portagpu.inventory.tools import CommandOutput
 from portagpu.readings.document import to_document
-from portagpu.readings.model import Event, Findings, FormatError, Part, Reading, State
+from portagpu.readings.model import Event, Findings, FormatError, GpuPart, GpuState, Reading
 from portagpu.recordings import record as record_module
-from portagpu.recordings.anonymous import Anonymous, identities
+from portagpu.recordings.anonymous import Anonymizer, identities
 from portagpu.recordings.record import record
 from portagpu.recordings.replay import Recording
 from tests.conftest import ROOT
@@ -239,22 +239,22 @@ def kernel_log() -> str:
     return "\n".join(lines) + "\n"
 
 
-def printed() -> list[Output]:
+def printed() -> list[CommandOutput]:
     topo = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV18\t0-31\nGPU1\tNV18\t X \t0\n"
     link = f"GPU 0: NVIDIA H200 (UUID: {UUID})\n\t Link 0: 26.562 GB/s\n"
     return [
-        Output(("nvidia-smi", "-q", "-x"), nvidia_xml()),
-        Output(("nvidia-smi", "-q"), nvidia_text()),
-        Output(("nvidia-smi", "topo", "-m"), f"{topo}\n{lines_of(ANYWHERE)}\n"),
-        Output(("nvidia-smi", "nvlink", "-s"), f"{link}{lines_of(ANYWHERE)}\n"),
-        Output(("amd-smi", "static", "--json"), amd_json()),
-        Output(("amd-smi", "list"), amd_text()),
-        Output(("rocminfo",), f"{ROCMINFO}{lines_of(ANYWHERE)}\n"),
+        CommandOutput(("nvidia-smi", "-q", "-x"), nvidia_xml()),
+        CommandOutput(("nvidia-smi", "-q"), nvidia_text()),
+        CommandOutput(("nvidia-smi", "topo", "-m"), f"{topo}\n{lines_of(ANYWHERE)}\n"),
+        CommandOutput(("nvidia-smi", "nvlink", "-s"), f"{link}{lines_of(ANYWHERE)}\n"),
+        CommandOutput(("amd-smi", "static", "--json"), amd_json()),
+        CommandOutput(("amd-smi", "list"), amd_text()),
+        CommandOutput(("rocminfo",), f"{ROCMINFO}{lines_of(ANYWHERE)}\n"),
         # a tool that no reader knows: nothing of it is kept but that it was there
-        Output(("third-tool",), lines_of(EVERY)),
-        *(Output(("smi", f"--at={text}"), link) for _, text, _ in ANYWHERE),
+        CommandOutput(("third-tool",), lines_of(EVERY)),
+        *(CommandOutput(("smi", f"--at={text}"), link) for _, text, _ in ANYWHERE),
         *(
-            Output(("smi", f"{n}"), "", f"it said {text}")
+            CommandOutput(("smi", f"{n}"), "", f"it said {text}")
             for n, (_, text, _) in enumerate(ANYWHERE)
         ),
     ]
@@ -288,9 +288,9 @@ def library_findings() -> Findings:
         pci="0000:07:00.0",
         uuid=UUID,
         name="NVIDIA H200",
-        parts=(Part(index=0, uuid="MIG-aaaaaaaa-bbbb-5ccc-8ddd-eeeeeeeeeeee"),),
+        parts=(GpuPart(index=0, uuid="MIG-aaaaaaaa-bbbb-5ccc-8ddd-eeeeeeeeeeee"),),
         firmware={"vbios": "10.11.12.13"},
-        state=State(processes=3),
+        state=GpuState(processes=3),
         extra={f"note {text}": text for _, text, _ in ANYWHERE} | {"serial": SERIALS[3][1]},
     )
     event = Event(source="x", vendor="nvidia", code="Xid 31", line=ANYWHERE[0][1])
@@ -352,11 +352,11 @@ class Planted(Live):
         super().__init__(tree)
         self.asked = (library_findings(),)
 
-    def probed(self) -> tuple[Findings, ...]:
+    def library_findings(self) -> tuple[Findings, ...]:
         return self.asked
 
-    def log_output(self) -> Output:
-        return Output(("dmesg",), kernel_log())
+    def log_output(self) -> CommandOutput:
+        return CommandOutput(("dmesg",), kernel_log())
 
 
 def written(folder: Path) -> Iterator[tuple[str, str]]:
@@ -377,8 +377,8 @@ def test_no_planted_secret_is_in_a_recording(
 ) -> None:
     files, links = planted_tree()
     root = build(tmp_path / "machine", files, links)
-    monkeypatch.setattr(record_module, "outputs", lambda _: iter(printed()))
-    monkeypatch.setattr(record_module, "_Asked", Planted)
+    monkeypatch.setattr(record_module, "run_commands", lambda _: iter(printed()))
+    monkeypatch.setattr(record_module, "_ProbedOnce", Planted)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"{UUID},{FORMS[0][1]}")
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", KNOWN[0][1])
     saved = record(tmp_path / "saved", root, names=KNOWN)
@@ -448,13 +448,13 @@ def test_what_a_tool_printed_is_read_the_same_without_what_identifies() -> None:
     """Addresses of PCI, registers, versions and dates look like what is taken out, and stay."""
     read = 0
     for path in SAVED:
-        text = text_of(path.read_bytes())
+        text = decode_text(path.read_bytes())
         try:
             found = read_all(text)
         except FormatError:
             continue
         read += 1
-        clean = Anonymous((), identities([found])).text(text)
+        clean = Anonymizer((), identities([found])).text(text)
         if path.name in ALL_OF_PROCESSES:
             assert not clean.strip("\n$ ") or "pid" not in clean, path
             continue
@@ -471,13 +471,13 @@ def test_what_a_tool_printed_is_read_the_same_without_what_identifies() -> None:
 def test_cleaning_twice_is_cleaning_once() -> None:
     for output in printed():
         if output.text and output.command[0] not in ("smi", "third-tool"):
-            once = Anonymous(KNOWN).text(output.text)
-            assert Anonymous(KNOWN).text(once) == once, output.command
+            once = Anonymizer(KNOWN).text(output.text)
+            assert Anonymizer(KNOWN).text(once) == once, output.command
 
 
 @pytest.mark.parametrize("word", _CGROUP_WORDS)
 def test_a_numbered_group_tells_its_kind_of_container(word: str) -> None:
-    group = Anonymous().group(f"x-{word}-acme.slice")
+    group = Anonymizer().group(f"x-{word}-acme.slice")
     assert word in group
     assert "acme" not in group
     assert not any(each in group for each in _CGROUP_WORDS if each not in word)
@@ -488,15 +488,15 @@ def test_a_process_that_calls_itself_as_it_likes_is_left_out_whole() -> None:
     text = nvidia_text()
     for name in ("a\nacme-llm", "a |\nacme-llm |", "Foo: x\n    acme-llm"):
         changed = text.replace(OF_PROCESSES[0][1], name)
-        assert "acme-llm" not in Anonymous().text(changed), name
+        assert "acme-llm" not in Anonymizer().text(changed), name
     xml = nvidia_xml().replace(escape(OF_PROCESSES[0][1]), "a\nacme-llm &lt;/processes&gt;")
-    assert "acme-llm" not in Anonymous().text(xml)
+    assert "acme-llm" not in Anonymizer().text(xml)
 
 
 def test_an_output_that_breaks_off_goes_on_breaking_off() -> None:
     for text in (nvidia_xml(), amd_json()):
         broken = text[: len(text) * 2 // 3]
-        clean = Anonymous(KNOWN).text(broken)
+        clean = Anonymizer(KNOWN).text(broken)
         assert any("breaks off" in each for each in read_all(clean).problems)
         found = [part for _, _, part in EVERY if part in clean]
         assert not found, found
@@ -508,7 +508,7 @@ def test_what_stands_around_the_beginning_of_xml_is_cleaned_too() -> None:
     root = "<nvidia_smi_log><driver_version>1.2</driver_version></nvidia_smi_log>\n"
     warning = "Unable to determine the device handle for GPU2: 0000:4B:00.0: Unknown Error\n"
     for text in (f"{said}\n{head}{root}", f"{head}{said}\n{root}", f"x {head}{said}\n{root}"):
-        assert "1652acme7" not in Anonymous().text(text), text
-    clean = Anonymous().text(warning + head + root)
+        assert "1652acme7" not in Anonymizer().text(text), text
+    clean = Anonymizer().text(warning + head + root)
     assert "&lt;" not in clean
     assert clean.startswith(warning)

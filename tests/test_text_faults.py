@@ -311,5 +311,5 @@ def test_a_line_that_matches_a_rule_is_worth_a_look(name: str) -> None:
     rules = table(name)
     for rule in rules.rules:
         plain = rule.pattern.pattern.replace("\\b", "").replace("\\", "").lower()
-        assert any(word in plain for word in rules.worth[rule.vendor]), plain
-    assert all(word == word.lower() for words in rules.worth.values() for word in words)
+        assert any(word in plain for word in rules.keywords[rule.vendor]), plain
+    assert all(word == word.lower() for words in rules.keywords.values() for word in words)

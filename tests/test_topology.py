@@ -11,8 +11,8 @@ import pytest
 
 from portagpu.inventory.routes import Route, domains, hives, nearest_nics, routes
 from portagpu.inventory.sources import Live
-from portagpu.inventory.topology import Topology, build
-from portagpu.inventory.topology_json import as_json
+from portagpu.inventory.topology import Topology, build_topology
+from portagpu.inventory.topology_json import topology_document
 from portagpu.readings.model import End, Findings, Link, Node, Pcie, Reading
 from tests.host_trees import PCI
 from tests.host_trees import build as write_tree
@@ -49,7 +49,7 @@ def reading(number: int, source: str = "one", **values: object) -> Reading:
 
 
 def topology(*links: Link, readings: tuple[Reading, ...] = ()) -> Topology:
-    return build([Findings(kind="one", readings=readings, links=links)])
+    return build_topology([Findings(kind="one", readings=readings, links=links)])
 
 
 def route(found: Topology, a: int = 0, b: int = 1) -> Route:
@@ -88,8 +88,8 @@ def test_parallel_links_that_are_listed_one_by_one_are_counted():
         link(gpu(0), gpu(1), "nvlink", up=True),
         link(gpu(0), gpu(1), "nvlink", up=False),
     )
-    (joint,) = found.joints
-    assert (joint.count, joint.down) == (2, 1)
+    (link_group,) = found.link_groups
+    assert (link_group.count, link_group.down) == (2, 1)
     assert route(found).path == "NV2"
 
 
@@ -168,7 +168,7 @@ def test_the_nearest_nic_is_below_the_same_switch():
 
 
 def test_sources_are_joined_by_address_uuid_and_index():
-    found = build(
+    found = build_topology(
         [
             Findings(kind="a", readings=(reading(0, "a", uuid="GPU-x"),)),
             Findings(kind="b", readings=(Reading(source="b", vendor="amd", uuid="GPU-x"),)),
@@ -182,11 +182,11 @@ def test_sources_are_joined_by_address_uuid_and_index():
     )
     (only,) = found.gpus
     assert [each.source for each in only.readings] == ["a", "b"]
-    assert {found.joints[0].a, found.joints[0].b} == {only.key, "fabric"}
+    assert {found.link_groups[0].a, found.link_groups[0].b} == {only.key, "fabric"}
 
 
 def test_an_index_that_sources_count_differently_joins_nothing():
-    found = build(
+    found = build_topology(
         [
             Findings(kind="a", readings=(reading(0, "a"), reading(1, "a"))),
             Findings(kind="b", readings=(reading(0, "b", index=1), reading(1, "b", index=0))),
@@ -201,7 +201,7 @@ def test_an_index_that_sources_count_differently_joins_nothing():
 
 
 def test_contradictions_are_stated_and_the_first_counts():
-    found = build(
+    found = build_topology(
         [
             Findings(
                 kind="a",
@@ -215,8 +215,8 @@ def test_contradictions_are_stated_and_the_first_counts():
             ),
         ]
     )
-    assert found.joints[0].count == 18
-    assert found.joints[0].peer_access is None
+    assert found.link_groups[0].count == 18
+    assert found.link_groups[0].peer_access is None
     text = "\n".join(found.problems)
     assert "18 by a, 12 by b" in text
     assert "NUMA node of 0000:00:00.0: 0 by a, 1 by b" in text
@@ -225,7 +225,7 @@ def test_contradictions_are_stated_and_the_first_counts():
 
 
 def test_the_tree_of_one_source_is_kept():
-    found = build(
+    found = build_topology(
         [
             Findings(kind="short", links=(link(gpu(0), numa(0), "pcie", "short"),)),
             Findings(
@@ -317,7 +317,7 @@ def large(gpus: int) -> Topology:
 
 def test_the_document_has_every_pair():
     found = large(64)
-    document = json.loads(json.dumps(as_json(found)))
+    document = json.loads(json.dumps(topology_document(found)))
     matrix, ways = document["matrix"], document["ways"]
     assert [len(row) for row in matrix] == [64] * 64
     assert all(matrix[n][n] is None for n in range(64))
@@ -384,7 +384,7 @@ def test_any_links_give_a_graph():
             for _ in range(source.randint(0, 30))
         ]  # fmt: skip
         found = topology(*links, readings=(reading(0), reading(1, hive="h")))
-        document = as_json(found)
+        document = topology_document(found)
         json.dumps(document)
         show(found, 80)
         assert len(document["matrix"]) == len(found.gpus)

@@ -8,7 +8,7 @@ import pytest
 
 from portagpu.bringup import BringupOptions, bringup
 from portagpu.errors import RecordingError
-from portagpu.formats.cleaning import text_of
+from portagpu.formats.cleaning import decode_text
 from portagpu.formats.host.kernel_log import KIND as LOG
 from portagpu.formats.reader import read_text
 from portagpu.inventory.join import join
@@ -27,13 +27,13 @@ LARGEST = 200_000
 
 def texts() -> list[tuple[str, str]]:
     seeds = [seed for module in format_modules() for seed in fixtures(module)]
-    found = [(seed.name, text_of(seed.data)) for seed in seeds]
+    found = [(seed.name, decode_text(seed.data)) for seed in seeds]
     if RECORDINGS.is_dir():
         kinds = [path for path in sorted(RECORDINGS.iterdir()) if path.is_dir()]
         wanted = ("amd-smi", "amdgpu-top", "hwloc-xml", "lspci", "nccl-topo-xml", "nvidia-smi-text",
                   "nvidia-smi-xml", "rocm-smi", "rocminfo")  # fmt: skip
         files = [path for kind in kinds if kind.name in wanted for path in sorted(kind.iterdir())]
-        found += [(f"{p.parent.name}/{p.name}", text_of(p.read_bytes())) for p in files]
+        found += [(f"{p.parent.name}/{p.name}", decode_text(p.read_bytes())) for p in files]
     return [(name, text) for name, text in found if len(text) < LARGEST]
 
 

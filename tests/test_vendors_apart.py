@@ -71,16 +71,22 @@ def test_build_is_told_from_its_files(tmp_path: Path, build: str) -> None:
 
 def test_disguise_is_told() -> None:
     """A variable that makes a GPU pose as another architecture is remarked on."""
-    from portagpu.diagnostics import remarks
+    from portagpu.diagnostics import machine_diagnostics
     from portagpu.host import read_host
     from portagpu.host.settings import Settings
 
     name, value = "HSA_OVERRIDE_GFX_VERSION", "11.0.0"
     seen = visibility({name: value, "HOME": "/root"})
     assert seen == {name: value}, f"of the variables that disguise devices {seen} is seen"
-    told = [text for text in remarks(read_host(), [], None, seen, Settings()) if name in text]
+    told = [
+        text
+        for text in machine_diagnostics(read_host(), [], None, seen, Settings())
+        if name in text
+    ]
     assert told, f"nothing is said of {name}={value}"
-    quiet = [text for text in remarks(read_host(), [], None, {}, Settings()) if name in text]
+    quiet = [
+        text for text in machine_diagnostics(read_host(), [], None, {}, Settings()) if name in text
+    ]
     assert not quiet, f"{name} is remarked on where it is not set"
 
 

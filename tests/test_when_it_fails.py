@@ -16,7 +16,7 @@ from portagpu.bringup.device_properties import ROWS
 from portagpu.recordings.replay import Recording
 from portagpu.results import advice
 from portagpu.results.expectations import at_least, at_most, exactly, expected_in_words, within
-from portagpu.results.judgement import Judgement, combined
+from portagpu.results.judgement import Judgement, combine
 from portagpu.results.run import Result, Run
 from portagpu.results.verdicts import Verdict
 from portagpu.results.wording import failures_text, headline
@@ -307,7 +307,7 @@ def test_failures_that_differ_in_the_device_alone_share_a_line() -> None:
 
 def test_two_faults_of_one_device_are_one_failure_with_both_values() -> None:
     none = exactly(0, "no error")
-    both = combined(
+    both = combine(
         [
             Judgement(
                 Verdict.FAIL, "Xid 48", 2, "1", none, name="events", device="a", severity="memory"
@@ -318,7 +318,7 @@ def test_two_faults_of_one_device_are_one_failure_with_both_values() -> None:
         ]
     )
     assert [(each.value, each.expected, each.severity) for each in both] == [(3, none, "gone")]
-    unlike = combined(
+    unlike = combine(
         [
             Judgement(
                 Verdict.FAIL,

@@ -1,6 +1,6 @@
-"""Every GPU that NVML shows, with all that it says; runs in a child process, without torch.
+"""All GPUs that NVML shows; runs in a child process, without torch.
 
-Units and meanings: nvml.h. What this driver, GPU or version of the module lacks is unknown.
+Units and meanings: nvml.h. Values that the driver, the GPU or the module lacks are None.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from portagpu.distributions import install
 from portagpu.formats import pci_address
-from portagpu.readings import Findings, Memory, Part, Pcie, Reading, State
+from portagpu.readings import Findings, GpuPart, GpuState, Memory, Pcie, Reading
 from portagpu.readings.document import to_document
-from portagpu.readings.library import Library, known, number, opened, text, whole
+from portagpu.readings.library import Library, integer, number, open_library, text
+from portagpu.readings.model import without_none
 from portagpu.text import error_line
 
 _CORRECTED, _UNCORRECTED = 0, 1  # NVML_MEMORY_ERROR_TYPE_*
@@ -45,12 +46,12 @@ def probe(only: str | None = None) -> dict[str, Any]:
 
     A module, library, driver or GPU that does not answer is a problem.
     """
-    module, problem = opened("pynvml", "nvmlInit", install("cuda"))
+    module, problem = open_library("pynvml", "nvmlInit", install("cuda"))
     if problem:
         problems = (f"NVML does not answer: its Python module pynvml {problem}",)
         return to_document(Findings(kind="nvml", problems=problems))
     nvml, readings, failed = Library(module), [], []
-    for index in range(nvml.whole("nvmlDeviceGetCount") or 0):
+    for index in range(nvml.integer("nvmlDeviceGetCount") or 0):
         try:
             handle = module.nvmlDeviceGetHandleByIndex(index)
             place = module.nvmlDeviceGetPciInfo(handle)
@@ -71,8 +72,8 @@ def probe(only: str | None = None) -> dict[str, Any]:
 
 
 def _versions(nvml: Library) -> dict[str, str]:
-    cuda = nvml.whole("nvmlSystemGetCudaDriverVersion")
-    return known(
+    cuda = nvml.integer("nvmlSystemGetCudaDriverVersion")
+    return without_none(
         {
             "driver": nvml.text("nvmlSystemGetDriverVersion"),
             "nvml": nvml.text("nvmlSystemGetNVMLVersion"),
@@ -86,7 +87,7 @@ def _reading(nvml: Library, handle: Any, index: int, pci: str | None, place: Any
     capability = nvml("nvmlDeviceGetCudaComputeCapability", handle)
     memory = nvml("nvmlDeviceGetMemoryInfo", handle)
     mig = nvml("nvmlDeviceGetMigMode", handle)
-    ids, subsystem = whole(place.pciDeviceId), whole(getattr(place, "pciSubSystemId", None))
+    ids, subsystem = integer(place.pciDeviceId), integer(getattr(place, "pciSubSystemId", None))
     bios = nvml.text("nvmlDeviceGetVbiosVersion", handle)
     return Reading(
         source="nvml",
@@ -99,39 +100,39 @@ def _reading(nvml: Library, handle: Any, index: int, pci: str | None, place: Any
         # the vendor's id is in the lower half
         device_id=ids >> 16 if ids else None,
         subsystem_id=subsystem >> 16 if subsystem else None,
-        memory_bytes=whole(getattr(memory, "total", None)),
-        firmware=known({"vbios": bios}),
+        memory_bytes=integer(getattr(memory, "total", None)),
+        firmware=without_none({"vbios": bios}),
         mig_enabled=bool(mig[0]) if mig else None,
         parts=_slices(nvml, handle) if mig and mig[0] else (),
         pcie=Pcie(
-            generation=nvml.whole("nvmlDeviceGetCurrPcieLinkGeneration", handle),
-            width=nvml.whole("nvmlDeviceGetCurrPcieLinkWidth", handle),
-            max_generation=nvml.whole("nvmlDeviceGetMaxPcieLinkGeneration", handle),
+            generation=nvml.integer("nvmlDeviceGetCurrPcieLinkGeneration", handle),
+            width=nvml.integer("nvmlDeviceGetCurrPcieLinkWidth", handle),
+            max_generation=nvml.integer("nvmlDeviceGetMaxPcieLinkGeneration", handle),
             # of GPUs in narrow slots it is the GPU's, whatever its documentation says
-            device_width=nvml.whole("nvmlDeviceGetMaxPcieLinkWidth", handle),
-            device_generation=nvml.whole("nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
-            replays=nvml.whole("nvmlDeviceGetPcieReplayCounter", handle),
+            device_width=nvml.integer("nvmlDeviceGetMaxPcieLinkWidth", handle),
+            device_generation=nvml.integer("nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
+            replays=nvml.integer("nvmlDeviceGetPcieReplayCounter", handle),
         ),
         memory=_memory(nvml, handle),
-        state=_state(nvml, handle, whole(getattr(memory, "used", None))),
+        state=_state(nvml, handle, integer(getattr(memory, "used", None))),
     )
 
 
-def _slices(nvml: Library, handle: Any) -> tuple[Part, ...]:
+def _slices(nvml: Library, handle: Any) -> tuple[GpuPart, ...]:
     parts = []
-    for index in range(nvml.whole("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+    for index in range(nvml.integer("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
         part = nvml("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
         if part is None:
             continue
         attributes = nvml("nvmlDeviceGetAttributes", part)
         memory = nvml("nvmlDeviceGetMemoryInfo", part)
         parts.append(
-            Part(
+            GpuPart(
                 index=index,
                 uuid=nvml.text("nvmlDeviceGetUUID", part),
                 profile=mig_profile(nvml.text("nvmlDeviceGetName", part) or ""),
-                memory_bytes=whole(getattr(memory, "total", None)),
-                unit_count=whole(getattr(attributes, "multiprocessorCount", None)),
+                memory_bytes=integer(getattr(memory, "total", None)),
+                unit_count=integer(getattr(attributes, "multiprocessorCount", None)),
             )
         )
     return tuple(parts)
@@ -139,12 +140,12 @@ def _slices(nvml: Library, handle: Any) -> tuple[Part, ...]:
 
 def _memory(nvml: Library, handle: Any) -> Memory:
     def errors(kind: int, counter: int) -> int | None:
-        return nvml.whole("nvmlDeviceGetTotalEccErrors", handle, kind, counter)
+        return nvml.integer("nvmlDeviceGetTotalEccErrors", handle, kind, counter)
 
     mode = nvml("nvmlDeviceGetEccMode", handle)
     pages = {name: nvml("nvmlDeviceGetRetiredPages", handle, n) for name, n in _CAUSES.items()}
     rows = nvml("nvmlDeviceGetRemappedRows", handle)
-    pending = known(
+    pending = without_none(
         {
             "page": nvml.number("nvmlDeviceGetRetiredPagesPendingStatus", handle),
             "row": rows[2] if rows else None,
@@ -156,30 +157,30 @@ def _memory(nvml: Library, handle: Any) -> Memory:
         uncorrected=errors(_UNCORRECTED, _VOLATILE),
         corrected_total=errors(_CORRECTED, _AGGREGATE),
         uncorrected_total=errors(_UNCORRECTED, _AGGREGATE),
-        retired_pages={name: len(found) for name, found in known(pages).items()},
+        retired_pages={name: len(found) for name, found in without_none(pages).items()},
         remapped_rows={"correctable": rows[0], "uncorrectable": rows[1]} if rows else {},
         pending=any(pending.values()) if pending else None,
         remap_failed=bool(rows[3]) if rows else None,
     )
 
 
-def _state(nvml: Library, handle: Any, used: int | None) -> State:
+def _state(nvml: Library, handle: Any, used: int | None) -> GpuState:
     power = nvml.number("nvmlDeviceGetPowerUsage", handle)
     limit = nvml.number("nvmlDeviceGetEnforcedPowerLimit", handle)
     sensor = nvml.number("nvmlDeviceGetTemperatureV", handle, _GPU_SENSOR)
     if sensor is None:  # the versioned call is newer, the other one is being withdrawn
         sensor = nvml.number("nvmlDeviceGetTemperature", handle, _GPU_SENSOR)
     processes = nvml("nvmlDeviceGetComputeRunningProcesses", handle)
-    reasons = nvml.whole("nvmlDeviceGetCurrentClocksEventReasons", handle)
+    reasons = nvml.integer("nvmlDeviceGetCurrentClocksEventReasons", handle)
     if reasons is None:  # its name up to driver 535
-        reasons = nvml.whole("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        reasons = nvml.integer("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
     limits = {
         name: nvml.number("nvmlDeviceGetTemperatureThreshold", handle, kind)
         for name, kind in _THRESHOLDS.items()
     }
-    return State(
-        temperatures_c=known({"gpu": sensor, "memory": _memory_temperature(nvml, handle)}),
-        limits_c=known(limits),
+    return GpuState(
+        temperatures_c=without_none({"gpu": sensor, "memory": _memory_temperature(nvml, handle)}),
+        limits_c=without_none(limits),
         power_w=power / 1000 if power is not None else None,
         power_limit_w=limit / 1000 if limit is not None else None,
         clock_mhz=nvml.number("nvmlDeviceGetClockInfo", handle, _SM_CLOCK),

@@ -1,7 +1,6 @@
-"""Every GPU that AMD SMI shows, by amdsmi or else pyrsmi; runs in a child process, without torch.
+"""All GPUs that AMD SMI shows, by amdsmi or else pyrsmi; in a child process, without torch.
 
-Units and meanings: amdsmi's and pyrsmi's Python documentation. Keys that this version lacks, and
-"N/A", are unknown.
+Units and meanings: amdsmi's and pyrsmi's Python documentation. Missing keys and "N/A" are None.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ from typing import Any, Final
 from portagpu.distributions import install
 from portagpu.formats import pci_address
 from portagpu.pcie import GENERATION
-from portagpu.readings import Findings, Memory, Pcie, Reading, State
+from portagpu.readings import Findings, GpuState, Memory, Pcie, Reading
 from portagpu.readings.document import to_document
-from portagpu.readings.library import Library, known, number, opened, text, whole
+from portagpu.readings.library import Library, integer, number, open_library, text
+from portagpu.readings.model import without_none
 from portagpu.text import error_line
 
 # names of the tool amd-smi, by sensor and metric in amdsmi's enumerations
@@ -32,13 +32,13 @@ def probe(only: str | None = None) -> dict[str, Any]:
 
     A module, library, driver or GPU that does not answer is a problem.
     """
-    amdsmi, first = opened("amdsmi", "amdsmi_init", "install the one of your ROCm")
+    amdsmi, first = open_library("amdsmi", "amdsmi_init", "install the one of your ROCm")
     if not first:
         return to_document(_amdsmi(amdsmi, only))
     # pyrsmi tries amdsmi again and survives only its absence, not its failure
     sys.modules["amdsmi"] = None  # type: ignore[assignment]
     remedy = install("rocm")
-    pyrsmi, second = opened("pyrsmi.rocml", "smi_initialize", remedy)
+    pyrsmi, second = open_library("pyrsmi.rocml", "smi_initialize", remedy)
     if second:
         problem = f"AMD SMI does not answer: amdsmi {first}; pyrsmi {second}"
         return to_document(Findings(kind="amdsmi", problems=(problem,)))
@@ -63,13 +63,13 @@ def _amdsmi(module: Any, only: str | None) -> Findings:
     if isinstance(rocm, tuple) and len(rocm) == 2 and rocm[0] is True:
         versions["rocm"] = text(rocm[1])
     library = smi.mapping("amdsmi_get_lib_version")
-    numbers = [whole(library.get(key)) for key in ("major", "minor", "release")]
+    numbers = [integer(library.get(key)) for key in ("major", "minor", "release")]
     if None not in numbers:
         versions["amdsmi"] = ".".join(map(str, numbers))
     return Findings(
         kind="amdsmi",
         readings=tuple(readings),
-        versions=known(versions),
+        versions=without_none(versions),
         problems=tuple(problems),
     )
 
@@ -79,8 +79,8 @@ def _reading(smi: Library, handle: Any, index: int, pci: str | None) -> Reading:
     board = smi.mapping("amdsmi_get_gpu_board_info", handle)
     order = smi.mapping("amdsmi_get_gpu_enumeration_info", handle)
     bios = smi.mapping("amdsmi_get_gpu_vbios_info", handle)
-    hive = whole(smi.mapping("amdsmi_get_xgmi_info", handle).get("xgmi_hive_id"))
-    render, uuid = whole(order.get("drm_render")), text(order.get("hip_uuid")) or ""
+    hive = integer(smi.mapping("amdsmi_get_xgmi_info", handle).get("xgmi_hive_id"))
+    render, uuid = integer(order.get("drm_render")), text(order.get("hip_uuid")) or ""
     return Reading(
         source="amdsmi",
         vendor="amd",
@@ -88,16 +88,18 @@ def _reading(smi: Library, handle: Any, index: int, pci: str | None) -> Reading:
         pci=pci,
         # AMD SMI's own UUID is another number than the runtime's, which may be all zeros
         uuid=uuid if uuid.startswith("GPU-") and uuid.strip("GPU-0") else None,
-        unique_id=whole(asic.get("asic_serial")) or None,
+        unique_id=integer(asic.get("asic_serial")) or None,
         name=text(asic.get("market_name")) or text(board.get("product_name")),
         arch=text(asic.get("target_graphics_version")),
-        device_id=whole(asic.get("device_id")),
-        revision_id=whole(asic.get("rev_id")),
-        subsystem_id=whole(asic.get("subsystem_id")),
+        device_id=integer(asic.get("device_id")),
+        revision_id=integer(asic.get("rev_id")),
+        subsystem_id=integer(asic.get("subsystem_id")),
         memory_bytes=_memory_bytes(smi, "total", handle),
-        unit_count=whole(asic.get("num_compute_units")),
+        unit_count=integer(asic.get("num_compute_units")),
         device_file=f"/dev/dri/renderD{render}" if render else None,
-        firmware=known({"vbios": text(bios.get("version")) or text(bios.get("part_number"))}),
+        firmware=without_none(
+            {"vbios": text(bios.get("version")) or text(bios.get("part_number"))}
+        ),
         compute_partition=smi.text("amdsmi_get_gpu_compute_partition", handle),
         memory_partition=smi.text("amdsmi_get_gpu_memory_partition", handle),
         hive=f"{hive:#x}" if hive else None,
@@ -109,7 +111,7 @@ def _reading(smi: Library, handle: Any, index: int, pci: str | None) -> Reading:
 
 def _memory_bytes(smi: Library, which: str, handle: Any) -> int | None:
     vram = smi.member("AmdSmiMemoryType", "VRAM")
-    return smi.whole(f"amdsmi_get_gpu_memory_{which}", handle, vram)
+    return smi.integer(f"amdsmi_get_gpu_memory_{which}", handle, vram)
 
 
 def _pcie(info: dict[str, Any]) -> Pcie:
@@ -121,26 +123,26 @@ def _pcie(info: dict[str, Any]) -> Pcie:
 
     return Pcie(
         generation=generation(metric.get("pcie_speed")),
-        width=whole(metric.get("pcie_width")),
+        width=integer(metric.get("pcie_width")),
         device_generation=generation(static.get("max_pcie_speed")),
-        device_width=whole(static.get("max_pcie_width")),
-        replays=whole(metric.get("pcie_replay_count")),
+        device_width=integer(static.get("max_pcie_width")),
+        replays=integer(metric.get("pcie_replay_count")),
     )
 
 
 def _memory(smi: Library, handle: Any) -> Memory:
     errors = smi.mapping("amdsmi_get_gpu_total_ecc_count", handle)
-    blocks = smi.whole("amdsmi_get_gpu_ecc_enabled", handle)
+    blocks = smi.integer("amdsmi_get_gpu_ecc_enabled", handle)
     pages = smi("amdsmi_get_gpu_bad_page_info", handle)
     return Memory(
         ecc_enabled=bool(blocks) if blocks is not None else None,
-        corrected=whole(errors.get("correctable_count")),
-        uncorrected=whole(errors.get("uncorrectable_count")),
+        corrected=integer(errors.get("correctable_count")),
+        uncorrected=integer(errors.get("uncorrectable_count")),
         retired_pages={"bad": len(pages)} if isinstance(pages, list) else {},
     )
 
 
-def _state(smi: Library, handle: Any) -> State:
+def _state(smi: Library, handle: Any) -> GpuState:
     def temperature(sensor: str, metric: str = "CURRENT") -> Any:
         kind = smi.member("AmdSmiTemperatureType", sensor)
         which = smi.member("AmdSmiTemperatureMetric", metric)
@@ -155,9 +157,9 @@ def _state(smi: Library, handle: Any) -> State:
     draws = [number(power.get(f"{kind}_socket_power")) for kind in ("current", "average")]
     cap = number(smi.mapping("amdsmi_get_power_cap_info", handle).get("power_cap"))
     processes = smi("amdsmi_get_gpu_process_list", handle)
-    return State(
-        temperatures_c=known({name: temperature(kind) for name, kind in _SENSORS.items()}),
-        limits_c=known({name: temperature(*kind) for name, kind in _LIMITS.items()}),
+    return GpuState(
+        temperatures_c=without_none({name: temperature(kind) for name, kind in _SENSORS.items()}),
+        limits_c=without_none({name: temperature(*kind) for name, kind in _LIMITS.items()}),
         power_w=next((draw for draw in draws if draw), None),
         power_limit_w=cap / 1e6 if cap is not None else None,  # stated in microwatts
         clock_mhz=number(core.get("clk", core.get("cur_clk"))),  # renamed in ROCm 6.2
@@ -175,8 +177,8 @@ def _state(smi: Library, handle: Any) -> State:
 def _pyrsmi(rsmi: Library, only: str | None) -> Findings:
     """Names, memory and power; pyrsmi's unique id is the address again and its UUID may be."""
     readings = []
-    for index in range(rsmi.whole("smi_get_device_count") or 0):
-        pci = _address(rsmi.whole("smi_get_device_pci_id", index))
+    for index in range(rsmi.integer("smi_get_device_count") or 0):
+        pci = _address(rsmi.integer("smi_get_device_pci_id", index))
         if only not in (None, pci):
             continue
         power = rsmi.number("smi_get_device_average_power", index)
@@ -187,8 +189,8 @@ def _pyrsmi(rsmi: Library, only: str | None) -> Findings:
                 index=index,
                 pci=pci,
                 name=rsmi.text("smi_get_device_name", index),
-                memory_bytes=rsmi.whole("smi_get_device_memory_total", index),
-                state=State(power_w=power),
+                memory_bytes=rsmi.integer("smi_get_device_memory_total", index),
+                state=GpuState(power_w=power),
             )
         )
     return Findings(kind="pyrsmi", readings=tuple(readings))

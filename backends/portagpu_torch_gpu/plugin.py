@@ -12,7 +12,7 @@ from portagpu.availability import Need, availability
 from portagpu.contract import Plugin, Status
 from portagpu.errors import BackendNotFound
 from portagpu.host import Tree, visibility
-from portagpu.readings.probe import probe, readings_of
+from portagpu.readings.probe import probe, telemetry_of
 from portagpu.subprocesses import call
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class TorchGpuPlugin(Plugin):
         if where is None:
             return {}
         found = probe(self.prober, self.library, only=where[0]).readings
-        return readings_of(found, *where)
+        return telemetry_of(found, *where)
 
     def probe(self) -> Findings:
         """Findings of the management library on every GPU of this vendor, from a child process.

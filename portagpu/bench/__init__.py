@@ -12,7 +12,7 @@ from portagpu.bench.load import Comparison, SustainedLoad, compare_ranks, sustai
 from portagpu.bench.runner import BenchOptions, default_world, measure, open_device, run
 from portagpu.bench.suite import AREAS, UnknownMeasure, metrics
 from portagpu.bench.timing import Effort
-from portagpu.rules.peers import Outlier, Peers, peers
+from portagpu.rules.peers import Outlier, Peers, compare_peers
 
 __all__ = [
     "AREAS",
@@ -27,12 +27,12 @@ __all__ = [
     "SustainedLoad",
     "UnknownMeasure",
     "bus_factor",
+    "compare_peers",
     "compare_ranks",
     "default_world",
     "measure",
     "metrics",
     "open_device",
-    "peers",
     "run",
     "sustain_load",
 ]

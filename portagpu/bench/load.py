@@ -12,7 +12,7 @@ from portagpu.bench.timing import PACES, Effort
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Result
 from portagpu.results.verdicts import Evidence, Verdict
-from portagpu.rules.peers import RELATIVE, Peers, alike, peers
+from portagpu.rules.peers import RELATIVE, Peers, compare_peers, peer_expectation
 from portagpu.running import broken_world
 from portagpu.stats import Summary, mad, summarise
 
@@ -75,7 +75,9 @@ def compare_ranks(
     }
     values = {name: each.median for name, each in summaries.items()}
     within = relative if relative is not None else SHARED_RELATIVE if shared else RELATIVE
-    compared = peers(values, relative=within) if values else Peers(None, None, (), False, "none")
+    compared = (
+        compare_peers(values, relative=within) if values else Peers(None, None, (), False, "none")
+    )
     results = [
         _rank_result(f"rank {rank}", reading, summaries.get(f"rank {rank}"), compared, within)
         for rank, reading in enumerate(readings)
@@ -124,7 +126,7 @@ def _rank_result(
         statistic="median",
         n=summary.n,
         spread=summary.spread,
-        expected=alike(compared, UNIT, within),
+        expected=peer_expectation(compared, UNIT, within),
         extra={
             "peers_median": compared.median,
             "peers_mad": compared.mad,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from portagpu.inventory.gpu import Gpu, Inventory
     from portagpu.inventory.sources import Machine
-    from portagpu.readings.model import Part
+    from portagpu.readings.model import GpuPart
     from portagpu.target import Target
 
 
@@ -93,7 +93,7 @@ def _facts(gpu: Gpu, name: str, target: Target | None) -> dict[str, Any]:
     }
 
 
-def _part_facts(gpu: Gpu, part: Part, number: int, of: int | None) -> dict[str, Any]:
+def _part_facts(gpu: Gpu, part: GpuPart, number: int, of: int | None) -> dict[str, Any]:
     """The facts of a part that differ from those of the whole GPU."""
     profile = part.profile or gpu.compute_partition or str(number)
     return {

@@ -19,7 +19,7 @@ from portagpu.bundle.evidence import check_evidence
 from portagpu.bundle.result_ids import check_ids
 from portagpu.errors import BundleError, PortagpuError
 from portagpu.files import read_bounded
-from portagpu.redact.scrub import KINDS, LONGEST_TEXT, remaining
+from portagpu.redact.scrub import KINDS, LONGEST_TEXT, find_identifying
 from portagpu.results.run import Run
 from portagpu.results.schema import Rule, keys, mapping, name, one_of, or_null, positive
 from portagpu.text import one_line
@@ -76,7 +76,7 @@ def _validate(data: bytes) -> dict[str, Any]:
     run = _check_schema(document)
     check_ids(run, same_code=document["provenance"]["code_sha256"] in (None, code_sha256()))
     check_evidence(run)
-    for where, kind in remaining({key: document[key] for key in _OF_A_MACHINE}):
+    for where, kind in find_identifying({key: document[key] for key in _OF_A_MACHINE}):
         raise BundleError(f"{_short(where)}: holds what may identify ({kind}); it must be scrubbed")
     return document
 

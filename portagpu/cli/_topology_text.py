@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from portagpu.inventory.routes import Route
-    from portagpu.inventory.topology import Device, Topology
+    from portagpu.inventory.topology import Topology, TopologyNode
 
 _UNKNOWN: Final = "?"
 _WORDS: Final = {
@@ -63,7 +63,7 @@ def _rate(route: Route) -> str:
     return "" if rate is None else f" {rate / 1e9:.0f} GB/s"
 
 
-def _devices(topology: Topology, gpus: tuple[Device, ...]) -> RenderableType:
+def _devices(topology: Topology, gpus: tuple[TopologyNode, ...]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
@@ -80,7 +80,7 @@ def _devices(topology: Topology, gpus: tuple[Device, ...]) -> RenderableType:
     return table
 
 
-def _matrix(gpus: tuple[Device, ...], words: Mapping[tuple[str, str], str]) -> RenderableType:
+def _matrix(gpus: tuple[TopologyNode, ...], words: Mapping[tuple[str, str], str]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
@@ -96,7 +96,7 @@ def _matrix(gpus: tuple[Device, ...], words: Mapping[tuple[str, str], str]) -> R
 
 
 def _ranges(
-    gpus: tuple[Device, ...],
+    gpus: tuple[TopologyNode, ...],
     between: Mapping[tuple[str, str], Route],
     words: Mapping[tuple[str, str], str],
 ) -> RenderableType:
@@ -129,7 +129,7 @@ def _legend(words: set[str]) -> RenderableType:
     )
 
 
-def _groups(topology: Topology, gpus: tuple[Device, ...]) -> list[str]:
+def _groups(topology: Topology, gpus: tuple[TopologyNode, ...]) -> list[str]:
     position = {gpu.key: number for number, gpu in enumerate(gpus)}
 
     def numbers(keys: tuple[str, ...]) -> str:

@@ -60,10 +60,10 @@ def _topology(machine: Machine, json_to: str | None) -> None:
     from rich.console import Console
 
     from portagpu.cli._topology_text import show_topology
-    from portagpu.inventory.topology_json import as_json
+    from portagpu.inventory.topology_json import topology_document
 
     found = machine.topology()
-    write_json(as_json(found), json_to)
+    write_json(topology_document(found), json_to)
     if json_to != STDOUT:
         show_topology(terminal() or Console(highlight=False), found)
 

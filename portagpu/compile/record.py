@@ -23,7 +23,7 @@ from portagpu.kernels.catalogue import VARIANTS, variants_by_id
 from portagpu.kernels.cpp.sources import KERNELS
 from portagpu.machine_code.compiler import TRITON
 from portagpu.machine_code.toolchain import MachineCode
-from portagpu.redact.scrub import remaining
+from portagpu.redact.scrub import find_identifying
 from portagpu.results.run import Run, read_json
 from portagpu.results.verdicts import Verdict, fold
 from portagpu.text import one_line
@@ -127,7 +127,7 @@ def check_record(document: Any) -> dict[str, Any]:
             )
         for kernel, row in kernels.items():
             _check_row(f"{name} {kernel}", kernel, row, gpus[name])
-    for where, kind in remaining(document):
+    for where, kind in find_identifying(document):
         raise BundleError(f"{where}: holds what may identify ({kind})")
     return document
 

@@ -1,11 +1,12 @@
-"""Readers of the vendors' outputs, one module a format; they import no vendor's package.
+"""Readers of tools' outputs, one module for each format; they import no vendor's package.
 
 Each module has ``KIND`` (the format's name), ``matches(text)`` (whether a text is of it, from its
 beginning) and ``parse(text)``, which returns :class:`portagpu.readings.Findings` or raises
-:class:`portagpu.readings.FormatError`. Text that breaks off, or has sections that are not known,
-gives what can be read and a sentence in ``problems``; ``breaks_off`` says that devices may be
-missing. ``SHAPES`` tells where such an output begins in a text of several, and which lines are of
-it; of XML there is ``ROOT`` instead, of JSON neither.
+:class:`portagpu.readings.FormatError`. From text that
+breaks off, or has unknown sections, they return what can be read and a sentence in ``problems``.
+``breaks_off`` says that devices may be missing. ``SHAPES`` describes where such an output begins in
+a text of several, and which lines belong to it. Readers of XML have ``ROOT`` instead; readers of
+JSON need neither.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ MOST_DEVICES: Final = 8192
 """Devices that one text may list: 1024 GPUs in eight partitions each."""
 
 
-def bounded(found: Iterable[T], kind: str) -> tuple[T, ...]:
-    """``found``, which are made one after the other; FormatError for more than any machine has."""
+def within_device_limit(found: Iterable[T], kind: str) -> tuple[T, ...]:
+    """``found`` as a tuple; raises FormatError for more than ``MOST_DEVICES``."""
     first = tuple(islice(found, MOST_DEVICES + 1))
     if len(first) > MOST_DEVICES:
         raise FormatError(f"{kind}: it lists more than {MOST_DEVICES} devices, as no machine has")
@@ -48,13 +49,12 @@ def bounded(found: Iterable[T], kind: str) -> tuple[T, ...]:
 class Shape(NamedTuple):
     """How the lines of an output look; the patterns have no groups that capture.
 
-    ``begins`` is matched with a line without the blanks around it, a line break, and the line
-    below: so it sees both. ``line`` is matched with every other line of the output, ``ends`` is
-    searched in its last. What is ``weak`` begins no output where another one goes on; what begins
-    ``anywhere`` does so too where the line is indented. Where a text ends without a line's end,
-    its last line was cut, unless the reader of the shape ``tells_its_end`` by what it reads, or
-    ``last`` matches all of that line. Where ``device`` matches the same a second time, the output
-    begins again.
+    ``begins`` is matched with a stripped line, a line break, and the line below. ``line`` is
+    matched with every other line of the output, and ``ends`` is searched in the last one. A
+    ``weak`` shape does not begin inside another output. One that begins ``anywhere`` also begins at
+    an indented line. A last line without a line end counts as cut, unless the reader
+    ``tells_its_end`` by itself, or ``last`` matches the whole line. If ``device`` matches the same
+    text again, a new output begins.
     """
 
     begins: str
@@ -67,13 +67,13 @@ class Shape(NamedTuple):
     device: re.Pattern[str] | None = None
 
 
-def failed(text: str | None) -> bool:
-    """Whether ``text`` is an error that stands in a value's place ("[GPU is lost]", "ERR!")."""
+def is_error(text: str | None) -> bool:
+    """Whether ``text`` is an error in the place of a value ("[GPU is lost]", "ERR!")."""
     return text is not None and text.strip().strip("[]").lower() in FAILED
 
 
 def stated(text: str | None) -> str | None:
-    """``text`` without blanks; None where the tool says in any of its ways that it has no value."""
+    """``text`` without blanks around it; None for "N/A" and tools' other words for no value."""
     if text is None:
         return None
     value = text.strip()

@@ -1,8 +1,8 @@
-"""A stranger's bytes as the text that a tool printed: encodings, terminals, and what stands before.
+"""Recover the text that a tool printed from recorded bytes.
 
-What a terminal would have obeyed is taken out (ECMA-48), as is what programs that pass an output on
-write before each of its lines: ``srun --label``, ``mpirun --tag-output``, ``pdsh``, the stamps of
-GitHub Actions, and the marks with which mail and Markdown quote.
+Removes terminal control sequences (ECMA-48) and prefixes of lines: those of ``srun --label``,
+``mpirun --tag-output`` and ``pdsh``, the timestamps of GitHub Actions, and the quotation marks of
+mail and Markdown.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ _SHARE: Final = 0.8
 """Of the lines that say something: some are written by the program that wrote the labels."""
 
 
-def text_of(data: bytes) -> str:
+def decode_text(data: bytes) -> str:
     """A file's bytes as text with "\\n" at line ends and no NUL; never fails.
 
-    UTF-16 is known by its mark or, for ASCII alone, by its NUL bytes; what is not UTF-8 is Latin-1.
+    UTF-16 is recognised by its byte order mark, or by the NUL bytes of ASCII text. Bytes that are
+    not UTF-8 are read as Latin-1.
     """
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         text = data.decode("utf-16", "replace")
@@ -69,27 +70,27 @@ def text_of(data: bytes) -> str:
     return re.sub(r"\r{1,3}\n", "\n", text.replace("\0", "")).replace("\r", "\n")
 
 
-def cleaned(text: str, is_known: Callable[[str], bool]) -> tuple[str, ...]:
+def clean_streams(text: str, is_known: Callable[[str], bool]) -> tuple[str, ...]:
     """The outputs in ``text``, without escapes and prefixes: one for each label of its lines.
 
-    ``is_known`` says whether a text has the beginning of a known output: a word before each line is
-    taken for a name only where that makes a text known.
+    ``is_known`` says whether an output begins in a text. A word before each line is taken for a
+    host's name only if the text is known without it.
     """
-    text = _plain(text)
+    text = _without_escapes(text)
     for pattern in _LABELS:
-        if (found := _by_label(text, pattern)) is not None:
-            return tuple(_unquoted(each) for each in found)
-    text = _unquoted(text)
+        if (found := _split_by_label(text, pattern)) is not None:
+            return tuple(_without_quote_marks(each) for each in found)
+    text = _without_quote_marks(text)
     if not is_known(text):
         for pattern in _NAMES:
-            found = _by_label(text, pattern)
+            found = _split_by_label(text, pattern)
             if found is not None and any(map(is_known, found)):
-                return tuple(map(_unquoted, found))
+                return tuple(map(_without_quote_marks, found))
     return (text,)
 
 
-def _plain(text: str) -> str:
-    """``text`` without what a terminal obeys; a move to another line begins a line."""
+def _without_escapes(text: str) -> str:
+    """``text`` without terminal control sequences; a cursor move to another line begins a line."""
     if "\x08" in text:
         text = _STRUCK.sub("", text)
     if any(mark in text for mark in ("\x1b", "\x9b", "^[", "\\", "m")):
@@ -98,8 +99,8 @@ def _plain(text: str) -> str:
     return text.translate(_ODD)
 
 
-def _unquoted(text: str) -> str:
-    """``text`` without the marks of quotations; a bar is one where all of a paragraph has it."""
+def _without_quote_marks(text: str) -> str:
+    """``text`` without quotation marks; bars count if every line of a paragraph has one."""
     if text.startswith(">") or "\n>" in text:
         lines = text.split("\n")
         quoted = sum(line.startswith(">") for line in lines)
@@ -122,7 +123,7 @@ def _without_bars(paragraph: str) -> str:
     return "\n".join(line.removeprefix("|").removeprefix(" ") for line in lines)
 
 
-def _by_label(text: str, pattern: re.Pattern[str]) -> list[str] | None:
+def _split_by_label(text: str, pattern: re.Pattern[str]) -> list[str] | None:
     """The lines of each label without it; None where most lines have none."""
     lines = text.split("\n")
     matches = [pattern.match(line) for line in lines]

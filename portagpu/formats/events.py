@@ -1,8 +1,7 @@
-"""What a line says of a device or its driver: tables of regular expressions, each with a source.
+"""Events in log lines, by tables of regular expressions, each with a source.
 
-``kernel_log.toml`` has the lines of logs, ``answers.toml`` what tools print where they have no
-answer. Each vendor has its own (``portagpu.vendors.Vendor.tables``), and ``portagpu/telemetry`` the
-host's.
+``kernel_log.toml`` has lines of logs. ``answers.toml`` has what tools print where they have no
+answer. Each vendor brings its own (``portagpu.vendors.Vendor.tables``); the host's are here.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
 
 ANSWERS: Final = "a tool's answer"
 HOST: Final = "host"
-"""Whose events those are that no GPU and no driver of one wrote."""
+"""The vendor of events that are not of a GPU or its driver."""
 _FOLDER: Final = Path(__file__).resolve().parent
 _LINE_CHARS: Final = 2000
-"""Of a line that are looked at; the kernel cuts its own at 1024 (``PRINTKRB_RECORD_MAX``)."""
+"""Characters of a line that are matched; the kernel cuts at 1024 (``PRINTKRB_RECORD_MAX``)."""
 _ABOUT_LINES: Final = 4
-"""Lines behind one that names a device which may be about it: drivers wrap their sentences."""
+"""Lines after one that names a device that may be about it: drivers wrap their sentences."""
 _TIMES: Final = re.compile(
     r"(?:<\d{1,3}>|[a-z]{3,8} *:[a-z]{2,6} *: )?(?:"
     r"\d{1,4},\d{1,20},(?P<kmsg>\d{1,20}),[^;]{0,40};"
@@ -47,7 +46,7 @@ class _Rule:
     action: str | None
     fatal: bool | None
     codes: Mapping[str, list[str]] | None
-    """What each number of this rule's codes means, and the name of what to do."""
+    """[meaning, name of an action] by code number."""
     unused: frozenset[int]
     actions: Mapping[str, Mapping[str, Any]]
     recovery: Mapping[str, Mapping[str, Any]]
@@ -57,12 +56,12 @@ class _Rule:
 class Table:
     """The rules of all vendors and of the host; ``about`` names the device of lines that follow.
 
-    A line without any of a vendor's words of ``worth`` in it, in lower case, says nothing of that
-    vendor's. Lines of the events ``of_processes`` name processes.
+    A line without any of a vendor's ``keywords`` in it, in lower case, says nothing of that
+    vendor's. Lines of the events ``process_codes`` name processes.
     """
 
-    worth: Mapping[str, tuple[str, ...]]
-    of_processes: frozenset[str]
+    keywords: Mapping[str, tuple[str, ...]]
+    process_codes: frozenset[str]
     rules: tuple[_Rule, ...]
     about: tuple[tuple[str, re.Pattern[str]], ...]
     gpus: tuple[tuple[str, re.Pattern[str]], ...]
@@ -78,15 +77,15 @@ def table(name: str) -> Table:
     found: list[Table] = []
     for vendor, data in tables(name).items():
         try:
-            found.append(_of_vendor(vendor, data))
+            found.append(_vendor_table(vendor, data))
         except (AttributeError, KeyError, TypeError, ValueError, re.error) as error:
             report_left_out(vendor, f"{name}.toml", error)
     host = _FOLDER / f"{name}.toml"
     if host.is_file():
-        found.append(_of_vendor(HOST, tomllib.loads(host.read_text(encoding="utf-8"))))
+        found.append(_vendor_table(HOST, tomllib.loads(host.read_text(encoding="utf-8"))))
     return Table(
-        worth={vendor: words for each in found for vendor, words in each.worth.items()},
-        of_processes=frozenset(code for each in found for code in each.of_processes),
+        keywords={vendor: words for each in found for vendor, words in each.keywords.items()},
+        process_codes=frozenset(code for each in found for code in each.process_codes),
         rules=tuple(rule for each in found for rule in each.rules),
         about=tuple(pattern for each in found for pattern in each.about),
         gpus=tuple(pattern for each in found for pattern in each.gpus),
@@ -94,10 +93,10 @@ def table(name: str) -> Table:
     )
 
 
-def _of_vendor(vendor: str, data: Mapping[str, Any]) -> Table:
+def _vendor_table(vendor: str, data: Mapping[str, Any]) -> Table:
     """One file's rules. Raises for what no rule can be made of."""
 
-    def compiled(text: str, *groups: str) -> re.Pattern[str]:
+    def compile_pattern(text: str, *groups: str) -> re.Pattern[str]:
         pattern = re.compile(text)
         for group in groups:
             if group not in pattern.groupindex:
@@ -106,11 +105,11 @@ def _of_vendor(vendor: str, data: Mapping[str, Any]) -> Table:
 
     def patterns(key: str, *groups: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
         named = ((each.get("name", vendor), each["pattern"]) for each in data.get(key, ()))
-        return tuple((name, compiled(pattern, *groups)) for name, pattern in named)
+        return tuple((name, compile_pattern(pattern, *groups)) for name, pattern in named)
 
     def rule(each: Mapping[str, Any]) -> _Rule:
         codes = each.get("codes")
-        pattern = compiled(each["pattern"], *(() if codes is None else ("number",)))
+        pattern = compile_pattern(each["pattern"], *(() if codes is None else ("number",)))
         # what is to fail fails here, and not with a line of a log
         _code(each["code"], dict.fromkeys(pattern.groupindex, ""))
         return _Rule(
@@ -132,8 +131,8 @@ def _of_vendor(vendor: str, data: Mapping[str, Any]) -> Table:
     if any(len(each) != 2 for each in codes):
         raise ValueError("a code is [meaning, action]")
     return Table(
-        worth={vendor: tuple(str(word).lower() for word in data["worth"])},
-        of_processes=frozenset(data.get("of_processes", ())),
+        keywords={vendor: tuple(str(word).lower() for word in data["worth"])},
+        process_codes=frozenset(data.get("of_processes", ())),
         rules=tuple(rule(each) for each in data["event"]),
         about=patterns("about", "pci"),
         gpus=patterns("gpu", "pci", "uuid"),
@@ -142,13 +141,13 @@ def _of_vendor(vendor: str, data: Mapping[str, Any]) -> Table:
 
 
 def events(text: str, rules: Table, source: str) -> Iterator[tuple[str, Event | None]]:
-    """Each line that is worth a look, with the event that it states."""
+    """Each line that has a keyword, with its event; None for a line without one."""
     about: tuple[str, str] | None = None
     left = 0
     everything = text.lower()
     worth = {
         vendor: present
-        for vendor, words in rules.worth.items()
+        for vendor, words in rules.keywords.items()
         if (present := [word for word in words if word in everything])
     }
     for whole in text.splitlines() if worth else ():
@@ -168,8 +167,8 @@ def events(text: str, rules: Table, source: str) -> Iterator[tuple[str, Event | 
         yield line, event
 
 
-def answers(text: str) -> tuple[Event, ...]:
-    """What vendors' tools print in ``text`` where they have no answer."""
+def no_answer_events(text: str) -> tuple[Event, ...]:
+    """Events for the lines that vendors' tools print where they have no answer."""
     found = events(text, table("answers"), ANSWERS)
     return tuple(event for _, event in found if event is not None)
 
@@ -202,7 +201,7 @@ def _code(form: str, groups: Mapping[str, str]) -> str:
 
 
 def _meaning(rule: _Rule, groups: dict[str, str]) -> tuple[str | None, str | None, bool | None]:
-    """(meaning, action, fatal) of a line; the line's own words count more than the tables."""
+    """(meaning, action, fatal) of a line; its own words take precedence over the tables."""
     meaning, action, fatal = rule.meaning, rule.action, rule.fatal
     if rule.codes is not None:
         number = str(int(groups["number"]))

@@ -1,4 +1,4 @@
-"""JSON of a tool: behind a prompt, several values in a row, or broken off."""
+"""JSON in a tool's output: after a prompt, several values in a row, or cut off."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CLOSER: Final = {"{": "}", "[": "]"}
 _JSON_VALUE: Final = re.compile(r"[\s,]*[\[{]")
 _MAX_DIGITS: Final = 24
 _LEAST, _MOST = 1e-24, 1e24
-"""What lies beyond is no measure, and products of it are not finite."""
+"""Larger or smaller values are no measurements, and their products may not be finite."""
 
 
 def json_start(text: str) -> int | None:
@@ -43,7 +43,7 @@ def json_documents(text: str) -> tuple[list[object], bool]:
             try:
                 value, position = decoder.raw_decode(text, match.end() - 1)
             except json.JSONDecodeError:
-                found.append(decoder.raw_decode(_closed(text[match.end() - 1 :]))[0])
+                found.append(decoder.raw_decode(_close_brackets(text[match.end() - 1 :]))[0])
                 return found, True
             found.append(value)
     except json.JSONDecodeError as error:
@@ -68,7 +68,7 @@ def _float(text: str) -> float | None:
     return value if not value or _LEAST <= abs(value) <= _MOST else None
 
 
-def _closed(text: str) -> str:
+def _close_brackets(text: str) -> str:
     """``text`` up to its last whole value, with the brackets closed that are open there."""
     brackets: list[str] = []
     end, depth = 0, 0

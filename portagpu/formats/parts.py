@@ -1,9 +1,8 @@
-"""A text of several outputs divided into them, by lines with which outputs begin and consist.
+"""Divide a text into the outputs of tools that it holds.
 
-Each reader states the shapes of what it reads (:class:`portagpu.formats.Shape`). JSON
-and XML are followed to their last bracket or tag. Lines of a kernel's log are known one by one,
-wherever they stand. What stands between outputs, a prompt, a banner or the fence of a code block,
-ends the one before it and is nobody's.
+Each reader declares the shapes of its outputs (:class:`portagpu.formats.Shape`). JSON and XML end
+with their last bracket or tag. Lines of a kernel's log are recognised one by one, anywhere. A
+prompt, a banner or the fence of a code block ends an output and belongs to none.
 """
 
 from __future__ import annotations
@@ -58,16 +57,16 @@ _INSIDE: Final = '<"{}[],'
 
 
 @dataclass(slots=True, eq=False)
-class Part:
-    """An output: its ``lines``, and where it stood.
+class TextPart:
+    """One output: its ``lines``, and where it was in the text.
 
-    ``section`` is the number of prompts, banners and fences before it, ``title`` the last of them;
-    ``state`` is "idle" of a banner "idle :: query (-q)". ``cut`` says that lines of it were left
-    out, in the words of the text.
+    ``section`` is the number of prompts, banners and fences before it, ``title`` the last of them.
+    ``state`` is "idle" for the banner "idle :: query (-q)". ``cut`` is True where the text itself
+    says that lines were left out.
     """
 
     module: str | None
-    """The reader's module; None for JSON and XML, which their content tells."""
+    """The reader's module; None for JSON and XML, which readers recognise by content."""
     first: int
     section: int = 0
     title: str = ""
@@ -76,7 +75,7 @@ class Part:
     lines: list[str] = field(default_factory=list)
     shape: Shape | None = None
     tail: str = ""
-    """The last line of the text, where it has no end and is of this part, or behind it."""
+    """The text's last line, if it has no line end and belongs to this part or follows it."""
 
     @property
     def text(self) -> str:
@@ -88,14 +87,14 @@ class Part:
         return bool(self.tail and self.lines) and self.lines[-1].strip() == self.tail.strip()
 
 
-class Divided(NamedTuple):
-    parts: list[Part]
+class DividedText(NamedTuple):
+    parts: list[TextPart]
     unread: list[tuple[int, str]]
-    """Lines that are of no part, each with its number from 0."""
+    """Lines that belong to no part, each with its number from 0."""
 
 
 class Shapes:
-    """The shapes of all readers, as one pattern that a line is looked at with once."""
+    """The shapes of all readers, combined into one pattern that each line is matched with once."""
 
     def __init__(self, shapes: Sequence[tuple[str, Shape]], log: tuple[str, Shape], roots: str):
         self.log_module, self.log = log
@@ -103,7 +102,7 @@ class Shapes:
         self._begins = re.compile("|".join(f"({shape.begins})" for _, shape in shapes))
         self._root = re.compile(rf"\s*<(?:{roots})[\s>]")
 
-    def begun(self, line: str, below: str) -> tuple[str, Shape] | None:
+    def output_begun_by(self, line: str, below: str) -> tuple[str, Shape] | None:
         """The (module, shape) of which an output begins with ``line``."""
         match = self._begins.match(f"{line}\n{below}")
         return None if match is None else self._shapes[(match.lastindex or 1) - 1]
@@ -122,29 +121,29 @@ def is_known(text: str, shapes: Shapes) -> bool:
     return any(
         shapes.is_log(line)
         or shapes.is_document(line[:LONGEST])
-        or shapes.begun(line.lstrip()[:LONGEST], below.lstrip()[:LONGEST]) is not None
+        or shapes.output_begun_by(line.lstrip()[:LONGEST], below.lstrip()[:LONGEST]) is not None
         for line, below in zip(lines, [*lines[1:], ""], strict=True)
         if line.strip()
     )
 
 
 LONGEST: Final = 4000
-"""Characters of a line by which it is told what it is."""
+"""Characters of a line that are matched."""
 
 
-def divided(text: str, shapes: Shapes) -> Divided:
+def divide_text(text: str, shapes: Shapes) -> DividedText:
     """The outputs in ``text``, in order; the lines of a kernel's log are one."""
-    return _Dividing(text, shapes).run()
+    return _Divider(text, shapes).run()
 
 
-class _Dividing:
+class _Divider:
     def __init__(self, text: str, shapes: Shapes) -> None:
         self.lines = text.split("\n")
         self.shapes = shapes
-        self.parts: list[Part] = []
+        self.parts: list[TextPart] = []
         self.unread: list[tuple[int, str]] = []
-        self.current: Part | None = None
-        self.log: Part | None = None
+        self.current: TextPart | None = None
+        self.log: TextPart | None = None
         self.indent = 0
         self.begun: set[str] = set()
         self.document: _Document | None = None
@@ -155,7 +154,7 @@ class _Dividing:
         self.cut = False
         self.at_prompt = False
 
-    def run(self) -> Divided:
+    def run(self) -> DividedText:
         for at in range(len(self.lines)):
             self._line(at)
         if self.banner:
@@ -163,7 +162,7 @@ class _Dividing:
         # behind a prompt nothing was cut
         if self.parts and self.lines[-1] and not self.at_prompt:
             (self.current or self.parts[-1]).tail = self.lines[-1]
-        return Divided(self.parts, self.unread)
+        return DividedText(self.parts, self.unread)
 
     def _line(self, at: int) -> None:
         line = self.lines[at]
@@ -233,8 +232,8 @@ class _Dividing:
 
     # -- outputs -------------------------------------------------------------------------------
 
-    def _new(self, module: str | None, at: int, shape: Shape | None = None) -> Part:
-        part = Part(module, at, self.section, self.title, self.state, self.cut, shape=shape)
+    def _new(self, module: str | None, at: int, shape: Shape | None = None) -> TextPart:
+        part = TextPart(module, at, self.section, self.title, self.state, self.cut, shape=shape)
         self.cut = False
         self.parts.append(part)
         return part
@@ -268,7 +267,7 @@ class _Dividing:
             self._open_document(at, line)
             return
         below = self.lines[at + 1][:LONGEST].lstrip() if at + 1 < len(self.lines) else ""
-        found = self.shapes.begun(bare, below)
+        found = self.shapes.output_begun_by(bare, below)
         # what may stand in another output as well begins none there
         inside = fits or document is not None
         if found and inside and (found[1].weak or (deeper and fits and not found[1].anywhere)):
@@ -300,7 +299,7 @@ class _Dividing:
             current.lines.append(line[self.indent :])
             self.begun.add(name)
             return
-        above = self._above(at, shape)
+        above = self._lines_above(at, shape)
         self.document = None
         self.current = part = self._new(module, at, shape)
         self.indent = self._common_indent(at)
@@ -310,8 +309,8 @@ class _Dividing:
         if shape.ends is not None and shape.ends.search(line[:LONGEST]):
             self.current = None
 
-    def _above(self, at: int, shape: Shape) -> list[str]:
-        """Lines right above the beginning that are of the output as well: a border, a date."""
+    def _lines_above(self, at: int, shape: Shape) -> list[str]:
+        """Lines just above the first one that belong to the output too: a border, a date."""
         taken: list[str] = []
         current = self.current
         border = current.lines[-1] if current is not None and current.lines else ""

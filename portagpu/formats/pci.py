@@ -1,4 +1,4 @@
-"""What PCI says of a device: its class, its vendor, and the speed of its link."""
+"""PCI values: classes, vendors and link speeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a file of whatever formats: cleaned, divided, each part by the reader that knows it."""
+"""Read a text of any formats: clean it, divide it, and give each part to its reader."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.distributions import entry_points
 from portagpu.formats import host
-from portagpu.formats.cleaning import cleaned
-from portagpu.formats.events import ANSWERS, answers
+from portagpu.formats.cleaning import clean_streams
+from portagpu.formats.events import ANSWERS, no_answer_events
 from portagpu.formats.host import kernel_log
-from portagpu.formats.parts import LONGEST, Part, Shapes, divided, is_known
+from portagpu.formats.parts import LONGEST, Shapes, TextPart, divide_text, is_known
 from portagpu.readings.model import Findings, FormatError
 from portagpu.text import error_line, excerpt
 
@@ -25,7 +25,7 @@ GROUP: Final = "portagpu.formats"
 """The entry-point group of readers: each names a package whose public modules are readers, or one
 such module."""
 _LOG: Final = "kernel_log"
-"""Of which any text may have lines: asked last."""
+"""Asked last: any text may have lines of a log."""
 
 UNREAD: Final = "what no reader knows"
 _MOST_SHOWN: Final = 3
@@ -33,36 +33,36 @@ _MOST_PROBLEMS: Final = 50
 
 
 def read_text(text: str) -> tuple[Findings, ...]:
-    """What each output in ``text`` says, in order, and which lines no reader takes.
+    """The findings of each output in ``text``, in order, with a problem for lines that are left.
 
-    What a tool prints where it has no answer is read wherever it stands. Raises FormatError where
-    nothing is of a known format, or where nothing in it can be used.
+    Lines that tools print where they have no answer are read anywhere. Raises FormatError for a
+    text of no known format, and for one in which nothing can be used.
     """
     shapes = _shapes()
     found: list[Findings] = []
     refused: list[str] = []
     broken: list[str] = []
     unread: list[tuple[int, str]] = []
-    for stream in cleaned(text, partial(is_known, shapes=shapes)):
-        parts, lines = divided(stream, shapes)
+    for stream in clean_streams(text, partial(is_known, shapes=shapes)):
+        parts, lines = divide_text(stream, shapes)
         unread += lines
-        whole = [Part(None, 0, lines=stream.split("\n"))]
-        for part, reader in _joined(parts or whole, broken):
+        whole = [TextPart(None, 0, lines=stream.split("\n"))]
+        for part, reader in _with_readers(parts or whole, broken):
             if reader is None:
                 unread += [(part.first + n, line) for n, line in enumerate(part.lines)]
                 continue
             try:
-                found.append(_read(part, reader))
+                found.append(_parse_part(part, reader))
             except FormatError as error:
-                if answers(part.text):
+                if no_answer_events(part.text):
                     continue
                 refused.append(f"{excerpt(part.title)}: {error}" if part.title else str(error))
-        if told := answers(stream):
+        if told := no_answer_events(stream):
             found.append(Findings(kind=ANSWERS, events=told))
     if not found:
         raise FormatError("; ".join([*(refused or ["its format is not known"])[:1], *broken]))
-    unread = [(at, line) for at, line in unread if not answers(line)]
-    problems = [*refused[:_MOST_PROBLEMS], *broken, *_said(unread)]
+    unread = [(at, line) for at, line in unread if not no_answer_events(line)]
+    problems = [*refused[:_MOST_PROBLEMS], *broken, *_unread_problem(unread)]
     if problems:
         found.append(Findings(kind=UNREAD, problems=tuple(problems)))
     return tuple(found)
@@ -70,8 +70,8 @@ def read_text(text: str) -> tuple[Findings, ...]:
 
 @cache
 def readers() -> Mapping[str, Any]:
-    """This distribution's readers by module name, in the order in which they are asked."""
-    packages = {host} | {import_module(point.value) for point in _points() if _is_ours(point)}
+    """This distribution's readers by module name, in the order in which they are tried."""
+    packages = {host} | {import_module(point.value) for point in _entry_points() if _is_ours(point)}
     modules = {
         module.__name__.rpartition(".")[2]: module
         for package in packages
@@ -80,7 +80,7 @@ def readers() -> Mapping[str, Any]:
     return dict(sorted(modules.items(), key=lambda each: (each[0] == _LOG, each[0])))
 
 
-def _points() -> list[EntryPoint]:
+def _entry_points() -> list[EntryPoint]:
     return sorted(entry_points(GROUP), key=lambda each: (each.name, each.value))
 
 
@@ -101,17 +101,17 @@ def _shapes() -> Shapes:
     )
 
 
-def _reader(part: Part, broken: list[str]) -> Any:
-    """The first module that knows the part, ours before those of distributions."""
+def _reader(part: TextPart, broken: list[str]) -> Any:
+    """The first reader that matches the part; ours come before those of other distributions."""
     if part.module == _LOG:
         return kernel_log
     text = part.text
     ours = next((each for each in readers().values() if each.matches(text)), None)
-    return ours or next(_brought(text, broken), None)
+    return ours or next(_plugin_readers(text, broken), None)
 
 
-class _Brought:
-    """The reader of a distribution, and what it said of the text."""
+class _ParsedByPlugin:
+    """A reader of another distribution that has already parsed the text."""
 
     def __init__(self, findings: Findings) -> None:
         self.findings = findings
@@ -121,8 +121,8 @@ class _Brought:
         return self.findings
 
 
-def _brought(text: str, broken: list[str]) -> Iterator[_Brought]:
-    for point in _points():
+def _plugin_readers(text: str, broken: list[str]) -> Iterator[_ParsedByPlugin]:
+    for point in _entry_points():
         if _is_ours(point):
             continue
         try:
@@ -135,7 +135,7 @@ def _brought(text: str, broken: list[str]) -> Iterator[_Brought]:
             broken.append(f"the reader {point.name} ({point.value}) raised {error_line(error)}")
         else:
             if found is not None:
-                yield _Brought(found)
+                yield _ParsedByPlugin(found)
 
 
 def _modules(found: Any) -> Iterator[Any]:
@@ -147,12 +147,12 @@ def _modules(found: Any) -> Iterator[Any]:
         yield found
 
 
-def _joined(parts: Sequence[Part], broken: list[str]) -> list[tuple[Part, Any]]:
-    """``parts`` with their readers; those in a row that are one output again and again are one.
+def _with_readers(parts: Sequence[TextPart], broken: list[str]) -> list[tuple[TextPart, Any]]:
+    """``parts`` with their readers; repetitions of one output in a row become one part.
 
-    Of such a loop the reader says what counts.
+    The reader then chooses among the repetitions.
     """
-    found: list[tuple[Part, Any]] = []
+    found: list[tuple[TextPart, Any]] = []
     for part in parts:
         reader = _reader(part, broken)
         last, before = found[-1] if found else (None, None)
@@ -175,7 +175,7 @@ def _joined(parts: Sequence[Part], broken: list[str]) -> list[tuple[Part, Any]]:
     return found
 
 
-def _read(part: Part, reader: Any) -> Findings:
+def _parse_part(part: TextPart, reader: Any) -> Findings:
     ends_in_a_line = not part.cut and _ends_in_a_line(part)
     if part.ends_in_a_line and (ends_in_a_line or _is_before_its_end(part)):
         # half a value is another one
@@ -200,7 +200,7 @@ def _read(part: Part, reader: Any) -> Findings:
     )
 
 
-def _ends_in_a_line(part: Part) -> bool:
+def _ends_in_a_line(part: TextPart) -> bool:
     """Whether the text ends in the middle of the part's last line."""
     shape = part.shape
     if not part.tail or shape is None or shape.tells_its_end or shape.ends is not None:
@@ -210,14 +210,14 @@ def _ends_in_a_line(part: Part) -> bool:
     return shape.last.fullmatch(part.tail[:LONGEST].strip()) is None
 
 
-def _is_before_its_end(part: Part) -> bool:
-    """Whether an output that has an end of its own breaks off in its last line."""
+def _is_before_its_end(part: TextPart) -> bool:
+    """Whether an output with an end mark breaks off in its last line."""
     shape = part.shape
     return shape is not None and shape.ends is not None and not shape.ends.search(part.tail)
 
 
-def _said(unread: Sequence[tuple[int, str]]) -> Iterator[str]:
-    """One sentence about the lines that no reader takes: how many, and the first words of them."""
+def _unread_problem(unread: Sequence[tuple[int, str]]) -> Iterator[str]:
+    """One sentence about lines that no reader takes: how many, and the first ones."""
     spoken = [(at, line) for at, line in unread if any(map(str.isalnum, line))]
     if not spoken:
         return

@@ -1,7 +1,7 @@
-"""XML from a tool, read without the ways in which XML can harm its reader.
+"""A safe reader of tools' XML.
 
-No document type is fetched, a declared entity is an error, depth and number of elements are
-bounded, and a text that breaks off gives the elements that were read.
+It fetches no document type, refuses declared entities, and limits depth and number of elements.
+From a text that breaks off it returns the elements that were read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PROLOG: Final = re.compile(
 
 @dataclass(slots=True, eq=False)
 class Element:
-    """An element: ``children`` in order, ``text`` what it holds outside of them."""
+    """An element: ``children`` in order, and the ``text`` outside of them."""
 
     tag: str
     attributes: dict[str, str]
@@ -39,7 +39,7 @@ class Element:
         """The attribute, or None."""
         return self.attributes.get(name)
 
-    def named(self, tag: str) -> list[Element]:
+    def children_named(self, tag: str) -> list[Element]:
         """The children of that tag."""
         return [child for child in self.children if child.tag == tag]
 
@@ -84,7 +84,7 @@ def read_xml(text: str, kind: str) -> tuple[Element, tuple[str, ...]]:
 
 
 class _Reader:
-    """Builds the elements; whatever expat calls is here."""
+    """Builds the elements from expat's callbacks."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind

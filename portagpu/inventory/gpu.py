@@ -1,4 +1,4 @@
-"""One machine as its sources together say: its GPUs, each with what all of them know of it."""
+"""The machine that all sources together describe: its GPUs, links and events."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class Gpu(Properties):
     """One physical GPU: the values of the first source that states one.
 
-    ``indices`` is its number in each source's own order, which differ; ``sources`` are those that
-    know it, the most believed first; ``disagreements`` say in one sentence each where two of them
-    contradict each other.
+    ``indices`` is its number in each source's own order, which differ. ``sources`` are those that
+    list it, the most trusted first. ``disagreements`` has one sentence for each value on which
+    sources contradict each other.
     """
 
     driver_version: str | None = None
@@ -28,10 +28,10 @@ class Gpu(Properties):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """A machine: its GPUs in the order of PCI addresses, and what its sources say besides.
+    """A machine: its GPUs in the order of PCI addresses, its links and events.
 
-    ``kinds`` are the sources that were read; ``versions`` are of software by name, without the
-    drivers', which are each GPU's; ``problems`` are sentences for people.
+    ``kinds`` are the sources that were read. ``versions`` are of software by name; each GPU has its
+    driver's. ``problems`` are sentences for people.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -41,4 +41,4 @@ class Inventory:
     kinds: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     breaks_off: bool = False
-    """A source was cut, and no other that is whole lists as many GPUs: there may be more."""
+    """A source was cut, and no complete one lists as many GPUs: there may be more."""

@@ -1,4 +1,4 @@
-"""RDMA devices as the kernel shows them.
+"""RDMA devices and their ports, from the kernel's files.
 
 Files: Linux ``Documentation/ABI/stable/sysfs-class-infiniband``. A device is a NIC, a
 port is one link of it to whatever it is plugged into. A recording may hold the devices' folders
@@ -33,7 +33,7 @@ _COUNTERS: Final = {
         "roce_adp_retrans", "roce_slow_restart", "rx_icrc_encapsulated",
     ),
 }  # fmt: skip
-"""Of the counters those that tell a bad link, or how much it carried (in units of 4 bytes)."""
+"""Counters that show a bad link, or how much it carried (in units of 4 bytes)."""
 
 
 def read_infiniband(root: Tree | Path | str = "/", folder: str = FOLDER) -> Findings:

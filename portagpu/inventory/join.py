@@ -1,8 +1,8 @@
-"""From what several sources say to one machine: readings of the same GPU found and put together.
+"""Join the readings of several sources to one machine.
 
-The orders of sources differ (a management library's is not the runtime's, nor the kernel's), so
-that readings are joined by PCI address, UUID, the hardware's own number or the device file. An
-index joins only readings of one tool, which numbers them alike in all its outputs. Time
+Sources number GPUs differently: a management library, the runtime and the kernel each have an order
+of their own. So readings are joined by PCI address, UUID, the hardware's own number or the device
+file. An index joins only readings of one tool, which uses the same numbers in all its outputs. Time
 grows linearly with the number of readings.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.errors import RecordingError
 from portagpu.formats.host.kernel_log import KIND as LOG
 from portagpu.inventory.gpu import Gpu, Inventory
-from portagpu.inventory.merge import merged
+from portagpu.inventory.merge import merge_readings
 from portagpu.inventory.names import PCI_ID
 from portagpu.inventory.pci_tree import KIND as PCI
 from portagpu.readings.model import Reading
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from portagpu.readings.model import Findings
 
 MOST_GPUS: Final = 1024
-"""Of one machine, or of all that one fabric joins: the largest have 576."""
+"""In one machine, or in all machines that one fabric joins: the largest have 576."""
 _NO_LISTS: Final = frozenset({PCI_ID, LOG})
-"""Kinds that name those GPUs of which they have something to say, or which others have listed."""
+"""Kinds that are no list of the machine's GPUs."""
 _LISTS_OF_PCI: Final = frozenset({PCI, "lspci -nn"})
 # ROCr's UUID is the hardware's number in sixteen digits, which the kernel states as a number
 _NUMBERED_UUID: Final = re.compile(r"gpu-([0-9a-f]{16})")
 
 
-def too_many(count: int, what: str) -> str:
-    """The sentence that refuses them."""
+def too_many_message(count: int, what: str) -> str:
+    """The error message for more devices than a machine has."""
     return (
         f"{count} {what} are stated, more than the {MOST_GPUS} that any machine has: "
         "give recordings of one machine"
@@ -45,7 +45,7 @@ def too_many(count: int, what: str) -> str:
 
 @dataclass(eq=False, slots=True)
 class _Group:
-    """Readings of one GPU, each with the number of its Findings, and the keys that lead to it."""
+    """Readings of one GPU, each with the number of its Findings, and the keys that find it."""
 
     vendor: str
     pci: str | None = None
@@ -55,15 +55,15 @@ class _Group:
 
 
 def join(findings: Sequence[Findings]) -> Inventory:
-    """The machine that ``findings`` describe; where they contradict each other the earlier count.
+    """The machine that ``findings`` describe; where they contradict each other, the first counts.
 
-    Nothing is raised for what cannot be joined: it becomes a sentence in ``problems``. Raises
-    RecordingError for more than ``MOST_GPUS``.
+    What cannot be joined becomes a sentence in ``problems``. Raises RecordingError for more than
+    ``MOST_GPUS``.
     """
     joiner = _Joiner(findings)
     groups = joiner.groups()
     if len(groups) > MOST_GPUS:
-        raise RecordingError(too_many(len(groups), "GPUs"))
+        raise RecordingError(too_many_message(len(groups), "GPUs"))
     versions: dict[str, str] = {}
     for each in findings:
         for name, version in each.versions.items():
@@ -90,7 +90,7 @@ def join(findings: Sequence[Findings]) -> Inventory:
 
 
 def _breaks_off(findings: Sequence[Findings], groups: Collection[_Group]) -> bool:
-    """Whether a source was cut, and none that is whole lists every GPU."""
+    """Whether a source was cut, and no complete one lists every GPU."""
     if not any(each.breaks_off for each in findings):
         return False
     listed = Counter(
@@ -117,11 +117,11 @@ def _gpu(
     readings: dict[int, list[Reading]] = {}
     for number, reading in sorted(group.readings, key=lambda pair: pair[0]):
         readings.setdefault(number, []).append(reading)
-    return merged(group.vendor, group.pci, readings, drivers)
+    return merge_readings(group.vendor, group.pci, readings, drivers)
 
 
 class _Joiner:
-    """The groups so far, and the keys under which each can be found."""
+    """Groups readings by GPU; finds the group of a reading by its keys."""
 
     def __init__(self, findings: Sequence[Findings]) -> None:
         self.problems: list[str] = []
@@ -132,7 +132,7 @@ class _Joiner:
         self._listed = {r.pci for _, r in numbered if r.source in _LISTS_OF_PCI}
         self._addresses = {r.pci for _, r in numbered if r.pci is not None}
         # an index says something only when its tool has shown where its GPUs are
-        numbered.sort(key=lambda pair: pair[1].pci is None and not _ids(pair[1]))
+        numbered.sort(key=lambda pair: pair[1].pci is None and not _identities(pair[1]))
         nameless: dict[tuple[int, str], list[Reading]] = {}
         for number, reading in numbered:
             if not self._place(number, reading):
@@ -143,17 +143,19 @@ class _Joiner:
     def groups(self) -> Collection[_Group]:
         return self._order.values()
 
-    def _by_index(self, reading: Reading, ids: set[Hashable], pci: str | None) -> list[_Group]:
-        """The GPU that the same tool has under this index, unless it is told to be another."""
-        group = self._by_key.get(_order(reading)) if reading.index is not None else None
+    def _same_index_groups(
+        self, reading: Reading, ids: set[Hashable], pci: str | None
+    ) -> list[_Group]:
+        """The GPU that has this index in the same tool, unless an identity contradicts it."""
+        group = self._by_key.get(_index_key(reading)) if reading.index is not None else None
         if group is None or _contradict(group.ids, ids):
             return []
         return [] if pci is not None and group.pci not in (None, pci) else [group]
 
     def _place(self, number: int, reading: Reading) -> bool:
-        """Put the reading with the others of its GPU; False where nothing tells which that is."""
+        """Add the reading to the group of its GPU; False where nothing identifies the GPU."""
         pci = self._address(reading)
-        ids = _ids(reading)
+        ids = _identities(reading)
         # in one order at every run: the first decides where identities contradict each other
         keys: list[Hashable] = sorted(ids, key=str)
         if pci is not None:
@@ -162,20 +164,20 @@ class _Joiner:
             keys.append(("file", reading.device_file))
         found = list(dict.fromkeys(self._by_key[key] for key in keys if key in self._by_key))
         if not found:
-            found = self._by_index(reading, ids, pci)
+            found = self._same_index_groups(reading, ids, pci)
         if not found and not ids and pci is None:
             return False
         group = self._unite(found, pci, reading)
         group.pci = group.pci or pci
         group.ids.update(ids)
         group.readings.append((number, reading))
-        for key in (*keys, *([_order(reading)] if reading.index is not None else [])):
+        for key in (*keys, *([_index_key(reading)] if reading.index is not None else [])):
             if self._by_key.setdefault(key, group) is group:
                 group.keys.append(key)
         return True
 
     def _unite(self, found: list[_Group], pci: str | None, reading: Reading) -> _Group:
-        """One group of those that the reading belongs to; two addresses are never one GPU."""
+        """The union of the groups that the reading belongs to; two addresses are never one GPU."""
         fitting = [g for g in found if pci is None or g.pci in (None, pci)]
         if len(fitting) < len(found):
             other = next(g for g in found if g not in fitting)
@@ -212,7 +214,7 @@ class _Joiner:
         if whole not in self._addresses:
             return pci
         group = self._by_key.get(("pci", whole))
-        ids = _ids(reading)
+        ids = _identities(reading)
         return pci if group is not None and _contradict(group.ids, ids) else whole
 
     def _count(self, number: int, vendor: str, readings: list[Reading]) -> None:
@@ -228,7 +230,7 @@ class _Joiner:
             for group in self._order.values()
             if group.vendor == vendor and all(n != number for n, _ in group.readings)
         ]
-        kinds = [_kind_of(reading) for reading in readings]
+        kinds = [_product_traits(reading) for reading in readings]
         nothing = Reading(source=kinds[0].source, vendor=vendor)
         if all(kind == kinds[0] for kind in kinds) and kinds[0] != nothing:
             for group, kind in zip(unseen, kinds, strict=False):
@@ -238,12 +240,12 @@ class _Joiner:
             self._order[id(group)] = group
             if (
                 reading.index is not None
-                and self._by_key.setdefault(_order(reading), group) is group
+                and self._by_key.setdefault(_index_key(reading), group) is group
             ):
-                group.keys.append(_order(reading))
+                group.keys.append(_index_key(reading))
 
 
-def _order(reading: Reading) -> Hashable:
+def _index_key(reading: Reading) -> Hashable:
     """The key of the reading's index in the order of its tool."""
     return ("order", reading.vendor, _tool(reading.source), reading.index)
 
@@ -253,8 +255,8 @@ def _tool(source: str) -> str:
     return source.split(" ")[0]
 
 
-def _kind_of(reading: Reading) -> Reading:
-    """What the reading says of its product, and nothing that is of one device alone."""
+def _product_traits(reading: Reading) -> Reading:
+    """The reading's traits of its product, without those of the single device."""
     return Reading(
         source=reading.source,
         vendor=reading.vendor,
@@ -266,8 +268,8 @@ def _kind_of(reading: Reading) -> Reading:
     )
 
 
-def _ids(reading: Reading) -> set[Hashable]:
-    """What tells the hardware from any other: the vendor's UUID and the hardware's own number."""
+def _identities(reading: Reading) -> set[Hashable]:
+    """Identities of the hardware: the vendor's UUID and the hardware's own number."""
     found: set[Hashable] = set()
     if reading.unique_id is not None:
         found.add(("number", reading.vendor, reading.unique_id))

@@ -1,7 +1,7 @@
-"""What the kernel's files say of the GPUs: one Findings each of a driver's list, KFD, DRM, PCI.
+"""GPUs in the kernel's files: one Findings each from a driver's list, KFD, DRM and PCI.
 
 Files: Linux ``Documentation/ABI/testing/sysfs-bus-pci`` and ``Documentation/gpu/amdgpu``, and the
-drivers' own lists in /proc. Nothing is opened but files, and none of them needs privileges.
+drivers' own lists in /proc. Only files are opened, and none of them needs privileges.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from portagpu.host.gpus import (
 from portagpu.host.kfd import rocr_uuid
 from portagpu.inventory.kfd_links import INDIRECT, kfd_links
 from portagpu.inventory.pci_tree import read_pci
-from portagpu.readings.model import Findings, Node, Part, Pcie, Reading, State
+from portagpu.readings.model import Findings, GpuPart, GpuState, Node, Pcie, Reading
 from portagpu.vendors import vendor_named
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ _ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 def kernel_findings(tree: Tree) -> tuple[Findings, ...]:
-    """What each kernel source shows, those that know a GPU best first; silent ones are left out."""
+    """Findings of each kernel source that shows a GPU, the most detailed source first."""
     found = (
-        _proc(tree),
-        _kfd(tree),
-        _drm(tree),
-        _pci(tree),
-        _files(tree),
+        _proc_findings(tree),
+        _kfd_findings(tree),
+        _drm_findings(tree),
+        _pci_findings(tree),
+        _device_file_findings(tree),
     )
     return tuple(each for each in found if each.readings)
 
@@ -59,7 +59,7 @@ def _findings(tree: Tree, kind: str, readings: Iterable[Reading]) -> Findings:
     return Findings(kind=kind, readings=found, versions=versions)
 
 
-def _proc(tree: Tree) -> Findings:
+def _proc_findings(tree: Tree) -> Findings:
     return _findings(
         tree,
         "proc",
@@ -77,7 +77,7 @@ def _proc(tree: Tree) -> Findings:
     )
 
 
-def _kfd(tree: Tree) -> Findings:
+def _kfd_findings(tree: Tree) -> Findings:
     groups = kfd_groups(tree, pci_gpus(tree))
     near = _memory_nodes(tree) if groups else {}
     return _findings(
@@ -119,7 +119,7 @@ def _kfd_reading(tree: Tree, address: str, nodes: list[KfdNode], near: int | Non
     # a container may be given one partition alone
     whole = len(nodes) == 1 and mode in (None, "SPX")
     parts = tuple(
-        Part(
+        GpuPart(
             index=numbers[index] if distinct else index,
             profile=mode,
             memory_bytes=node.memory_bytes,
@@ -149,7 +149,7 @@ def _kfd_reading(tree: Tree, address: str, nodes: list[KfdNode], near: int | Non
     )
 
 
-def _drm(tree: Tree) -> Findings:
+def _drm_findings(tree: Tree) -> Findings:
     readings = (
         _drm_reading(tree, f"{_DRM}/{card}/device", int(card.removeprefix("card")))
         for card in tree.names(_DRM, r"card\d{1,9}")
@@ -180,7 +180,7 @@ def _drm_reading(tree: Tree, folder: str, index: int) -> Reading | None:
         compute_partition=tree.text(f"{folder}/current_compute_partition") or None,
         memory_partition=tree.text(f"{folder}/current_memory_partition") or None,
         pcie=Pcie(replays=tree.integer(f"{folder}/pcie_replay_count")),
-        state=State(memory_used_bytes=tree.integer(f"{folder}/mem_info_vram_used")),
+        state=GpuState(memory_used_bytes=tree.integer(f"{folder}/mem_info_vram_used")),
     )
 
 
@@ -192,14 +192,14 @@ def _card_address(tree: Tree, folder: str) -> str | None:
     return stated if _ADDRESS.fullmatch(stated) else None
 
 
-def _pci(tree: Tree) -> Findings:
-    """The PCI tree with its links, and what else its files say of each GPU."""
+def _pci_findings(tree: Tree) -> Findings:
+    """The PCI tree with its links, and further details of each GPU from its files."""
     found = read_pci(tree)
-    named = _findings(tree, found.kind, (_completed(tree, each) for each in found.readings))
+    named = _findings(tree, found.kind, (_with_pci_details(tree, each) for each in found.readings))
     return replace(found, readings=named.readings, versions=named.versions)
 
 
-def _completed(tree: Tree, reading: Reading) -> Reading:
+def _with_pci_details(tree: Tree, reading: Reading) -> Reading:
     folder = f"{PCI_DEVICES}/{reading.pci}"
     return replace(
         reading,
@@ -209,7 +209,7 @@ def _completed(tree: Tree, reading: Reading) -> Reading:
     )
 
 
-def _files(tree: Tree) -> Findings:
+def _device_file_findings(tree: Tree) -> Findings:
     return Findings(
         kind="dev",
         readings=tuple(

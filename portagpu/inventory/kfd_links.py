@@ -1,7 +1,7 @@
 """The links of a KFD topology tree, as the amdgpu kernel driver publishes them.
 
 Files: Linux ``drivers/gpu/drm/amd/amdkfd/kfd_topology.c``; numbers of types and flags:
-``kfd_crat.h``. ``io_links`` are the direct ones, ``p2p_links`` the ways that lead through a socket
+``kfd_crat.h``. ``io_links`` are the direct ones, ``p2p_links`` the paths that lead through a socket
 to another GPU or socket. Bandwidths are in MB/s of 10^6 bytes, from lanes and their raw rate
 (``amdgpu_amdkfd.c``: an xGMI link of 16 lanes of 25 Gbit/s is 50000), and 0 where the driver does
 not know: of an indirect xGMI peer, of every p2p link.
@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from portagpu.host.gpus import sum_if_known
 from portagpu.host.kfd import NODES, KfdNode, kfd_properties, read_kfd
 from portagpu.readings.model import End, Findings, Link, Node
 
@@ -27,7 +28,7 @@ _TYPES: Final = {1: "cpu", 2: "pcie", 5: "cpu", 11: "xgmi"}
 _ENABLED: Final = 1 << 0  # CRAT_IOLINK_FLAGS_ENABLED
 _NO_PEER_DMA: Final = 1 << 4  # CRAT_IOLINK_FLAGS_NO_PEER_TO_PEER_DMA
 INDIRECT: Final = "p2p_links"
-"""The list of ways that lead through a socket: what is at their end is plugged in elsewhere."""
+"""The list of paths through a socket: the device at their end is attached elsewhere."""
 _LISTS: Final = ("io_links", INDIRECT)
 
 
@@ -56,14 +57,14 @@ def packages(nodes: Iterable[KfdNode]) -> tuple[Package, ...]:
             unique_id=members[0].unique_id,
             hive_id=members[0].hive_id,
             nodes=tuple(members),
-            xcc_count=_total(node.xcc_count for node in members),
+            xcc_count=sum_if_known(node.xcc_count for node in members),
         )
         for members in groups.values()
     )
 
 
 def kfd_links(tree: Tree, nodes: str = NODES) -> Findings:
-    """Every link below ``nodes``; the readings of the GPUs themselves are another source's.
+    """Every link below ``nodes``; another source reads the GPUs themselves.
 
     An end is "node 2", with the node's number as its index. ``extra`` has the list that the link
     is in, the least bandwidth, and "within": "package" between partitions of one GPU. Links to
@@ -78,7 +79,7 @@ def kfd_links(tree: Tree, nodes: str = NODES) -> Findings:
     found: dict[tuple[str, int, int], Link] = {}
     lost: dict[str, int] = {}
     for start in ends:
-        for kind, values in _listed(tree, f"{nodes}/{start}"):
+        for kind, values in _link_entries(tree, f"{nodes}/{start}"):
             stop = values.get("node_to")
             problem = _problem(values, start, stop, ends)
             if problem is not None or stop is None:
@@ -108,7 +109,7 @@ def _ends(tree: Tree, nodes: str, gpus: tuple[KfdNode, ...]) -> dict[int, End]:
     return found
 
 
-def _listed(tree: Tree, folder: str) -> Iterator[tuple[str, Mapping[str, int]]]:
+def _link_entries(tree: Tree, folder: str) -> Iterator[tuple[str, Mapping[str, int]]]:
     for kind in _LISTS:
         for number in tree.names(f"{folder}/{kind}", r"[0-9]{1,9}"):
             yield kind, kfd_properties(tree, f"{folder}/{kind}/{number}")
@@ -148,9 +149,3 @@ def _link(values: Mapping[str, int], a: End, b: End, kind: str, same_package: bo
         peer_access=not flags & _NO_PEER_DMA if between_gpus and flags & _ENABLED else None,
         extra=extra,
     )
-
-
-def _total(values: Iterable[int | None]) -> int | None:
-    known = list(values)
-    stated = [value for value in known if value is not None]
-    return sum(stated) if stated and len(stated) == len(known) else None

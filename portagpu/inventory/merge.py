@@ -1,4 +1,4 @@
-"""The readings of one GPU put together: the first known value counts, and who contradicts it."""
+"""Merge the readings of one GPU: the first known value counts; contradictions are reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from portagpu.errors import TargetError
 from portagpu.host.gpus import sum_if_known
 from portagpu.inventory.gpu import Gpu
 from portagpu.inventory.names import PCI_ID, product_name
-from portagpu.readings.model import Part, Reading
+from portagpu.readings.model import GpuPart, Reading
 from portagpu.target import identify
 from portagpu.target.table import normalise
 from portagpu.vendors import vendor_named, vendors
@@ -24,20 +24,20 @@ _T = TypeVar("_T")
 # Sources state one memory with and without what the driver keeps for itself: by 0.6 % on an H100
 # (81559 MiB by nvidia-smi, 85018279936 B by torch).
 _MEMORY_TOLERANCE: Final = 0.02
-_OF_A_SOURCE: Final = ("source", "vendor", "index", "pci", "extra")
+_SOURCE_FIELDS: Final = ("source", "vendor", "index", "pci", "extra")
 _WHOLE: Final = (None, "SPX")
-_GROWING: Final = (
+_FAULT_COUNTS: Final = (
     "corrected", "uncorrected", "corrected_total", "uncorrected_total", "by_block",
     "retired_pages", "remapped_rows", "pending", "remap_failed", "exhausted_banks",
     "beyond_repair", "replays",
 )  # fmt: skip
-"""Counts of faults, and faults: the largest counts, and yes counts more than no."""
-_SAID: Final = ("recovery", "error", "throttling")
-"""What a GPU in trouble says, which the same GPU before or after it does not say."""
-_OF_HEALTH: Final = ("memory", "state", "pcie")
+"""Faults and their counts: the largest value is taken, and True before False."""
+_TROUBLE: Final = ("recovery", "error", "throttling")
+"""Values that a GPU has only while it is in trouble: any reading that has one is taken."""
+_HEALTH_FIELDS: Final = ("memory", "state", "pcie")
 
 
-def merged(
+def merge_readings(
     vendor: str,
     pci: str | None,
     readings: Mapping[int, Sequence[Reading]],
@@ -50,17 +50,17 @@ def merged(
     memory = next(
         (r.memory_bytes for each in readings.values() if len(each) == 1 for r in each), None
     )
-    by_number = {number: _whole(each, memory) for number, each in readings.items()}
+    by_number = {number: _whole_gpu(each, memory) for number, each in readings.items()}
     each = list(by_number.values())
     values: dict[str, Any] = {
-        field.name: (_worst if field.name in _OF_HEALTH else _first)(
+        field.name: (_worst if field.name in _HEALTH_FIELDS else _first_known)(
             [getattr(reading, field.name) for reading in each]
         )
         for field in fields(Reading)
-        if field.name not in _OF_A_SOURCE
+        if field.name not in _SOURCE_FIELDS
     }
     values["name"] = next((name for r in each if (name := product_name(r.name))), None)
-    values["uuid"] = _spelt(each)
+    values["uuid"] = _runtime_uuid(each)
     values["parts"] = _parts([r.parts for r in each])
     if values["compute_partition"] in _WHOLE and not values["mig_enabled"]:
         values["parts"] = values["parts"] if len(values["parts"]) > 1 else ()
@@ -75,8 +75,8 @@ def merged(
     )
 
 
-def _whole(readings: Sequence[Reading], memory: int | None) -> Reading:
-    """One reading of the whole GPU; ``memory`` is what another source says that all of it has."""
+def _whole_gpu(readings: Sequence[Reading], memory: int | None) -> Reading:
+    """One reading of the whole GPU; ``memory`` is the whole GPU's, from another source."""
     distinct: dict[Any, list[Reading]] = {}
     numbered = {reading.pci: reading.index for reading in readings if reading.index is not None}
     for reading in readings:
@@ -87,11 +87,11 @@ def _whole(readings: Sequence[Reading], memory: int | None) -> Reading:
         elif own is None:
             own = (reading.pci, reading.device_file)
         distinct.setdefault(own, []).append(reading)
-    apart: list[Reading] = [_joined(repeated) for repeated in distinct.values()]
+    apart: list[Reading] = [_merge_repeats(repeated) for repeated in distinct.values()]
     if len(apart) == 1:
         return apart[0]
     parts = tuple(
-        Part(
+        GpuPart(
             index=index,
             uuid=reading.uuid if reading.uuid != apart[0].uuid else None,
             profile=reading.compute_partition,
@@ -110,12 +110,12 @@ def _whole(readings: Sequence[Reading], memory: int | None) -> Reading:
     )
 
 
-def _joined(readings: Sequence[Reading]) -> Reading:
-    """One reading of several of one device."""
+def _merge_repeats(readings: Sequence[Reading]) -> Reading:
+    """Several readings of one device as one."""
     worst: dict[str, Any] = {
-        name: _worst([getattr(reading, name) for reading in readings]) for name in _OF_HEALTH
+        name: _worst([getattr(reading, name) for reading in readings]) for name in _HEALTH_FIELDS
     }
-    return replace(_first(readings), **worst) if len(readings) > 1 else readings[0]
+    return replace(_first_known(readings), **worst) if len(readings) > 1 else readings[0]
 
 
 def _unless_whole(part: int | None, whole: int | None) -> int | None:
@@ -124,19 +124,19 @@ def _unless_whole(part: int | None, whole: int | None) -> int | None:
 
 
 def _worst(values: Sequence[Any]) -> Any:
-    """The first of them, but for what only grows and what is a fault wherever it is stated.
+    """The first known value; of faults and counts the worst.
 
-    Two outputs of one GPU may lie hours apart: an error that one of them shows is not undone by the
-    other.
+    Two outputs of one GPU may lie hours apart. An error in one of them counts, whatever the other
+    says.
     """
-    found = _first(values)
+    found = _first_known(values)
     changed: dict[str, Any] = {}
-    for name in _GROWING:
+    for name in _FAULT_COUNTS:
         stated = [v for each in values if (v := getattr(each, name, None)) is not None]
         if len(stated) > 1:
             changed[name] = _largest(stated)
-    for name in _SAID:
-        changed |= {name: said} if (said := _unlike_none(values, name)) else {}
+    for name in _TROUBLE:
+        changed |= {name: said} if (said := _first_true(values, name)) else {}
     return replace(found, **changed) if changed else found
 
 
@@ -155,11 +155,11 @@ def _largest_pair(stated: Sequence[Any]) -> Any:
     return tuple(max(numbers, default=None) for numbers in known)
 
 
-def _unlike_none(values: Sequence[Any], name: str) -> Any:
+def _first_true(values: Sequence[Any], name: str) -> Any:
     return next((said for each in values if (said := getattr(each, name, None))), None)
 
 
-def _first(values: Sequence[Any]) -> Any:
+def _first_known(values: Sequence[Any]) -> Any:
     """The first that is known; mappings and groups of values are put together key by key."""
     kind: Any = next((value for value in values if value is not None), None)
     if isinstance(kind, Mapping):
@@ -171,11 +171,13 @@ def _first(values: Sequence[Any]) -> Any:
     if not is_dataclass(kind) or isinstance(kind, type) or len(values) == 1:
         return kind
     names = [field.name for field in fields(kind)]
-    return replace(kind, **{name: _first([getattr(v, name) for v in values]) for name in names})
+    return replace(
+        kind, **{name: _first_known([getattr(v, name) for v in values]) for name in names}
+    )
 
 
-def _spelt(readings: Sequence[Reading]) -> str | None:
-    """The UUID as the vendor's runtime spells it, else any."""
+def _runtime_uuid(readings: Sequence[Reading]) -> str | None:
+    """The UUID in the form of the vendor's runtime, else any."""
     known = [reading.uuid for reading in readings if reading.uuid is not None]
     prefix = vendor_named(readings[0].vendor).uuid_prefix.lower()
     return next(
@@ -183,7 +185,7 @@ def _spelt(readings: Sequence[Reading]) -> str | None:
     )
 
 
-def _parts(found: Sequence[tuple[Part, ...]]) -> tuple[Part, ...]:
+def _parts(found: Sequence[tuple[GpuPart, ...]]) -> tuple[GpuPart, ...]:
     """The longest list of parts, completed by others: by number, or all of the same length."""
     longest = max(found, key=len, default=())
     numbers = {part.index for part in longest}
@@ -191,9 +193,9 @@ def _parts(found: Sequence[tuple[Part, ...]]) -> tuple[Part, ...]:
     for parts in found:
         own = {part.index: part for part in parts}
         if None not in numbers and len(own) == len(parts) and own.keys() <= numbers:
-            joined = [_first([part, own.get(part.index, part)]) for part in joined]
+            joined = [_first_known([part, own.get(part.index, part)]) for part in joined]
         elif len(parts) == len(joined):
-            joined = [_first(pair) for pair in zip(joined, parts, strict=True)]
+            joined = [_first_known(pair) for pair in zip(joined, parts, strict=True)]
     return tuple(joined)
 
 
@@ -211,30 +213,30 @@ def _disagreements(
     def same_name(one: str, two: str) -> bool:
         return _same_product(vendor, arch, one, two)
 
-    yield from _contradicting(
+    yield from _contradiction(
         "name", [(r.source, product_name(r.name)) for r in asked], str, same_name
     )
     # spelt as the runtime does; a tool's own number for a GPU is another thing
     prefix = vendor_named(vendor).uuid_prefix.lower()
     uuids = [(r.source, r.uuid.lower() if r.uuid else None) for r in each]
     spelt = [(source, uuid) for source, uuid in uuids if uuid and uuid.startswith(prefix)]
-    yield from _contradicting(
+    yield from _contradiction(
         "UUID", spelt, str, lambda one, two: one == two or len(one) != len(two)
     )
-    yield from _contradicting(
+    yield from _contradiction(
         "architecture",
         [(r.source, r.arch) for r in each],
         str,
         lambda one, two: base_name(one) == base_name(two),
     )
-    yield from _contradicting(
+    yield from _contradiction(
         "memory",
         [(r.source, r.memory_bytes) for r in each],
         lambda size: f"{size / 2**30:.1f} GiB",
         _same_size,
     )
     driver_versions = [(r.source, drivers.get(number)) for number, r in readings.items()]
-    yield from _contradicting("driver's version", driver_versions, str, _equal)
+    yield from _contradiction("driver's version", driver_versions, str, _equal)
     for what, attribute in (
         ("number of units", "unit_count"),
         ("PCI device id", "device_id"),
@@ -244,16 +246,16 @@ def _disagreements(
     ):
         shown: Callable[[Any], str] = hex if attribute == "device_id" else str
         stated = [(r.source, getattr(r, attribute)) for r in each]
-        yield from _contradicting(what, stated, shown, _equal)
+        yield from _contradiction(what, stated, shown, _equal)
     counts = [(r.source, len(r.parts) or None) for r in each]
-    yield from _contradicting("number of parts", counts, str, _equal)
+    yield from _contradiction("number of parts", counts, str, _equal)
 
 
 def _equal(one: Any, two: Any) -> bool:
     return bool(one == two)
 
 
-def _contradicting(
+def _contradiction(
     what: str,
     stated: Iterable[tuple[str, _T | None]],
     shown: Callable[[_T], str],
@@ -271,11 +273,11 @@ def _contradicting(
         else:
             values.append((value, [source]))
     if len(values) > 1:
-        words = [f"{shown(value)} by {_and(sources)}" for value, sources in values]
-        yield f"its {what} is {_and(words)}"
+        words = [f"{shown(value)} by {_join_words(sources)}" for value, sources in values]
+        yield f"its {what} is {_join_words(words)}"
 
 
-def _and(words: Sequence[str]) -> str:
+def _join_words(words: Sequence[str]) -> str:
     once = list(dict.fromkeys(words))
     return " and ".join((", ".join(once[:-1]), once[-1])) if len(once) > 1 else once[0]
 

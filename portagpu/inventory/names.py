@@ -1,4 +1,4 @@
-"""Names of products: which text is one, and what PCI ids say where no source names a GPU."""
+"""Product names: which texts are one, and names by PCI id for GPUs that no source names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from portagpu.inventory.gpu import Gpu, Inventory
 
 PCI_ID: Final = "pci-id"
-"""The source of names that were looked up: it is believed where no source that asked has one."""
+"""The source of names found by PCI id; used where no other source has a name."""
 
 # the PCI ID database, by chip; a vendor's own list goes by chip and revision
 _DATABASES: Final = ("usr/share/hwdata/pci.ids", "usr/share/misc/pci.ids")
@@ -28,7 +28,7 @@ _DATABASES: Final = ("usr/share/hwdata/pci.ids", "usr/share/misc/pci.ids")
 
 @cache
 def _no_product() -> re.Pattern[str]:
-    """What drivers and tools print for want of a product's name."""
+    """Texts that drivers and tools print where they have no product's name."""
     makers = "|".join(
         [*(name for each in vendors().values() for name in each.makers), "corporation"]
     )
@@ -77,8 +77,8 @@ def name_findings(tree: Tree, findings: Iterable[Findings]) -> Findings:
     return Findings(kind=PCI_ID, readings=tuple(r for r in readings if r.name is not None))
 
 
-def named(inventory: Inventory, tree: Tree) -> Inventory:
-    """``inventory`` with the names, by device id, of GPUs of which no source states an address."""
+def with_pci_id_names(inventory: Inventory, tree: Tree) -> Inventory:
+    """``inventory`` with names by device id for GPUs without an address."""
     texts: dict[str, str] = {}
 
     def with_name(gpu: Gpu) -> Gpu:
@@ -109,19 +109,19 @@ def _look_up(
 
     name, known = None, vendor_named(vendor)
     if known.chip_list is not None and revision is not None:
-        name = _in_chip_list(text(known.chip_list), device, revision)
+        name = _chip_list_name(text(known.chip_list), device, revision)
     for path in _DATABASES:
         for number in known.pci_ids:
-            name = name or _in_database(text(path), number, device)
+            name = name or _pci_ids_name(text(path), number, device)
     return name, None
 
 
-def _in_chip_list(text: str, device: int, revision: int) -> str | None:
+def _chip_list_name(text: str, device: int, revision: int) -> str | None:
     match = re.search(rf"(?mi)^{device:04x},\s*{revision:02x},\s*(\S.*)$", text)
     return match.group(1).strip() if match else None
 
 
-def _in_database(text: str, vendor: int, device: int) -> str | None:
+def _pci_ids_name(text: str, vendor: int, device: int) -> str | None:
     """The device's name in the format of pci.ids: the product in brackets behind the chip's."""
     start = text.find(f"\n{vendor:04x}  ")
     if start < 0:

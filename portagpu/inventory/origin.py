@@ -1,4 +1,4 @@
-"""What a recording is, exactly: its name, and a hash of every byte in it."""
+"""The identity of a recording: its name and a hash of its content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tree of PCI devices as the kernel shows it, down to GPUs and NICs.
+"""The tree of PCI devices in the kernel's files, down to GPUs and NICs.
 
 A folder of ``sys/bus/pci/devices`` is a link into ``sys/devices``, whose path names every bridge on
 the way (Linux ``Documentation/ABI/testing/sysfs-bus-pci``). A recording may hold copies instead;
@@ -26,7 +26,7 @@ _ROOT: Final = r"pci[0-9a-f]{4,8}:[0-9a-f]{2}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Device:
+class _PciDevice:
     address: str
     node: Node
     vendor_id: int | None
@@ -49,7 +49,7 @@ def read_pci(root: Tree | Path | str = "/") -> Findings:
     that both its ends can do. Empty where the kernel's files are not there.
     """
     tree = as_tree(root)
-    found = [_read(tree, address) for address in tree.names(_DEVICES, _ADDRESS)]
+    found = [_read_device(tree, address) for address in tree.names(_DEVICES, _ADDRESS)]
     devices = {device.address: device for device in found if device is not None}
     buses = {d.secondary: d.address for d in devices.values() if d.secondary is not None}
     parents = {
@@ -77,7 +77,7 @@ def read_pci(root: Tree | Path | str = "/") -> Findings:
     return Findings(kind=KIND, readings=readings, links=tuple(links.values()))
 
 
-def _read(tree: Tree, address: str) -> _Device | None:
+def _read_device(tree: Tree, address: str) -> _PciDevice | None:
     folder = f"{_DEVICES}/{address}"
     code, vendor_id = tree.integer(f"{folder}/class"), tree.integer(f"{folder}/vendor")
     node = node_kind(None if code is None else code >> 8, vendor_id)
@@ -88,7 +88,7 @@ def _read(tree: Tree, address: str) -> _Device | None:
     above = parts[-2] if len(parts) > 1 else ""
     numa_node = tree.integer(f"{folder}/numa_node")
     secondary = tree.integer(f"{folder}/secondary_bus_number")
-    return _Device(
+    return _PciDevice(
         address=address,
         node=node,
         vendor_id=vendor_id,
@@ -108,7 +108,7 @@ def _lanes(width: int | None) -> int | None:
     return width if width is not None and 0 < width < 255 else None
 
 
-def _links(device: _Device, parent: str | None, devices: dict[str, _Device]) -> list[Link]:
+def _links(device: _PciDevice, parent: str | None, devices: dict[str, _PciDevice]) -> list[Link]:
     end = End(device.node, device.address, device.address)
     near = (
         End(Node.CPU, f"node {device.numa_node}", index=device.numa_node)
@@ -118,7 +118,7 @@ def _links(device: _Device, parent: str | None, devices: dict[str, _Device]) -> 
     above = devices.get(parent or "")
     root = End(Node.SWITCH, f"root complex {parent}") if parent and above is None else None
     other = root or (End(Node.SWITCH, parent, parent) if parent else near)
-    rate, width = _least(device, above)
+    rate, width = _common_limits(device, above)
     limits = {"max_gt_s": f"{rate:g}" if rate else "", "max_width": f"{width}" if width else ""}
     link = Link(
         source=KIND,
@@ -132,7 +132,7 @@ def _links(device: _Device, parent: str | None, devices: dict[str, _Device]) -> 
     return [link] if root is None else [link, Link(source=KIND, a=root, b=near, kind="pcie")]
 
 
-def _least(device: _Device, above: _Device | None) -> tuple[float | None, int | None]:
+def _common_limits(device: _PciDevice, above: _PciDevice | None) -> tuple[float | None, int | None]:
     """(GT/s, lanes): the most that a device and the bridge above it can both do.
 
     None where one of them is not known: a virtual machine shows no bridge.
@@ -146,8 +146,8 @@ def _least(device: _Device, above: _Device | None) -> tuple[float | None, int | 
     )
 
 
-def _reading(device: _Device, vendor: str, above: _Device | None) -> Reading:
-    rate, width = _least(device, above)
+def _reading(device: _PciDevice, vendor: str, above: _PciDevice | None) -> Reading:
+    rate, width = _common_limits(device, above)
     return Reading(
         source=KIND,
         vendor=vendor,

@@ -1,4 +1,4 @@
-"""Which product a GPU is, by everything that its sources state: one answer for whoever asks."""
+"""Which product a GPU is, by everything that its sources state."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def falls_short(target: Target, memory_bytes: int | None, unit_count: int | None
         (memory_bytes, target.match.memory_bytes),
         (unit_count, target.match.unit_count),
     )
-    known = [(value, least) for value, (least, _) in _both(sizes)]
+    known = [(value, least) for value, (least, _) in _known_pairs(sizes)]
     if all(value >= least for value, least in known):
         return False
     return not any(
-        all(least <= share * value <= most for value, (least, most) in _both(sizes))
+        all(least <= share * value <= most for value, (least, most) in _known_pairs(sizes))
         for share in shares
     )
 
 
-def _both(
+def _known_pairs(
     sizes: tuple[tuple[int | None, tuple[int, int] | None], ...],
 ) -> list[tuple[int, tuple[int, int]]]:
     return [(value, bounds) for value, bounds in sizes if value is not None and bounds is not None]

@@ -1,4 +1,4 @@
-"""Questions to a topology: how two GPUs reach each other, who is fastest, what is near."""
+"""Queries on a topology: routes between GPUs, the fastest fabric, the nearest NICs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from portagpu.readings.model import Node
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from portagpu.inventory.topology import Device, Joint, Topology
+    from portagpu.inventory.topology import LinkGroup, Topology, TopologyNode
 
 _Number = TypeVar("_Number", int | None, float | None)
 
@@ -42,10 +42,10 @@ class Route:
 def routes(topology: Topology) -> Mapping[tuple[str, str], Route]:
     """The route of every pair of GPUs, each pair once, by keys in the order of ``gpus``."""
     gpus = topology.gpus
-    direct: dict[tuple[str, str], list[Joint]] = {}
-    for joint in topology.joints:
-        direct.setdefault((joint.a, joint.b), []).append(joint)
-    fabrics = [_Switched(topology, kind) for kind in FABRICS]
+    direct: dict[tuple[str, str], list[LinkGroup]] = {}
+    for link_group in topology.link_groups:
+        direct.setdefault((link_group.a, link_group.b), []).append(link_group)
+    fabrics = [_SwitchFabric(topology, kind) for kind in FABRICS]
     tree = _Tree(topology)
     # without a link of their own, GPUs in like places have like routes: quick for hundreds of GPUs
     places: dict[object, int] = {}
@@ -57,30 +57,32 @@ def routes(topology: Topology) -> Mapping[tuple[str, str], Route]:
     found: dict[tuple[str, str], Route] = {}
     for i, a in enumerate(gpus):
         for j, b in enumerate(gpus[i + 1 :], i + 1):
-            joints = direct.get((a.key, b.key)) or direct.get((b.key, a.key)) or ()
-            route = None if joints else like.get((at[i], at[j]))
+            link_groups = direct.get((a.key, b.key)) or direct.get((b.key, a.key)) or ()
+            route = None if link_groups else like.get((at[i], at[j]))
             if route is None:
-                route = _route(joints, fabrics, tree, a.key, b.key)
-                if not joints:
+                route = _route(link_groups, fabrics, tree, a.key, b.key)
+                if not link_groups:
                     like[at[i], at[j]] = route
             found[a.key, b.key] = route
     return found
 
 
 def _route(
-    joints: Sequence[Joint], fabrics: Sequence[_Switched], tree: _Tree, a: str, b: str
+    link_groups: Sequence[LinkGroup], fabrics: Sequence[_SwitchFabric], tree: _Tree, a: str, b: str
 ) -> Route:
-    access = next((j.peer_access for j in joints if j.peer_access is not None), None)
+    access = next((j.peer_access for j in link_groups if j.peer_access is not None), None)
     for fabric in fabrics:
         kind = fabric.kind
-        joint = next((j for j in joints if j.kind == kind and j.count != 0), None)
-        if joint is not None:
-            word = joint.path or _word(kind, joint.count)
-            return Route(kind, word, joint.count, 0, joint.bandwidth_bytes_s, access)
-        through, count, rate = fabric.between(a, b)
+        link_group = next((j for j in link_groups if j.kind == kind and j.count != 0), None)
+        if link_group is not None:
+            word = link_group.path or _path_word(kind, link_group.count)
+            return Route(kind, word, link_group.count, 0, link_group.bandwidth_bytes_s, access)
+        through, count, rate = fabric.shared_links(a, b)
         if through:
-            return Route(kind, _word(kind, count), count, through, rate, access)
-    stated = next((j for j in joints if j.path is not None), joints[0] if joints else None)
+            return Route(kind, _path_word(kind, count), count, through, rate, access)
+    stated = next(
+        (j for j in link_groups if j.path is not None), link_groups[0] if link_groups else None
+    )
     path, rate = tree.way(a, b)
     if stated is None and path is None:
         return Route(peer_access=access)
@@ -90,20 +92,20 @@ def _route(
     return Route("pcie", path, None, 0, rate, access)
 
 
-class _Switched:
+class _SwitchFabric:
     """The switches of one fabric: which GPUs they join, and with how many links."""
 
     def __init__(self, topology: Topology, kind: str) -> None:
         self.kind = kind
-        self._at: dict[str, dict[str, Joint]] = {}
-        groups = _trunks(topology, kind)
-        for joint in topology.joints:
-            if joint.kind != kind or joint.count == 0:
+        self._at: dict[str, dict[str, LinkGroup]] = {}
+        groups = _switch_groups(topology, kind)
+        for link_group in topology.link_groups:
+            if link_group.kind != kind or link_group.count == 0:
                 continue
-            for gpu, other in ((joint.a, joint.b), (joint.b, joint.a)):
+            for gpu, other in ((link_group.a, link_group.b), (link_group.b, link_group.a)):
                 nodes = topology.devices[gpu].node, topology.devices[other].node
                 if nodes == (Node.GPU, Node.SWITCH):
-                    self._at.setdefault(gpu, {})[other] = joint
+                    self._at.setdefault(gpu, {})[other] = link_group
         self._groups = {
             gpu: frozenset(groups[switch] for switch in switches)
             for gpu, switches in self._at.items()
@@ -112,11 +114,11 @@ class _Switched:
     def place(self, gpu: str) -> object:
         """What its routes through switches depend on: its links to them."""
         return tuple(
-            (key, joint.count, joint.bandwidth_bytes_s)
-            for key, joint in self._at.get(gpu, {}).items()
+            (key, link_group.count, link_group.bandwidth_bytes_s)
+            for key, link_group in self._at.get(gpu, {}).items()
         )
 
-    def between(self, a: str, b: str) -> tuple[int, int | None, float | None]:
+    def shared_links(self, a: str, b: str) -> tuple[int, int | None, float | None]:
         """(switches on the way, links, bytes a second one way); no switches where none joins them.
 
         Through links between switches, how many are left for two GPUs is not said.
@@ -124,7 +126,7 @@ class _Switched:
         if not self._groups.get(a, frozenset()) & self._groups.get(b, frozenset()):
             return 0, None, None
         from_a, from_b = self._at[a], self._at[b]
-        common = [(joint, from_b[key]) for key, joint in from_a.items() if key in from_b]
+        common = [(link_group, from_b[key]) for key, link_group in from_a.items() if key in from_b]
         if not common:
             return 2, None, None
         counts = [_smaller(a.count, b.count) for a, b in common]
@@ -134,21 +136,23 @@ class _Switched:
         return len(common), count, rate
 
 
-def _trunks(topology: Topology, kind: str) -> Mapping[str, int]:
+def _switch_groups(topology: Topology, kind: str) -> Mapping[str, int]:
     """The group of each switch: those that links of the fabric between switches join."""
     switches = [d.key for d in topology.devices.values() if d.node is Node.SWITCH]
     pairs = [
-        (joint.a, joint.b)
-        for joint in topology.joints
-        if joint.kind == kind
-        and joint.count != 0
-        and topology.devices[joint.a].node is topology.devices[joint.b].node is Node.SWITCH
+        (link_group.a, link_group.b)
+        for link_group in topology.link_groups
+        if link_group.kind == kind
+        and link_group.count != 0
+        and topology.devices[link_group.a].node
+        is topology.devices[link_group.b].node
+        is Node.SWITCH
     ]
     groups = components(switches, pairs)
     return {key: number for number, group in enumerate(groups) for key in group}
 
 
-def _word(kind: str, count: int | None) -> str:
+def _path_word(kind: str, count: int | None) -> str:
     counted = FABRICS[kind].counted if kind in FABRICS else None
     return kind.upper() if counted is None or count is None else counted.format(count=count)
 
@@ -158,7 +162,7 @@ def _smaller(a: _Number, b: _Number) -> _Number:
 
 
 class _Tree:
-    """Ways over PCI Express; the ancestors of each device are looked up once."""
+    """Paths over PCI Express; caches the ancestors of each device."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -235,12 +239,16 @@ def domains(topology: Topology) -> tuple[tuple[str, ...], ...]:
 
     The largest group first; empty without a fabric. A GPU that the fabric does not reach is alone.
     """
-    working = [joint for joint in topology.joints if joint.kind in FABRICS and joint.count != 0]
+    working = [
+        link_group
+        for link_group in topology.link_groups
+        if link_group.kind in FABRICS and link_group.count != 0
+    ]
     kind = next((kind for kind in FABRICS if any(j.kind == kind for j in working)), None)
     if kind is None:
         return ()
     gpus = [gpu.key for gpu in topology.gpus]
-    pairs = [(joint.a, joint.b) for joint in working if joint.kind == kind]
+    pairs = [(link_group.a, link_group.b) for link_group in working if link_group.kind == kind]
     groups = components(dict.fromkeys([*gpus, *(key for pair in pairs for key in pair)]), pairs)
     wanted = set(gpus)
     found = [tuple(key for key in group if key in wanted) for group in groups]
@@ -277,7 +285,7 @@ def hives(topology: Topology) -> Mapping[str, tuple[str, ...]]:
     return {hive: tuple(keys) for hive, keys in found.items()}
 
 
-def nearest_nics(topology: Topology) -> Mapping[str, tuple[Device, ...]]:
+def nearest_nics(topology: Topology) -> Mapping[str, tuple[TopologyNode, ...]]:
     """The NICs that are nearest to each GPU over PCI Express, all that are equally near.
 
     A GPU is absent where no way to any NIC is known.
@@ -285,7 +293,7 @@ def nearest_nics(topology: Topology) -> Mapping[str, tuple[Device, ...]]:
     tree = _Tree(topology)
     stated = {
         frozenset((j.a, j.b)): NEAREST_FIRST.index(j.path)
-        for j in topology.joints
+        for j in topology.link_groups
         if j.path in NEAREST_FIRST
     }
     found = {}

@@ -1,4 +1,4 @@
-"""Where an inventory comes from: this machine, a file tree, or a recording, behind one face."""
+"""Sources of an inventory behind one interface: this machine, a file tree, or a recording."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from portagpu.inventory.infiniband import read_infiniband
 from portagpu.inventory.join import join
 from portagpu.inventory.kernel import kernel_findings
 from portagpu.inventory.kfd_links import kfd_links
-from portagpu.inventory.names import name_findings, named
+from portagpu.inventory.names import name_findings, with_pci_id_names
 from portagpu.inventory.tools import kernel_log_output, tool_findings
-from portagpu.inventory.topology import build
+from portagpu.inventory.topology import build_topology
 from portagpu.readings.model import Findings
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from portagpu.contract import Status
     from portagpu.inventory.gpu import Inventory
     from portagpu.inventory.origin import Origin
-    from portagpu.inventory.tools import Output
+    from portagpu.inventory.tools import CommandOutput
     from portagpu.inventory.topology import Topology
     from portagpu.torchbuild import TorchBuild
 
 
 class Machine(ABC):
-    """What can be known of one machine: its files, its environment, and what sources say of it.
+    """One machine: its files, its environment, and the findings of its sources.
 
     ``info`` reads a live machine and a recording through these members alone.
     """
@@ -41,13 +41,13 @@ class Machine(ABC):
     tree: Tree
     """The kernel's files: of a live machine, of a recording, or an empty folder."""
     environment: Mapping[str, str]
-    """The environment of the process that is asked about."""
+    """The environment of the process to describe."""
     software_known: bool = True
     """Whether torch, libraries and backends are known; of a recording of hardware they are not."""
 
     @abstractmethod
     def findings(self) -> tuple[Findings, ...]:
-        """What each source says of the GPUs; where two contradict each other, the first counts."""
+        """The findings of each source; where two contradict each other, the first counts."""
 
     @abstractmethod
     def torch(self) -> TorchBuild | None:
@@ -62,28 +62,28 @@ class Machine(ABC):
         """The status of each backend there, by name."""
 
     def log(self) -> Findings | None:
-        """What the kernel's log says beside ``findings``; None where it is not read for it."""
+        """The kernel's log, where ``findings`` do not have it; None where it is not read."""
         return None
 
     def origins(self) -> tuple[Origin, ...]:
-        """The recordings that are read; empty for a machine that is asked itself."""
+        """The recordings that are read; empty for a live machine."""
         return ()
 
     def inventory(self) -> Inventory:
-        """The machine that the findings describe, with names by PCI id where nothing else has."""
+        """The machine that the findings describe; names by PCI id where no source has one."""
         found = self.findings()
-        return named(join([*found, name_findings(self.tree, found)]), self.tree)
+        return with_pci_id_names(join([*found, name_findings(self.tree, found)]), self.tree)
 
     def topology(self) -> Topology:
-        """The graph of its devices, from the same findings and what the kernel says of links."""
+        """The graph of its devices, from the same findings and the kernel's links."""
         more = (kfd_links(self.tree), read_infiniband(self.tree))
-        return build([*self.findings(), *more])
+        return build_topology([*self.findings(), *more])
 
 
 class Live(Machine):
     """This machine, or the file tree below ``root`` as if it were one.
 
-    Libraries are asked of this machine alone: they would answer for it, whatever the tree shows.
+    Libraries are called only for this machine: they know no other file tree.
     """
 
     def __init__(
@@ -93,16 +93,16 @@ class Live(Machine):
         self.environment = os.environ if environment is None else environment
 
     def findings(self) -> tuple[Findings, ...]:
-        return (*self.probed(), *kernel_findings(self.tree))
+        return (*self.library_findings(), *kernel_findings(self.tree))
 
-    def probed(self) -> tuple[Findings, ...]:
-        """What the vendors' libraries say, where they say anything."""
+    def library_findings(self) -> tuple[Findings, ...]:
+        """Findings of the vendors' libraries that have readings or problems."""
         from portagpu.discovery import probes
 
         asked = tuple(probes().values()) if self.tree.is_live else ()
         return tuple(each for each in asked if each.readings or each.problems)
 
-    def log_output(self) -> Output | None:
+    def log_output(self) -> CommandOutput | None:
         """The kernel's log as it is printed, of this machine alone."""
         return kernel_log_output() if self.tree.is_live else None
 
@@ -117,7 +117,7 @@ class Live(Machine):
     def topology(self) -> Topology:
         found = self.findings()
         more = (kfd_links(self.tree), read_infiniband(self.tree))
-        return build([*found, *tool_findings(self.commands(found)), *more])
+        return build_topology([*found, *tool_findings(self.commands(found)), *more])
 
     def commands(self, findings: Iterable[Findings]) -> tuple[tuple[str, ...], ...]:
         """The command lines of the plugins whose GPUs ``findings`` show, of this machine alone."""

@@ -1,4 +1,4 @@
-"""What the vendors' tools print on this machine: asked one after the other, never waited for long.
+"""Run the vendors' tools on this machine, one after the other, each with a time limit.
 
 The command lines are the plugins' (``Plugin.commands``); nothing goes through a shell.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from portagpu.formats.cleaning import text_of
+from portagpu.formats.cleaning import decode_text
 from portagpu.formats.host import kernel_log
 from portagpu.formats.reader import read_text
 from portagpu.readings.model import Findings, FormatError
@@ -33,7 +33,7 @@ LIMIT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class CommandOutput:
     """What a command printed; ``problem`` says in one sentence why it printed nothing usable."""
 
     command: tuple[str, ...]
@@ -41,17 +41,19 @@ class Output:
     problem: str = ""
 
 
-def outputs(commands: Iterable[Sequence[str]], limit_s: float = LIMIT_S) -> Iterator[Output]:
-    """What each command prints; a tool that is not installed is left out without a word."""
+def run_commands(
+    commands: Iterable[Sequence[str]], limit_s: float = LIMIT_S
+) -> Iterator[CommandOutput]:
+    """The output of each command; tools that are not installed are left out."""
     for command in commands:
-        found = _run(tuple(command), limit_s)
+        found = _run_command(tuple(command), limit_s)
         if found is not None:
             yield found
 
 
 def tool_findings(commands: Iterable[Sequence[str]]) -> Iterator[Findings]:
-    """What each command says of the machine."""
-    for output in outputs(commands):
+    """The findings in the output of each command."""
+    for output in run_commands(commands):
         kind = " ".join(output.command)
         if output.problem:
             yield Findings(kind=kind, problems=(output.problem,))
@@ -62,19 +64,19 @@ def tool_findings(commands: Iterable[Sequence[str]]) -> Iterator[Findings]:
             yield Findings(kind=kind, problems=(f"{kind}: {error}",))
 
 
-def kernel_log_output(limit_s: float = LIMIT_S) -> Output:
+def kernel_log_output(limit_s: float = LIMIT_S) -> CommandOutput:
     """The kernel's log since its start, of the first command that may read it.
 
     ``problem`` says why none did.
     """
-    printed = list(outputs(_LOG_COMMANDS, limit_s))
+    printed = list(run_commands(_LOG_COMMANDS, limit_s))
     read = (each for each in printed if not each.problem and kernel_log.matches(each.text))
     said = [each.problem for each in printed if each.problem]
     why = said[-1] if said else "neither journalctl nor dmesg shows it"
-    return next(read, Output(("dmesg",), problem=f"the kernel's log is not read: {why}"))
+    return next(read, CommandOutput(("dmesg",), problem=f"the kernel's log is not read: {why}"))
 
 
-def _run(command: tuple[str, ...], limit_s: float) -> Output | None:
+def _run_command(command: tuple[str, ...], limit_s: float) -> CommandOutput | None:
     name = " ".join(command)
     try:
         # words and numbers as the readers know them
@@ -82,11 +84,11 @@ def _run(command: tuple[str, ...], limit_s: float) -> Output | None:
     except FileNotFoundError:
         return None
     except TimeoutError as error:
-        return Output(command, problem=f"{name} {error}")
+        return CommandOutput(command, problem=f"{name} {error}")
     except OSError as error:
-        return Output(command, problem=f"{name} cannot be started: {error.strerror}")
-    text = text_of(done.stdout)
+        return CommandOutput(command, problem=f"{name} cannot be started: {error.strerror}")
+    text = decode_text(done.stdout)
     if done.returncode or not text.strip():
-        said = excerpt(one_line(text_of(done.stderr) or text)) or "nothing"
-        return Output(command, text, f"{name} ended with status {done.returncode}: {said}")
-    return Output(command, text)
+        said = excerpt(one_line(decode_text(done.stderr) or text)) or "nothing"
+        return CommandOutput(command, text, f"{name} ended with status {done.returncode}: {said}")
+    return CommandOutput(command, text)

@@ -1,11 +1,11 @@
-"""One graph of a machine's GPUs, NUMA nodes, switches and NICs, from whatever the sources say.
+"""The graph of a machine's GPUs, NUMA nodes, switches and NICs, from all sources.
 
-Sources name the same thing differently; ends are joined by PCI address, then by a GPU's uuid or
-index. What two sources say of one link is kept beside each other: where they contradict each other
-the first stays, and a sentence in ``problems`` names both.
+Sources name the same device differently. Ends are joined by PCI address, then by a GPU's UUID or
+index. A link keeps the statements of all sources. Where they contradict each other the first
+counts, and a sentence in ``problems`` names both.
 
-Of PCI Express the tree of one source is kept, the one that says most: NCCL leaves bridges out,
-lspci may not show any, and a mixture of trees would be none.
+The PCI Express tree is that of the source with most links: NCCL leaves bridges out, lspci may not
+show any, and trees of two sources cannot be mixed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ FABRICS: Final[Mapping[str, Fabric]] = LazyMapping(
 """Links between GPUs that are faster than PCI Express, by kind, the fastest of a vendor first."""
 
 _ROUNDING: Final = 0.1
-"""Of bandwidths: sources round and count line codes differently, and a missing link of eighteen
-is more than 5 %, which the counts tell."""
+"""Tolerance of bandwidths: sources round and count line codes differently. A missing link of
+eighteen is more than 5 %, and shows in the counts."""
 _MAX_PROBLEMS: Final = 200
 _MAX_NAMED: Final = 8
 _DEEPEST: Final = 256
@@ -40,10 +40,10 @@ _DEEPEST: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class TopologyNode:
     """A node of the graph; ``key`` is its PCI address, or the name that its source gives it.
 
-    ``readings`` is what every source said of a GPU.
+    ``readings`` are those of every source for a GPU.
     """
 
     key: str
@@ -57,12 +57,12 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Joint:
-    """All that is known of the links of one kind between two devices.
+class LinkGroup:
+    """The parallel links of one kind between two devices.
 
-    ``count`` counts the links that are up or whose state is not known, ``down`` those that are
-    down; ``bandwidth_bytes_s`` is of all of them in one direction. ``statements`` has what each
-    source said.
+    ``count`` is the number of links that are up or whose state is not known, ``down`` of those that
+    are down. ``bandwidth_bytes_s`` is the sum of all in one direction. ``statements`` are the links
+    as each source states them.
     """
 
     a: str
@@ -84,34 +84,34 @@ class Joint:
 class Topology:
     """The graph. ``parents`` leads from a PCI device to what it is plugged into."""
 
-    devices: Mapping[str, Device]
-    joints: tuple[Joint, ...] = ()
+    devices: Mapping[str, TopologyNode]
+    link_groups: tuple[LinkGroup, ...] = ()
     parents: Mapping[str, str] = field(default_factory=dict)
     edges: Mapping[str, Link] = field(default_factory=dict)
     """The PCI Express link from a device to its parent, as the source of the tree states it."""
     problems: tuple[str, ...] = ()
 
     @property
-    def gpus(self) -> tuple[Device, ...]:
+    def gpus(self) -> tuple[TopologyNode, ...]:
         """The GPUs by PCI address, those without one last."""
-        return self._of(Node.GPU)
+        return self._nodes_of_kind(Node.GPU)
 
     @property
-    def nics(self) -> tuple[Device, ...]:
+    def nics(self) -> tuple[TopologyNode, ...]:
         """The NICs by PCI address, those without one last."""
-        return self._of(Node.NIC)
+        return self._nodes_of_kind(Node.NIC)
 
-    def _of(self, node: Node) -> tuple[Device, ...]:
+    def _nodes_of_kind(self, node: Node) -> tuple[TopologyNode, ...]:
         found = [device for device in self.devices.values() if device.node is node]
         return tuple(sorted(found, key=lambda d: (d.pci is None, d.pci or "", d.index or 0, d.key)))
 
 
-def build(findings: Iterable[Findings]) -> Topology:
-    """The graph of what all findings say; the order of findings decides between them."""
+def build_topology(findings: Iterable[Findings]) -> Topology:
+    """The graph of all findings; where they contradict each other, the first counts."""
     findings = tuple(findings)
     readings = [reading for each in findings for reading in each.readings]
     links = [link for each in findings for link in each.links]
-    names = _Names(readings)
+    names = _NodeIndex(readings)
     for link in links:
         names.add(link.a)
         names.add(link.b)
@@ -129,15 +129,15 @@ def build(findings: Iterable[Findings]) -> Topology:
         else:
             pairs.setdefault((min(a, b), max(a, b), link.kind), []).append((a, link))
     problems = names.problems
-    joints = tuple(_joint(pair, stated, problems) for pair, stated in pairs.items())
+    link_groups = tuple(_link_group(pair, stated, problems) for pair, stated in pairs.items())
     parents, edges = _tree(trees)
-    devices = {key: _described(device, problems) for key, device in names.devices.items()}
+    devices = {key: _with_agreed_facts(device, problems) for key, device in names.devices.items()}
     _numa_from_tree(devices, parents, problems)
-    _cut(problems)
-    return Topology(devices, joints, parents, edges, tuple(problems))
+    _limit_problems(problems)
+    return Topology(devices, link_groups, parents, edges, tuple(problems))
 
 
-def only(topology: Topology, gpus: Collection[str]) -> Topology:
+def only_gpus(topology: Topology, gpus: Collection[str]) -> Topology:
     """The topology without the GPUs that are not among ``gpus``, and without their links."""
     devices = {
         key: device
@@ -147,22 +147,22 @@ def only(topology: Topology, gpus: Collection[str]) -> Topology:
     return replace(
         topology,
         devices=devices,
-        joints=tuple(j for j in topology.joints if j.a in devices and j.b in devices),
+        link_groups=tuple(j for j in topology.link_groups if j.a in devices and j.b in devices),
     )
 
 
 def _is_branch(link: Link) -> bool:
-    """Whether a link is one of the tree of PCI Express, and not a way through it."""
+    """Whether a link is a branch of the PCI Express tree, and not a path through it."""
     nodes = {link.a.node, link.b.node}
     direct = link.path is None and link.extra.get("list") != INDIRECT
     return link.kind == "pcie" and direct and bool(nodes & {Node.SWITCH, Node.CPU})
 
 
-class _Names:
-    """Which device an end is; every end makes one where it is not known."""
+class _NodeIndex:
+    """Finds the device of an end; an unknown end becomes a new device."""
 
     def __init__(self, readings: Sequence[Reading]) -> None:
-        self.devices: dict[str, Device] = {}
+        self.devices: dict[str, TopologyNode] = {}
         self.problems: list[str] = []
         self._by_index: dict[tuple[str, int], str] = {}
         self._any_index: dict[int, set[str]] = {}
@@ -182,7 +182,7 @@ class _Names:
             )
             if not key:
                 continue
-            device = self.devices.get(key) or Device(key, Node.GPU, key, pci, reading.index)
+            device = self.devices.get(key) or TopologyNode(key, Node.GPU, key, pci, reading.index)
             index = device.index if device.index is not None else reading.index
             self.devices[key] = replace(device, index=index)
             stated.setdefault(key, []).append(reading)
@@ -193,12 +193,12 @@ class _Names:
             self.devices[key] = replace(self.devices[key], readings=tuple(all_of_it))
 
     def add(self, end: End) -> None:
-        """Learn what an end with an address says of names and indices."""
+        """Register the name and index of an end that has an address."""
         if end.pci is None:
             return
         known = self.devices.get(end.pci)
         if known is None:
-            self.devices[end.pci] = Device(end.pci, end.node, end.name, end.pci, end.index)
+            self.devices[end.pci] = TopologyNode(end.pci, end.node, end.name, end.pci, end.index)
         elif known.name == known.key != end.name and end.node is known.node:
             self.devices[end.pci] = replace(known, name=end.name)
         self._by_name.setdefault((end.node, end.name), end.pci)
@@ -224,13 +224,13 @@ class _Names:
         if key is None:
             key = end.name if end.node is not Node.CPU or end.index is None else f"node {end.index}"
         self._by_name[end.node, end.name] = key
-        self.devices.setdefault(key, Device(key, end.node, end.name, None, end.index))
+        self.devices.setdefault(key, TopologyNode(key, end.node, end.name, None, end.index))
         return key
 
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """What one source says of one direction, its parallel links added up."""
+    """The sum of one source's parallel links in one direction."""
 
     source: str
     count: int | None
@@ -259,9 +259,9 @@ def _sums(stated: Sequence[tuple[str, Link]]) -> Iterator[_Sum]:
         )
 
 
-def _joint(
+def _link_group(
     pair: tuple[str, str, str], stated: Sequence[tuple[str, Link]], problems: list[str]
-) -> Joint:
+) -> LinkGroup:
     a, b, kind = pair
     sums = list(_sums(stated))
     what = f"the {kind} links between {a} and {b}"
@@ -288,7 +288,7 @@ def _joint(
     access = [s.link.peer_access for s in sums if s.link.peer_access is not None]
     if len(set(access)) > 1:
         problems.append(f"peer access of {what}: stated both as possible and as not")
-    return Joint(
+    return LinkGroup(
         a,
         b,
         kind,
@@ -335,7 +335,7 @@ def ancestors(key: str, parents: Mapping[str, str]) -> list[str]:
     return found
 
 
-def _described(device: Device, problems: list[str]) -> Device:
+def _with_agreed_facts(device: TopologyNode, problems: list[str]) -> TopologyNode:
     """A GPU with what its readings agree on; disagreement is a problem, and the first counts."""
     if not device.readings:
         return device
@@ -365,7 +365,7 @@ def _described(device: Device, problems: list[str]) -> Device:
 
 
 def _numa_from_tree(
-    devices: dict[str, Device], parents: Mapping[str, str], problems: list[str]
+    devices: dict[str, TopologyNode], parents: Mapping[str, str], problems: list[str]
 ) -> None:
     for key, device in devices.items():
         if device.node not in (Node.GPU, Node.NIC):
@@ -380,7 +380,7 @@ def _numa_from_tree(
             )
 
 
-def _cut(problems: list[str]) -> None:
+def _limit_problems(problems: list[str]) -> None:
     repeated = Counter(problems)
     problems[:] = list(repeated)
     if len(problems) > _MAX_PROBLEMS:

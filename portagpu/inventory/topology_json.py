@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SCHEMA: Final = "portagpu.topology/1"
 
 
-def as_json(topology: Topology) -> dict[str, Any]:
+def topology_document(topology: Topology) -> dict[str, Any]:
     """Plain values. ``matrix[i][j]`` is the position in ``ways`` of the route from GPU i to GPU j.
 
     Bandwidths are in bytes a second one way, as sources state them; None is unknown.
@@ -55,18 +55,18 @@ def as_json(topology: Topology) -> dict[str, Any]:
         ],
         "links": [
             {
-                "a": joint.a,
-                "b": joint.b,
-                "kind": joint.kind,
-                "count": joint.count,
-                "down": joint.down,
-                "width": joint.width,
-                "speed_gbit_s": joint.speed_gbit_s,
-                "bandwidth_bytes_s": joint.bandwidth_bytes_s,
-                "peer_access": joint.peer_access,
-                "sources": list(dict.fromkeys(link.source for link in joint.statements)),
+                "a": link_group.a,
+                "b": link_group.b,
+                "kind": link_group.kind,
+                "count": link_group.count,
+                "down": link_group.down,
+                "width": link_group.width,
+                "speed_gbit_s": link_group.speed_gbit_s,
+                "bandwidth_bytes_s": link_group.bandwidth_bytes_s,
+                "peer_access": link_group.peer_access,
+                "sources": list(dict.fromkeys(link.source for link in link_group.statements)),
             }
-            for joint in topology.joints
+            for link_group in topology.link_groups
         ],
         "ways": [asdict(route) for route in ways],
         "matrix": matrix,

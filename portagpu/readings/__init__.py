@@ -1,4 +1,4 @@
-"""What sources say of a machine's devices: the types, their JSON, and a vendor's library as one."""
+"""Readings of a machine's devices: the types, their JSON, and vendors' libraries as a source."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from portagpu.readings.model import (
     Event,
     Findings,
     FormatError,
+    GpuPart,
+    GpuState,
     Link,
     Memory,
     Node,
-    Part,
     Pcie,
     Reading,
-    State,
 )
 
 __all__ = [
@@ -21,11 +21,11 @@ __all__ = [
     "Event",
     "Findings",
     "FormatError",
+    "GpuPart",
+    "GpuState",
     "Link",
     "Memory",
     "Node",
-    "Part",
     "Pcie",
     "Reading",
-    "State",
 ]

@@ -1,4 +1,4 @@
-"""A vendor's Python module asked call by call: what it refuses, or does not have, is None."""
+"""Calls of a vendor's Python module; None for what it refuses or does not have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ABSENT: Final = frozenset({0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 
 
 class Library:
-    """Calls of ``module`` by name; a version that lacks one, or a GPU that refuses, gives None."""
+    """Calls functions of ``module`` by name; None where it lacks the function or the call fails."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -26,8 +26,8 @@ class Library:
     def number(self, name: str, *arguments: Any) -> Any:
         return number(self(name, *arguments))
 
-    def whole(self, name: str, *arguments: Any) -> int | None:
-        return whole(self(name, *arguments))
+    def integer(self, name: str, *arguments: Any) -> int | None:
+        return integer(self(name, *arguments))
 
     def text(self, name: str, *arguments: Any) -> str | None:
         return text(self(name, *arguments))
@@ -41,11 +41,11 @@ class Library:
         return getattr(getattr(self.module, kind, None), name, None)
 
 
-def opened(name: str, initialise: str, remedy: str) -> tuple[Any, str]:
-    """The module of that name after its function ``initialise``, as (module, "").
+def open_library(name: str, initialise: str, remedy: str) -> tuple[Any, str]:
+    """(module, "") after a call of its function ``initialise``, else (None, reason in one line).
 
-    Else (None, why not in one line); ``remedy`` is what to do where it is not installed. Whatever
-    a vendor's module raises is a reason: a missing symbol and a missing driver are any error.
+    ``remedy`` says what to do where the module is not installed. Every exception is a reason:
+    modules raise any for a missing symbol or driver.
     """
     try:
         module = import_module(name)
@@ -59,13 +59,13 @@ def opened(name: str, initialise: str, remedy: str) -> tuple[Any, str]:
 
 
 def number(value: Any) -> Any:
-    """``value`` where it is a number and not a way to say that there is none ("N/A", all ones)."""
+    """``value`` if it is a number; None for anything else, and for all ones."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value in _ABSENT:
         return None
     return value
 
 
-def whole(value: Any) -> int | None:
+def integer(value: Any) -> int | None:
     """``value`` as an integer, also from "0x74a1"; None for anything else."""
     if isinstance(value, str):
         try:
@@ -82,8 +82,3 @@ def text(value: Any) -> str | None:
         value = value.decode(errors="replace")
     found = value.strip() if isinstance(value, str) else ""
     return None if found.lower() in ("", "n/a", "unknown") else found
-
-
-def known(values: dict[str, Any]) -> dict[str, Any]:
-    """``values`` without those that are None."""
-    return {name: value for name, value in values.items() if value is not None}

@@ -1,22 +1,29 @@
-"""What one source says of a machine's devices: readings, links and events, each with its source.
+"""Data model of one source: readings of GPUs, links and events, each with its source.
 
 A source is a kernel tree, a vendor's library, a vendor's tool or the kernel's log. Live detection
-and replay produce these same objects; ``portagpu.inventory.join`` makes one machine of them.
-Unknown is None everywhere: "N/A" is never 0, an empty name is no name.
+and replay produce the same objects. ``portagpu.inventory.join`` joins them to one machine.
+Unknown is None everywhere: "N/A" is never 0, and an empty name is None.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_T = TypeVar("_T")
+
+
+def without_none(values: Mapping[str, _T | None]) -> dict[str, _T]:
+    """``values`` without those that are None, which is unknown."""
+    return {name: value for name, value in values.items() if value is not None}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class GpuPart:
     """A schedulable part of a GPU: a MIG slice or a compute partition.
 
     ``profile`` is the vendor's name of its kind ("3g.40gb", "CPX"); ``index`` its number within
@@ -35,8 +42,8 @@ class Part:
 class Pcie:
     """A GPU's PCI Express link. Generations are 1 to 7, widths are lanes.
 
-    ``device_*`` is what the GPU can do, ``max_*`` what GPU and slot can do together, the bare ones
-    what the link does now: an idle GPU may have lowered its generation to save power.
+    ``device_*`` is what the GPU can do. ``max_*`` is what GPU and slot can do together. Names
+    without a prefix are the link's present state: idle GPUs lower their generation to save power.
     """
 
     generation: int | None = None
@@ -46,7 +53,7 @@ class Pcie:
     device_generation: int | None = None
     device_width: int | None = None
     replays: int | None = None
-    """Packets that were sent again since the counter began."""
+    """Packets that were sent again since the counter started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +77,14 @@ class Memory:
     """A page, a row or a channel waits for a reset of the GPU to be taken out of use."""
     remap_failed: bool | None = None
     exhausted_banks: int | None = None
-    """Banks that have no spare row left: the next row that goes bad cannot be remapped."""
+    """Banks without a spare row: the next bad row in them cannot be remapped."""
     beyond_repair: bool | None = None
-    """The GPU states that it has more bad memory than it can repair, or than its vendor allows."""
+    """The GPU reports more bad memory than it can repair, or than its vendor allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """What changes while a machine runs.
+class GpuState:
+    """A GPU's values that change while the machine runs.
 
     Temperatures are in degrees Celsius by the sensor's name in the vendor's own tool, in lower case
     ("gpu", "memory", "edge", "junction"); ``limits_c`` by what happens there ("shutdown",
@@ -98,16 +105,16 @@ class State:
     throttling: tuple[str, ...] | None = None
     processes: int | None = None
     margin_c: float | None = None
-    """Degrees until the GPU slows its clocks, of GPUs that state no limit; below 0 it has."""
+    """Degrees until the GPU slows its clocks, where it states no limit; negative once it does."""
     recovery: str | None = None
-    """What the GPU itself asks for ("Reset", "Reboot"); None where nothing, or nothing stated."""
+    """The recovery action that the GPU reports ("Reset", "Reboot"); None for none or unknown."""
     error: str | None = None
-    """Why the GPU did not answer, in the tool's words."""
+    """Why the GPU did not answer, as the tool prints it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Properties:
-    """What can be known of one GPU; None is unknown.
+    """Properties of one GPU; None is unknown.
 
     ``pci`` is "domain:bus:device.function" in lower case with four digits of domain; ``uuid`` is as
     the vendor's runtime spells it ("GPU-..."), ``unique_id`` the hardware's number where the vendor
@@ -134,19 +141,19 @@ class Properties:
     compute_partition: str | None = None
     memory_partition: str | None = None
     mig_enabled: bool | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[GpuPart, ...] = ()
     hive: str | None = None
     pcie: Pcie = Pcie()
     memory: Memory = Memory()
-    state: State = State()
+    state: GpuState = GpuState()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading(Properties):
-    """What one source says of one GPU.
+    """One GPU as one source reports it.
 
-    ``index`` is the source's own order, which differs between sources. ``extra`` holds what only
-    this source has and somebody may want to read.
+    ``index`` is the source's own order, which differs between sources. ``extra`` holds values that
+    only this source has, as text.
     """
 
     source: str
@@ -164,7 +171,7 @@ class Node(StrEnum):
     """A switch of PCI Express or of the GPUs' own fabric."""
     NIC = "nic"
     UNKNOWN = "unknown"
-    """The source states the link and not what is at its other end."""
+    """The source does not say what is at the link's other end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +190,7 @@ class End:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A way from one end to the other; sources state both directions as two links.
+    """A link from ``a`` to ``b``; the other direction is a link of its own.
 
     ``kind`` is "nvlink", "xgmi", "pcie", "cpu" (between sockets), "c2c", "infiniband", "roce",
     "ethernet", "network" (of a link layer that cannot be read) or "p2p" (the access alone is
@@ -232,10 +239,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """Everything that one source says, and what of it could not be read.
+    """Everything that one source reports, and what of it could not be read.
 
     ``versions`` is by name ("driver", "cuda", "rocm", "amdgpu"); ``problems`` are sentences for
-    people: a partial answer says what is missing. ``kind`` names the format ("nvidia-smi -q -x").
+    people: they say what is missing. ``kind`` names the format ("nvidia-smi -q -x").
     """
 
     kind: str
@@ -247,7 +254,7 @@ class Findings:
     """When the source was read, as it states it."""
     problems: tuple[str, ...] = ()
     breaks_off: bool = False
-    """The source was cut: devices that it does not list may be there all the same."""
+    """The source was cut: there may be devices that it does not list."""
 
 
 class FormatError(ValueError):

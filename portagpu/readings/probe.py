@@ -1,4 +1,4 @@
-"""What a vendor's library says of the machine's GPUs, asked in a child and believed with care."""
+"""Probe a vendor's library in a child process, and drop implausible values from its answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from portagpu.subprocesses import call
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from portagpu.readings import Pcie, Reading, State
+    from portagpu.readings import GpuState, Pcie, Reading
 
 # Without a daemon that keeps it loaded, a driver initialises the GPUs of a node one after the
 # other, in a second or more for each.
@@ -41,25 +41,25 @@ _TEMPERATURES: Final = ("hotspot", "gpu", "edge")
 def probe(
     module: str, library: str, addresses: Collection[str] = (), only: str | None = None
 ) -> Findings:
-    """What ``module.probe(only)`` answers in a child process, as JSON of Findings.
+    """The findings that ``module.probe(only)`` returns in a child process.
 
-    ``library`` names it for people; ``addresses`` are those of the GPUs that PCI shows, empty where
-    that is not known; ``only`` is the one to ask for. A child that hangs or dies, and an answer
-    that cannot be, are problems.
+    ``library`` is its name for people. ``addresses`` are the GPUs that PCI shows, empty where that
+    is not known. ``only`` is the address of the one GPU to read. A child that hangs or dies, and an
+    answer that is not possible, are problems.
     """
     document, problem = call(module, "probe", (only,), limit_s=_LIMIT_S)
     if not problem:
         try:
-            return _believed(from_document(document), library, addresses)
+            return _plausible_findings(from_document(document), library, addresses)
         except FormatError as error:
             problem = str(error)
     return Findings(kind=library, problems=(f"{library} does not answer: {problem}",))
 
 
-def readings_of(
+def telemetry_of(
     readings: Collection[Reading], pci: str | None, uuid: str | None
 ) -> Mapping[str, float]:
-    """What changes of the GPU at that address, else of that UUID, its own or one of a part.
+    """Telemetry of the GPU at that address, else of the GPU or part with that UUID.
 
     Names are those of :meth:`portagpu.contract.Plugin.telemetry`; what is not known is absent.
     """
@@ -81,7 +81,7 @@ def _uuids(reading: Reading) -> set[str]:
     return {uuid for uuid in (reading.uuid, *(p.uuid for p in reading.parts)) if uuid is not None}
 
 
-def _believed(findings: Findings, library: str, addresses: Collection[str]) -> Findings:
+def _plausible_findings(findings: Findings, library: str, addresses: Collection[str]) -> Findings:
     strange = [r for r in findings.readings if addresses and r.pci not in (None, *addresses)]
     problems = list(findings.problems)
     if strange:
@@ -90,7 +90,9 @@ def _believed(findings: Findings, library: str, addresses: Collection[str]) -> F
             "its Python package is of another version than its library; install the one that your "
             "driver or ROCm brings"
         )
-    readings = tuple(_sane(reading) for reading in findings.readings if reading not in strange)
+    readings = tuple(
+        _plausible_reading(reading) for reading in findings.readings if reading not in strange
+    )
     return replace(findings, readings=readings, problems=tuple(problems))
 
 
@@ -98,32 +100,32 @@ def _within(value: Any, bounds: tuple[float, float]) -> bool:
     return value is not None and math.isfinite(value) and bounds[0] <= value <= bounds[1]
 
 
-def _sane(reading: Reading) -> Reading:
+def _plausible_reading(reading: Reading) -> Reading:
     """``reading`` without values that no such device has."""
     memory = reading.memory_bytes
     return replace(
         reading,
         memory_bytes=memory if _within(memory, _MEMORY_BYTES) else None,
-        pcie=_sane_link(reading.pcie),
-        state=_sane_state(reading.state),
+        pcie=_plausible_pcie(reading.pcie),
+        state=_plausible_state(reading.state),
     )
 
 
-def _sane_state(state: State) -> State:
+def _plausible_state(state: GpuState) -> GpuState:
     values = {name: getattr(state, name) for name in _PLAUSIBLE}
     return replace(
         state,
-        temperatures_c=_degrees(state.temperatures_c),
-        limits_c=_degrees(state.limits_c),
+        temperatures_c=_plausible_degrees(state.temperatures_c),
+        limits_c=_plausible_degrees(state.limits_c),
         **{n: value if _within(value, _PLAUSIBLE[n]) else None for n, value in values.items()},
     )
 
 
-def _degrees(found: Mapping[str, float]) -> dict[str, float]:
+def _plausible_degrees(found: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in found.items() if _within(value, _CELSIUS)}
 
 
-def _sane_link(link: Pcie) -> Pcie:
+def _plausible_pcie(link: Pcie) -> Pcie:
     values = {}
     for name in ("", "max_", "device_"):
         generation, width = getattr(link, f"{name}generation"), getattr(link, f"{name}width")

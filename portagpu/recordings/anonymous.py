@@ -1,9 +1,9 @@
-"""Taking out of a recording what says whose machine it was, place by place.
+"""Anonymise a recording: remove what identifies its machine, host, users and processes.
 
-What stays are the identities that join the sources: UUIDs and unique numbers of GPUs, and PCI
-addresses. What goes are processes, names of hosts and users, secrets, addresses, paths, serial
-numbers, the names of control groups, and words of the kernel's command line that are no setting of
-this package's. Texts are scrubbed by the rules of bundles (``portagpu.bundle``).
+Kept are the identities that join the sources: UUIDs and unique numbers of GPUs, and PCI addresses.
+Removed are processes, names of hosts and users, secrets, addresses, paths, serial numbers, names of
+control groups, and kernel parameters that this package does not read. Texts are scrubbed by the
+rules of bundles (``portagpu.redact``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.host.settings import is_parameter
 from portagpu.recordings.anonymous_output import NO_VALUE, clean_document, clean_lines, clean_output
 from portagpu.redact.patterns import PLACEHOLDER, bare_uuid
-from portagpu.redact.scrub import Names, kind_of
+from portagpu.redact.scrub import Placeholders, identifying_kind
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -64,10 +64,10 @@ _MOST_CAPABILITIES: Final = 48
 
 
 def identities(asked: Iterable[Findings], printed: Iterable[Findings] = ()) -> frozenset[str]:
-    """What joins the readings of a GPU, in the forms that sources write.
+    """Identities that join the readings of a GPU, in the forms that sources write.
 
-    UUIDs of all sources, and the unique numbers that the kernel and the libraries state: a tool
-    calls the same number a serial number, which stays only where it says nothing new.
+    They are the UUIDs of all sources, and the unique numbers that the kernel and the libraries
+    state. A tool's serial number is kept only where it is such a number.
     """
     own = [reading for each in asked for reading in each.readings]
     found = {uuid for reading in own for uuid in _uuids(reading)}
@@ -87,8 +87,8 @@ def _uuids(reading: Reading) -> Iterator[str]:
 
 
 @dataclass(slots=True)
-class Anonymous:
-    """Replaces what identifies, and counts each kind.
+class Anonymizer:
+    """Replaces identifying texts, and counts each kind.
 
     ``known`` are pairs of kind and text; ``joined`` are the identities that stay, as
     :func:`identities` gives them. The same text has the same placeholder throughout.
@@ -98,18 +98,18 @@ class Anonymous:
     joined: Collection[str] = ()
     groups: Collection[str] = (_GROUPS,)
     """Where control groups are mounted, without the first slash."""
-    names: Names = field(init=False)
+    names: Placeholders = field(init=False)
     _parts: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.names = Names(self.known)
+        self.names = Placeholders(self.known)
 
     @property
     def counts(self) -> Counter[str]:
         return self.names.counts
 
     def file(self, path: str, data: bytes) -> bytes:
-        """The file of the kernel's tree at ``path`` without what identifies."""
+        """The anonymised content of the kernel's file at ``path``."""
         name = path.rpartition("/")[2]
         if name == "config":
             return self._config(data)
@@ -118,11 +118,11 @@ class Anonymous:
             return b""
         text = data.decode(errors="surrogateescape")
         if path == "proc/cmdline":
-            text = self._kept(text.split(), is_parameter, " ")
+            text = self._keep_only(text.split(), is_parameter, " ")
         elif _STATUS.fullmatch(path):
-            text = self._kept(text.splitlines(), _is_affinity, "\n")
+            text = self._keep_only(text.splitlines(), _is_affinity, "\n")
         elif name == "uevent":
-            text = self._kept(text.splitlines(), _is_slot, "\n")
+            text = self._keep_only(text.splitlines(), _is_slot, "\n")
         elif name == "comm" and text.strip() not in _FIRST_PROCESSES:
             self.counts["process"] += 1
             text = "other"
@@ -147,11 +147,11 @@ class Anonymous:
         )
 
     def name(self, text: str) -> str:
-        """A name, in which nothing has to stay."""
-        return self.names.replaced(text, self.names.placeholder)
+        """A name, without exceptions for identities that join sources."""
+        return self.names.replace_all(text, self.names.placeholder)
 
     def group(self, name: str) -> str:
-        """The name of a control group as a number; which kind of container it is stays."""
+        """A control group's name as a number; the kind of its container is kept."""
         if name in _COMMON_GROUPS:
             return name
         kind = next((f"{word}-" for word in _CONTAINERS if word in name), "")
@@ -169,31 +169,31 @@ class Anonymous:
         return clean_document(value, self)
 
     def value(self, key: str, text: str) -> str:
-        """A text as it may be kept; ``key`` is the key, tag or label above it, or nothing."""
+        """The anonymised text; ``key`` is the key, tag or label above it, or empty."""
         bare = text.strip()
-        kind = kind_of(key) if key else None
+        kind = identifying_kind(key) if key else None
         if kind is not None:
             numbered = kind == "uuid" and len(bare) < _SHORTEST_UUID
             nothing = bare.strip('",').lower() in _ABSENT or PLACEHOLDER.fullmatch(bare) is not None
             if nothing or numbered or self._joins(bare):
                 return text
-            return self._instead(kind, bare)
+            return self._replacement(kind, bare)
         if _VERSIONED.search(key) is not None and _VERSION.match(bare) is not None:
             return text
-        return self.names.replaced(text, self._instead)
+        return self.names.replace_all(text, self._replacement)
 
     def placeholder(self, kind: str, found: str) -> str:
-        """What stands for ``found``; the same text has the same throughout."""
+        """The placeholder for ``found``; the same text always has the same one."""
         return self.names.placeholder(kind, found)
 
-    def _instead(self, kind: str, found: str) -> str:
+    def _replacement(self, kind: str, found: str) -> str:
         if self._joins(found):
             return found
         placeholder = self.names.placeholder(kind, found)
         return NO_VALUE if kind == "serial" else placeholder
 
     def _joins(self, text: str) -> bool:
-        """Whether it is a GPU's: it has the prefix of GPUs alone, or a reader found it."""
+        """Whether it identifies a GPU: it has the prefix of GPUs, or a reader found it."""
         bare = bare_uuid(text)
         short = bare.removeprefix("0x").lstrip("0")
         return (
@@ -209,7 +209,7 @@ class Anonymous:
             self._parts[part] = "_".join(map(self.name, pieces)).replace("/", "-")
         return self._parts[part]
 
-    def _kept(self, parts: list[str], keep: Callable[[str], bool], between: str) -> str:
+    def _keep_only(self, parts: list[str], keep: Callable[[str], bool], between: str) -> str:
         kept = [part for part in parts if keep(part)]
         self.counts["line" if between == "\n" else "kernel parameter"] += len(parts) - len(kept)
         return between.join(kept)

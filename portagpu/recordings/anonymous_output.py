@@ -1,7 +1,7 @@
-"""Taking out of a tool's output, and of a library's findings, what is nobody's business.
+"""Anonymise tools' outputs and libraries' findings.
 
-An output is taken apart by its own form (XML, JSON, lines), so that what is escaped is seen and
-what is put in its place can be read again. Lists of processes go as a whole.
+An output is processed by its form (XML, JSON, lines), so that escaped text is found and the result
+can be read again. Lists of processes are removed as a whole.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from xml.sax.saxutils import escape, quoteattr
 
 from portagpu.formats.json_text import json_documents, json_start
-from portagpu.redact.scrub import kind_of
+from portagpu.redact.scrub import identifying_kind
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 
 class Cleaner(Protocol):
-    """What takes out of one text what identifies."""
+    """Replaces identifying texts."""
 
     @property
     def counts(self) -> Counter[str]:
-        """How often each kind was taken out."""
+        """How often each kind was replaced."""
 
     def value(self, key: str, text: str) -> str:
-        """``text`` as it may be kept; ``key`` is the key, tag or label above it, or nothing."""
+        """The anonymised ``text``; ``key`` is the key, tag or label above it, or empty."""
 
     def placeholder(self, kind: str, found: str) -> str:
-        """What stands for ``found``."""
+        """The placeholder for ``found``."""
 
 
 NO_VALUE: Final = "N/A"
-"""What the vendors' tools write where they have none, and what their readers take for none."""
+"""The vendors' tools write this where they have no value, and their readers know it."""
 
 _BLANKS: Final = re.compile(r"[\s-]++")
-_OF_PROCESSES: Final = re.compile(
+_PROCESS_KEY: Final = re.compile(
     r"(?:\A|_)(?:process(?:es|_(?:info|information|list|name|id|details))?|pids?|comm|cmd|cmdline"
     r"|command_line|argv|exe|fdinfo|(?:container|job|task|app|pod)_(?:name|id)|namespace|owner"
     r"|cgroup)\Z"
 )
 _ONE_PROCESS: Final = re.compile(r"pid|process[ _](?:id|name)", re.IGNORECASE)
-_OF_RECORDS: Final = frozenset({"gpu", "gpu_id"})
+_KEPT_OF_PROCESSES: Final = frozenset({"gpu", "gpu_id"})
 _NUMBERED_PROCESS: Final = re.compile(r"pid_?\d++\Z")
 _TAG: Final = re.compile(r"<(?P<end>/?+)(?P<name>[\w:.-]++)(?P<attributes>[^<>]*+)>")
 _ATTRIBUTE: Final = re.compile(
@@ -72,7 +72,7 @@ _LONE_PROCESS: Final = re.compile(
     r"\A\s*+(?:pids?\s*+[:=]?\s*+\d|process[ _](?:id|name)\s*+:)", re.IGNORECASE
 )
 
-_OF_LOG: Final = (
+_LOG_FORMS: Final = (
     # a process calls itself what it likes, in up to 15 bytes (TASK_COMM_LEN), commas among them
     ("process", re.compile(r"(?P<keep>\bname=)(?P<value>.{0,15}(?=, )|[^,\n]++)")),
     ("process", re.compile(r"(?P<keep>\bpid=)(?P<value>[^\s,]++)")),
@@ -94,54 +94,56 @@ _OF_LOG: Final = (
         ),
     ),
 )
-"""(kind, form) of what a kernel's log says beside the device."""
+"""(kind, pattern) of identifying texts in a kernel's log."""
 
 
-def is_of_processes(key: str) -> bool:
+def is_process_key(key: str) -> bool:
     """Whether a key, tag or label is of a process or of a list of them."""
     words = _BLANKS.sub("_", key.strip().lower())
-    return _OF_PROCESSES.search(words) is not None or _NUMBERED_PROCESS.match(words) is not None
+    return _PROCESS_KEY.search(words) is not None or _NUMBERED_PROCESS.match(words) is not None
 
 
 def clean_document(value: Any, clean: Cleaner, key: str = "") -> Any:
-    """JSON's values without processes; every text, and every key, as ``clean`` gives it."""
+    """JSON values without processes; ``clean`` anonymises every text and key."""
     if isinstance(value, dict):
         if any(_ONE_PROCESS.fullmatch(name) is not None for name in value):
             # the record of a process; of a GPU's record its number stays
-            value = {name: item for name, item in value.items() if name.lower() in _OF_RECORDS}
+            value = {
+                name: item for name, item in value.items() if name.lower() in _KEPT_OF_PROCESSES
+            }
         return {
-            clean.value("", name): clean_document(item, clean, _below(key, name))
+            clean.value("", name): clean_document(item, clean, _joined_key(key, name))
             for name, item in value.items()
-            if not is_of_processes(name)
+            if not is_process_key(name)
         }
     if isinstance(value, list | tuple):
         return [clean_document(item, clean, key) for item in value]
     if isinstance(value, str):
         return clean.value(key, value)
-    if kind_of(key) is not None and type(value) in (int, float):
+    if identifying_kind(key) is not None and type(value) in (int, float):
         text = clean.value(key, str(value))
         return value if text == str(value) else text
     return value
 
 
-def _below(key: str, name: str) -> str:
-    """The key that says what a value is: in a table of firmware the name is a block's."""
+def _joined_key(key: str, name: str) -> str:
+    """The key that describes a value: in a table of firmware the name alone is a block's."""
     return f"{key[-_LONGEST_KEY:]} {name}" if key else name
 
 
 def clean_output(text: str, clean: Cleaner) -> str:
     """A tool's output without processes and without what ``clean`` takes out.
 
-    Raises FormatError for what looks like JSON and is none: nothing tells what is what in it.
+    Raises FormatError for text that looks like JSON and is none: its keys are unknown.
     """
     if _MARKUP.search(text[:_HEAD]) is not None:
-        return "".join(_xml(text, clean))
+        return "".join(_clean_xml(text, clean))
     if json_start(text[:_HEAD]) is not None:
-        return _json(text, clean)
+        return _clean_json(text, clean)
     return clean_lines(text, clean)
 
 
-def _json(text: str, clean: Cleaner) -> str:
+def _clean_json(text: str, clean: Cleaner) -> str:
     broken = False
     try:
         documents = [json.loads(text[json_start(text) :])]
@@ -152,7 +154,7 @@ def _json(text: str, clean: Cleaner) -> str:
     return "\n".join([*written, *(["["] if broken else [])]) + "\n"
 
 
-def _xml(text: str, clean: Cleaner) -> Iterator[str]:
+def _clean_xml(text: str, clean: Cleaner) -> Iterator[str]:
     at, open_tag, left_out, depth = 0, "", "", 0
     text = _without_comments(text)
     for match in _TAG.finditer(text):
@@ -163,19 +165,19 @@ def _xml(text: str, clean: Cleaner) -> Iterator[str]:
             depth += 0 if name != left_out or alone else -1 if ends else 1
             left_out = left_out if depth else ""
             continue
-        yield _between(between, open_tag, clean)
-        if is_of_processes(name) and not ends:
+        yield _clean_content(between, open_tag, clean)
+        if is_process_key(name) and not ends:
             left_out, depth = ("", 0) if alone else (name, 1)
             clean.counts["process"] += 1
         else:
-            yield _tag(match, clean)
+            yield _clean_tag(match, clean)
         open_tag = "" if ends else name
     if not left_out:
-        yield _between(text[at:], open_tag, clean)
+        yield _clean_content(text[at:], open_tag, clean)
 
 
 def _without_comments(text: str) -> str:
-    """Comments, instructions and all declarations but the name of the document's type go."""
+    """The text without comments, instructions and declarations; the document type's name stays."""
     pieces: list[str] = []
     at = 0
     while (begin := text.find("<", at)) >= 0:
@@ -205,7 +207,7 @@ def _without_comments(text: str) -> str:
 _PROLOG: Final = re.compile(r'(<\?xml version="1\.0"\?>|<!DOCTYPE \w{1,40}>)')
 
 
-def _between(text: str, tag: str, clean: Cleaner) -> str:
+def _clean_content(text: str, tag: str, clean: Cleaner) -> str:
     """Text outside of tags, with its blanks as they are."""
     bare = text.strip()
     if not bare:
@@ -221,7 +223,7 @@ def _between(text: str, tag: str, clean: Cleaner) -> str:
     return text[:first] + escape(clean.value(tag, html.unescape(bare))) + text[first + len(bare) :]
 
 
-def _tag(match: re.Match[str], clean: Cleaner) -> str:
+def _clean_tag(match: re.Match[str], clean: Cleaner) -> str:
     if not match["attributes"].strip("/ \t\n"):
         return match[0]
     found = {
@@ -232,7 +234,7 @@ def _tag(match: re.Match[str], clean: Cleaner) -> str:
     named = found.get("name", "") if "value" in found else ""
     kept = {
         name: NO_VALUE
-        if named and is_of_processes(named)
+        if named and is_process_key(named)
         else clean.value(named if name == "value" and named else name, value)
         for name, value in found.items()
     }
@@ -242,28 +244,30 @@ def _tag(match: re.Match[str], clean: Cleaner) -> str:
 
 
 def clean_lines(text: str, clean: Cleaner) -> str:
-    """Lines without lists of processes, and without what labels, logs and forms tell."""
-    kept = "\n".join(_label(line, clean) for line in _without_processes(text.split("\n"), clean))
-    for kind, pattern in _OF_LOG:
+    """Lines without lists of processes and without identifying values."""
+    kept = "\n".join(
+        _clean_labelled_line(line, clean) for line in _without_processes(text.split("\n"), clean)
+    )
+    for kind, pattern in _LOG_FORMS:
 
-        def hidden(match: re.Match[str], kind: str = kind) -> str:
+        def hide_value(match: re.Match[str], kind: str = kind) -> str:
             unknown = "<unknown>" in match["value"]
             return match["keep"] + (
                 match["value"] if unknown else clean.placeholder(kind, match["value"])
             )
 
-        kept = pattern.sub(hidden, kept)
+        kept = pattern.sub(hide_value, kept)
     if kept and text.endswith("\n") and not kept.endswith("\n"):
         kept += "\n"  # a line without an end is one that was cut
     return clean.value("", kept)
 
 
-def _label(line: str, clean: Cleaner) -> str:
-    """A line "Serial Number : 1652" without its value, where the label says that it identifies."""
+def _clean_labelled_line(line: str, clean: Cleaner) -> str:
+    """A line "Serial Number : 1652" without its value, where the label is identifying."""
     words = line.split(":")
     for at in range(1, len(words)):
         label = words[at - 1].strip(' \t"')
-        if kind_of(label) not in (None, "uuid"):
+        if identifying_kind(label) not in (None, "uuid"):
             value = ":".join(words[at:])
             blank = value[: len(value) - len(value.lstrip())]
             return ":".join(words[:at]) + ":" + blank + clean.value(label, value.strip())

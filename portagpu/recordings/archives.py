@@ -1,8 +1,7 @@
-"""Recordings that somebody packed: gzip of one file, tar and zip of a folder, within bounds.
+"""Packed recordings: gzip of one file, tar or zip of a folder, within limits.
 
-Everything goes into a folder of this process's own (``portagpu/scratch.py``), file by file, each
-name looked at first. What could lead out of it is refused, as is one archive in another; ``pack``
-writes a recording so.
+Files are unpacked one by one into a folder of this process (``portagpu/scratch.py``). Names that
+lead out of it, and archives in archives, are refused. ``pack`` writes a recording as a tar.gz.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MOST_BYTES: Final = 128 << 20
-"""Of everything in an archive, unpacked."""
+"""Unpacked size of an archive."""
 MOST_ENTRIES: Final = 65_536
 _LONGEST_NAME: Final = 1024
 _PIECE: Final = 1 << 16
@@ -50,16 +49,16 @@ def packed_with(data: bytes) -> str | None:
     return next((name for mark, name in _UNREAD if data.startswith(mark)), None)
 
 
-def beginning(path: Path) -> bytes:
-    """As much of a file as tells what it is packed with; empty for what cannot be read."""
+def file_head(path: Path) -> bytes:
+    """The first bytes of a file, enough for :func:`packed_with`; empty if it cannot be read."""
     try:
         return read_bounded(path, _TAR_AT + len(_TAR))
     except OSError:
         return b""
 
 
-def gunzipped(data: bytes, most: int) -> tuple[bytes, str]:
-    """(at most ``most`` bytes of what was packed, a sentence where it is not all that there was).
+def gunzip(data: bytes, most: int) -> tuple[bytes, str]:
+    """(at most ``most`` unpacked bytes, a sentence if that is not all).
 
     Raises RecordingError where ``data`` is no gzip.
     """
@@ -81,10 +80,11 @@ def gunzipped(data: bytes, most: int) -> tuple[bytes, str]:
     return b"".join(pieces), "only its beginning was unpacked" if rest else ""
 
 
-class Unpacked:
-    """An archive's files in a folder that goes with the owner; ``folder`` is where they are.
+class UnpackedArchive:
+    """An archive's files in ``folder``, which is removed when ``owner`` is collected.
 
-    Raises RecordingError for what is no archive, leads out of it, or is larger than any recording.
+    Raises RecordingError for an archive that cannot be read, leads out of its folder, or is larger
+    than any recording.
     """
 
     def __init__(self, path: Path, kind: str, owner: object) -> None:
@@ -92,20 +92,20 @@ class Unpacked:
         self.remove = weakref.finalize(owner, scratch.remove)
         shown = excerpt(path.name)
         try:
-            _save(_of_zip(path) if kind == "zip" else _of_tar(path), scratch.path)
+            _save(_zip_entries(path) if kind == "zip" else _tar_entries(path), scratch.path)
         except _UNREADABLE as error:
             self.remove()
             reason = error.strerror if isinstance(error, OSError) else excerpt(str(error))
             said = f"{shown}: this {kind} cannot be read: {reason or 'it breaks off'}"
             raise RecordingError(said) from None
-        except _Refused as error:
+        except _ArchiveRefused as error:
             self.remove()
             raise RecordingError(f"{shown}: {error}; {_UNPACK}") from None
         self.folder = _only_folder(scratch.path)
 
 
 def pack(folder: Path, file: Path, name: str) -> None:
-    """Write ``folder`` as ``name`` into a tar.gz; no time and no owner of a file is in it."""
+    """Write ``folder`` as ``name`` into a tar.gz, without times and owners of files."""
 
     def nameless(entry: tarfile.TarInfo) -> tarfile.TarInfo:
         entry.uid = entry.gid = entry.mtime = 0
@@ -121,7 +121,7 @@ def pack(folder: Path, file: Path, name: str) -> None:
         archive.add(folder, name, filter=nameless)
 
 
-class _Refused(Exception):
+class _ArchiveRefused(Exception):
     """Why an archive is not unpacked."""
 
 
@@ -131,8 +131,8 @@ _UNREADABLE: Final = (
 )  # fmt: skip
 
 
-class _Bounded:
-    """What a gzip holds, or a file as it is, read forwards; _Refused beyond the bound."""
+class _BoundedReader:
+    """A sequential reader of a file or gzip; raises _ArchiveRefused beyond the limit."""
 
     def __init__(self, file: BinaryIO | gzip.GzipFile) -> None:
         self._file = file
@@ -140,27 +140,27 @@ class _Bounded:
 
     def read(self, size: int = -1) -> bytes:
         if size < 0 or size > self._left:
-            raise _Refused(f"it holds more than {MOST_BYTES >> 20} MiB")
+            raise _ArchiveRefused(f"it holds more than {MOST_BYTES >> 20} MiB")
         data = self._file.read(size)
         self._left -= len(data)
         return data
 
 
-def _of_tar(path: Path) -> Iterator[tuple[str, IO[bytes] | str | None]]:
-    """(name, content) of every entry; of a link where it leads, and no content of a folder."""
+def _tar_entries(path: Path) -> Iterator[tuple[str, IO[bytes] | str | None]]:
+    """(name, content) of every entry; the target of a link, and None for a folder."""
     with path.open("rb") as plain:
         is_gzip = plain.read(2) == _GZIP
         plain.seek(0)
-        bounded: Any = _Bounded(gzip.GzipFile(fileobj=plain) if is_gzip else plain)
+        bounded: Any = _BoundedReader(gzip.GzipFile(fileobj=plain) if is_gzip else plain)
         with tarfile.open(fileobj=bounded, mode="r|") as archive:
             for entry in archive:
                 if entry.issym() and _stays(entry.name, entry.linkname):
                     yield entry.name, entry.linkname
                     continue
                 if entry.issym() or entry.islnk():
-                    raise _Refused(f"{excerpt(entry.name)!r} in it is a link")
+                    raise _ArchiveRefused(f"{excerpt(entry.name)!r} in it is a link")
                 if not (entry.isreg() or entry.isdir()):
-                    raise _Refused(f"{excerpt(entry.name)!r} in it is no plain file")
+                    raise _ArchiveRefused(f"{excerpt(entry.name)!r} in it is no plain file")
                 yield entry.name, archive.extractfile(entry) if entry.isreg() else None
 
 
@@ -171,17 +171,17 @@ def _stays(name: str, link: str) -> bool:
     return "\0" not in link and not end.is_absolute() and end.parts[:1] not in ((), ("..",))
 
 
-def _of_zip(path: Path) -> Iterator[tuple[str, IO[bytes] | str | None]]:
+def _zip_entries(path: Path) -> Iterator[tuple[str, IO[bytes] | str | None]]:
     _bound_directory(path)
     with zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():
             kind = entry.external_attr >> 16 & 0o170000
             if kind == 0o120000:
-                raise _Refused(f"{excerpt(entry.filename)!r} in it is a link")
+                raise _ArchiveRefused(f"{excerpt(entry.filename)!r} in it is a link")
             if kind not in (0, 0o100000, 0o040000):
-                raise _Refused(f"{excerpt(entry.filename)!r} in it is no plain file")
+                raise _ArchiveRefused(f"{excerpt(entry.filename)!r} in it is no plain file")
             if entry.flag_bits & 1:
-                raise _Refused("it is encrypted")
+                raise _ArchiveRefused("it is encrypted")
             if entry.is_dir():
                 yield entry.filename, None
             else:
@@ -199,8 +199,8 @@ def _bound_directory(path: Path) -> None:
             if not piece:
                 return
             if found > MOST_ENTRIES:
-                raise _Refused(f"it holds more than {MOST_ENTRIES} files")
-    raise _Refused(f"it is larger than {MOST_BYTES >> 20} MiB")
+                raise _ArchiveRefused(f"it holds more than {MOST_ENTRIES} files")
+    raise _ArchiveRefused(f"it is larger than {MOST_BYTES >> 20} MiB")
 
 
 def _save(entries: Iterator[tuple[str, IO[bytes] | str | None]], folder: Path) -> None:
@@ -209,7 +209,7 @@ def _save(entries: Iterator[tuple[str, IO[bytes] | str | None]], folder: Path) -
     for name, content in entries:
         number += 1
         if number > MOST_ENTRIES:
-            raise _Refused(f"it holds more than {MOST_ENTRIES} files")
+            raise _ArchiveRefused(f"it holds more than {MOST_ENTRIES} files")
         place = folder.joinpath(*_parts(name))
         if isinstance(content, str):
             links[place] = content
@@ -223,7 +223,7 @@ def _save(entries: Iterator[tuple[str, IO[bytes] | str | None]], folder: Path) -
             while piece := content.read(_PIECE):
                 left -= len(piece)
                 if left < 0:
-                    raise _Refused(f"it holds more than {MOST_BYTES >> 20} MiB")
+                    raise _ArchiveRefused(f"it holds more than {MOST_BYTES >> 20} MiB")
                 file.write(piece)
     # after every file and folder, so that none is made through a link
     for place in links:
@@ -235,10 +235,10 @@ def _save(entries: Iterator[tuple[str, IO[bytes] | str | None]], folder: Path) -
 def _parts(name: str) -> tuple[str, ...]:
     """The names of folders and the file; _Refused for what would not stay in the archive."""
     if len(name) > _LONGEST_NAME or "\0" in name:
-        raise _Refused(f"the name {excerpt(name, 40)!r} in it is none of a file")
+        raise _ArchiveRefused(f"the name {excerpt(name, 40)!r} in it is none of a file")
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
-        raise _Refused(f"{excerpt(name, 80)!r} in it leads outside of it")
+        raise _ArchiveRefused(f"{excerpt(name, 80)!r} in it leads outside of it")
     return path.parts
 
 

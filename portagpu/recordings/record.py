@@ -1,7 +1,7 @@
-"""Saving of a machine what :class:`portagpu.recordings.replay.Recording` reads.
+"""Save a recording of this machine for :class:`portagpu.recordings.replay.Recording`.
 
-What is saved of the kernel's files is what reading the machine has read: nothing can be missing
-from a replay that was looked at live, and nothing else is in it.
+Of the kernel's files exactly those are saved that a live reading has opened. So a replay misses
+nothing that a live run reads, and holds nothing else.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from portagpu.host.cpu import read_machine
 from portagpu.host.tree import Tree, as_tree
 from portagpu.info import collect
 from portagpu.inventory.sources import Live
-from portagpu.inventory.tools import Output, outputs
+from portagpu.inventory.tools import CommandOutput, run_commands
 from portagpu.readings.document import to_document
 from portagpu.readings.model import Findings, FormatError
-from portagpu.recordings.anonymous import Anonymous, group_mounts, identities
+from portagpu.recordings.anonymous import Anonymizer, group_mounts, identities
 from portagpu.recordings.archives import pack
 from portagpu.recordings.replay import FINDINGS, MANIFEST, OUTPUTS, SCHEMA, TREE
-from portagpu.recordings.traced_tree import Watched
+from portagpu.recordings.traced_tree import TracedTree
 from portagpu.redact.names import machine_names
 from portagpu.redact.scrub import scrub
 from portagpu.scratch import Scratch
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 PACKED: Final = (".tar.gz", ".tgz")
-"""How the name of a recording ends that is one file."""
+"""Suffixes of recordings that are one file."""
 _NOT_NAMING: Final = frozenset({"kernel", "path"})
 """A kernel's release is a version, and the paths of this process are in none of the files."""
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """What was written: the number of files, what was taken out by kind, and what is missing."""
+class SavedRecording:
+    """What was written: the number of files, removals by kind, and what is missing."""
 
     folder: Path
     files: int
@@ -61,7 +61,7 @@ def record(
     folder: Path | str,
     root: Tree | Path | str = "/",
     names: Sequence[tuple[str, str]] | None = None,
-) -> Saved:
+) -> SavedRecording:
     """Save this machine, or the one below ``root``, into ``folder``, which must not exist yet.
 
     A ``folder`` that ends with one of ``PACKED`` is a file with that folder in it. ``names`` are
@@ -80,23 +80,25 @@ def record(
     if there:
         raise OutputError(f"{target}: it exists already; name a folder that does not")
     known = machine_names() if names is None else names
-    tree = Watched(as_tree(root).root, as_tree(root).at)
-    machine = _Asked(tree)
+    tree = TracedTree(as_tree(root).root, as_tree(root).at)
+    machine = _ProbedOnce(tree)
     collect(machine=machine)
     machine.topology()
-    _complete(tree)
+    _add_system_calls(tree)
     asked = machine.commands(machine.findings())
-    printed = list(outputs(asked))
+    printed = list(run_commands(asked))
     read = {each: found for each in printed if (found := _findings(each))}
     log = machine.log_output()
-    logged = _logged(log) if log is not None else None
-    cleaner = Anonymous(
+    logged = _log_findings(log) if log is not None else None
+    cleaner = Anonymizer(
         [pair for pair in known if pair[0] not in _NOT_NAMING],
         identities(machine.findings(), chain.from_iterable(read.values())),
         group_mounts(tree.files.get("proc/self/mountinfo", b"").decode(errors="surrogateescape")),
     )
     problems = [each.problem for each in (*printed, *([log] if log else [])) if each.problem]
-    problems += [_left_out(each) for each in printed if each not in read and not each.problem]
+    problems += [
+        _left_out_problem(each) for each in printed if each not in read and not each.problem
+    ]
     try:
         with Scratch("recording", place.parent) as made:
             here = made / "whole"
@@ -104,7 +106,7 @@ def record(
             _save_tree(tree, here / TREE, cleaner)
             quiet = [logged] if logged is not None and not logged.events else []
             _save_findings([*machine.asked, *quiet], here / FINDINGS, cleaner)
-            kept = [Output(log.command, _of_log(logged))] if log and logged else []
+            kept = [CommandOutput(log.command, _log_lines(logged))] if log and logged else []
             problems += _save_outputs([*read, *kept], here / OUTPUTS, cleaner)
             _save_manifest(machine, here, cleaner, known, problems)
             files = sum(1 for each in here.rglob("*") if each.is_file() and not each.is_symlink())
@@ -115,25 +117,25 @@ def record(
     except OSError as error:
         raise OutputError(f"{target}: it cannot be written: {error.strerror}") from error
     taken = {kind: count for kind, count in sorted(cleaner.counts.items()) if count}
-    return Saved(target, files, taken, tuple(problems))
+    return SavedRecording(target, files, taken, tuple(problems))
 
 
-class _Asked(Live):
-    """The machine, whose libraries are asked once."""
+class _ProbedOnce(Live):
+    """The live machine; its libraries are probed once."""
 
-    def __init__(self, tree: Watched) -> None:
+    def __init__(self, tree: TracedTree) -> None:
         super().__init__(tree)
         from portagpu.discovery import probes
 
         answers = tuple(probes().values()) if tree.is_live else ()
         self.asked = tuple(each for each in answers if each.readings or each.problems)
 
-    def probed(self) -> tuple[Findings, ...]:
+    def library_findings(self) -> tuple[Findings, ...]:
         return self.asked
 
 
-def _complete(tree: Watched) -> None:
-    """Put into files what system calls say of a live machine."""
+def _add_system_calls(tree: TracedTree) -> None:
+    """Add files for values that a live machine gets from system calls."""
     if not tree.is_live:
         return
     machine, shm = read_machine(tree), read_host(tree).limits.shm_bytes
@@ -146,8 +148,8 @@ def _complete(tree: Watched) -> None:
         tree.files["proc/self/mountinfo"] = "\n".join([*kept, line]).encode()
 
 
-def _save_tree(tree: Watched, folder: Path, cleaner: Anonymous) -> None:
-    clean = Watched(
+def _save_tree(tree: TracedTree, folder: Path, cleaner: Anonymizer) -> None:
+    clean = TracedTree(
         tree.root,
         files={cleaner.path(path): cleaner.file(path, data) for path, data in tree.files.items()},
         links={cleaner.path(path): cleaner.path(link) for path, link in tree.links.items()},
@@ -158,7 +160,7 @@ def _save_tree(tree: Watched, folder: Path, cleaner: Anonymous) -> None:
     clean.save(folder)
 
 
-def _save_findings(found: Iterable[Findings], folder: Path, cleaner: Anonymous) -> None:
+def _save_findings(found: Iterable[Findings], folder: Path, cleaner: Anonymizer) -> None:
     for each in found:
         # as JSON has it, whatever types the findings are of
         plain = json.loads(json.dumps(to_document(each), default=_plain))
@@ -166,42 +168,44 @@ def _save_findings(found: Iterable[Findings], folder: Path, cleaner: Anonymous) 
         _write(folder / f"{_file_name(each.kind, cleaner)}.json", document)
 
 
-def _findings(output: Output) -> tuple[Findings, ...]:
-    """What readers find in the output; empty where none knows it, so that nobody can scrub it."""
+def _findings(output: CommandOutput) -> tuple[Findings, ...]:
+    """The findings in the output; empty for an unknown format, which cannot be scrubbed."""
     try:
         return read_text(output.text)
     except FormatError:
         return ()
 
 
-def _left_out(output: Output) -> str:
+def _left_out_problem(output: CommandOutput) -> str:
     return f"{' '.join(output.command)}: what it printed is of no known format and is left out"
 
 
-def _save_outputs(printed: Iterable[Output], folder: Path, cleaner: Anonymous) -> Iterator[str]:
-    """Write the outputs, and say of which nobody can tell what is what in them."""
+def _save_outputs(
+    printed: Iterable[CommandOutput], folder: Path, cleaner: Anonymizer
+) -> Iterator[str]:
+    """Write the outputs; yields a problem for each whose structure is unknown."""
     for each in printed:
         try:
             clean = cleaner.text(each.text)
         except (FormatError, RecursionError):  # JSON that breaks off, or is nested without end
-            yield _left_out(each)
+            yield _left_out_problem(each)
             continue
         if clean.strip():
             name = _file_name(" ".join(each.command), cleaner)
             _write(folder / f"{name}.txt", clean)
 
 
-def _logged(log: Output) -> Findings | None:
-    """The events of the log; without any, that it was read."""
+def _log_findings(log: CommandOutput) -> Findings | None:
+    """The events of the log, without those that name processes; None if it was not read."""
     if log.problem:
         return None
-    found, private = kernel_log.parse(log.text).events, kernel_log.of_processes()
+    found, private = kernel_log.parse(log.text).events, kernel_log.process_codes()
     kept = tuple(event for event in found if event.code not in private)
     return Findings(kind=kernel_log.KIND, events=kept)
 
 
-def _of_log(logged: Findings) -> str:
-    """The lines about devices: a kernel's log holds much that is nobody's business."""
+def _log_lines(logged: Findings) -> str:
+    """The lines about devices; the rest of a kernel's log is private."""
     # a last line without an end is one that breaks off
     return "".join(f"{event.line}\n" for event in logged.events)
 
@@ -209,7 +213,7 @@ def _of_log(logged: Findings) -> str:
 def _save_manifest(
     machine: Live,
     folder: Path,
-    cleaner: Anonymous,
+    cleaner: Anonymizer,
     known: Sequence[tuple[str, str]],
     problems: Sequence[str],
 ) -> None:
@@ -250,7 +254,7 @@ def _write(path: Path, text: str) -> None:
     path.write_bytes(text.encode(errors="surrogateescape"))
 
 
-def _file_name(words: str, cleaner: Anonymous) -> str:
+def _file_name(words: str, cleaner: Anonymizer) -> str:
     words = cleaner.name(words)
     return "-".join(filter(None, (w.strip("-/") for w in words.split()))).replace("/", "-")
 

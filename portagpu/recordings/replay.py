@@ -1,8 +1,8 @@
-"""A machine that somebody recorded: a file, or a folder of files, read as a live one is.
+"""Replay a recorded machine: a file or a folder, read like a live machine.
 
-A recording is what ``portagpu record`` writes; or a file that a tool printed; or a folder with such
-files, with the kernel's files below ``sys`` and ``proc``, or with a topology of KFD alone. Files of
-no known format become a sentence and stop nothing.
+A recording is what ``portagpu record`` writes, a file that a tool printed, or a folder. A folder
+may have such files, the kernel's files below ``sys`` and ``proc``, or a topology of KFD alone.
+Files of unknown formats become problems and stop nothing.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.contract import Status
 from portagpu.errors import RecordingError
 from portagpu.files import read_bounded
-from portagpu.formats.cleaning import text_of
+from portagpu.formats.cleaning import decode_text
 from portagpu.formats.host.kernel_log import KIND as KERNEL_LOG
 from portagpu.formats.reader import read_text
 from portagpu.host.rooted import Kind, RootedFolder
 from portagpu.host.tree import Tree, resolve_link
-from portagpu.inventory.join import MOST_GPUS, too_many
+from portagpu.inventory.join import MOST_GPUS, too_many_message
 from portagpu.inventory.kernel import kernel_findings
 from portagpu.inventory.origin import origin_of
 from portagpu.inventory.sources import Machine
 from portagpu.readings.document import from_document
 from portagpu.readings.model import Findings, FormatError
-from portagpu.recordings.archives import Unpacked, beginning, gunzipped, packed_with
+from portagpu.recordings.archives import UnpackedArchive, file_head, gunzip, packed_with
 from portagpu.text import excerpt
 from portagpu.torchbuild import TorchBuild
 
@@ -63,14 +63,14 @@ _PARTS: Final = (
 
 _READ: Final = "what portagpu record or a vendor's tool wrote (docs/recordings.md)"
 _NOWHERE: Final = Path(os.devnull)
-"""Below a file there is nothing."""
+"""A path without entries below it."""
 
 
 class Recording(Machine):
-    """The machine that the files at ``paths`` show; reads everything once, and runs nothing.
+    """The machine that the files at ``paths`` describe; reads everything once, and runs nothing.
 
-    Of several recordings of one machine the first counts where they contradict each other; the
-    kernel's files and the software are those of the first that has them. Raises RecordingError
+    Where several recordings of one machine contradict each other, the first counts. The kernel's
+    files and the software are those of the first recording that has them. Raises RecordingError
     where there is nothing to read.
     """
 
@@ -80,7 +80,7 @@ class Recording(Machine):
         self._manifest: dict[str, Any] = {}
         self._sources: list[tuple[Path, str | None]] = []
         for path in map(Path, paths):
-            findings, tree, manifest = self._opened(path)
+            findings, tree, manifest = self._open(path)
             self._sources.append((path, _texts(manifest).get("source")))
             found.extend(findings)
             trees.extend([tree] if tree is not None else [])
@@ -89,19 +89,19 @@ class Recording(Machine):
         self.software_known = bool(self._manifest)
         self.environment = _texts(self._manifest.get("environment"))
         self._findings = tuple(found)
-        self._joined: Inventory | None = None
+        self._inventory: Inventory | None = None
         self.inventory()
 
-    def _opened(self, path: Path) -> tuple[list[Findings], Tree | None, dict[str, Any]]:
-        """What is at ``path``; an archive is unpacked first, for as long as this recording is."""
-        kind = packed_with(beginning(path))
+    def _open(self, path: Path) -> tuple[list[Findings], Tree | None, dict[str, Any]]:
+        """What is at ``path``; an archive is unpacked for the lifetime of this recording."""
+        kind = packed_with(file_head(path))
         if kind == "gzip" and packed_with(_gunzipped_beginning(path)) == "tar":
             kind = "tar"
         if kind not in ("tar", "zip"):
-            return _opened(path)
-        packed = Unpacked(path, kind, self)
+            return _open_recording(path)
+        packed = UnpackedArchive(path, kind, self)
         try:
-            return _opened(packed.folder, archive=path)
+            return _open_recording(packed.folder, archive=path)
         except RecordingError:
             packed.remove()
             raise
@@ -110,14 +110,14 @@ class Recording(Machine):
         return self._findings
 
     def inventory(self) -> Inventory:
-        self._joined = self._joined or super().inventory()
-        return self._joined
+        self._inventory = self._inventory or super().inventory()
+        return self._inventory
 
     def topology(self) -> Topology:
         found = super().topology()
         for kind, devices in (("GPUs", found.gpus), ("NICs", found.nics)):
             if len(devices) > MOST_GPUS:
-                raise RecordingError(too_many(len(devices), kind))
+                raise RecordingError(too_many_message(len(devices), kind))
         return found
 
     def origins(self) -> tuple[Origin, ...]:
@@ -155,15 +155,15 @@ class Recording(Machine):
 
 def _gunzipped_beginning(path: Path) -> bytes:
     try:
-        return gunzipped(read_bounded(path, _BEGINNING), _BEGINNING)[0]
+        return gunzip(read_bounded(path, _BEGINNING), _BEGINNING)[0]
     except (OSError, RecordingError):
         return b""
 
 
-def _opened(
+def _open_recording(
     path: Path, archive: Path | None = None
 ) -> tuple[list[Findings], Tree | None, dict[str, Any]]:
-    """What a file or folder says; ``archive`` is what it was unpacked from."""
+    """(findings, kernel's tree, manifest) of a file or folder; ``archive`` is its packed file."""
     try:
         path.stat()
         if path.is_dir():
@@ -174,13 +174,13 @@ def _opened(
             reason = error.strerror or reason
         raise RecordingError(f"{excerpt(str(path))}: {reason}") from None
     if not path.is_dir():
-        manifest, tree, found = {}, None, list(_of_file(path))
+        manifest, tree, found = {}, None, list(_file_findings(path))
     else:
         folder = RootedFolder(resolve_link(path))
-        manifest, tree = _manifest_of(folder), _tree_of(folder)
+        manifest, tree = _read_manifest(folder), _kernel_tree(folder)
         # of a part of a machine all files are the kernel's
         packed = archive is None
-        found = [] if tree is not None and tree.at else list(_of_folder(folder, packed))
+        found = [] if tree is not None and tree.at else list(_folder_findings(folder, packed))
     if tree is not None:
         found.extend(kernel_findings(tree))
     elif not manifest and not any(_says_something(each) for each in found):
@@ -204,7 +204,7 @@ def _texts(value: object) -> dict[str, str]:
     return {str(key): each for key, each in value.items() if isinstance(each, str)}
 
 
-def _tree_of(folder: RootedFolder) -> Tree | None:
+def _kernel_tree(folder: RootedFolder) -> Tree | None:
     """The kernel's files in a recording; None where it has none."""
     kinds = dict(_entries(folder, ""))
     if kinds.get(TREE) is Kind.LINK:
@@ -240,30 +240,34 @@ def _is_there(folder: RootedFolder, path: str, parts: Sequence[str]) -> bool:
     return False
 
 
-def _manifest_of(folder: RootedFolder) -> dict[str, Any]:
+def _read_manifest(folder: RootedFolder) -> dict[str, Any]:
     file = folder.root / MANIFEST
     try:
         manifest = json.loads(folder.data(MANIFEST, LONGEST_FILE, follow=False))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise RecordingError(f"{file}: it cannot be read: {excerpt(_why(error))}") from None
+        raise RecordingError(
+            f"{file}: it cannot be read: {excerpt(_error_reason(error))}"
+        ) from None
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         raise RecordingError(f"{file}: it is no document of {SCHEMA}")
     return manifest
 
 
-def _why(error: Exception) -> str:
+def _error_reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or "unreadable"
 
 
-def _of_file(path: Path) -> Iterator[Findings]:
-    """What a single file says, which may be given as a link."""
-    yield from _told(path.name, path.parent.name, lambda: read_bounded(path, LONGEST_FILE + 1))[0]
+def _file_findings(path: Path) -> Iterator[Findings]:
+    """The findings of a single file, which may be a link."""
+    yield from _text_findings(
+        path.name, path.parent.name, lambda: read_bounded(path, LONGEST_FILE + 1)
+    )[0]
 
 
-def _of_folder(folder: RootedFolder, may_be_packed: bool) -> Iterator[Findings]:
-    """What each file says; those of the kernel's tree are read as a tree."""
+def _folder_findings(folder: RootedFolder, may_be_packed: bool) -> Iterator[Findings]:
+    """The findings of each file, without those of the kernel's tree."""
     left, number = MOST_BYTES, 0
     unread: list[str] = []
     try:
@@ -281,7 +285,7 @@ def _of_folder(folder: RootedFolder, may_be_packed: bool) -> Iterator[Findings]:
                 break
             number += 1
             inner = Path(name).parent.name or folder.root.name
-            found, size = _told(
+            found, size = _text_findings(
                 name,
                 inner,
                 partial(folder.data, name, LONGEST_FILE + 1, follow=False),
@@ -303,10 +307,10 @@ def _is_kernels(folder: str, name: str) -> bool:
     return name in (*_KERNEL_FOLDERS, TREE) and Path(folder).name in ("", TREE)
 
 
-def _told(
+def _text_findings(
     name: str, folder: str, read: Callable[[], bytes], may_be_packed: bool = True
 ) -> tuple[list[Findings], int]:
-    """(what the file ``name`` in a folder of that name says, its bytes)."""
+    """(findings of the file ``name`` in that folder, its size in bytes)."""
     shown, size, cut = excerpt(name), 0, ""
     try:
         data = read()
@@ -314,16 +318,16 @@ def _told(
             if kind != "gzip" or not may_be_packed:
                 where = "here" if may_be_packed else "in an archive"
                 raise FormatError(f"what is packed with {kind} is not read {where}: unpack it")
-            data, cut = gunzipped(data, LONGEST_FILE + 1)
+            data, cut = gunzip(data, LONGEST_FILE + 1)
             if (inner := packed_with(data)) is not None:
                 raise FormatError(f"{inner} in a gzip is not read here: unpack it")
         size = len(data)
-        text = text_of(data[:LONGEST_FILE])
+        text = decode_text(data[:LONGEST_FILE])
         if folder == FINDINGS and name.endswith(".json"):
-            return [_saved(text)], size
+            return [_saved_findings(text)], size
         found = list(read_text(text))
     except (FormatError, RecordingError, OSError) as error:
-        return [Findings(kind=shown, problems=(f"{shown}: {excerpt(_why(error))}",))], size
+        return [Findings(kind=shown, problems=(f"{shown}: {excerpt(_error_reason(error))}",))], size
     if cut:
         found.append(Findings(kind=shown, problems=(f"{shown}: {cut}",), breaks_off=True))
     elif size > LONGEST_FILE:
@@ -332,7 +336,7 @@ def _told(
     return found, size
 
 
-def _saved(text: str) -> Findings:
+def _saved_findings(text: str) -> Findings:
     try:
         return from_document(json.loads(text))
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""A file system that remembers what was read of it, so that a copy of just that can be saved."""
+"""A file tree that traces what is read, so that exactly that can be saved."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from portagpu.host.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)
-class Watched(Tree):
-    """A tree whose readings are kept: files with their bytes, links, and what merely exists."""
+class TracedTree(Tree):
+    """A tree that keeps what is read: files with their bytes, links, and folders."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)

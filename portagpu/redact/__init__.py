@@ -1,1 +1,1 @@
-"""Finds what names a machine, its user or a device, and takes it out of texts."""
+"""Find and replace texts that identify a machine, its user or a device."""

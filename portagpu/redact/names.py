@@ -1,4 +1,4 @@
-"""What this machine, its user and its environment are called, so that it can be found in texts."""
+"""Names of this machine, its user and its environment, to be found in texts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _NAMING: Final = re.compile(
     r"TOKEN|SECRET|PASSW|_KEY|CREDENTIAL|AUTH|COOKIE|ACCOUNT|NODELIST|HOST|USER|LOGNAME|PROXY|MAIL"
 )
-"""Variables whose values name somebody or open something."""
+"""Variables whose values are names or secrets."""
 _LEAST: Final = 3
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -29,8 +29,8 @@ _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 def machine_names(environment: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
     """(kind, text) of everything that names this machine: hosts, users, folders, variables.
 
-    A name that is a word of this package's own sources ("gpu", "node", "root") is left out: it
-    stands in the results of every machine and says nothing about this one.
+    A name that is a word of this package's own sources ("gpu", "node", "root") is left out: it is
+    in the results of every machine.
     """
     environment = os.environ if environment is None else environment
     found = dict.fromkeys(
@@ -49,7 +49,7 @@ def machine_names(environment: Mapping[str, str] | None = None) -> list[tuple[st
 
 
 def _hosts() -> Iterator[tuple[str, str]]:
-    for name in {platform.node(), socket.gethostname(), _qualified()}:
+    for name in {platform.node(), socket.gethostname(), _qualified_host()}:
         yield "host", name
         short, _, domain = name.partition(".")
         yield "host", short
@@ -57,8 +57,8 @@ def _hosts() -> Iterator[tuple[str, str]]:
             yield "host", domain
 
 
-def _qualified() -> str:
-    """The host's name with its domain from /etc/hosts' form of it; no name server is asked."""
+def _qualified_host() -> str:
+    """The host's name with its domain from /etc/hosts; no name server is queried."""
     try:
         lines = Path("/etc/hosts").read_text("utf-8", "replace").splitlines()
     except OSError:

@@ -1,7 +1,7 @@
-"""What in a text identifies a machine, a person or a secret, told by its form alone.
+"""Find what identifies a machine, a person or a secret by its form alone.
 
-Order matters: an address contains paths, an assignment contains anything. What is found becomes
-``<kind-n>``, which no pattern takes for something else, so that scrubbing twice changes nothing.
+The order of patterns matters: an address contains paths, an assignment contains anything. A match
+becomes ``<kind-n>``, which no pattern matches, so that scrubbing twice changes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PUBLIC_HOSTS: Final = frozenset(
         "www.nvidia.com",
     }
 )
-"""Hosts whose addresses are kept: where facts, expectations and known failures are published."""
+"""Hosts whose URLs are kept: they publish facts, expectations and known failures."""
 
 # A pattern here meets texts of strangers: it looks at each character a bounded number of times.
 # Runs are taken whole (``++``), and begin where no earlier run could have begun.
@@ -112,11 +112,11 @@ _ASSIGNMENT: Final = re.compile(
 _HARMLESS_VALUE: Final = re.compile(rf"[\"']?(?:[\d., -]|{_HELD})*+[\"']?")
 
 Replace = Callable[[str, str], str]
-"""(kind, what was found) -> what stands in its place."""
+"""(kind, match) -> its replacement."""
 
 
 def replace_forms(text: str, replace: Replace) -> str:
-    """``text`` with everything replaced that identifies by its form."""
+    """``text`` with all matches of the patterns replaced."""
     pieces: list[str] = []
     end = 0
     for match in _URL.finditer(text):
@@ -132,19 +132,19 @@ def _outside_urls(text: str, replace: Replace) -> str:
     if not text or text.isalpha():
         return text
 
-    def whole(kind: str) -> Callable[[re.Match[str]], str]:
+    def replace_whole(kind: str) -> Callable[[re.Match[str]], str]:
         return lambda match: replace(kind, match[0])
 
-    def value(kind: str) -> Callable[[re.Match[str]], str]:
+    def replace_value(kind: str) -> Callable[[re.Match[str]], str]:
         return lambda match: match["keep"] + replace(kind, match["value"])
 
-    text = _TOKENS.sub(whole("secret"), text)
-    text = _JSON_WEB_TOKEN.sub(value("secret"), text)
-    text = _GIVEN_SECRET.sub(value("secret"), text)
-    text = _UUID.sub(whole("uuid"), text)
-    text = _UNIQUE_ID.sub(value("uuid"), text)
-    text = _SERIAL.sub(value("serial"), text)
-    text = _MAC.sub(whole("address"), text)
+    text = _TOKENS.sub(replace_whole("secret"), text)
+    text = _JSON_WEB_TOKEN.sub(replace_value("secret"), text)
+    text = _GIVEN_SECRET.sub(replace_value("secret"), text)
+    text = _UUID.sub(replace_whole("uuid"), text)
+    text = _UNIQUE_ID.sub(replace_value("uuid"), text)
+    text = _SERIAL.sub(replace_value("serial"), text)
+    text = _MAC.sub(replace_whole("address"), text)
     text = _IPV4.sub(lambda match: _address(match, replace), text)
     text = _IPV6.sub(lambda match: _address(match, replace), text)
     if "@" in text:
@@ -164,7 +164,7 @@ def _outside_urls(text: str, replace: Replace) -> str:
 
 
 def bare_uuid(text: str) -> str:
-    """A UUID as one spelling: vendors' tools write a prefix that torch leaves out."""
+    """A UUID in one form: vendors' tools write a prefix that torch leaves out."""
     return _UUID_PREFIX.sub("", text.lower())
 
 
@@ -204,14 +204,14 @@ def _host(match: re.Match[str], replace: Replace) -> str:
 
 
 def _run(match: re.Match[str], replace: Replace) -> str:
-    """Long runs that mix cases and digits are keys; ids and digests in hexadecimal do not."""
+    """Long runs that mix cases and digits are keys; hexadecimal ids and digests do not mix them."""
     found = match[0]
     mixed = all(any(test(c) for c in found) for test in (str.islower, str.isupper, str.isdigit))
     return replace("secret", found) if mixed else found
 
 
 def _assignment(match: re.Match[str], replace: Replace) -> str:
-    """Numbers, such as masks of devices and switches, say nothing of who set them."""
+    """Numbers, such as masks of devices and switches, are kept."""
     if _HARMLESS_VALUE.fullmatch(match["value"]):
         return match[0]
     return match["keep"] + replace("environment", match["value"])

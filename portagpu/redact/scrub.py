@@ -1,8 +1,8 @@
-"""Taking out of a result document what says whose machine it was, as a function of the document.
+"""Scrub a result document: replace what identifies its machine.
 
-Everything that is taken out becomes ``<kind-n>``. The same text has the same number throughout one
-document, so that two devices stay two; numbers are given in order of appearance and not computed
-from the text, because a hash of a serial number or an address is found again by trying them all.
+Each identifying text becomes ``<kind-n>``. The same text has the same number throughout a document,
+so that two devices stay two. Numbers are given in order of appearance: the hash of a serial number
+or an address could be reversed by trying them all.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ KINDS: Final = (
     "user",
     "uuid",
 )
-"""What is taken out, as bundles count it."""
+"""Kinds of removed texts, as bundles count them."""
 LONGEST_TEXT: Final = 4000
-"""Characters that are kept of one text: reasons are sentences, and the end of a dump is a leak."""
+"""Characters that are kept of one text: reasons are sentences, and a long dump may leak."""
 
 _WORDS_OF_KEYS: Final = (
     "tokens?|secrets?|passw(?:or)?ds?|passphrase|api_?keys?|access_?keys?|private_?key|credentials?"
@@ -51,15 +51,15 @@ _IDENTIFYING: Final = tuple(
         (rf"(?:{_WORDS_OF_KEYS})(?:_.*+)?", "secret"),
     )
 )
-"""Keys, with underscores for blanks, whose values are replaced whatever they look like."""
+"""Keys, with underscores for blanks, whose values are always replaced."""
 _NOTHING: Final = frozenset({"", "0", "n/a", "none", "unknown"})
-"""What tools write where they know no value."""
+"""What tools write where they have no value."""
 _DROPPED: Final[Mapping[str, str]] = {"output": "output", "environment": "environment"}
-"""Keys of free text of other programs, and of variables: nobody can tell what is in them."""
+"""Keys of other programs' free text and of variables, which may hold anything."""
 _WORTH_FINDING: Final = 6
-"""Characters from which an identifying value is looked for in other texts too: "0" is not."""
+"""Shortest identifying value that is searched for in other texts."""
 _KERNEL: Final = re.compile(r"\d+(?:\.\d+)*(?:-\d+(?:\.\d+)*)?")
-"""Of a kernel's release what its publisher numbers; what follows is named by whoever built it."""
+"""The version in a kernel's release; the builder chooses the rest."""
 _VERB: Final = ("portagpu", "bringup")
 _OPTIONS: Final = frozenset(
     {"--full", "--quick", "--strict", "--backend", "--target", "--expect-devices"}
@@ -70,16 +70,16 @@ _PLAIN_WORD: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 
 
 @dataclass(frozen=True, slots=True)
-class Scrubbed:
-    """A document without what identifies, and how often each kind was taken out."""
+class ScrubbedDocument:
+    """A scrubbed document, and how often each kind was replaced."""
 
     document: Any
     counts: Mapping[str, int]
 
 
 @dataclass(slots=True)
-class Names:
-    """Which placeholder stands for which text, and where replacing happened.
+class Placeholders:
+    """Assigns placeholders to texts, and counts replacements.
 
     ``known`` are pairs of kind and text that are found as words of their own, in any case of
     letters.
@@ -113,10 +113,10 @@ class Names:
         if len(text) > LONGEST_TEXT:
             self.counts["text"] += 1
             text = text[: LONGEST_TEXT - 1] + "…"
-        return self.replaced(text, self.placeholder)
+        return self.replace_all(text, self.placeholder)
 
-    def replaced(self, text: str, replace: Replace) -> str:
-        """``text`` of any length with what ``replace`` says for each name and form in it."""
+    def replace_all(self, text: str, replace: Replace) -> str:
+        """``text`` of any length with ``replace`` applied to each known name and form."""
 
         def name(match: re.Match[str]) -> str:
             found = match[0].lower()
@@ -129,28 +129,28 @@ class Names:
         return replace_forms(text, replace)
 
 
-def scrub(document: Any, known: Sequence[tuple[str, str]] = ()) -> Scrubbed:
-    """``document`` (JSON's types) without what identifies, by key, by form and by name.
+def scrub(document: Any, known: Sequence[tuple[str, str]] = ()) -> ScrubbedDocument:
+    """``document`` (JSON's types) with identifying texts replaced, by key, by form and by name.
 
     ``known`` holds pairs of kind and text of this machine, such as ("host", "node-07"); they are
     found in any case of letters, wherever they stand as a word of their own. Nothing is read but
     the arguments. Scrubbing what is scrubbed, with or without ``known``, changes nothing.
     """
-    names = Names([*known, *_identifying(document)])
-    return Scrubbed(_scrubbed(document, names, ""), dict(sorted(names.counts.items())))
+    names = Placeholders([*known, *_identifying_values(document)])
+    return ScrubbedDocument(_scrub_value(document, names, ""), dict(sorted(names.counts.items())))
 
 
-def remaining(document: Any) -> Iterator[tuple[str, str]]:
-    """(path of the key, kind) of what still identifies by its key or its form."""
+def find_identifying(document: Any) -> Iterator[tuple[str, str]]:
+    """(path of the key, kind) of values that still identify by their key or form."""
     for path, key, value in _leaves(document, "", ""):
-        names = Names(())
-        if _leaf(value, names, key) != value:
+        names = Placeholders(())
+        if _scrub_leaf(value, names, key) != value:
             yield path, next(iter(names.counts))
 
 
-def _identifying(document: Any) -> Iterator[tuple[str, str]]:
+def _identifying_values(document: Any) -> Iterator[tuple[str, str]]:
     for _, key, value in _leaves(document, "", ""):
-        kind = kind_of(key)
+        kind = identifying_kind(key)
         if kind is None or not isinstance(value, str) or len(value) < _WORTH_FINDING:
             continue
         if not PLACEHOLDER.fullmatch(value):
@@ -174,51 +174,51 @@ def _leaves(value: Any, path: str, key: str) -> Iterator[tuple[str, str, Any]]:
         yield path, key, value
 
 
-def _scrubbed(value: Any, names: Names, key: str) -> Any:
+def _scrub_value(value: Any, names: Placeholders, key: str) -> Any:
     if key in _DROPPED or key == "command":
-        return _leaf(value, names, key)
+        return _scrub_leaf(value, names, key)
     if isinstance(value, dict):
-        return {names.text(name): _scrubbed(item, names, name) for name, item in value.items()}
+        return {names.text(name): _scrub_value(item, names, name) for name, item in value.items()}
     if isinstance(value, list):
-        return [_scrubbed(item, names, key) for item in value]
-    return _leaf(value, names, key)
+        return [_scrub_value(item, names, key) for item in value]
+    return _scrub_leaf(value, names, key)
 
 
-def _leaf(value: Any, names: Names, key: str) -> Any:
-    """What stands for ``value``, which is under the key of that name."""
+def _scrub_leaf(value: Any, names: Placeholders, key: str) -> Any:
+    """The replacement of ``value``, which is under the key of that name."""
     if key in _DROPPED and value and isinstance(value, str | list | dict):
-        return _whole(str(value), names, _DROPPED[key])
+        return _placeholder_for(str(value), names, _DROPPED[key])
     if key == "command" and isinstance(value, list):
-        return list(_command(value, names))
-    kind = kind_of(key)
+        return list(_known_words(value, names))
+    kind = identifying_kind(key)
     if kind is not None and _names_something(value, kind):
-        return _whole(str(value), names, kind)
+        return _placeholder_for(str(value), names, kind)
     if not isinstance(value, str):
         return value
     if key == "kernel":
-        return _kernel(value, names)
+        return _kernel_version(value, names)
     return names.text(value)
 
 
 @lru_cache(maxsize=1024)
-def kind_of(key: str) -> str | None:
-    """What the values of that key identify, or None."""
+def identifying_kind(key: str) -> str | None:
+    """The kind that values of that key identify, or None."""
     words = _BLANKS.sub("_", key.lower())
     return next((kind for form, kind in _IDENTIFYING if form.search(words)), None)
 
 
 def _names_something(value: object, kind: str) -> bool:
-    """Whether the value of an identifying key is one: a serial number may be a number."""
+    """Whether the value of an identifying key is present; serial numbers may be numbers."""
     if isinstance(value, str):
         return value.lower() not in _NOTHING
     return kind in ("uuid", "serial") and type(value) in (int, float)
 
 
-def _whole(text: str, names: Names, kind: str) -> str:
+def _placeholder_for(text: str, names: Placeholders, kind: str) -> str:
     return text if PLACEHOLDER.fullmatch(text) else names.placeholder(kind, text)
 
 
-def _kernel(release: str, names: Names) -> str:
+def _kernel_version(release: str, names: Placeholders) -> str:
     match = _KERNEL.match(release)
     kept = match[0] if match is not None else ""
     if kept != release:
@@ -226,7 +226,7 @@ def _kernel(release: str, names: Names) -> str:
     return kept
 
 
-def _command(words: Sequence[Any], names: Names) -> Iterator[Any]:
+def _known_words(words: Sequence[Any], names: Placeholders) -> Iterator[Any]:
     """The verb and the options whose values are words of this package; nothing else is kept."""
     before = ""
     for position, word in enumerate(words):
@@ -237,5 +237,5 @@ def _command(words: Sequence[Any], names: Names) -> Iterator[Any]:
         elif before in _OPTIONS and plain:
             yield names.text(word)
         else:
-            yield _whole(str(word), names, "argument")
+            yield _placeholder_for(str(word), names, "argument")
         before = word if isinstance(word, str) else ""

@@ -36,7 +36,7 @@ class Judgement:
     """One of ``portagpu.results.advice``; None where it is that of the check."""
 
 
-def combined(judgements: Iterable[Judgement]) -> list[Judgement]:
+def combine(judgements: Iterable[Judgement]) -> list[Judgement]:
     """One judgement of each name and device: the worst verdict, and every reason for it.
 
     Two links of one GPU may be down, and a log holds several kinds of errors.
@@ -60,10 +60,10 @@ def _worst(group: list[Judgement]) -> Judgement:
     named = [each.severity for each in members if each.severity is not None]
     gravest = min(named, key=lambda name: severities()[name].rank, default=None)
     joined = replace(members[0], reason="; ".join(reasons), severity=gravest)
-    return joined if len(members) == 1 else _summed(joined, members)
+    return joined if len(members) == 1 else _with_all_values(joined, members)
 
 
-def _summed(joined: Judgement, members: Sequence[Judgement]) -> Judgement:
+def _with_all_values(joined: Judgement, members: Sequence[Judgement]) -> Judgement:
     """``joined`` with all values: their sum where each is a count of one kind, else in words."""
     first = members[0]
     counts = [each.value for each in members if isinstance(each.value, int | float)]

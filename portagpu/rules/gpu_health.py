@@ -1,7 +1,7 @@
-"""The rules by which one GPU's readings are judged; the table in docs/health.md has their sources.
+"""Health rules for one GPU; the table in docs/health.md has their sources.
 
-A rule is given the GPU, all GPUs of the machine and the target. It answers None where no source
-states what it judges.
+A rule takes the GPU, all GPUs of the machine and the target. It returns None where no source states
+the value that it judges.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.readings.model import Memory, State
+from portagpu.readings.model import GpuState, Memory
 from portagpu.results.expectations import at_least, at_most, exactly
 from portagpu.results.judgement import Judgement
 from portagpu.results.verdicts import Verdict
-from portagpu.rules.peer_consistency import key_of, product_of
-from portagpu.rules.peers import LEAST, alike, peers
+from portagpu.rules.peer_consistency import gpu_key, product_key
+from portagpu.rules.peers import MIN_PEERS, compare_peers, peer_expectation
 from portagpu.vendors import report_left_out, tables
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from portagpu.target import Target
 
 _TABLE: Final = Path(__file__).resolve().parent / "health.toml"
-_OF_VENDORS: Final = ("throttling", "pages", "rows", "link_errors")
+_VENDOR_TABLES: Final = ("throttling", "pages", "rows", "link_errors")
 _NEAR_C: Final = 5.0
-"""Degrees below a limit from which on a temperature is reported: this project's own choice."""
+"""Temperatures this many degrees below a limit are reported: this project's own choice."""
 _WATT: Final = 1.0
-"""Power limits are set in whole watts: a smaller difference is none."""
+"""Power limits are set in whole watts: smaller differences are ignored."""
 _LIMITS: Final = ("max-operating", "slowdown", "critical", "shutdown")
 _UNRESERVED: Final = "unreservable"
 _ANSWERS: Final = exactly("answers and asks for nothing", "the vendor's tool")
@@ -42,13 +42,15 @@ _NO_ERROR: Final = exactly(0, "docs/health.md")
 
 
 @cache
-def terms() -> Mapping[str, Any]:
-    """``portagpu/rules/health.toml``, and by vendor what each one's own table has."""
+def health_terms() -> Mapping[str, Any]:
+    """``portagpu/rules/health.toml`` with the tables of the vendors, by vendor."""
     found: dict[str, Any] = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
-    found |= {name: {} for name in _OF_VENDORS}
+    found |= {name: {} for name in _VENDOR_TABLES}
     for vendor, table in tables("health").items():
         try:
-            checked = {name: _checked(name, table.get(name, {}), found) for name in _OF_VENDORS}
+            checked = {
+                name: _checked_table(name, table.get(name, {}), found) for name in _VENDOR_TABLES
+            }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             report_left_out(vendor, "health.toml", error)
         else:
@@ -57,8 +59,8 @@ def terms() -> Mapping[str, Any]:
     return found
 
 
-def _checked(name: str, own: Any, core: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The table of that name of a vendor; raises for what no rule can be judged by."""
+def _checked_table(name: str, own: Any, core: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A vendor's table of that name; raises for entries that no rule can use."""
     for key, value in own.items():
         if name == "throttling" and value not in core["kinds"]:
             raise ValueError(f"{key} is of the kind {value!r}, and kinds are {[*core['kinds']]}")
@@ -69,20 +71,20 @@ def _checked(name: str, own: Any, core: Mapping[str, Any]) -> Mapping[str, Any]:
     return dict(own)
 
 
-def answers(gpu: Gpu) -> Judgement | None:
-    """Whether the GPU answers and asks for nothing; None where nothing of its health is known."""
+def device_answers(gpu: Gpu) -> Judgement | None:
+    """Whether the GPU answers and needs no recovery; None where its health is unknown."""
     if gpu.state.error is not None:
         reason = f"does not answer ({gpu.state.error}): restart the machine"
         return Judgement(Verdict.FAIL, reason, gpu.state.error, expected=_ANSWERS)
     if gpu.state.recovery is not None:
         reason = f"asks for: {gpu.state.recovery}"
         return Judgement(Verdict.FAIL, reason, gpu.state.recovery, expected=_ANSWERS)
-    nothing = gpu.memory == Memory() and gpu.state == State() and gpu.pcie.replays is None
+    nothing = gpu.memory == Memory() and gpu.state == GpuState() and gpu.pcie.replays is None
     return None if nothing else Judgement(Verdict.PASS)
 
 
 def ecc(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
-    """ECC as the target is delivered; off where nobody says how it should be is only reported."""
+    """ECC against the target's setting as delivered; without one, "off" is only reported."""
     on = gpu.memory.ecc_enabled
     if on is None:
         return None
@@ -101,8 +103,8 @@ def ecc(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | Non
     return Judgement(Verdict.UNVERIFIED, "ECC is off: errors in its memory are not seen")
 
 
-def uncorrected(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
-    """Errors since the driver was loaded that ECC could not correct: none is allowed."""
+def uncorrected_errors(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
+    """Errors since the driver was loaded that ECC could not correct; the limit is 0."""
     blocks = {name: counts[1] for name, counts in gpu.memory.by_block.items() if counts[1]}
     known = [count for _, count in gpu.memory.by_block.values() if count is not None]
     count = gpu.memory.uncorrected
@@ -124,8 +126,8 @@ def uncorrected(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgeme
     )
 
 
-def corrected(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
-    """Corrected errors need no action; many more than the peers have are reported.
+def corrected_errors(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
+    """Corrected errors need no action; outliers among the peers are reported.
 
     The rule is that of ``portagpu.rules.peers``: vendors state no number.
     """
@@ -135,24 +137,24 @@ def corrected(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement
     if count == 0:
         return Judgement(Verdict.PASS, value=0, unit="1")
     counts = {
-        key_of(each): float(each.memory.corrected)
+        gpu_key(each): float(each.memory.corrected)
         for each in gpus
-        if product_of(each) == product_of(gpu) and each.memory.corrected is not None
+        if product_key(each) == product_key(gpu) and each.memory.corrected is not None
     }
-    compared = peers(counts)
+    compared = compare_peers(counts)
     if not compared.judged:
-        reason = f"{count} corrected errors, and fewer than {LEAST} alike GPUs to compare with"
+        reason = f"{count} corrected errors, and fewer than {MIN_PEERS} alike GPUs to compare with"
         return Judgement(Verdict.UNVERIFIED, reason, count, "1")
-    if any(each.name == key_of(gpu) and each.relative > 0 for each in compared.outliers):
+    if any(each.name == gpu_key(gpu) and each.relative > 0 for each in compared.outliers):
         reason = f"{count} corrected errors since the driver was loaded, {compared.median:g} at "
         reason = f"{reason}the median of its peers: watch it"
-        return Judgement(Verdict.UNVERIFIED, reason, count, "1", alike(compared, "1"))
+        return Judgement(Verdict.UNVERIFIED, reason, count, "1", peer_expectation(compared, "1"))
     # of peers that differ by little either side is well
     return Judgement(Verdict.PASS, f"{count} corrected errors", count, "1")
 
 
-def lifetime(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
-    """Uncorrected errors of the past say nothing of now: they are reported."""
+def lifetime_errors(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
+    """Uncorrected errors in the GPU's life do not describe its present state: reported only."""
     count = gpu.memory.uncorrected_total
     if count is None:
         return None
@@ -162,7 +164,7 @@ def lifetime(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement 
     return Judgement(Verdict.UNVERIFIED, reason, count, "1")
 
 
-def pending(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
+def pending_repair(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
     """Bad memory that is still in use until the GPU is reset."""
     if gpu.memory.pending is None:
         return None
@@ -172,8 +174,8 @@ def pending(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement |
     return Judgement(Verdict.PASS, value="nothing", expected=_NOT_PENDING)
 
 
-def remapping(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
-    """A row that could not be remapped, or memory beyond repair: the vendor replaces the GPU."""
+def row_remapping(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
+    """A row that could not be remapped, or memory beyond repair: the vendor replaces such GPUs."""
     memory = gpu.memory
     rows = memory.remapped_rows.get("uncorrectable")
     if memory.beyond_repair:
@@ -182,7 +184,7 @@ def remapping(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement
     if memory.remap_failed:
         reason = "a row could not be remapped: replace the GPU"
         return Judgement(Verdict.FAIL, reason, "a row could not be remapped", expected=_REPAIRED)
-    limit = terms()["rows"].get(gpu.vendor, {}).get("limit")
+    limit = health_terms()["rows"].get(gpu.vendor, {}).get("limit")
     if rows is not None and limit is not None and rows >= limit:
         reason = f"{rows} rows are remapped, and the GPU has {limit} for it: replace the GPU"
         return Judgement(Verdict.FAIL, reason, rows, "1", at_most(limit - 1, "docs/health.md"))
@@ -194,13 +196,13 @@ def remapping(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement
     return Judgement(Verdict.PASS, f"{rows} rows are remapped" if rows else "", rows, "1")
 
 
-def pages(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
-    """Pages taken out of use, against the vendor's limits."""
+def retired_pages(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
+    """Retired pages, against the vendor's limits."""
     retired = gpu.memory.retired_pages
     if not retired:
         return None
     count = sum(retired.values())
-    limits = terms()["pages"].get(gpu.vendor, {})
+    limits = health_terms()["pages"].get(gpu.vendor, {})
     limit = limits.get("limit")
     if limit is None and "limit_bytes" in limits and gpu.memory_bytes:
         limit = gpu.memory_bytes // limits["limit_bytes"]
@@ -223,9 +225,9 @@ def pages(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | N
     return Judgement(Verdict.PASS, reason, count, "1", expected)
 
 
-def replays(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
-    """Replays on PCI Express; vendors bound them a minute, and one reading has no time."""
-    count, limit = gpu.pcie.replays, terms()["replays"]["per_minute"]
+def pcie_replays(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
+    """PCI Express replays; vendors limit them per minute, and one reading has no duration."""
+    count, limit = gpu.pcie.replays, health_terms()["replays"]["per_minute"]
     if count is None:
         return None
     expected = at_most(limit, "docs/health.md")
@@ -238,11 +240,11 @@ def replays(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement |
 
 
 def throttling(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
-    """Active reasons that slow the clocks, by kind; limits of power and settings are no fault."""
+    """Active throttle reasons, by kind; power limits and settings are no fault."""
     active = gpu.state.throttling
     if active is None:
         return None
-    words, kinds = terms()["throttling"].get(gpu.vendor, {}), terms()["kinds"]
+    words, kinds = health_terms()["throttling"].get(gpu.vendor, {}), health_terms()["kinds"]
     unknown = [reason for reason in active if reason.lower() not in words]
     faults = [r for r in active if r not in unknown and kinds[words[r.lower()]]["fault"]]
     if faults:
@@ -257,7 +259,7 @@ def throttling(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgemen
 
 def temperature(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
     """Each sensor against its limits, or the margin that the GPU states instead."""
-    found = [seen for seen in _temperatures(gpu) if seen is not None]
+    found = [seen for seen in _temperature_judgements(gpu) if seen is not None]
     order = (Verdict.FAIL, Verdict.UNVERIFIED, Verdict.PASS)
     worst = min(found, key=lambda seen: order.index(seen.verdict), default=None)
     if worst is None and gpu.state.temperatures_c:
@@ -267,14 +269,16 @@ def temperature(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgeme
     return worst
 
 
-def _temperatures(gpu: Gpu) -> Iterable[Judgement | None]:
+def _temperature_judgements(gpu: Gpu) -> Iterable[Judgement | None]:
     state = gpu.state
     if state.margin_c is not None and math.isfinite(state.margin_c):
         what = f"{state.margin_c:g} °C are left until it slows down"
         least = at_least(0, "the margin that the GPU states", "°C")
-        yield _near(state.margin_c, what, "it is too hot, and slows down", state.margin_c, least)
+        yield _judge_margin(
+            state.margin_c, what, "it is too hot, and slows down", state.margin_c, least
+        )
     for name, value in state.temperatures_c.items():
-        prefix = terms()["sensors"].get(name)
+        prefix = health_terms()["sensors"].get(name)
         limits = {what: state.limits_c.get(f"{prefix}{what}") for what in _LIMITS}
         known = {what: at for what, at in limits.items() if at is not None and at > 0}
         if prefix is None or not known or not math.isfinite(value):
@@ -283,10 +287,10 @@ def _temperatures(gpu: Gpu) -> Iterable[Judgement | None]:
         what = reached[-1] if reached else min(known, key=lambda each: known[each])
         told = f"{name} is at {value:g} °C, and its limit ({what}) at {known[what]:g} °C"
         most = at_most(known[what], f"the limit ({what}) that the GPU states", "°C")
-        yield _near(known[what] - value, told, told, value, most)
+        yield _judge_margin(known[what] - value, told, told, value, most)
 
 
-def _near(
+def _judge_margin(
     left: float, near: str, over: str, value: float, expected: Mapping[str, Any]
 ) -> Judgement:
     if left <= 0:
@@ -297,7 +301,7 @@ def _near(
 
 
 def power_limit(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
-    """A lower limit than the product's is a setting: measures will be lower, and it is reported."""
+    """The power limit against the product's; a lower one is a setting, and is reported."""
     wanted = target.value("power.limit") if target is not None else None
     limit = gpu.state.power_limit_w
     # a die that shares its package's limit states 0

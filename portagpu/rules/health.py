@@ -1,8 +1,8 @@
-"""Are the GPUs healthy? Judgement from an inventory alone.
+"""GPU health, judged from an inventory alone.
 
-Each judgement names the GPU and what to do. What the target claims, or a peer states, and a GPU
-does not state is INCONCLUSIVE; what nobody states gives no judgement, and never a PASS. Clocks of
-now are not judged: an idle GPU lowers them.
+Each judgement names the GPU and what to do. A value that the target claims, or that a peer states,
+and a GPU does not, is INCONCLUSIVE. A value that no source states is not judged, and never a PASS.
+Present clocks are not judged: an idle GPU lowers them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from portagpu.results.expectations import exactly
 from portagpu.results.judgement import Judgement
 from portagpu.results.verdicts import Verdict
 from portagpu.rules.gpu_health import (
-    answers,
-    corrected,
+    corrected_errors,
+    device_answers,
     ecc,
-    lifetime,
-    pages,
-    pending,
+    lifetime_errors,
+    pcie_replays,
+    pending_repair,
     power_limit,
-    remapping,
-    replays,
+    retired_pages,
+    row_remapping,
     temperature,
     throttling,
-    uncorrected,
+    uncorrected_errors,
 )
-from portagpu.rules.peer_consistency import judge_alike, key_of, product_of
+from portagpu.rules.peer_consistency import gpu_key, judge_peer_consistency, product_key
 from portagpu.target import Scope
 from portagpu.target.table import normalise
 
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """``see`` answers None for a GPU of which no source states enough to judge it.
+    """``apply`` returns None for a GPU whose sources do not state the value.
 
-    ``claim`` is the fact by which a target claims that its GPUs state it.
+    ``claim`` is the target's fact that says that its GPUs have the value.
     """
 
     name: str
     good: str
-    see: Callable[[Gpu, Sequence[Gpu], Target | None], Judgement | None]
+    apply: Callable[[Gpu, Sequence[Gpu], Target | None], Judgement | None]
     claim: str | None = None
 
 
@@ -60,15 +60,15 @@ _RULES: Final = (
     _Rule(
         "uncorrected-errors",
         "no uncorrected memory error since the driver was loaded",
-        uncorrected,
+        uncorrected_errors,
         "memory.ecc",
     ),
-    _Rule("corrected-errors", "as few corrected memory errors as the peers", corrected),
-    _Rule("lifetime-errors", "no uncorrected memory error in the GPU's life", lifetime),
-    _Rule("pending-repair", "no memory waits for a reset to be taken out of use", pending),
-    _Rule("row-remapping", "rows can be remapped", remapping),
-    _Rule("retired-pages", "fewer retired pages than the vendor allows", pages),
-    _Rule("pcie-replays", "hardly any packet was sent again", replays),
+    _Rule("corrected-errors", "as few corrected memory errors as the peers", corrected_errors),
+    _Rule("lifetime-errors", "no uncorrected memory error in the GPU's life", lifetime_errors),
+    _Rule("pending-repair", "no memory waits for a reset to be taken out of use", pending_repair),
+    _Rule("row-remapping", "rows can be remapped", row_remapping),
+    _Rule("retired-pages", "fewer retired pages than the vendor allows", retired_pages),
+    _Rule("pcie-replays", "hardly any packet was sent again", pcie_replays),
     _Rule("throttling", "no fault slows the clocks", throttling),
     _Rule("temperature", "below the limits", temperature),
     _Rule("power-limit", "the target's power limit", power_limit, "power.limit"),
@@ -76,41 +76,41 @@ _RULES: Final = (
 
 
 def judge_health(inventory: Inventory, target: Target | None = None) -> Iterator[Judgement]:
-    """Everything that the readings and events of ``inventory`` say of its GPUs' health.
+    """Judgements of the GPUs' health from the readings and events of ``inventory``.
 
-    ``target`` states what the GPUs have; without one they are judged by what they say themselves
-    and by their peers. A machine without GPUs and events gives nothing.
+    ``target`` states the product's facts. Without one, GPUs are judged by their own limits and by
+    their peers. A machine without GPUs and events has no judgements.
     """
     silent: list[Gpu] = []
     able: list[Gpu] = []
     for gpu in inventory.gpus:
-        (silent if answers(gpu) is None else able).append(gpu)
+        (silent if device_answers(gpu) is None else able).append(gpu)
     yield from _answers(able, silent)
     for rule in _RULES:
         yield from _apply(rule, able, target)
     yield from _events(inventory)
-    yield from judge_alike(able)
+    yield from judge_peer_consistency(able)
 
 
 def _answers(able: Sequence[Gpu], silent: Sequence[Gpu]) -> Iterator[Judgement]:
     bad = 0
     for gpu in able:
-        seen = answers(gpu)
+        seen = device_answers(gpu)
         if seen is not None and seen.verdict is not Verdict.PASS:
             bad += 1
-            reason = f"{key_of(gpu)} {seen.reason}"
-            yield replace(seen, name="answers", device=key_of(gpu), reason=reason)
+            reason = f"{gpu_key(gpu)} {seen.reason}"
+            yield replace(seen, name="answers", device=gpu_key(gpu), reason=reason)
     if silent:
         reason = f"no source states any value of the health of {_and_more(silent)}"
-        yield Judgement(Verdict.INCONCLUSIVE, reason, name="answers", device=key_of(silent[0]))
+        yield Judgement(Verdict.INCONCLUSIVE, reason, name="answers", device=gpu_key(silent[0]))
     elif able and not bad:
         yield Judgement(Verdict.PASS, f"{len(able)} GPU(s) state their health", name="answers")
 
 
 def _apply(rule: _Rule, gpus: Sequence[Gpu], target: Target | None) -> Iterator[Judgement]:
-    """One judgement for each GPU that fails, one for each other verdict that there is."""
-    targets = {key_of(gpu): _target_of(gpu, target) for gpu in gpus}
-    seen = {key_of(gpu): rule.see(gpu, gpus, targets[key_of(gpu)]) for gpu in gpus}
+    """One judgement for each GPU that fails, and one for each other verdict."""
+    targets = {gpu_key(gpu): _own_target(gpu, target) for gpu in gpus}
+    seen = {gpu_key(gpu): rule.apply(gpu, gpus, targets[gpu_key(gpu)]) for gpu in gpus}
     known = {key: found for key, found in seen.items() if found is not None}
     for key, found in known.items():
         if found.verdict is Verdict.FAIL:
@@ -120,18 +120,18 @@ def _apply(rule: _Rule, gpus: Sequence[Gpu], target: Target | None) -> Iterator[
         more = f" (and {len(doubtful) - 1} more)" if len(doubtful) > 1 else ""
         reason = f"{key}{more}: {found.reason}"
         yield replace(found, name=rule.name, device=key, reason=reason)
-    missing = [gpu for gpu in gpus if seen[key_of(gpu)] is None]
-    stating = {product_of(gpu) for gpu in gpus if seen[key_of(gpu)] is not None}
+    missing = [gpu for gpu in gpus if seen[gpu_key(gpu)] is None]
+    stating = {product_key(gpu) for gpu in gpus if seen[gpu_key(gpu)] is not None}
     claiming = [
         gpu
         for gpu in missing
-        if rule.claim is not None and _claims(targets[key_of(gpu)], rule.claim)
+        if rule.claim is not None and _claims(targets[gpu_key(gpu)], rule.claim)
     ]
-    lacking = [gpu for gpu in missing if gpu in claiming or product_of(gpu) in stating]
+    lacking = [gpu for gpu in missing if gpu in claiming or product_key(gpu) in stating]
     if lacking:
         by = f"{target.id} has it" if claiming and target is not None else "its peers state it"
         reason = f"no source states {rule.name} of {_and_more(lacking)}, and {by}"
-        yield Judgement(Verdict.INCONCLUSIVE, reason, name=rule.name, device=key_of(lacking[0]))
+        yield Judgement(Verdict.INCONCLUSIVE, reason, name=rule.name, device=gpu_key(lacking[0]))
     well = [found for found in known.values() if found.verdict is Verdict.PASS]
     if well and len(well) + len(doubtful) == len(known) and not lacking:
         of = f"{len(well)} of {len(gpus)} GPUs" if len(well) < len(gpus) else f"{len(gpus)} GPU(s)"
@@ -139,8 +139,8 @@ def _apply(rule: _Rule, gpus: Sequence[Gpu], target: Target | None) -> Iterator[
         yield Judgement(Verdict.PASS, f"{rule.good}: {of}{detail}", name=rule.name)
 
 
-def _target_of(gpu: Gpu, target: Target | None) -> Target | None:
-    """The facts to hold the GPU against: of another product beside it, its own or none."""
+def _own_target(gpu: Gpu, target: Target | None) -> Target | None:
+    """The target to compare the GPU with: another product in the machine has its own or none."""
     if target is None or gpu.name is None or normalise(gpu.name) in target.match.names:
         return target
     own = product_target(gpu)
@@ -148,16 +148,16 @@ def _target_of(gpu: Gpu, target: Target | None) -> Target | None:
 
 
 def _claims(target: Target | None, fact: str) -> bool:
-    """Whether the target has what GPUs then state: a fact that is known and not "off"."""
+    """Whether the target claims the fact: it is known and not "off"."""
     return target is not None and target.value(fact) not in (None, "off")
 
 
 def _and_more(gpus: Sequence[Gpu]) -> str:
-    return key_of(gpus[0]) + (f" and {len(gpus) - 1} more" if len(gpus) > 1 else "")
+    return gpu_key(gpus[0]) + (f" and {len(gpus) - 1} more" if len(gpus) > 1 else "")
 
 
 def _events(inventory: Inventory) -> Iterator[Judgement]:
-    """One judgement for each kind of event of a device, with what its vendor says to do."""
+    """One judgement for each kind of event of a device, with its vendor's action."""
     if not inventory.events:
         if KIND in inventory.kinds:
             reason = "the kernel's log has no error of a GPU or of the host"

@@ -1,4 +1,4 @@
-"""Is the host healthy? Judgement from its memory controllers and sensors alone."""
+"""Host health, judged from memory controllers and sensors alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NONE: Final = exactly(0, "a host in order")
 
 
 def judge_host(controllers: Sequence[MemoryController], sensors: Sensors) -> Iterator[Judgement]:
-    """Memory errors, temperatures and thermal throttling; what is not counted here is a SKIP."""
+    """Memory errors, temperatures and thermal throttling; SKIP where the host counts none."""
     yield from _memory(controllers)
     yield from _temperatures(sensors.temperatures)
     yield _throttling(sensors)
@@ -34,7 +34,7 @@ def _memory(controllers: Sequence[MemoryController]) -> Iterator[Judgement]:
     for each in counted:
         bad = bad or bool(each.uncorrected or each.corrected)
         if each.uncorrected:
-            who = _blamed(each, corrected=False)
+            who = _culprit(each, corrected=False)
             reason = f"{who}: {each.uncorrected} uncorrected memory errors: replace the module"
             yield Judgement(
                 Verdict.FAIL,
@@ -46,7 +46,7 @@ def _memory(controllers: Sequence[MemoryController]) -> Iterator[Judgement]:
                 device=who,
             )
         elif each.corrected:
-            who = _blamed(each, corrected=True)
+            who = _culprit(each, corrected=True)
             reason = f"{who}: {each.corrected} corrected memory errors: see whether they grow"
             yield Judgement(
                 Verdict.UNVERIFIED,
@@ -62,8 +62,8 @@ def _memory(controllers: Sequence[MemoryController]) -> Iterator[Judgement]:
         yield Judgement(Verdict.PASS, reason, 0, "1", _NONE, name="host-memory-errors")
 
 
-def _blamed(controller: MemoryController, *, corrected: bool) -> str:
-    """The modules that have errors, else their controller."""
+def _culprit(controller: MemoryController, *, corrected: bool) -> str:
+    """The memory modules that have errors, else their controller."""
     dimms = [
         dimm.label
         for dimm in controller.dimms

@@ -1,4 +1,4 @@
-"""Are links between GPUs as fast as their target's? The slow one is named with both its ends."""
+"""Speeds of links between GPUs against the target's; a slow link is named with both ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from portagpu.results.verdicts import Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from portagpu.inventory.topology import Joint
+    from portagpu.inventory.topology import LinkGroup
     from portagpu.target import Target
 
 _SHORT: Final = 0.1
@@ -20,25 +20,26 @@ that was trained down has half its lanes, or the rate of a generation before."""
 _ENOUGH: Final = {"lower": -_SHORT, "upper": None}
 
 
-def judge_speeds(fabric: Sequence[Joint], target: Target | None) -> Iterator[Judgement]:
-    """Bandwidth of one link in one direction; nothing where no source or no target states it."""
+def judge_speeds(fabric: Sequence[LinkGroup], target: Target | None) -> Iterator[Judgement]:
+    """Judge the bandwidth of one link in one direction, where source and target state it."""
     per_link = target.value("link.per_link_per_direction") if target is not None else None
     if target is None or per_link is None:
         return
     mesh = target.value("link.topology") == "mesh"
     known = 0
     slow = []
-    for joint in fabric:
+    for link_group in fabric:
         # a mesh has one link between two GPUs
-        count = joint.count if joint.count is not None or not mesh else 1
-        if not joint.bandwidth_bytes_s or not count:
+        count = link_group.count if link_group.count is not None or not mesh else 1
+        if not link_group.bandwidth_bytes_s or not count:
             continue
         known += 1
-        found = joint.bandwidth_bytes_s / count / 1e9
+        found = link_group.bandwidth_bytes_s / count / 1e9
         if found < (1 - _SHORT) * per_link:
-            slow.append((joint, found))
-    for joint, found in slow:
-        reason = f"the {joint.kind} link between {joint.a} and {joint.b} runs at {found:g} GB/s"
+            slow.append((link_group, found))
+    for link_group, found in slow:
+        ends = f"{link_group.a} and {link_group.b}"
+        reason = f"the {link_group.kind} link between {ends} runs at {found:g} GB/s"
         yield Judgement(
             Verdict.FAIL,
             f"{reason}, and {target.id} has {per_link:g}",
@@ -46,7 +47,7 @@ def judge_speeds(fabric: Sequence[Joint], target: Target | None) -> Iterator[Jud
             "GB/s",
             {**exactly(per_link, f"{target.id}: one link in one direction", "GB/s"), **_ENOUGH},
             name="link-speed",
-            device=joint.a,
+            device=link_group.a,
         )
     if known and not slow:
         reason = f"{known} links of the fabric are as fast as {target.id} has them"

@@ -1,7 +1,7 @@
-"""Are the links what the machine and its target can do? Judgement from a topology alone.
+"""Links against what the machine and its target can do, judged from a topology alone.
 
-Each judgement names the device and the link that fell short. What no source states is INCONCLUSIVE,
-never a PASS.
+Each judgement names the device and the link that falls short. A value that no source states is
+INCONCLUSIVE, never a PASS.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from portagpu.readings.model import Node, Pcie
 from portagpu.results.expectations import at_least, exactly
 from portagpu.results.judgement import Judgement
 from portagpu.results.verdicts import Verdict
-from portagpu.rules.gpu_health import terms
+from portagpu.rules.gpu_health import health_terms
 from portagpu.rules.link_speeds import judge_speeds
 from portagpu.rules.peers import majority
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.inventory.topology import Device, Joint, Topology
+    from portagpu.inventory.topology import LinkGroup, Topology, TopologyNode
     from portagpu.readings.model import Reading
     from portagpu.target import Target
 
@@ -34,52 +34,53 @@ _ALL_JOINED: Final = exactly(0, "pairs of one hive without a link")
 def judge_links(
     topology: Topology, target: Target | None = None, *, asked: bool = True
 ) -> Iterator[Judgement]:
-    """Everything that links can fall short of; a machine without GPUs gives nothing.
+    """Judgements of all links; a machine without GPUs has none.
 
-    ``target`` states how many links a GPU has; without one, only what the machine says of itself is
-    judged. What the slot must do it states where somebody has ``asked`` for it: a product that was
-    recognised may be in a slot that is narrower by design.
+    ``target`` states how many links a GPU has. Without one, only the machine's own values are
+    compared. The target's PCIe slot is required only if the user ``asked`` for the target: a
+    product that was recognised may be in a slot that is narrower by design.
     """
     gpus = topology.gpus
     if not gpus:
         return
-    fabric = [joint for joint in topology.joints if joint.kind in FABRICS]
+    fabric = [link_group for link_group in topology.link_groups if link_group.kind in FABRICS]
     claimed = target.value("link.kind") if target is not None else None
     if fabric or (len(gpus) > 1 and claimed is not None):
-        yield from _down(fabric, target)
-        yield from _errors(topology, fabric)
+        yield from _links_up(fabric, target)
+        yield from _link_errors(topology, fabric)
     if len(gpus) > 1 and (fabric or claimed is not None):
-        yield from _counts(topology, fabric, target)
+        yield from _link_counts(topology, fabric, target)
         yield from judge_speeds(fabric, target)
         yield from _hives(topology, fabric, target)
-    yield from _widths(topology, target, asked=asked)
-    yield from _generations(gpus, target, asked=asked)
+    yield from _pcie_widths(topology, target, asked=asked)
+    yield from _pcie_generations(gpus, target, asked=asked)
     if len(gpus) > 1:
-        yield from _alike(topology, fabric)
+        yield from _peers_alike(topology, fabric)
 
 
-def _down(fabric: Sequence[Joint], target: Target | None) -> Iterator[Judgement]:
-    """Links that are down; of cards that a bridge would join, all of them where there is none."""
-    known = [joint for joint in fabric if joint.down is not None]
-    broken = [joint for joint in known if joint.down]
+def _links_up(fabric: Sequence[LinkGroup], target: Target | None) -> Iterator[Judgement]:
+    """Links that are down; cards without their optional bridge have all links down by design."""
+    known = [link_group for link_group in fabric if link_group.down is not None]
+    broken = [link_group for link_group in known if link_group.down]
     joined = target is not None and target.value("link.topology") is not None
-    if known and not joined and not any(joint.count for joint in fabric):
+    if known and not joined and not any(link_group.count for link_group in fabric):
         reason = f"no {known[0].kind} link is up: as designed of cards without a bridge"
         yield Judgement(Verdict.UNVERIFIED, reason, name="links-up", device=known[0].a)
         return
-    for joint in broken:
-        of = joint.down + (joint.count or 0) if joint.down is not None else 0
+    for link_group in broken:
+        total = link_group.down + (link_group.count or 0) if link_group.down is not None else 0
+        ends = f"{link_group.a} and {link_group.b}"
         yield Judgement(
             Verdict.FAIL,
-            f"{joint.down} of {of} {joint.kind} links between {joint.a} and {joint.b} are down",
-            joint.down,
+            f"{link_group.down} of {total} {link_group.kind} links between {ends} are down",
+            link_group.down,
             "1",
             _NONE_DOWN,
             name="links-up",
-            device=joint.a,
+            device=link_group.a,
         )
     if not broken and known:
-        total = sum(joint.count or 1 for joint in known)
+        total = sum(link_group.count or 1 for link_group in known)
         reason = f"all {total} links are up"
         yield Judgement(Verdict.PASS, reason, 0, "1", _NONE_DOWN, name="links-up")
     elif not broken:
@@ -88,21 +89,23 @@ def _down(fabric: Sequence[Joint], target: Target | None) -> Iterator[Judgement]
         )
 
 
-def _errors(topology: Topology, fabric: Sequence[Joint]) -> Iterator[Judgement]:
-    """Errors that links count, by what the vendor's own health check makes of each counter."""
+def _link_errors(topology: Topology, fabric: Sequence[LinkGroup]) -> Iterator[Judgement]:
+    """Error counters of links, by the rules of the vendor's own health check."""
     counted = False
     bad = False
-    for joint in fabric:
-        for link in joint.statements:
-            vendor = next((r.vendor for r in _readings(topology, joint)), "")
-            rules = terms()["link_errors"].get(vendor, {})
+    for link_group in fabric:
+        for link in link_group.statements:
+            vendor = next((r.vendor for r in _readings(topology, link_group)), "")
+            rules = health_terms()["link_errors"].get(vendor, {})
             counts = {name: int(link.extra[name]) for name in rules if name in link.extra}
             counted = counted or bool(counts)
             for name, count in counts.items():
                 if not count:
                     continue
                 bad = True
-                key = next((k for k in (joint.a, joint.b) if _is_gpu(topology, k)), joint.a)
+                key = next(
+                    (k for k in (link_group.a, link_group.b) if _is_gpu(topology, k)), link_group.a
+                )
                 where = f" link {link.extra['link']}" if "link" in link.extra else ""
                 reason = f"{key}{where}: {count} {name} since the counter began"
                 reason += f": {rules[name]['action']}"
@@ -117,45 +120,47 @@ def _is_gpu(topology: Topology, key: str) -> bool:
     return device is not None and device.node is Node.GPU
 
 
-def _readings(topology: Topology, joint: Joint) -> Iterator[Reading]:
-    for key in (joint.a, joint.b):
+def _readings(topology: Topology, link_group: LinkGroup) -> Iterator[Reading]:
+    for key in (link_group.a, link_group.b):
         device = topology.devices.get(key)
         yield from device.readings if device is not None else ()
 
 
-_Fabric = Mapping[str, Sequence["Joint"]]
+_Fabric = Mapping[str, Sequence["LinkGroup"]]
 """The links of a fabric by each of their ends."""
 
 
-def _by_end(fabric: Sequence[Joint]) -> _Fabric:
-    found: dict[str, list[Joint]] = {}
-    for joint in fabric:
-        for end in {joint.a, joint.b}:
-            found.setdefault(end, []).append(joint)
+def _links_by_end(fabric: Sequence[LinkGroup]) -> _Fabric:
+    found: dict[str, list[LinkGroup]] = {}
+    for link_group in fabric:
+        for end in {link_group.a, link_group.b}:
+            found.setdefault(end, []).append(link_group)
     return found
 
 
-def _links_of(gpu: str, fabric: _Fabric) -> int | None:
+def _link_count(gpu: str, fabric: _Fabric) -> int | None:
     """How many links of the fabric a GPU has; None where a count is missing."""
     own = fabric.get(gpu, ())
-    counts = [joint.count for joint in own if joint.count is not None]
+    counts = [link_group.count for link_group in own if link_group.count is not None]
     return sum(counts) if own and len(counts) == len(own) else None
 
 
-def _peers_of(gpu: str, fabric: _Fabric) -> int | None:
+def _peer_count(gpu: str, fabric: _Fabric) -> int | None:
     """How many GPUs have a working link to this one; None without any link."""
     own = fabric.get(gpu, ())
-    reached = {key for joint in own if joint.count != 0 for key in (joint.a, joint.b)}
+    reached = {
+        key for link_group in own if link_group.count != 0 for key in (link_group.a, link_group.b)
+    }
     return len(reached - {gpu}) if own else None
 
 
-def _counts(
-    topology: Topology, fabric: Sequence[Joint], target: Target | None
+def _link_counts(
+    topology: Topology, fabric: Sequence[LinkGroup], target: Target | None
 ) -> Iterator[Judgement]:
     """The number of links of each GPU behind switches, or of each GPU's peers in a mesh.
 
-    A mesh can be judged where whole groups of it are there: a GPU whose peers are hidden from the
-    machine has fewer, and nothing is wrong.
+    A mesh is judged only where all its groups are complete: a GPU whose peers are hidden from the
+    machine has fewer, and is not faulty.
     """
     wanted = target.value("link.count") if target is not None else None
     if target is None or wanted is None:
@@ -166,9 +171,9 @@ def _counts(
         yield Judgement(Verdict.INCONCLUSIVE, what, name="link-count")
         return
     short, unknown = [], []
-    links = _by_end(fabric)
+    links = _links_by_end(fabric)
     for gpu in topology.gpus:
-        count = _peers_of(gpu.key, links) if mesh else _links_of(gpu.key, links)
+        count = _peer_count(gpu.key, links) if mesh else _link_count(gpu.key, links)
         if count is None:
             unknown.append(gpu)
         elif count < wanted:
@@ -194,14 +199,14 @@ def _counts(
 
 
 def _hives(
-    topology: Topology, fabric: Sequence[Joint], target: Target | None
+    topology: Topology, fabric: Sequence[LinkGroup], target: Target | None
 ) -> Iterator[Judgement]:
-    """Members of a hive must reach each other; of a mesh, each pair by a link of its own."""
+    """Members of a hive must reach each other; in a mesh, each pair over its own link."""
     groups = [group for group in hives(topology).values() if len(group) > 1]
     if not groups:
         return
     mesh = target is not None and target.value("link.topology") == "mesh"
-    pairs = [(joint.a, joint.b) for joint in fabric if joint.count != 0]
+    pairs = [(link_group.a, link_group.b) for link_group in fabric if link_group.count != 0]
     direct = {frozenset(pair) for pair in pairs}
     if not pairs:
         yield Judgement(
@@ -237,8 +242,8 @@ def _hives(
         yield Judgement(Verdict.PASS, reason, 0, "1", _ALL_JOINED, name="hive")
 
 
-def _pcie(gpu: Device) -> Pcie:
-    """What the readings say of the GPU's link, the first that has a value."""
+def _pcie(gpu: TopologyNode) -> Pcie:
+    """The GPU's PCIe link; of each value the first that a reading states."""
 
     def first(name: str) -> int | None:
         values = [getattr(reading.pcie, name) for reading in gpu.readings]
@@ -254,11 +259,11 @@ def _pcie(gpu: Device) -> Pcie:
     )
 
 
-def _widths(topology: Topology, target: Target | None, *, asked: bool) -> Iterator[Judgement]:
-    """Lanes now, against what slot and device can both do, and what a target that is asked for has.
+def _pcie_widths(topology: Topology, target: Target | None, *, asked: bool) -> Iterator[Judgement]:
+    """Present lanes, against what slot and device can both do, and against a requested target.
 
-    An idle GPU lowers its generation to save power, and never its width: fewer lanes are a fault,
-    where anything says that the slot has more.
+    An idle GPU lowers its generation to save power, but never its width. So fewer lanes are a fault
+    if a source says that the slot has more.
     """
     wanted = target.value("host_link.pcie_lanes") if target is not None else None
     short, doubtful, unknown = [], [], []
@@ -287,20 +292,22 @@ def _widths(topology: Topology, target: Target | None, *, asked: bool) -> Iterat
             what += f" and {len(unknown) - 1} more"
         yield Judgement(Verdict.INCONCLUSIVE, what, name="pcie-width", device=unknown[0].key)
     elif doubtful:
-        yield Judgement(Verdict.UNVERIFIED, _first_of(doubtful), name="pcie-width")
+        yield Judgement(Verdict.UNVERIFIED, _first_reason(doubtful), name="pcie-width")
     elif not short:
         yield Judgement(Verdict.PASS, "each GPU has all its lanes", name="pcie-width")
 
 
-def _first_of(reasons: Sequence[str]) -> str:
+def _first_reason(reasons: Sequence[str]) -> str:
     more = f" (and {len(reasons) - 1} more alike)" if len(reasons) > 1 else ""
     return f"{reasons[0]}{more}"
 
 
-def _narrow_bridges(topology: Topology, gpu: Device) -> Iterator[tuple[str, tuple[str, int, int]]]:
-    """Bridges on a GPU's way to its CPU that run with fewer lanes than both their ends can do.
+def _narrow_bridges(
+    topology: Topology, gpu: TopologyNode
+) -> Iterator[tuple[str, tuple[str, int, int]]]:
+    """Bridges between a GPU and its CPU that run with fewer lanes than both their ends can do.
 
-    Each with the reason, its lanes and those that it can do.
+    Yields (bridge, (reason, lanes, possible lanes)).
     """
     for key in ancestors(gpu.key, topology.parents)[1:]:
         link = topology.edges.get(key)
@@ -311,12 +318,12 @@ def _narrow_bridges(topology: Topology, gpu: Device) -> Iterator[tuple[str, tupl
             yield key, (reason, now, int(able))
 
 
-def _generations(
-    gpus: Sequence[Device], target: Target | None, *, asked: bool
+def _pcie_generations(
+    gpus: Sequence[TopologyNode], target: Target | None, *, asked: bool
 ) -> Iterator[Judgement]:
-    """The generation that slot and GPU can reach; the one of now is no fault of an idle GPU.
+    """The generation that slot and GPU can reach; idle GPUs lower the present one.
 
-    A slot of an older generation is one by design, unless a target is asked for.
+    An older slot is taken as designed, unless a target was requested.
     """
     wanted = target.value("host_link.pcie_generation") if target is not None else None
     short, unknown, lowered = [], [], 0
@@ -349,7 +356,7 @@ def _generations(
         )
     elif short and not (asked and wanted is not None):
         reasons = [f"{reason}: the slot may be older by design" for _, reason, _, _ in short]
-        yield Judgement(Verdict.UNVERIFIED, _first_of(reasons), name="pcie-generation")
+        yield Judgement(Verdict.UNVERIFIED, _first_reason(reasons), name="pcie-generation")
     elif not short:
         reason = "each GPU reaches its generation"
         if lowered:
@@ -357,22 +364,22 @@ def _generations(
         yield Judgement(Verdict.PASS, reason, name="pcie-generation")
 
 
-def _alike(topology: Topology, fabric: Sequence[Joint]) -> Iterator[Judgement]:
-    """GPUs of one product must have the same links; the odd one out is named."""
-    groups: dict[object, list[Device]] = {}
+def _peers_alike(topology: Topology, fabric: Sequence[LinkGroup]) -> Iterator[Judgement]:
+    """GPUs of one product must have the same links; the outlier is named."""
+    groups: dict[object, list[TopologyNode]] = {}
     for gpu in topology.gpus:
         kinds = [r.device_id or r.name or r.arch for r in gpu.readings]
         groups.setdefault(next((kind for kind in kinds if kind is not None), None), []).append(gpu)
     odd = 0
     compared = False
-    links = _by_end(fabric)
+    links = _links_by_end(fabric)
     for kind, group in groups.items():
         if kind is None or len(group) < 2:
             continue
         for what, values in (
             ("PCIe lanes", [(gpu, _pcie(gpu).width) for gpu in group]),
             ("PCIe generation at most", [(gpu, _pcie(gpu).max_generation) for gpu in group]),
-            ("links of the fabric", [(gpu, _links_of(gpu.key, links)) for gpu in group]),
+            ("links of the fabric", [(gpu, _link_count(gpu.key, links)) for gpu in group]),
         ):
             known = [(gpu, value) for gpu, value in values if value is not None]
             if len(known) < 2:

@@ -1,4 +1,4 @@
-"""Are the GPUs of one machine alike? The odd one out of a majority is named."""
+"""Peer consistency: GPUs of one product must be alike; the outlier of a majority is named."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from portagpu.inventory.gpu import Gpu
 
 _MEMORY: Final = 0.02
-"""Sources state one memory with and without what the driver keeps, as ``merge`` has it."""
+"""Tolerance: sources state memory with or without the driver's share (``inventory/merge.py``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Trait:
-    """``verdict`` is of the odd one: what computes otherwise fails, what may be meant is told.
+    """One property to compare. ``verdict`` is the outlier's: UNVERIFIED where it may be intended.
 
-    Numbers are alike that differ by no more than ``tolerance`` of the larger.
+    Numbers agree if they differ by no more than ``tolerance`` of the larger one.
     """
 
     what: str
@@ -32,13 +32,13 @@ class _Trait:
     shown: Callable[[Any], str] = str
     tolerance: float = 0.0
 
-    def same(self, one: Any, two: Any) -> bool:
+    def agrees(self, one: Any, two: Any) -> bool:
         if not self.tolerance:
             return bool(one == two)
         return bool(abs(one - two) <= self.tolerance * max(abs(one), abs(two)))
 
 
-def _on(flag: bool) -> str:
+def _on_or_off(flag: bool) -> str:
     return "on" if flag else "off"
 
 
@@ -49,7 +49,7 @@ def _whole_memory(gpu: Gpu) -> int | None:
 _TRAITS: Final = (
     _Trait("memory", _whole_memory, Verdict.FAIL, lambda size: f"{size / 2**30:.1f} GiB", _MEMORY),
     _Trait("driver's version", lambda gpu: gpu.driver_version, Verdict.FAIL),
-    _Trait("ECC", lambda gpu: gpu.memory.ecc_enabled, Verdict.FAIL, _on),
+    _Trait("ECC", lambda gpu: gpu.memory.ecc_enabled, Verdict.FAIL, _on_or_off),
     # a die that shares its package's limit states 0
     _Trait(
         "power limit",
@@ -67,30 +67,30 @@ _TRAITS: Final = (
         lambda f: f"{f:g} MHz",
     ),
     _Trait("number of PCIe lanes", lambda gpu: gpu.pcie.width, Verdict.FAIL),
-    _Trait("MIG mode", lambda gpu: gpu.mig_enabled, Verdict.UNVERIFIED, _on),
+    _Trait("MIG mode", lambda gpu: gpu.mig_enabled, Verdict.UNVERIFIED, _on_or_off),
     _Trait("compute partitioning", lambda gpu: gpu.compute_partition, Verdict.UNVERIFIED),
     _Trait("memory partitioning", lambda gpu: gpu.memory_partition, Verdict.UNVERIFIED),
 )
 
 
-def key_of(gpu: Gpu) -> str:
-    """What results call the GPU: its address, else its UUID, else its number in a source."""
+def gpu_key(gpu: Gpu) -> str:
+    """The GPU's name in results: its address, else its UUID, else its number in a source."""
     if gpu.pci or gpu.uuid:
         return gpu.pci or gpu.uuid or ""
     source, index = next(iter(gpu.indices.items()), (gpu.vendor, None))
     return f"{source} GPU" if index is None else f"{source} GPU {index}"
 
 
-def product_of(gpu: Gpu) -> Hashable:
-    """GPUs of which this is equal are of one product."""
+def product_key(gpu: Gpu) -> Hashable:
+    """A key that GPUs of one product share."""
     return gpu.vendor, gpu.device_id or gpu.name or gpu.arch
 
 
-def judge_alike(gpus: Sequence[Gpu]) -> Iterator[Judgement]:
-    """Each difference from the majority, for two or more GPUs of a product.
+def judge_peer_consistency(gpus: Sequence[Gpu]) -> Iterator[Judgement]:
+    """One judgement for each difference from the majority, for two or more GPUs of a product.
 
-    Different products of a vendor are told, and may be meant. Without a majority the difference is
-    told, and nobody blamed.
+    Different products of a vendor may be intended, and are UNVERIFIED. So is a difference without a
+    majority, which blames no GPU.
     """
     found: list[Judgement] = []
     compared: list[str] = []
@@ -98,7 +98,7 @@ def judge_alike(gpus: Sequence[Gpu]) -> Iterator[Judgement]:
     products: dict[Hashable, list[Gpu]] = {}
     for gpu in gpus:
         vendors.setdefault(gpu.vendor, []).append(gpu)
-        products.setdefault(product_of(gpu), []).append(gpu)
+        products.setdefault(product_key(gpu), []).append(gpu)
     name = _Trait("product", lambda gpu: gpu.name, Verdict.UNVERIFIED)
     for group in vendors.values():
         found += _differences(name, group, compared)
@@ -126,24 +126,25 @@ def _differences(trait: _Trait, gpus: Sequence[Gpu], compared: list[str]) -> Ite
     if len(stated) < 2:
         return
     compared.append(trait.what)
-    usual, count, decided = majority([value for _, value in stated], trait.same)
+    usual, count, decided = majority([value for _, value in stated], trait.agrees)
     if count == len(stated):
         return
     if not decided:
         (one, has), (other, differs) = (
             stated[0],
-            next(each for each in stated if not trait.same(stated[0][1], each[1])),
+            next(each for each in stated if not trait.agrees(stated[0][1], each[1])),
         )
         yield Judgement(
             Verdict.UNVERIFIED,
-            f"the {trait.what} of {key_of(one)} is {trait.shown(has)} and that of {key_of(other)} "
-            f"{trait.shown(differs)}; without a majority nobody can say which is wrong",
+            f"the {trait.what} of {gpu_key(one)} is {trait.shown(has)} and that of "
+            f"{gpu_key(other)} {trait.shown(differs)}; without a majority nobody can say which is "
+            "wrong",
             name="peers",
         )
         return
     for gpu, value in stated:
-        if not trait.same(usual, value):
-            reason = f"{key_of(gpu)}: {trait.what} {trait.shown(value)}"
+        if not trait.agrees(usual, value):
+            reason = f"{gpu_key(gpu)}: {trait.what} {trait.shown(value)}"
             reason += f", {count} peers {trait.shown(usual)}"
             yield Judgement(
                 trait.verdict,
@@ -151,5 +152,5 @@ def _differences(trait: _Trait, gpus: Sequence[Gpu], compared: list[str]) -> Ite
                 f"{trait.what} {trait.shown(value)}",
                 expected=exactly(f"{trait.what} {trait.shown(usual)}", "what most peers have"),
                 name="peers",
-                device=key_of(gpu),
+                device=gpu_key(gpu),
             )

@@ -1,4 +1,4 @@
-"""Comparing devices or ranks that should be alike with one another, without any golden number."""
+"""Compare devices or ranks that should be alike with each other, without reference values."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from portagpu.stats import mad
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
-LEAST: Final = 4
-"""With three values the median absolute deviation follows whichever pair happens to agree."""
+MIN_PEERS: Final = 4
+"""With three values the median absolute deviation follows any pair that happens to agree."""
 NORMAL: Final = 1.4826
 """The MAD times this estimates the standard deviation of a normal distribution: 1 / 0.6745."""
 DEVIATIONS: Final = 3.5
 """Iglewicz and Hoaglin, "How to Detect and Handle Outliers" (1993): the modified z-score of 3.5."""
 RELATIVE: Final = 0.05
-"""A smaller difference is not worth a name, however well the others agree."""
+"""Smaller differences are ignored, however well the others agree."""
 
 
 class Majority(NamedTuple):
-    """The value that most peers have: ``votes`` of them have it.
+    """The value that most peers have, and how many ``votes`` it has.
 
-    Where it is not ``decided``, nobody can say which of those that differ is the odd one.
+    Where it is not ``decided``, there is no outlier: any of those that differ may be wrong.
     """
 
     usual: Any
@@ -39,9 +39,9 @@ class Majority(NamedTuple):
 def majority(
     values: Sequence[Hashable], same: Callable[[Any, Any], bool] = operator.eq
 ) -> Majority:
-    """Which of ``values``, of which there is at least one, is the usual one; ``same`` compares two.
+    """The most frequent of one or more ``values``; ``same`` compares two of them.
 
-    More than half of three or more values decide.
+    It is decided by more than half of at least three values.
     """
     counts = Counter(values)
     alike = {
@@ -54,7 +54,7 @@ def majority(
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """One that is not like its peers; ``relative`` is its signed distance from their median."""
+    """A value unlike its peers; ``relative`` is its signed distance from their median."""
 
     name: str
     value: float
@@ -79,9 +79,9 @@ class Peers:
         """The outliers, worst first, in one sentence; the reason where nothing was judged."""
         if not self.judged or not self.outliers:
             return self.reason
-        return ", ".join(self._told(each) for each in self.outliers)
+        return ", ".join(self._phrase(each) for each in self.outliers)
 
-    def _told(self, outlier: Outlier) -> str:
+    def _phrase(self, outlier: Outlier) -> str:
         if not math.isfinite(outlier.value):
             return f"{outlier.name} gave no number"
         side = "below" if outlier.relative < 0 else "above"
@@ -89,7 +89,7 @@ class Peers:
         return f"{outlier.name} is {share} {side} the median of its peers"
 
 
-def peers(
+def compare_peers(
     values: Mapping[str, float],
     *,
     deviations: float = DEVIATIONS,
@@ -103,11 +103,11 @@ def peers(
     than four values are not judged.
     """
     numbers = [value for value in values.values() if math.isfinite(value)]
-    if len(values) < LEAST:
-        reason = f"{len(values)} values are too few to compare; {LEAST} are needed"
+    if len(values) < MIN_PEERS:
+        reason = f"{len(values)} values are too few to compare; {MIN_PEERS} are needed"
         return Peers(median(numbers) if numbers else None, None, (), False, reason)
-    if len(numbers) < LEAST:
-        return Peers(median(numbers) if numbers else None, None, _lost(values), True)
+    if len(numbers) < MIN_PEERS:
+        return Peers(median(numbers) if numbers else None, None, _without_number(values), True)
     middle, spread = median(numbers), mad(numbers)
     far = [
         Outlier(name, value, _share(value - middle, middle))
@@ -117,17 +117,19 @@ def peers(
         and abs(value - middle) > relative * abs(middle)
     ]
     far.sort(key=lambda each: abs(each.relative), reverse=True)
-    return Peers(middle, spread, (*_lost(values), *far), True)
+    return Peers(middle, spread, (*_without_number(values), *far), True)
 
 
-def alike(compared: Peers, unit: str, relative: float = RELATIVE) -> dict[str, Any] | None:
-    """The median of the peers as an expectation; None where nothing was judged by it."""
+def peer_expectation(
+    compared: Peers, unit: str, relative: float = RELATIVE
+) -> dict[str, Any] | None:
+    """The median of the peers as an expectation; None where they were not judged."""
     if not compared.judged or compared.median is None or compared.median < 0:
         return None
     return within(compared.median, relative, "the median of its peers", unit)
 
 
-def _lost(values: Mapping[str, float]) -> tuple[Outlier, ...]:
+def _without_number(values: Mapping[str, float]) -> tuple[Outlier, ...]:
     lost = [(name, value) for name, value in values.items() if not math.isfinite(value)]
     return tuple(Outlier(name, value, math.nan) for name, value in lost)
 

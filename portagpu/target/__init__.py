@@ -25,7 +25,7 @@ from portagpu.target.load import (
 )
 from portagpu.target.model import (
     Authority,
-    Comparison,
+    BoundsCheck,
     Confidence,
     Expectation,
     ExpectedFailure,
@@ -40,7 +40,7 @@ from portagpu.target.model import (
 
 __all__ = [
     "Authority",
-    "Comparison",
+    "BoundsCheck",
     "Confidence",
     "Expectation",
     "ExpectedFailure",

@@ -92,7 +92,7 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class BoundsCheck:
     """Where a measured value lies; ``low`` and ``high`` are absolute, None where unbounded."""
 
     inside: bool
@@ -139,7 +139,7 @@ class Expectation:
         """The greatest value that is inside, in ``unit``."""
         return None if self.upper is None else self.reference * (1 + self.upper)
 
-    def judge(self, value: float) -> Comparison:
+    def judge(self, value: float) -> BoundsCheck:
         """Whether ``value``, in ``unit``, is inside; what is not finite never is."""
         side = "inside"
         if not math.isfinite(value):
@@ -148,7 +148,7 @@ class Expectation:
             side = "below"
         elif self.high is not None and value > self.high:
             side = "above"
-        return Comparison(side == "inside", side, self.low, self.high)
+        return BoundsCheck(side == "inside", side, self.low, self.high)
 
 
 @dataclass(frozen=True, slots=True)

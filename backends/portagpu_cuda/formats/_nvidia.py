@@ -1,4 +1,4 @@
-"""What nvidia-smi says of a GPU, whatever it was asked for: names of all generations, one reading.
+"""A GPU's reading from any output of nvidia-smi, with the names of all driver generations.
 
 The XML, the text of ``-q`` and the columns of ``--query-gpu`` have the same values under names that
 changed from driver to driver. Each form is first made a mapping from a path to a text;
@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from portagpu.formats import failed, integer, number, pci_address, stated
-from portagpu.readings.model import Memory, Part, Pcie, Reading, State
+from portagpu.formats import integer, is_error, number, pci_address, stated
+from portagpu.readings.model import GpuPart, GpuState, Memory, Pcie, Reading, without_none
 from portagpu.target import arch_of_generation
 from portagpu.text import excerpt
 from portagpu_cuda.formats._nvidia_names import (
@@ -59,7 +59,7 @@ def slug(label: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")
 
 
-def uuid_of(text: str | None) -> str | None:
+def unmasked_uuid(text: str | None) -> str | None:
     """The UUID; None for the zeros with which captures are masked."""
     value = stated(text)
     return value if value is not None and re.search(r"[1-9a-fA-F]", value[4:]) else None
@@ -71,7 +71,7 @@ def memory_bytes(text: str | None) -> int | None:
     return None if value is None else int(value * _MIB)
 
 
-def yes(text: str | None) -> bool | None:
+def yes_or_no(text: str | None) -> bool | None:
     """ "Yes", "Enabled" and "Active" against "No", "Disabled" and "Not Active"."""
     answers = {"yes": True, "enabled": True, "active": True, "true": True, "1": True,
                "no": False, "disabled": False, "not active": False, "false": False,
@@ -81,7 +81,7 @@ def yes(text: str | None) -> bool | None:
 
 def pick(values: Values, field: str) -> str | None:
     """The first of the field's paths that states a value."""
-    return _first(values, NAMES[field])
+    return _first_stated(values, NAMES[field])
 
 
 def reading(
@@ -89,7 +89,7 @@ def reading(
     source: str,
     *,
     index: int | None = None,
-    parts: tuple[Part, ...] = (),
+    parts: tuple[GpuPart, ...] = (),
     processes: int | None = None,
 ) -> Reading:
     """The reading of one GPU from all that the tool says of it."""
@@ -101,7 +101,7 @@ def reading(
         vendor=VENDOR,
         index=index if stated_index is None else stated_index,
         pci=pci_address(pick(values, "pci")),
-        uuid=uuid_of(pick(values, "uuid")),
+        uuid=unmasked_uuid(pick(values, "uuid")),
         name=pick(values, "name"),
         arch=f"sm_{capability.group(1)}{capability.group(2)}" if capability else _arch(values),
         device_id=pci_id(pick(values, "device")),
@@ -109,7 +109,7 @@ def reading(
         memory_bytes=memory_bytes(pick(values, "memory")),
         device_file=None if minor is None else f"/dev/nvidia{minor}",
         firmware=_texts(values, FIRMWARE),
-        mig_enabled=yes(pick(values, "mig")),
+        mig_enabled=yes_or_no(pick(values, "mig")),
         parts=parts,
         hive=_hive(values),
         pcie=_pcie(values),
@@ -125,39 +125,39 @@ def version_texts(stated_as: Values) -> dict[str, str]:
     Since driver 610 they are those of the kernel's and the user's part, and the old names say that
     they are deprecated.
     """
-    found = {name: _first(stated_as, paths) for name, paths in VERSIONS.items()}
+    found = {name: _first_stated(stated_as, paths) for name, paths in VERSIONS.items()}
     return {name: text for name, text in found.items() if text is not None and text[0].isdigit()}
 
 
 def _arch(values: Values) -> str | None:
-    """The architecture that the vendor's name of its generation means, with the product's name."""
+    """The architecture by the vendor's name of the generation and the product's name."""
     generation = slug(pick(values, "generation_name") or "")
     return arch_of_generation(VENDOR, generation, pick(values, "name")) if generation else None
 
 
-def part(values: Values) -> Part:
+def mig_part(values: Values) -> GpuPart:
     """A MIG device of the XML or of ``-q``."""
-    return Part(
+    return GpuPart(
         index=integer(values.get("index")),
-        uuid=uuid_of(values.get("uuid")),
+        uuid=unmasked_uuid(values.get("uuid")),
         memory_bytes=memory_bytes(
-            _first(values, ("fb_memory_usage/total", "shared_fb_memory_usage/total"))
+            _first_stated(values, ("fb_memory_usage/total", "shared_fb_memory_usage/total"))
         ),
         unit_count=integer(values.get("device_attributes/shared/multiprocessor_count")),
     )
 
 
 def failures(values: Values, found: Reading) -> str | None:
-    """A sentence where errors stand in the place of values: the GPU no longer answers in full."""
-    words = [text.strip().strip("[]") for text in values.values() if failed(text)]
+    """A sentence if errors stand in the place of values: the GPU no longer answers in full."""
+    words = [text.strip().strip("[]") for text in values.values() if is_error(text)]
     if not words:
         return None
     who = found.pci or found.uuid or f"number {found.index}"
     return f"GPU {who} answers {words[0]!r} in the place of {len(words)} values"
 
 
-def lost(line: str) -> tuple[Reading, str] | None:
-    """The GPU that a line like "Unable to determine the device handle for GPU3: ..." is about."""
+def lost_gpu(line: str) -> tuple[Reading, str] | None:
+    """The GPU in a line like "Unable to determine the device handle for GPU3: ..."."""
     match = re.search(r"[Uu]nable to determine the device handle for (?:GPU|gpu)(.{0,200})", line)
     if match is None:
         return None
@@ -170,29 +170,26 @@ def lost(line: str) -> tuple[Reading, str] | None:
         vendor=VENDOR,
         index=int(index.group(1)) if index else None,
         pci=pci_address(where.group()) if where else None,
-        state=State(error=why),
+        state=GpuState(error=why),
     )
     name = found.pci or (f"number {found.index}" if index else "without an address")
     return found, f"GPU {name} has no handle: {why}"
 
 
-def _first(values: Values, paths: Iterable[str]) -> str | None:
+def _first_stated(values: Values, paths: Iterable[str]) -> str | None:
     return next((v for path in paths if (v := stated(values.get(path))) is not None), None)
 
 
 def _texts(values: Values, names: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    found = {name: _first(values, paths) for name, paths in names.items()}
-    return {name: text for name, text in found.items() if text is not None}
+    return without_none({name: _first_stated(values, paths) for name, paths in names.items()})
 
 
 def _integers(values: Values, names: Mapping[str, str]) -> dict[str, int]:
-    found = {name: integer(pick(values, field)) for name, field in names.items()}
-    return {name: count for name, count in found.items() if count is not None}
+    return without_none({name: integer(pick(values, field)) for name, field in names.items()})
 
 
 def _numbers(values: Values, names: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
-    found = {name: number(_first(values, paths)) for name, paths in names.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    return without_none({name: number(_first_stated(values, p)) for name, p in names.items()})
 
 
 def _id_pair(text: str | None) -> tuple[int, int] | None:
@@ -242,7 +239,7 @@ def _memory(values: Values) -> Memory:
     rows = {"correctable": "rows_correctable", "uncorrectable": "rows_uncorrectable"}
     pages = {"single-bit": "retired_single", "double-bit": "retired_double"}
     return Memory(
-        ecc_enabled=yes(pick(values, "ecc")),
+        ecc_enabled=yes_or_no(pick(values, "ecc")),
         corrected=corrected,
         uncorrected=uncorrected,
         corrected_total=corrected_total,
@@ -250,16 +247,16 @@ def _memory(values: Values) -> Memory:
         by_block=blocks,
         retired_pages=_integers(values, pages),
         remapped_rows=_integers(values, rows),
-        pending=_any(values, _PENDING),
-        remap_failed=yes(pick(values, "rows_failed")),
+        pending=_any_yes(values, _PENDING),
+        remap_failed=yes_or_no(pick(values, "rows_failed")),
         exhausted_banks=integer(pick(values, "exhausted_banks")),
-        beyond_repair=_any(values, ("sram_exceeded", "unrepairable")),
+        beyond_repair=_any_yes(values, ("sram_exceeded", "unrepairable")),
     )
 
 
-def _any(values: Values, fields: Iterable[str]) -> bool | None:
+def _any_yes(values: Values, fields: Iterable[str]) -> bool | None:
     """Whether one of the fields says yes; None where none of them says anything."""
-    answers = [yes(pick(values, field)) for field in fields]
+    answers = [yes_or_no(pick(values, field)) for field in fields]
     return True if True in answers else False if False in answers else None
 
 
@@ -294,11 +291,15 @@ def _counts(values: Values, scope: str, kind: str) -> dict[str, int]:
                 f"ecc_errors/{scope}/{key}_{word}",
                 f"ecc.errors.{kind}.{scope}.{key}",
             )
-            count = integer(_first(values, paths))
+            count = integer(_first_stated(values, paths))
             if count is not None:
                 found.setdefault(name, count)
     split = [
-        integer(_first(values, (f"ecc_errors/{scope}/sram_uncorrectable_{name}" for name in names)))
+        integer(
+            _first_stated(
+                values, (f"ecc_errors/{scope}/sram_uncorrectable_{name}" for name in names)
+            )
+        )
         for names in (("parity",), ("secded", "sec_ded"))
     ]
     if kind == "uncorrected" and split[0] is not None and split[1] is not None:
@@ -308,9 +309,9 @@ def _counts(values: Values, scope: str, kind: str) -> dict[str, int]:
     return found
 
 
-def _state(values: Values, processes: int | None) -> State:
+def _state(values: Values, processes: int | None) -> GpuState:
     temperatures = {"gpu": NAMES["temperature"], "memory": NAMES["memory_temperature"]}
-    return State(
+    return GpuState(
         temperatures_c=_numbers(values, temperatures),
         limits_c=_numbers(values, LIMITS),
         power_w=number(pick(values, "power")),
@@ -325,23 +326,26 @@ def _state(values: Values, processes: int | None) -> State:
         processes=processes,
         margin_c=number(pick(values, "margin")),
         recovery=pick(values, "recovery")
-        or ("Reset" if yes(pick(values, "reset_required")) else None),
+        or ("Reset" if yes_or_no(pick(values, "reset_required")) else None),
         error=_error(values),
     )
 
 
 def _error(values: Values) -> str | None:
-    """The words of a GPU that is gone: any that say so, or others where every measure should be."""
-    gone = next((text for text in values.values() if _lost(text)), None)
+    """The error of a GPU that is gone: any word for it, or errors in the place of every measure."""
+    gone = next((text for text in values.values() if _is_lost(text)), None)
     if gone is None and all(pick(values, field) is None for field in _MEASURES):
         failing = [
-            text for field in _MEASURES for path in NAMES[field] if failed(text := values.get(path))
+            text
+            for field in _MEASURES
+            for path in NAMES[field]
+            if is_error(text := values.get(path))
         ]
         gone = failing[0] if len(failing) > 1 else None
     return None if gone is None else gone.strip().strip("[]")
 
 
-def _lost(text: str) -> bool:
+def _is_lost(text: str) -> bool:
     return text.strip().strip("[]").lower() in _LOST
 
 
@@ -349,7 +353,7 @@ def _throttling(values: Values) -> tuple[str, ...] | None:
     active: dict[str, bool] = {}
     for path, text in values.items():
         match = _REASON.fullmatch(path)
-        answer = yes(text)
+        answer = yes_or_no(text)
         if match is not None and answer is not None:
             active[_REASON_ALIASES.get(match.group(1), match.group(1))] = answer
     mask = integer(pick(values, "reasons_mask"))

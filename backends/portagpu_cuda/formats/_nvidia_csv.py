@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from portagpu.formats import Shape, bounded, pci_address, stated
-from portagpu.readings.model import Findings, FormatError, Memory, Reading, State
+from portagpu.formats import Shape, pci_address, stated, within_device_limit
+from portagpu.readings.model import Findings, FormatError, GpuState, Memory, Reading
 from portagpu_cuda.formats._nvidia import (
     VENDOR,
     failures,
-    lost,
+    lost_gpu,
     pick,
     reading,
-    uuid_of,
+    unmasked_uuid,
     version_texts,
 )
 
@@ -44,13 +44,13 @@ _VALUES: Final = {
     "gpu_uuid": re.compile(r"(?:GPU|MIG)-\S+"),
     "pstate": re.compile(r"P\d{1,2}"),
 }
-"""What an answer looks like, of columns whose names are words of other files too."""
+"""Forms of answers, for columns whose names occur in other files too."""
 _ALONE: Final = re.compile(
     r"(?:NVIDIA|Tesla|Quadro|GeForce|TITAN|GRID|Graphics Device)\b.*|\S*\d.*|"
     r"(?:not )?active|enabled|disabled|yes|no|default|exclusive_process|prohibited",
     re.IGNORECASE,
 )
-"""What an answer looks like where it is all there is in a line."""
+"""Forms of an answer that is alone in its line."""
 _LONGEST_UNIT: Final = 12
 _COLUMN: Final = r"[a-z][\w.]{1,80}(?: \[[^\]\n,]{1,12}\])?"
 
@@ -91,7 +91,7 @@ def _is_answered(names: Sequence[str], below: Sequence[str]) -> bool:
     line = next((each for each in below if each.strip()), None)
     if line is None:
         return False
-    if lost(line) is not None or line.strip().startswith(names[0] + ","):
+    if lost_gpu(line) is not None or line.strip().startswith(names[0] + ","):
         return True
     cells = [cell.strip() for cell in line.split(",")]
     return len(cells) == len(names) and all(
@@ -125,7 +125,7 @@ def parse_csv(text: str) -> Findings:
     problems: list[str] = []
     short = False
     for line in text.splitlines()[at + 1 :]:
-        if (missing := lost(line)) is not None:
+        if (missing := lost_gpu(line)) is not None:
             gone.append(missing)
             continue
         if not line.strip() or line.strip().startswith(names[0] + ","):
@@ -164,25 +164,25 @@ def _reader(names: Sequence[str]) -> tuple[str, Callable[[list[dict[str, str]]],
         return PAGES, _pages
     if "pid" in names:
         # accounted processes have ended: they are not on the GPU
-        return PROCESSES, _processes if "time" not in names else _nothing
+        return PROCESSES, _processes if "time" not in names else _no_readings
     return KIND, _gpus
 
 
-def _nothing(_rows: list[dict[str, str]]) -> Table:
+def _no_readings(_rows: list[dict[str, str]]) -> Table:
     return (), []
 
 
-def _who(row: dict[str, str]) -> tuple[str | None, str | None]:
-    return pci_address(pick(row, "pci")), uuid_of(pick(row, "uuid"))
+def _gpu_identity(row: dict[str, str]) -> tuple[str | None, str | None]:
+    return pci_address(pick(row, "pci")), unmasked_uuid(pick(row, "uuid"))
 
 
 def _gpus(rows: list[dict[str, str]]) -> Table:
     last: dict[tuple[object, ...], dict[str, str]] = {}
     for number, row in enumerate(rows):
-        who = (*_who(row), stated(row.get("index")))
+        who = (*_gpu_identity(row), stated(row.get("index")))
         # lines that name no GPU are one each: nothing says that two are of the same
         last[who if any(who) else (number,)] = row
-    readings = bounded((reading(row, KIND) for row in last.values()), KIND)
+    readings = within_device_limit((reading(row, KIND) for row in last.values()), KIND)
     problems = [failures(row, one) for row, one in zip(last.values(), readings, strict=True)]
     if len(last) < len(rows):
         problems.append(f"{len(rows)} lines are of {len(last)} GPUs; the last of each is read")
@@ -192,10 +192,10 @@ def _gpus(rows: list[dict[str, str]]) -> Table:
 def _processes(rows: list[dict[str, str]]) -> Table:
     counts: dict[tuple[str | None, str | None], set[str]] = {}
     for row in rows:
-        counts.setdefault(_who(row), set()).add(row["pid"])
+        counts.setdefault(_gpu_identity(row), set()).add(row["pid"])
     return tuple(
         Reading(
-            source=PROCESSES, vendor=VENDOR, pci=pci, uuid=uuid, state=State(processes=len(pids))
+            source=PROCESSES, vendor=VENDOR, pci=pci, uuid=uuid, state=GpuState(processes=len(pids))
         )
         for (pci, uuid), pids in counts.items()
         if pci or uuid
@@ -209,7 +209,7 @@ def _pages(rows: list[dict[str, str]]) -> Table:
     for row in rows:
         cause = causes.get(row.get("retired_pages.cause", "").lower())
         if cause is not None and stated(row["retired_pages.address"]) is not None:
-            pages = counts.setdefault(_who(row), {})
+            pages = counts.setdefault(_gpu_identity(row), {})
             pages[cause] = pages.get(cause, 0) + 1
     return tuple(
         Reading(source=PAGES, vendor=VENDOR, pci=pci, uuid=uuid, memory=Memory(retired_pages=pages))

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from portagpu.formats import Shape, bounded, integer, stated
+from portagpu.formats import Shape, integer, stated, within_device_limit
 from portagpu.readings.model import Findings, Reading
-from portagpu_cuda.formats._nvidia import failures, lost, part, reading, slug, version_texts
+from portagpu_cuda.formats._nvidia import failures, lost_gpu, mig_part, reading, slug, version_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,25 +60,25 @@ def parse_query(text: str) -> Findings:
     for number, line in enumerate(lines):
         if (match := _GPU.fullmatch(line.strip())) is not None:
             gpus.append(_Gpu(match.group(1)))
-            _read(gpus[-1], _block(lines, number + 1))
-        elif (missing := lost(line)) is not None:
+            _read_outline(gpus[-1], _block(lines, number + 1))
+        elif (missing := lost_gpu(line)) is not None:
             gone.append(missing)
         elif not gpus and (pair := _pair(line)) is not None:
             header.setdefault(slug(pair[0]), pair[1])
     if not gpus and _BANNER not in text:
         gpus.append(_Gpu(""))
-        _read(gpus[0], lines)
+        _read_outline(gpus[0], lines)
     attached = integer(header.get("attached_gpus"))
     # a GPU that has no handle is attached, and not described
     complete = attached in (len(gpus), len(gpus) + len(gone)) or (attached is None and bool(gpus))
     numbered = attached in (None, len(gpus))
-    readings = bounded(
+    readings = within_device_limit(
         (
             reading(
                 {"pci/bus_id": gpu.address, **gpu.values},
                 KIND,
                 index=position if numbered else None,
-                parts=bounded(map(part, gpu.parts), KIND),
+                parts=within_device_limit(map(mig_part, gpu.parts), KIND),
                 processes=gpu.processes,
             )
             for position, gpu in enumerate(gpus)
@@ -120,7 +120,7 @@ def _pair(line: str) -> tuple[str, str] | None:
     return label.strip(), value.strip()
 
 
-def _read(gpu: _Gpu, lines: Iterable[str]) -> None:
+def _read_outline(gpu: _Gpu, lines: Iterable[str]) -> None:
     above: list[tuple[int, str]] = []
     for line in lines:
         if not line.strip():
@@ -132,12 +132,12 @@ def _read(gpu: _Gpu, lines: Iterable[str]) -> None:
         label = slug(pair[0] if pair else line)
         if pair is None and label == _MIG:
             gpu.parts.append({})
-        _note(gpu, [name for _, name in above], label, pair[1] if pair else None)
+        _store(gpu, [name for _, name in above], label, pair[1] if pair else None)
         if len(above) < _DEEPEST:
             above.append((indent, label))
 
 
-def _note(gpu: _Gpu, above: list[str], label: str, value: str | None) -> None:
+def _store(gpu: _Gpu, above: list[str], label: str, value: str | None) -> None:
     if above[:1] == [_MIG] and gpu.parts and value is not None:
         gpu.parts[-1].setdefault("/".join((*above[1:], label)), value)
     elif above[:1] and above[0] in _PROCESS_BLOCKS:

@@ -10,9 +10,17 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from portagpu.formats import Shape, bounded, failed, integer, number, pci_address, stated
-from portagpu.readings.model import Findings, Memory, Part, Reading, State
-from portagpu_cuda.formats._nvidia import VENDOR, lost, memory_bytes, yes
+from portagpu.formats import (
+    Shape,
+    integer,
+    is_error,
+    number,
+    pci_address,
+    stated,
+    within_device_limit,
+)
+from portagpu.readings.model import Findings, GpuPart, GpuState, Memory, Reading, without_none
+from portagpu_cuda.formats._nvidia import VENDOR, lost_gpu, memory_bytes, yes_or_no
 
 KIND: Final = "nvidia-smi"
 
@@ -44,7 +52,7 @@ class _Row:
 
     index: int
     lines: list[list[str]]
-    parts: list[Part] = field(default_factory=list)
+    parts: list[GpuPart] = field(default_factory=list)
     processes: int | None = None
 
 
@@ -77,7 +85,7 @@ def parse_table(text: str) -> Findings:
             closed = False
         elif (clock := _TIME.match(line)) is not None:
             time = clock.group()
-        elif (missing := lost(line)) is not None:
+        elif (missing := lost_gpu(line)) is not None:
             gone.append(missing)
         elif line.startswith("| MIG devices"):
             section = "mig"
@@ -96,7 +104,7 @@ def parse_table(text: str) -> Findings:
     broken = not closed
     if broken:
         problems.append("the table breaks off: the list of processes and its border are not in it")
-    readings = bounded(map(_reading, rows.values()), KIND)
+    readings = within_device_limit(map(_reading, rows.values()), KIND)
     problems += [sentence for row in rows.values() if (sentence := _failure(row)) is not None]
     return Findings(
         kind=KIND,
@@ -111,8 +119,7 @@ def parse_table(text: str) -> Findings:
 def _versions(head: re.Match[str] | None) -> dict[str, str]:
     if head is None:
         return {}
-    found = {"driver": stated(head.group(2)), "cuda": stated(head.group(3))}
-    return {name: value for name, value in found.items() if value is not None}
+    return without_none({"driver": stated(head.group(2)), "cuda": stated(head.group(3))})
 
 
 def _cells(line: str) -> list[str]:
@@ -135,7 +142,7 @@ def _gpu_line(line: str, rows: dict[int, _Row], current: _Row | None) -> _Row | 
 
 def _is_address(cell: str) -> bool:
     first = cell.split(" ", 1)[0]
-    return pci_address(first) is not None or failed(first)
+    return pci_address(first) is not None or is_error(first)
 
 
 def _mig_line(line: str, rows: dict[int, _Row]) -> None:
@@ -143,12 +150,12 @@ def _mig_line(line: str, rows: dict[int, _Row]) -> None:
     numbers = cells[0].split()
     if len(numbers) != 4 or not all(word.isdecimal() for word in numbers) or len(cells) < 3:
         return
-    row = rows.get(_small(numbers[0]))
+    row = rows.get(_bounded_integer(numbers[0]))
     if row is not None:
         used = _pair(cells[1])
         row.parts.append(
-            Part(
-                index=_small(numbers[3]),
+            GpuPart(
+                index=_bounded_integer(numbers[3]),
                 memory_bytes=memory_bytes(used[1]) if used else None,
                 unit_count=integer(cells[2].split(" ")[0]),
             )
@@ -162,7 +169,7 @@ def _pair(cell: str) -> tuple[str, str] | None:
     return None if at is None else (words[at - 1], words[at + 1])
 
 
-def _small(digits: str) -> int:
+def _bounded_integer(digits: str) -> int:
     return int(digits[:9])
 
 
@@ -172,7 +179,7 @@ def _process_line(line: str, rows: dict[int, _Row]) -> None:
     if match is not None and (row := rows.get(int(match.group(1)))) is not None:
         row.processes = (row.processes or 0) + 1
     elif "Not Supported" in line and words[0].rstrip(".").isdecimal():
-        unknown = rows.get(_small(words[0].rstrip(".")))
+        unknown = rows.get(_bounded_integer(words[0].rstrip(".")))
         if unknown is not None:
             unknown.processes = None
 
@@ -194,32 +201,32 @@ def _reading(row: _Row) -> Reading:
         pci=pci_address(first[1].split(" ", 1)[0]),
         name=None if cut else name,
         memory_bytes=memory_bytes(used[1]) if used else None,
-        mig_enabled=yes(third[2]) if third else None,
+        mig_enabled=yes_or_no(third[2]) if third else None,
         parts=tuple(row.parts),
         # one number is uncorrected errors since the driver was loaded, two are "SB / DB"
         memory=Memory(
             corrected=integer(errors[0]) if len(errors) == 2 else None,
             uncorrected=integer(errors[-1]) if errors else None,
         ),
-        state=State(
+        state=GpuState(
             temperatures_c={"gpu": float(temperature.group(1))} if temperature else {},
             power_w=number(draw[0]) if draw else None,
             power_limit_w=number(draw[1]) if draw else None,
             utilization_percent=float(busy.group(1)) if busy else None,
             memory_used_bytes=memory_bytes(used[0]) if used else None,
             processes=row.processes,
-            error=_gone(second),
+            error=_error_word(second),
         ),
         extra={"name begins with": name.removesuffix(_CUT)} if cut and name else {},
     )
 
 
-def _gone(second: list[str]) -> str | None:
+def _error_word(second: list[str]) -> str | None:
     """The word that stands for every measure of a GPU that no longer answers."""
     if len(second) != len(_MEASURES):
         return None
     words = [
-        next((word for word in cell.split() if failed(word)), None)
+        next((word for word in cell.split() if is_error(word)), None)
         for cell, measure in zip(second, _MEASURES, strict=True)
         if measure
     ]
@@ -227,7 +234,7 @@ def _gone(second: list[str]) -> str | None:
 
 
 def _failure(row: _Row) -> str | None:
-    words = [word for line in row.lines for cell in line for word in cell.split() if failed(word)]
+    words = [word for line in row.lines for cell in line for word in cell.split() if is_error(word)]
     if not words:
         return None
     return f"GPU number {row.index} answers {words[0]!r} in the place of {len(words)} values"

@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from portagpu.formats import Shape, bounded, pci_address, stated
+from portagpu.formats import Shape, pci_address, stated, within_device_limit
 from portagpu.readings.model import End, Findings, FormatError, Link, Node, Reading
 from portagpu.text import excerpt
-from portagpu_cuda.formats._nvidia import VENDOR, uuid_of
+from portagpu_cuda.formats._nvidia import VENDOR, unmasked_uuid
 
 KIND: Final = "nvidia-smi nvlink"
 
@@ -76,11 +76,13 @@ def parse(text: str) -> Findings:
     for line in map(str.strip, text.splitlines()):
         if (match := _GPU.fullmatch(line)) is not None:
             index, name, uuid = match.groups()
-            current = gpus.setdefault(int(index), _Gpu(int(index), stated(name), uuid_of(uuid)))
+            current = gpus.setdefault(
+                int(index), _Gpu(int(index), stated(name), unmasked_uuid(uuid))
+            )
         elif (link := _LINK.fullmatch(line)) is not None:
             # "-i 1" of old drivers prints the links without the line of their GPU
             current = current or gpus.setdefault(None, _Gpu(None))
-            _note(current.links.setdefault(int(link.group(1)), _Lane()), link.group(3))
+            _store(current.links.setdefault(int(link.group(1)), _Lane()), link.group(3))
         elif _ANSWER.fullmatch(line) is not None and current is not None:
             current.answer = excerpt(line)
     if not any(gpu.links or gpu.answer for gpu in gpus.values()):
@@ -89,7 +91,9 @@ def parse(text: str) -> Findings:
     broken = not last.links and last.answer is None
     return Findings(
         kind=KIND,
-        readings=bounded((_reading(gpu) for gpu in gpus.values() if gpu.index is not None), KIND),
+        readings=within_device_limit(
+            (_reading(gpu) for gpu in gpus.values() if gpu.index is not None), KIND
+        ),
         links=tuple(
             _link(gpu, number, lane) for gpu in gpus.values() for number, lane in gpu.links.items()
         ),
@@ -104,15 +108,15 @@ def parse(text: str) -> Findings:
 
 def _is_link(line: str) -> bool:
     match = _LINK.fullmatch(line)
-    return match is not None and _understood(match.group(3))
+    return match is not None and _is_known_value(match.group(3))
 
 
-def _understood(words: str) -> bool:
+def _is_known_value(words: str) -> bool:
     forms = (_SPEED, _COUNT, _CAPABILITY, _REMOTE)
     return words == _INACTIVE or any(form.fullmatch(words) for form in forms)
 
 
-def _note(lane: _Lane, words: str) -> None:
+def _store(lane: _Lane, words: str) -> None:
     if words == _INACTIVE:
         lane.up = False
     elif (speed := _SPEED.fullmatch(words)) is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from portagpu.formats import Shape, bounded, stated
-from portagpu.readings.model import Findings, FormatError, Part, Reading
-from portagpu_cuda.formats._nvidia import VENDOR, lost, uuid_of
+from portagpu.formats import Shape, stated, within_device_limit
+from portagpu.readings.model import Findings, FormatError, GpuPart, Reading
+from portagpu_cuda.formats._nvidia import VENDOR, lost_gpu, unmasked_uuid
 from portagpu_cuda.formats._nvidia_csv import CSV_SHAPE, is_csv, parse_csv
 from portagpu_cuda.formats._nvidia_query import QUERY_SHAPE, is_query, parse_query
 from portagpu_cuda.formats._nvidia_table import TABLE_SHAPE, is_table, parse_table
@@ -62,7 +62,7 @@ def matches(text: str) -> bool:
         return False
     known = is_table(start) or is_query(start) or is_csv(start) or _is_list(start)
     return known or any(
-        _VERSION.match(line) or _NONE.match(line) or lost(line) is not None
+        _VERSION.match(line) or _NONE.match(line) or lost_gpu(line) is not None
         for line in start.splitlines()[:8]
     )
 
@@ -90,34 +90,37 @@ def _is_list(text: str) -> bool:
 
 
 def _parse_list(text: str) -> Findings:
-    gpus: list[tuple[re.Match[str], list[Part]]] = []
+    gpus: list[tuple[re.Match[str], list[GpuPart]]] = []
     gone: list[tuple[Reading, str]] = []
     for line in map(str.strip, text.splitlines()):
         if (match := _GPU.match(line)) is not None:
             gpus.append((match, []))
         elif (match := _MIG.match(line)) is not None and gpus:
             profile, index, uuid = match.groups()
-            gpus[-1][1].append(Part(index=int(index), uuid=uuid_of(uuid), profile=profile))
-        elif (missing := lost(line)) is not None:
+            gpus[-1][1].append(GpuPart(index=int(index), uuid=unmasked_uuid(uuid), profile=profile))
+        elif (missing := lost_gpu(line)) is not None:
             gone.append(missing)
     return Findings(
         kind=LIST,
         readings=(
-            *bounded((_listed(match, bounded(parts, LIST)) for match, parts in gpus), LIST),
+            *within_device_limit(
+                (_list_reading(match, within_device_limit(parts, LIST)) for match, parts in gpus),
+                LIST,
+            ),
             *(one for one, _ in gone),
         ),
         problems=tuple(problem for _, problem in gone),
     )
 
 
-def _listed(match: re.Match[str], parts: tuple[Part, ...]) -> Reading:
+def _list_reading(match: re.Match[str], parts: tuple[GpuPart, ...]) -> Reading:
     index, name, identity = match.groups()
     return Reading(
         source=LIST,
         vendor=VENDOR,
         index=int(index),
         # drivers before 270 state a serial number there
-        uuid=uuid_of(identity) if identity.startswith("GPU-") else None,
+        uuid=unmasked_uuid(identity) if identity.startswith("GPU-") else None,
         name=stated(name),
         mig_enabled=True if parts else None,
         parts=parts,
@@ -136,7 +139,7 @@ def _parse_rest(text: str) -> Findings:
                 versions[_VERSION_NAMES[name]] = value
         elif (match := _NONE.match(line)) is not None:
             problems.append(match.group().strip())
-        elif (missing := lost(line)) is not None:
+        elif (missing := lost_gpu(line)) is not None:
             readings.append(missing[0])
             problems.append(missing[1])
     if not versions and not problems:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from portagpu.formats import bounded, integer, stated
+from portagpu.formats import integer, stated, within_device_limit
 from portagpu.formats.xml import Element, read_xml
-from portagpu.readings.model import Findings, FormatError, Part, Reading
+from portagpu.readings.model import Findings, FormatError, GpuPart, Reading
 from portagpu_cuda.formats._nvidia import (
     failures,
-    lost,
-    part,
+    lost_gpu,
+    mig_part,
     reading,
     slug,
     version_texts,
@@ -48,7 +48,7 @@ def parse(text: str) -> Findings:
     broken = bool(problems)
     if count > 1:
         found.append(f"the text holds {count} logs; this is the last that is complete")
-    gpus = bounded(root.named("gpu"), KIND)
+    gpus = within_device_limit(root.children_named("gpu"), KIND)
     attached = integer(_text(root, "attached_gpus"))
     if attached is not None and attached != len(gpus):
         found.append(f"{attached} GPUs are attached and {len(gpus)} described")
@@ -60,7 +60,7 @@ def parse(text: str) -> Findings:
         readings.append(one)
         found.extend(filter(None, (problem,)))
     for line in before.splitlines():
-        if (missing := lost(line)) is not None:
+        if (missing := lost_gpu(line)) is not None:
             readings.append(missing[0])
             found.append(missing[1])
     versions = version_texts({child.tag: child.text for child in root.children})
@@ -92,7 +92,7 @@ def _document(text: str) -> tuple[str, str, int]:
 
 
 def _text(element: Element, tag: str) -> str | None:
-    return next((stated(child.text) for child in element.named(tag)), None)
+    return next((stated(child.text) for child in element.children_named(tag)), None)
 
 
 def _gpu(gpu: Element, position: int | None) -> tuple[Reading, str | None]:
@@ -117,20 +117,20 @@ def _leaves(element: Element) -> Iterator[tuple[str, str]]:
             waiting.extend((f"{path}/", below) for below in reversed(child.children))
 
 
-def _parts(gpu: Element) -> tuple[Part, ...]:
+def _parts(gpu: Element) -> tuple[GpuPart, ...]:
     return tuple(
-        part(dict(_leaves(device)))
-        for devices in gpu.named("mig_devices")
-        for device in devices.named("mig_device")
+        mig_part(dict(_leaves(device)))
+        for devices in gpu.children_named("mig_devices")
+        for device in devices.children_named("mig_device")
     )
 
 
 def _process_count(gpu: Element) -> int | None:
     """None where the tool says "N/A": it may not see the processes."""
     for tag in _PROCESSES:
-        for listed in gpu.named(tag):
+        for listed in gpu.children_named(tag):
             if not listed.text.strip() or listed.children:
-                return len(listed.named("process_info"))
+                return len(listed.children_named("process_info"))
             if listed.text.strip().lower() == "none":
                 return 0
     return None

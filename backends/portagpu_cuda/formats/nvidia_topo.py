@@ -1,4 +1,4 @@
-"""``nvidia-smi topo -m``: the way from each GPU and NIC to each other; ``topo -p2p`` as well.
+"""``nvidia-smi topo -m``: the path between each pair of GPUs and NICs; also ``topo -p2p``.
 
 One matrix whose rows and columns are devices. ``-m`` has the CPUs and the NUMA node beside each GPU
 and, since driver 525, names NICs in a legend below; before that they stood in the matrix by name.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from portagpu.formats import Shape, integer, stated
-from portagpu.readings.model import End, Findings, FormatError, Link, Node, Reading
+from portagpu.readings.model import End, Findings, FormatError, Link, Node, Reading, without_none
 from portagpu_cuda.formats._nvidia import VENDOR
 
 KIND: Final = "nvidia-smi topo"
@@ -68,7 +68,7 @@ def matches(text: str) -> bool:
 def parse(text: str) -> Findings:
     """A link for each cell of the matrices, and a reading for each GPU's CPUs and NUMA node."""
     plain = _COLOUR.sub("", text)
-    matrices, names = _read(plain)
+    matrices, names = _read_matrices(plain)
     if not any(matrix.rows for matrix in matrices):
         raise FormatError(f"{KIND}: there is no matrix of devices in the text")
     option = _COMMAND.search(plain)
@@ -107,7 +107,7 @@ def parse(text: str) -> Findings:
     )
 
 
-def _read(text: str) -> tuple[list[_Matrix], dict[str, str]]:
+def _read_matrices(text: str) -> tuple[list[_Matrix], dict[str, str]]:
     """The matrices, and what the legend says that "NIC0" is."""
     matrices: list[_Matrix] = []
     names: dict[str, str] = {}
@@ -172,6 +172,6 @@ def _reading(label: str, words: list[str], affinities: int) -> list[Reading]:
             index=int(gpu.group(1)),
             # "0-1" is several nodes: the GPU is near none of them alone
             numa_node=integer(node) if node.isdecimal() else None,
-            extra={name: value for name, value in extra.items() if value is not None},
+            extra=without_none(extra),
         )
     ]

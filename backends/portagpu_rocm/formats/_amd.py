@@ -1,16 +1,14 @@
-"""What the readers of AMD's tools share: values with units, names and addresses."""
+"""Shared by the readers of AMD's tools: values with units, names and addresses."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from portagpu.arch import base_name
 from portagpu.formats import integer, number, stated
 from portagpu.host.kfd import gfx_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from portagpu.pcie import GENERATION
 
 VENDOR: Final = "amd"
 T = TypeVar("T")
@@ -25,22 +23,19 @@ _NO_MEASURE: Final = _NO_COUNT | {0xFFFF}
 # AMD SMI divides bytes by powers of 1024 and writes "MB" (amdsmi_commands.py, mem_usage)
 _SIZES: Final = {"b": 0, "kb": 10, "mb": 20, "gb": 30, "tb": 40}
 
-# PCI Express Base Specification: transfers a second of one lane, by generation
-_GENERATIONS: Final = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
 
-
-def plain(text: str) -> str:
+def without_colours(text: str) -> str:
     """``text`` without colours."""
     return _COLOUR.sub("", text)
 
 
-def text_of(value: object) -> str | None:
+def scalar_text(value: object) -> str | None:
     """A scalar, or a {"value", "unit"} object, as the tool prints it; None for "N/A" and others."""
     if isinstance(value, str):
         return stated(value)
     if isinstance(value, dict):
         inner, unit = value.get("value"), value.get("unit")
-        bare = None if isinstance(inner, dict) else text_of(inner)
+        bare = None if isinstance(inner, dict) else scalar_text(inner)
         return f"{bare} {unit}" if bare is not None and isinstance(unit, str) else bare
     return str(value) if isinstance(value, int | float) else None
 
@@ -72,14 +67,14 @@ def size(value: object) -> int | None:
     amount = measure(value)
     if amount is None or amount < 0:
         return None
-    words = (text_of(value) or "").lower().split()
+    words = (scalar_text(value) or "").lower().split()
     shift = _SIZES.get(words[1] if len(words) == 2 else "mb")
     return int(amount * (1 << shift)) if shift is not None else None
 
 
 def generation(speed: object) -> int | None:
     """The PCI Express generation of a lane's "16.0 GT/s"."""
-    return _GENERATIONS.get(measure(speed) or 0.0)
+    return GENERATION.get(measure(speed) or 0.0)
 
 
 def gfx_arch(text: str | None) -> str | None:
@@ -99,7 +94,7 @@ def gfx_arch(text: str | None) -> str | None:
     return name if len(digits) <= 4 else None
 
 
-def unique_id_of(text: str | None) -> int | None:
+def unique_id_from_uuid(text: str | None) -> int | None:
     """The hardware's number in the runtime's UUID "GPU-b1fb27fd8857c0d3"; None for "GPU-XX"."""
     match = re.fullmatch(r"gpu-([0-9a-f]{16})", (text or "").strip().lower())
     return (int(match.group(1), 16) or None) if match is not None else None
@@ -118,11 +113,6 @@ def product_name(text: str | None) -> str | None:
     return None if name is None or re.fullmatch(r"0x[0-9a-fA-F]+", name) else name
 
 
-def first(*values: T | None) -> T | None:
+def first_stated(*values: T | None) -> T | None:
     """The first that is stated."""
     return next((value for value in values if value is not None), None)
-
-
-def stated_only(values: Mapping[str, float | None]) -> dict[str, float]:
-    """``values`` without those that are unknown."""
-    return {key: value for key, value in values.items() if value is not None}

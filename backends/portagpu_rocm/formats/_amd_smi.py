@@ -1,4 +1,4 @@
-"""What AMD SMI says of one GPU, whichever of its forms said it.
+"""A GPU's reading from any output of AMD SMI.
 
 Its JSON, text and CSV are one tree of keys (``amdsmi_cli/amdsmi_logger.py``: the text is the JSON
 with keys in upper case, the CSV the same without sections), so each form is read into *records*:
@@ -13,16 +13,17 @@ from collections.abc import Iterable, Mapping
 
 from portagpu.formats import pci_address
 from portagpu.readings import Reading
+from portagpu.readings.model import without_none
 from portagpu_rocm.formats._amd import (
     VENDOR,
     count,
-    first,
+    first_stated,
     gfx_arch,
     product_name,
     runtime_uuid,
+    scalar_text,
     size,
-    text_of,
-    unique_id_of,
+    unique_id_from_uuid,
 )
 from portagpu_rocm.formats._amd_smi_records import Record, field, inner
 from portagpu_rocm.formats._amd_smi_state import memory, pcie, state
@@ -30,32 +31,32 @@ from portagpu_rocm.formats._amd_smi_state import memory, pcie, state
 
 def reading(record: Record, source: str) -> Reading:
     """One GPU's record as a Reading."""
-    uuid = text_of(first(record.get("uuid"), record.get("gpu_uuid")))
-    hip_uuid = text_of(record.get("hip_uuid"))
-    unique_id = first(
-        count(field(record, "asic", "asic_serial")), unique_id_of(hip_uuid), _unique_id(uuid)
+    uuid = scalar_text(first_stated(record.get("uuid"), record.get("gpu_uuid")))
+    hip_uuid = scalar_text(record.get("hip_uuid"))
+    unique_id = first_stated(
+        count(field(record, "asic", "asic_serial")), unique_id_from_uuid(hip_uuid), _unique_id(uuid)
     )
     unique_id = unique_id or None
-    bdf = first(record.get("bdf"), record.get("gpu_bdf"), field(record, "bus", "bdf"))
+    bdf = first_stated(record.get("bdf"), record.get("gpu_bdf"), field(record, "bus", "bdf"))
     return Reading(
         source=source,
         vendor=VENDOR,
         index=count(record.get("gpu")),
-        pci=pci_address(text_of(bdf)),
-        uuid=hip_uuid if unique_id_of(hip_uuid) is not None else runtime_uuid(unique_id),
+        pci=pci_address(scalar_text(bdf)),
+        uuid=hip_uuid if unique_id_from_uuid(hip_uuid) is not None else runtime_uuid(unique_id),
         unique_id=unique_id,
-        name=product_name(text_of(field(record, "asic", "market_name"))),
-        arch=gfx_arch(text_of(field(record, "asic", "target_graphics_version"))),
+        name=product_name(scalar_text(field(record, "asic", "market_name"))),
+        arch=gfx_arch(scalar_text(field(record, "asic", "target_graphics_version"))),
         device_id=count(field(record, "asic", "device_id")),
         subsystem_id=count(field(record, "asic", "subsystem_id")),
-        memory_bytes=first(
+        memory_bytes=first_stated(
             size(inner(record, "vram", "size")),
             size(field(record, "mem_usage", "total_vram")),
             size(record.get("vram_total")),
         ),
         unit_count=count(field(record, "asic", "num_compute_units")),
         numa_node=count(inner(record, "numa", "node")),
-        driver=text_of(inner(record, "driver", "name")),
+        driver=scalar_text(inner(record, "driver", "name")),
         firmware=_firmware(record),
         compute_partition=_partition(
             record, "compute_partition", "accelerator_partition", "accelerator_type"
@@ -70,7 +71,7 @@ def reading(record: Record, source: str) -> Reading:
 
 def driver_version(record: Record) -> str | None:
     """The version of the kernel driver that a record of ``static`` states."""
-    return text_of(inner(record, "driver", "version"))
+    return scalar_text(inner(record, "driver", "version"))
 
 
 def _unique_id(uuid: str | None) -> int | None:
@@ -91,7 +92,7 @@ def _partition(record: Record, *keys: str) -> str | None:
     section = record.get("partition")
     values: list[object] = [section.get(key) for key in keys] if isinstance(section, dict) else []
     values += [inner(record, "memory_partition", key) for key in keys]
-    name = first(*(text_of(value) for value in values), text_of(record.get(keys[0])))
+    name = first_stated(*(scalar_text(value) for value in values), scalar_text(record.get(keys[0])))
     return name.rstrip("*") if name is not None else None
 
 
@@ -101,25 +102,26 @@ def _firmware(record: Record) -> dict[str, str]:
     entries = listed.values() if isinstance(listed, Mapping) else listed
     for entry in entries if isinstance(entries, Iterable) and not isinstance(entries, str) else ():
         if isinstance(entry, Mapping):
-            name, version = text_of(entry.get("fw_id")), text_of(entry.get("fw_version"))
+            name, version = scalar_text(entry.get("fw_id")), scalar_text(entry.get("fw_version"))
             if name is not None and version is not None:
                 found[name] = version
-    vbios = text_of(inner(record, "vbios", "version"))
+    vbios = scalar_text(inner(record, "vbios", "version"))
     return found | ({"VBIOS": vbios} if vbios is not None else {})
 
 
 def _extra(record: Record, uuid: str | None) -> dict[str, str]:
     values = {
         "amd-smi uuid": uuid if re.fullmatch(r"[0-9a-fA-F-]{36}", uuid or "") else None,
-        "kfd_id": text_of(record.get("kfd_id")),
-        "node_id": text_of(record.get("node_id")),
-        "partition_id": first(
-            text_of(record.get("partition_id")), text_of(inner(record, "partition", "partition_id"))
+        "kfd_id": scalar_text(record.get("kfd_id")),
+        "node_id": scalar_text(record.get("node_id")),
+        "partition_id": first_stated(
+            scalar_text(record.get("partition_id")),
+            scalar_text(inner(record, "partition", "partition_id")),
         ),
-        "oam_id": text_of(field(record, "asic", "oam_id")),
-        "vram_usage": text_of(record.get("vram_usage")),
-        "xgmi_ports": text_of(record.get("xgmi_ports")),
-        "xgmi_err": text_of(record.get("xgmi_err")),
-        "deferred_errors": text_of(field(record, "ecc", "total_deferred_count")),
+        "oam_id": scalar_text(field(record, "asic", "oam_id")),
+        "vram_usage": scalar_text(record.get("vram_usage")),
+        "xgmi_ports": scalar_text(record.get("xgmi_ports")),
+        "xgmi_err": scalar_text(record.get("xgmi_err")),
+        "deferred_errors": scalar_text(field(record, "ecc", "total_deferred_count")),
     }
-    return {key: value for key, value in values.items() if value is not None}
+    return without_none(values)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.formats import pci_address
 from portagpu.readings import End, Link, Node
-from portagpu_rocm.formats._amd import count, measure, text_of
+from portagpu_rocm.formats._amd import count, measure, scalar_text
 
 if TYPE_CHECKING:
     from portagpu_rocm.formats._amd_smi_records import Record
@@ -46,7 +46,7 @@ class _Ends:
 
     def key(self, entry: Record) -> str | None:
         """The key of the GPU that ``entry`` names; None where it names none."""
-        named = (text_of(entry.get("gpu")), text_of(entry.get("bdf")))
+        named = (scalar_text(entry.get("gpu")), scalar_text(entry.get("bdf")))
         if named not in self.keys:
             self.keys[named] = self._add(count(named[0]), pci_address(named[1]))
         return self.keys[named]
@@ -87,19 +87,19 @@ def _peers(record: Record, ends: _Ends) -> Iterable[tuple[str, Facts]]:
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict) and (key := ends.key(entry)) is not None:
                 facts = common | entry
-                yield key, {name: facts[name] for name in facts if text_of(facts[name])}
+                yield key, {name: facts[name] for name in facts if scalar_text(facts[name])}
     for old, new in _OLD_KEYS.items():
         column = record.get(old)
         for name, value in column.items() if isinstance(column, Mapping) else ():
             match = re.fullmatch(r"gpu_(\d{1,6})", name)
-            if match is not None and text_of(value) is not None:
+            if match is not None and scalar_text(value) is not None:
                 key = ends.key({"gpu": match.group(1)})
                 if key is not None:
                     yield key, {new: value}
 
 
 def _link(a: End, b: End, facts: Facts, source: str) -> Link | None:
-    words = {key: (text_of(facts.get(key)) or "").upper() for key in _WORDS}
+    words = {key: (scalar_text(facts.get(key)) or "").upper() for key in _WORDS}
     if not facts.keys() - {"gpu", "bdf"} or words["link_type"] == "SELF":
         return None
     rate, whole = measure(facts.get("bit_rate")), measure(facts.get("max_bandwidth"))
@@ -110,13 +110,13 @@ def _link(a: End, b: End, facts: Facts, source: str) -> Link | None:
         kind=KINDS.get(words["link_type"], "unknown"),
         width=round(whole / rate) if rate and whole else None,
         speed_gbit_s=rate,
-        bandwidth_bytes_s=most_bandwidth(text_of(facts.get("bandwidth")))
+        bandwidth_bytes_s=most_bandwidth(scalar_text(facts.get("bandwidth")))
         or (whole * 1e9 / 8 if whole else None),
         weight=count(facts.get("weight")),
         hops=count(facts.get("num_hops")),
         up=_UP.get(words["status"]),
         peer_access=_ACCESS.get(words["link_status"]),
-        extra={key: f"{text_of(facts[key])}" for key in _EXTRA if key in facts},
+        extra={key: f"{scalar_text(facts[key])}" for key in _EXTRA if key in facts},
     )
 
 

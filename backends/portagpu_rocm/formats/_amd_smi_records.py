@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from portagpu.formats import stated
-from portagpu_rocm.formats._amd import text_of
+from portagpu_rocm.formats._amd import scalar_text
 
 Record = Mapping[str, object]
 
@@ -14,7 +14,7 @@ def merge(records: Iterable[Record]) -> list[dict[str, object]]:
     """One record a GPU, of which a later one's values count; sections are joined."""
     found: dict[str, dict[str, object]] = {}
     for record in records:
-        name = text_of(record.get("gpu")) or text_of(record.get("gpu_id"))
+        name = scalar_text(record.get("gpu")) or scalar_text(record.get("gpu_id"))
         if name is None:
             continue
         merged = found.setdefault(name, {"gpu": name})
@@ -22,12 +22,12 @@ def merge(records: Iterable[Record]) -> list[dict[str, object]]:
             old = merged.get(key)
             if isinstance(old, dict) and isinstance(value, Mapping):
                 old.update(value)
-            elif stated_value(value) or key not in merged:
+            elif has_value(value) or key not in merged:
                 merged[key] = dict(value) if isinstance(value, Mapping) else value
     return list(found.values())
 
 
-def stated_value(value: object) -> bool:
+def has_value(value: object) -> bool:
     """Whether ``value`` is anything but one of the tool's ways to say that it has none."""
     return value is not None and (not isinstance(value, str) or stated(value) is not None)
 

@@ -6,17 +6,17 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from portagpu.readings import Memory, Pcie, State
+from portagpu.readings import GpuState, Memory, Pcie
+from portagpu.readings.model import without_none
 from portagpu_rocm.formats._amd import (
     count,
-    first,
+    first_stated,
     generation,
     measure,
+    scalar_text,
     size,
-    stated_only,
-    text_of,
 )
-from portagpu_rocm.formats._amd_smi_records import Record, field, inner, stated_value
+from portagpu_rocm.formats._amd_smi_records import Record, field, has_value, inner
 
 _NO_PROCESS: Final = "no running processes"
 _NO_PAGES: Final = "no bad pages"
@@ -31,7 +31,7 @@ def pcie(record: Record) -> Pcie:
         width=_lanes(inner(record, "pcie", "width")),
         device_generation=generation(field(record, "bus", "max_pcie_speed")),
         device_width=_lanes(field(record, "bus", "max_pcie_width")),
-        replays=first(
+        replays=first_stated(
             count(field(record, "pcie", "replay_count")), count(record.get("pcie_replay"))
         ),
     )
@@ -53,15 +53,15 @@ def memory(record: Record) -> Memory:
         if isinstance(block, Mapping)
     }
     ras = inner(record, "ras", "ecc_block_state")
-    umc = text_of(ras.get("umc")) if isinstance(ras, Mapping) else None
+    umc = scalar_text(ras.get("umc")) if isinstance(ras, Mapping) else None
     pages = {key: _pages(record.get(key)) for key in ("retired", "pending", "un_res")}
     return Memory(
         ecc_enabled={"ENABLED": True, "DISABLED": False}.get(umc or ""),
-        corrected=first(
+        corrected=first_stated(
             count(field(record, "ecc", "total_correctable_count")),
             count(record.get("single_bit_ecc")),
         ),
-        uncorrected=first(
+        uncorrected=first_stated(
             count(field(record, "ecc", "total_uncorrectable_count")),
             count(record.get("double_bit_ecc")),
         ),
@@ -85,7 +85,7 @@ def _pages(value: object) -> int | None:
     return len(value) if isinstance(value, list) else None
 
 
-def state(record: Record) -> State:
+def state(record: Record) -> GpuState:
     clocks, usage = record.get("clock"), record.get("usage")
     clocks = clocks if isinstance(clocks, Mapping) else {}
     limits = record.get("limit")
@@ -94,44 +94,46 @@ def state(record: Record) -> State:
     memory = [block for name, block in clocks.items() if re.fullmatch(r"mem(_\d+)?", name)]
     temperatures = {
         "edge": measure(field(record, "temperature", "edge")),
-        "hotspot": first(
+        "hotspot": first_stated(
             measure(field(record, "temperature", "hotspot")),
             measure(record.get("hotspot_temperature")),
         ),
-        "mem": first(
+        "mem": first_stated(
             measure(inner(record, "temperature", "mem")),
             measure(record.get("memory_temperature")),
         ),
     }
-    return State(
-        temperatures_c=stated_only(temperatures),
-        limits_c=stated_only(
+    return GpuState(
+        temperatures_c=without_none(temperatures),
+        limits_c=without_none(
             {
                 f"{prefix}{what}": measure(limits.get(f"{what}_{sensor}_temperature")) or None
                 for sensor, prefix in _SENSORS
                 for what in ("slowdown", "shutdown")
             }
         ),
-        power_w=first(
+        power_w=first_stated(
             measure(field(record, "power", "socket_power")), measure(record.get("power_usage"))
         ),
-        power_limit_w=first(
+        power_limit_w=first_stated(
             measure(limits.get("socket_power")),
             measure(inner(limits, "ppt0", "socket_power_limit")),
             measure(record.get("power_cap")),
         ),
-        clock_mhz=first(_highest(graphics, "clk", "cur_clk"), measure(record.get("gfx_clock"))),
+        clock_mhz=first_stated(
+            _highest(graphics, "clk", "cur_clk"), measure(record.get("gfx_clock"))
+        ),
         max_clock_mhz=_highest(graphics, "max_clk"),
-        memory_clock_mhz=first(
+        memory_clock_mhz=first_stated(
             _highest(memory, "clk", "cur_clk"), measure(record.get("mem_clock"))
         ),
         max_memory_clock_mhz=_highest(memory, "max_clk"),
-        utilization_percent=first(
+        utilization_percent=first_stated(
             *(measure(usage.get(key)) for key in ("gfx_activity", "gfx_usage"))
             if isinstance(usage, Mapping)
             else (measure(record.get("gfx_activity")), measure(record.get("gfx"))),
         ),
-        memory_used_bytes=first(
+        memory_used_bytes=first_stated(
             size(field(record, "mem_usage", "used_vram")), size(record.get("vram_used"))
         ),
         throttling=_throttling(record),
@@ -142,7 +144,7 @@ def state(record: Record) -> State:
 def _highest(blocks: list[object], *keys: str) -> float | None:
     """The highest of the clocks: a GPU of several dies has one each."""
     values = (
-        first(*(measure(block.get(key)) for key in keys))
+        first_stated(*(measure(block.get(key)) for key in keys))
         for block in blocks
         if isinstance(block, Mapping)
     )
@@ -159,7 +161,7 @@ def _throttling(record: Record) -> tuple[str, ...] | None:
             states[name] = states.get(name, False) or "ACTIVE" in words
         elif what == "activity" and (percent := measure(value)) is not None:
             states[name] = states.get(name, False) or percent > 0
-    status = text_of(field(record, "power", "throttle_status"))
+    status = scalar_text(field(record, "power", "throttle_status"))
     if status in {"THROTTLED", "UNTHROTTLED"} and not any(states.values()):
         states["throttled"] = status == "THROTTLED"
     return tuple(name for name, active in states.items() if active) if states else None
@@ -182,14 +184,14 @@ def _list_words(value: object) -> set[str]:
 
 
 def _processes(record: Record) -> int | None:
-    listed = first(record.get("process_list"), record.get("process_info"))
+    listed = first_stated(record.get("process_list"), record.get("process_info"))
     if listed is None:
         return None
     number = 0
     for entry in listed if isinstance(listed, list) else [listed]:
         info = entry.get("process_info", entry) if isinstance(entry, Mapping) else entry
         if isinstance(info, Mapping):
-            number += stated_value(info.get("pid"))
+            number += has_value(info.get("pid"))
         elif not (isinstance(info, str) and info.strip().lower().startswith(_NO_PROCESS)):
             return None
     return number

@@ -1,4 +1,4 @@
-"""What ROCm SMI says of one GPU, whichever of its forms said it.
+"""A GPU's reading from any output of ROCm SMI.
 
 Its JSON holds what its log prints as "GPU[0] : key: value" (``printLog`` in ``rocm_smi.py``), so
 both are read into one mapping of lower-case keys a card. Keys of ROCm 4.3 to 6.4: "GPU ID" became
@@ -13,17 +13,17 @@ from collections.abc import Mapping
 from typing import Final
 
 from portagpu.formats import integer, pci_address, stated
-from portagpu.readings import End, Link, Memory, Node, Pcie, Reading, State
+from portagpu.readings import End, GpuState, Link, Memory, Node, Pcie, Reading
+from portagpu.readings.model import without_none
 from portagpu_rocm.formats._amd import (
     VENDOR,
     count,
-    first,
+    first_stated,
     generation,
     gfx_arch,
     measure,
     product_name,
     runtime_uuid,
-    stated_only,
 )
 from portagpu_rocm.formats._amd_smi_links import KINDS, most_bandwidth
 
@@ -55,9 +55,11 @@ def reading(index: int, card: Card, source: str, memory: Memory | None = None) -
         pci=pci_address(card.get("pci bus")),
         uuid=runtime_uuid(unique_id),
         unique_id=unique_id,
-        name=first(product_name(card.get("card series")), product_name(card.get("device name"))),
+        name=first_stated(
+            product_name(card.get("card series")), product_name(card.get("device name"))
+        ),
         arch=gfx_arch(stated(card.get("gfx version"))),
-        device_id=first(count(card.get("device id")), count(card.get("gpu id")), model),
+        device_id=first_stated(count(card.get("device id")), count(card.get("gpu id")), model),
         subsystem_id=subsystem,
         memory_bytes=count(card.get("vram total memory (b)")) or None,
         numa_node=_numa_node(card),
@@ -102,14 +104,14 @@ def _pcie(card: Card) -> Pcie:
     )
 
 
-def _state(card: Card) -> State:
+def _state(card: Card) -> GpuState:
     sensors = (re.fullmatch(r"temperature \(sensor ([a-z0-9 ]+)\) \(c\)", key) for key in card)
     used = count(card.get("vram total used memory (b)"))
-    return State(
-        temperatures_c=stated_only(
+    return GpuState(
+        temperatures_c=without_none(
             {match.group(1): measure(card[match.string]) for match in sensors if match is not None}
         ),
-        power_w=first(*(measure(card.get(key)) for key in _POWER)),
+        power_w=first_stated(*(measure(card.get(key)) for key in _POWER)),
         power_limit_w=measure(card.get("max graphics package power (w)")),
         clock_mhz=_clock(card, "sclk"),
         memory_clock_mhz=_clock(card, "mclk"),

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from portagpu.formats import bounded
+from portagpu.formats import within_device_limit
 from portagpu.formats.json_text import json_documents, json_start
 from portagpu.readings import Findings, FormatError
-from portagpu_rocm.formats._amd import first, text_of
+from portagpu_rocm.formats._amd import first_stated, scalar_text
 from portagpu_rocm.formats._amd_smi import driver_version, reading
 from portagpu_rocm.formats._amd_smi_links import links
 from portagpu_rocm.formats._amd_smi_records import Record, merge
@@ -51,12 +51,12 @@ def parse(text: str) -> Findings:
     merged = merge(records)
     if not merged and not versions:
         raise FormatError("this JSON has no record of a GPU")
-    driver = first(*(driver_version(record) for record in merged))
+    driver = first_stated(*(driver_version(record) for record in merged))
     if driver is not None:
         versions["amdgpu"] = driver
     return Findings(
         kind=KIND,
-        readings=bounded((reading(record, KIND) for record in merged), KIND),
+        readings=within_device_limit((reading(record, KIND) for record in merged), KIND),
         links=links(records, KIND),
         versions=versions,
         problems=("the JSON breaks off; what comes before is read",) if broken else (),
@@ -90,6 +90,6 @@ def _versions(documents: list[object]) -> dict[str, str]:
     for document in documents:
         for entry in document if isinstance(document, list) else [document]:
             if isinstance(entry, Mapping):
-                stated = ((name, text_of(entry.get(key))) for key, name in _VERSIONS)
+                stated = ((name, scalar_text(entry.get(key))) for key, name in _VERSIONS)
                 found |= {name: version for name, version in stated if version is not None}
     return found

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final
 
-from portagpu.formats import Shape, bounded, stated
+from portagpu.formats import Shape, stated, within_device_limit
 from portagpu.readings import Findings, FormatError
-from portagpu_rocm.formats._amd import first, plain
+from portagpu_rocm.formats._amd import first_stated, without_colours
 from portagpu_rocm.formats._amd_smi import driver_version, reading
 from portagpu_rocm.formats._amd_smi_links import links
 from portagpu_rocm.formats._amd_smi_records import merge
@@ -57,24 +57,24 @@ def matches(text: str) -> bool:
         or _VERSION.match(line) is not None
         or _SUMMARY.match(line) is not None
         or is_title(line)
-        for line in plain(text[:_HEAD]).splitlines()
+        for line in without_colours(text[:_HEAD]).splitlines()
     )
 
 
 def parse(text: str) -> Findings:
     """What the sections and tables say; raises FormatError where there is none."""
-    lines = plain(text).splitlines()
+    lines = without_colours(text).splitlines()
     sections = _sections(lines)
     records = [*sections, *table_records(Rows(lines)), *_csv_records(lines)]
     versions = _versions(lines)
     merged = merge(records)
     if not merged and not versions:
         raise FormatError("this text has no section and no table of AMD SMI")
-    driver = first(*(driver_version(record) for record in merged))
-    broken = tuple(_broken(lines, sections))
+    driver = first_stated(*(driver_version(record) for record in merged))
+    broken = tuple(_break_off_problems(lines, sections))
     return Findings(
         kind=KIND,
-        readings=bounded((reading(record, KIND) for record in merged), KIND),
+        readings=within_device_limit((reading(record, KIND) for record in merged), KIND),
         links=links(records, KIND),
         versions=versions | ({"amdgpu": driver} if driver is not None else {}),
         problems=broken,
@@ -84,7 +84,7 @@ def parse(text: str) -> Findings:
     )
 
 
-def _broken(lines: list[str], sections: list[dict[str, object]]) -> Iterator[str]:
+def _break_off_problems(lines: list[str], sections: list[dict[str, object]]) -> Iterator[str]:
     """What shows that the text was cut; a list of sections has no end of its own."""
     last = next((line for line in reversed(lines) if line.strip()), "")
     if any(map(_SUMMARY.match, lines)) and not last.startswith("+"):
@@ -146,16 +146,16 @@ def _sections(lines: list[str]) -> list[dict[str, object]]:
         owner = stack[-1][1]
         if not value:
             inner: dict[str, object] = {}
-            _put(owner, key, inner)
+            _add_value(owner, key, inner)
             stack.append((indent, inner))
         elif value.startswith("[") and "]" not in value:
             continued = (owner, key, [value])
         else:
-            _put(owner, key, value)
+            _add_value(owner, key, value)
     return [record for record in records if "gpu" in record]
 
 
-def _put(owner: dict[str, object], key: str, value: object) -> None:
+def _add_value(owner: dict[str, object], key: str, value: object) -> None:
     """Store ``value``; the second of a key makes a list, as processes and pages are listed."""
     old = owner.get(key)
     if isinstance(old, list):

@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from portagpu.formats import bounded, pci_address
+from portagpu.formats import pci_address, within_device_limit
 from portagpu.formats.json_text import json_documents, json_start
-from portagpu.readings import Findings, FormatError, Pcie, Reading, State
+from portagpu.readings import Findings, FormatError, GpuState, Pcie, Reading
+from portagpu.readings.model import without_none
 from portagpu_rocm.formats._amd import (
     VENDOR,
     count,
-    first,
+    first_stated,
     gfx_arch,
     measure,
     product_name,
-    stated_only,
-    text_of,
+    scalar_text,
 )
 
 KIND: Final = "amdgpu_top --json"
@@ -29,7 +29,7 @@ KIND: Final = "amdgpu_top --json"
 _HEAD: Final = 65536
 _MARKS: Final = ('"amdgpu_top_version"', '"DevicePath"', '"suspended_devices"')
 
-Device = Mapping[str, object]
+Section = Mapping[str, object]
 
 
 def matches(text: str) -> bool:
@@ -42,18 +42,18 @@ def parse(text: str) -> Findings:
     """What the devices say; raises FormatError where there is none."""
     documents, broken = json_documents(text)
     root = documents[0]
-    top: Device = root if isinstance(root, Mapping) else {}
-    devices = bounded(_devices(top.get("devices") if top else root), KIND)
+    top: Section = root if isinstance(root, Mapping) else {}
+    devices = within_device_limit(_devices(top.get("devices") if top else root), KIND)
     readings = [_reading(index, device) for index, device in enumerate(devices)]
-    suspended = bounded(_devices(top.get("suspended_devices")), KIND)
-    readings += [_suspended(device) for device in suspended]
+    suspended = within_device_limit(_devices(top.get("suspended_devices")), KIND)
+    readings += [_suspended_reading(device) for device in suspended]
     if not readings:
         raise FormatError("this JSON has no device")
     return Findings(
         kind=KIND,
         readings=tuple(readings),
         versions=_versions([top, *(_section(device, "info") for device in devices)]),
-        taken=text_of(top.get("timestamp")),
+        taken=scalar_text(top.get("timestamp")),
         problems=(
             *(("the JSON breaks off; what comes before is read",) if broken else ()),
             *(
@@ -66,22 +66,24 @@ def parse(text: str) -> Findings:
     )
 
 
-def _devices(value: object) -> Iterator[Device]:
+def _devices(value: object) -> Iterator[Section]:
     for device in value if isinstance(value, list) else ():
         if isinstance(device, Mapping) and not {"info", "devicename"}.isdisjoint(device):
             yield device
 
 
-def _section(device: Device, name: str) -> Device:
+def _section(device: Section, name: str) -> Section:
     """A section of a device; a dump has the keys of "info" in the device itself."""
     section = device.get(name, device if name == "info" else None)
     return section if isinstance(section, Mapping) else {}
 
 
-def _versions(sections: list[Device]) -> dict[str, str]:
+def _versions(sections: list[Section]) -> dict[str, str]:
     found: dict[str, str] = {}
     for section in sections:
-        rocm = first(text_of(section.get("rocm version")), text_of(section.get("rocm")))
+        rocm = first_stated(
+            scalar_text(section.get("rocm version")), scalar_text(section.get("rocm"))
+        )
         if rocm is not None:
             found.setdefault("rocm", rocm)
         for key, name, last in (
@@ -90,37 +92,37 @@ def _versions(sections: list[Device]) -> dict[str, str]:
         ):
             parts = section.get(key)
             if isinstance(parts, Mapping):
-                numbers = [text_of(parts.get(part)) for part in ("major", "minor", last)]
+                numbers = [scalar_text(parts.get(part)) for part in ("major", "minor", last)]
                 found.setdefault(name, ".".join(part for part in numbers if part is not None))
     return found
 
 
-def _suspended(device: Device) -> Reading:
+def _suspended_reading(device: Section) -> Reading:
     return Reading(
         source=KIND,
         vendor=VENDOR,
-        pci=pci_address(text_of(device.get("pci"))),
-        name=product_name(text_of(device.get("devicename"))),
+        pci=pci_address(scalar_text(device.get("pci"))),
+        name=product_name(scalar_text(device.get("devicename"))),
         device_id=count(device.get("deviceid")),
-        device_file=text_of(device.get("render")),
+        device_file=scalar_text(device.get("render")),
         extra={"runtime_status": "suspended"},
     )
 
 
-def _reading(index: int, device: Device) -> Reading:
+def _reading(index: int, device: Section) -> Reading:
     info, path = _section(device, "info"), _section(_section(device, "info"), "devicepath")
-    kind = text_of(info.get("gpu type"))
+    kind = scalar_text(info.get("gpu type"))
     return Reading(
         source=KIND,
         vendor=VENDOR,
         index=index,
-        pci=pci_address(text_of(info.get("pci")) or text_of(path.get("pci"))),
-        name=product_name(text_of(info.get("devicename"))),
-        arch=gfx_arch(text_of(info.get("gfx_target_version"))),
+        pci=pci_address(scalar_text(info.get("pci")) or scalar_text(path.get("pci"))),
+        name=product_name(scalar_text(info.get("devicename"))),
+        arch=gfx_arch(scalar_text(info.get("gfx_target_version"))),
         device_id=count(info.get("deviceid")),
         memory_bytes=count(info.get("vram size")) or None,
         unit_count=count(info.get("total compute unit")),
-        device_file=text_of(path.get("render")),
+        device_file=scalar_text(path.get("render")),
         firmware=_firmware(info),
         pcie=_pcie(info),
         state=_state(device, info),
@@ -128,19 +130,19 @@ def _reading(index: int, device: Device) -> Reading:
     )
 
 
-def _firmware(info: Device) -> dict[str, str]:
+def _firmware(info: Section) -> dict[str, str]:
     found: dict[str, str] = {}
     listed = info.get("firmware info")
     for entry in listed if isinstance(listed, list) else ():
         if isinstance(entry, Mapping):
-            name, version = text_of(entry.get("fw_type")), text_of(entry.get("version"))
+            name, version = scalar_text(entry.get("fw_type")), scalar_text(entry.get("version"))
             if name is not None and version is not None:
                 found.setdefault(name, version)
-    vbios = text_of(_section(info, "vbios").get("ver_str"))
+    vbios = scalar_text(_section(info, "vbios").get("ver_str"))
     return found | ({"VBIOS": vbios} if vbios is not None else {})
 
 
-def _pcie(info: Device) -> Pcie:
+def _pcie(info: Section) -> Pcie:
     """Of the GPU's own link, and of what the slot allows it."""
     link = _section(info, "pcie link")
     gpu, system = _section(link, "max_gpu_link"), _section(link, "max_system_link")
@@ -152,7 +154,7 @@ def _pcie(info: Device) -> Pcie:
     )
 
 
-def _state(device: Device, info: Device) -> State:
+def _state(device: Section, info: Section) -> GpuState:
     sensors, activity = _section(device, "sensors"), _section(device, "gpu_activity")
     clock, memory_clock = _section(info, "gpu clock"), _section(info, "memory clock")
     throttling = _section(device, "gpu_metrics").get("throttle status")
@@ -162,15 +164,15 @@ def _state(device: Device, info: Device) -> State:
         for name, prefix in (("edge", "edge-"), ("junction", ""), ("memory", "memory-"))
         for what, word in (("critical", "critical"), ("emergency", "shutdown"))
     }
-    return State(
-        temperatures_c=stated_only(
+    return GpuState(
+        temperatures_c=without_none(
             {
                 name: measure(sensors.get(f"{name} temperature"))
                 for name in ("edge", "junction", "memory")
             }
         ),
-        limits_c=stated_only(limits),
-        power_w=first(
+        limits_c=without_none(limits),
+        power_w=first_stated(
             measure(sensors.get("gfx power")),
             measure(sensors.get("average power")),
             measure(sensors.get("input power")),
@@ -182,7 +184,7 @@ def _state(device: Device, info: Device) -> State:
         max_memory_clock_mhz=measure(memory_clock.get("max")),
         utilization_percent=measure(activity.get("gfx")),
         memory_used_bytes=count(info.get("vram usage size")),
-        throttling=tuple(text for word in throttling if (text := text_of(word)) is not None)
+        throttling=tuple(text for word in throttling if (text := scalar_text(word)) is not None)
         if isinstance(throttling, list)
         else None,
         processes=len(processes) if isinstance(processes, Mapping) else None,

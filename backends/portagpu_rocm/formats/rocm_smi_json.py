@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from portagpu.formats import bounded, stated
+from portagpu.formats import stated, within_device_limit
 from portagpu.formats.json_text import json_documents, json_start
 from portagpu.readings import Findings, FormatError
-from portagpu_rocm.formats._amd import text_of
+from portagpu_rocm.formats._amd import scalar_text
 from portagpu_rocm.formats._rocm_smi import Pair, link, reading
 
 KIND: Final = "rocm-smi --json"
@@ -50,7 +50,9 @@ def parse(text: str) -> Findings:
     driver = stated(system.get("driver version"))
     return Findings(
         kind=KIND,
-        readings=bounded((reading(index, card, KIND) for index, card in cards.items()), KIND),
+        readings=within_device_limit(
+            (reading(index, card, KIND) for index, card in cards.items()), KIND
+        ),
         links=tuple(link(pair, facts, KIND) for pair, facts in _pairs(system).items()),
         versions={"amdgpu": driver} if driver is not None else {},
         problems=("the JSON breaks off; what comes before is read",) if broken else (),
@@ -59,7 +61,7 @@ def parse(text: str) -> Findings:
 
 
 def _texts(values: Mapping[str, object]) -> dict[str, str]:
-    found = ((key.strip().rstrip(":"), text_of(value)) for key, value in values.items())
+    found = ((key.strip().rstrip(":"), scalar_text(value)) for key, value in values.items())
     return {key: text for key, text in found if text is not None}
 
 

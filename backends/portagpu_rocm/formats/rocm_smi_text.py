@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from portagpu.formats import Shape, bounded, integer, stated
+from portagpu.formats import Shape, integer, stated, within_device_limit
 from portagpu.readings import Findings, FormatError, Memory
-from portagpu_rocm.formats._amd import plain
+from portagpu_rocm.formats._amd import without_colours
 from portagpu_rocm.formats._rocm_smi import Pair, link, reading
 from portagpu_rocm.formats._rocm_smi_concise import concise_cards
 
@@ -39,13 +39,13 @@ _MOST_PROBLEMS: Final = 20
 
 def matches(text: str) -> bool:
     """Whether ROCm SMI's banner or one of its sections stands in the first lines of ``text``."""
-    head = plain(text[:_HEAD])
+    head = without_colours(text[:_HEAD])
     return _BANNER in head or re.search(r"^GPU\[\d+\]\s*:", head, re.MULTILINE) is not None
 
 
 def parse(text: str) -> Findings:
     """What the sections and tables say; raises FormatError where there is none."""
-    lines = plain(text).splitlines()
+    lines = without_colours(text).splitlines()
     cards: dict[int, dict[str, str]] = {}
     for index, card in concise_cards(lines):
         cards.setdefault(index, {}).update(card)
@@ -65,7 +65,7 @@ def parse(text: str) -> Findings:
         raise FormatError("this text has no section and no table of ROCm SMI")
     return Findings(
         kind=KIND,
-        readings=bounded(
+        readings=within_device_limit(
             (reading(index, cards[index], KIND, memory.get(index)) for index in sorted(cards)),
             KIND,
         ),
@@ -140,7 +140,7 @@ def _memory_tables(lines: list[str]) -> dict[int, Memory]:
             pages[index][cells[2]] = pages[index].get(cells[2], 0) + 1
     return {
         index: Memory(
-            ecc_enabled=_enabled(states.get(index, {}).get("UMC")),
+            ecc_enabled=_is_enabled(states.get(index, {}).get("UMC")),
             by_block=blocks.get(index, {}),
             retired_pages={
                 name: number
@@ -153,5 +153,5 @@ def _memory_tables(lines: list[str]) -> dict[int, Memory]:
     }
 
 
-def _enabled(state: str | None) -> bool | None:
+def _is_enabled(state: str | None) -> bool | None:
     return {"ENABLED": True, "DISABLED": False}.get(state or "")

@@ -13,10 +13,17 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from portagpu.arch import base_name
-from portagpu.formats import Shape, bounded, integer, number, stated
-from portagpu.formats.events import answers
-from portagpu.readings import Findings, FormatError, Reading, State
-from portagpu_rocm.formats._amd import VENDOR, gfx_arch, plain, product_name, unique_id_of
+from portagpu.formats import Shape, integer, number, stated, within_device_limit
+from portagpu.formats.events import no_answer_events
+from portagpu.readings import Findings, FormatError, GpuState, Reading
+from portagpu.readings.model import without_none
+from portagpu_rocm.formats._amd import (
+    VENDOR,
+    gfx_arch,
+    product_name,
+    unique_id_from_uuid,
+    without_colours,
+)
 
 KIND: Final = "rocminfo"
 
@@ -56,7 +63,7 @@ def matches(text: str) -> bool:
 
 def parse(text: str) -> Findings:
     """What the agents say; raises FormatError where there is none."""
-    lines = plain(text).splitlines()
+    lines = without_colours(text).splitlines()
     agents, versions = _agents(lines)
     if not agents:
         raise FormatError("this text has no agent of rocminfo")
@@ -70,8 +77,8 @@ def parse(text: str) -> Findings:
         problems.append(f"the text breaks off: {_END!r} is not in it")
     return Findings(
         kind=KIND,
-        events=() if gpus or untyped else answers(_NO_GPU),
-        readings=bounded(
+        events=() if gpus or untyped else no_answer_events(_NO_GPU),
+        readings=within_device_limit(
             (
                 _reading(index, agent, uses[location] == 1)
                 for index, (agent, location) in enumerate(zip(gpus, locations, strict=True))
@@ -124,7 +131,7 @@ def _kilobytes(text: str) -> int | None:
 def _reading(index: int, agent: _Agent, address_is_its_own: bool) -> Reading:
     values = agent.values
     uuid, name = stated(values.get("Uuid")), values.get("Name", "")
-    unique_id = unique_id_of(uuid)
+    unique_id = unique_id_from_uuid(uuid)
     isas = [isa.removeprefix("amdgcn-amd-amdhsa--") for isa in agent.isas]
     firmware = {name: stated(values.get(key)) for key, name in _FIRMWARE.items()}
     extra = {
@@ -147,9 +154,9 @@ def _reading(index: int, agent: _Agent, address_is_its_own: bool) -> Reading:
         device_id=integer(values.get("Chip ID")),
         memory_bytes=agent.pool_bytes,
         unit_count=integer(values.get("Compute Unit")),
-        firmware={key: version for key, version in firmware.items() if version is not None},
-        state=State(max_clock_mhz=number(values.get("Max Clock Freq. (MHz)"))),
-        extra={key: text for key, text in extra.items() if text is not None},
+        firmware=without_none(firmware),
+        state=GpuState(max_clock_mhz=number(values.get("Max Clock Freq. (MHz)"))),
+        extra=without_none(extra),
     )
 
 

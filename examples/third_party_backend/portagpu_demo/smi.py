@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from portagpu.readings import Findings, FormatError, Memory, Reading, State
+from portagpu.readings import Findings, FormatError, GpuState, Memory, Reading
 
 KIND: Final = "demo-smi"
 _BOARD: Final = re.compile(
@@ -46,7 +46,7 @@ def _reading(match: re.Match[str]) -> Reading:
         name=match["name"],
         uuid=match["uuid"],
         memory=Memory(retired_pages={"all": int(match["pages"])}),
-        state=State(
+        state=GpuState(
             temperatures_c={"gpu": float(match["celsius"])},
             throttling=(match["reason"],) if match["reason"] else (),
         ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from portagpu import bench
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Verdict
-from portagpu.rules.peers import LEAST, alike
+from portagpu.rules.peers import MIN_PEERS, peer_expectation
 from portagpu.running import Progress
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def adopted_results(
 
 def peer_outliers(context: Context, by_device: Mapping[str, Sequence[Result]]) -> Iterator[Result]:
     """The outliers from the median of all devices, one result per measure; from four devices on."""
-    if len(by_device) < LEAST:
+    if len(by_device) < MIN_PEERS:
         return
     values: dict[tuple[str, str], dict[str, float]] = {}
     for device, found in by_device.items():
@@ -100,7 +100,7 @@ def peer_outliers(context: Context, by_device: Mapping[str, Sequence[Result]]) -
             if isinstance(result.value, int | float):
                 values.setdefault((result.id, result.unit or "1"), {})[device] = result.value
     for (name, unit), of_devices in values.items():
-        compared = bench.peers(of_devices)
+        compared = bench.compare_peers(of_devices)
         verdict = Verdict.PASS if compared.judged else Verdict.UNVERIFIED
         if compared.outliers:
             verdict = Verdict.FAIL
@@ -111,6 +111,6 @@ def peer_outliers(context: Context, by_device: Mapping[str, Sequence[Result]]) -
             device=compared.outliers[0].name if compared.outliers else None,
             value=compared.outliers[0].value if compared.outliers else None,
             unit=unit,
-            expected=alike(compared, unit),
+            expected=peer_expectation(compared, unit),
             extra={"values": of_devices, "median": compared.median, "mad": compared.mad},
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from portagpu.diagnostics import install_torch, settings_remarks
+from portagpu.diagnostics import install_torch, settings_diagnostics
 from portagpu.host import gpus_on_machine, read_host, visibility
 from portagpu.host.settings import read_settings
 from portagpu.results.expectations import at_least, exactly
@@ -169,7 +169,7 @@ def _settings(context: Context, host: Host) -> Iterator[Result]:
         return
     addresses = (gpu.pci for gpu in gpus if gpu.pci is not None)
     settings = read_settings(context.machine.tree, addresses)
-    advice = list(settings_remarks(settings, gpus, len(host.cpu.numa_nodes)))
+    advice = list(settings_diagnostics(settings, gpus, len(host.cpu.numa_nodes)))
     known = {
         "the IOMMU": settings.iommu,
         "automatic NUMA balancing": settings.numa_balancing,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.formats import pci_address
 from portagpu.host.edac import read_memory_controllers
 from portagpu.host.sensors import read_sensors
-from portagpu.results.judgement import Judgement, combined
+from portagpu.results.judgement import Judgement, combine
 from portagpu.results.run import Verdict
 from portagpu.rules.health import judge_health
 from portagpu.rules.host import judge_host
@@ -26,7 +26,7 @@ _HOST: Final = "host"
 
 def check(context: Context) -> Iterator[Result]:
     """The host and the devices under test, by the rules of docs/health.md."""
-    for each in combined(_judgements(context)):
+    for each in combine(_judgements(context)):
         yield context.judgement_result(each)
 
 

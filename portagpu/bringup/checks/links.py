@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.formats import pci_address
 from portagpu.host import read_host
-from portagpu.inventory.topology import only
+from portagpu.inventory.topology import only_gpus
 from portagpu.results.expectations import exactly
-from portagpu.results.judgement import combined
+from portagpu.results.judgement import combine
 from portagpu.results.run import Verdict
 from portagpu.rules.links import judge_links
 
@@ -38,11 +38,11 @@ def _devices(context: Context, topology: Topology) -> Iterator[Result]:
     stated = (pci_address(each.facts.get("pci")) for each in context.devices)
     addresses = {address for address in stated if address is not None}
     if not context.from_files:
-        topology = only(topology, addresses)
+        topology = only_gpus(topology, addresses)
     known = [gpu for gpu in topology.gpus if context.from_files or gpu.key in addresses]
     cut = bool(context.origins) and context.machine.inventory().breaks_off
     asked = context.wanted is not None
-    for judged in combined(judge_links(topology, context.target, asked=asked)):
+    for judged in combine(judge_links(topology, context.target, asked=asked)):
         if cut and judged.verdict is Verdict.FAIL and judged.name in _OF_ALL_LINKS:
             reason = f"{judged.reason}; the recording breaks off"
             yield context.result(judged.name, Verdict.INCONCLUSIVE, reason, device=judged.device)

@@ -41,13 +41,15 @@ def parse(text: str) -> Findings:
     if root.tag != ROOT:
         raise FormatError(f"{KIND}: the outermost element is {root.tag[:40]!r}, not 'topology'")
     walk = _Walk(list(problems))
-    for child in root.named("object"):
+    for child in root.children_named("object"):
         walk.visit(child, None, None)
-    for matrix in (*root.named("distances2hetero"), *root.named("distances2")):
+    for matrix in (*root.children_named("distances2hetero"), *root.children_named("distances2")):
         walk.matrix(matrix)
     if not walk.links:
         raise FormatError(f"{KIND}: no PCI device in it; run lstopo without --no-io")
-    version = next((v for i in root.named("info") if (v := _info(i, "hwlocVersion"))), None)
+    version = next(
+        (v for i in root.children_named("info") if (v := _info(i, "hwlocVersion"))), None
+    )
     return Findings(
         kind=KIND,
         readings=tuple(walk.readings),
@@ -85,7 +87,7 @@ class _Walk:
             parent = self._host_bridge(element, near)
         elif kind in ("Bridge", "PCIDev"):
             parent = self._pci(element, parent or near, near) or parent
-        for child in element.named("object"):
+        for child in element.children_named("object"):
             self.visit(child, parent, near)
 
     def _host_bridge(self, element: Element, near: End | None) -> End:
@@ -118,9 +120,9 @@ class _Walk:
             node = Node.SWITCH
         if node is None:
             return None
-        devices = element.named("object")
+        devices = element.children_named("object")
         # of a NIC's devices the one that libraries know it by ("mlx5_0") comes first
-        devices.sort(key=lambda d: not any(_info(i, "NodeGUID") for i in d.named("info")))
+        devices.sort(key=lambda d: not any(_info(i, "NodeGUID") for i in d.children_named("info")))
         names = [n for d in devices if (n := stated(d.get("name"))) is not None]
         end = End(node, names[0] if names and node is Node.NIC else address, address)
         if node is Node.GPU:
@@ -154,7 +156,7 @@ class _Walk:
         infos = {
             name: value
             for device in devices
-            for info in device.named("info")
+            for info in device.children_named("info")
             if (name := info.get("name")) and (value := stated(info.get("value")))
         }
         names = [device.get("name") or "" for device in devices]
@@ -190,8 +192,8 @@ class _Walk:
         kind = _BANDWIDTHS.get(element.get("name") or "")
         if kind is None:
             return
-        names = " ".join(child.text for child in element.named("indexes")).split()
-        values = " ".join(child.text for child in element.named("u64values")).split()
+        names = " ".join(child.text for child in element.children_named("indexes")).split()
+        values = " ".join(child.text for child in element.children_named("u64values")).split()
         side = len(names)
         prefix = element.get("type")
         if prefix is not None:
@@ -226,7 +228,7 @@ def _memory_children(element: Element) -> list[Element]:
     attributes").
     """
     found: list[Element] = []
-    for child in element.named("object"):
+    for child in element.children_named("object"):
         if child.get("type") == "MemCache":
             found += _memory_children(child)
         elif child.get("type") == "NUMANode":

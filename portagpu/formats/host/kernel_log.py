@@ -1,7 +1,7 @@
-"""What the drivers wrote to the kernel's log, and the fabric manager to its own.
+"""The kernel's log, and the log of the fabric manager.
 
 Reads ``dmesg`` with any of its clocks, ``journalctl -k``, ``/var/log/kern.log`` and
-``/var/log/fabricmanager.log``. What a line means is data: ``portagpu/formats/kernel_log.toml``.
+``/var/log/fabricmanager.log``. Meanings of lines are data: ``portagpu/formats/kernel_log.toml``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SHAPE: Final = Shape(
         r"|-- (?:No entries|(?:Logs begin|Journal begins) at .{10,120}) --)"
     ),
 )
-"""Of a log each line is known by itself, wherever it stands."""
+"""Each line of a log is recognised by itself, anywhere in a text."""
 
 
 def matches(text: str) -> bool:
@@ -56,13 +56,13 @@ def matches(text: str) -> bool:
     return _IS_LOG.search(text[:20_000]) is not None
 
 
-def of_processes() -> frozenset[str]:
-    """Codes of the events whose lines name processes, and no device."""
-    return table("kernel_log").of_processes
+def process_codes() -> frozenset[str]:
+    """Codes of events whose lines name processes and no device."""
+    return table("kernel_log").process_codes
 
 
 def parse(text: str) -> Findings:
-    """Every line that tells of an error, in order, with what the vendor says of it."""
+    """An event for every line that reports an error, in order, with its documented meaning."""
     if not matches(text):
         raise FormatError(f"{KIND}: no line in it is of a kernel's log; record dmesg -T")
     rules = table("kernel_log")

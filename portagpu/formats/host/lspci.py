@@ -36,7 +36,7 @@ _FACT: Final = re.compile(r"\s(NUMA node|Kernel driver in use): (\S{1,40})")
 
 
 @dataclass(slots=True)
-class _Device:
+class _PciDevice:
     address: str
     node: Node
     vendor_id: int
@@ -66,7 +66,7 @@ def matches(text: str) -> bool:
 
 def parse(text: str) -> Findings:
     """The GPUs, NICs and switches, each with its link to what it is plugged into."""
-    devices, problems = _read(text)
+    devices, problems = _read_devices(text)
     if not devices:
         if any(_WITHOUT_IDS.match(line) for line in text.splitlines()[:100]):
             raise FormatError(f"{KIND}: there are no numeric ids in it; record lspci -Dnn -vvv")
@@ -85,10 +85,10 @@ def parse(text: str) -> Findings:
     )
 
 
-def _read(text: str) -> tuple[list[_Device], list[str]]:
-    devices: list[_Device] = []
+def _read_devices(text: str) -> tuple[list[_PciDevice], list[str]]:
+    devices: list[_PciDevice] = []
     problems = []
-    device: _Device | None = None
+    device: _PciDevice | None = None
     for line in text.splitlines():
         line = line[:2000]
         if line[:1] in (" ", "\t"):
@@ -103,17 +103,17 @@ def _read(text: str) -> tuple[list[_Device], list[str]]:
     return devices, problems
 
 
-def _device(line: str) -> _Device | None:
+def _device(line: str) -> _PciDevice | None:
     match = _DEVICE.match(line)
     address = pci_address(match.group(1)) if match is not None else None
     if match is None or address is None:
         return None
     code, vendor_id, device_id = (int(match.group(n), 16) for n in (2, 4, 5))
     node = node_kind(code, vendor_id)
-    return None if node is None else _Device(address, node, vendor_id, device_id, match.group(3))
+    return None if node is None else _PciDevice(address, node, vendor_id, device_id, match.group(3))
 
 
-def _detail(device: _Device, line: str) -> None:
+def _detail(device: _PciDevice, line: str) -> None:
     if (match := _LINK.match(line.replace("\t\t", "\t", 1))) is not None:
         device.links[match.group(1)] = (transfer_rate(match.group(2)), int(match.group(3)))
     elif (match := _SUBSYSTEM.match(line)) is not None:
@@ -127,7 +127,7 @@ def _detail(device: _Device, line: str) -> None:
             device.driver = match.group(2)
 
 
-def _reading(device: _Device, bridge: _Device | None) -> Reading | None:
+def _reading(device: _PciDevice, bridge: _PciDevice | None) -> Reading | None:
     vendor = vendor_name(device.vendor_id)
     if vendor is None:
         return None
@@ -155,7 +155,7 @@ def _reading(device: _Device, bridge: _Device | None) -> Reading | None:
     )
 
 
-def _link(device: _Device, bridge: _Device | None) -> Link:
+def _link(device: _PciDevice, bridge: _PciDevice | None) -> Link:
     if bridge is not None:
         other = End(Node.SWITCH, bridge.address, bridge.address)
     elif device.numa_node is not None:

@@ -45,13 +45,13 @@ def parse(text: str) -> Findings:
     if root.tag != ROOT:
         raise FormatError(f"{KIND}: the outermost element is {root.tag[:40]!r}, not 'system'")
     walk = _Walk(list(problems))
-    for cpu in root.named("cpu"):
+    for cpu in root.children_named("cpu"):
         node = integer(cpu.get("numaid"))
         # -1 where the kernel states none (NCCL, xml.cc)
         node = node if node is not None and node >= 0 else None
         end = End(Node.CPU, f"node {node if node is not None else '?'}", index=node)
         walk.cpu = {name: value for name in ("arch", "vendor") if (value := stated(cpu.get(name)))}
-        for pci in cpu.named("pci"):
+        for pci in cpu.children_named("pci"):
             walk.device(pci, end, node)
     if not walk.links and not walk.readings:
         raise FormatError(f"{KIND}: no PCI device in it")
@@ -81,11 +81,11 @@ class _Walk:
             return
         code = hexadecimal(element.get("class"))
         kind = node_kind(None if code is None else code >> 8, hexadecimal(element.get("vendor")))
-        gpus, nics = element.named("gpu"), element.named("nic")
+        gpus, nics = element.children_named("gpu"), element.children_named("nic")
         kind = Node.GPU if gpus else Node.NIC if nics else kind
         if kind is None:
             return
-        names = [net.get("name") or "" for nic in nics for net in nic.named("net")]
+        names = [net.get("name") or "" for nic in nics for net in nic.children_named("net")]
         index = integer(gpus[0].get("dev")) if gpus else None
         end = End(kind, next(filter(None, names), address), address, index)
         about = {f"cpu {key}": value for key, value in self.cpu.items()}
@@ -93,8 +93,8 @@ class _Walk:
         if kind is Node.GPU:
             self._gpu(element, gpus[0] if gpus else None, end, numa_node)
         for nic in nics:
-            self.links += [_network(net, address, code) for net in nic.named("net")]
-        for child in element.named("pci"):
+            self.links += [_network(net, address, code) for net in nic.children_named("net")]
+        for child in element.children_named("pci"):
             self.device(child, end, numa_node)
 
     def _gpu(self, pci: Element, gpu: Element | None, end: End, numa_node: int | None) -> None:
