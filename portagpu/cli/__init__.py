@@ -37,6 +37,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.bench:bench",
         "Measure matrix products, memory, transfers, launches and collectives.",
     ),
+    "collectives": (
+        "portagpu.cli.collectives:collectives",
+        "Choose, tune, verify and diagnose collectives on NCCL, RCCL and Gloo.",
+    ),
     "occupancy": (
         "portagpu.cli.occupancy:occupancy",
         "Compute a kernel's occupancy, its limits, and how to raise it.",

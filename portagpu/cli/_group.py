@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,17 +13,23 @@ from portagpu.cli import VERBS
 from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class VerbGroup(click.Group):
-    """A click group over the table of verbs, so that --help imports no verb."""
+    """A click group over a table of verbs like ``VERBS``, so that --help imports no verb."""
+
+    def __init__(
+        self, *args: Any, verbs: Mapping[str, tuple[str, str]] = VERBS, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._verbs = verbs
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return list(self._verbs)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = VERBS.get(cmd_name)
+        entry = self._verbs.get(cmd_name)
         if entry is None:
             return None
         module, _, attribute = entry[0].partition(":")
@@ -35,14 +41,15 @@ class VerbGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in VERBS and not name.startswith("-"):
-            hint = did_you_mean(name, VERBS, f"verbs are {', '.join(VERBS)}")
+        verbs = self._verbs
+        if name not in verbs and not name.startswith("-"):
+            hint = did_you_mean(name, verbs, f"verbs are {', '.join(verbs)}")
             raise click.UsageError(f"there is no verb {name!r}: {hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
-            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in self._verbs.items()])
 
 
 @click.group(

@@ -1,0 +1,17 @@
+"""``portagpu collectives``: verbs about communication between ranks, each in a module of its own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from portagpu.cli._group import VerbGroup
+
+_VERBS: Final[dict[str, tuple[str, str]]] = {}
+"""As ``portagpu.cli.VERBS``."""
+
+
+@click.group(cls=VerbGroup, verbs=_VERBS, subcommand_metavar="VERB ...")
+def collectives() -> None:
+    """Choose, tune, verify and diagnose collectives."""
