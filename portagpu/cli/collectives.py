@@ -1,4 +1,4 @@
-"""``portagpu collectives``: verbs about communication between ranks, each in a module of its own."""
+"""``portagpu collectives``: verbs about collectives, each with a module of its own."""
 
 from __future__ import annotations
 
