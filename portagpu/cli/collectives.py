@@ -8,7 +8,12 @@ import click
 
 from portagpu.cli._group import VerbGroup
 
-_VERBS: Final[dict[str, tuple[str, str]]] = {}
+_VERBS: Final[dict[str, tuple[str, str]]] = {
+    "verify": (
+        "portagpu.cli.collectives_verify:verify",
+        "Check the values of collectives and time them, or judge recorded outputs.",
+    ),
+}
 """As ``portagpu.cli.VERBS``."""
 
 

@@ -91,14 +91,17 @@ def _row_of_json(document: object) -> Row:
         raise ValueError("it breaks off before 'in_place'")
     names = {key: document.get(key) for key in ("type", "redop", "root")}
     texts = {key: value.strip() for key, value in names.items() if isinstance(value, str)}
+    halves = {place: _timing_of_json(document.get(place), place) for place in PLACES}
+    if not any(halves.values()):
+        raise ValueError("it has no times")
     return Row(
         size_bytes=size,
         count=count,
         type_name=read_name(texts.get("type")),
         redop=read_name(texts.get("redop")),
         root=read_root(texts.get("root")),
-        out_of_place=_timing_of_json(document.get("out_of_place"), "out_of_place"),
-        in_place=_timing_of_json(document.get("in_place"), "in_place"),
+        out_of_place=halves["out_of_place"],
+        in_place=halves["in_place"],
     )
 
 

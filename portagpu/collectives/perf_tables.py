@@ -20,6 +20,8 @@ from __future__ import annotations
 from portagpu.collectives.perf_json import read_json, write_json
 from portagpu.collectives.perf_model import (
     PLACES,
+    REDUCTIONS,
+    ROOTED,
     TYPE_NAMES,
     PerfTable,
     RankDevice,
@@ -35,6 +37,8 @@ from portagpu.readings.model import FormatError
 
 __all__ = [
     "PLACES",
+    "REDUCTIONS",
+    "ROOTED",
     "TYPE_NAMES",
     "PerfTable",
     "RankDevice",

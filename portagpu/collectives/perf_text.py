@@ -366,7 +366,8 @@ def _number_or_none(text: str) -> float | None:
 def write_text(table: PerfTable, note: str = "") -> str:
     """``table`` as nccl-tests 2.19.6 prints it, with ``note`` as a comment in the first line.
 
-    Numbers have the places that the program gives them, and halves without a time are blank.
+    Numbers have the places that the program gives them. A half that no row has is left out, as
+    rccl-tests does with ``-O 0``; in another row it is blank.
     """
     lines = [f"# {note}"] if note else []
     if "tests" in table.versions:
@@ -378,19 +379,21 @@ def write_text(table: PerfTable, note: str = "") -> str:
         lines.append(_settings_line(table.settings))
     lines += ["#", "# Using devices"]
     lines += [
-        f"#  Rank {each.rank:2d} Group {each.group:2d} Pid {each.process:6d} on {each.host:>10s} "
-        f"device {each.index:2d} [{each.bus}] {each.name}"
+        f"#  Rank {each.rank:2d} Group {each.group:2d} Pid {each.process:6d} "
+        f"on {each.host or _HERE:>10s} device {each.index:2d} [{each.bus}] {each.name}"
         for each in table.devices
     ]
     names, half = ("size", "count", "type", "redop", "root"), ("time", "algbw", "busbw", "#wrong")
     units = ("(us)", "(GB/s)", "(GB/s)", "")
-    blank = _cells(("",) * 5, _HEAD_WIDTHS)
+    given = {place for row in table.rows for place, _ in row.timings}
+    places = [place for place in PLACES if place in given]
+    titles = "".join(_TITLES[place] for place in places)
     lines += [
         "#",
-        f"# {blank}           out-of-place                       in-place          ",
-        f"# {_cells((*names, *half, *half), _HEAD_WIDTHS)} ",
-        f"# {_cells(('(B)', '(elements)', '', '', '', *units, *units), _HEAD_WIDTHS)} ",
-        *map(_row_line, table.rows),
+        f"# {_cells(('',) * 5, _HEAD_WIDTHS)}{titles}",
+        f"# {_cells((*names, *half * len(places)), _HEAD_WIDTHS)} ",
+        f"# {_cells(('(B)', '(elements)', '', '', '', *units * len(places)), _HEAD_WIDTHS)} ",
+        *(_row_line(row, places) for row in table.rows),
     ]
     if table.ended:
         bad = table.out_of_bounds or 0
@@ -405,6 +408,11 @@ def write_text(table: PerfTable, note: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
+_TITLES: Final = {
+    "out_of_place": "           out-of-place            ",
+    "in_place": "           in-place          ",
+}
+_HERE: Final = "localhost"
 _HEAD_WIDTHS: Final = (10, 12, 8, 6, 6, 7, 6, 6, 6, 7, 6, 6, 6)
 _ROW_WIDTHS: Final = (12, *_HEAD_WIDTHS[1:])
 
@@ -430,12 +438,12 @@ def _settings_line(settings: Mapping[str, int]) -> str:
     return f"# {' '.join(words)}"
 
 
-def _row_line(row: Row) -> str:
+def _row_line(row: Row, places: Sequence[str]) -> str:
     root = -1 if row.root is None else row.root
     count = row.count if row.count is not None else 0
     cells = [str(row.size_bytes), str(count), row.type_name or "none", row.redop or "none"]
     cells.append(str(root))
-    for place in PLACES:
+    for place in places:
         half: Timing | None = getattr(row, place)
         if half is None:
             cells += [""] * 4
