@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import uuid
 from fractions import Fraction
 from pathlib import Path
@@ -27,6 +29,8 @@ from portagpu.results.verdicts import Evidence, Verdict
 from portagpu.subprocesses.start import python_environment
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from portagpu.results.run import Result
 
 pytestmark = pytest.mark.torch
@@ -279,6 +283,18 @@ def test_a_lost_rank_is_named_in_one_line(fault: str, state: str, verdict: Verdi
     assert run.exit_code == 1
 
 
+def test_after_a_rank_hung_nothing_else_begins() -> None:
+    operations = ("broadcast", "all_reduce", "reduce")
+    run = of_fault("rank_1_never_comes", worlds=(2,), operations=operations, timeout_s=6.0)
+    found = by_id(run)
+    hung = "collectives/verify/broadcast[2]"
+    assert found[hung].verdict is Verdict.FAIL
+    for operation in operations[1:]:
+        left = found[f"collectives/verify/{operation}[2]"]
+        assert (left.verdict, left.blocked_by) == (Verdict.INCONCLUSIVE, hung)
+    assert run.exit_code == 1
+
+
 # the command
 
 
@@ -303,6 +319,15 @@ def running_with(mark: str) -> list[str]:
         except OSError:
             continue
     return found
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def test_the_command_verifies_and_leaves_nothing(tmp_path: Path) -> None:
@@ -337,6 +362,30 @@ def test_the_command_verifies_and_leaves_nothing(tmp_path: Path) -> None:
     assert os.environ.get(name) is None
     again = command("--replay", str(tmp_path / "tables.txt"))
     assert again.returncode == 0, again.stdout
+
+
+def test_ctrl_c_ends_every_rank(tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    program = [sys.executable, "-P", "-m", "portagpu", "collectives", "verify", "--backend", "cpu"]
+    child = subprocess.Popen(
+        [*program, "--full", "--ranks", "2", "--json", str(tmp_path / "run.json")],
+        env={**python_environment(), "PORTAGPU_TEST_MARK": mark},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        # the command, the server, and ranks beside them
+        assert wait_until(lambda: len(running_with(mark)) >= 4, LIMIT_S)
+        child.send_signal(signal.SIGINT)
+        output, _ = child.communicate(timeout=LIMIT_S)
+    finally:
+        child.kill()
+    assert child.returncode == 130
+    assert "interrupted" in output.splitlines()[-1]
+    assert wait_until(lambda: not running_with(mark), LIMIT_S)
+    assert Run.from_json(json.loads((tmp_path / "run.json").read_text())).info.interrupted
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,8 @@ ALLOWED: Final = (
     Allowed("perf_text.py", r".*nccl-tests.*|nccl-", "the program whose form this is"),
     Allowed("perf_json.py", r".*nccl-tests.*|nccl_version", "the same; a key of its JSON"),
     Allowed("perf_tables.py", r".*nccl-tests or rccl-tests.*", "the programs whose forms it reads"),
+    Allowed("collectives_verify.py", r".* of nccl-tests.*", "what --replay reads, --tables writes"),
+    Allowed("replay.py", r".*doc/PERFORMANCE.md of nccl-tests", "the source of a definition"),
     Allowed("peer_consistency.py", "MIG mode", "the field mig_enabled of portagpu.info/1"),
     Allowed("_info_gpus.py", "MIG o(n|ff)", "the field mig_enabled of portagpu.info/1"),
 )

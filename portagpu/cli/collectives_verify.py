@@ -78,10 +78,9 @@ class _Bytes(click.ParamType[int]):
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
-    default=120.0,
     callback=check_finite,
     metavar="SECONDS",
-    help="Hard limit of one operation over one world of ranks. Default: 120.",
+    help="Hard limit of one operation over one world of ranks. Default: 120, with --full 600.",
 )
 @click.option(
     "--replay",
@@ -103,7 +102,7 @@ def verify(
     size: tuple[int, ...],
     quick: bool,
     full: bool,
-    timeout: float,
+    timeout: float | None,
     replay: tuple[str, ...],
     tables: str | None,
     junit: str | None,
@@ -117,7 +116,7 @@ def verify(
     are judged, and --only names the operation of one that does not name it. Exit codes: 0 for PASS,
     1 for FAIL or ERROR, 3 if nothing was judged, 130 if interrupted.
     """
-    if replay and (backend or ranks or dtype or size or quick or full or tables):
+    if replay and (backend or ranks or dtype or size or quick or full or timeout or tables):
         raise click.UsageError("--replay judges files: leave out the options of a live run")
     if replay and len(only) > 1:
         raise click.UsageError("with --replay give --only once: what unnamed tables test")

@@ -63,14 +63,6 @@ class Timing:
         lost = self.rounding[2] + factor * self.rounding[1]
         return abs(self.busbw_gbs - factor * self.algbw_gbs) <= lost + 1e-9 * self.busbw_gbs
 
-    def has_size(self, size_bytes: int) -> bool:
-        """Whether algbw is ``size_bytes`` over the time, within what was rounded away from both."""
-        time_half, algbw_half, _ = self.rounding
-        least = size_bytes / (self.time_us + time_half) / 1e3 if self.time_us + time_half else 0.0
-        most = size_bytes / (self.time_us - time_half) / 1e3 if self.time_us > time_half else None
-        slack = algbw_half + 1e-9 * self.algbw_gbs
-        return least - slack <= self.algbw_gbs and (most is None or self.algbw_gbs <= most + slack)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -138,18 +130,6 @@ class PerfTable:
     average_busbw_gbs: float | None = None
     ended: bool = True
     problems: tuple[str, ...] = ()
-
-    @property
-    def checked(self) -> bool | None:
-        """Whether the program checked values: None if neither it nor a row says so."""
-        if "validation" in self.settings:
-            return self.settings["validation"] > 0
-        halves = [half for row in self.rows for _, half in row.timings]
-        return True if any(_is_checked(half) for half in halves) else None
-
-
-def _is_checked(half: Timing) -> bool:
-    return half.wrong is not None or half.deviation is not None
 
 
 def item_bytes(dtype: str) -> int | None:

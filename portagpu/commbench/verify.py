@@ -28,7 +28,7 @@ from portagpu.running import (
     complete,
 )
 from portagpu.stats import summarise
-from portagpu.world import Ranks
+from portagpu.world import Ranks, RankState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,6 +47,7 @@ _SIZES: Final = {
 }
 """Bytes in total, S: to 1 MiB, and from 4 KiB to 16 MiB."""
 _REPEATS: Final = {Effort.QUICK: 5, Effort.FULL: 20}
+TIMEOUTS_S: Final = {Effort.QUICK: 120.0, Effort.FULL: 600.0}
 _SHARED_WORLDS: Final = (1, 2, 4)
 _SOURCE: Final = "every element of every rank"
 
@@ -63,7 +64,8 @@ class VerifyOptions(RunOptions):
     ``operations`` are of ``bandwidth.OPERATIONS`` and ``dtypes`` are torch's names, of
     ``TYPE_NAMES``; empty for all. ``sizes`` are bytes in total (S of ``bandwidth.total_bytes``),
     rounded down to whole elements for each rank; empty for those of ``effort``. ``timeout_s`` is
-    the hard limit of one operation over one world. ``function`` is what each rank runs.
+    the hard limit of one operation over one world, by default that of ``effort``. ``function`` is
+    what each rank runs.
     """
 
     backend: str | None = None
@@ -72,7 +74,7 @@ class VerifyOptions(RunOptions):
     dtypes: Sequence[str] = ()
     sizes: Sequence[int] = ()
     effort: Effort = Effort.QUICK
-    timeout_s: float = 120.0
+    timeout_s: float | None = None
     function: str = SWEEP
 
     def __post_init__(self) -> None:
@@ -122,12 +124,18 @@ def _verify(run: Run, options: VerifyOptions, ranks: Ranks, progress: Progress) 
     operations = tuple(options.operations or OPERATIONS)
     worlds = tuple(dict.fromkeys(options.worlds)) or _worlds(opened)
     total = len(operations) * len(worlds)
+    hung = ""
     for number, (world, operation) in enumerate(
         ((world, operation) for world in worlds for operation in operations), 1
     ):
         whole = f"{ID}/{operation}[{world}]"
         if (absent := _absent(opened, operation, world)) is not None:
             add_result(run, progress, _result(whole, operation, world, *absent))
+            continue
+        if hung:
+            reason = f"a rank hung in {hung}: repair that first, or leave it out with --only"
+            result = _result(whole, operation, world, Verdict.INCONCLUSIVE, reason)
+            add_result(run, progress, replace(result, blocked_by=hung))
             continue
         if reason := progress.stop_reason():
             add_result(
@@ -137,6 +145,7 @@ def _verify(run: Run, options: VerifyOptions, ranks: Ranks, progress: Progress) 
         progress.item_begins(whole, number, total)
         for result in _operation(ranks, options, opened, operation, world):
             add_result(run, progress, result)
+            hung = whole if result.value == RankState.HUNG else ""
 
 
 def _worlds(device: MeasuredDevice) -> tuple[int, ...]:
@@ -168,7 +177,7 @@ def _operation(
             "repeats": _REPEATS[options.effort],
         },
         backend=options.backend,
-        timeout_s=options.timeout_s,
+        timeout_s=options.timeout_s or TIMEOUTS_S[options.effort],
     )
     if not outcome.ok:
         blamed = outcome.first_failure
