@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -334,6 +335,57 @@ def test_a_text_without_a_row_is_one_clear_error(text: str) -> None:
         read_tables(text)
     assert str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        # columns in an order that no program has
+        ("#wrong     time   algbw   busbw #wrong\n", "#wrong     algbw   time   time   busbw\n"),
+        ("  redop    root     time", "  #wrong   root     time"),
+        ("nThread 1 nGpus 1", "nThread 0 nGpus 0"),
+        ("   1916.4 ", " 0e+400 "),
+    ],
+)
+def test_what_no_program_prints_is_no_other_error(old: str, new: str) -> None:
+    assert old in RECORDED
+    try:
+        tables = read_tables(RECORDED.replace(old, new))
+    except FormatError:
+        return
+    for table in tables:
+        write_text(table)
+        write_json(table)
+
+
+def test_damaged_texts_are_read_or_refused() -> None:
+    random = Random(20260710)
+    texts = [path.read_text("utf-8") for path in [*TEXTS, FOLDER / "all_reduce-2.19.json"]]
+    pieces = [*'0123456789.-+eE#/ \n\t:[]{}",*_\x00\x1b', "N/A", "nan", "time", " " * 300]
+    for _ in range(1500):
+        text = random.choice(texts)
+        for _ in range(random.randint(1, 8)):
+            at = random.randrange(len(text) + 1)
+            end = min(len(text), at + random.randint(0, 60))
+            other = random.choice(texts)[random.randint(0, 2000) :][: random.randint(0, 600)]
+            text = random.choice(
+                [
+                    text[:at] + random.choice(pieces) + text[at:],
+                    text[:at] + text[end:],
+                    text[:at] + other + text[end:],
+                    text[:at],
+                ]
+            )
+        try:
+            tables = read_tables(text)
+        except FormatError as error:
+            assert "\n" not in str(error)
+            continue
+        for table in tables:
+            fitting_operations(table)
+            write_json(table)
+            (again,) = read_tables(write_text(table))
+            assert len(again.rows) <= len(table.rows)
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def _json_number(value: object) -> float | None:
 
 def write_json(table: PerfTable) -> str:
     """``table`` as the document that nccl-tests 2.19.6 writes with ``-J``, without environment."""
-    each_process = table.settings.get("nthreads", 1) * table.settings.get("ngpus", 1)
+    each_process = max(1, table.settings.get("nthreads", 1) * table.settings.get("ngpus", 1))
     devices = [
         {
             "rank": each.rank,

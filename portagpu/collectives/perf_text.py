@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +29,7 @@ HEADER: Final = re.compile(
     r"[^\n]{0,400}$",
     re.MULTILINE,
 )
+_HEAD: Final = frozenset({"size", "count", "type", "redop", "root"})
 _HALF: Final = ("time", "algbw", "busbw", "wrong", "deviation")
 _COLUMNS: Final = {
     "size": "size", "bytes": "size", "count": "count", "n": "count", "type": "type",
@@ -64,7 +64,7 @@ _OUT_OF_BOUNDS: Final = re.compile(
     r"#? ?(?:Out of bounds values|Errors)\s{0,6}:\s{0,4}(\d{1,18})\b"
 )
 _AVERAGE: Final = re.compile(r"#? ?Avg bus bandwidth\s{0,6}:\s{0,4}(\S{1,40})")
-_FLOAT: Final = re.compile(r"\d{1,20}(?:\.(\d{0,20}))?(?:[eE]([+-]?\d{1,3}))?")
+_FLOAT: Final = re.compile(r"\d{1,20}(?:\.(\d{0,20}))?(?:[eE]([+-]?\d{1,2}))?")
 
 
 @dataclass(slots=True)
@@ -318,8 +318,14 @@ def _column_names(line: str) -> list[str]:
     """The columns of a header line; empty if one is unknown, so that it is no header."""
     words = line.strip().removeprefix("#").lower().split()
     columns = [_COLUMNS[word] for word in words if word in _COLUMNS]
-    complete = len(columns) == len(words) and columns[0] == "size"
-    return columns if complete and columns.count("time") in (1, 2) else []
+    halves = columns.count("time")
+    if len(columns) < len(words) or halves not in (1, 2):
+        return []
+    first = columns.index("time")
+    head, tail = columns[:first], columns[first:]
+    in_order = head[:1] == ["size"] and len({*head}) == len(head) and _HEAD.issuperset(head)
+    alike = all(tail.count(each) == halves for each in ("algbw", "busbw"))
+    return columns if in_order and alike and _HEAD.isdisjoint(tail) else []
 
 
 def _timing(cells: Mapping[str, str], scale: float) -> Timing | None:
@@ -346,14 +352,11 @@ def _timing(cells: Mapping[str, str], scale: float) -> Timing | None:
 
 
 def _printed(text: str) -> tuple[float, float]:
-    """The number and half of its last place; raises ValueError for what is no finite number."""
+    """The number and half of its last place; raises ValueError for anything else."""
     match = _FLOAT.fullmatch(text)
     if match is None:
         raise ValueError(f"{excerpt(text, 30)!r} is no number")
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{excerpt(text, 30)!r} is too large")
-    return value, 0.5 * 10.0 ** (int(match[2] or 0) - len(match[1] or ""))
+    return float(text), 0.5 * 10.0 ** (int(match[2] or 0) - len(match[1] or ""))
 
 
 def _number_or_none(text: str) -> float | None:
