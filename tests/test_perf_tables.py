@@ -359,7 +359,7 @@ def test_what_no_program_prints_is_no_other_error(old: str, new: str) -> None:
 
 
 def test_damaged_texts_are_read_or_refused() -> None:
-    random = Random(20260710)
+    random = Random(20260710)  # noqa: S311 - a test
     texts = [path.read_text("utf-8") for path in [*TEXTS, FOLDER / "all_reduce-2.19.json"]]
     pieces = [*'0123456789.-+eE#/ \n\t:[]{}",*_\x00\x1b', "N/A", "nan", "time", " " * 300]
     for _ in range(1500):
