@@ -176,7 +176,7 @@ def _show(
 
 
 def _rows(run: Run) -> list[tuple[str, ...]]:
-    """A row for each operation and world, with its largest size in the first dtype that has it."""
+    """A row for each operation and world, with its largest size, in float32 where it has that."""
     from portagpu.results.run import verdict_of
     from portagpu.units import quantity
     from portagpu.units import size as size_text
@@ -189,7 +189,7 @@ def _rows(run: Run) -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
     for (operation, ranks), results in groups.items():
         timed = [each for each in results if any(place in each.extra for place in PLACES)]
-        largest = max(timed, key=_bytes, default=None)
+        largest = max(timed, key=lambda each: (_bytes(each), "/float32/" in each.id), default=None)
         cells = ("-", "-", "-", "-")
         if largest is not None:
             measured = next(largest.extra[place] for place in PLACES if place in largest.extra)
