@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import tomllib
 from collections import Counter
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from portagpu.bringup import load_gates
 from portagpu.compile.record import read_record
 from portagpu.compile.record import table as compiled_table
 from portagpu.contents import SCHEMA, WRITE_ANEW
+from portagpu.errors import PortagpuError
 from portagpu.files import write_atomic
 from portagpu.kernels.cpp.sources import KERNELS
 from portagpu.precision import FORMATS
@@ -277,9 +279,12 @@ def generate(name: str) -> str:
 
 
 def main() -> None:
-    """Write every file that is not current, and name it."""
-    for name in files():
-        path, text = ROOT / name, generate(name)
+    """Make all of it, then write each file that is not current, and name it."""
+    try:
+        texts = {ROOT / name: generate(name) for name in files()}
+    except (PortagpuError, ModuleNotFoundError) as error:
+        sys.exit(f"nothing was written: {error}")
+    for path, text in texts.items():
         if not path.is_file() or path.read_text("utf-8") != text:
             print(f"wrote {write_atomic(path, text).relative_to(ROOT)}")
 
