@@ -5,6 +5,7 @@ Pages that are written by a program have tests of their own.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import io
@@ -12,6 +13,7 @@ import json
 import re
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +33,10 @@ PAGES: Final = sorted(
 NO_PAGES: Final = ("CHANGELOG.md", "cases.md")
 """One tells of what was, in which names need not exist any more; the other is generated."""
 
-ENTRY_POINTS: Final = frozenset(f"portagpu.{name}" for name in ("backends", "targets", "formats"))
+ENTRY_POINTS: Final = frozenset(
+    {"portagpu.backends", "portagpu.targets", "portagpu_example.targets"}
+)
+"""Groups of entry points, and an example's module."""
 
 
 def text(name: str) -> str:
@@ -103,11 +108,42 @@ def test_every_module_and_function_exists(page: Path) -> None:
     if page.name in NO_PAGES:
         return
     pytest.importorskip("torch")
-    names = set(re.findall(r"\bportagpu(?:\.[A-Za-z_]\w*)+(?![\w/])", page.read_text("utf-8")))
-    for name in sorted(names - ENTRY_POINTS):
-        if re.search(r"\.(h|py|toml)$", name):
-            continue
-        assert _resolves(name), f"{page.name} names {name}, which does not exist"
+    wrong = names_that_do_not_exist(page.read_text("utf-8"))
+    assert not wrong, f"{page.name} names what does not exist"
+
+
+def names_that_do_not_exist(text: str) -> list[str]:
+    named = set(re.findall(r"(?<![\w/.-])portagpu(?:_\w+)?(?:\.[A-Za-z_]\w*)+(?![\w/])", text))
+    names = {name for name in named - ENTRY_POINTS if not re.search(r"\.(h|py|toml)$", name)}
+    return sorted(name for name in names if not _resolves(name))
+
+
+def prose(path: Path) -> str:
+    """The comments and docstrings of a module."""
+    text = path.read_text("utf-8")
+    strings = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr))
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    found = [each.value for each in strings if isinstance(each, ast.Constant)]
+    found += [each.string for each in tokens if each.type == tokenize.COMMENT]
+    return re.sub(r"https?://\S+", "", "\n".join(map(str, found)))
+
+
+@pytest.mark.parametrize("folder", ["portagpu", "backends", "matrix", "tests", "examples"])
+def test_what_docstrings_and_comments_name_exists(folder: str) -> None:
+    pytest.importorskip("torch")
+    wrong = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        words, code = prose(path), path.read_text("utf-8")
+        stale = names_that_do_not_exist(words)
+        for name in re.findall(r":(?:mod|func|class|data|meth|attr|exc):`~?([\w.]+)`", words):
+            if not re.search(rf"(?<!`){name.rpartition('.')[2]}\b(?!`)", code) and not _resolves(
+                name
+            ):
+                stale.append(name)
+        files = re.findall(r"(?<![\w/.])(?:matrix|tests|docs|portagpu)/[\w/.-]+\.\w+", words)
+        stale += [name for name in files if not (ROOT / name).exists()]
+        wrong += [f"{path.relative_to(ROOT)} names {name}" for name in stale]
+    assert not wrong
 
 
 def _resolves(name: str) -> bool:

@@ -54,7 +54,7 @@ def measures(
 ) -> list[Measure]:
     """The numbers of ``code``, each with its expectation where the facts give one.
 
-    ``matrix`` is the dtype of a product, ``occupancy`` what :func:`_held` says.
+    ``matrix`` is the dtype of a product, ``occupancy`` its occupancy, or None if it is not known.
     """
     listed = [
         _limit_measure("registers", code.registers, "registers", target, "register.max_per_thread"),
