@@ -80,7 +80,7 @@ def share_of_limit(case: BenchCase, summary: Summary, target: Target | None) -> 
 
 
 def _judge_by_least(case: BenchCase, least: float, summary: Summary) -> Judgement:
-    """What this project asks of its own code on any hardware."""
+    """Judge by the least value that this project asks of its own code on any hardware."""
     source = "what portagpu's kernels are held to"
     expected = {**at_least(least, source, case.unit), "statistic": "median"}
     if summary.median >= least:

@@ -159,7 +159,7 @@ def _is_day(stated: object) -> bool:
 
 
 def _expected_ids(target: Target) -> tuple[set[str], ...]:
-    """The ids that a run has of one architecture: a part without compiler has one result."""
+    """The sets of ids that one architecture can have; without a compiler a part has one result."""
     cpp = {
         cpp_jobs.result_id(name, each) for name, functions in KERNELS.items() for each in functions
     }
@@ -198,7 +198,7 @@ def _check_row(where: str, kernel: str, row: Any, target: Target) -> None:
 
 
 def _is_whole(code: MachineCode, target: Target, *, by_triton: bool) -> bool:
-    """Whether ``code`` states what its compiler does there: what is left out is not judged."""
+    """Whether ``code`` has every value that its compiler states; a missing one is not judged."""
     scalars = target.fact("register.max_scalar_per_thread") is not None
     return (
         (code.scalar_registers is not None) == (code.scalar_spills is not None) == scalars

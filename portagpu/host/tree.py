@@ -74,7 +74,7 @@ class Tree:
     def _query(
         self, path: str, live: Callable[[Path], _T], recorded: Callable[[RootedFolder, str], _T]
     ) -> _T | None:
-        """The answer of the live machine or of the folder; None for what is not there."""
+        """A value of the live machine, or of the recorded one; None if it is not there."""
         self._count(1)
         if self.at and path != self.at and not path.startswith(f"{self.at}/"):
             return None

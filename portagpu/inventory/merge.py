@@ -119,7 +119,7 @@ def _merge_repeats(readings: Sequence[Reading]) -> Reading:
 
 
 def _unless_whole(part: int | None, whole: int | None) -> int | None:
-    """A part's memory; None where its source states the whole GPU's for each of them."""
+    """A part's memory; None if its source states the whole GPU's memory for each part."""
     return None if part is not None and whole is not None and _same_size(part, whole) else part
 
 
@@ -160,7 +160,7 @@ def _first_true(values: Sequence[Any], name: str) -> Any:
 
 
 def _first_known(values: Sequence[Any]) -> Any:
-    """The first that is known; mappings and groups of values are put together key by key."""
+    """The first known value; mappings and groups of values are merged key by key."""
     kind: Any = next((value for value in values if value is not None), None)
     if isinstance(kind, Mapping):
         joined: dict[Any, Any] = {}
@@ -261,7 +261,7 @@ def _contradiction(
     shown: Callable[[_T], str],
     same: Callable[[_T, _T], bool],
 ) -> Iterable[str]:
-    """One sentence where the known values are not all the same as the first."""
+    """A sentence if a known value differs from the first one."""
     values: list[tuple[_T, list[str]]] = []
     for source, value in stated:
         if value is None:
@@ -283,7 +283,7 @@ def _join_words(words: Sequence[str]) -> str:
 
 
 def _same_product(vendor: str, arch: str | None, one: str, two: str) -> bool:
-    """Whether two spellings may be one product: one says less, or both are of one target."""
+    """Whether two names may be one product: one is less precise, or both are of one target."""
     words = [set(normalise(name).split()) - {vendor, *vendors()} for name in (one, two)]
     if words[0] <= words[1] or words[1] <= words[0]:
         return True

@@ -343,7 +343,7 @@ def ancestors(key: str, parents: Mapping[str, str]) -> list[str]:
 
 
 def _with_agreed_facts(device: TopologyNode, problems: list[str]) -> TopologyNode:
-    """A GPU with what its readings agree on; disagreement is a problem, and the first counts."""
+    """A GPU with the facts of its readings. The first counts; a disagreement is a problem."""
     if not device.readings:
         return device
 

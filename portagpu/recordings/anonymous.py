@@ -193,7 +193,7 @@ class Anonymizer:
         return NO_VALUE if kind == "serial" else placeholder
 
     def _joins(self, text: str) -> bool:
-        """Whether it identifies a GPU: it has the prefix of GPUs, or a reader found it."""
+        """Whether an id joins readings of a GPU: its UUID, zeros, or an id that a reader found."""
         bare = bare_uuid(text)
         short = bare.removeprefix("0x").lstrip("0")
         return (

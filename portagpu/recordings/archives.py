@@ -243,7 +243,7 @@ def _parts(name: str) -> tuple[str, ...]:
 
 
 def _only_folder(folder: Path) -> Path:
-    """The folder that everything is in, where an archive has one around all of it."""
+    """The single folder that holds the whole archive, if there is one."""
     for _ in range(8):
         inner = list(folder.iterdir())
         # what a tree of the kernel's or of a recording begins with says where it begins

@@ -44,7 +44,7 @@ class TracedTree(Tree):
         return found
 
     def _note(self, path: str) -> None:
-        """Keep that there is something, and what kind of thing."""
+        """Record that a path exists, and its kind."""
         link = self.link(path)
         if link is not None:
             self.links[path] = link
@@ -75,7 +75,7 @@ def _parent(root: Path, path: str) -> Path:
 
 
 def _folder(root: Path, path: str) -> Path:
-    """That folder below ``root``, made where it is missing, through the links that are there."""
+    """The folder below ``root``, following links; it is created if it is missing."""
     here = root
     for part in Path(path).parts:
         here = Path(os.path.normpath((here / part).resolve()))

@@ -185,7 +185,7 @@ def _address(match: re.Match[str], replace: Replace) -> str:
 
 
 def _private(match: re.Match[str], replace: Replace) -> str:
-    """Labels with dots, of which those up to the last one that is a private domain name a host."""
+    """Replace a host in dotted labels: all up to the last label that is a private domain."""
     found = match[0]
     first = next((at for at, char in enumerate(found) if char != "-"), len(found))
     if "." not in found[first:]:
@@ -204,14 +204,14 @@ def _host(match: re.Match[str], replace: Replace) -> str:
 
 
 def _run(match: re.Match[str], replace: Replace) -> str:
-    """Long runs that mix cases and digits are keys; hexadecimal ids and digests do not mix them."""
+    """Replace long runs that mix cases and digits, as keys do and hexadecimal ids do not."""
     found = match[0]
     mixed = all(any(test(c) for c in found) for test in (str.islower, str.isupper, str.isdigit))
     return replace("secret", found) if mixed else found
 
 
 def _assignment(match: re.Match[str], replace: Replace) -> str:
-    """Numbers, such as masks of devices and switches, are kept."""
+    """Replace the value of a variable; numbers, such as device masks and switches, are kept."""
     if _HARMLESS_VALUE.fullmatch(match["value"]):
         return match[0]
     return match["keep"] + replace("environment", match["value"])

@@ -64,7 +64,7 @@ def _worst(group: list[Judgement]) -> Judgement:
 
 
 def _with_all_values(joined: Judgement, members: Sequence[Judgement]) -> Judgement:
-    """``joined`` with all values: their sum where each is a count of one kind, else in words."""
+    """``joined`` with all values: the sum of counts of one kind, or else a text of all."""
     first = members[0]
     counts = [each.value for each in members if isinstance(each.value, int | float)]
     alike = all((each.unit, each.expected) == ("1", first.expected) for each in members)

@@ -59,7 +59,7 @@ def _less_of_both(found: Occupancy) -> Iterator[Step]:
 
 
 def _other_size(found: Occupancy) -> Iterator[Step]:
-    """The block size nearest to this one, in whole waves, with which a unit holds more."""
+    """The nearest block size, in whole waves, with which a unit holds more waves."""
     wave, threads = found.kernel.wave_size, found.kernel.threads
     limit = int_fact(found.target, "exec.max_threads_per_block")
     sizes = sorted(range(wave, limit + 1, wave), key=lambda size: (abs(size - threads), size))
