@@ -26,7 +26,7 @@ class TracedTree(Tree):
     def exists(self, path: str) -> bool:
         found = Tree.exists(self, path)
         if found:
-            self._note(path)
+            self._record_path(path)
         return found
 
     def names(self, path: str, pattern: str = ".*") -> tuple[str, ...]:
@@ -34,16 +34,16 @@ class TracedTree(Tree):
         if found:
             self.folders.add(path)
         for name in found:
-            self._note(f"{path}/{name}")
+            self._record_path(f"{path}/{name}")
         return found
 
     def link_parts(self, path: str) -> tuple[str, ...]:
         found = Tree.link_parts(self, path)
         if found:
-            self._note(path)
+            self._record_path(path)
         return found
 
-    def _note(self, path: str) -> None:
+    def _record_path(self, path: str) -> None:
         """Record that a path exists, and its kind."""
         link = self.link(path)
         if link is not None:

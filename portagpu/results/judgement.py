@@ -46,10 +46,10 @@ def combine(judgements: Iterable[Judgement]) -> list[Judgement]:
         # as results write it: a device's own name may hold what no terminal can show
         device = printable(each.device or "") or None
         groups.setdefault((each.name, device), []).append(replace(each, device=device))
-    return [_worst(group) if len(group) > 1 else group[0] for group in groups.values()]
+    return [_join_worst(group) if len(group) > 1 else group[0] for group in groups.values()]
 
 
-def _worst(group: list[Judgement]) -> Judgement:
+def _join_worst(group: list[Judgement]) -> Judgement:
     verdicts = [each.verdict for each in group]
     if set(verdicts) <= {Verdict.SKIP, Verdict.UNVERIFIED}:
         worst = max(verdicts, key=[Verdict.SKIP, Verdict.UNVERIFIED].index)
