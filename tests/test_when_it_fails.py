@@ -21,14 +21,12 @@ from portagpu.results.run import Result, Run
 from portagpu.results.verdicts import Verdict
 from portagpu.results.wording import failures_text, headline
 from portagpu.suite import list_cases
-from tests.conftest import ROOT
 from tests.result_samples import info
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKAGE = Path(portagpu.__file__).parent
-PAGE = ROOT / "docs" / "when-it-fails.md"
 LOG = """\
 [ 100.0] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
 [ 202.0] nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, Fatal, Link 40
@@ -37,11 +35,6 @@ LOG = """\
 """
 """Lines in the form of NVIDIA's Xid documentation and fabric manager guide, which kernel_log.toml
 cites; the gravest is the last."""
-
-
-def test_the_page_of_checks_is_current() -> None:
-    due = f"not current: python -m portagpu.results.advice > docs/{PAGE.name}"
-    assert PAGE.read_text(encoding="utf-8") == advice.page(), due
 
 
 # ---- ids

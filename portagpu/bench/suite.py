@@ -84,9 +84,9 @@ def plan(
         found.extend(cases)
     if not names:
         return found
-    chosen = [case for case in found if any(_fits(name, case) for name in names)]
+    chosen = [case for case in found if any(_is_selected_by(name, case) for name in names)]
     for name in names:
-        if not any(_fits(name, case) for case in chosen):
+        if not any(_is_selected_by(name, case) for case in chosen):
             raise unknown_measure(name, [case.id for case in found])
     return chosen
 
@@ -102,5 +102,5 @@ def function_spec(case: BenchCase) -> str:
     return case.function if ":" in case.function else f"{area_file(case.area)}:{case.function}"
 
 
-def _fits(name: str, case: BenchCase) -> bool:
+def _is_selected_by(name: str, case: BenchCase) -> bool:
     return name in (case.area, case.metric, case.id)

@@ -62,7 +62,7 @@ def earned_badges(bundle: Mapping[str, Any]) -> list[Badge]:
 
 
 def _badge(result: Result) -> Evidence | None:
-    """The stated evidence, at most what its case can earn: a bundle may be older than its case."""
+    """The stated evidence, but no more than the case can earn today: the bundle may be older."""
     most = most_earned(result)
     if result.verdict not in _RAN or most is None or not result.evidence:
         return None

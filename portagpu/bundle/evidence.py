@@ -69,7 +69,7 @@ def _shares_device(backend: str) -> bool:
 
 
 def _run_shares_device(run: Run, target: Target) -> bool:
-    """Whether the backend's ranks share one device, which only a CPU's do."""
+    """Whether the backend's ranks share one device, as those of a CPU do."""
     try:
         shared = _shares_device(run.info.backend or "")
     except PortagpuError as error:

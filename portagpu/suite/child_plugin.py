@@ -97,7 +97,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _area_order(item: pytest.Item) -> int:
-    """Cases run in the order of the areas."""
+    """The sort key of a case: the position of its area."""
     case = getattr(getattr(item, "function", None), ATTRIBUTE, None)
     return AREAS.index(case.area) if isinstance(case, Case) else len(AREAS)
 

@@ -235,20 +235,20 @@ class _DeviceRun:
                 reason = (
                     f"did not finish within {limit_s:g} s{' and stood' + where if where else ''}"
                 )
-                self._settle(running, _failed_outcome("lost", reason, limit_s), machine)
+                self._judge_outcome(running, _failed_outcome("lost", reason, limit_s), machine)
                 return
             if event is None:
                 self._child_ended(child, running, machine)
                 return
             if running is not None and event["event"] in ("start", "done"):
                 reason = "the suite's process gave it up without a result"
-                self._settle(running, _failed_outcome("error", reason, 0.0), machine)
+                self._judge_outcome(running, _failed_outcome("error", reason, 0.0), machine)
                 running = None
             if event["event"] == "start":
                 running = self._pending_case(event["id"])
                 self._announce(running)
             elif event["event"] == "result" and running is not None:
-                self._settle(running, event, machine)
+                self._judge_outcome(running, event, machine)
                 running = None
                 self.ended = self.stop_reason()
                 if self.ended and self.pending:
@@ -266,9 +266,11 @@ class _DeviceRun:
         how = child.how_it_ended()
         if running is None:
             raise SuiteError(f"the suite's process {how} between two cases{_complaint(child)}")
-        self._settle(running, _failed_outcome("error", f"the process {how}", 0.0), machine)
+        self._judge_outcome(running, _failed_outcome("error", f"the process {how}", 0.0), machine)
 
-    def _settle(self, case: ListedCase, outcome: dict[str, Any], machine: DeviceUnderTest) -> None:
+    def _judge_outcome(
+        self, case: ListedCase, outcome: dict[str, Any], machine: DeviceUnderTest
+    ) -> None:
         judged = judge(case, outcome, machine)
         failures = () if machine.target is None else machine.target.expected_failures
         result = apply_expected_failures(judged, failures, lost=outcome["kind"] == "lost")
