@@ -161,6 +161,15 @@ def test_one_gpu_does_not_execute_several_ranks(more: Result, what: str) -> None
     assert what in refusal(one_gpu(more))
 
 
+def test_a_device_that_described_itself_or_did_not_open_is_named() -> None:
+    run = full_run("amd-mi300x", "rocm", 2)
+    for name in ("cuda:1", "rocm device 1", "rank 1"):
+        run.add(result("sustained/values", "sustained", device=name))
+    parse(data(make(run, "full", ())))
+    run.add(result("sustained/values", "sustained", device="cuda:2"))
+    assert "sustained/values: cuda:2 is no device" in refusal(data(make(run, "full", ())))
+
+
 def test_several_ranks_share_a_cpu() -> None:
     run = full_run()
     run.add(adopted("collectives/all_reduce[4]", "collectives", "performance", shape=COLLECTIVE))

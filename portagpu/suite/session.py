@@ -27,6 +27,8 @@ class Session:
     index: int = 0
     gpu: Backend | None = None
     ranks: Ranks | None = None
+    reused: int = 0
+    """How often a case took its values from a world that had run for another one."""
     timeout_s: float = 60.0
     ids: dict[str, str] = field(default_factory=dict)
     outcome: dict[str, Any] = field(default_factory=dict)
@@ -34,6 +36,11 @@ class Session:
     shared_world: dict[str, str] | None = None
     """How the world that the case shared with its other parameters failed, or None."""
     problems: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def worlds(self) -> int:
+        """From how many worlds cases have had values or failures."""
+        return self.reused + (0 if self.ranks is None else self.ranks.worlds)
 
     def send(self, **message: Any) -> None:
         if self.channel is not None:

@@ -111,6 +111,8 @@ class Ranks:
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
+    worlds: int = 0
+    """How many worlds have run."""
     _child: Subprocess | None = None
     _was_used: bool = False
 
@@ -189,6 +191,7 @@ class Ranks:
         except BaseException:
             self.close()
             raise
+        self.worlds += 1
         outcomes = tuple(decode(RankOutcome, each, "rank") for each in reply["ranks"])
         return WorldOutcome(
             function, outcomes, time.monotonic() - started, culprit=reply["culprit"]
