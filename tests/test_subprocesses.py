@@ -98,6 +98,29 @@ def test_what_became_of_a_child_is_one_line(
     assert problem.isprintable()
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"noise \x1b[2J of a library", "noise  [2J of a library"),
+        (b"\xff\xfe{", "\ufffd\ufffd{"),
+        (b"", "an empty line"),
+        (b"[1]", "[1]"),
+        (b"null", "null"),
+        (b"7" * 5000, "7" * 80),
+        (b"[" * 100_000, "[" * 80),
+    ],
+    ids=["text", "bytes", "empty", "list", "null", "digits", "deep"],
+)
+def test_a_child_that_sends_what_is_no_message_is_ended(
+    child: Callable[..., Subprocess], line: bytes, said: str
+) -> None:
+    with child(f"os.write(channel.writer, {line!r} + b'\\n{{}}\\n'); time.sleep(600)") as process:
+        answer, problem = process.ask({}, 60)
+        assert (answer, problem) == (None, f"broke: sent what is no message: {said}")
+        assert process.how_it_ended() == problem
+        assert is_gone(process.pid)
+
+
 def test_nothing_is_left_of_a_child_that_is_killed(child: Callable[..., Subprocess]) -> None:
     act = (
         "start = lambda **how: subprocess.Popen([sys.executable, '-c', 'import time; "
@@ -199,6 +222,17 @@ def test_a_call_returns_raises_or_hangs() -> None:
         "os ended with status 3: it said nothing",
     )
     assert call("time", "sleep", (600,), limit_s=1) == (None, "time did not answer within 1 s")
+
+
+def test_a_call_whose_answer_is_none_of_its_own_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = "import os, sys\ndef forge():\n"
+    text += "    os.write(int(sys.argv[-1].rpartition(',')[2]), b'{\"other\": 1}\\n')\n"
+    (tmp_path / "forger.py").write_text(text, "utf-8")
+    said = "forger broke: sent what is no message: {'other': 1}"
+    assert call("forger", "forge", limit_s=60) == (None, said)
 
 
 def test_a_program_is_ended_with_what_it_started(tmp_path: Path) -> None:

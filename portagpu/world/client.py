@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.codec import decode
 from portagpu.distributions import install
 from portagpu.errors import MissingDependency, PortagpuError
-from portagpu.subprocesses import Subprocess
+from portagpu.subprocesses import BrokenMessage, Subprocess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -224,8 +224,9 @@ class Ranks:
                 return message
             if "start_s" in message:
                 deadline += message["start_s"]
-                continue
-            if on_step is not None:
+            elif not {"rank", "step", "data"} <= message.keys():
+                raise PortagpuError(f"the rank server broke: {BrokenMessage(message)}")
+            elif on_step is not None:
                 on_step(message["rank"], message["step"], message["data"])
 
     def close(self) -> None:
