@@ -110,15 +110,15 @@ def outcome_of_error(when: str | None, error: BaseException) -> tuple[str, str]:
     first = text.splitlines()[0].strip() if text else ""
     named = f"raised {type(error).__name__}{': ' + first if first else ''}"
     if isinstance(error, NotHere):
-        return "not-here", first
+        return "not-here", first or named
     if isinstance(error, NotClaimed):
-        return "not-claimed", first
+        return "not-claimed", first or named
     if isinstance(error, pytest.skip.Exception):
         return "error", f"the case skipped itself, which hides what it should judge: {first}"
     if when != "call" and not isinstance(error, Unsupported):
         return "error", f"{when} {named}"
     if isinstance(error, Unsupported):
-        return "unsupported", first
+        return "unsupported", first or named
     if isinstance(error, RankFailed):
         return error.kind, first
     if isinstance(error, WrongError):
