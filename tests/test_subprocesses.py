@@ -258,6 +258,75 @@ def test_every_child_is_started_in_one_package() -> None:
     assert found == []
 
 
+LEAVING: Final = """
+import os, sys, time
+for _ in range(int(sys.argv[1])):
+    os.setsid() if os.getpgrp() != os.getpid() else None
+    if os.fork(): os._exit(0)
+os.setsid()
+print(os.getpid(), flush=True)
+os.close(1)
+time.sleep(600)
+"""
+"""A process that leaves its session as daemons do, and says who it is."""
+
+
+@pytest.mark.parametrize("forks", [1, 2])
+@pytest.mark.parametrize("end", ["time.sleep(600)", "sys.exit(0)", "os.kill(os.getpid(), 9)"])
+def test_nothing_is_left_that_began_a_session_of_its_own(
+    child: Callable[..., Subprocess], tmp_path: Path, forks: int, end: str
+) -> None:
+    (tmp_path / "leaving.py").write_text(LEAVING, "utf-8")
+    start = f"[sys.executable, {str(tmp_path / 'leaving.py')!r}, '{forks}']"
+    act = f"channel.send({{'pid': int(subprocess.check_output({start}))}}); {end}"
+    with child(act) as process:
+        answer, _ = process.ask({}, 60)
+        assert answer is not None
+        assert os.getsid(answer["pid"]) != process.pid
+    assert is_gone(answer["pid"])
+
+
+def test_a_fork_that_began_a_session_of_its_own_is_ended(child: Callable[..., Subprocess]) -> None:
+    """It runs no other program, and has the command line of the child."""
+    act = "pid = os.fork(); pid or (os.setsid(), time.sleep(600)); channel.send({'pid': pid})"
+    with child(act) as process:
+        answer, _ = process.ask({}, 60)
+        assert answer is not None
+    assert is_gone(answer["pid"])
+
+
+def test_a_child_of_a_child_ends_by_itself(
+    child: Callable[..., Subprocess], tmp_path: Path
+) -> None:
+    """It has work to finish, such as to end its ranks and remove their folder."""
+    mark = tmp_path / "mark"
+    (tmp_path / "inner.py").write_text(
+        "from pathlib import Path\nfrom portagpu.subprocesses import parent_channel\n"
+        "from portagpu.subprocesses.end import wake_at_parents_end\n"
+        "channel = parent_channel()\nwake_at_parents_end()\nchannel.send({})\n"
+        f"channel.receive()\nPath({str(mark)!r}).touch()\n",
+        "utf-8",
+    )
+    act = (
+        "from portagpu.subprocesses import Subprocess; inner = Subprocess('inner'); "
+        "inner.receive(60); channel.send({'pid': inner.pid})"
+    )
+    with child(act) as process:
+        answer, _ = process.ask({}, 60)
+        assert answer is not None
+        process.kill()
+        assert is_gone(answer["pid"])
+    assert mark.exists(), "it was killed"
+
+
+def test_a_program_is_ended_with_what_left_its_group(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    started = f"setsid sh -c 'echo $$ > {pids}; sleep 600' & sleep 600"
+    with pytest.raises(TimeoutError):
+        run_program("/bin/sh", "-c", started, limit_s=1)
+    assert is_gone(int(pids.read_text()))
+
+
 def test_nothing_is_left_of_a_child_that_ended_by_itself(child: Callable[..., Subprocess]) -> None:
     act = (
         "pid = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], "

@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.errors import PortagpuError
 from portagpu.subprocesses.end import (
+    MARK,
     children_of,
     die_with_parent,
-    end_session,
+    end_marked,
     has_ended,
     kill_group,
+    new_mark,
     signal_name,
     signal_process,
 )
@@ -165,6 +167,7 @@ class Subprocess:
         given = {name: value for name, value in given.items() if not name.startswith(leave_out)}
         # in memory, because a disk may be full
         self._output = os.memfd_create("portagpu-printed")
+        self._mark = new_mark()
         theirs, ours = Channel(*os.pipe()), Channel(*os.pipe())
         theirs.writer, ours.writer = ours.writer, theirs.writer
         self.channel = ours
@@ -174,7 +177,7 @@ class Subprocess:
                 stdin=subprocess.DEVNULL,
                 stdout=self._output if prints else subprocess.DEVNULL,
                 stderr=self._output,
-                env={**given, **(environment or {})},
+                env={**given, **(environment or {}), MARK: self._mark},
                 cwd=folder,
                 pass_fds=(theirs.reader, theirs.writer),
                 start_new_session=True,
@@ -286,9 +289,9 @@ class Subprocess:
         return os.pread(self._output, size - start, start).decode(errors="replace")
 
     def kill(self) -> None:
-        """End the child and its session; one blocked in the kernel is left behind.
+        """End the child and what it started; one blocked in the kernel is left behind.
 
-        Children with their own sessions end with the channel. They are woken to notice that.
+        Its own children of this class end with their channels. They are woken to notice that.
         """
         if self._killed:
             return
@@ -299,7 +302,7 @@ class Subprocess:
         for pid in others:
             signal_process(pid, signal.SIGCONT)
         # so does the session, of which a child that ended by itself may have left processes
-        end_session(self.pid)
+        end_marked(self._mark, self.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_EXIT_LIMIT_S)
 
