@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.errors import PortagpuError
+from portagpu.results.run import read_json
 from portagpu.results.verdicts import Verdict
 from portagpu.suite import ConformOptions, Selection, conform
 from tests.case_files import Recorder, write_cases
@@ -146,6 +147,64 @@ def test_what_was_judged_stays_when_the_device_does_not_open_again(tmp_path: Pat
     assert found["rng/a"] == ("ERROR", "the process died of SIGKILL")
     late = "not begun, because the device cannot be opened: OSError: the device is gone"
     assert found["rng/b"] == found["rng/c"] == ("INCONCLUSIVE", late)
+
+
+UNRULY = """
+def number(rank): return os.getcwd()
+
+@case("rng/a", spec="Prints.")
+def test_a(gpu):
+    os.write(1, b'{"event": "done"}\\n')
+    os.write(2, b"noise\\xff\\n")
+    print('{"event": "result", "id": "rng/a"}', flush=True)
+
+@case("rng/b", spec="Exits.")
+def test_b(gpu): os._exit(0)
+
+@case("rng/c", spec="Moves.")
+def test_c(gpu, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+
+@case("rng/d", spec="Moves and fails.")
+def test_d(gpu, tmp_path):
+    os.chdir(tmp_path)
+    assert False, "it does not hold"
+
+@case("rng/e", spec="Is at home.", capability="collectives")
+def test_e(gpu, world): assert [os.getcwd()] == world(1, number) == [HOME]
+
+@case("rng/f", spec="Closes.")
+def test_f(gpu): os.closerange(3, 1000)
+
+@case("rng/g", spec="Is fine.")
+def test_g(gpu): pass
+"""
+
+
+def test_what_a_library_does_to_the_process_is_told_and_harms_no_other_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    folder = write_cases(tmp_path / "cases", f"HOME = {str(tmp_path)!r}\n{UNRULY}")
+    run = conform(ConformOptions(backend="cpu", folder=folder))
+    found = {each.id: each for each in run.results}
+    assert {name: (str(each.verdict), each.reason) for name, each in found.items()} == {
+        "rng/a": PASSED,
+        "rng/b": ("ERROR", "the process ended with status 0"),
+        "rng/c": PASSED,
+        "rng/d": ("FAIL", "it does not hold"),
+        "rng/e": PASSED,
+        "rng/f": ("ERROR", "the process ended with status 1"),
+        "rng/g": PASSED,
+    }
+    moved = ["it changed the working folder, which was then changed back"]
+    noted = {name: each.extra["observed"] for name, each in found.items() if len(each.extra) > 1}
+    assert noted == {"rng/c": moved, "rng/d": moved}
+    assert read_json(run.write_json("result.json")) == run
 
 
 GOOD = {"reason": "", "duration_s": 0, "observed": [], "shared_world": None, "no_world": False}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import json
+import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Open the channel; no process started from here inherits its pipes."""
-    session = Session()
+    session = Session(folder=_working_folder())
     numbers = config.getoption(OPTION)
     if numbers is not None:
         session.channel = parent_channel(numbers)
@@ -96,6 +97,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # cases that need the server start it again, and report the error
         with contextlib.suppress(Exception):
             session.rank_server()
+
+
+def _working_folder() -> str:
+    """This process's working folder; "/" where it was deleted."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - compared as it is
+    except OSError:
+        return "/"
 
 
 def _area_order(item: pytest.Item) -> int:
@@ -185,6 +194,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     worlds = session.worlds
     session.send(event="start", id=name)
     result = yield
+    if _working_folder() != session.folder:
+        with contextlib.suppress(OSError):
+            os.chdir(session.folder)
+        session.observed.append("it changed the working folder, which was then changed back")
     seen = {"observed": session.observed, "shared_world": session.shared_world}
     no_world = "ranks" in _evidence_fixtures(item) and session.worlds == worlds
     session.send(event="result", id=name, no_world=no_world, **seen, **session.outcome)

@@ -23,6 +23,8 @@ class Session:
     """The state of one run in the child process."""
 
     channel: Channel | None = None
+    folder: str = "/"
+    """The working folder in which every case begins."""
     backend: str | None = None
     index: int = 0
     gpu: Backend | None = None
