@@ -546,7 +546,6 @@ def test_a_name_in_the_table_is_shown_and_does_nothing(tmp_path: Path, text: str
     def named(document: dict[str, Any]) -> None:
         result = document["result"]
         result["run"]["devices"][0]["name"] = text
-        result["results"][-1]["extra"]["area"] = text
         result["run"]["versions"][text] = "1.0"
 
     content = altered(named)

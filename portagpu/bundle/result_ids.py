@@ -38,7 +38,7 @@ def check_ids(run: Run, *, same_code: bool) -> None:
 
     Gates may have been added since other code measured: then only the gates that it began count.
     """
-    gates = {gate.id for gate in load_gates()}
+    gates = set(_gates())
     begun = set(run.info.area_duration_s) & gates
     seen: set[str] = set()
     for index, result in enumerate(run.results):
@@ -74,7 +74,7 @@ def most_earned(result: Result) -> Evidence | None:
         return _cases().get(result.id)
     if suite == MEASURES:
         return Evidence.EXECUTED if _is_measure(result.id) else None
-    return next((gate.earns for gate in load_gates() if gate.id == area_of(result)), None)
+    return _gates().get(area_of(result))
 
 
 def _is_known(result: Result, gates: set[str]) -> bool:
@@ -83,7 +83,7 @@ def _is_known(result: Result, gates: set[str]) -> bool:
     suite, base = suite_of(result), base_id(result.id)
     area, _, name = base.partition("/")
     if suite == SUITE:
-        known = base in _bases() | retired_cases().keys()
+        known = base in _bases() or base in retired_cases()
         return known or (area == OWN_AREA and name != "")
     if suite == MEASURES:
         return base in measures.metrics() or _is_measure(result.id)
@@ -91,6 +91,11 @@ def _is_known(result: Result, gates: set[str]) -> bool:
     named = _is_measure(measure) if measure else base == result.id
     own = suite == _BRINGUP and area == result.area
     return own and named and find_check(_BRINGUP, result.id) is not None
+
+
+@cache
+def _gates() -> Mapping[str, Evidence | None]:
+    return {gate.id: gate.earns for gate in load_gates()}
 
 
 @cache
