@@ -72,8 +72,6 @@ def software_diagnostics(
         )
     if not backends:
         yield "no backend is declared: install portagpu with pip, which registers them"
-    if not vendors():
-        yield "no vendor is declared, so that no GPU is known: install portagpu with pip again"
 
 
 def _torch_diagnostics(build: TorchBuild | None, gpus: Sequence[Gpu]) -> Iterable[str]:

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from portagpu.contract import CONTRACT, Override, Plugin, Status
 from portagpu.distributions import entry_points
 from portagpu.errors import BackendNotFound, UnknownBackend
-from portagpu.foreign import LOAD_LIMIT_S, OWN_DISTRIBUTION, distribution_of, start_call
+from portagpu.foreign import (
+    LOAD_LIMIT_S,
+    OWN_DISTRIBUTION,
+    call_quietly,
+    distribution_of,
+    start_call,
+)
 from portagpu.readings.model import Findings
 from portagpu.text import did_you_mean, one_line
 from portagpu.vendors import vendors
@@ -131,11 +136,11 @@ def _load(candidate: Candidate) -> tuple[Plugin | None, str]:
     point = candidate.entry_point
     if point is None:
         return None, candidate.problem
-    # what a plugin asks of vendors is loaded already: two redirections at a time would not end well
+    # what a plugin asks of vendors is loaded already: a quiet call must not wait for another
     vendors()
-    # standard output may be a document, which what a third party prints must not be part of
-    with contextlib.redirect_stdout(sys.stderr):
-        value, failure = call_with_limit(point.load, f"the backend {candidate.name!r} to load")
+    value, failure = call_quietly(
+        point.load, LOAD_LIMIT_S, f"the backend {candidate.name!r} to load"
+    )
     origin = f"from {candidate.distribution}"
     if failure:
         return None, f"{origin} {failure}"

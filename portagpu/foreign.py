@@ -5,7 +5,9 @@ What it raises becomes one line of text for the caller.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -22,6 +24,7 @@ OWN_DISTRIBUTION: Final = "portagpu"
 _PATIENCE_S: Final = 1.0
 
 _log = logging.getLogger("portagpu")
+_redirection: Final = threading.Lock()
 _T = TypeVar("_T")
 
 
@@ -63,3 +66,13 @@ def start_call(call: Callable[[], _T], limit_s: float) -> Callable[[str], tuple[
         return outcome.get("value"), outcome.get("failure", "")
 
     return wait
+
+
+def call_quietly(call: Callable[[], _T], limit_s: float, what: str) -> tuple[_T | None, str]:
+    """Call foreign code as :func:`start_call` does, with its standard output on standard error.
+
+    Standard output may be a document, which what a third party prints must not be part of. The
+    redirection is the process's, so that one call runs at a time; ``call`` must not call this.
+    """
+    with _redirection, contextlib.redirect_stdout(sys.stderr):
+        return start_call(call, limit_s)(what)

@@ -16,7 +16,8 @@ from portagpu.host.settings import read_settings
 from portagpu.inventory.products import product_target
 from portagpu.inventory.sources import Live
 from portagpu.registry import VARIABLE
-from portagpu.target import identify, load_targets, target_problems
+from portagpu.rules.declarations import declaration_problems
+from portagpu.target import identify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from portagpu.inventory import Gpu
     from portagpu.inventory.sources import Machine
     from portagpu.target import Target
-from portagpu.vendors import problems as vendor_problems
 
 SCHEMA: Final = "portagpu.info/1"
 
@@ -101,8 +101,7 @@ def collect(
             ),
             *machine_diagnostics(host, gpus, build, visible, settings),
             *inventory.problems,
-            *_target_diagnostics(),
-            *vendor_problems(),
+            *declaration_problems(),
         ],
     }
 
@@ -112,14 +111,6 @@ def devices(host: Host, gpus: Sequence[Gpu]) -> tuple[SchedulableDevice, ...]:
     if not gpus:
         return (_cpu_device(host),)
     return tuple(device for gpu in gpus for device in _gpu_devices(gpu))
-
-
-def _target_diagnostics() -> list[str]:
-    try:
-        load_targets()
-    except TargetError as error:
-        return [f"no target is matched: {error}"]
-    return [f"the targets of {each.entry_point}: {each.reason}" for each in target_problems()]
 
 
 def _target_id(match: Callable[[], Target | None]) -> str | None:

@@ -7,14 +7,14 @@ import pytest
 from portagpu.bench import Comparison
 from portagpu.bringup.checks.collectives import confirmed_results
 from portagpu.results.run import Result, Verdict
-from portagpu.rules.peers import peers
+from portagpu.rules.peers import compare_peers
 
 NAMES = [f"rank {number}" for number in range(4)]
 
 
 def comparison(slow=(), wrong=()):
     rates = {name: 1.0 if name in slow else 10.0 + number for number, name in enumerate(NAMES)}
-    compared = peers(rates, relative=0.5)
+    compared = compare_peers(rates, relative=0.5)
     named = {outlier.name for outlier in compared.outliers}
     assert named == set(slow), "the made-up numbers are not what the test means"
     results = []

@@ -396,7 +396,7 @@ def test_the_command_writes_every_form_and_no_bundle(tmp_path: Path) -> None:
         (("--replay", "empty"), "empty: no file in it is a recording"),
         (("--replay", "junk"), "its format is not known"),
         (("--replay", "dmesg", "--replay", "none"), "none: there is no such file or folder"),
-        (("--replay", "dmesg", "--backend", "cpu"), "--backend tests a machine"),
+        (("--replay", "dmesg", "--backend", "cpu"), "--backend needs a machine"),
         (("--replay", "dmesg", "--target", "nvidia-h2000"), "there is no target"),
     ],
 )

@@ -179,13 +179,13 @@ RUNNER = """
 import sys
 from pathlib import Path
 from portagpu.bringup import Gate, BringupOptions, bringup
-from portagpu.cli._bringup_view import view
+from portagpu.cli._bringup_view import progress_view
 from portagpu.cli._run_output import Files
 amounts = {effort: {"limit_s": 60} for effort in ("quick", "full")}
 gates = [Gate(name, name, "One sentence.", f"tests.bringup_checks:{check}", (), amounts)
          for name, check in (("one", "good"), ("two", "sleeps"), ("three", "good"))]
 files = Files(folder=Path(sys.argv[1]))
-run = bringup(BringupOptions(backend="cpu"), view(None, sys.stdout, files, gates), gates)
+run = bringup(BringupOptions(backend="cpu"), progress_view(None, sys.stdout, files, gates), gates)
 files.write(run)
 sys.exit(run.exit_code)
 """

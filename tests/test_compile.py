@@ -551,10 +551,10 @@ def test_targets_build_pass_and_are_kept(child: Callable[..., Child], tmp_path: 
 def test_real_code_that_is_bad_fails(child: Callable[..., Child]) -> None:
     """A block too large for gfx1100's registers, and an fp8 that gfx942 only emulates."""
     script = """
-from portagpu.compile.judge import judged
+from portagpu.compile.judge import judge_code
 from portagpu.discovery import toolchain_for
 from portagpu.compile.worker import build
-from portagpu.kernels.catalogue import by_id
+from portagpu.kernels.catalogue import variants_by_id
 from portagpu.kernels.plan import Config
 from portagpu.target import identify, load_target
 def verdict(arch, variant, *blocks):
@@ -562,10 +562,10 @@ def verdict(arch, variant, *blocks):
     names = ("BLOCK_M", "BLOCK_N", "DEPTH_BYTES", "GROUP_M")
     config = Config(tuple(zip(names, blocks)), 256, 2)
     _, reader = toolchain_for("amd")
-    each = by_id()[variant]
+    each = variants_by_id()[variant]
     code = build(each, config, reader, arch, target.arch.warp_size)
     given = {"matrix": each.matrix, "compiler": "x 1", "duration_s": 0, "extra": {}}
-    result = judged(variant, target, code, **given)
+    result = judge_code(variant, target, code, **given)
     print(arch, result.verdict, result.reason)
 verdict("gfx1100", "matmul[float16]", 128, 128, 128, 8)
 verdict("gfx942", "matmul[float8_e4m3fn]", 128, 128, 64, 8)

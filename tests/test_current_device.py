@@ -34,7 +34,7 @@ def _fresh(monkeypatch):
 def gpus(monkeypatch, gpu, count=4):
     """A fake build with that many devices, whose backend is the default."""
     driver = fake_torch.install(monkeypatch, gpu.kind, [gpu] * count)
-    module = importlib.import_module(f"portagpu_{gpu.kind}")
+    module = importlib.import_module(f"portagpu_{gpu.kind}.plugin")
     plugin = module.CudaPlugin() if gpu.kind == "cuda" else module.RocmPlugin()
     use_plugins(monkeypatch, plugin)
     monkeypatch.setenv("PORTAGPU_BACKEND", gpu.kind)

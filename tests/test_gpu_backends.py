@@ -39,8 +39,8 @@ from tests.recorded_gpus import ALL, CUDA, NOT_IN_STUB, ROCM
 from tests.registry_state import forget, machine, use_plugins
 
 PLUGINS = {
-    "cuda": importlib.import_module("portagpu_cuda").CudaPlugin,
-    "rocm": importlib.import_module("portagpu_rocm").RocmPlugin,
+    "cuda": importlib.import_module("portagpu_cuda.plugin").CudaPlugin,
+    "rocm": importlib.import_module("portagpu_rocm.plugin").RocmPlugin,
 }
 BY_ID = {gpu.id: gpu for gpu in ALL}
 every_gpu = pytest.mark.parametrize("gpu", ALL, ids=[gpu.id for gpu in ALL])

@@ -157,7 +157,7 @@ def test_a_wrong_target_file_is_a_remark(tmp_path: Path, monkeypatch: pytest.Mon
         raise TargetError("cpu.toml: peak: not a number")
 
     monkeypatch.setattr(portagpu.info, "identify", broken)
-    monkeypatch.setattr(portagpu.info, "load_targets", broken)
+    monkeypatch.setattr("portagpu.rules.declarations.load_targets", broken)
     document = collect(build(tmp_path, two_socket_x86()), {})
     assert document["devices"][0]["target"] is None
     assert "no target is matched: cpu.toml: peak: not a number" in document["remarks"]

@@ -217,10 +217,10 @@ from types import SimpleNamespace
 from portagpu.machine_code.toolchain import MachineCode
 from portagpu.discovery import toolchain_for
 from portagpu.compile.worker import build
-from portagpu.kernels.catalogue import by_id
+from portagpu.kernels.catalogue import variants_by_id
 from portagpu.kernels.plan import OPTIN, Limits, candidates, shared_estimate
 from portagpu.target import architecture_names, load_architecture
-product = by_id()["matmul[float16]"]
+product = variants_by_id()["matmul[float16]"]
 # nothing of the code is read
 unread = MachineCode(
     wave_size=0, threads=None, registers=0, spills=0, spill_unit="B", shared_bytes=0, matrix={}

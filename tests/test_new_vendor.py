@@ -150,31 +150,105 @@ def test_its_tool_is_recorded_and_replayed(
 
 READ = """
 import sys
+import portagpu.formats.foreign_readers as foreign
 from portagpu.readings import FormatError
 from portagpu.formats.reader import read_text
+foreign.READ_LIMIT_S = 0.5
 try:
-    print(read_text(sys.argv[1])[0].kind)
+    for each in read_text(sys.argv[1]):
+        print(each.kind, *each.problems)
 except FormatError as error:
     print(error)
 """
+TAKES = "matches = lambda text: text.startswith('aaa')\n"
+RETURNS = "from portagpu.readings import *\nfrom portagpu.formats import Shape\nimport re\n" + TAKES
+
+
+@pytest.fixture
+def read(child: Callable[..., Child], acme: Path) -> Callable[[str, str], str]:
+    """What is read of a text with a reader of that code, in a package with a good one."""
+
+    def read_with(code: str, text: str) -> str:
+        package = acme / "aaa"
+        package.mkdir()
+        (package / "__init__.py").touch()
+        (package / "aaa.py").write_text(code, "utf-8")
+        (package / "zzz.py").write_text(
+            "from portagpu.readings import Findings\n"
+            "matches = lambda text: text.startswith('zzz')\n"
+            "parse = lambda text: Findings(kind='zzz')\n",
+            "utf-8",
+        )
+        metadata = acme / "aaa_dist-1.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: aaa-dist\nVersion: 1\n")
+        (metadata / "entry_points.txt").write_text("[portagpu.formats]\naaa = aaa\n")
+        return child("-c", READ, text, path=[acme]).ok()
+
+    return read_with
 
 
 @pytest.mark.parametrize(
-    ("code", "text", "said"),
+    ("code", "said"),
     [
-        ("raise SystemExit(3)", "acme-smi: 1", "acme-smi"),
-        ("raise SystemExit(3)", "other", "its format is not known; the reader aaa (aaa) raised"),
-        ("matches = lambda text: 1 / 0", "other", "raised ZeroDivisionError: division by zero"),
-        ("matches = parse = len", "other", "parse gave a int instead of portagpu Findings"),
-        ("matches = lambda text: False", "other", "its format is not known"),
-        ("matches = parse = len", "GPU 0: NVIDIA H100 (UUID: GPU-1)", "nvidia-smi -L"),
+        ("raise SystemExit(3)", "raised SystemExit: 3"),
+        ("raise KeyboardInterrupt", "raised KeyboardInterrupt"),
+        ("matches = lambda text: 1 / 0\nparse = len", "raised ZeroDivisionError: division by zero"),
+        ("matches = lambda text: True", "is left out: it needs matches and parse"),
+        ("matches = parse = len", "raised TypeError: parse gave a int instead of portagpu"),
+        (TAKES + "import time\nparse = lambda text: time.sleep(9)", "did not answer within 0.5 s"),
+        (
+            RETURNS + "parse = lambda text: Findings(kind='aaa', readings=(5,))",
+            "raised ValueError: parse gave findings.readings: must be a table",
+        ),
+        (
+            RETURNS + "parse = lambda text: Findings(kind='aaa', problems=('a\\nb',))",
+            "is no text of one line",
+        ),
+        (
+            RETURNS + "parse = len\nSHAPES = (5,)",
+            "its SHAPES are no tuple of portagpu.formats.Shape",
+        ),
+        (RETURNS + "parse = len\nSHAPES = (Shape('a', 'b'),)", "a pattern that is not compiled"),
+        (
+            RETURNS + "parse = len\nSHAPES = (Shape('(a)', re.compile('b')),)",
+            "'(a)' is no pattern without groups that capture",
+        ),
+        (RETURNS + "parse = len\nSHAPES = (Shape('.*', re.compile('b')),)", "fits any text"),
+        (RETURNS + "parse = len\nROOT = '['", "'[' is no pattern"),
     ],
 )
-def test_a_broken_reader_is_named_and_stops_no_other(
-    child: Callable[..., Child], acme: Path, code: str, text: str, said: str
+def test_a_broken_reader_is_named_with_its_distribution(
+    read: Callable[[str, str], str], code: str, said: str
 ) -> None:
-    (acme / "aaa.py").write_text(code, "utf-8")
-    (acme / "aaa-1.dist-info").mkdir()
-    (acme / "aaa-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: aaa\nVersion: 1\n")
-    (acme / "aaa-1.dist-info/entry_points.txt").write_text("[portagpu.formats]\naaa = aaa\n")
-    assert said in child("-c", READ, text, path=[acme]).ok()
+    found = read(code, "aaa 1")
+    assert said in found
+    assert "aaa.aaa of aaa-dist" in found
+    assert found.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("acme-smi: 1", ["acme-smi"]),
+        ("zzz 1", ["zzz"]),
+        ("GPU 0: NVIDIA H100 (UUID: GPU-1)", ["nvidia-smi -L"]),
+    ],
+)
+def test_a_broken_reader_stops_no_other(
+    read: Callable[[str, str], str], text: str, kinds: list[str]
+) -> None:
+    assert read("raise SystemExit(3)", text).splitlines() == kinds
+
+
+def test_what_a_reader_prints_is_no_part_of_a_document(
+    child: Callable[..., Child], acme: Path, tmp_path: Path
+) -> None:
+    smi = acme / "acme_smi.py"
+    smi.write_text("print('loaded')\n" + smi.read_text("utf-8") + "\nprint('whole')\n", "utf-8")
+    (tmp_path / "smi.txt").write_text("acme-smi: board 0 to 1 over acmelink\n", "utf-8")
+    ended = child(
+        "-m", "portagpu", "info", "--replay", str(tmp_path / "smi.txt"), "--json", "-", path=[acme]
+    )
+    assert json.loads(ended.ok())["sources"][0] == "acme-smi"
+    assert "loaded" in ended.err

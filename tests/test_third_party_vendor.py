@@ -114,6 +114,25 @@ def test_both_are_read_from_their_wheels(run: Run) -> None:
     assert names == ["nvidia", "amd", "demo"]
 
 
+def test_its_text_is_read_among_other_outputs(
+    info: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    file = tmp_path / "paste.txt"
+    ours = "GPU 0: NVIDIA H100 PCIe (UUID: GPU-00000000-0000-0000-0000-000000000001)\n"
+    file.write_text(f"{ours}{SMI}{LOG}strange words\n", encoding="utf-8")
+    found = info("--replay", str(file))
+    assert [gpu["vendor"] for gpu in found["gpus"]] == ["demo", "demo", "nvidia"]
+    assert [event["code"] for event in found["events"]] == ["board stopped", "Demo code 7"]
+    unread = [each for each in found["remarks"] if "no known format" in each]
+    assert len(unread) == 1
+    assert unread[0].startswith("1 line is of no known format: 'strange words' in line 7")
+
+
+def test_of_its_text_alone_no_line_is_left(info: Callable[..., dict[str, Any]], text: Path) -> None:
+    remarks = info("--replay", str(text))["remarks"]
+    assert not [each for each in remarks if "known format" in each]
+
+
 def test_its_text_is_read(info: Callable[..., dict[str, Any]], text: Path) -> None:
     found = info("--replay", str(text))
     boards = [(g["vendor"], g["pci"], g["name"], g["uuid"]) for g in found["gpus"]]

@@ -24,11 +24,9 @@ import json
 import portagpu.vendors.loading as loading
 import portagpu_cuda.vendor, portagpu_rocm.vendor
 loading.LOAD_LIMIT_S = 0.5
-from portagpu.rules.gpu_health import terms
-from portagpu.formats.events import table
+from portagpu.rules.declarations import declaration_problems
 from portagpu.visible import RUNTIMES
-terms(), table("kernel_log"), table("answers")
-print(json.dumps([[*loading.vendors()], [*RUNTIMES], [*loading.problems()]]))
+print(json.dumps([[*loading.vendors()], [*RUNTIMES], declaration_problems()]))
 """
 OWN = ["nvidia", "amd"]
 
@@ -108,7 +106,91 @@ BROKEN = {
     ),
     "name-of-ours": (
         "VENDOR = Vendor(name='amd', pci_ids=(0x10DE,))",
-        "it declares 'amd', which is portagpu's: uninstall one of them",
+        "it declares the vendor 'amd', which is portagpu's: uninstall one of them",
+    ),
+    "ids-of-ours": (
+        "VENDOR = Vendor(name='thief', pci_ids=(0xBAD, 0x10DE))",
+        "it declares the PCI vendor id 0x10de, which is portagpu's: uninstall one of them",
+    ),
+    "masks-of-ours": (
+        """
+        masks = Runtime(name='cuda', vendor='acme', layers=(), child_variable='X')
+        VENDOR = Vendor(name='acme', masks=masks)
+        """,
+        "it declares the masks of 'cuda', which is portagpu's",
+    ),
+    "a-layer-of-ours": (
+        """
+        layer = MaskRules(layer='HIP', variables=('X',), numbers=Numbers.PLAIN,
+                          blanks=Blanks.NOWHERE, repeated=Repeated.SKIPPED, uuid_prefixes=(),
+                          uuid_match=UuidMatch.ONE_THAT_STARTS, uuid_case_counts=True)
+        masks = Runtime(name='acme', vendor='acme', layers=(layer,), child_variable='X')
+        VENDOR = Vendor(name='acme', masks=masks)
+        """,
+        "it declares the masks' layer 'HIP', which is portagpu's",
+    ),
+    "a-kind-of-vendor": (
+        "class Own(Vendor): pass\nVENDOR = Own(name='acme')",
+        "it is a Own instead of a portagpu Vendor",
+    ),
+    "a-form-that-is-a-number": (
+        "VENDOR = Vendor(name='acme', fabrics=(Fabric(kind='x', counted=5),))",
+        "it states its fabrics.counted as 5 instead of a str",
+    ),
+    "no-files": (
+        "VENDOR = Vendor(name='acme', driver_files=DriverFiles(devices=None, device='acme'))",
+        "it states its driver_files.devices as None instead of a str",
+    ),
+    "an-attribute-of-a-field": (
+        "VENDOR = Vendor(name='acme', driver_files=DriverFiles(devices='a', device='{minor.x}'))",
+        "it states the form '{minor.x}', which has another field than minor",
+    ),
+    "settings-without-a-product": (
+        "VENDOR = Vendor(name='acme', tuning=Tuning(product=None))",
+        "it states its tuning.product as None instead of a str",
+    ),
+    "settings-of-every-product": (
+        "VENDOR = Vendor(name='acme', tuning=Tuning(product='', moved='x'))",
+        "it recommends kernel settings without a product's name",
+    ),
+    "keys-that-are-no-texts": (
+        "VENDOR = Vendor(name='acme', disguises={1: 'unset it'})",
+        "it states its disguises as {1: 'unset it'} instead of a Mapping",
+    ),
+    "rules-that-are-none": (
+        """
+        masks = Runtime(name='acme', vendor='acme', layers=(None,), child_variable='X')
+        VENDOR = Vendor(name='acme', masks=masks)
+        """,
+        "it states its masks.layers as (None,) instead of a tuple of MaskRules",
+    ),
+    "a-half-legend": (
+        "VENDOR = Vendor(name='acme', fabrics=(Fabric(kind='x', legend=('X',)),))",
+        "it states its fabrics.legend as ('X',) instead of a tuple of str",
+    ),
+    "a-pattern-with-flags": (
+        "VENDOR = Vendor(name='acme', makers=('(?i)acme',))",
+        "it states the pattern '(?i)acme', which is none: global flags",
+    ),
+    "a-pattern-with-a-group": (
+        "VENDOR = Vendor(name='acme', brands=('(acme)',))",
+        "it states the pattern '(acme)', whose group captures: write (?:...)",
+    ),
+    "a-pattern-that-ends-the-group-around-it": (
+        "VENDOR = Vendor(name='acme', brands=('acme)|(x',))",
+        "it states the pattern 'acme)|(x', which is none",
+    ),
+    "a-pattern-of-any-maker": (
+        "VENDOR = Vendor(name='acme', makers=('.*',))",
+        "it states the pattern '.*', which fits any text",
+    ),
+    "a-pattern-of-any-brand": (
+        "VENDOR = Vendor(name='acme', brands=(r'[\\w ]+',))",
+        "which fits any text",
+    ),
+    "an-error-of-anything": (
+        "VENDOR = Vendor(name='acme', out_of_memory=('error',))",
+        "it states 'error' for exhausted memory, which is too short to tell it from others",
     ),
 }
 
@@ -137,14 +219,8 @@ def test_of_two_vendors_of_one_name_the_later_is_left_out(
     assert names == [*OWN, "twin"]
     (problem,) = problems
     assert problem.startswith(
-        "the vendor 'bbb' of bbb is left out: it declares 'twin', which is aaa's"
+        "the vendor 'bbb' of bbb is left out: it declares the vendor 'twin', which is aaa's"
     )
-
-
-def test_ids_of_ours_stay_ours(child: Callable[..., Child], tmp_path: Path) -> None:
-    distribute(tmp_path, "thief", "thief", "VENDOR = Vendor(name='thief', pci_ids=(0x10DE, 0xBAD))")
-    code = "from portagpu.host.gpus import PCI_VENDORS as p; print(p[0x10de], p[0xbad])"
-    assert child("-c", code, path=[tmp_path]).ok().split() == ["nvidia", "thief"]
 
 
 TABLES = {
@@ -169,11 +245,15 @@ TABLES = {
         'worth = ["x"]\n[[event]]\ncode = "x"\npattern = "("',
         "missing ), unterminated subpattern",
     ),
-    "no-words": ("answers", '[[event]]\ncode = "x"\npattern = "x"', "KeyError: 'worth'"),
+    "no-words": (
+        "answers",
+        '[[event]]\ncode = "x"\npattern = "x"',
+        "missing 1 required keyword-only argument: 'worth'",
+    ),
     "codes-that-are-not-there": (
         "kernel_log",
         'worth = ["x"]\n[[event]]\ncode = "x"\ncodes = "x"\npattern = "(?P<number>x)"',
-        "KeyError: 'codes'",
+        "ValueError: there are no codes 'x'",
     ),
     "a-code-without-number": (
         "kernel_log",
@@ -188,12 +268,22 @@ TABLES = {
     "a-code-of-one-word": (
         "kernel_log",
         'worth = ["x"]\nevent = []\n[codes.x]\n1 = ["a"]',
-        "ValueError: a code is [meaning, action]",
+        "kernel_log.toml.codes.x.1: must have 2 items",
     ),
     "an-action-that-is-none": (
         "kernel_log",
         'worth = ["x"]\nevent = []\n[actions]\nA = "do it"',
-        "AttributeError: 'str' object has no attribute 'get'",
+        "kernel_log.toml.actions.A: must be a table",
+    ),
+    "a-severity-of-one-number": (
+        "kernel_log",
+        'worth = ["x"]\nevent = []\n[severity]\ngone = 5',
+        "kernel_log.toml.severity.gone: must be a list",
+    ),
+    "a-key-that-is-none": (
+        "kernel_log",
+        'worth = ["x"]\nevent = []\nevents = []',
+        "kernel_log.toml: 'events' is not known",
     ),
     "a-gpu-without-address": (
         "kernel_log",
@@ -216,6 +306,60 @@ def test_a_broken_table_is_left_out_with_its_reason(
     (problem,) = problems
     assert problem.startswith(f"the table {name}.toml of the vendor 'other' is left out: "), problem
     assert reason in problem
+
+
+def test_a_code_may_be_written_in_any_way(child: Callable[..., Child], tmp_path: Path) -> None:
+    distribute(
+        tmp_path, "other", "other", "VENDOR = Vendor(name='other', tables=Path(__file__).parent)"
+    )
+    (tmp_path / "kernel_log.toml").write_text(
+        """
+worth = ["acme"]
+[[event]]
+code = "acme {number}"
+pattern = 'acme (?P<number>\\w+)'
+codes = "acme"
+[codes.acme]
+7 = ["seven", ""]
+0x1f = ["a fan", ""]
+[unused]
+acme = [8]
+""",
+        "utf-8",
+    )
+    code = """
+from portagpu.formats.events import events, table
+found = events("acme 007\\nacme 0x1f\\nacme 8\\nacme 9", table("kernel_log"), "")
+print([event.meaning for _, event in found])
+"""
+    said = child("-c", code, path=[tmp_path]).ok().strip()
+    assert said == "['seven', 'a fan', \"not used by the vendor's current GPUs\", None]"
+
+
+@pytest.mark.parametrize(
+    "table", ["kernel_log", "answers", "health"], ids=["events", "answers", "health"]
+)
+def test_bring_up_is_inconclusive_without_a_table(
+    child: Callable[..., Child], tmp_path: Path, table: str
+) -> None:
+    distribute(
+        tmp_path, "other", "other", "VENDOR = Vendor(name='other', tables=Path(__file__).parent)"
+    )
+    (tmp_path / f"{table}.toml").write_text("[", "utf-8")
+    (tmp_path / "log.txt").write_text(
+        "[    1.000000] Linux version 6.8.0-45-generic (buildd@lcy02) #45-Ubuntu SMP\n",
+        "utf-8",
+    )
+    words = ("bringup", "--replay", str(tmp_path / "log.txt"), "--json", "-")
+    ended = child("-m", "portagpu", *words, path=[tmp_path])
+    assert ended.code == 3, ended
+    document = json.loads(ended.out)
+    (result,) = [each for each in document["results"] if each["id"] == "environment/declarations"]
+    assert result["verdict"] == "INCONCLUSIVE"
+    assert f"the table {table}.toml of the vendor 'other' is left out" in result["reason"]
+    words = ("info", "--json", "-")
+    remarks = json.loads(child("-m", "portagpu", *words, path=[tmp_path]).ok())["remarks"]
+    assert any(f"the table {table}.toml of the vendor 'other'" in each for each in remarks)
 
 
 def test_info_shows_who_is_left_out_in_a_document_of_json(

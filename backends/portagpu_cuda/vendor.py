@@ -73,7 +73,7 @@ VENDOR: Final = Vendor(
     },
     unsliced="has MIG enabled and no slice, so that nothing can run on it: make slices "
     "(nvidia-smi mig -cgi), or disable MIG",
-    libraries=(r"cupy(-.+)?", r"nvidia-nccl(-.+)?", "nvidia-ml-py", "pynvml"),
+    libraries=(r"cupy(?:-.+)?", r"nvidia-nccl(?:-.+)?", "nvidia-ml-py", "pynvml"),
     out_of_memory=(
         # torch's caching allocator, which raises OutOfMemoryError; older builds, and code that
         # wraps it, raise a RuntimeError with the text (pytorch, c10/cuda/CUDACachingAllocator.cpp)

@@ -89,7 +89,7 @@ VENDOR: Final = Vendor(
     ),
     driver_version="sys/module/amdgpu/version",
     chip_list="usr/share/libdrm/amdgpu.ids",
-    makers=("amd", "ati", r"advanced micro devices( inc)?", "amd ati"),
+    makers=("amd", "ati", r"advanced micro devices(?: inc)?", "amd ati"),
     brands=("radeon",),
     # rocm-smi --showtopo
     fabrics=(Fabric(kind="xgmi", legend=("XGMI", "xGMI")),),

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from portagpu.codec import decode
 from portagpu.formats import pci_address
 from portagpu.readings.model import Event
-from portagpu.vendors import report_left_out, tables
+from portagpu.vendors import leave_out_table, tables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -37,19 +38,59 @@ _TIMES: Final = re.compile(
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Todo:
+    """What to do about an event."""
+
+    action: str | None = None
+    fatal: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """A pattern of lines; ``name`` is of what a version is stated."""
+
+    pattern: str
+    name: str | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EventLine:
+    pattern: str
+    code: str
+    meaning: str | None = None
+    action: str | None = None
+    fatal: bool | None = None
+    codes: str | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """A table's file; ``kernel_log.toml`` of this folder describes its keys."""
+
+    worth: tuple[str, ...]
+    event: tuple[_EventLine, ...]
+    of_processes: tuple[str, ...] = ()
+    about: tuple[_Line, ...] = ()
+    gpu: tuple[_Line, ...] = ()
+    version: tuple[_Line, ...] = ()
+    codes: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
+    """[meaning, name of an action] by code number."""
+    unused: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    actions: Mapping[str, _Todo] = field(default_factory=dict)
+    recovery: Mapping[str, _Todo] = field(default_factory=dict)
+    severity: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class _Rule:
     pattern: re.Pattern[str]
     vendor: str
-    code: str
-    meaning: str | None
-    action: str | None
-    fatal: bool | None
-    codes: Mapping[str, list[str]] | None
-    """[meaning, name of an action] by code number."""
-    unused: frozenset[int]
-    actions: Mapping[str, Mapping[str, Any]]
-    recovery: Mapping[str, Mapping[str, Any]]
+    event: _EventLine
+    file: _File
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +116,15 @@ def table(name: str) -> Table:
     A vendor's table that is wrong is left out, and ``portagpu.vendors.problems`` says why.
     """
     found: list[Table] = []
-    for vendor, data in tables(name).items():
+    for vendor, data in [*tables(name).items()]:
         try:
-            found.append(_vendor_table(vendor, data))
-        except (AttributeError, KeyError, TypeError, ValueError, re.error) as error:
-            report_left_out(vendor, f"{name}.toml", error)
+            found.append(_vendor_table(vendor, decode(_File, data, f"{name}.toml")))
+        except (KeyError, ValueError, re.error) as error:
+            leave_out_table(vendor, name, error)
     host = _FOLDER / f"{name}.toml"
     if host.is_file():
-        found.append(_vendor_table(HOST, tomllib.loads(host.read_text(encoding="utf-8"))))
+        data = tomllib.loads(host.read_text(encoding="utf-8"))
+        found.append(_vendor_table(HOST, decode(_File, data, f"{name}.toml")))
     return Table(
         keywords={vendor: words for each in found for vendor, words in each.keywords.items()},
         process_codes=frozenset(code for each in found for code in each.process_codes),
@@ -93,8 +135,8 @@ def table(name: str) -> Table:
     )
 
 
-def _vendor_table(vendor: str, data: Mapping[str, Any]) -> Table:
-    """One file's rules. Raises for what no rule can be made of."""
+def _vendor_table(vendor: str, file: _File) -> Table:
+    """One file's rules. Raises for patterns, groups and codes that are not there."""
 
     def compile_pattern(text: str, *groups: str) -> re.Pattern[str]:
         pattern = re.compile(text)
@@ -103,40 +145,26 @@ def _vendor_table(vendor: str, data: Mapping[str, Any]) -> Table:
                 raise ValueError(f"the pattern {text!r} has no group {group}")
         return pattern
 
-    def patterns(key: str, *groups: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
-        named = ((each.get("name", vendor), each["pattern"]) for each in data.get(key, ()))
-        return tuple((name, compile_pattern(pattern, *groups)) for name, pattern in named)
-
-    def rule(each: Mapping[str, Any]) -> _Rule:
-        codes = each.get("codes")
-        pattern = compile_pattern(each["pattern"], *(() if codes is None else ("number",)))
-        # what is to fail fails here, and not with a line of a log
-        _code(each["code"], dict.fromkeys(pattern.groupindex, ""))
-        return _Rule(
-            pattern,
-            vendor,
-            str(each["code"]),
-            each.get("meaning"),
-            each.get("action"),
-            each.get("fatal"),
-            None if codes is None else data["codes"][codes],
-            frozenset(data.get("unused", {}).get(codes, ())),
-            data.get("actions", {}),
-            data.get("recovery", {}),
+    def patterns(lines: tuple[_Line, ...], *groups: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+        return tuple(
+            (each.name or vendor, compile_pattern(each.pattern, *groups)) for each in lines
         )
 
-    for todo in (*data.get("actions", {}).values(), *data.get("recovery", {}).values()):
-        todo.get("action")
-    codes = [each for table in data.get("codes", {}).values() for each in table.values()]
-    if any(len(each) != 2 for each in codes):
-        raise ValueError("a code is [meaning, action]")
+    def rule(each: _EventLine) -> _Rule:
+        pattern = compile_pattern(each.pattern, *(() if each.codes is None else ("number",)))
+        # what is to fail fails here, and not with a line of a log
+        _code(each.code, dict.fromkeys(pattern.groupindex, ""))
+        if each.codes is not None and each.codes not in file.codes:
+            raise ValueError(f"there are no codes {each.codes!r}")
+        return _Rule(pattern, vendor, each, file)
+
     return Table(
-        keywords={vendor: tuple(str(word).lower() for word in data["worth"])},
-        process_codes=frozenset(data.get("of_processes", ())),
-        rules=tuple(rule(each) for each in data["event"]),
-        about=patterns("about", "pci"),
-        gpus=patterns("gpu", "pci", "uuid"),
-        versions=patterns("version", "version"),
+        keywords={vendor: tuple(word.lower() for word in file.worth)},
+        process_codes=frozenset(file.of_processes),
+        rules=tuple(rule(each) for each in file.event),
+        about=patterns(file.about, "pci"),
+        gpus=patterns(file.gpu, "pci", "uuid"),
+        versions=patterns(file.version, "version"),
     )
 
 
@@ -185,7 +213,7 @@ def _event(line: str, rules: Table, source: str, vendors: Collection[str]) -> Ev
         return Event(
             source=source,
             vendor=rule.vendor,
-            code=_code(rule.code, groups),
+            code=_code(rule.event.code, groups),
             pci=pci_address(groups.get("pci")),
             time=_time(line),
             meaning=meaning,
@@ -202,21 +230,31 @@ def _code(form: str, groups: Mapping[str, str]) -> str:
 
 def _meaning(rule: _Rule, groups: dict[str, str]) -> tuple[str | None, str | None, bool | None]:
     """(meaning, action, fatal) of a line; its own words take precedence over the tables."""
-    meaning, action, fatal = rule.meaning, rule.action, rule.fatal
-    if rule.codes is not None:
-        number = str(int(groups["number"]))
-        meaning, bucket = rule.codes.get(number, (None, ""))
-        if int(number) in rule.unused:
+    event, file = rule.event, rule.file
+    meaning, action, fatal = event.meaning, event.action, event.fatal
+    if event.codes is not None:
+        number = _table_key(groups["number"], 10)
+        meaning, bucket = file.codes[event.codes].get(number, (None, ""))
+        if number in map(str, file.unused.get(event.codes, ())):
             meaning = "not used by the vendor's current GPUs"
-        todo = rule.actions.get(bucket, {})
-        action, fatal = todo.get("action"), todo.get("fatal")
+        todo = file.actions.get(bucket, _Todo())
+        action, fatal = todo.action, todo.fatal
     if "recovery" in groups:
-        todo = rule.recovery.get(str(int(groups["recovery"], 16)), {})
-        action, fatal = todo.get("action", action), todo.get("fatal", fatal)
+        todo = file.recovery.get(_table_key(groups["recovery"], 16), _Todo())
+        action = todo.action if todo.action is not None else action
+        fatal = todo.fatal if todo.fatal is not None else fatal
     if "severity" in groups:
         severity = groups["severity"].lower()
         fatal = "fatal" in severity and "non" not in severity
     return meaning, action, fatal
+
+
+def _table_key(text: str, base: int) -> str:
+    """The key of a number in a table: "7" for "007"; ``text`` where it is no number."""
+    try:
+        return str(int(text, base))
+    except ValueError:
+        return text
 
 
 def _time(line: str) -> str | None:

@@ -5,25 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.distributions import entry_points
 from portagpu.formats import host
 from portagpu.formats.cleaning import clean_streams
 from portagpu.formats.events import ANSWERS, no_answer_events
+from portagpu.formats.foreign_readers import (
+    foreign_readers,
+    reader_entry_points,
+    reader_names,
+)
 from portagpu.formats.host import kernel_log
 from portagpu.formats.parts import LONGEST, Shapes, TextPart, divide_text, is_known
 from portagpu.readings.model import Findings, FormatError
-from portagpu.text import error_line, excerpt
+from portagpu.text import excerpt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from importlib.metadata import EntryPoint
 
-GROUP: Final = "portagpu.formats"
-"""The entry-point group of readers: each names a package whose public modules are readers, or one
-such module."""
 _LOG: Final = "kernel_log"
 """Asked last: any text may have lines of a log."""
 
@@ -45,7 +44,8 @@ def read_text(text: str) -> tuple[Findings, ...]:
     unread: list[tuple[int, str]] = []
     for stream in clean_streams(text, partial(is_known, shapes=shapes)):
         parts, lines = divide_text(stream, shapes)
-        unread += lines
+        if parts:
+            unread += lines
         whole = [TextPart(None, 0, lines=stream.split("\n"))]
         for part, reader in _with_readers(parts or whole, broken):
             if reader is None:
@@ -59,45 +59,34 @@ def read_text(text: str) -> tuple[Findings, ...]:
                 refused.append(f"{excerpt(part.title)}: {error}" if part.title else str(error))
         if told := no_answer_events(stream):
             found.append(Findings(kind=ANSWERS, events=told))
+    unread = [(at, line) for at, line in unread if not no_answer_events(line)]
+    if unread or not found:
+        broken += foreign_readers().problems
     if not found:
         raise FormatError("; ".join([*(refused or ["its format is not known"])[:1], *broken]))
-    unread = [(at, line) for at, line in unread if not no_answer_events(line)]
     problems = [*refused[:_MOST_PROBLEMS], *broken, *_unread_problem(unread)]
     if problems:
-        found.append(Findings(kind=UNREAD, problems=tuple(problems)))
+        found.append(Findings(kind=UNREAD, problems=tuple(dict.fromkeys(problems))))
     return tuple(found)
 
 
 @cache
 def readers() -> Mapping[str, Any]:
     """This distribution's readers by module name, in the order in which they are tried."""
-    packages = {host} | {import_module(point.value) for point in _entry_points() if _is_ours(point)}
-    modules = {
-        module.__name__.rpartition(".")[2]: module
-        for package in packages
-        for module in _modules(package)
-    }
+    packages = [host, *(import_module(point.value) for point in reader_entry_points(own=True))]
+    names = [name for package in packages for name in reader_names(package)]
+    modules = {name.rpartition(".")[2]: import_module(name) for name in names}
     return dict(sorted(modules.items(), key=lambda each: (each[0] == _LOG, each[0])))
-
-
-def _entry_points() -> list[EntryPoint]:
-    return sorted(entry_points(GROUP), key=lambda each: (each.name, each.value))
-
-
-def _is_ours(point: EntryPoint) -> bool:
-    return point.dist is not None and point.dist.name == __name__.partition(".")[0]
 
 
 @cache
 def _shapes() -> Shapes:
+    # an output begins as ours where both could begin
+    every = [*readers().items(), *((each.name, each) for each in foreign_readers().readers)]
     return Shapes(
-        [
-            (name, shape)
-            for name, each in readers().items()
-            for shape in getattr(each, "SHAPES", ())
-        ],
+        [(name, shape) for name, each in every for shape in getattr(each, "SHAPES", ())],
         (_LOG, kernel_log.SHAPE),
-        "|".join(each.ROOT for each in readers().values() if hasattr(each, "ROOT")),
+        "|".join(each.ROOT for _, each in every if hasattr(each, "ROOT")),
     )
 
 
@@ -106,45 +95,13 @@ def _reader(part: TextPart, broken: list[str]) -> Any:
     if part.module == _LOG:
         return kernel_log
     text = part.text
-    ours = next((each for each in readers().values() if each.matches(text)), None)
-    return ours or next(_plugin_readers(text, broken), None)
-
-
-class _ParsedByPlugin:
-    """A reader of another distribution that has already parsed the text."""
-
-    def __init__(self, findings: Findings) -> None:
-        self.findings = findings
-
-    def parse(self, text: str) -> Findings:
-        del text
-        return self.findings
-
-
-def _plugin_readers(text: str, broken: list[str]) -> Iterator[_ParsedByPlugin]:
-    for point in _entry_points():
-        if _is_ours(point):
-            continue
+    for each in (*readers().values(), *foreign_readers().readers):
         try:
-            found = next((m.parse(text) for m in _modules(point.load()) if m.matches(text)), None)
-            if found is not None and not isinstance(found, Findings):
-                raise TypeError(f"parse gave a {type(found).__name__} instead of portagpu Findings")
+            if each.matches(text):
+                return each
         except FormatError as error:
             broken.append(str(error))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's reader stops no other
-            broken.append(f"the reader {point.name} ({point.value}) raised {error_line(error)}")
-        else:
-            if found is not None:
-                yield _ParsedByPlugin(found)
-
-
-def _modules(found: Any) -> Iterator[Any]:
-    """The readers that an entry point names: the module itself, or those of a package."""
-    for each in iter_modules(getattr(found, "__path__", ())):
-        if not each.name.startswith("_"):
-            yield import_module(f"{found.__name__}.{each.name}")
-    if hasattr(found, "matches"):
-        yield found
+    return None
 
 
 def _with_readers(parts: Sequence[TextPart], broken: list[str]) -> list[tuple[TextPart, Any]]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from portagpu.vendors import DriverFiles
 
 PCI_VENDORS: Final[Mapping[int, str]] = LazyMapping(
-    lambda: {number: each.name for each in [*vendors().values()][::-1] for number in each.pci_ids}
+    lambda: {number: each.name for each in vendors().values() for number in each.pci_ids}
 )
 """Vendors whose display controllers and accelerators can be scheduled, by PCI vendor id.
 

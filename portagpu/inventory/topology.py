@@ -25,9 +25,16 @@ if TYPE_CHECKING:
     from portagpu.readings.model import Findings, Reading
     from portagpu.vendors import Fabric
 
-FABRICS: Final[Mapping[str, Fabric]] = LazyMapping(
-    lambda: {one.kind: one for each in vendors().values() for one in each.fabrics}
-)
+
+def _fabrics() -> dict[str, Fabric]:
+    found: dict[str, Fabric] = {}
+    for each in (one for vendor in vendors().values() for one in vendor.fabrics):
+        # of two vendors that name one kind, the first keeps it
+        found.setdefault(each.kind, each)
+    return found
+
+
+FABRICS: Final[Mapping[str, Fabric]] = LazyMapping(_fabrics)
 """Links between GPUs that are faster than PCI Express, by kind, the fastest of a vendor first."""
 
 _ROUNDING: Final = 0.1

@@ -18,7 +18,7 @@ from portagpu.results.judgement import Judgement
 from portagpu.results.verdicts import Verdict
 from portagpu.rules.peer_consistency import gpu_key, product_key
 from portagpu.rules.peers import MIN_PEERS, compare_peers, peer_expectation
-from portagpu.vendors import report_left_out, tables
+from portagpu.vendors import leave_out_table, tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -46,13 +46,13 @@ def health_terms() -> Mapping[str, Any]:
     """``portagpu/rules/health.toml`` with the tables of the vendors, by vendor."""
     found: dict[str, Any] = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
     found |= {name: {} for name in _VENDOR_TABLES}
-    for vendor, table in tables("health").items():
+    for vendor, table in [*tables("health").items()]:
         try:
             checked = {
                 name: _checked_table(name, table.get(name, {}), found) for name in _VENDOR_TABLES
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            report_left_out(vendor, "health.toml", error)
+            leave_out_table(vendor, "health", error)
         else:
             for name, own in checked.items():
                 found[name][vendor] = own
@@ -64,7 +64,9 @@ def _checked_table(name: str, own: Any, core: Mapping[str, Any]) -> Mapping[str,
     for key, value in own.items():
         if name == "throttling" and value not in core["kinds"]:
             raise ValueError(f"{key} is of the kind {value!r}, and kinds are {[*core['kinds']]}")
-        if name == "link_errors" and not (type(value["fault"]) is bool and value["action"]):
+        if name == "link_errors" and not (
+            type(value["fault"]) is bool and value["action"] and isinstance(value["action"], str)
+        ):
             raise ValueError(f"{key} needs fault, true or false, and an action")
         if name in ("pages", "rows") and (type(value) is not int or value < 1):
             raise ValueError(f"{key} of {name} is a whole number from 1, not {value!r}")

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from portagpu.vendors.loading import (
     LazyMapping,
+    leave_out_table,
     problems,
-    report_left_out,
     tables,
     vendor_named,
     vendors,
@@ -40,8 +40,8 @@ __all__ = [
     "Tuning",
     "UuidMatch",
     "Vendor",
+    "leave_out_table",
     "problems",
-    "report_left_out",
     "tables",
     "vendor_named",
     "vendors",

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-import sys
 import threading
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
-from types import MappingProxyType, NoneType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from portagpu.distributions import entry_points
-from portagpu.foreign import LOAD_LIMIT_S, OWN_DISTRIBUTION, distribution_of, start_call
+from portagpu.foreign import LOAD_LIMIT_S, OWN_DISTRIBUTION, call_quietly, distribution_of
 from portagpu.text import one_line
-from portagpu.vendors.masks import MaskRules, Runtime
-from portagpu.vendors.model import DriverFiles, Fabric, Tuning, Vendor
+from portagpu.vendors.model import Vendor
+from portagpu.vendors.validation import wrong_field
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from importlib.metadata import EntryPoint
 
 GROUP: Final = "portagpu.vendors"
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]*")
-# names of texts that belong to no vendor's GPUs: of a CPU's readings, and of the kernel's log
-_RESERVED: Final = frozenset({"cpu", "host"})
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -80,14 +73,15 @@ def problems() -> tuple[str, ...]:
 def _all_vendors() -> _Vendors:
     global _found
     if _found is None:
-        # several threads probe at a time, and the redirection of standard output is the process's
+        # several threads probe at a time
         with _lock:
             _found = _found or _load_all()
     return _found
 
 
 def _load_all() -> _Vendors:
-    found: dict[str, tuple[str, Vendor]] = {}
+    found: dict[str, Vendor] = {}
+    owners: dict[str, str] = {}
     wrong: list[str] = []
 
     def order(point: EntryPoint) -> tuple[bool, str, str]:
@@ -96,95 +90,46 @@ def _load_all() -> _Vendors:
     for point in sorted(set(entry_points(GROUP)), key=order):
         owner = distribution_of(point)
         vendor, reason = _load(point)
-        if vendor is not None and vendor.name in found:
-            first = found[vendor.name][0]
-            reason = f"declares {vendor.name!r}, which is {first}'s: uninstall one of them"
+        claims = list(_claims(vendor)) if vendor is not None else []
+        taken = next((each for each in claims if each in owners), None)
+        if taken is not None:
+            reason = f"declares {taken}, which is {owners[taken]}'s: uninstall one of them"
         if vendor is None or reason:
             wrong.append(f"the vendor {point.name!r} of {owner} is left out: it {reason}")
         else:
-            found[vendor.name] = (owner, vendor)
-    return MappingProxyType({name: vendor for name, (_, vendor) in found.items()}), tuple(wrong)
+            found[vendor.name] = vendor
+            owners.update(dict.fromkeys(claims, owner))
+    if not found:
+        wrong.append("no vendor is declared, so that no GPU is known: install portagpu again")
+    return MappingProxyType(found), tuple(wrong)
 
 
 def _load(point: EntryPoint) -> tuple[Vendor | None, str]:
-    # standard output may be a document, which what a third party prints must not be part of
-    with contextlib.redirect_stdout(sys.stderr):
-        value, failure = start_call(point.load, LOAD_LIMIT_S)(f"the vendor {point.name!r} to load")
+    value, failure = call_quietly(point.load, LOAD_LIMIT_S, f"the vendor {point.name!r} to load")
     if failure:
         return None, failure
-    if not isinstance(value, Vendor):
+    if type(value) is not Vendor:
         return None, f"is a {type(value).__name__} instead of a portagpu Vendor"
-    wrong = _wrong_field(value)
+    wrong = wrong_field(value)
     return (None, wrong) if wrong else (value, "")
 
 
-_KINDS: Final[Mapping[str, tuple[type, ...]]] = {
-    "masks": (Runtime, NoneType),
-    "driver_files": (DriverFiles, NoneType),
-    "tuning": (Tuning, NoneType),
-    "tables": (Path, NoneType),
-    **dict.fromkeys(("torch_build", "driver_version", "chip_list"), (str, NoneType)),
-    **dict.fromkeys(("uuid_prefix", "unsliced"), (str,)),
-    **dict.fromkeys(("unusable_drivers", "disguises"), (Mapping,)),
-}
-_MEMBERS: Final[Mapping[str, type]] = {
-    "pci_ids": int,
-    "fabrics": Fabric,
-    **dict.fromkeys(("visibility", "makers", "brands", "libraries", "out_of_memory"), str),
-}
-"""The types of the members of a Vendor's tuples."""
+def _claims(vendor: Vendor) -> Iterator[str]:
+    """What one vendor alone may declare, in words."""
+    yield f"the vendor {vendor.name!r}"
+    yield from (f"the PCI vendor id {number:#06x}" for number in vendor.pci_ids)
+    if vendor.masks is not None:
+        yield f"the masks of {vendor.masks.name!r}"
+        yield from (f"the masks' layer {each.layer!r}" for each in vendor.masks.layers)
 
 
-def _wrong_field(vendor: Vendor) -> str:
-    """What is wrong with the first wrong field; empty where all are right."""
-    form = ""
-    if not _is_name(vendor.name):
-        name, form = "name", 'a word in lower case, and neither "cpu" nor "host"'
-    for each, kinds in _KINDS.items():
-        if not isinstance(getattr(vendor, each), kinds):
-            name, form = each, f"a {kinds[0].__name__}"
-    for each, kind in _MEMBERS.items():
-        if not _is_tuple_of(getattr(vendor, each), kind):
-            name, form = each, f"a tuple of {kind.__name__}"
-    if form:
-        return f"states its {name} as {one_line(repr(getattr(vendor, name)))} instead of {form}"
-    masks, files = vendor.masks, vendor.driver_files
-    if masks is not None and masks.vendor != vendor.name:
-        return f"has masks of {masks.vendor!r} instead of {vendor.name!r}"
-    if masks is not None and not _is_tuple_of(masks.layers, MaskRules):
-        return "has masks without a tuple of MaskRules as their layers"
-    patterns = [*vendor.makers, *vendor.brands, *vendor.libraries]
-    forms = [(each.counted or "", "count") for each in vendor.fabrics]
-    if files is not None:
-        patterns.append(files.devices)
-        forms.append((files.device, "minor"))
-    for text in patterns:
-        try:
-            re.compile(text)
-        except re.error as error:
-            return f"states the pattern {text!r}, which is none: {error}"
-    for text, field in forms:
-        try:
-            text.format(**{field: 0})
-        except (IndexError, KeyError, ValueError) as error:
-            return f"states the form {text!r}, which has another field than {field}: {error}"
-    return ""
-
-
-def _is_name(name: object) -> bool:
-    return isinstance(name, str) and bool(_NAME.fullmatch(name)) and name not in _RESERVED
-
-
-def _is_tuple_of(values: object, kind: type) -> bool:
-    # a tuple of one text without its comma is a text, whose every letter would be one
-    return isinstance(values, tuple) and all(
-        isinstance(each, kind) and not isinstance(each, bool) and each != "" for each in values
-    )
+def tables(name: str) -> Mapping[str, Mapping[str, Any]]:
+    """The tables of that name by vendor. Broken ones are left out."""
+    return MappingProxyType(_read_tables(name))
 
 
 @cache
-def tables(name: str) -> Mapping[str, Mapping[str, Any]]:
-    """The tables of that name by vendor. Broken ones are left out."""
+def _read_tables(name: str) -> dict[str, Mapping[str, Any]]:
     found: dict[str, Mapping[str, Any]] = {}
     for vendor in vendors().values():
         file = vendor.tables / f"{name}.toml" if vendor.tables is not None else None
@@ -193,11 +138,16 @@ def tables(name: str) -> Mapping[str, Mapping[str, Any]]:
         try:
             found[vendor.name] = tomllib.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            report_left_out(vendor.name, f"{name}.toml", error)
-    return MappingProxyType(found)
+            _report_table(vendor.name, name, error)
+    return found
 
 
-def report_left_out(vendor: str, table: str, error: Exception) -> None:
-    """Add to :func:`problems` that a vendor's table cannot be used, and why."""
+def leave_out_table(vendor: str, name: str, error: Exception) -> None:
+    """Take a vendor's table that cannot be used out of :func:`tables`, and say why."""
+    _read_tables(name).pop(vendor, None)
+    _report_table(vendor, name, error)
+
+
+def _report_table(vendor: str, name: str, error: Exception) -> None:
     why = one_line(f"{type(error).__name__}: {error}")
-    _late_problems[f"the table {table} of the vendor {vendor!r} is left out: {why}"] = None
+    _late_problems[f"the table {name}.toml of the vendor {vendor!r} is left out: {why}"] = None

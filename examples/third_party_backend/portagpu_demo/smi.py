@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from portagpu.formats import Shape
 from portagpu.readings import Findings, FormatError, GpuState, Memory, Reading
 
 KIND: Final = "demo-smi"
+SHAPES: Final = (Shape(r"demo-smi \d", re.compile(r"board \d")),)
+"""Where its output begins in a text that has other outputs too, and which lines belong to it."""
 _BOARD: Final = re.compile(
     r"board (?P<index>\d{1,4}) at (?P<pci>[0-9a-f:.]{12}): (?P<name>[\w ]{1,40}), "
     r"(?P<uuid>DEMO-\d{1,9}), (?P<celsius>\d{1,3}) C, "

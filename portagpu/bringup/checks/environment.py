@@ -10,6 +10,7 @@ from portagpu.host import gpus_on_machine, read_host, visibility
 from portagpu.host.settings import read_settings
 from portagpu.results.expectations import at_least, exactly
 from portagpu.results.run import Verdict
+from portagpu.rules.declarations import declaration_problems
 from portagpu.visible import diagnose, quoted, relevant_runtimes
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def check(context: Context) -> Iterator[Result]:
     """
     if context.from_files:
         yield _recording(context)
+    yield from _declarations(context)
     if context.machine.software_known:
         yield _python(context)
         torch = _torch(context)
@@ -59,6 +61,19 @@ def _recording(context: Context) -> Result:
     listed = ", ".join(inventory.kinds) or "nothing of GPUs"
     what = "recorded" if context.origins else "read without a device"
     return context.result("recording", Verdict.PASS, f"{what}: {listed}", extra=extra)
+
+
+def _declarations(context: Context) -> Iterator[Result]:
+    """INCONCLUSIVE if what a distribution declares cannot be used; nothing otherwise."""
+    problems = declaration_problems()
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        yield context.result(
+            "declarations",
+            Verdict.INCONCLUSIVE,
+            f"{problems[0]}{more}",
+            extra={"problems": problems},
+        )
 
 
 def _python(context: Context) -> Result:

@@ -1,0 +1,116 @@
+"""Whether a Vendor has the types that its class states, and patterns that can be used."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from string import Formatter
+from types import UnionType
+from typing import Any, Final, get_args, get_origin, get_type_hints
+
+from portagpu.text import one_line
+from portagpu.vendors.masks import Runtime
+from portagpu.vendors.model import Vendor
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+# names of texts that belong to no vendor's GPUs: of a CPU's readings, and of the kernel's log
+_RESERVED: Final = frozenset({"cpu", "host"})
+_SHORTEST_ERROR: Final = 8
+"""Characters of a text that means exhausted memory: a shorter one is in other errors too."""
+_OTHERS_PRODUCT: Final = "another product 7"
+
+
+def wrong_field(vendor: Vendor) -> str:
+    """What is wrong with the first wrong field; empty where all are right."""
+    # values are read only where all types are right
+    return next(_wrong_types(vendor, Vendor, ""), "") or next(_wrong_values(vendor), "")
+
+
+def _wrong_types(value: Any, kind: Any, name: str) -> Iterator[str]:
+    """The fields below ``value`` that have another type than ``kind`` says."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        if value is not None:
+            yield from _wrong_types(value, arguments[0], name)
+    elif not _is_of(value, kind):
+        form = f"a tuple of {arguments[0].__name__}" if origin is tuple else f"a {kind.__name__}"
+        yield f"states its {name} as {one_line(repr(value))} instead of {form}"
+    elif origin is tuple:
+        for each in value:
+            yield from _wrong_types(each, arguments[0], name)
+    elif dataclasses.is_dataclass(kind):
+        for field, wanted in _fields(type(value)).items():
+            yield from _wrong_types(getattr(value, field), wanted, f"{name}.{field}".strip("."))
+
+
+def _fields(kind: Any) -> dict[str, Any]:
+    # modules import these for type checkers alone
+    return get_type_hints(kind, localns={"Mapping": Mapping, "Path": Path, "Runtime": Runtime})
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether ``value`` is of ``kind``, and the items of a tuple or mapping too."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is tuple:
+        # a tuple of one text without its comma is a text, whose every letter would be one
+        long_enough = arguments[-1] is Ellipsis or len(arguments) == len(value or ())
+        return (
+            isinstance(value, tuple)
+            and long_enough
+            and all(_is_of(each, arguments[0]) and each != "" for each in value)
+        )
+    if origin is Mapping:
+        return isinstance(value, Mapping) and all(
+            isinstance(each, str) for pair in value.items() for each in pair
+        )
+    if dataclasses.is_dataclass(kind):
+        return type(value) is kind
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _wrong_values(vendor: Vendor) -> Iterator[str]:
+    if not _NAME.fullmatch(vendor.name) or vendor.name in _RESERVED:
+        form = 'a word in lower case, and neither "cpu" nor "host"'
+        yield f"states its name as {one_line(repr(vendor.name))} instead of {form}"
+    masks, files = vendor.masks, vendor.driver_files
+    if masks is not None and masks.vendor != vendor.name:
+        yield f"has masks of {masks.vendor!r} instead of {vendor.name!r}"
+    for pattern in (*vendor.makers, *vendor.brands, *vendor.libraries):
+        yield from _wrong_pattern(pattern)
+    for text in vendor.out_of_memory:
+        if len(text) < _SHORTEST_ERROR:
+            yield f"states {text!r} for exhausted memory, which is too short to tell it from others"
+    if vendor.tuning is not None and not vendor.tuning.product:
+        yield "recommends kernel settings without a product's name"
+    forms = [(each.counted, "count") for each in vendor.fabrics if each.counted is not None]
+    if files is not None:
+        yield from _wrong_pattern(files.devices)
+        forms.append((files.device, "minor"))
+    for form, field in forms:
+        if not _has_field_alone(form, field):
+            yield f"states the form {form!r}, which has another field than {field}"
+
+
+def _wrong_pattern(pattern: str) -> Iterator[str]:
+    """Why ``pattern`` cannot be one of several in a regular expression."""
+    try:
+        # first alone: ")(" would end the group around it
+        groups = re.compile(pattern).groups
+        joined = re.compile(f"(?:{pattern})|a")
+    except re.error as error:
+        yield f"states the pattern {pattern!r}, which is none: {error}"
+        return
+    if groups:
+        yield f"states the pattern {pattern!r}, whose group captures: write (?:...)"
+    if joined.fullmatch("") or joined.fullmatch(_OTHERS_PRODUCT):
+        yield f"states the pattern {pattern!r}, which fits any text"
+
+
+def _has_field_alone(form: str, name: str) -> bool:
+    try:
+        found = [each[1:] for each in Formatter().parse(form) if each[1] is not None]
+    except ValueError:
+        return False
+    return all(each == (name, "", None) for each in found)
