@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import portagpu
-from portagpu.bench.suite import metrics
+from portagpu.bench.suite import FURTHER_IDS, metrics
 from portagpu.bringup import BringupOptions, bringup, load_gates
 from portagpu.bringup.device_properties import ROWS
 from portagpu.recordings.replay import Recording
@@ -139,15 +139,13 @@ def ids() -> Iterator[tuple[str, str]]:
     for gate in (each.id for each in load_gates()):
         yield from (("bringup", f"{gate}/{name}") for name in RUN)
     yield from (("performance", name) for name in metrics())
-    yield from (("performance", name) for name in PERFORMANCE)
+    yield from (("performance", name) for name in FURTHER_IDS)
     yield from (("conformance", each.id) for each in list_cases())
     yield from (("conformance", f"suite/{name}") for name in SUITE)
     yield "compile", "kernels/softmax"
 
 
 RUN = set(first_words("bringup/run.py", "result"))
-PERFORMANCE = {"device/open", "ranks/gemm", "sustained", "sustained/gemm", "sustained/drift"}
-PERFORMANCE |= {"sustained/identical"}
 SUITE = {"contents", "expected-failure-1", "override-2", "world-of-collectives-x", "unjudged-rng"}
 
 

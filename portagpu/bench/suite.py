@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 AREAS: Final = ("gemm", "memory", "transfer", "launch", "kernels", "collectives")
 """In the order in which they run."""
+FURTHER_IDS: Final = frozenset(
+    {
+        *("device/open", "ranks/gemm"),
+        *("sustained", "sustained/identical", "sustained/gemm", "sustained/drift"),
+    }
+)
+"""The ids of results that are no measure of these areas."""
 
 
 class UnknownMeasure(PortagpuError, LookupError):
