@@ -75,7 +75,7 @@ def software_diagnostics(
 
 
 def _torch_diagnostics(build: TorchBuild | None, gpus: Sequence[Gpu]) -> Iterable[str]:
-    """Whether torch is there and was built for the GPUs that are there."""
+    """Diagnostics of a torch that is missing or was built for other GPUs."""
     if build is None:
         yield f"torch is not installed: {install_torch()}"
         return

@@ -122,7 +122,7 @@ def plugin(name: str) -> Plugin:
 
 
 def _own_backend_for(word: str) -> str | None:
-    """Our backend for that vendor's GPUs; None where there is none."""
+    """The backend of this project for the vendor's GPUs, or None."""
     for name, candidate in candidates().items():
         if word and candidate.distribution == OWN_DISTRIBUTION:
             with contextlib.suppress(BackendNotFound):

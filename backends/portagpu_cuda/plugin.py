@@ -81,7 +81,7 @@ class CudaPlugin(TorchGpuPlugin):
 
 
 def _nvml_counts() -> bool:
-    """Whether NVML answers, and what it counts is what CUDA shows: no GPU is cut by MIG.
+    """Whether NVML answers and counts the GPUs as CUDA does, because none is in MIG mode.
 
     Names and numbers are those of nvml.h.
     """

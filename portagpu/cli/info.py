@@ -74,12 +74,12 @@ def _show(document: dict[str, Any]) -> None:
     console = terminal()
     found = sections(document)
     if console is None:
-        click.echo("\n\n".join(_plain(section) for section in found))
+        click.echo("\n\n".join(_plain_section(section) for section in found))
     else:
         _print_rich(console, found)
 
 
-def _plain(section: Section) -> str:
+def _plain_section(section: Section) -> str:
     width = max((len(label) + 2 for label, _ in section.rows if label), default=0)
     lines = [f"  {label:<{width}}{text}" for label, text in section.rows]
     return "\n".join([section.title, *lines])
