@@ -1,0 +1,64 @@
+"""The engine: reads what it is given, and adds a result for each finding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from portagpu.doctor.findings import Finding, to_result
+from portagpu.doctor.flight_recorder import looks_like_dump, read_dump
+from portagpu.doctor.inputs import read_inputs
+from portagpu.doctor.stalls import judge_dumps
+from portagpu.readings.model import FormatError
+from portagpu.running import Progress, RunOptions, add_result, complete
+from portagpu.text import excerpt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from portagpu.doctor.flight_recorder import Dump
+    from portagpu.results.run import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorOptions(RunOptions):
+    """What to look at: files and folders with dumps and logs of one run."""
+
+    paths: Sequence[Path | str] = ()
+
+
+def doctor(options: DoctorOptions, progress: Progress | None = None) -> Run:
+    """The findings on what ``options`` name, each with evidence, cause, remedy and source.
+
+    Raises RecordingError for a path that cannot be read, and where no file is of a known form.
+    """
+    progress = progress or Progress()
+    files = list(read_inputs(options.paths))
+    run = options.new_run()
+
+    def work(run: Run) -> None:
+        for finding in _file_findings(files, progress):
+            add_result(run, progress, to_result(finding))
+
+    return complete(run, progress, work)
+
+
+def _file_findings(files: Sequence[tuple[str, bytes]], progress: Progress) -> Iterator[Finding]:
+    dumps: dict[int, Dump] = {}
+    for number, (name, data) in enumerate(files, 1):
+        progress.item_begins(name, number, len(files))
+        try:
+            if not looks_like_dump(data):
+                raise FormatError("its form is not known")
+            dump = read_dump(data, name)
+        except FormatError as error:
+            shown = excerpt(name)
+            yield Finding(id="unread", evidence=f"{shown}: {error}", device=shown)
+            continue
+        # of a pickle and a JSON of one rank, the pickle has the lines of the program
+        known = dumps.get(dump.rank)
+        if known is None or not any(entry.place for entry in known.entries):
+            dumps[dump.rank] = dump
+    if dumps:
+        yield from judge_dumps([dumps[rank] for rank in sorted(dumps)])
