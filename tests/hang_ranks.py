@@ -42,17 +42,14 @@ def _fault(kind, me, n, groups):
     if kind == "shape":
         return [dist.all_reduce(torch.ones(5 if last else 4), async_op=True)]
     if kind == "dtype":
-        kinds = torch.float64 if last else torch.float32
+        # of one size: Gloo ends a rank that receives more bytes than it expects
+        kinds = torch.int32 if last else torch.float32
         return [dist.all_reduce(torch.ones(4, dtype=kinds), async_op=True)]
     if kind == "root":
         return [dist.broadcast(torch.ones(4), 1 if last else 0, async_op=True)]
     if kind == "group":
         group = groups[1] if last else None
         return [dist.all_reduce(torch.ones(4), group=group, async_op=True)]
-    if kind == "skipped":
-        # the first one leaves a call out, so that its next one meets what is not its own
-        first = [] if me == 0 else [dist.all_reduce(torch.ones(8), async_op=True)]
-        return [*first, dist.all_reduce(torch.ones(16), async_op=True)]
     if kind == "pair":
         if me < 2:
             return [dist.all_reduce(torch.ones(2), group=groups[0], async_op=True)] if me else []
