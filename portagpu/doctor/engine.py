@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from portagpu.doctor.findings import Finding, to_result
 from portagpu.doctor.flight_recorder import looks_like_dump, read_dump
 from portagpu.doctor.inputs import read_inputs
+from portagpu.doctor.logs import Job, judge_logs, read_log
 from portagpu.doctor.stalls import judge_dumps
+from portagpu.formats.cleaning import decode_text
 from portagpu.readings.model import FormatError
 from portagpu.running import Progress, RunOptions, add_result, complete
 from portagpu.text import excerpt
@@ -46,11 +48,13 @@ def doctor(options: DoctorOptions, progress: Progress | None = None) -> Run:
 
 def _file_findings(files: Sequence[tuple[str, bytes]], progress: Progress) -> Iterator[Finding]:
     dumps: dict[int, Dump] = {}
+    job = Job()
     for number, (name, data) in enumerate(files, 1):
         progress.item_begins(name, number, len(files))
         try:
             if not looks_like_dump(data):
-                raise FormatError("its form is not known")
+                read_log(decode_text(data), job)
+                continue
             dump = read_dump(data, name)
         except FormatError as error:
             shown = excerpt(name)
@@ -62,3 +66,5 @@ def _file_findings(files: Sequence[tuple[str, bytes]], progress: Progress) -> It
             dumps[dump.rank] = dump
     if dumps:
         yield from judge_dumps([dumps[rank] for rank in sorted(dumps)])
+    if job.lines:
+        yield from judge_logs(job)

@@ -16,9 +16,11 @@ from portagpu.results.run import Result, Verdict
 from portagpu.vendors import leave_out_table, tables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 SUITE: Final = "collectives"
+MOST_NAMED: Final = 8
+"""Ranks that a sentence names one by one."""
 AREA: Final = "doctor"
 TABLE: Final = "doctor"
 _OWN: Final = Path(__file__).resolve().parent / "findings.toml"
@@ -54,13 +56,19 @@ class Finding:
 @cache
 def known_findings() -> Mapping[str, Known]:
     """Every kind of finding by its id, ours first; a vendor's broken table is left out."""
-    found = _kinds(tomllib.loads(_OWN.read_text(encoding="utf-8")))
+    found = _kinds(own_table())
     for vendor, table in dict(tables(TABLE)).items():
         try:
             found = {**_kinds(table), **found}
         except (KeyError, TypeError, ValueError) as error:
             leave_out_table(vendor, TABLE, error)
     return found
+
+
+@cache
+def own_table() -> Mapping[str, Any]:
+    """The table of what is the same everywhere."""
+    return tomllib.loads(_OWN.read_text(encoding="utf-8"))
 
 
 def _kinds(table: Mapping[str, Any]) -> dict[str, Known]:
@@ -86,3 +94,16 @@ def to_result(finding: Finding) -> Result:
             "source": kind.source,
         },
     )
+
+
+def ranks_in_words(ranks: Collection[int]) -> str:
+    """ "rank 3", "ranks 0, 1 and 2", "ranks 0 to 7"."""
+    named = sorted(ranks)
+    if len(named) == 1:
+        return f"rank {named[0]}"
+    if len(named) > 2 and named == list(range(named[0], named[-1] + 1)):
+        return f"ranks {named[0]} to {named[-1]}"
+    shown = [str(each) for each in named[:MOST_NAMED]]
+    if len(named) > MOST_NAMED:
+        return f"ranks {', '.join(shown)} and {len(named) - MOST_NAMED} more"
+    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"

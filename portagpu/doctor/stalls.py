@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from portagpu.doctor.findings import Finding
+from portagpu.doctor.findings import MOST_NAMED, Finding, ranks_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from portagpu.doctor.flight_recorder import Dump, Entry
 
 _DEFAULT: Final = "default_pg"
-_MOST_NAMED: Final = 8
 _ANY_SIZES: Final = frozenset(
     {"all_to_all", "all_gather_v", "reduce_scatter_v", "all_to_all_v_single"}
 )
@@ -63,7 +62,7 @@ def judge_dumps(dumps: Sequence[Dump]) -> list[Finding]:
     ranks = {dump.rank: dump for dump in dumps}
     groups = _groups(ranks)
     entries = sum(len(dump.entries) for dump in dumps)
-    told = f"{_ranks(ranks)}: {_count(entries, 'call')} in {_count(len(groups), 'group')}"
+    told = f"{ranks_in_words(ranks)}: {_count(entries, 'call')} in {_count(len(groups), 'group')}"
     found = [Finding(id="dumps", evidence=told), *_versions(ranks)]
     found += _missing(ranks, groups)
     problems = [each for group in groups for each in _judge_group(group, ranks)]
@@ -109,7 +108,7 @@ def _missing(ranks: Mapping[int, Dump], groups: Sequence[_Group]) -> Iterator[Fi
     known = known.union(*(group.members for group in groups))
     known = known.union(*(dump.known_ranks for dump in ranks.values()))
     if absent := sorted(known - set(ranks)):
-        named = _ranks(absent)
+        named = ranks_in_words(absent)
         yield Finding(
             id="missing-dump",
             evidence=f"no dump of {named}, of {len(known)} ranks that are known",
@@ -166,7 +165,7 @@ def _behind(
     waiting = next(iter(called.values()))[0]
     at = f" in {waiting.place}" if waiting.place else ""
     what = (
-        f"{waiting.words}, number {number} of {group.words}, in which {_ranks(called)} "
+        f"{waiting.words}, number {number} of {group.words}, in which {ranks_in_words(called)} "
         f"wait{'s' if len(called) == 1 else ''}{at}"
     )
     for rank in absent:
@@ -227,8 +226,9 @@ def _differences(
                 yield Finding(
                     id="shape",
                     evidence=(
-                        f"in all_to_all, number {number} of {group.words}, {_ranks(present)} send "
-                        f"{given} elements together and receive {taken}"
+                        f"in all_to_all, number {number} of {group.words}, "
+                        f"{ranks_in_words(present)} send {given} elements together and receive "
+                        f"{taken}"
                     ),
                 )
 
@@ -243,12 +243,12 @@ def _minority(
     """A finding for each of the fewer ranks that differ from the most."""
     usual = Counter(seen.values()).most_common(1)[0][0]
     agreeing = [rank for rank, each in seen.items() if each == usual]
-    for rank in [rank for rank, each in seen.items() if each != usual][:_MOST_NAMED]:
+    for rank in [rank for rank, each in seen.items() if each != usual][:MOST_NAMED]:
         mine = _first_difference(called[rank], called[agreeing[0]])
         theirs = _first_difference(called[agreeing[0]], called[rank])
         told = (
             f"rank {rank} called {mine.words}{_at(mine)} as number {number} of {group.words}, and "
-            f"{_ranks(agreeing)} called {theirs.words}{_at(theirs)}"
+            f"{ranks_in_words(agreeing)} called {theirs.words}{_at(theirs)}"
         )
         shift = _shift(group, number, rank, agreeing[0])
         tie = 2 * len(agreeing) == len(called)
@@ -349,25 +349,26 @@ def _unfinished(group: _Group, numbers: Sequence[int], present: Sequence[int]) -
         done = [rank for rank in called if rank not in undone]
         given_up = [rank for rank in undone if called[rank].is_given_up]
         if done:
-            evidence = f"{_ranks(undone)} did not finish {what}{_at(entry)}, and {_ranks(done)} did"
+            evidence = f"{ranks_in_words(undone)} did not finish {what}{_at(entry)}, and "
+            evidence += f"{ranks_in_words(done)} did"
             yield Finding(
                 id="partial",
                 evidence=evidence + _at(called[done[0]]),
-                device=_ranks(undone) if len(undone) == 1 else None,
+                device=ranks_in_words(undone) if len(undone) == 1 else None,
             )
         elif given_up:
             limit = entry.timeout_ms
             after = f" after {limit / 1000:g} s" if limit else ""
-            evidence = f"{what} ran out of time{after} on {_ranks(given_up)}{_at(entry)}"
+            evidence = f"{what} ran out of time{after} on {ranks_in_words(given_up)}{_at(entry)}"
             yield Finding(id="timed-out", evidence=evidence)
         elif not group.stated and len(called) == 1:
             evidence = (
-                f"{_ranks(undone)} waits in {what}{_at(entry)}, and no other rank called anything "
-                "in that group, whose members no dump states"
+                f"{ranks_in_words(undone)} waits in {what}{_at(entry)}, and no other rank called "
+                "anything in that group, whose members no dump states"
             )
-            yield Finding(id="alone", evidence=evidence, device=_ranks(undone))
+            yield Finding(id="alone", evidence=evidence, device=ranks_in_words(undone))
         else:
-            evidence = f"{_ranks(undone)} {'is' if len(undone) == 1 else 'are'} in {what}"
+            evidence = f"{ranks_in_words(undone)} {'is' if len(undone) == 1 else 'are'} in {what}"
             yield Finding(id="in-flight", evidence=evidence + _at(entry))
         return
 
@@ -425,16 +426,3 @@ def _judge_pair(
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _ranks(ranks: Mapping[int, object] | Sequence[int]) -> str:
-    """ "rank 3", "ranks 0, 1 and 2", "ranks 0 to 7"."""
-    named = sorted(ranks)
-    if len(named) == 1:
-        return f"rank {named[0]}"
-    if len(named) > 2 and named == list(range(named[0], named[-1] + 1)):
-        return f"ranks {named[0]} to {named[-1]}"
-    shown = [str(each) for each in named[:_MOST_NAMED]]
-    if len(named) > _MOST_NAMED:
-        return f"ranks {', '.join(shown)} and {len(named) - _MOST_NAMED} more"
-    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"
