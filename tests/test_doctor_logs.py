@@ -223,16 +223,16 @@ def test_the_watchdog_says_which_rank_did_not_come(tmp_path: Path) -> None:
     [
         (
             (
-                "RuntimeError: [/w/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 2000ms "
-                "for recv operation to complete"
+                "RuntimeError: [/w/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting "
+                "2000ms for recv operation to complete"
             ),
             "gloo-timeout",
         ),
         (
             (
-                "[enforce fail at /w/gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. "
-                "8 vs 4. Received data size doesn't match expected size. Is there a distributed "
-                "collective mismatch in your code?"
+                "[enforce fail at /w/gloo/transport/tcp/pair.cc:456] op.preamble.length <= "
+                "op.nbytes. 8 vs 4. Received data size doesn't match expected size. Is there a "
+                "distributed collective mismatch in your code?"
             ),
             "gloo-mismatch",
         ),

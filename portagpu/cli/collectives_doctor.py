@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from portagpu.cli._common import json_option, results_line
+from portagpu.cli._common import chosen_machine, json_option, results_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,19 +17,34 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[FILE|FOLDER ...]", type=click.Path())
+@click.option(
+    "--replay",
+    multiple=True,
+    metavar="PATH",
+    help="Look at the settings of this recording. Repeat it for several files of one machine.",
+)
 @click.option("--strict", is_flag=True, help="Any UNVERIFIED finding lowers PASS to UNVERIFIED.")
 @json_option
-def doctor(paths: tuple[str, ...], strict: bool, json_to: str | None) -> int:
-    """Read dumps of torch's flight recorder of all ranks, and say which rank is behind and why.
+def doctor(
+    paths: tuple[str, ...], replay: tuple[str, ...], strict: bool, json_to: str | None
+) -> int:
+    """Find what makes collectives hang, crawl or lie.
 
-    Nothing in a file is run. Each finding has its evidence, cause, remedy and source. Exit codes: 0
-    for PASS, 1 for FAIL or ERROR, 3 if nothing was judged, 130 if interrupted.
+    Files are dumps of torch's flight recorder and logs, of all ranks of one run. Without files it
+    looks at the settings of this machine. Nothing in a file is run. Each finding has its evidence,
+    cause, remedy and source. Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if nothing was judged,
+    130 if interrupted.
     """
     from portagpu.cli._run_output import Files, View, deliver
     from portagpu.doctor import DoctorOptions
     from portagpu.doctor import doctor as engine
 
-    options = DoctorOptions(paths=paths, strict=strict, command=["portagpu", *sys.argv[1:]])
+    options = DoctorOptions(
+        paths=paths,
+        machine=chosen_machine(replay) if replay or not paths else None,
+        strict=strict,
+        command=["portagpu", *sys.argv[1:]],
+    )
     files = Files(json_to)
     run = engine(options, View(files))
     deliver(run, files, list(_lines(run)))

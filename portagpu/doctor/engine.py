@@ -9,6 +9,7 @@ from portagpu.doctor.findings import Finding, to_result
 from portagpu.doctor.flight_recorder import looks_like_dump, read_dump
 from portagpu.doctor.inputs import read_inputs
 from portagpu.doctor.logs import Job, judge_logs, read_log
+from portagpu.doctor.settings import judge_machine
 from portagpu.doctor.stalls import judge_dumps
 from portagpu.formats.cleaning import decode_text
 from portagpu.readings.model import FormatError
@@ -20,14 +21,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from portagpu.doctor.flight_recorder import Dump
+    from portagpu.inventory.sources import Machine
     from portagpu.results.run import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorOptions(RunOptions):
-    """What to look at: files and folders with dumps and logs of one run."""
+    """What to look at: files and folders with dumps and logs of one run, and a machine."""
 
     paths: Sequence[Path | str] = ()
+    machine: Machine | None = None
+    """The machine whose settings are looked at; None for none."""
 
 
 def doctor(options: DoctorOptions, progress: Progress | None = None) -> Run:
@@ -42,6 +46,10 @@ def doctor(options: DoctorOptions, progress: Progress | None = None) -> Run:
     def work(run: Run) -> None:
         for finding in _file_findings(files, progress):
             add_result(run, progress, to_result(finding))
+        if options.machine is not None:
+            progress.item_begins("settings", 1, 1)
+            for finding in judge_machine(options.machine):
+                add_result(run, progress, to_result(finding))
 
     return complete(run, progress, work)
 

@@ -105,7 +105,7 @@ class Job:
     timeouts: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     """Of each rank, what its watchdog caught, in order."""
     statuses: dict[tuple[str, int], dict[str, int]] = field(default_factory=dict)
-    """Of each (group, rank): the number of the last call that it began and of the last completed."""
+    """Of each (group, rank): the number of the last call it began and of the last completed."""
 
     @property
     def hosts(self) -> set[str]:
