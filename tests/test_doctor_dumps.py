@@ -317,6 +317,35 @@ def test_coalesced_calls_are_compared_one_by_one(tmp_path: Path) -> None:
     assert [each for each, _ in problems(run)] == ["operation"]
 
 
+@pytest.mark.torch
+def test_every_operation_that_torch_knows_is_a_pass_where_ranks_agree(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from torch.distributed.flight_recorder.components.types import COLLECTIVES
+
+    for operation in sorted(COLLECTIVES):
+        sizes = BASES.get(operation, ([[4]], [[4]]))
+        usual = document([entry(0, operation, input_sizes=sizes[0], output_sizes=sizes[1])])
+        assert judged(tmp_path, usual, usual).verdict is Verdict.PASS, operation
+
+
+def test_only_the_root_of_a_gather_has_results(tmp_path: Path) -> None:
+    root = entry(0, "gather", output_sizes=[[4, 4], [4, 4]])
+    other = entry(0, "gather", output_sizes=[[]], output_dtypes=[])
+    assert judged(tmp_path, document([root]), document([other])).verdict is Verdict.PASS
+
+
+def test_sends_and_receives_in_one_batch_are_matched(tmp_path: Path) -> None:
+    def batch(rank: int) -> dict[str, Any]:
+        peer = 1 - rank
+        return document([
+            p2p(0, f"send {rank}->{peer}", p2p_seq_id=1),
+            p2p(1, f"recv {rank}<-{peer}", p2p_seq_id=1),
+            p2p(2, "coalesced", p2p_seq_id=1, input_sizes=[], output_sizes=[]),
+        ])  # fmt: skip
+
+    assert judged(tmp_path, batch(0), batch(1)).verdict is Verdict.PASS
+
+
 # ---- real dumps, of Gloo
 
 KINDS = {

@@ -30,10 +30,10 @@ def doctor(
 ) -> int:
     """Find what makes collectives hang, crawl or lie.
 
-    Files are dumps of torch's flight recorder and logs, of all ranks of one run. Without files it
-    looks at the settings of this machine. Nothing in a file is run. Each finding has its evidence,
-    cause, remedy and source. Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if nothing was judged,
-    130 if interrupted.
+    Files are dumps of torch's flight recorder, logs, and reports in JSON, of all ranks of one run.
+    Without files it looks at the settings of this machine. Nothing in a file is run. Each finding
+    has its evidence, cause, remedy and source. Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if
+    nothing was judged, 130 if interrupted.
     """
     from portagpu.cli._run_output import Files, View, deliver
     from portagpu.doctor import DoctorOptions

@@ -9,6 +9,7 @@ from portagpu.doctor.findings import Finding, to_result
 from portagpu.doctor.flight_recorder import looks_like_dump, read_dump
 from portagpu.doctor.inputs import read_inputs
 from portagpu.doctor.logs import Job, judge_logs, read_log
+from portagpu.doctor.reports import Reports, judge_reports, looks_like_report, read_report
 from portagpu.doctor.settings import judge_machine
 from portagpu.doctor.stalls import judge_dumps
 from portagpu.formats.cleaning import decode_text
@@ -56,10 +57,13 @@ def doctor(options: DoctorOptions, progress: Progress | None = None) -> Run:
 
 def _file_findings(files: Sequence[tuple[str, bytes]], progress: Progress) -> Iterator[Finding]:
     dumps: dict[int, Dump] = {}
-    job = Job()
+    job, reports = Job(), Reports()
     for number, (name, data) in enumerate(files, 1):
         progress.item_begins(name, number, len(files))
         try:
+            if looks_like_report(name, data):
+                read_report(decode_text(data), name, reports)
+                continue
             if not looks_like_dump(data):
                 read_log(decode_text(data), job)
                 continue
@@ -74,5 +78,6 @@ def _file_findings(files: Sequence[tuple[str, bytes]], progress: Progress) -> It
             dumps[dump.rank] = dump
     if dumps:
         yield from judge_dumps([dumps[rank] for rank in sorted(dumps)])
+    yield from judge_reports(reports)
     if job.lines:
         yield from judge_logs(job)

@@ -34,7 +34,7 @@ _MOST_ENTRIES: Final = 200_000
 _MOST_FRAMES: Final = 64
 _MOST_TENSORS: Final = 4096
 _MOST_RANKS: Final = 1 << 20
-_OWN_FILES: Final = ("/torch/distributed/", "/torch/utils/", "/torch/_")
+_OWN_FILES: Final = ("-packages/torch/", "/torch/distributed/", "/torch/csrc/", "/torch/_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
