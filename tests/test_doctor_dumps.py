@@ -202,7 +202,7 @@ def test_versions_of_the_library_that_differ_are_named(tmp_path: Path) -> None:
 
 
 def p2p(record: int, words: str, **other: Any) -> dict[str, Any]:
-    return entry(record, words, is_p2p=True, p2p_seq_id=record + 1, **other)
+    return entry(record, words, **{"is_p2p": True, "p2p_seq_id": record + 1, **other})
 
 
 def test_a_receive_without_its_send_names_the_sender(tmp_path: Path) -> None:
