@@ -631,3 +631,18 @@ def test_a_dump_is_told_from_other_files() -> None:
     assert looks_like_dump(json.dumps(document([])).encode())
     assert not looks_like_dump(b"NCCL INFO")
     assert not looks_like_dump(b'{"entries": []}')
+
+
+def test_a_file_that_cannot_be_read_stops_no_other(tmp_path: Path) -> None:
+    (tmp_path / "rank_0").write_bytes(pickle.dumps(document([entry(0)]), 2))
+    (tmp_path / "rank_1").write_bytes(pickle.dumps(document([entry(0)]), 2)[:-9])
+    with (tmp_path / "rank_2").open("wb") as sparse:
+        sparse.truncate((64 << 20) + 1)
+    (tmp_path / "rank_3").symlink_to("/etc/passwd")
+    run = doctor(DoctorOptions(paths=[tmp_path]))
+    assert problems(run) == [("unread", "rank_1"), ("unread", "rank_2"), ("missing-dump", "rank 1")]
+    assert evidence(run, "dumps").startswith("rank 0: 1 call")
+    assert [r.reason for r in run.results if name(r) == "unread"] == [
+        "rank_1: this pickle breaks off, or is none",
+        "rank_2: it has more than 64 MiB",
+    ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from portagpu.cli._common import chosen_machine, json_option, results_line
+from portagpu.results.wording import without_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +62,7 @@ def _lines(run: Run) -> Iterator[str]:
 
 def _finding(result: Result) -> Iterator[str]:
     where = f" {result.device}" if result.device else ""
-    yield f"{result.verdict} {result.id.rpartition('/')[2]}{where}: {result.reason}"
+    yield f"{result.verdict} {result.id.rpartition('/')[2]}{where}: {without_device(result)}"
     if str(result.verdict) in ("PASS", "SKIP"):
         return
     for key in ("cause", "remedy", "source"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from portagpu.doctor.findings import Finding, to_result
 from portagpu.doctor.flight_recorder import looks_like_dump, read_dump
-from portagpu.doctor.inputs import read_inputs
+from portagpu.doctor.inputs import list_inputs
 from portagpu.doctor.logs import Job, judge_logs, read_log
 from portagpu.doctor.reports import Reports, judge_reports, looks_like_report, read_report
 from portagpu.doctor.settings import judge_machine
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from portagpu.doctor.flight_recorder import Dump
+    from portagpu.doctor.inputs import InputFile
     from portagpu.inventory.sources import Machine
     from portagpu.results.run import Run
 
@@ -38,10 +39,11 @@ class DoctorOptions(RunOptions):
 def doctor(options: DoctorOptions, progress: Progress | None = None) -> Run:
     """The findings on what ``options`` name, each with evidence, cause, remedy and source.
 
-    Raises RecordingError for a path that cannot be read, and where no file is of a known form.
+    Raises RecordingError for a path that is not there. A file that cannot be read, or is of no
+    known form, is an ERROR of its own.
     """
     progress = progress or Progress()
-    files = list(read_inputs(options.paths))
+    files = list_inputs(options.paths)
     run = options.new_run()
 
     def work(run: Run) -> None:
@@ -55,29 +57,32 @@ def doctor(options: DoctorOptions, progress: Progress | None = None) -> Run:
     return complete(run, progress, work)
 
 
-def _file_findings(files: Sequence[tuple[str, bytes]], progress: Progress) -> Iterator[Finding]:
+def _file_findings(files: Sequence[InputFile], progress: Progress) -> Iterator[Finding]:
     dumps: dict[int, Dump] = {}
     job, reports = Job(), Reports()
-    for number, (name, data) in enumerate(files, 1):
-        progress.item_begins(name, number, len(files))
+    for number, file in enumerate(files, 1):
+        progress.item_begins(file.name, number, len(files))
         try:
-            if looks_like_report(name, data):
-                read_report(decode_text(data), name, reports)
-                continue
-            if not looks_like_dump(data):
-                read_log(decode_text(data), job)
-                continue
-            dump = read_dump(data, name)
+            _read_file(file.name, file.read(), dumps, job, reports)
         except FormatError as error:
-            shown = excerpt(name)
+            shown = excerpt(file.name)
             yield Finding(id="unread", evidence=f"{shown}: {error}", device=shown)
-            continue
-        # of a pickle and a JSON of one rank, the pickle has the lines of the program
-        known = dumps.get(dump.rank)
-        if known is None or not any(entry.place for entry in known.entries):
-            dumps[dump.rank] = dump
     if dumps:
         yield from judge_dumps([dumps[rank] for rank in sorted(dumps)])
     yield from judge_reports(reports)
     if job.lines:
         yield from judge_logs(job)
+
+
+def _read_file(name: str, data: bytes, dumps: dict[int, Dump], job: Job, reports: Reports) -> None:
+    """Add a file to what it is of. Raises FormatError for one of no known form."""
+    if looks_like_report(name, data):
+        read_report(decode_text(data), name, reports)
+    elif looks_like_dump(data):
+        dump = read_dump(data, name)
+        # of a pickle and a JSON of one rank, the pickle has the lines of the program
+        known = dumps.get(dump.rank)
+        if known is None or not any(entry.place for entry in known.entries):
+            dumps[dump.rank] = dump
+    else:
+        read_log(decode_text(data), job)

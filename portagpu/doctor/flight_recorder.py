@@ -194,6 +194,7 @@ class _EntryReader:
     def __init__(self) -> None:
         self._sizes: dict[int, Sizes] = {}
         self._types: dict[int, tuple[str, ...]] = {}
+        self._texts: dict[str, str] = {}
 
     def entry(self, each: object) -> Entry:
         if not isinstance(each, dict):
@@ -228,7 +229,7 @@ class _EntryReader:
             sender=sender,
             receiver=receiver,
             timeout_ms=stated if _is_number(stated := each.get("timeout_ms")) else None,
-            place=_place(each.get("frames")),
+            place=self._texts.setdefault(place := _place(each.get("frames")), place),
         )
 
     def _shapes(self, value: object) -> Sizes:

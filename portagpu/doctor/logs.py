@@ -277,7 +277,7 @@ def _summary(job: Job) -> str:
     if job.settings:
         stated = (f"{n}={'|'.join(sorted(v))}" for n, v in sorted(job.settings.items()))
         parts.append(f"set: {excerpt(', '.join(stated), 400)}")
-    return "; ".join(parts) or f"{job.lines} lines"
+    return "; ".join(parts) or f"{job.lines} line{'' if job.lines == 1 else 's'}"
 
 
 def _count(items: Iterable[object], noun: str) -> str:
