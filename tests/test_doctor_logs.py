@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import random
+import re
 import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.doctor import DoctorOptions, doctor, known_findings
+from portagpu.doctor import DoctorOptions, doctor, findings, known_findings, logs, settings
 from portagpu.doctor.logs import Job, judge_logs, read_log
 from portagpu.readings.model import FormatError
 from portagpu.results.run import Verdict
-from portagpu.vendors import vendors
+from portagpu.vendors import Vendor, vendors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from portagpu.results.run import Run
@@ -300,3 +302,81 @@ def test_a_hostile_line_is_cut_and_refused() -> None:
     for each in ("a:" * 200_000, "1" * 400_000, " via NET/" * 50_000, "[Rank 1] " * 50_000):
         with pytest.raises(FormatError):
             read_log(each, Job())
+
+
+ACME = """
+[[line]]
+pattern = '^acme (?P<host>\\w+)/(?P<pid>\\d+) (?P<level>[A-Z]+) (?P<message>.*)'
+[[fact]]
+library = "ACCL"
+pattern = '^ACCL (?P<version>[\\d.]+)'
+[[event]]
+finding = "acme-melted"
+pattern = '^the link melted'
+[[finding]]
+id = "acme-melted"
+verdict = "FAIL"
+means = "A link melted."
+cause = "heat"
+remedy = "cool it"
+source = "https://acme.example/accl"
+"""
+
+
+@pytest.fixture
+def acme(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], list[str]]]:
+    """Adds a vendor's table, and returns why it was left out."""
+    caches = (logs._patterns, findings.known_findings, settings._tables)
+
+    def add(text: str) -> list[str]:
+        table = tomllib.loads(text)
+        left_out: list[str] = []
+        for module in (logs, findings, settings):
+            monkeypatch.setattr(module, "tables", lambda _name: {"acme": table})
+            monkeypatch.setattr(
+                module, "leave_out_table", lambda *each: left_out.append(str(each[-1]))
+            )
+        monkeypatch.setattr(settings, "vendors", lambda: {"acme": Vendor(name="acme")})
+        for each in caches:
+            each.cache_clear()
+        for each in caches:
+            each()
+        return left_out
+
+    yield add
+    monkeypatch.undo()
+    for each in caches:
+        each.cache_clear()
+
+
+def test_another_vendors_table_is_read_like_ours(
+    tmp_path: Path, acme: Callable[[str], list[str]]
+) -> None:
+    assert acme(ACME) == []
+    run = judged(tmp_path, "acme n1/7 INFO ACCL 1.2", "acme n1/7 WARN the link melted")
+    assert problems(run) == ["acme-melted"]
+    assert "ACCL 1.2" in told(run, "log")
+    assert run.results[1].extra["remedy"] == "cool it"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ('[[event]]\nfinding = "nothing"\npattern = "x"', "no finding is called 'nothing'"),
+        ('[[event]]\nfinding = "sockets"\npattern = "("', "no finding is called|unterminated"),
+        ('[[line]]\npatterns = "x"', "pattern"),
+        ("[[fact]]\npattern = 3", "first argument"),
+        ('[[variable]]\nname = "X"\nfinding = "nothing"\nwhy = ""', "no finding is called"),
+        ('[[interfaces]]\nvariables = "X"', "variables"),
+        ('[[finding]]\nid = "x"', "verdict"),
+        ('only_here = "("', "unterminated"),
+    ],
+)
+def test_a_broken_table_of_a_vendor_is_left_out_and_named(
+    tmp_path: Path, acme: Callable[[str], list[str]], wrong: str, said: str
+) -> None:
+    left_out = acme(wrong)
+    assert len(set(left_out)) == 1
+    assert re.search(said, left_out[0])
+    gloo = "gloo/transport/tcp/pair.cc:1] Connection closed by peer"
+    assert problems(judged(tmp_path, gloo)) == ["gloo-closed"]
