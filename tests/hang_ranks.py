@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -35,6 +37,14 @@ def _fault(kind, me, n, groups):
         return []
     if kind == "missing":
         return [] if last else [dist.all_reduce(torch.ones(4), async_op=True)]
+    if kind == "timeout":
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1))
+        if not last:
+            with contextlib.suppress(RuntimeError):
+                dist.all_reduce(torch.ones(4))
+        return []
+    if kind == "subgroup":
+        return [] if last else [dist.all_reduce(torch.ones(4), group=groups[1], async_op=True)]
     if kind == "op":
         if last:
             return [dist.broadcast(torch.ones(4), 0, async_op=True)]

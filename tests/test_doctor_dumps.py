@@ -357,6 +357,8 @@ KINDS = {
     "root": [("partial", None)],
     "group": [("other-group", "rank 2")],
     "pair": [("alone", "rank 1")],
+    "timeout": [("behind", "rank 2")],
+    "subgroup": [("members-unknown", None)],
 }
 
 
@@ -388,8 +390,8 @@ def test_real_dumps_of_gloo_are_solved(real: Path, kind: str, form: str) -> None
     assert problems(run) == KINDS[kind]
     if KINDS[kind] and not form.endswith("json"):
         # the line of the program, and none of torch's
-        assert "hang_ranks.py:" in run.failures[0].reason
-        assert "distributed_c10d.py" not in run.failures[0].reason
+        assert "hang_ranks.py:" in run.results[-1].reason
+        assert "distributed_c10d.py" not in run.results[-1].reason
 
 
 @pytest.mark.torch
@@ -420,7 +422,8 @@ def test_torchs_analyser_dies_on_these_dumps_and_agrees_where_the_names_are_mend
     assert all(each.pass_check for each in database("fine", mended=True).collectives)
     lost = database("missing", mended=True).collectives[-1]
     assert lost.missing_ranks == {2}
-    for kind, said in (("op", "COLLECTIVE_TYPE"), ("shape", "SIZE_OR_SYNTAX")):
+    wrong_ones = {"op": "COLLECTIVE_TYPE", "shape": "SIZE_OR_SYNTAX", "dtype": "COLLECTIVE_DTYPE"}
+    for kind, said in wrong_ones.items():
         wrong = database(kind, mended=True).collectives[-1].mismatch_collectives
         assert list(wrong) == [2]
         assert said in str(wrong[2].type_of_mismatch)
@@ -631,6 +634,16 @@ def test_a_dump_is_told_from_other_files() -> None:
     assert looks_like_dump(json.dumps(document([])).encode())
     assert not looks_like_dump(b"NCCL INFO")
     assert not looks_like_dump(b'{"entries": []}')
+
+
+def test_two_dumps_of_one_rank_are_told(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "rank_0").write_bytes(pickle.dumps(document([entry(0)], 1), 2))
+    (tmp_path / "a" / "rank_0.json").write_text(json.dumps(document([entry(0)], 1)))
+    run = doctor(DoctorOptions(paths=[tmp_path]))
+    assert problems(run) == [("two-dumps", "rank 0")]
+    assert evidence(run, "two-dumps") == "rank 0 has the dumps a/rank_0 and b/rank_0"
 
 
 def test_a_file_that_cannot_be_read_stops_no_other(tmp_path: Path) -> None:

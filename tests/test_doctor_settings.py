@@ -15,6 +15,8 @@ from portagpu.recordings.replay import Recording
 from portagpu.results.run import Verdict
 from portagpu.torchbuild import TorchBuild
 from tests.conftest import ROOT
+from tests.gpu_trees import amd_gpu
+from tests.gpu_trees import machine as gpu_machine
 from tests.host_trees import build
 
 if TYPE_CHECKING:
@@ -213,6 +215,27 @@ def test_small_packets_of_rdma_over_ethernet_are_told(tmp_path: Path) -> None:
     assert "mlx5_0 sends over eth0, whose MTU is 1500" in problems(box(tmp_path, files)).values()
     files[f"{card}/ports/1/link_layer"] = "InfiniBand"
     assert "small-mtu" not in problems(box(tmp_path, files))
+
+
+@pytest.mark.parametrize(
+    ("config", "lacking"),
+    [
+        ("CONFIG_PCI_P2PDMA=y\nCONFIG_DMABUF_MOVE_NOTIFY=y", ""),
+        ("# CONFIG_PCI_P2PDMA is not set\nCONFIG_DMABUF_MOVE_NOTIFY=y", "has no CONFIG_PCI_P2PDMA"),
+        (None, ""),
+    ],
+)
+def test_kernel_options_matter_to_several_gpus(
+    tmp_path: Path, config: str | None, lacking: str
+) -> None:
+    files, links = gpu_machine(amd_gpu(0), amd_gpu(1))
+    files["proc/sys/kernel/osrelease"] = "6.8.0"
+    if config is not None:
+        files["boot/config-6.8.0"] = config
+    build(tmp_path, files, links)
+    found = problems(box(tmp_path))
+    assert ("kernel-option" in found) is bool(lacking)
+    assert lacking in found.get("kernel-option", "")
 
 
 def test_what_info_says_of_the_machine_is_said_too(tmp_path: Path) -> None:

@@ -63,10 +63,16 @@ def _file_findings(files: Sequence[InputFile], progress: Progress) -> Iterator[F
     for number, file in enumerate(files, 1):
         progress.item_begins(file.name, number, len(files))
         try:
-            _read_file(file.name, file.read(), dumps, job, reports)
+            second = _read_file(file.name, file.read(), dumps, job, reports)
         except FormatError as error:
             shown = excerpt(file.name)
             yield Finding(id="unread", evidence=f"{shown}: {error}", device=shown)
+            continue
+        if second is not None:
+            evidence = (
+                f"rank {second.rank} has the dumps {dumps[second.rank].file} and {second.file}"
+            )
+            yield Finding(id="two-dumps", evidence=evidence, device=f"rank {second.rank}")
     if dumps:
         yield from judge_dumps([dumps[rank] for rank in sorted(dumps)])
     yield from judge_reports(reports)
@@ -74,15 +80,23 @@ def _file_findings(files: Sequence[InputFile], progress: Progress) -> Iterator[F
         yield from judge_logs(job)
 
 
-def _read_file(name: str, data: bytes, dumps: dict[int, Dump], job: Job, reports: Reports) -> None:
-    """Add a file to what it is of. Raises FormatError for one of no known form."""
+def _read_file(
+    name: str, data: bytes, dumps: dict[int, Dump], job: Job, reports: Reports
+) -> Dump | None:
+    """Add a file to what it is of; a second dump of one rank and form is returned instead.
+
+    Raises FormatError for a file of no known form.
+    """
     if looks_like_report(name, data):
         read_report(decode_text(data), name, reports)
     elif looks_like_dump(data):
         dump = read_dump(data, name)
-        # of a pickle and a JSON of one rank, the pickle has the lines of the program
         known = dumps.get(dump.rank)
-        if known is None or not any(entry.place for entry in known.entries):
+        if known is not None and known.is_json == dump.is_json:
+            return dump
+        # of a pickle and a JSON of one rank, the pickle has the lines of the program
+        if known is None or known.is_json:
             dumps[dump.rank] = dump
     else:
         read_log(decode_text(data), job)
+    return None

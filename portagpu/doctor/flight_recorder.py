@@ -104,6 +104,7 @@ class Dump:
 
     rank: int
     file: str
+    is_json: bool
     version: str
     library_version: str
     entries: tuple[Entry, ...]
@@ -157,7 +158,8 @@ def read_dump(data: bytes, name: str) -> Dump:
     reader = _EntryReader()
     return Dump(
         rank=rank,
-        file=name,
+        file=excerpt(name),
+        is_json=is_json,
         version=excerpt(document["version"], 20),
         library_version=excerpt(_text(document.get("comm_lib_version")), 40),
         entries=tuple(reader.entry(each) for each in entries),

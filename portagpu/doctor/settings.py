@@ -76,6 +76,8 @@ class _Tables:
     configurations: tuple[_Configuration, ...]
     foreign: Mapping[str, re.Pattern[str]]
     """By torch's kind of build, the variables that only its vendor's stack reads."""
+    kernel_options: Mapping[str, tuple[str, ...]]
+    """By vendor, what the kernel must be built with."""
 
 
 @cache
@@ -84,6 +86,7 @@ def _tables() -> _Tables:
     interfaces: list[_Interfaces] = []
     configurations: list[_Configuration] = []
     foreign: dict[str, re.Pattern[str]] = {}
+    options: dict[str, tuple[str, ...]] = {}
     for vendor, table in [("", own_table()), *dict(tables(TABLE)).items()]:
         build = (vendors()[vendor].torch_build or "") if vendor else ""
         try:
@@ -98,10 +101,11 @@ def _tables() -> _Tables:
             continue
         variables += own
         interfaces += named
+        options[vendor] = tuple(map(str, table.get("kernel_options", ())))
         configurations += files
         if only is not None and build:
             foreign[build] = only
-    return _Tables(tuple(variables), tuple(interfaces), tuple(configurations), foreign)
+    return _Tables(tuple(variables), tuple(interfaces), tuple(configurations), foreign, options)
 
 
 def _variable(each: Mapping[str, Any]) -> _Variable:
@@ -123,10 +127,14 @@ def judge_machine(machine: Machine) -> Iterator[Finding]:
     in_files = {name: value for lines in reversed(files.values()) for name, value in lines.items()}
     stated = {**in_files, **machine.environment}
     links = _network_interfaces(tree)
-    yield Finding(id="machine", evidence=_summary(machine, len(gpus), links))
     settings = read_settings(tree, (gpu.pci for gpu in gpus if gpu.pci is not None))
+    told = _summary(machine, len(gpus), links)
+    if len(gpus) > 1 and settings.acs_redirects is None:
+        told += "; whether ACS is on cannot be read (root can)"
+    yield Finding(id="machine", evidence=told)
     for sentence in settings_diagnostics(settings, gpus, len(host.cpu.numa_nodes)):
         yield Finding(id="kernel-setting", evidence=sentence)
+    yield from _kernel_options(tree, host.kernel.release, [gpu.vendor for gpu in gpus])
     for sentence in shared_memory_diagnostics(host.limits):
         yield Finding(id="small-shared-memory", evidence=sentence)
     locked = host.limits.ulimits.locked_memory_bytes
@@ -166,6 +174,16 @@ def _variables(stated: Mapping[str, str], kind: str | None) -> Iterator[Finding]
                     continue
                 evidence = f"{name} is read by stacks of {build}, and torch is built for {kind}"
                 yield Finding(id="foreign-variable", evidence=evidence, device=name)
+
+
+def _kernel_options(tree: Tree, release: str | None, gpus: Sequence[str]) -> Iterator[Finding]:
+    """Options that the kernel of several GPUs of one vendor lacks; none where its file is away."""
+    lines = (tree.data(f"boot/config-{release}") or b"").splitlines() if release else []
+    for vendor, wanted in _tables().kernel_options.items():
+        lacking = [each for each in wanted if f"{each}=y".encode() not in lines]
+        if lines and lacking and gpus.count(vendor) > 1:
+            evidence = f"/boot/config-{release} has no {' and no '.join(lacking)}"
+            yield Finding(id="kernel-option", evidence=evidence)
 
 
 # ---- configuration files

@@ -140,7 +140,8 @@ def _judge_group(group: _Group, ranks: Mapping[int, Dump]) -> Iterator[Finding]:
         if absent and _is_waited_for(called):
             yield from _behind(group, number, called, absent, ranks)
             return
-    yield from _unfinished(group, numbers, present)
+    others = [] if group.stated else sorted(set(ranks) - group.members)
+    yield from _unfinished(group, numbers, present, others)
 
 
 def _is_waited_for(called: Mapping[int, Calls]) -> bool:
@@ -336,8 +337,13 @@ def _elements(sizes: Sequence[Sequence[int]]) -> int:
     return sum(math.prod(each) for each in sizes)
 
 
-def _unfinished(group: _Group, numbers: Sequence[int], present: Sequence[int]) -> Iterator[Finding]:
-    """The first collective that all called alike and that is not done on every rank."""
+def _unfinished(
+    group: _Group, numbers: Sequence[int], present: Sequence[int], others: Sequence[int]
+) -> Iterator[Finding]:
+    """The first collective that all called alike and that is not done on every rank.
+
+    ``others`` are the ranks that may be members too: they called nothing in the group.
+    """
     for number in numbers:
         called = {rank: group.calls[rank][number][-1] for rank in present
                   if number in group.calls.get(rank, {})}  # fmt: skip
@@ -367,6 +373,12 @@ def _unfinished(group: _Group, numbers: Sequence[int], present: Sequence[int]) -
                 "anything in that group, whose members no dump states"
             )
             yield Finding(id="alone", evidence=evidence, device=ranks_in_words(undone))
+        elif others:
+            evidence = (
+                f"{ranks_in_words(undone)} are in {what}{_at(entry)}, and {ranks_in_words(others)} "
+                "called nothing in that group, whose members no dump states"
+            )
+            yield Finding(id="members-unknown", evidence=evidence)
         else:
             evidence = f"{ranks_in_words(undone)} {'is' if len(undone) == 1 else 'are'} in {what}"
             yield Finding(id="in-flight", evidence=evidence + _at(entry))
