@@ -59,7 +59,8 @@ def known_findings() -> Mapping[str, Known]:
     found = _kinds(own_table())
     for vendor, table in dict(tables(TABLE)).items():
         try:
-            found = {**_kinds(table), **found}
+            # ours count where a vendor has one of the same id
+            found = {**found, **{k: v for k, v in _kinds(table).items() if k not in found}}
         except (KeyError, TypeError, ValueError) as error:
             leave_out_table(vendor, TABLE, error)
     return found
