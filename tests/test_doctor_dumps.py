@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.doctor import DoctorOptions, doctor, known_findings
+from portagpu.doctor.findings import to_result
 from portagpu.doctor.flight_recorder import looks_like_dump, rank_of, read_dump
 from portagpu.doctor.pickle_data import load_data
+from portagpu.doctor.stalls import judge_dumps
 from portagpu.errors import RecordingError
 from portagpu.readings.model import FormatError
 from portagpu.results.run import Verdict
@@ -180,6 +182,14 @@ def test_a_rank_without_a_dump_is_named(tmp_path: Path) -> None:
     assert run.exit_code == 3
 
 
+def test_a_rank_that_died_is_named_where_the_others_wait(tmp_path: Path) -> None:
+    waits = document([entry(0), entry(1, **OPEN)], world=3)
+    run = judged(tmp_path, waits, waits)
+    assert problems(run) == [("missing-dump", "rank 2"), ("in-flight", None)]
+    assert evidence(run, "in-flight").endswith("; there is no dump of rank 2, a member too")
+    assert run.verdict is Verdict.INCONCLUSIVE
+
+
 def test_a_collective_that_all_called_and_that_timed_out_is_no_fault_of_the_program(
     tmp_path: Path,
 ) -> None:
@@ -315,6 +325,13 @@ def test_coalesced_calls_are_compared_one_by_one(tmp_path: Path) -> None:
     assert "_broadcast_oop of Float [5]" in evidence(run, "shape")
     run = judged(tmp_path, document([entry(0)]), coalesced([4, 4], "REDUCE_SCATTER_coalesced"))
     assert [each for each, _ in problems(run)] == ["operation"]
+    begun = coalesced([4, 4], "REDUCE_SCATTER_coalesced")
+    run = judged(tmp_path, {**begun, "entries": begun["entries"][:1]}, begun)
+    assert problems(run) == [("behind", "rank 0")]
+    assert "rank 0 made 1 of the 3 calls that are number 1" in evidence(run, "behind")
+    assert "did not call _broadcast_oop of Float [4] in step (train.py:11)" in evidence(
+        run, "behind"
+    )
 
 
 @pytest.mark.torch
@@ -559,15 +576,32 @@ def test_a_dump_that_breaks_off_anywhere_is_one_clear_error(as_json: bool) -> No
 
 def test_damaged_dumps_are_read_or_refused_with_a_format_error() -> None:
     chance = random.Random(13)  # noqa: S311 - seeded on purpose
-    whole = pickle.dumps(document([entry(0), p2p(1, "send 0->1")]), 2)
+    whole = pickle.dumps(document([entry(0), p2p(1, "send 0->1"), entry(2, **OPEN)]), 2)
+    good = read_dump(whole, "rank_1")
+    read = 0
     for _ in range(3000):
         data = bytearray(whole)
         for _ in range(chance.randint(1, 4)):
             data[chance.randrange(len(data))] = chance.randrange(256)
         try:
-            read_dump(bytes(data), "rank_0")
+            dump = read_dump(bytes(data), "rank_0")
         except FormatError as error:
             assert "\n" not in str(error)
+            continue
+        read += 1
+        for finding in judge_dumps([dump, good]):
+            assert finding.evidence.isprintable()
+            to_result(finding)
+    assert read > 100
+
+
+def test_a_group_that_does_not_have_the_rank_that_calls_in_it_is_no_reason_to_stop(
+    tmp_path: Path,
+) -> None:
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[5, 6]"}}
+    calls = [entry(0), p2p(1, "send 7->9"), entry(2, **OPEN)]
+    run = judged(tmp_path, *[document(calls, pg_config=config)] * 2)
+    assert ("missing-dump", None) in problems(run)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def _groups(ranks: Mapping[int, Dump]) -> list[_Group]:
                 members = stated or (everyone if is_default else frozenset())
                 group = _Group(entry.group, entry.description, members, stated is not None)
                 found[key] = group
-            if not group.stated and rank not in group.members:
+            if rank not in group.members:
                 group.members |= {rank}
             if entry.is_p2p:
                 group.p2p.setdefault(rank, []).append(entry)
@@ -202,6 +202,17 @@ def _behind(
 def _differences(
     group: _Group, number: int, called: Mapping[int, Calls], present: Sequence[int]
 ) -> Iterator[Finding]:
+    longest = max(called.values(), key=len)
+    begun = {rank: calls for rank, calls in called.items() if len(calls) < len(longest)}
+    if begun and all(_signatures(c) == _signatures(longest[: len(c)]) for c in called.values()):
+        for rank, calls in begun.items():
+            following = longest[len(calls)]
+            evidence = (
+                f"rank {rank} made {len(calls)} of the {len(longest)} calls that are number "
+                f"{number} of {group.words}, and did not call {following.words}{_at(following)}"
+            )
+            yield Finding(id="behind", evidence=evidence, device=f"rank {rank}")
+        return
     for name, aspect in _ASPECTS:
         seen = {rank: tuple(aspect(entry) for entry in calls) for rank, calls in called.items()}
         if len(set(seen.values())) > 1:
@@ -380,8 +391,12 @@ def _unfinished(
             )
             yield Finding(id="members-unknown", evidence=evidence)
         else:
-            evidence = f"{ranks_in_words(undone)} {'is' if len(undone) == 1 else 'are'} in {what}"
-            yield Finding(id="in-flight", evidence=evidence + _at(entry))
+            verb = "is" if len(undone) == 1 else "are"
+            evidence = f"{ranks_in_words(undone)} {verb} in {what}{_at(entry)}"
+            if away := group.members - set(present):
+                member = "a member" if len(away) == 1 else "members"
+                evidence += f"; there is no dump of {ranks_in_words(away)}, {member} too"
+            yield Finding(id="in-flight", evidence=evidence)
         return
 
 
