@@ -634,6 +634,19 @@ def test_one_object_in_a_hundred_thousand_places_is_read_once() -> None:
     assert dump.entries[0].inputs is dump.entries[-1].inputs
 
 
+def test_numbers_that_no_machine_has_are_refused_or_left_out() -> None:
+    huge = 1 << 2000
+    same = entry(0, input_sizes=[[huge] * 64], timeout_ms=huge, state="started")
+    dump = read_dump(pickle.dumps(document([same]), 2), "rank_0")
+    assert dump.entries[0].inputs == ((),)
+    assert dump.entries[0].timeout_ms is None
+    for key in ("record_id", "collective_seq_id"):
+        with pytest.raises(FormatError, match="stands for a number"):
+            read_dump(pickle.dumps(document([entry(0, **{key: huge})]), 2), "rank_0")
+    with pytest.raises(FormatError, match="name it as torch does"):
+        read_dump(pickle.dumps(document([], rank=huge), 2), "dump")
+
+
 def test_a_list_inside_itself_does_not_end_the_reader() -> None:
     loop: list[Any] = []
     loop.append(loop)

@@ -279,15 +279,16 @@ def _text(value: object) -> str:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """Whether it is a whole number of 64 bits, as all of torch's are."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
 
 
 def _number(value: object) -> int:
     """A count, which some writers have as text; raises FormatError for anything else."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         return int(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
+    if _is_number(value):
+        return value  # type: ignore[return-value]
     raise FormatError(
         f"this is no dump of torch's flight recorder: a {type(value).__name__} stands for a number"
     )
