@@ -706,3 +706,115 @@ def test_a_file_that_cannot_be_read_stops_no_other(tmp_path: Path) -> None:
         "rank_1: this pickle breaks off, or is none",
         "rank_2: it has more than 64 MiB",
     ]
+
+
+# ---- simulated worlds
+
+
+GROUPS = {"0": (0, 1, 2, 3), "a": (0, 1, 2), "b": (1, 2, 3)}
+SIMULATED = ("stops", "operation", "shape", "dtype", "left out", "too many")
+
+
+def simulated(seed: int) -> tuple[list[dict[str, Any]], str, int]:
+    """(dumps of four ranks, the fault, the faulty rank): each call waits for all of its group.
+
+    A call that differs from the others' never ends, like in a library that compares nothing.
+    """
+    chance = random.Random(seed)  # noqa: S311 - seeded on purpose
+    program = [
+        (
+            chance.choice(list(GROUPS)),
+            chance.choice(["all_reduce", "allreduce_coalesced"]),
+            2 + n,
+            "Float",
+        )
+        for n in range(30)
+    ]
+    fault, culprit = chance.choice(SIMULATED), chance.randrange(4)
+    at = chance.choice([n for n, (group, *_) in enumerate(program) if culprit in GROUPS[group]])
+    programs = {rank: [each for each in program if rank in GROUPS[each[0]]] for rank in range(4)}
+    mine = programs[culprit]
+    place = sum(culprit in GROUPS[group] for group, *_ in program[:at])
+    group, operation, size, _ = mine[place]
+    mine[place:] = {
+        "stops": [],
+        "operation": [(group, "barrier", size, "Float"), *mine[place + 1 :]],
+        "shape": [(group, "all_reduce", 99, "Float"), *mine[place + 1 :]],
+        "dtype": [(group, operation, size, "Half"), *mine[place + 1 :]],
+        "left out": mine[place + 1 :],
+        "too many": [(group, "all_reduce", 98, "Float"), *mine[place:]],
+    }[fault]
+    if fault == "shape":
+        # a difference of shapes is one of operations too where the others call another one
+        for rank, each in programs.items():
+            programs[rank] = [(call_group, "all_reduce", *rest) for call_group, _, *rest in each]
+    return _run(programs), fault, culprit
+
+
+def _run(programs: Mapping[int, Sequence[tuple[str, str, int, str]]]) -> list[dict[str, Any]]:
+    done = dict.fromkeys(programs, 0)
+    while True:
+        waits = {r: p[done[r]] for r, p in programs.items() if done[r] < len(p)}
+        ready = next(
+            (
+                members
+                for group, members in GROUPS.items()
+                if all(r in waits and waits[r][0] == group for r in members)
+                if len({waits[r] for r in members}) == 1
+            ),
+            (),
+        )
+        for rank in ready:
+            done[rank] += 1
+        if not ready:
+            break
+    config = {name: {"name": name, "desc": f"g{name}", "ranks": str(list(ranks))}
+              for name, ranks in GROUPS.items()}  # fmt: skip
+    dumps = []
+    for rank, program in programs.items():
+        entries, numbers = [], dict.fromkeys(GROUPS, 0)
+        for n, (group, operation, size, dtype) in enumerate(program[: done[rank] + 1]):
+            numbers[group] += 1
+            entries.append(
+                entry(
+                    n,
+                    operation,
+                    process_group=(group, f"g{group}"),
+                    collective_seq_id=numbers[group],
+                    input_sizes=[[size]],
+                    output_sizes=[[size]],
+                    input_dtypes=[dtype],
+                    output_dtypes=[dtype],
+                    **(OPEN if n == done[rank] else {}),
+                )
+            )
+        own = {name: each for name, each in config.items() if rank in GROUPS[name]}
+        dumps.append(document(entries, pg_config=own))
+    return dumps
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_a_planted_fault_of_a_simulated_world_is_blamed_on_its_rank(
+    tmp_path: Path, seed: int
+) -> None:
+    dumps, fault, culprit = simulated(seed)
+    run = judged(tmp_path, *dumps)
+    blamed = {who for found, who in problems(run) if found != "in-flight"}
+    if fault == "stops":
+        assert blamed == {f"rank {culprit}"}, "a rank that only waits is not to blame"
+    elif fault == "left out" and not blamed:
+        # it was the rank's last call of all: nobody waits, or nobody that is here
+        assert all(each["entries"][-1]["state"] == "completed" for each in dumps)
+    else:
+        # of two ranks that differ, and of a circle, all are told
+        assert f"rank {culprit}" in blamed, [r.reason for r in run.results]
+
+
+def test_ranks_that_wait_for_each_other_are_told_as_a_circle(tmp_path: Path) -> None:
+    config = {name: {"name": name, "desc": name, "ranks": "[0, 1]"} for name in "ab"}
+    here, there = (entry(0, process_group=(name, name), **OPEN) for name in "ab")
+    run = judged(tmp_path, *[document([each], pg_config=config) for each in (here, there)])
+    assert problems(run) == [("other-group", "rank 1"), ("other-group", "rank 0")]
+    assert evidence(run, "other-group").endswith(
+        "; they wait for each other: rank 1 for rank 0, rank 0 for rank 1"
+    )

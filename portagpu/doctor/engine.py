@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from portagpu.doctor.findings import Finding, to_result
+from portagpu.doctor.findings import Finding, combine, to_result
 from portagpu.doctor.flight_recorder import looks_like_dump, read_dump
 from portagpu.doctor.inputs import list_inputs
 from portagpu.doctor.logs import Job, judge_logs, read_log
@@ -47,12 +47,12 @@ def doctor(options: DoctorOptions, progress: Progress | None = None) -> Run:
     run = options.new_run()
 
     def work(run: Run) -> None:
-        for finding in _file_findings(files, progress):
-            add_result(run, progress, to_result(finding))
+        found = list(_file_findings(files, progress))
         if options.machine is not None:
             progress.item_begins("settings", 1, 1)
-            for finding in judge_machine(options.machine):
-                add_result(run, progress, to_result(finding))
+            found += judge_machine(options.machine)
+        for finding in combine(found):
+            add_result(run, progress, to_result(finding))
 
     return complete(run, progress, work)
 

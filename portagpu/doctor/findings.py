@@ -7,7 +7,7 @@ in its table ``doctor.toml`` (``portagpu.vendors.tables``).
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,7 @@ from portagpu.results.run import Result, Verdict
 from portagpu.vendors import leave_out_table, tables
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 SUITE: Final = "collectives"
 MOST_NAMED: Final = 8
@@ -77,6 +77,20 @@ def _kinds(table: Mapping[str, Any]) -> dict[str, Known]:
         each["id"]: Known(**{**each, "verdict": Verdict(each["verdict"])})
         for each in table.get("finding", ())
     }
+
+
+def combine(findings: Iterable[Finding]) -> list[Finding]:
+    """One finding of each kind and device, with the evidence of all of them: results are unique."""
+    groups: dict[tuple[str, str | None], list[Finding]] = {}
+    for each in findings:
+        groups.setdefault((each.id, each.device), []).append(each)
+    return [replace(group[0], evidence=_all_evidence(group)) for group in groups.values()]
+
+
+def _all_evidence(group: Sequence[Finding]) -> str:
+    said = list(dict.fromkeys(each.evidence for each in group))
+    more = f"; and {len(said) - MOST_NAMED} more" if len(said) > MOST_NAMED else ""
+    return "; ".join(said[:MOST_NAMED]) + more
 
 
 def to_result(finding: Finding) -> Result:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from portagpu.doctor.findings import MOST_NAMED, Finding, ranks_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from portagpu.doctor.flight_recorder import Dump, Entry
 
@@ -57,6 +58,51 @@ class _Group:
         )
 
 
+@dataclass(slots=True)
+class _Waits:
+    """Who waits for whom: a rank in a collective waits for the members that did not call it."""
+
+    whom: dict[int, set[int]] = field(default_factory=dict)
+    differing: set[int] = field(default_factory=set)
+    """Ranks in a collective in which the calls differ: they wait for nobody."""
+
+    def add(self, called: Mapping[int, Calls], absent: Iterable[int]) -> None:
+        for rank, calls in called.items():
+            if calls[-1].state != "completed":
+                self.whom.setdefault(rank, set()).update(absent)
+
+    def is_victim(self, rank: int) -> bool:
+        """Whether it waits, through others, for a rank that waits for nobody."""
+        seen, todo = {rank}, [rank]
+        while todo:
+            here = todo.pop()
+            if here in self.differing or (here != rank and not self.whom.get(here)):
+                return True
+            fresh = self.whom.get(here, set()) - seen
+            seen |= fresh
+            todo += fresh
+        return False
+
+    def circle(self, rank: int) -> str:
+        """ "; they wait for each other: rank 0 for rank 1, ..." of a rank that waits for itself."""
+        before: dict[int, int] = {}
+        todo = [rank]
+        while todo:
+            here = todo.pop(0)
+            for each in sorted(self.whom.get(here, ())):
+                if each == rank:
+                    path = [rank, here]
+                    while path[-1] != rank:
+                        path.append(before[path[-1]])
+                    pairs = pairwise(reversed(path))
+                    shown = ", ".join(f"rank {one} for rank {next_}" for one, next_ in pairs)
+                    return f"; they wait for each other: {shown}"
+                if each not in before:
+                    before[each] = here
+                    todo.append(each)
+        return ""
+
+
 def judge_dumps(dumps: Sequence[Dump]) -> list[Finding]:
     """The findings of all ranks' dumps of one run, which are at least one."""
     ranks = {dump.rank: dump for dump in dumps}
@@ -65,10 +111,18 @@ def judge_dumps(dumps: Sequence[Dump]) -> list[Finding]:
     told = f"{ranks_in_words(ranks)}: {_count(entries, 'call')} in {_count(len(groups), 'group')}"
     found = [Finding(id="dumps", evidence=told), *_versions(ranks)]
     found += _missing(ranks, groups)
-    problems = [each for group in groups for each in _judge_group(group, ranks)]
+    waits = _Waits()
+    problems = [each for group in groups for each in _judge_group(group, ranks, waits)]
     elsewhere = {each.device for each in problems if each.id == "other-group"}
     problems = [each for each in problems if each.id != "alone" or each.device not in elsewhere]
-    return [*found, *problems]
+    victims = {f"rank {rank}" for rank in ranks if waits.is_victim(rank)}
+    for each in sorted(problems, key=lambda each: each.id == "other-group"):
+        if each.id != "other-group":
+            found.append(each)
+        elif each.device not in victims:
+            circle = waits.circle(int((each.device or "").removeprefix("rank ")))
+            found.append(replace(each, evidence=each.evidence + circle))
+    return found
 
 
 def _groups(ranks: Mapping[int, Dump]) -> list[_Group]:
@@ -116,7 +170,7 @@ def _missing(ranks: Mapping[int, Dump], groups: Sequence[_Group]) -> Iterator[Fi
         )
 
 
-def _judge_group(group: _Group, ranks: Mapping[int, Dump]) -> Iterator[Finding]:
+def _judge_group(group: _Group, ranks: Mapping[int, Dump], waits: _Waits) -> Iterator[Finding]:
     yield from _peers(group, ranks)
     present = [rank for rank in sorted(group.members) if rank in ranks]
     # a recorder that is full has lost the oldest: only what all still have can be compared
@@ -130,6 +184,7 @@ def _judge_group(group: _Group, ranks: Mapping[int, Dump]) -> Iterator[Finding]:
         called = {rank: group.calls[rank][number] for rank in present
                   if number in group.calls.get(rank, {})}  # fmt: skip
         if differing := list(_differences(group, number, called, present)):
+            waits.differing.update(called)
             yield from differing
             return
         absent = [
@@ -138,8 +193,11 @@ def _judge_group(group: _Group, ranks: Mapping[int, Dump]) -> Iterator[Finding]:
             if rank not in called and (rank in group.calls or ranks[rank].is_whole)
         ]
         if absent and _is_waited_for(called):
+            waits.add(called, absent)
             yield from _behind(group, number, called, absent, ranks)
             return
+        if away := group.members - set(ranks):
+            waits.add({rank: c for rank, c in called.items() if c[-1].is_open}, away)
     others = [] if group.stated else sorted(set(ranks) - group.members)
     yield from _unfinished(group, numbers, present, others)
 
@@ -171,7 +229,9 @@ def _behind(
     )
     for rank in absent:
         entries = ranks[rank].entries
-        elsewhere = next((e for e in entries if e.is_open and e.group != group.name), None)
+        elsewhere = next(
+            (e for e in entries if e.is_open and (e.group != group.name or e.is_p2p)), None
+        )
         if elsewhere is not None:
             where = f" in {elsewhere.place}" if elsewhere.place else ""
             yield Finding(
