@@ -13,6 +13,7 @@ import portagpu
 from portagpu.bench.suite import FURTHER_IDS, metrics
 from portagpu.bringup import BringupOptions, bringup, load_gates
 from portagpu.bringup.device_properties import ROWS
+from portagpu.doctor import known_findings
 from portagpu.recordings.replay import Recording
 from portagpu.results import advice
 from portagpu.results.expectations import at_least, at_most, exactly, expected_in_words, within
@@ -143,6 +144,7 @@ def ids() -> Iterator[tuple[str, str]]:
     yield from (("conformance", each.id) for each in list_cases())
     yield from (("conformance", f"suite/{name}") for name in SUITE)
     yield "compile", "kernels/softmax"
+    yield from (("collectives", f"collectives/doctor/{name}") for name in known_findings())
 
 
 RUN = set(first_words("bringup/run.py", "result"))

@@ -8,7 +8,12 @@ import click
 
 from portagpu.cli._group import VerbGroup
 
-_VERBS: Final[dict[str, tuple[str, str]]] = {}
+_VERBS: Final[dict[str, tuple[str, str]]] = {
+    "doctor": (
+        "portagpu.cli.collectives_doctor:doctor",
+        "Find what makes collectives hang, crawl or lie.",
+    ),
+}
 """As ``portagpu.cli.VERBS``."""
 
 
