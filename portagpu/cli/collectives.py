@@ -8,7 +8,12 @@ import click
 
 from portagpu.cli._group import VerbGroup
 
-_VERBS: Final[dict[str, tuple[str, str]]] = {}
+_VERBS: Final[dict[str, tuple[str, str]]] = {
+    "choose": (
+        "portagpu.cli.collectives_choose:choose",
+        "Say which algorithm would run, how long it takes, and which bucket sizes fit.",
+    ),
+}
 """As ``portagpu.cli.VERBS``."""
 
 
