@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,10 +23,13 @@ from portagpu.collectives.choice import (
     choose,
 )
 from portagpu.collectives.comm import Comm
+from portagpu.contract import Description
+from portagpu.discovery import cost_model_for
 from portagpu.errors import Unsupported
 from portagpu.target import load_target
 from portagpu_cuda.cost_model import MODEL as NCCL
 from tests.benchmarks import cost_models
+from tests.fake_plugins import FakeBackend, FakePlugin, handle
 
 HARDWARE = Hardware(target="acme-1", arch="acme_1")
 SOURCE = "https://example.org/table"
@@ -169,6 +175,13 @@ def test_the_tables_of_known_errors_are_those_of_the_constants():
         )
 
 
+def test_the_page_shows_how_far_the_models_are():
+    text = (cost_models.ROOT / "docs" / "collectives.md").read_text("utf-8")
+    below = text.partition("## Choose")[2].partition("\n## ")[0]
+    shown = [line for line in below.splitlines() if line.startswith(("| nvidia-", "| amd-"))]
+    assert shown == cost_models.page(), "run: python tests/benchmarks/cost_models.py --page"
+
+
 def test_every_published_table_has_its_source_and_is_compared():
     tables = cost_models.published()
     assert len(tables) >= 24
@@ -212,6 +225,36 @@ def test_a_device_s_library_answers_with_its_target_and_version():
     assert str(found.best) == "NVLS Simple"
     assert found.basis.kind is BasisKind.OTHER_MODEL
     assert found.question.nodes == 1
+
+
+def test_a_plugin_s_model_answers_for_its_devices(monkeypatch):
+    module = SimpleNamespace(MODEL=Model((1, 10.0)))
+    monkeypatch.setitem(sys.modules, "acme_cost_model", module)
+
+    class Plugin(FakePlugin):
+        cost_model_module = "acme_cost_model"
+        vendor = "acme"
+
+    target = load_target("cpu-x86-64")
+    plugin = Plugin("acme")
+    description = replace(description_of(handle(plugin, "acme", 0)), target=target)
+    found = FakeBackend(plugin, description).comm.choose("all_reduce", 8, ranks=4)
+    assert str(found.best) == "A1 P"
+    assert found.question.hardware.target == "cpu-x86-64"
+    # a device of which nothing is known, and one whose plugin has no model
+    for unknown in (handle(plugin, "acme", 0), handle(FakePlugin("fake"), "fake", 0)):
+        with pytest.raises(Unsupported, match="give a table of measured times"):
+            unknown.comm.choose("all_reduce", 8, ranks=4)
+    monkeypatch.setattr("portagpu.discovery.candidates", lambda: {"acme": None})
+    monkeypatch.setattr("portagpu.discovery.plugin", lambda name: plugin)
+    assert cost_model_for("acme") is module.MODEL
+    assert cost_model_for("nvidia") is None
+
+
+def description_of(opened):
+    """What the device was opened with."""
+    fields = {field.name: getattr(opened, field.name) for field in dataclasses.fields(Description)}
+    return Description(**fields)
 
 
 def test_nodes_are_those_of_the_launcher(monkeypatch):

@@ -104,4 +104,5 @@ class Vendor:
     """The folder of its tables, each of which may be missing: ``kernel_log.toml`` (lines of logs,
     and how grave they are), ``answers.toml`` (what its tools print where they have no answer) and
     ``health.toml`` (reasons that slow clocks, limits, counters of links). Their forms are those of
-    ``portagpu/formats`` and ``portagpu/rules``."""
+    ``portagpu/formats`` and ``portagpu/rules``. A cost model (``Plugin.cost_model``) keeps its own
+    constants here, in a form of its own."""

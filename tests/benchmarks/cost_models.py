@@ -2,7 +2,8 @@
 
 It prints the error of every table of ``tests/published_tables.toml`` by range of sizes. With
 ``--write`` it also writes the tables of known errors beside the models' constants, which every
-answer looks up. An error is ``max(predicted / measured, measured / predicted)`` of a time.
+answer looks up; ``--page`` prints the table of docs/collectives.md instead. An error is
+``max(predicted / measured, measured / predicted)`` of a time.
 """
 
 from __future__ import annotations
@@ -100,6 +101,35 @@ def summary(points: Sequence[Point]) -> dict[str, Any]:
     }
 
 
+def groups(vendor: str) -> list[tuple[tuple[str, str, int], list[Point], list[str]]]:
+    """((target, operation, 1, 2 or 3 for more nodes), points, sources) of tables that count."""
+    found: dict[tuple[str, str, int], tuple[list[Point], dict[str, None]]] = {}
+    for table in published():
+        if load_target(table["target"]).vendor != vendor or "excluded" in table:
+            continue
+        key = table["target"], table["operation"], min(table["nodes"], 3)
+        points, sources = found.setdefault(key, ([], {}))
+        points += compare(table)
+        sources[table["source"]] = None
+    return [(key, points, list(sources)) for key, (points, sources) in sorted(found.items())]
+
+
+def page() -> list[str]:
+    """The rows of the table in docs/collectives.md: predicted over measured, in the median."""
+    lines = []
+    for vendor in TABLES:
+        for (target, operation, nodes), points, _ in groups(vendor):
+            cells = {low: summary(inside) for low, _, inside in by_range(points)}
+            told = []
+            for low, _ in RANGES:
+                cell = cells.get(low)
+                text = "" if cell is None else f"{cell['ratio_p50']:.2f}"
+                told.append(f"**{text}**" if cell and cell["factor_p50"] > 2 else text)
+            count = str(nodes) if nodes < 3 else "more"
+            lines.append(f"| {target} | {operation} | {count} | {' | '.join(told)} |")
+    return lines
+
+
 def known_errors(vendor: str) -> str:
     """The text of a vendor's table of known errors."""
     model = cost_model_for(vendor)
@@ -109,15 +139,7 @@ def known_errors(vendor: str) -> str:
         "# Written by tests/benchmarks/cost_models.py --write: do not edit.",
         f'version = "{model.version}"',
     ]
-    groups: dict[tuple[str, str, int], tuple[list[Point], dict[str, None]]] = {}
-    for table in published():
-        if load_target(table["target"]).vendor != vendor or "excluded" in table:
-            continue
-        key = table["target"], table["operation"], min(table["nodes"], 3)
-        points, sources = groups.setdefault(key, ([], {}))
-        points += compare(table)
-        sources[table["source"]] = None
-    for (target, operation, nodes), (points, sources) in sorted(groups.items()):
+    for (target, operation, nodes), points, sources in groups(vendor):
         for low, high, inside in by_range(points):
             lines += ["", "[[error]]", f'target = "{target}"', f'operation = "{operation}"']
             lines += [f"nodes = {nodes}", f"low_bytes = {low}"]
@@ -128,6 +150,9 @@ def known_errors(vendor: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
+    if "--page" in arguments:
+        print("\n".join(page()))
+        return
     for table in published():
         print(
             f"{table['target']} {table['operation']} {table['ranks']} ranks {table['nodes']} nodes"
