@@ -290,20 +290,19 @@ def test_the_cpu_has_no_model_and_says_what_to_do():
         gpu.comm.choose("all_reduce", 1024, ranks=2)
 
 
+MODEL_WAY = "algorithm and protocol: model, constants of version 2.30.7"
 OWN = "all_reduce, all_gather, reduce_scatter, broadcast, reduce"
 ASKS = """
 import os, torch
 import torch.distributed as dist
 from portagpu.collectives import own_answer
 from portagpu.collectives.comm import Comm
-from portagpu.collectives.alpha_beta import fit_line
 from portagpu.errors import Unsupported
 
-fit = fit_line("all_reduce", 1, [(8, 50.0), (64, 51.0), (1024, 60.0), (1 << 20, 900.0)])
 library = Comm("gloo", "Gloo", None, "cpu")
 def ask(**more):
     try:
-        found = library.choose("all_reduce", 4096, ranks=2, measured=fit, ask_library=True, **more)
+        found = library.choose("all_reduce", 4096, ranks=2, ask_library=True, **more)
         print(found.basis, "|", round(found.best.time_us, 3), "|", found.own_answer)
     except Unsupported as error:
         print(error)
@@ -329,6 +328,12 @@ for name in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor"):
 c10d._time_estimator = Estimator
 Estimator.time = 12.5
 ask()
+from portagpu.target import load_target
+from portagpu_cuda.cost_model import MODEL
+library = Comm("gloo", "NCCL", "2.30.7", "cpu", cost_model=lambda: MODEL,
+               target=load_target("nvidia-h100-sxm"))
+found = library.choose("all_reduce", 4096, ranks=2, ask_library=True)
+print(found.best, found.best.time_us, found.alternatives, found.basis, found.remarks)
 Estimator.time = 0.0
 ask()
 print(called)
@@ -355,8 +360,9 @@ def test_the_library_is_asked_only_where_it_can_answer():
         "the library's own answer needs a process group: initialise one first",
         "the library's own answer is not available: gloo estimates no times through this torch",
         "library's own answer: Gloo estimated the time | 12.5 | asked",
+        f"Ring LL 12.5 () library's own answer: NCCL 2.30.7 estimated the time ('{MODEL_WAY}',)",
         "the library estimated no time for all_reduce",
-        "[('all_reduce', 2048), ('all_reduce', 2048)]",
+        "[('all_reduce', 2048), ('all_reduce', 2048), ('all_reduce', 2048)]",
         "3.0",
         "3.0",
         f"the library's own answer covers {OWN}, not all_to_all",

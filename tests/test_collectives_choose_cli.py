@@ -46,7 +46,7 @@ def test_the_answer_says_how_and_what_it_rests_on(capfd):
         "all_reduce of 64 MiB over 8 ranks: NVLS Simple: 271.7 µs, busbw 432.2 GB/s"
     )
     assert lines[1] == ("basis: model of another version: constants of NCCL 2.30.7, library 2.27.3")
-    assert lines[2].startswith("library's own answer: not asked")
+    assert lines[2].startswith("library's own answer: not available")
     assert "against 2 sizes of a published table of nvidia-h100-sxm" in out
     assert "two-shot: AllReduce_RSxLDMC_AGxSTMC" in out
     rows = [line.split() for line in lines]

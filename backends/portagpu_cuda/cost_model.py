@@ -113,6 +113,7 @@ class NcclModel(TableModel):
             speed = links["nvlink"][generation]
             fabric = count * speed
             inputs.append(Input("links", f"{count} x {speed:g} GB/s", how))
+            inputs.append(Input("GPUs that the links join", str(local), "estimated: all of a node"))
         pair = fabric or 0.0
         if fabric is not None and not hardware.switched and local > 2:
             pair = fabric / (local - 1)

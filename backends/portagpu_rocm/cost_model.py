@@ -84,6 +84,7 @@ class RcclModel(TableModel):
         total = peers * speed
         if total:
             inputs.append(Input("links to the other GPUs", f"{peers} x {speed:g} GB/s", how))
+            inputs.append(Input("GPUs that the links join", str(local), "estimated: all of a node"))
         lane = table["links"]["pci_lane"].get(str(hardware.pcie_generation), 0.0)
         pci = lane * (hardware.pcie_lanes or 0) or 24.0
         if local > 1 and not total:

@@ -8,7 +8,7 @@ answers a :class:`Question`. Every :class:`Choice` says what it is based on. Ban
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -261,7 +261,7 @@ class Choice:
     inputs: tuple[Input, ...] = ()
     shots: Shots | None = None
     known_error: KnownError | None = None
-    own_answer: str = "not asked: the library answers only for a process group on its devices"
+    own_answer: str = "not available: it needs a process group on the library's devices"
     remarks: tuple[str, ...] = ()
 
 
@@ -328,11 +328,25 @@ def candidate(question: Question, algorithm: str, protocol: str, time_us: float)
     return Candidate(algorithm, protocol, time_us, busbw)
 
 
-def with_own_answer(choice: Choice, time_us: float, library: str) -> Choice:
-    """``choice`` with the time that the library itself estimated."""
-    best = candidate(choice.question, choice.best.algorithm, choice.best.protocol, time_us)
-    basis = Basis(BasisKind.LIBRARY, f"library's own answer: {library} estimated the time")
-    return replace(choice, best=best, basis=basis, known_error=None, own_answer="asked")
+def library_s_choice(
+    question: Question, time_us: float, library: str, by_model: Choice | None
+) -> Choice:
+    """The choice whose time the library itself estimated.
+
+    It tells neither algorithm nor protocol: they are those of ``by_model``, empty without one.
+    """
+    way = (by_model.best.algorithm, by_model.best.protocol) if by_model else ("", "")
+    words = f"library's own answer: {library} estimated the time"
+    return Choice(
+        question=question,
+        best=candidate(question, *way, time_us),
+        alternatives=(),
+        basis=Basis(BasisKind.LIBRARY, words),
+        inputs=by_model.inputs if by_model else (),
+        shots=by_model.shots if by_model else None,
+        own_answer="asked",
+        remarks=(f"algorithm and protocol: {by_model.basis}",) if by_model else (),
+    )
 
 
 def _basis(model: CostModel, library_version: str | None) -> Basis:

@@ -151,7 +151,7 @@ class Comm:
         ValueError for a question that makes no sense.
         """
         self._need_library()
-        from portagpu.collectives.choice import Hardware, Question, choose, with_own_answer
+        from portagpu.collectives.choice import Hardware, Question, choose, library_s_choice
 
         if ranks is None:
             ranks = _group_size(group)
@@ -164,13 +164,14 @@ class Comm:
             **question,
         )
         model = self.cost_model() if self.cost_model is not None and self.target else None
-        found = choose(asked, model, fit=measured, library_version=self.version)
         if not ask_library:
-            return found
+            return choose(asked, model, fit=measured, library_version=self.version)
         from portagpu.collectives.own_answer import estimated_time_us
 
         time_us = estimated_time_us(operation, size_bytes, self.device_id, group)
-        return with_own_answer(found, time_us, f"{self.library} {self.version or ''}".strip())
+        found = choose(asked, model, library_version=self.version) if model is not None else None
+        library = f"{self.library} {self.version or ''}".strip()
+        return library_s_choice(asked, time_us, library, found)
 
 
 def _group_size(group: dist.ProcessGroup | None) -> int:
