@@ -157,6 +157,106 @@ def test_the_plateau_of_a_ring_over_nodes_begins_at_64_bytes_a_channel_and_rank(
     assert at - below == pytest.approx(0.4 * latency, abs=0.01)
 
 
+def test_protocols_of_trees():
+    # one node: 360 * 0.92 = 331.2 of 12 * 38.7; LL a part of 3.8, LL128 7 of 9, both by two
+    one = times(NCCL, question("nvidia-h100-sxm", GIB))
+    assert one["Tree", "LL"] == pytest.approx(15.2 + GIB / (1000 * 331.2 / 3.8 / 2))
+    assert one["Tree", "LL128"] == pytest.approx(31.5 + GIB / (1000 * 331.2 * 7 / 9 / 2))
+    # two nodes: 8 channels of at most 41.4 and, for LL128, of 36.7; a plain tree has 0.85
+    two = times(NCCL, question("nvidia-h100-sxm", GIB, 16, 2))
+    assert two["Tree", "Simple"] == pytest.approx(92.4 + GIB / (1000 * 8 * 41.4 * 0.85 / 2))
+    assert two["Tree", "LL128"] == pytest.approx(48.5 + GIB / (1000 * 8 * 36.7 * 0.85 / 2))
+    # 4 ports for 8 GPUs leave a balanced tree, and 96 GB/s: 96 * 0.92 * 120 / 128
+    shared = times(NCCL, question("nvidia-h100-sxm", GIB, 32, 4, nics=4, nic_gbs=25.0))
+    assert shared["Tree", "LL128"] == pytest.approx(65.5 + GIB / (1000 * 96 * 0.8625 / 2))
+
+
+def test_corrections_of_trees_end_at_256_mib():
+    # 2**29 bytes are 2**23 times 64 B: the tree uses 23 factors, a tree of switches all 24
+    half = 512 * MIB
+    tree = times(NCCL, question("nvidia-h100-sxm", half))["Tree", "Simple"]
+    assert tree == pytest.approx(64.4 + half / (1000 * 331.2 / 2))
+    # 4 nodes of B200: 8 channels of 48 between them; 25 + 2 * 2 * 20.9
+    for cpu, factor in (("intel", 0.9), ("other", 1.0)):
+        asked = question("nvidia-b200-sxm", half, 32, 4, options={"cpu": cpu})
+        expected = 108.6 + half / (1000 * 8 * 48 * factor * 32 / 62)
+        assert times(NCCL, asked)["NVLSTree", "Simple"] == pytest.approx(expected)
+
+
+def test_switches_that_reduce():
+    # all-gather on one node: 8 * 40 * 0.85 * 7 / 8, and 7 / 8 of it
+    gather = times(NCCL, question("nvidia-h100-sxm", GIB, operation="all_gather"))
+    assert gather["NVLS", "Simple"] == pytest.approx(25 + GIB / (1000 * 238 * 7 / 8))
+    # two nodes count the bandwidth between them twice: 24 of 25 GB/s, 24 * 0.85 * 2 * 7 / 8
+    two = times(NCCL, question("nvidia-h100-sxm", GIB, 16, 2, nic_gbs=25.0))
+    assert two["NVLSTree", "Simple"] == pytest.approx(66.8 + GIB / (1000 * 8 * 35.7 * 16 / 30))
+    four = times(NCCL, question("nvidia-h100-sxm", GIB, 32, 4, nic_gbs=25.0))
+    assert four["NVLSTree", "Simple"] == pytest.approx(108.6 + GIB / (1000 * 8 * 24 * 32 / 62))
+    # six GPUs: each sends 7 times what a channel has, and 7 * 50 fit into 370.8
+    six = {each.name: each.value for each in NCCL.predict(question("nvidia-h100-sxm", 8, 6)).inputs}
+    assert six["channels of NVLS"] == "6 x 50/60 GB/s"
+
+
+def test_pat_of_four_single_gpus():
+    # 8 + 2 * 14 / 3.5 + 4 * 2.8; 2 channels of 24 GB/s, three quarters of it
+    found = times(NCCL, question("nvidia-h100-sxm", GIB, 4, 4, "all_gather"))
+    assert found["PAT", "Simple"] == pytest.approx(27.2 + GIB / (1000 * 48 * 0.75))
+
+
+def test_the_network_s_direct_collectives():
+    # two GPUs for each of 4 channels: 2 - (2 - 1) / 2; from Hopper on 0.85; half of the bus
+    given = {"CollNetDirect": Graph(4, 20.0, 20.0)}
+    on = {"collnet": "on"}
+    asked = question("nvidia-h100-sxm", GIB, 16, 2, graphs=given, options=on)
+    moved = 1000 * 80 / 1.5 * 0.85 / 2
+    assert times(NCCL, asked)["CollNetDirect", "Simple"] == pytest.approx(44.0 + GIB / moved)
+    # an all-gather: 8 GPUs of 20, or of 0.9 of 20 between nodes; 2 * (3.7 + 7 * 0.4) + 31
+    asked = question("nvidia-h100-sxm", GIB, 8, 1, "all_gather", graphs=given, options=on)
+    found = times(NCCL, asked)["CollNetDirect", "Simple"]
+    assert found == pytest.approx(44.0 + GIB / (1000 * 8 * 18))
+
+
+def test_the_host_s_cpu_counts_between_nodes():
+    # AMD: 2 us a step, 6 us with Simple. 6.6 + 28 * 2 + 2 * 2.7; 8.4 + 28 * 6 + 2 * 14
+    small, large = (
+        times(NCCL, question("nvidia-h100-sxm", size, 16, 2, options={"cpu": "amd"}))
+        for size in (1, GIB)
+    )
+    assert round(small["Ring", "LL"], 1) == 68.0
+    assert round(small["Ring", "Simple"], 1) == 204.4
+    assert large["Ring", "LL"] == pytest.approx(68.0 + GIB / (1000 * 22.5 * 16 / 30))
+    intel = times(NCCL, question("nvidia-h100-sxm", GIB, 16, 2))
+    assert intel["Ring", "LL"] == pytest.approx(40.0 + GIB / (1000 * 39.0 * 16 / 30))
+
+
+def test_the_plateau_is_longer_before_ampere():
+    ring = {"Ring": Graph(8, 10.0, 10.0)}
+    below, at = (
+        times(NCCL, question("nvidia-v100-sxm2", size, 16, 2, graphs=ring))["Ring", "Simple"]
+        for size in (16383, 16384)
+    )
+    assert at - below == pytest.approx(0.9 * 131.6, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("target", "ranks", "size_bytes", "kernel", "time_us"),
+    [
+        # queryModel_lsa and ncclSymkPickKernel, transcribed by themselves and run
+        ("nvidia-h100-sxm", 8, 8 * KIB, "AllReduce_AGxLLMC_R", 5.732),
+        ("nvidia-h100-sxm", 8, 64 * KIB, "AllReduce_RSxLDMC_AGxSTMC", 8.156),
+        ("nvidia-h100-sxm", 8, MIB, "AllReduce_RSxLDMC_AGxSTMC", 9.445),
+        ("nvidia-h100-sxm", 8, 64 * MIB, "AllReduce_RSxLDMC_AGxSTMC", 153.288),
+        ("nvidia-h100-sxm", 2, 256 * KIB, "AllReduce_RSxLD_AGxST", 8.505),
+        ("nvidia-a100-sxm-80gb", 4, 64 * KIB, "AllReduce_RSxLD_AGxST", 8.363),
+        ("nvidia-a100-sxm-80gb", 4, MIB, "AllReduce_RSxLD_AGxST", 11.686),
+        ("nvidia-b200-sxm", 8, MIB, "AllReduce_RSxLDMC_AGxSTMC", 20.33),
+    ],
+)
+def test_kernels_of_symmetric_buffers(target, ranks, size_bytes, kernel, time_us):
+    found = NCCL.predict(question(target, size_bytes, ranks)).shots
+    assert (found.kernel, round(found.time_us, 3)) == (kernel, time_us)
+
+
 def test_what_a_library_disables_is_no_candidate():
     one_node = {each for each, _ in times(NCCL, question("nvidia-h100-sxm", MIB))}
     assert one_node == {"Ring", "Tree", "NVLS"}
@@ -234,6 +334,26 @@ def test_eight_peers_over_xgmi_take_the_model_of_their_topology():
     assert set(by_way) == {("Ring", "Simple"), ("Ring", "LL"), ("Tree", "LL")}
     # 2**24 times 64 B; the last factors are 0.1
     assert by_way["Tree", "LL"] == pytest.approx(12 + 14 * 0.9 + GIB / (1000 * 336 * 0.06 * 0.05))
+
+
+def test_what_single_architectures_have_alone():
+    # gfx94 on one node: LL of a broadcast 1.65 times; a broadcast is one step of 0.8 us
+    rooted = times(RCCL, question("amd-mi300x", GIB, operation="broadcast"))
+    assert rooted["Ring", "LL"] == pytest.approx(12.8 + GIB / (1000 * 336 * 0.08 * 1.65))
+    assert rooted["Ring", "Simple"] == pytest.approx(19.1 + GIB / (1000 * 336))
+    # gfx12 has no LL
+    assert {protocol for _, protocol in times(RCCL, question("amd-r9700", GIB, 4))} == {"Simple"}
+
+
+def test_the_last_correction_holds_for_all_that_is_larger():
+    # 2**32 bytes are 2**26 times 64 B: the 27th factor of the tree
+    factors = RCCL.table["models"]["5"]["correction"]["Tree"]["Simple"]
+    assert factors[25] != factors[26]
+    for size in (4 * GIB, 64 * GIB):
+        found = times(RCCL, question("amd-mi300x", size, 16, 2, nics=8))["Tree", "Simple"]
+        # 17 + 2 * (7 * 2.3 + 25); ratio 0.11
+        bandwidth = 336 * 0.11 * 0.5 * factors[26]
+        assert found == pytest.approx(99.2 + size / 1000 / bandwidth)
 
 
 def test_two_nodes_count_four_steps_between_them_and_correct_the_ring():
