@@ -459,6 +459,14 @@ def test_more_bytes_never_take_a_ring_less_time():
             last = found
 
 
+def test_a_model_without_its_table_says_so(monkeypatch):
+    monkeypatch.setattr("portagpu_torch_gpu.collective_costs.tables", lambda name: {})
+    model = type(NCCL)("nvidia")
+    with pytest.raises(Unsupported, match="the table of constants of nvidia is missing"):
+        model.predict(question("nvidia-h100-sxm", 8))
+    assert model.known_errors() == ()
+
+
 def test_constants_say_their_version_and_source():
     for vendor, model in (("nvidia", NCCL), ("amd", RCCL)):
         table = tables("cost_model")[vendor]
