@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from portagpu.bench import bus_factor
 from portagpu.bench.judge import within
 from portagpu.bench.load import drift_percent
+from portagpu.collectives.bandwidth import bus_factor
 from portagpu.rules.peers import compare_peers
 from portagpu.stats import mad, summarise
 

@@ -69,6 +69,9 @@ ALLOWED: Final = (
     Allowed("kfd.py", "GPU-", "the kernel's KFD numbers its GPUs so"),
     Allowed("join.py", r"gpu-\(.*", "the kernel's KFD numbers its GPUs so"),
     Allowed("kfd_links.py", "xgmi", "a link's type in the kernel's KFD"),
+    Allowed("perf_text.py", r".*nccl-tests.*|nccl-", "the program whose form this is"),
+    Allowed("perf_json.py", r".*nccl-tests.*|nccl_version", "the same; a key of its JSON"),
+    Allowed("perf_tables.py", r".*nccl-tests or rccl-tests.*", "the programs whose forms it reads"),
     Allowed("peer_consistency.py", "MIG mode", "the field mig_enabled of portagpu.info/1"),
     Allowed("_info_gpus.py", "MIG o(n|ff)", "the field mig_enabled of portagpu.info/1"),
 )

@@ -1,6 +1,6 @@
 """Collectives between ranks: bus bandwidth over sizes, the answer of every element checked.
 
-``busbw = S / t * factor`` (``portagpu.bench.cases``); t is the time of the slowest rank.
+``busbw = S / t * factor`` (``portagpu.collectives.bandwidth``); t is the time of the slowest rank.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.cases import BenchCase, bus_factor, no_ranks
+from portagpu.bench.cases import BenchCase, no_ranks
 from portagpu.bench.timing import PACES, Effort
+from portagpu.collectives.bandwidth import bus_factor
 
 if TYPE_CHECKING:
     import torch

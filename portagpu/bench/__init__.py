@@ -6,12 +6,13 @@ package does not import torch.
 
 from __future__ import annotations
 
-from portagpu.bench.cases import SUITE, BenchCase, bus_factor
+from portagpu.bench.cases import SUITE, BenchCase
 from portagpu.bench.device import MeasuredDevice
 from portagpu.bench.load import Comparison, SustainedLoad, compare_ranks, sustain_load
 from portagpu.bench.runner import BenchOptions, default_world, measure, open_device, run
 from portagpu.bench.suite import AREAS, UnknownMeasure, metrics
 from portagpu.bench.timing import Effort
+from portagpu.collectives.bandwidth import bus_factor
 from portagpu.rules.peers import Outlier, Peers, compare_peers
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""One case of the performance suite before it runs; units, array sizes and bus factors."""
+"""x."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ TIME_SCALES: Final[Mapping[str, float]] = {"us": 1e6}
 BEYOND_CACHE: Final = 4
 """Arrays of at least four times all last-level caches: the run rule of STREAM
 (https://www.cs.virginia.edu/stream/ref.html)."""
-_EXCHANGES: Final = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
-_ONE_WAY: Final = frozenset({"broadcast", "reduce", "send_recv"})
 _UNKNOWN_CACHE_BYTES: Final = 128 << 20
 _LEAST_ARRAY_BYTES: Final = 64 << 20
 
@@ -104,28 +102,3 @@ def no_ranks(device: MeasuredDevice, world: int) -> Absent | None:
             f"{world} ranks need {world} devices, and this machine shows {device.count}",
         )
     return None
-
-
-def bus_factor(operation: str, ranks: int) -> float | None:
-    """The factor from algorithm bandwidth (S / t) to bus bandwidth; None for a single rank.
-
-    ``busbw = S / t * factor`` with the factors of nccl-tests, ``doc/PERFORMANCE.md``
-    (https://github.com/NVIDIA/nccl-tests).
-
-    S is the total number of bytes of the operation: the buffer of one rank for ``all_reduce``,
-    ``broadcast`` and ``reduce``; what one rank holds before ``reduce_scatter`` and after
-    ``all_gather``; what one rank sends to all, itself included, in ``all_to_all``. One rank moves
-    nothing over a wire, so there its bus bandwidth is not applicable, and not 0. Raises ValueError
-    for an operation without a factor.
-    """
-    if ranks < 1:
-        raise ValueError(f"a collective has at least one rank, not {ranks}")
-    if operation == "all_reduce":
-        factor = 2 * (ranks - 1) / ranks
-    elif operation in _EXCHANGES:
-        factor = (ranks - 1) / ranks
-    elif operation in _ONE_WAY:
-        factor = 1.0
-    else:
-        raise ValueError(f"there is no bus bandwidth factor for {operation!r}")
-    return None if ranks == 1 else factor

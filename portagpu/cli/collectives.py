@@ -9,6 +9,10 @@ import click
 from portagpu.cli._group import VerbGroup
 
 _VERBS: Final[dict[str, tuple[str, str]]] = {
+    "choose": (
+        "portagpu.cli.collectives_choose:choose",
+        "Say which algorithm would run, how long it takes, and which bucket sizes fit.",
+    ),
     "doctor": (
         "portagpu.cli.collectives_doctor:doctor",
         "Find what makes collectives hang, crawl or lie.",

@@ -105,4 +105,5 @@ class Vendor:
     and how grave they are), ``answers.toml`` (what its tools print where they have no answer),
     ``health.toml`` (reasons that slow clocks, limits, counters of links) and ``doctor.toml`` (lines
     and variables of its communication library). Their forms are those of ``portagpu/formats``,
-    ``portagpu/rules`` and ``portagpu/doctor``."""
+    ``portagpu/rules`` and ``portagpu/doctor``. A cost model
+    (``Plugin.cost_model``) keeps its own constants here, in a form of its own."""
