@@ -32,7 +32,7 @@ def autocast(
 
 
 def _decorate_when_called(name: str, function: Callable[..., Any], **options: Any) -> Any:
-    """``function``, decorated by torch for the device that is there when it is called."""
+    """``function``, decorated by torch at each call, for the device that is then current."""
     made: dict[str, Callable[..., Any]] = {}
 
     @wraps(function)

@@ -132,7 +132,7 @@ def visible(environment: Mapping[str, str], gpus: Iterable[PciGpu], runtime: str
 
 
 def _hiding_masks(environment: Mapping[str, str], gpus: Sequence[PciGpu], runtime: str) -> str:
-    """A sentence that names the mask that hides every device, else all masks together."""
+    """A sentence that names the mask that hides every device, or all masks together."""
     from portagpu.visible import RUNTIMES, quoted
 
     masks = {name: environment[name] for name in RUNTIMES[runtime].variables if name in environment}

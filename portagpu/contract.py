@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import torch
 
     from portagpu.arch import Arch
+    from portagpu.collectives.choice import CostModel
     from portagpu.collectives.comm import Comm
     from portagpu.machine_code.toolchain import Toolchain
     from portagpu.objects import Event as EventType
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from portagpu.sizing import Sizing
     from portagpu.target import Target
 
-CONTRACT: Final = (1, 2)
+CONTRACT: Final = (1, 3)
 """(major, minor): a new minor adds optional members; a new major changes what is required."""
 
 
@@ -163,7 +164,9 @@ class Backend(Training, ABC):
         self.target = description.target
         self.capabilities = description.capabilities
         self.precision = description.precision
-        self.comm = description.comm
+        self.comm = replace(
+            description.comm, cost_model=plugin.cost_model, target=description.target
+        )
         self.sizing = description.sizing
         self.uuid = description.uuid
         self.pci = description.pci
@@ -325,6 +328,8 @@ class Plugin(ABC):
     ``portagpu.formats``). Since contract 1.1; run where a device of ``vendor`` is shown."""
     toolchain_module: ClassVar[str] = ""
     """The module with ``TOOLCHAIN``, which :meth:`toolchain` imports. Since contract 1.1."""
+    cost_model_module: ClassVar[str] = ""
+    """The module with ``MODEL``, which :meth:`cost_model` imports. Since contract 1.3."""
     vendor: ClassVar[str] = ""
     """Whose devices these are, in lower case, as their readings, architectures and targets have it;
     empty for a CPU. It is the name of the :class:`portagpu.vendors.Vendor` that the distribution
@@ -395,6 +400,16 @@ class Plugin(ABC):
         if not self.toolchain_module:
             return None
         found: Toolchain = import_module(self.toolchain_module).TOOLCHAIN
+        return found
+
+    def cost_model(self) -> CostModel | None:
+        """How long collectives of this vendor's library take, without a device; None without one.
+
+        Needs no torch. Since contract 1.3.
+        """
+        if not self.cost_model_module:
+            return None
+        found: CostModel = import_module(self.cost_model_module).MODEL
         return found
 
     def telemetry(self, index: int) -> Mapping[str, float]:

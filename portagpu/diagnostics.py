@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from portagpu.host import Host
+    from portagpu.host.limits import Limits
     from portagpu.host.settings import Settings
     from portagpu.inventory import Gpu
     from portagpu.torchbuild import TorchBuild
@@ -41,13 +42,7 @@ def machine_diagnostics(
     settings: Settings,
 ) -> list[str]:
     """Diagnostics of the machine, the most severe first; empty where there is nothing to do."""
-    found = [*_gpu_diagnostics(gpus)]
-    shm = host.limits.shm_bytes
-    if shm is not None and shm <= _SMALL_SHM_BYTES:
-        found.append(
-            f"shared memory (/dev/shm) has {shm >> 20} MiB, too little for several processes: "
-            "give the container more (docker run --shm-size, or --ipc=host)"
-        )
+    found = [*_gpu_diagnostics(gpus), *shared_memory_diagnostics(host.limits)]
     found.extend(settings_diagnostics(settings, gpus, len(host.cpu.numa_nodes)))
     disguises = [each for vendor in vendors().values() for each in vendor.disguises.items()]
     found.extend(f"{name}={visible[name]} {text}" for name, text in disguises if name in visible)
@@ -75,7 +70,7 @@ def software_diagnostics(
 
 
 def _torch_diagnostics(build: TorchBuild | None, gpus: Sequence[Gpu]) -> Iterable[str]:
-    """Whether torch is there and was built for the GPUs that are there."""
+    """Diagnostics of a torch that is missing or was built for other GPUs."""
     if build is None:
         yield f"torch is not installed: {install_torch()}"
         return
@@ -124,6 +119,16 @@ def _gpu_diagnostics(gpus: Sequence[Gpu]) -> Iterable[str]:
         yield (
             f"sources contradict each other on the GPU at {those[0].pci}{more}: {sentence}; "
             "versions that do not belong together are the usual cause"
+        )
+
+
+def shared_memory_diagnostics(limits: Limits) -> Iterable[str]:
+    """Whether shared memory is too small for several processes."""
+    shm = limits.shm_bytes
+    if shm is not None and shm <= _SMALL_SHM_BYTES:
+        yield (
+            f"shared memory (/dev/shm) has {shm >> 20} MiB, too little for several processes: "
+            "give the container more (docker run --shm-size, or --ipc=host)"
         )
 
 

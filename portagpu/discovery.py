@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from importlib.metadata import EntryPoint
 
+    from portagpu.collectives.choice import CostModel
     from portagpu.machine_code.toolchain import Toolchain
 
 GROUP: Final = "portagpu.backends"
@@ -122,7 +123,7 @@ def plugin(name: str) -> Plugin:
 
 
 def _own_backend_for(word: str) -> str | None:
-    """Our backend for that vendor's GPUs; None where there is none."""
+    """The backend of this project for the vendor's GPUs, or None."""
     for name, candidate in candidates().items():
         if word and candidate.distribution == OWN_DISTRIBUTION:
             with contextlib.suppress(BackendNotFound):
@@ -248,6 +249,18 @@ def probes() -> dict[str, Findings]:
 def statuses() -> dict[str, Status]:
     """The status of every candidate, by name. Imports neither torch nor a vendor's package."""
     return {name: status(name) for name in candidates()}
+
+
+def cost_model_for(vendor: str) -> CostModel | None:
+    """The cost model of a vendor's communication library; None where no backend has one."""
+    for name in candidates():
+        try:
+            found = plugin(name)
+        except BackendNotFound:
+            continue
+        if found.vendor == vendor and (model := found.cost_model()) is not None:
+            return model
+    return None
 
 
 def toolchain_for(vendor: str) -> tuple[str, Toolchain] | None:

@@ -55,7 +55,7 @@ def install(extra: str) -> str:
 
 
 def _origin() -> dict[str, Any] | None:
-    """Where pip took this package from; empty for an index, None where pip did not install it."""
+    """Where pip installed this package from: {} for an index, None if pip did not install it."""
     try:
         text = importlib.metadata.distribution("portagpu").read_text("direct_url.json")
         found = json.loads(text or "{}")

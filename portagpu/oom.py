@@ -39,7 +39,7 @@ def is_oom(error: BaseException) -> bool:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """The same for one error, without its causes."""
+    """Whether this error, without its causes, is one of exhausted memory."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     if not isinstance(error, RuntimeError):

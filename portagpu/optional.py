@@ -32,12 +32,12 @@ class Optional:
     if TYPE_CHECKING:
         name: str
 
-    def _lacks(self, what: str) -> NoReturn:
+    def _raise_unsupported(self, what: str) -> NoReturn:
         raise Unsupported(f"the {self.name} backend {what}")
 
     def Graph(self) -> GraphType:  # noqa: N802 - one name for every vendor's graph
         """A graph to capture work into. Raises Unsupported where GRAPHS is not claimed."""
-        self._lacks("does not capture graphs; run the work eagerly")
+        self._raise_unsupported("does not capture graphs; run the work eagerly")
 
     def graph(
         self,
@@ -51,11 +51,11 @@ class Optional:
         Raises Unsupported where GRAPHS is not claimed.
         """
         del cuda_graph, pool, stream, capture_error_mode
-        self._lacks("does not capture graphs; run the work eagerly")
+        self._raise_unsupported("does not capture graphs; run the work eagerly")
 
     def graph_pool_handle(self) -> Any:
         """A pool of memory for graphs to share. Raises Unsupported where GRAPHS is not claimed."""
-        self._lacks("does not capture graphs; run the work eagerly")
+        self._raise_unsupported("does not capture graphs; run the work eagerly")
 
     def is_current_stream_capturing(self) -> bool:
         """Whether a graph is captured from the current stream; GRAPHS, and False without."""
@@ -68,7 +68,7 @@ class Optional:
         ``pin_memory``.
         """
         del tensor
-        self._lacks("has no page-locked memory; use the tensor as it is")
+        self._raise_unsupported("has no page-locked memory; use the tensor as it is")
 
     def set_stream(self, stream: Any) -> None:
         """Put this thread's work on ``stream`` from now on; None changes nothing.
@@ -76,11 +76,13 @@ class Optional:
         Raises Unsupported where STREAMS is not claimed, or the backend is older than contract 1.2.
         """
         if stream is not None:
-            self._lacks("cannot set a stream for good; use a block: with pg.stream(stream)")
+            self._raise_unsupported(
+                "cannot set a stream for good; use a block: with pg.stream(stream)"
+            )
 
     def default_stream(self) -> StreamType:
         """The stream that work is put on where nobody chose another, inside blocks too; STREAMS."""
-        self._lacks("does not name its default stream; use pg.current_stream()")
+        self._raise_unsupported("does not name its default stream; use pg.current_stream()")
 
     def ExternalStream(self, stream_ptr: int) -> StreamType:  # noqa: N802 - torch's name
         """A stream that another library made, from its pointer; EXTERNAL_STREAMS.
@@ -88,7 +90,7 @@ class Optional:
         The backend's own streams have their pointer as ``cuda_stream``, whoever the vendor is.
         """
         del stream_ptr
-        self._lacks("takes no streams of other libraries; use pg.Stream()")
+        self._raise_unsupported("takes no streams of other libraries; use pg.Stream()")
 
     def memory_snapshot(self, mempool_id: Any = None) -> Any:
         """What the allocator holds, as ``torch.cuda.memory_snapshot`` lists it; ALLOCATOR.
@@ -96,7 +98,7 @@ class Optional:
         Each segment has at least ``device``, an index, and ``total_size`` in bytes.
         """
         del mempool_id
-        self._lacks("has no allocator that could be listed; see pg.memory_stats()")
+        self._raise_unsupported("has no allocator that could be listed; see pg.memory_stats()")
 
     def record_memory_history(self, *arguments: Any, **options: Any) -> None:
         """``torch.cuda.memory._record_memory_history`` with its arguments; ALLOCATOR.
@@ -104,62 +106,66 @@ class Optional:
         None ends the recording.
         """
         del arguments, options
-        self._lacks("records no history of its memory; see pg.max_memory_allocated()")
+        self._raise_unsupported("records no history of its memory; see pg.max_memory_allocated()")
 
     def dump_memory_snapshot(self, filename: str | os.PathLike[str]) -> None:
         """Write the recorded history, for https://pytorch.org/memory_viz; ALLOCATOR."""
         del filename
-        self._lacks("records no history of its memory; see pg.max_memory_allocated()")
+        self._raise_unsupported("records no history of its memory; see pg.max_memory_allocated()")
 
     def MemPool(self, *arguments: Any, **options: Any) -> Any:  # noqa: N802 - torch's name
         """A pool of the allocator, with ``torch.cuda.MemPool``'s arguments; ALLOCATOR."""
         del arguments, options
-        self._lacks("has no pools of memory; allocate as usual")
+        self._raise_unsupported("has no pools of memory; allocate as usual")
 
     def use_mem_pool(self, pool: Any) -> AbstractContextManager[Any]:
         """Allocate from ``pool`` inside the block; ALLOCATOR."""
         del pool
-        self._lacks("has no pools of memory; allocate as usual")
+        self._raise_unsupported("has no pools of memory; allocate as usual")
 
     def set_per_process_memory_fraction(self, fraction: float) -> None:
         """Limit this process to that part of the device's memory; ALLOCATOR."""
         del fraction
-        self._lacks("cannot limit a process's memory; use the container's limit")
+        self._raise_unsupported("cannot limit a process's memory; use the container's limit")
 
     def get_device_capability(self) -> tuple[int, int]:
         """torch's (major, minor): CUDA's compute capability, or the numbers of AMD's gfx name.
 
         Numbers of two vendors do not compare. Raises Unsupported where torch has none.
         """
-        self._lacks("has no compute capability; ask gpu.arch, gpu.supports() or gpu.precision")
+        self._raise_unsupported(
+            "has no compute capability; ask gpu.arch, gpu.supports() or gpu.precision"
+        )
 
     def random_wave(self) -> int:
         """Elements that one random call fills as :func:`portagpu.rng.launch_wave` says.
 
         Raises Unsupported for a device whose random numbers are made by another rule.
         """
-        self._lacks("draws random numbers by a rule of its own; draw on the CPU and copy")
+        self._raise_unsupported(
+            "draws random numbers by a rule of its own; draw on the CPU and copy"
+        )
 
     def can_device_access_peer(self, peer_device: int) -> bool:
         """Whether this device reads the memory of that one without going through the host."""
         del peer_device
-        self._lacks("does not say which devices reach each other")
+        self._raise_unsupported("does not say which devices reach each other")
 
     def ipc_collect(self) -> None:
         """Free memory of tensors that other processes have released; IPC."""
-        self._lacks("shares no memory between processes; send a copy")
+        self._raise_unsupported("shares no memory between processes; send a copy")
 
     def profiler_start(self) -> None:
         """Have the vendor's profiler that is attached to this process begin to record."""
-        self._lacks("controls no profiler; use torch.profiler")
+        self._raise_unsupported("controls no profiler; use torch.profiler")
 
     def profiler_stop(self) -> None:
         """Have the vendor's profiler that is attached to this process stop recording."""
-        self._lacks("controls no profiler; use torch.profiler")
+        self._raise_unsupported("controls no profiler; use torch.profiler")
 
     def cudart(self) -> Any:
         """The runtime's calls as ``torch.cuda.cudart`` names them, where torch has them.
 
         At least ``cudaProfilerStart`` and ``cudaProfilerStop``.
         """
-        self._lacks("has no CUDA runtime; pg.profiler.start() and stop() are portable")
+        self._raise_unsupported("has no CUDA runtime; pg.profiler.start() and stop() are portable")

@@ -123,7 +123,7 @@ def _torch_is_installed() -> bool:
 
 
 def _why_not_cpu() -> str:
-    """Why the CPU is no fallback: a GPU build of torch on a machine with a GPU; else empty."""
+    """Why the CPU is no fallback: a GPU build of torch on a machine with a GPU; "" if it is one."""
     from portagpu.host import gpus_on_machine
     from portagpu.torchbuild import torch_build
 

@@ -143,7 +143,7 @@ def sweep(folder: Path) -> None:
 
 
 def _remove_left(path: Path, boot: str) -> None:
-    """Remove one, where it is this user's and no process holds it; raises OSError where one does.
+    """Remove this user's leftover; raises OSError if a process still holds it.
 
     Never a link, and nothing that another user made.
     """

@@ -70,10 +70,10 @@ def read_build(folder: Path) -> TorchBuild:
         values = _constants(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, SyntaxError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        return _broken(folder, f"cannot read {file}: {reason}")
+        return _broken_build(folder, f"cannot read {file}: {reason}")
     version = values.get("__version__")
     if not isinstance(version, str):
-        return _broken(folder, f"{file} does not state __version__")
+        return _broken_build(folder, f"{file} does not state __version__")
     cuda, hip, xpu = (_text(values.get(name)) for name in ("cuda", "hip", "xpu"))
     debug = values.get("debug")
     return TorchBuild(
@@ -107,7 +107,7 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _broken(folder: Path, problem: str) -> TorchBuild:
+def _broken_build(folder: Path, problem: str) -> TorchBuild:
     return TorchBuild(str(folder), problem=f"{problem}; reinstall torch")
 
 

@@ -150,7 +150,9 @@ class Training(Optional):
             raise TypeError(f"the first argument of autocast is dtype: write enabled={dtype}")
         if not self.supports("autocast"):
             if enabled:
-                self._lacks("has no autocast; cast the model, or run with enabled=False")
+                self._raise_unsupported(
+                    "has no autocast; cast the model, or run with enabled=False"
+                )
             return NoAutocast()
         if enabled and dtype not in (None, torch.bfloat16, torch.float16):
             raise ValueError(f"autocast computes in float16 or bfloat16, not in {dtype}")
@@ -174,7 +176,9 @@ class Training(Optional):
         if isinstance(init_scale, str):
             raise TypeError(f"GradScaler knows its device: leave {init_scale!r} out")
         if enabled and not self.supports("autocast"):
-            self._lacks("scales no gradients; train in float32, or run with enabled=False")
+            self._raise_unsupported(
+                "scales no gradients; train in float32, or run with enabled=False"
+            )
         return torch.amp.GradScaler(
             self.device.type, init_scale, growth_factor, backoff_factor, growth_interval, enabled
         )

@@ -69,6 +69,21 @@ def size(count: float | None, digits: int = 3) -> str:
     return f"{number(count * factor, digits)} {unit}"
 
 
+_SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,6})?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """The bytes of "64M", "1.5GiB" or "1048576": every prefix is binary, as in nccl-tests.
+
+    Raises ValueError for another text and for a part of a byte.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    exact = float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ") if found else 0.0
+    if not exact.is_integer() or exact < 1:
+        raise ValueError(f"{text!r} is no number of bytes: write 1048576, 512K, 64M or 1G")
+    return int(exact)
+
+
 def count(number: int | None, singular: str, plural: str | None = None) -> str:
     """``count(2, "core") == "2 cores"``; unknown numbers say so."""
     if number is None:

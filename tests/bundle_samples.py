@@ -15,6 +15,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 EXECUTED = (Evidence.EXECUTED,)
+OF_GATES = {
+    "environment": "python",
+    "identity": "count",
+    "versions": "torch",
+    "links": "numa",
+    "health": "answers",
+    "memory": "patterns",
+    "numerics": "device",
+    "transfers": "values",
+    "collectives": "values",
+    "sustained": "values",
+    "health-after": "answers",
+}
+"""The name of one result of each gate."""
 
 
 def result(name: str, gate: str, **fields: Any) -> Result:
@@ -76,7 +90,8 @@ def full_run(target: str = "cpu-x86-64", backend: str = "cpu", count: int = 1) -
     for each in seen:
         run.add(result("identity/device", "identity", device=each["device"], extra={"facts": each}))
     for gate in load_gates():
-        run.add(result(f"{gate.id}/sample", gate.id))
+        evidence = EXECUTED if gate.earns else ()
+        run.add(result(f"{gate.id}/{OF_GATES[gate.id]}", gate.id, evidence=evidence))
     run.add(adopted("rng/seed-repeats[rand]", "numerics", "conformance"))
     run.add(
         adopted(

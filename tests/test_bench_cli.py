@@ -158,3 +158,14 @@ def test_the_table_names_shape_unit_verdict_and_expectation() -> None:
     assert shape({"bytes": 4 << 20, "ranks": 2, "dtype": "fp32"}) == "4 MiB, 2 ranks"
     assert shape({"bytes": 512, "ranks": 1}) == "512 B, 1 rank"
     assert shape([2, 3]) == "2x3"
+
+
+def test_a_rank_that_raised_has_a_row_and_no_timing() -> None:
+    from portagpu.cli._bench_text import notes, show_table
+
+    run = new_run(["portagpu", "bench"])
+    run.add(result("collectives/broadcast[2]", value="raised", verdict=Verdict.ERROR, reason="it"))
+    stream = io.StringIO()
+    show_table(run, None, stream)
+    assert "raised" in stream.getvalue()
+    assert not any("timed by" in line for line in notes(run))

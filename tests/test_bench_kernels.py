@@ -98,7 +98,7 @@ if fault == "graphs":
     gpu.capabilities |= {Capability.GRAPHS}
 rank = SimpleNamespace(gpu=gpu, step=lambda name: None)
 for other in ("torch", "copy") if kernel != "matmul" else ("torch",):
-    found = area.against(
+    found = area.compare(
         rank, effort="quick", kernel=kernel, other=other, dtype=dtype, rows=64, columns=64)
     if fault == "graphs":
         found["notes"] |= {"captures": Graph.captures, "replays": Graph.replays}

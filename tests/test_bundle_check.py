@@ -20,7 +20,7 @@ from portagpu.bundle.evidence import needed_ranks
 from portagpu.errors import BundleError
 from portagpu.results.run import Evidence, Result, Verdict
 from portagpu.results.schema import RUN_OPTIONAL
-from tests.bundle_samples import EXECUTED, adopted, altered, bundle, data, full_run
+from tests.bundle_samples import EXECUTED, adopted, altered, bundle, data, full_run, result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,6 +161,15 @@ def test_one_gpu_does_not_execute_several_ranks(more: Result, what: str) -> None
     assert what in refusal(one_gpu(more))
 
 
+def test_a_device_that_described_itself_or_did_not_open_is_named() -> None:
+    run = full_run("amd-mi300x", "rocm", 2)
+    for name in ("cuda:1", "rocm device 1", "rank 1"):
+        run.add(result("sustained/values", "sustained", device=name))
+    parse(data(make(run, "full", ())))
+    run.add(result("sustained/values", "sustained", device="cuda:2"))
+    assert "sustained/values: cuda:2 is no device" in refusal(data(make(run, "full", ())))
+
+
 def test_several_ranks_share_a_cpu() -> None:
     run = full_run()
     run.add(adopted("collectives/all_reduce[4]", "collectives", "performance", shape=COLLECTIVE))
@@ -229,6 +238,17 @@ def as_gpu(document: dict[str, Any]) -> None:
         (put("result", "results", 3, "id", value="rng/new"), "rng/new is no id"),
         (put("result", "results", -1, "id", value="memory/cope"), "memory/cope is no id"),
         (put("result", "results", -2, "id", value="rng/no-such-case"), "rng/no-such-case is no id"),
+        (put("result", "results", 3, "id", value="identity/wonder"), "identity/wonder is no id"),
+        (put("result", "results", 3, "id", value="identity/arch[x]"), "identity/arch[x] is no id"),
+        (put("result", "results", -1, "id", value="sustained/faith"), "sustained/faith is no id"),
+        (put("result", "results", -1, "id", value="device/wonder"), "device/wonder is no id"),
+        (put("result", "results", -1, "extra", "suite", value="wonder"), "memory/copy is no id"),
+        (
+            put("result", "results", -1, "extra", "area", value="gemm"),
+            "extra.area: is not memory, the area of memory/copy",
+        ),
+        (put("result", "results", -2, "device", value="cuda:7"), "cuda:7 is no device that"),
+        (put("result", "results", -2, "device", value="rank 99"), "rank 99 is no device that"),
         (put("result", "results", -1, "value", value=10**19 * 2), "more than 64 bits"),
         (put("result", "results", -1, "reason", value="x" * 5000), "a text of 5000 characters"),
         (
@@ -424,6 +444,7 @@ def test_badges_are_no_stronger_than_what_was_asked() -> None:
     run = full_run()
     for name in ("identity/plugin-name", "visibility/uuids[cuda]", "kernels/grid-along-y[old]"):
         run.add(adopted(name, "numerics", "conformance", evidence=EXECUTED))
+    run.add(result("environment/shm", "environment", evidence=EXECUTED))
     run.add(adopted("rng/seed-repeats[randn]", "numerics", "conformance", evidence=(LOADED,)))
     made = parse(data(bundle(run)))
     badges = {
@@ -439,6 +460,54 @@ def test_badges_are_no_stronger_than_what_was_asked() -> None:
     expected = {("conformance", "rng"), ("performance", "memory")}
     assert areas == expected | {("bringup", gate) for gate in gates}
     assert {evidence for evidence, *_ in badges} == {Evidence.EXECUTED}
+
+
+INVENTED: Final = (
+    ("rng/seed-repeats[wonder]", "conformance"),
+    ("identity/plugin-name[x]", "conformance"),
+    ("suite/wonder", "conformance"),
+    ("suite/world-of-rng-seed-repeats", "conformance"),
+    ("memory/copy[wonder]", "performance"),
+    ("gemm/fp32", "performance"),
+    ("gemm/fp32[4096]x", "performance"),
+)
+
+
+@pytest.mark.parametrize(("name", "suite"), INVENTED)
+def test_an_invented_id_earns_no_badge_and_is_told(
+    name: str, suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = earned_badges(bundle())
+    run = full_run()
+    run.add(adopted(name, "numerics", suite, evidence=EXECUTED))
+    made = bundle(run)
+    assert earned_badges(parse(data(made))) == before
+    path = tmp_path / file_name(made)
+    path.write_bytes(data(made))
+    assert main([str(path)]) == 0
+    (said,) = capsys.readouterr().out.splitlines()
+    assert said.endswith(f"15 results; evidence is stated that earns no badge: {name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "gate"),
+    [
+        ("gemm/fp32[4096]", "sustained"),
+        ("gemm/bf16[4096x128x64]", "sustained"),
+        ("transfer/h2d[pinned]", "transfers"),
+        ("collectives/all_reduce[4]", "collectives"),
+        ("ranks/gemm", "collectives"),
+        ("sustained/drift", "sustained"),
+        ("sustained", "sustained"),
+    ],
+)
+def test_what_the_measures_report_is_executed_whatever_its_size(name: str, gate: str) -> None:
+    run = full_run()
+    run.add(adopted(name, gate, "performance"))
+    run.add(result("sustained/peers/gemm/fp32[4096]", "sustained"))
+    badges = {(each.suite, each.area): each.evidence for each in earned_badges(bundle(run))}
+    assert badges["performance", name.partition("/")[0]] is Evidence.EXECUTED
+    parse(data(bundle(run)))
 
 
 def test_the_table_shows_what_failed(tmp_path: Path) -> None:
@@ -477,7 +546,6 @@ def test_a_name_in_the_table_is_shown_and_does_nothing(tmp_path: Path, text: str
     def named(document: dict[str, Any]) -> None:
         result = document["result"]
         result["run"]["devices"][0]["name"] = text
-        result["results"][-1]["extra"]["area"] = text
         result["run"]["versions"][text] = "1.0"
 
     content = altered(named)

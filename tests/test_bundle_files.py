@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.bundle import read_bundle, table, write_bundle
+from portagpu.bundle import read_bundle, write_bundle
 from portagpu.cli.bringup import bundle_line
 from tests.bundle_samples import full_run
 from tests.conftest import CHILD_LIMIT_S, ROOT
@@ -32,17 +32,6 @@ COMMITTED = sorted(RESULTS.glob("*"))
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.name)
 def test_every_committed_result_is_a_valid_bundle(path: Path) -> None:
     read_bundle(path)
-
-
-def test_the_guide_has_the_table_of_the_committed_results() -> None:
-    text = (ROOT / "docs" / "targets.md").read_text("utf-8")
-    found = re.search(
-        r"<!-- python -m portagpu.bundle --table matrix/results -->\n(.*?)\n<!-- end",
-        text,
-        re.DOTALL,
-    )
-    assert found is not None
-    assert found[1] == table(RESULTS), "run: python -m portagpu.bundle --table matrix/results"
 
 
 def test_a_bundle_is_written_whole_under_its_name(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,7 @@ import pytest
 import portagpu
 from portagpu.cli import main
 from portagpu.compile import pool
+from portagpu.compile.job import Job
 from portagpu.compile.judge import judge_code
 from portagpu.compile.pool import ask_all
 from portagpu.compile.run import CompileOptions
@@ -24,7 +26,7 @@ from portagpu.machine_code import compiler as compilers
 from portagpu.machine_code.toolchain import CodeError, MachineCode
 from portagpu.results import run as results
 from portagpu.results.run import Result, Verdict, read_json
-from portagpu.target import identify
+from portagpu.target import identify, load_target
 from portagpu_cuda_build import machine_code as cuda
 from portagpu_rocm_build import machine_code as rocm
 
@@ -358,7 +360,8 @@ WORKER: Final = """
 import os, sys, time
 from portagpu.subprocesses import parent_channel
 channel = parent_channel()
-while (job := channel.receive()) is not None:
+while (request := channel.receive()) is not None:
+    job = request["job"]
     print("noise")
     if job == "hang":
         time.sleep(600)
@@ -370,6 +373,9 @@ while (job := channel.receive()) is not None:
     if job == "half":
         os.write(channel.writer, b'{"half')
         os._exit(0)
+    if job == "garbage":
+        os.write(channel.writer, b"\\xff noise\\n")
+        time.sleep(600)
     channel.send({"did": job})
 """
 
@@ -379,11 +385,11 @@ def test_a_compiler_that_dies_or_hangs_harms_no_other_job(
 ) -> None:
     (tmp_path / "fake_worker.py").write_text(WORKER, "utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    jobs: list[Any] = ["a", "abort", "b", "hang", "c", "leave", "half", "d"]
+    jobs = ["a", "abort", "b", "hang", "c", "leave", "half", "garbage", "d"]
     answers: dict[int, dict[str, Any]] = {}
     started: list[int] = []
     ask_all(
-        jobs,
+        [{"job": job} for job in jobs],
         answers.__setitem__,
         on_start=started.append,
         module="fake_worker",
@@ -396,7 +402,37 @@ def test_a_compiler_that_dies_or_hangs_harms_no_other_job(
     assert "did not answer within 3 s" in said["hang"]["problem"]
     assert "ended with status 7" in said["leave"]["problem"]
     assert "gave no answer" in said["half"]["problem"]
-    assert all(said[job]["unread"] for job in ("abort", "hang", "leave", "half"))
+    assert "broke: sent what is no message: � noise" in said["garbage"]["problem"]
+    assert all(said[job]["unread"] for job in ("abort", "hang", "leave", "half", "garbage"))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"codes": 7},
+        {"codes": [1]},
+        {"codes": {"softmax": 3}},
+        {"seconds": -1},
+        {"seconds": math.nan},
+        {"seconds": "x", "problem": ["odd"]},
+    ],
+    ids=str,
+)
+def test_an_answer_of_another_shape_is_an_error_of_its_job(given: dict[str, Any]) -> None:
+    target = load_target("nvidia-h200-sxm")
+    compiler = compilers.Compiler("fake", "1.0", "")
+    job = Job(
+        name="softmax",
+        target=target,
+        compiler=compiler,
+        request={},
+        key="",
+        ids={"softmax": "softmax"},
+    )
+    (found,) = job.results(given, cached=False)
+    assert (found.id, found.verdict, found.evidence) == ("kernels/softmax", Verdict.ERROR, ())
+    assert found.duration_s == 0
 
 
 def test_variables_that_change_code_do_not_reach_the_compilers(
@@ -415,7 +451,7 @@ def test_variables_that_change_code_do_not_reach_the_compilers(
     for name, value in {**changing, "OTHER": "1"}.items():
         monkeypatch.setenv(name, value)
     answers: dict[int, dict[str, Any]] = {}
-    ask_all(["a"], answers.__setitem__, module="fake_worker")
+    ask_all([{"job": "a"}], answers.__setitem__, module="fake_worker")
     assert answers[0]["OTHER"] == "1"
     assert not changing.keys() & answers[0].keys()
 
@@ -425,7 +461,7 @@ def test_no_temporary_folder_is_one_line_that_says_what_to_set(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/proc/none")
     with pytest.raises(OutputError, match=r"No such file or directory\); set TMPDIR to one"):
-        ask_all(["a"], lambda *_: None, module="fake_worker")
+        ask_all([{"job": "a"}], lambda *_: None, module="fake_worker")
 
 
 def test_a_worker_that_is_stopped_while_it_starts_is_asked_nothing(
@@ -442,7 +478,7 @@ def test_a_worker_that_is_stopped_while_it_starts_is_asked_nothing(
 
     monkeypatch.setattr(pool, "Subprocess", Slow)
     with pytest.raises(ChildProcessError, match="was stopped"):
-        worker.ask("hang", 600)
+        worker.ask({"job": "hang"}, 600)
     worker.close()
 
 
@@ -456,7 +492,7 @@ def test_an_interruption_ends_every_process(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ask_all(["a", "hang"], interrupt, module="fake_worker", limit_s=60)
+        ask_all([{"job": "a"}, {"job": "hang"}], interrupt, module="fake_worker", limit_s=60)
 
 
 # the verb
@@ -520,7 +556,7 @@ from portagpu.discovery import toolchain_for
 from portagpu.compile.worker import build
 from portagpu.kernels.catalogue import variants_by_id
 from portagpu.kernels.plan import Config
-from portagpu.target import identify
+from portagpu.target import identify, load_target
 def verdict(arch, variant, *blocks):
     target = identify("amd", arch, None)
     names = ("BLOCK_M", "BLOCK_N", "DEPTH_BYTES", "GROUP_M")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,17 +31,6 @@ def test_the_committed_record_is_of_the_kernels_and_facts_of_now(committed: dict
     assert to_text(committed) == FILE.read_text("utf-8")
     gpus = [target.arch.name for target in CompileOptions().targets() if target.vendor != "cpu"]
     assert list(committed["architectures"]) == gpus
-
-
-def test_the_guide_has_the_table_of_the_committed_record(committed: dict[str, Any]) -> None:
-    text = (ROOT / "docs" / "targets.md").read_text("utf-8")
-    found = re.search(
-        r"<!-- python -m portagpu.compile.record --table matrix/compiled.json -->\n(.*)\n<!-- end",
-        text,
-        re.DOTALL,
-    )
-    assert found is not None
-    assert found[1] == table(committed), "run the command that the guide names"
 
 
 def _without(document: dict[str, Any], arch: str, kernel: str) -> None:
@@ -182,11 +170,12 @@ def test_what_never_ends_or_is_too_large_is_refused(
         file.truncate(1 << 30)
     os.mkfifo(pipe)
     for path, said in ((large, "is larger than"), (pipe, "no regular file")):
-        for words in (["--table", str(path)], [str(path)]):
-            assert main(words) == 1
-            told = capsys.readouterr().err
-            assert said in told
-            assert told.count("\n") == 1
+        with pytest.raises(BundleError, match=said):
+            read_record(path)
+        assert main([str(path)]) == 1
+        told = capsys.readouterr().err
+        assert said in told
+        assert told.count("\n") == 1
 
 
 def test_an_architecture_that_failed_or_was_not_built_is_not_in_the_table(
@@ -219,15 +208,10 @@ def test_bad_files_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[st
     broken, foreign = tmp_path / "broken.json", tmp_path / "foreign.json"
     broken.write_text("{", "utf-8")
     foreign.write_text(json.dumps([1]), "utf-8")
-    for words in (
-        ["--table", str(broken)],
-        ["--table", str(foreign)],
-        ["--table", str(tmp_path / "none")],
-        [str(broken)],
-        [str(tmp_path / "none")],
-    ):
-        assert main(words) == 1
+    for path in (broken, foreign, tmp_path / "none"):
+        with pytest.raises(BundleError) as caught:
+            read_record(path)
+        assert "\n" not in str(caught.value)
+        assert main([str(path)]) == 1
         assert capsys.readouterr().err.count("\n") == 1
-    assert main([]) == 2
-    assert main(["--table"]) == 2
-    assert main(["--table", str(FILE)]) == 0
+    assert main([]) == main(["--table"]) == main(["-", "a"]) == 2

@@ -276,7 +276,7 @@ def test_installed_wheel_has_the_suite(
 def test_exitfirst_is_asked_of_the_suite_and_verbose_tells_every_result(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the suite does with it, tests/test_suite_stops.py runs."""
+    """What the suite does with it, tests/test_suite_exit_first.py runs."""
     asked: list[bool] = []
 
     def fake(run: Run, options: ConformOptions, progress: Progress) -> None:

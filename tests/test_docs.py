@@ -5,14 +5,15 @@ Pages that are written by a program have tests of their own.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import io
 import json
-import math
 import re
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +33,10 @@ PAGES: Final = sorted(
 NO_PAGES: Final = ("CHANGELOG.md", "cases.md")
 """One tells of what was, in which names need not exist any more; the other is generated."""
 
-ENTRY_POINTS: Final = frozenset(f"portagpu.{name}" for name in ("backends", "targets", "formats"))
+ENTRY_POINTS: Final = frozenset(
+    {"portagpu.backends", "portagpu.targets", "portagpu_example.targets"}
+)
+"""Groups of entry points, and an example's module."""
 
 
 def text(name: str) -> str:
@@ -104,11 +108,42 @@ def test_every_module_and_function_exists(page: Path) -> None:
     if page.name in NO_PAGES:
         return
     pytest.importorskip("torch")
-    names = set(re.findall(r"\bportagpu(?:\.[A-Za-z_]\w*)+(?![\w/])", page.read_text("utf-8")))
-    for name in sorted(names - ENTRY_POINTS):
-        if re.search(r"\.(h|py|toml)$", name):
-            continue
-        assert _resolves(name), f"{page.name} names {name}, which does not exist"
+    wrong = names_that_do_not_exist(page.read_text("utf-8"))
+    assert not wrong, f"{page.name} names what does not exist"
+
+
+def names_that_do_not_exist(text: str) -> list[str]:
+    named = set(re.findall(r"(?<![\w/.-])portagpu(?:_\w+)?(?:\.[A-Za-z_]\w*)+(?![\w/])", text))
+    names = {name for name in named - ENTRY_POINTS if not re.search(r"\.(h|py|toml)$", name)}
+    return sorted(name for name in names if not _resolves(name))
+
+
+def prose(path: Path) -> str:
+    """The comments and docstrings of a module."""
+    text = path.read_text("utf-8")
+    strings = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr))
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    found = [each.value for each in strings if isinstance(each, ast.Constant)]
+    found += [each.string for each in tokens if each.type == tokenize.COMMENT]
+    return re.sub(r"https?://\S+", "", "\n".join(map(str, found)))
+
+
+@pytest.mark.parametrize("folder", ["portagpu", "backends", "matrix", "tests", "examples"])
+def test_what_docstrings_and_comments_name_exists(folder: str) -> None:
+    pytest.importorskip("torch")
+    wrong = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        words, code = prose(path), path.read_text("utf-8")
+        stale = names_that_do_not_exist(words)
+        for name in re.findall(r":(?:mod|func|class|data|meth|attr|exc):`~?([\w.]+)`", words):
+            if not re.search(rf"(?<!`){name.rpartition('.')[2]}\b(?!`)", code) and not _resolves(
+                name
+            ):
+                stale.append(name)
+        files = re.findall(r"(?<![\w/.])(?:matrix|tests|docs|portagpu)/[\w/.-]+\.\w+", words)
+        stale += [name for name in files if not (ROOT / name).exists()]
+        wrong += [f"{path.relative_to(ROOT)} names {name}" for name in stale]
+    assert not wrong
 
 
 def _resolves(name: str) -> bool:
@@ -179,23 +214,6 @@ def compiled() -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def test_the_numbers_of_kernels_are_those_that_were_compiled(
-    compiled: dict[str, list[dict[str, Any]]],
-) -> None:
-    page = text("docs/kernels.md")
-    total = sum(map(len, compiled.values()))
-    assert f"the {len(compiled)} architectures" in page
-    assert f"({total} kernels)" in page
-    triton = {
-        name: sum(row["compiler"].startswith("Triton") for row in rows)
-        for name, rows in compiled.items()
-    }
-    with_triton = [name for name, number in triton.items() if number]
-    assert f"each of the {len(with_triton)} architectures" in page
-    amd = [name for name in with_triton if name.startswith("gfx")]
-    assert f"all {sum(triton[name] for name in amd)} Triton kernels" in page
-
-
 def test_the_table_of_compilers_has_every_architecture(
     compiled: dict[str, list[dict[str, Any]]],
 ) -> None:
@@ -208,33 +226,6 @@ def test_the_table_of_compilers_has_every_architecture(
         used = {row["compiler"].split()[0] for row in rows}
         assert ("Triton" in used) == (routes[name][0] == "yes"), name
         assert used & {"NVRTC", "clang"} == {routes[name][1].split()[0].rstrip(":")}, name
-
-
-def test_the_table_of_cpp_kernels_is_what_was_compiled(
-    compiled: dict[str, list[dict[str, Any]]],
-) -> None:
-    document = json.loads(text("matrix/compiled.json"))["architectures"]
-    files = ("warp_reduce", "warp_scan", "ballot_rank", "block_reduce", "histogram")
-    rows = [row for row in _rows("docs/kernels-cpp.md") if re.match(r"`(sm_|gfx)\d", row[0])]
-    rows = [row for row in rows if len(row) == 2 + len(files)]
-    listed = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
-    assert sorted(listed) == sorted(compiled)
-    for names, compiler, *cells in rows:
-        codes = [document[name] for name in re.findall(r"`(\w+)`", names)]
-        for file, cell in zip(files, cells, strict=True):
-            found = [
-                row
-                for kernels in codes
-                for name, row in kernels.items()
-                if name.partition("[")[0] == file and "code" in row
-            ]
-            registers = [row["code"]["registers"] for row in found]
-            shared = {row["code"]["shared_bytes"] for row in found}
-            assert {row["compiler"] for row in found} == {compiler}, names
-            low, high = min(registers), max(registers)
-            stated = f"{low}" if low == high else f"{low} to {high}"
-            stated += f", {max(shared)} B" if max(shared) else ""
-            assert cell == stated, f"{file} of {names}"
 
 
 def test_the_shares_of_the_migration_guide_are_counted() -> None:
@@ -408,29 +399,6 @@ def test_the_limits_of_launches_are_the_facts() -> None:
         y = {arch.fact("exec.max_grid_y").value for arch in archs}
         assert rows["blocks along x; y and z"][column] == f"2³¹-1; {y.pop():,}"
         assert not y
-
-
-def test_the_table_of_fp8_formats_is_computed() -> None:
-    from portagpu.precision import FORMATS
-
-    rows = {row[0]: row[1:] for row in _rows("docs/precision.md") if len(row) == 5}
-    kinds = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")
-    assert rows[""] == list(kinds)
-    formats = [FORMATS[f"float8_{kind}"] for kind in kinds]
-    assert rows["largest"] == [f"{each.max:g}" for each in formats]
-    assert rows["smallest normal, smallest"] == [
-        f"2^{math.log2(each.min_normal):g}, 2^{math.log2(each.min_subnormal):g}" for each in formats
-    ]
-    infinities = [", ".join(f"{code:#04x}" for code in each.infinity_codes) for each in formats]
-    assert rows["infinity"] == [codes or "none" for codes in infinities]
-    zero = ["0x80" if each.decode(0x80) == 0 else "none" for each in formats]
-    assert rows["minus zero"] == zero
-    for stated, each in zip(rows["NaN"], formats, strict=True):
-        codes = set()
-        for part in stated.split(", "):
-            low, _, high = part.partition("-")
-            codes |= set(range(int(low, 16), int(high or low, 16) + 1))
-        assert codes == {code for some in each.nan_codes for code in some}
 
 
 def test_what_bundles_removed_is_explained() -> None:

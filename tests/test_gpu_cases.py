@@ -90,7 +90,7 @@ def rank_of(nccl, **more):
 
 
 def test_a_killed_rank_is_told_where_only_a_wait_with_a_limit_raises(monkeypatch, nccl):
-    run = function_of("failures/killed-rank-ends-the-collective", "_plain_with_a_victim")
+    run = function_of("failures/killed-rank-ends-the-collective", "_lose_rank_in_plain_group")
     # rank 1 dies after the ranks have connected
     monkeypatch.setattr(nccl, "synchronize", lambda: setattr(nccl, "answers", False))
     seconds = run(rank_of(nccl), victim=1)
@@ -98,7 +98,7 @@ def test_a_killed_rank_is_told_where_only_a_wait_with_a_limit_raises(monkeypatch
 
 
 def test_crossed_sends_end_where_only_a_wait_with_a_limit_raises(monkeypatch, nccl):
-    run = function_of("failures/crossed-sends-time-out", "_crossed")
+    run = function_of("failures/crossed-sends-time-out", "_cross_sends")
     monkeypatch.setattr(nccl, "synchronize", lambda: setattr(nccl, "answers", False))
     rank = rank_of(nccl)
     assert run(rank)[0] == "DistBackendError"
@@ -108,7 +108,7 @@ def test_crossed_sends_end_where_only_a_wait_with_a_limit_raises(monkeypatch, nc
 
 @pytest.mark.parametrize("how", ["killed", "absent"])
 def test_ranks_connect_before_one_of_them_is_lost(monkeypatch, nccl, how):
-    run = function_of("failures/lost-rank-is-named", "_with_a_victim")
+    run = function_of("failures/lost-rank-is-named", "_lose_rank_in_checked_group")
     limits = []
 
     def checked(timeout_s):
@@ -132,7 +132,7 @@ def test_what_was_shared_is_waited_for_on_the_device_it_lies_on(monkeypatch):
     monkeypatch.setattr(dist, "broadcast_object_list", lambda handles, src: None)
     monkeypatch.setattr(dist, "barrier", lambda: waited.append("barrier"))
     monkeypatch.setattr(pg, "synchronize", waited.append)
-    run = function_of("collectives/memory-of-another-rank", "_shared")
+    run = function_of("collectives/memory-of-another-rank", "_write_to_shared_memory")
     monkeypatch.setitem(run.__globals__, "json_values", lambda tensor: tensor.tolist())
     gpu = SimpleNamespace(device=torch.device("cuda:1"), synchronize=lambda: waited.append("own"))
     monkeypatch.setattr(torch.multiprocessing, "set_sharing_strategy", lambda name: None)
@@ -184,7 +184,7 @@ def test_a_spin_that_follows_no_count_fails(strange):
 def test_the_group_of_repeated_sums_is_made_with_deterministic_algorithms(
     monkeypatch, deterministic
 ):
-    run = function_of("collectives/sums-repeat-at-every-size", "_repeats")
+    run = function_of("collectives/sums-repeat-at-every-size", "_repeat_sum")
     # ProcessGroupNCCL's constructor reads the switch and sets NCCL_ALGO=^NVLS
     made = []
     asked = torch.are_deterministic_algorithms_enabled

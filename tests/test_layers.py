@@ -25,6 +25,19 @@ ROWS = layers(PAGE.read_text("utf-8"))
 HEIGHT = {name: len(ROWS) - row for row, names in enumerate(ROWS) for name in names}
 
 
+def bands(page: str, heading: str, name: str) -> dict[str, str]:
+    """Module or package -> its band, in the picture under ``heading``; ``name`` matches one."""
+    found, band = {}, ""
+    picture = page.partition(f"\n## {heading}\n")[2].split("```\n")[1].partition("\nbackends/")[0]
+    for line in picture.splitlines():
+        # a band stands alone, or before the names of its first row
+        start = re.match(r" {0,2}([a-z]+)( +|$)", line)
+        band = start[1] if start else band
+        names = re.match(rf" *((?:{name}(?: +|$))*)", line[start.end() :] if start else line)
+        found |= {each.removesuffix(".py").strip("/"): band for each in names[1].split()}
+    return found
+
+
 def package(module: str) -> str:
     """The box of a module in the picture: a package or module below portagpu, or a backend."""
     first, *rest = module.split(".")
@@ -60,6 +73,16 @@ OUTSIDE = {"__init__", "__main__"}
 def test_every_package_is_in_the_picture_once() -> None:
     drawn = [name for row in ROWS for name in row]
     assert sorted(drawn) == sorted({*OWN} - OUTSIDE)
+
+
+def test_the_list_of_modules_has_the_bands_of_the_picture() -> None:
+    page = PAGE.read_text("utf-8")
+    drawn = bands(page, "Layers", r"\w+")
+    listed = bands(page, "Where things are", r"\w+(?:\.py|/)")
+    del listed["portagpu"]
+    assert len(listed) > 40
+    assert sorted(drawn) == sorted(HEIGHT)
+    assert listed.items() <= drawn.items(), sorted(listed.items() - drawn.items())
 
 
 @pytest.mark.parametrize("name", sorted({*OWN} - OUTSIDE))

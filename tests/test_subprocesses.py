@@ -98,6 +98,29 @@ def test_what_became_of_a_child_is_one_line(
     assert problem.isprintable()
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"noise \x1b[2J of a library", "noise  [2J of a library"),
+        (b"\xff\xfe{", "\ufffd\ufffd{"),
+        (b"", "an empty line"),
+        (b"[1]", "[1]"),
+        (b"null", "null"),
+        (b"7" * 5000, "7" * 80),
+        (b"[" * 100_000, "[" * 80),
+    ],
+    ids=["text", "bytes", "empty", "list", "null", "digits", "deep"],
+)
+def test_a_child_that_sends_what_is_no_message_is_ended(
+    child: Callable[..., Subprocess], line: bytes, said: str
+) -> None:
+    with child(f"os.write(channel.writer, {line!r} + b'\\n{{}}\\n'); time.sleep(600)") as process:
+        answer, problem = process.ask({}, 60)
+        assert (answer, problem) == (None, f"broke: sent what is no message: {said}")
+        assert process.how_it_ended() == problem
+        assert is_gone(process.pid)
+
+
 def test_nothing_is_left_of_a_child_that_is_killed(child: Callable[..., Subprocess]) -> None:
     act = (
         "start = lambda **how: subprocess.Popen([sys.executable, '-c', 'import time; "
@@ -201,6 +224,17 @@ def test_a_call_returns_raises_or_hangs() -> None:
     assert call("time", "sleep", (600,), limit_s=1) == (None, "time did not answer within 1 s")
 
 
+def test_a_call_whose_answer_is_none_of_its_own_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = "import os, sys\ndef forge():\n"
+    text += "    os.write(int(sys.argv[-1].rpartition(',')[2]), b'{\"other\": 1}\\n')\n"
+    (tmp_path / "forger.py").write_text(text, "utf-8")
+    said = "forger broke: sent what is no message: {'other': 1}"
+    assert call("forger", "forge", limit_s=60) == (None, said)
+
+
 def test_a_program_is_ended_with_what_it_started(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     with pytest.raises(TimeoutError, match="did not answer within 1 s"):
@@ -222,6 +256,75 @@ def test_every_child_is_started_in_one_package() -> None:
         and starts.search(path.read_text("utf-8"))
     ]
     assert found == []
+
+
+LEAVING: Final = """
+import os, sys, time
+for _ in range(int(sys.argv[1])):
+    os.setsid() if os.getpgrp() != os.getpid() else None
+    if os.fork(): os._exit(0)
+os.setsid()
+print(os.getpid(), flush=True)
+os.close(1)
+time.sleep(600)
+"""
+"""A process that leaves its session as daemons do, and says who it is."""
+
+
+@pytest.mark.parametrize("forks", [1, 2])
+@pytest.mark.parametrize("end", ["time.sleep(600)", "sys.exit(0)", "os.kill(os.getpid(), 9)"])
+def test_nothing_is_left_that_began_a_session_of_its_own(
+    child: Callable[..., Subprocess], tmp_path: Path, forks: int, end: str
+) -> None:
+    (tmp_path / "leaving.py").write_text(LEAVING, "utf-8")
+    start = f"[sys.executable, {str(tmp_path / 'leaving.py')!r}, '{forks}']"
+    act = f"channel.send({{'pid': int(subprocess.check_output({start}))}}); {end}"
+    with child(act) as process:
+        answer, _ = process.ask({}, 60)
+        assert answer is not None
+        assert os.getsid(answer["pid"]) != process.pid
+    assert is_gone(answer["pid"])
+
+
+def test_a_fork_that_began_a_session_of_its_own_is_ended(child: Callable[..., Subprocess]) -> None:
+    """It runs no other program, and has the command line of the child."""
+    act = "pid = os.fork(); pid or (os.setsid(), time.sleep(600)); channel.send({'pid': pid})"
+    with child(act) as process:
+        answer, _ = process.ask({}, 60)
+        assert answer is not None
+    assert is_gone(answer["pid"])
+
+
+def test_a_child_of_a_child_ends_by_itself(
+    child: Callable[..., Subprocess], tmp_path: Path
+) -> None:
+    """It has work to finish, such as to end its ranks and remove their folder."""
+    mark = tmp_path / "mark"
+    (tmp_path / "inner.py").write_text(
+        "from pathlib import Path\nfrom portagpu.subprocesses import parent_channel\n"
+        "from portagpu.subprocesses.end import wake_at_parents_end\n"
+        "channel = parent_channel()\nwake_at_parents_end()\nchannel.send({})\n"
+        f"channel.receive()\nPath({str(mark)!r}).touch()\n",
+        "utf-8",
+    )
+    act = (
+        "from portagpu.subprocesses import Subprocess; inner = Subprocess('inner'); "
+        "inner.receive(60); channel.send({'pid': inner.pid})"
+    )
+    with child(act) as process:
+        answer, _ = process.ask({}, 60)
+        assert answer is not None
+        process.kill()
+        assert is_gone(answer["pid"])
+    assert mark.exists(), "it was killed"
+
+
+def test_a_program_is_ended_with_what_left_its_group(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    started = f"setsid sh -c 'echo $$ > {pids}; sleep 600' & sleep 600"
+    with pytest.raises(TimeoutError):
+        run_program("/bin/sh", "-c", started, limit_s=1)
+    assert is_gone(int(pids.read_text()))
 
 
 def test_nothing_is_left_of_a_child_that_ended_by_itself(child: Callable[..., Subprocess]) -> None:

@@ -28,7 +28,6 @@ from portagpu.suite.expected_failures import apply_expected_failures, stale_expe
 from portagpu.suite.judge import mostly_unjudged_areas, shared_world_failures
 from portagpu.target import ExpectedFailure
 from tests.case_files import by_id, conform, write_cases
-from tests.contents_page import contents_page
 from tests.fake_plugins import install
 
 if TYPE_CHECKING:
@@ -254,11 +253,6 @@ def test_a_backend_cannot_override_its_way_to_a_pass(tmp_path: Path) -> None:
     verdicts = {each["id"]: each["verdict"] for each in json.loads(done.stdout)["results"]}
     assert verdicts["suite/unjudged-rng"] == verdicts["suite/unjudged-memory"] == "INCONCLUSIVE"
     assert "Unverified:" in done.stderr
-
-
-def test_the_stated_contents_are_those_of_the_matrix() -> None:
-    written = (matrix_dir() / "contents.toml").read_text(encoding="utf-8")
-    assert written == contents_page(), f"matrix/contents.toml is not current: {contents.WRITE_ANEW}"
 
 
 @needs_torch

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import portagpu
-from portagpu.bench.suite import metrics
+from portagpu.bench.suite import FURTHER_IDS, metrics
 from portagpu.bringup import BringupOptions, bringup, load_gates
 from portagpu.bringup.device_properties import ROWS
+from portagpu.doctor import known_findings
 from portagpu.recordings.replay import Recording
 from portagpu.results import advice
 from portagpu.results.expectations import at_least, at_most, exactly, expected_in_words, within
@@ -21,14 +22,12 @@ from portagpu.results.run import Result, Run
 from portagpu.results.verdicts import Verdict
 from portagpu.results.wording import failures_text, headline
 from portagpu.suite import list_cases
-from tests.conftest import ROOT
 from tests.result_samples import info
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKAGE = Path(portagpu.__file__).parent
-PAGE = ROOT / "docs" / "when-it-fails.md"
 LOG = """\
 [ 100.0] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
 [ 202.0] nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, Fatal, Link 40
@@ -37,11 +36,6 @@ LOG = """\
 """
 """Lines in the form of NVIDIA's Xid documentation and fabric manager guide, which kernel_log.toml
 cites; the gravest is the last."""
-
-
-def test_the_page_of_checks_is_current() -> None:
-    due = f"not current: python -m portagpu.results.advice > docs/{PAGE.name}"
-    assert PAGE.read_text(encoding="utf-8") == advice.page(), due
 
 
 # ---- ids
@@ -146,15 +140,14 @@ def ids() -> Iterator[tuple[str, str]]:
     for gate in (each.id for each in load_gates()):
         yield from (("bringup", f"{gate}/{name}") for name in RUN)
     yield from (("performance", name) for name in metrics())
-    yield from (("performance", name) for name in PERFORMANCE)
+    yield from (("performance", name) for name in FURTHER_IDS)
     yield from (("conformance", each.id) for each in list_cases())
     yield from (("conformance", f"suite/{name}") for name in SUITE)
     yield "compile", "kernels/softmax"
+    yield from (("collectives", f"collectives/doctor/{name}") for name in known_findings())
 
 
 RUN = set(first_words("bringup/run.py", "result"))
-PERFORMANCE = {"device/open", "ranks/gemm", "sustained", "sustained/gemm", "sustained/drift"}
-PERFORMANCE |= {"sustained/identical"}
 SUITE = {"contents", "expected-failure-1", "override-2", "world-of-collectives-x", "unjudged-rng"}
 
 

@@ -192,6 +192,21 @@ def test_a_rank_that_raises_is_named(ranks, culprit, kind, reason):
         assert "Traceback" in outcome.ranks[culprit].output, "the traceback is not kept"
 
 
+@pytest.mark.parametrize("line", ["\xff noise", "[1]", "{}", '{"other": 1}'])
+def test_a_rank_that_sends_what_is_no_message_is_named(ranks, line):
+    outcome = ranks.run(at("sends"), 2, arguments={"line": line}, group=False, timeout_s=60)
+    assert outcome.culprit == 1
+    assert outcome.sentence.startswith("rank 1 broke: sent what is no message: ")
+    assert ranks.run(at("value"), 1, group=False).ok
+
+
+@pytest.mark.parametrize("line", ['{"step": 7}', '{"step": "x", "ranks": [], "data": 3}'])
+def test_a_step_of_another_shape_is_no_outcome(ranks, line):
+    outcome = ranks.run(at("sends"), 2, arguments={"line": line}, group=False, timeout_s=2)
+    assert [each.state for each in outcome.ranks] == [RankState.HUNG] * 2
+    assert outcome.ranks[1].step in ("7", "x")
+
+
 def test_the_others_do_not_wait_for_their_limit_when_one_raised(ranks):
     # an hour: the test's own time limit would end it first
     outcome = ranks.run(

@@ -21,7 +21,7 @@ class CudaPlugin(TorchGpuPlugin):
     """Usable where torch is a CUDA build and NVIDIA's driver shows a GPU to this process."""
 
     name = "cuda"
-    contract = (1, 1)
+    contract = (1, 3)
     need = Need(kind="cuda", build="CUDA", vendor="nvidia", maker="NVIDIA")
     vendor = "nvidia"
     variables = Variables(
@@ -42,6 +42,7 @@ class CudaPlugin(TorchGpuPlugin):
     )
     commands = tuple(("nvidia-smi", *what.split()) for what in ("-q -x", "topo -m", "nvlink -s"))
     toolchain_module = "portagpu_cuda_build.machine_code"
+    cost_model_module = "portagpu_cuda.cost_model"
     backend = "portagpu_cuda.backend"
     identity = "portagpu_cuda.identity"
     prober = "portagpu_cuda.gpus"
@@ -81,7 +82,7 @@ class CudaPlugin(TorchGpuPlugin):
 
 
 def _nvml_counts() -> bool:
-    """Whether NVML answers, and what it counts is what CUDA shows: no GPU is cut by MIG.
+    """Whether NVML answers and counts the GPUs as CUDA does, because none is in MIG mode.
 
     Names and numbers are those of nvml.h.
     """

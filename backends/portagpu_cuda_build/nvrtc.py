@@ -116,7 +116,7 @@ def _as_compiler(library: _Nvrtc | str) -> Compiler | str:
 
 
 def _files(path: str) -> list[Path]:
-    """The library's file and those beside it that it loads; a bare name was found by the loader."""
+    """The library's file and those beside it; a bare name is looked up among the mapped files."""
     file = Path(path)
     if not file.is_absolute():
         # address, permissions, offset, device, inode and the file

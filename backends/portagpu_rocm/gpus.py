@@ -175,7 +175,7 @@ def _state(smi: Library, handle: Any) -> GpuState:
 
 
 def _pyrsmi(rsmi: Library, only: str | None) -> Findings:
-    """Names, memory and power; pyrsmi's unique id is the address again and its UUID may be."""
+    """Names, memory and power. pyrsmi's unique id repeats the address, and its UUID may too."""
     readings = []
     for index in range(rsmi.integer("smi_get_device_count") or 0):
         pci = _address(rsmi.integer("smi_get_device_pci_id", index))

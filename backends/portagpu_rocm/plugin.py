@@ -22,7 +22,7 @@ class RocmPlugin(TorchGpuPlugin):
     """Usable where torch is a ROCm build and the amdgpu driver lets this process compute."""
 
     name = "rocm"
-    contract = (1, 1)
+    contract = (1, 3)
     need = Need(kind="rocm", build="ROCm", vendor="amd", maker="AMD")
     vendor = "amd"
     variables = Variables(
@@ -52,6 +52,7 @@ class RocmPlugin(TorchGpuPlugin):
         *(("rocm-smi", "--showtopo"), ("rocminfo",)),
     )
     toolchain_module = "portagpu_rocm_build.machine_code"
+    cost_model_module = "portagpu_rocm.cost_model"
     backend = "portagpu_rocm.backend"
     identity = "portagpu_rocm.identity"
     prober = "portagpu_rocm.gpus"

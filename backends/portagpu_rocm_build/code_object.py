@@ -46,7 +46,7 @@ def _rows(document: Any) -> list[dict[str, Any]]:
 
 
 def _arch(document: dict[str, Any]) -> str:
-    """ "gfx942" of "amdgcn-amd-amdhsa--gfx942:xnack-": the triple is not looked at."""
+    """ "gfx942" from "amdgcn-amd-amdhsa--gfx942:xnack-"; the triple is ignored."""
     return str(document.get("amdhsa.target", "")).split(":")[0].rpartition("-")[2]
 
 

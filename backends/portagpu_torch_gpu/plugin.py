@@ -131,7 +131,7 @@ class TorchGpuPlugin(Plugin):
         return probe(self.prober, self.library, addresses)
 
     def _ask_torch(self) -> tuple[list[Place], str]:
-        """The place of every visible device, from a child process, once for the same masks.
+        """PCI address and UUID of every visible device, from a child process, cached for the masks.
 
         The second value is the problem, empty without one.
         """

@@ -12,7 +12,7 @@ from portagpu.suite.ranks import WORLDS, check_each_rank, payload, total
 COLLECTIVES = Capability.COLLECTIVES
 
 
-def _who_am_i(rank):
+def _rank_identity(rank):
     import torch.distributed as dist
 
     return [dist.get_rank(), dist.get_world_size(), dist.is_initialized(), dist.get_backend()]
@@ -27,7 +27,7 @@ def _who_am_i(rank):
     params={"n": WORLDS},
 )
 def test_ranks_know_themselves(gpu, world, n):
-    for rank, (number, size, ready, library) in enumerate(world(n, _who_am_i)):
+    for rank, (number, size, ready, library) in enumerate(world(n, _rank_identity)):
         assert (number, size, ready) == (rank, n, True), f"rank {rank} is {number} of {size}"
         named = library.rpartition(":")[2]
         assert named == gpu.comm.c10d_name, f"rank {rank} runs on {library}"
@@ -115,7 +115,7 @@ def test_device_ids(backend, comm):
     assert found == expected, f"device_ids, output_device and device_id are {found}"
 
 
-def _libraries(rank):
+def _group_libraries(rank):
     import torch.distributed as dist
 
     dist.barrier(device_ids=rank.gpu.comm.device_ids)
@@ -131,7 +131,7 @@ def _libraries(rank):
     covers=("Comm.get_backend", "Comm.device_ids", "Comm.c10d_name"),
 )
 def test_library_of_a_group(gpu, world):
-    for rank, found in enumerate(world(2, _libraries)):
+    for rank, found in enumerate(world(2, _group_libraries)):
         assert found == [gpu.comm.c10d_name] * 2, f"rank {rank}: the groups run on {found}"
 
 
@@ -143,17 +143,17 @@ def test_library_of_a_group(gpu, world):
 )
 def test_local_environment(gpu, world):
     wanted = dict(gpu.comm.local_env or {})
-    for rank, found in enumerate(world(2, _environment, names=sorted(wanted))):
+    for rank, found in enumerate(world(2, _rank_environment, names=sorted(wanted))):
         assert found == wanted, f"rank {rank} has the environment {found}, not {wanted}"
 
 
-def _environment(rank, names):
+def _rank_environment(rank, names):
     import os
 
     return {name: os.environ.get(name) for name in names}
 
 
-def _host_tensor(rank):
+def _sum_host_tensor(rank):
     import torch
     import torch.distributed as dist
 
@@ -169,7 +169,7 @@ def _host_tensor(rank):
     covers=("Comm.init_string",),
 )
 def test_host_tensors_move_too(world):
-    check_each_rank(world(2, _host_tensor), [total(2)] * 2, "a sum of host tensors")
+    check_each_rank(world(2, _sum_host_tensor), [total(2)] * 2, "a sum of host tensors")
 
 
 @case(

@@ -21,7 +21,7 @@ from portagpu.suite.ranks import (
 COLLECTIVES = Capability.COLLECTIVES
 
 
-def _barrier(rank):
+def _barrier_times(rank):
     import time
 
     import torch.distributed as dist
@@ -41,14 +41,14 @@ def _barrier(rank):
     params={"n": SEVERAL},
 )
 def test_barrier(world, n):
-    times = world(n, _barrier)
+    times = world(n, _barrier_times)
     last = max(before for before, _ in times)
     for rank, (_, after) in enumerate(times):
         early_ms = (last - after) * 1e3
         assert early_ms <= 0, f"rank {rank} left the barrier {early_ms:.1f} ms before the last came"
 
 
-def _asynchronous(rank, count):
+def _sum_asynchronously(rank, count):
     import torch.distributed as dist
 
     values = [rank_tensor(rank, payload(rank.rank + shift)) for shift in range(count)]
@@ -71,10 +71,12 @@ def test_asynchronous(world, count):
         [a + b for a, b in zip(payload(shift), payload(shift + 1), strict=True)]
         for shift in range(count)
     ]
-    check_each_rank(world(2, _asynchronous, count=count), [[sums, True]] * 2, "asynchronous sums")
+    check_each_rank(
+        world(2, _sum_asynchronously, count=count), [[sums, True]] * 2, "asynchronous sums"
+    )
 
 
-def _early(rank, size):
+def _sum_with_a_late_rank(rank, size):
     import time
 
     import torch
@@ -95,10 +97,12 @@ def _early(rank, size):
     traps=("C08",),
 )
 def test_wait_waits(world):
-    check_each_rank(world(2, _early, size=1 << 20), [[2.0] * 4] * 2, "a sum after wait()")
+    check_each_rank(
+        world(2, _sum_with_a_late_rank, size=1 << 20), [[2.0] * 4] * 2, "a sum after wait()"
+    )
 
 
-def _freed(rank):
+def _gather_with_freed_input(rank):
     import gc
 
     import torch
@@ -121,10 +125,12 @@ def _freed(rank):
     traps=("C08",),
 )
 def test_input_freed_early(world):
-    check_each_rank(world(2, _freed), [[1.0, 2.0, 10]] * 2, "a gather whose input is gone")
+    check_each_rank(
+        world(2, _gather_with_freed_input), [[1.0, 2.0, 10]] * 2, "a gather whose input is gone"
+    )
 
 
-def _then_computes(rank):
+def _sum_between_products(rank):
     import torch.distributed as dist
 
     value = rank_tensor(rank, payload(rank.rank))
@@ -143,10 +149,12 @@ def _then_computes(rank):
 def test_work_around_collectives(world):
     # the first sum is the total; each of the four others doubles it
     expected = [16.0 * value for value in total(2)]
-    check_each_rank(world(2, _then_computes), [expected] * 2, "five sums with work between them")
+    check_each_rank(
+        world(2, _sum_between_products), [expected] * 2, "five sums with work between them"
+    )
 
 
-def _side_streams(rank):
+def _sum_on_side_stream(rank):
     import torch
     import torch.distributed as dist
 
@@ -176,10 +184,12 @@ def _side_streams(rank):
 )
 def test_side_streams(gpu, world):
     gpu.Stream()
-    check_each_rank(world(2, _side_streams), [[120.0, 120.0]] * 2, "twice the sum of 20 and 40")
+    check_each_rank(
+        world(2, _sum_on_side_stream), [[120.0, 120.0]] * 2, "twice the sum of 20 and 40"
+    )
 
 
-def _done_after_wait(rank):
+def _is_done_after_wait(rank):
     import torch
     import torch.distributed as dist
 
@@ -197,10 +207,10 @@ def _done_after_wait(rank):
     outcome="undefined",
 )
 def test_done_after_wait(world, record):
-    record(f"right after wait() the work is done on each rank: {world(2, _done_after_wait)}")
+    record(f"right after wait() the work is done on each rank: {world(2, _is_done_after_wait)}")
 
 
-def _coalesced(rank):
+def _sum_coalesced(rank):
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import _coalescing_manager
 
@@ -225,4 +235,4 @@ def test_coalesced(world):
         [a + b for a, b in zip(payload(shift), payload(shift + 1), strict=True)]
         for shift in range(4)
     ]
-    check_right_or_refused(world(2, _coalesced), [sums] * 2, "coalesced sums")
+    check_right_or_refused(world(2, _sum_coalesced), [sums] * 2, "coalesced sums")

@@ -48,7 +48,7 @@ def test_all_to_all(world, form, n):
     check_right_or_refused(world(n, _all_to_all, form=form), expected, "all_to_all")
 
 
-def _uneven_all_to_all(rank):
+def _all_to_all_uneven(rank):
     import torch
     import torch.distributed as dist
 
@@ -67,10 +67,10 @@ def _uneven_all_to_all(rank):
     capability=COLLECTIVES,
 )
 def test_uneven_all_to_all(world):
-    check_each_rank(world(3, _uneven_all_to_all), [[1.0, 2.0, 2.0]] * 3, "uneven parts")
+    check_each_rank(world(3, _all_to_all_uneven), [[1.0, 2.0, 2.0]] * 3, "uneven parts")
 
 
-def _wrong_splits(rank):
+def _all_to_all_with_wrong_splits(rank):
     import torch
     import torch.distributed as dist
 
@@ -89,4 +89,4 @@ def _wrong_splits(rank):
     outcome="unsupported",
 )
 def test_wrong_splits(world):
-    check_all_refused(world(2, _wrong_splits), "splits of 2 for 3 elements")
+    check_all_refused(world(2, _all_to_all_with_wrong_splits), "splits of 2 for 3 elements")

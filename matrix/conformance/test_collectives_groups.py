@@ -12,7 +12,7 @@ from portagpu.suite.ranks import check_each_rank, json_values, payload, rank_ten
 COLLECTIVES = Capability.COLLECTIVES
 
 
-def _subgroup(rank):
+def _sum_in_subgroup(rank):
     import torch.distributed as dist
 
     group = dist.new_group([0, 2])
@@ -30,10 +30,10 @@ def _subgroup(rank):
 def test_subgroup(world):
     both = [a + b for a, b in zip(payload(0), payload(2), strict=True)]
     expected = [both, payload(1), both, payload(3)]
-    check_each_rank(world(4, _subgroup), expected, "a sum within ranks 0 and 2")
+    check_each_rank(world(4, _sum_in_subgroup), expected, "a sum within ranks 0 and 2")
 
 
-def _not_a_member(rank):
+def _sum_as_non_member(rank):
     import warnings
 
     import torch.distributed as dist
@@ -53,10 +53,10 @@ def _not_a_member(rank):
 )
 def test_not_a_member(world):
     expected = [[payload(0), False], [payload(1), True]]
-    check_each_rank(world(2, _not_a_member), expected, "a sum within rank 0 alone")
+    check_each_rank(world(2, _sum_as_non_member), expected, "a sum within rank 0 alone")
 
 
-def _overlapping(rank):
+def _sum_in_overlapping_groups(rank):
     import torch.distributed as dist
 
     groups = [dist.new_group([0, 1]), dist.new_group([1, 2])]
@@ -74,10 +74,12 @@ def _overlapping(rank):
 )
 def test_overlapping_groups(world):
     # 1 + 2 = 3 on ranks 0 and 1, then 3 + 3 = 6 on ranks 1 and 2
-    check_each_rank(world(3, _overlapping), [[3.0], [6.0], [6.0]], "sums in two groups")
+    check_each_rank(
+        world(3, _sum_in_overlapping_groups), [[3.0], [6.0], [6.0]], "sums in two groups"
+    )
 
 
-def _both_groups(rank):
+def _sum_in_two_groups_at_once(rank):
     import torch.distributed as dist
 
     everyone = [dist.new_group(list(range(rank.world))) for _ in range(2)]
@@ -97,10 +99,12 @@ def _both_groups(rank):
     capability=COLLECTIVES,
 )
 def test_concurrent_groups(world):
-    check_each_rank(world(2, _both_groups), [[[3.0], [21.0]]] * 2, "sums in two groups at once")
+    check_each_rank(
+        world(2, _sum_in_two_groups_at_once), [[[3.0], [21.0]]] * 2, "sums in two groups at once"
+    )
 
 
-def _group_root(rank):
+def _broadcast_in_group(rank):
     import torch.distributed as dist
 
     group = dist.new_group([1, 2])
@@ -119,11 +123,11 @@ def _group_root(rank):
 def test_root_is_global(world):
     expected = [[-1, payload(0)], [0, payload(2)], [1, payload(2)]]
     check_each_rank(
-        world(3, _group_root), expected, "a broadcast from rank 2 in the group of 1 and 2"
+        world(3, _broadcast_in_group), expected, "a broadcast from rank 2 in the group of 1 and 2"
     )
 
 
-def _mesh(rank):
+def _sum_along_mesh(rank):
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -149,11 +153,11 @@ def test_device_mesh(world):
         [[1, 0], [2.0, 5.0]],
         [[1, 1], [4.0, 5.0]],
     ]
-    found = [[list(place), sums] for place, sums in world(4, _mesh)]
+    found = [[list(place), sums] for place, sums in world(4, _sum_along_mesh)]
     check_each_rank(found, expected, "a mesh of two by two")
 
 
-def _again(rank, folder):
+def _sum_after_second_init(rank, folder):
     import torch.distributed as dist
 
     store = dist.FileStore(f"{folder}/again", rank.world)
@@ -175,5 +179,5 @@ def _again(rank, folder):
     capability=COLLECTIVES,
 )
 def test_initialised_again(world, tmp_path):
-    found = world(2, _again, folder=str(tmp_path))
+    found = world(2, _sum_after_second_init, folder=str(tmp_path))
     check_each_rank(found, [total(2)] * 2, "a sum after a second initialisation")

@@ -21,7 +21,7 @@ from portagpu.suite.ranks import (
 COLLECTIVES = Capability.COLLECTIVES
 
 
-def _sizes(rank, sizes):
+def _sizes_with_wrong_sums(rank, sizes):
     import torch.distributed as dist
 
     wrong = []
@@ -41,11 +41,11 @@ def _sizes(rank, sizes):
 )
 def test_every_size(world, n):
     sizes = [1, 2, 3, 4, 5, 6, 7, 8, 1023, 65537]
-    for rank, wrong in enumerate(world(n, _sizes, sizes=sizes)):
+    for rank, wrong in enumerate(world(n, _sizes_with_wrong_sums, sizes=sizes)):
         assert not wrong, f"rank {rank}: the sums of {wrong} elements are wrong"
 
 
-def _empty(rank, name):
+def _run_without_elements(rank, name):
     import torch
     import torch.distributed as dist
 
@@ -71,10 +71,12 @@ def _empty(rank, name):
     params={"name": ("all-reduce", "broadcast", "all-gather", "reduce-scatter")},
 )
 def test_nothing_at_all(world, name):
-    check_each_rank(world(2, _empty, name=name), [[0, 2.0]] * 2, f"{name} of nothing")
+    check_each_rank(
+        world(2, _run_without_elements, name=name), [[0, 2.0]] * 2, f"{name} of nothing"
+    )
 
 
-def _strided(rank):
+def _sum_transposed(rank):
     import torch.distributed as dist
 
     def call():
@@ -91,10 +93,10 @@ def _strided(rank):
     capability=COLLECTIVES,
 )
 def test_strided_all_reduce(world):
-    check_right_or_refused(world(2, _strided), [total(2)] * 2, "a sum of transposed tensors")
+    check_right_or_refused(world(2, _sum_transposed), [total(2)] * 2, "a sum of transposed tensors")
 
 
-def _strided_gather(rank):
+def _gather_transposed(rank):
     import torch
     import torch.distributed as dist
 
@@ -114,10 +116,10 @@ def _strided_gather(rank):
 )
 def test_strided_all_gather(world):
     expected = [[payload(0), payload(1)]] * 2
-    check_right_or_refused(world(2, _strided_gather), expected, "gathered transposed tensors")
+    check_right_or_refused(world(2, _gather_transposed), expected, "gathered transposed tensors")
 
 
-def _offset(rank, offset):
+def _sum_slice(rank, offset):
     import torch
     import torch.distributed as dist
 
@@ -135,10 +137,10 @@ def _offset(rank, offset):
 )
 def test_misaligned_slices(world, offset):
     expected = [77.0] * offset + total(2) + [77.0] * (20 - offset)
-    check_each_rank(world(2, _offset, offset=offset), [expected] * 2, f"a slice at {offset}")
+    check_each_rank(world(2, _sum_slice, offset=offset), [expected] * 2, f"a slice at {offset}")
 
 
-def _large(rank, count):
+def _sum_large_tensor(rank, count):
     import torch
     import torch.distributed as dist
 
@@ -153,10 +155,12 @@ def _large(rank, count):
     capability=COLLECTIVES,
 )
 def test_megabytes(world):
-    check_each_rank(world(2, _large, count=1 << 22), [[3.0, 3.0]] * 2, "the least and largest sum")
+    check_each_rank(
+        world(2, _sum_large_tensor, count=1 << 22), [[3.0, 3.0]] * 2, "the least and largest sum"
+    )
 
 
-def _shapes(rank):
+def _sum_shapes(rank):
     import torch
     import torch.distributed as dist
 
@@ -175,15 +179,15 @@ def _shapes(rank):
 )
 def test_shapes_are_kept(world):
     expected = [[[], 2.0], [[1], 2.0], [[2, 3, 4], 48.0], [[1, 1, 5], 10.0]]
-    check_each_rank(world(2, _shapes), [expected] * 2, "shapes and sums")
+    check_each_rank(world(2, _sum_shapes), [expected] * 2, "shapes and sums")
 
 
 GIB = 1 << 30
 HUGE = (1 << 32) + 16
 
 
-def _huge(rank):
-    """Bytes around 2^31, around 2^32 and at both ends, of which rank 1 marked some."""
+def _broadcast_huge_tensor(rank):
+    """Broadcast from rank 1; the bytes at both ends and at both sides of 2^31 and 2^32."""
     import torch
     import torch.distributed as dist
 
@@ -210,4 +214,4 @@ def test_huge_buffer(gpu, world):
     if free < needed:
         raise NotHere(f"needs {needed / GIB:.0f} GiB of free memory, and {free / GIB:.0f} are free")
     expected = [11, 12, 13, 14, 15, 16, 1, 1, 1]
-    check_each_rank(world(2, _huge), [expected] * 2, f"some of {HUGE} bytes")
+    check_each_rank(world(2, _broadcast_huge_tensor), [expected] * 2, f"some of {HUGE} bytes")

@@ -21,7 +21,7 @@ from portagpu.suite.ranks import (
 COLLECTIVES = Capability.COLLECTIVES
 
 
-def _send(rank):
+def _send_and_receive(rank):
     import torch
     import torch.distributed as dist
 
@@ -42,10 +42,10 @@ def _send(rank):
     capability=COLLECTIVES,
 )
 def test_send_and_receive(world):
-    check_each_rank(world(2, _send), [payload(1), payload(0)], "sent values")
+    check_each_rank(world(2, _send_and_receive), [payload(1), payload(0)], "sent values")
 
 
-def _ring(rank, rounds=1):
+def _pass_around_ring(rank, rounds=1):
     import torch
     import torch.distributed as dist
 
@@ -72,7 +72,9 @@ def _ring(rank, rounds=1):
 )
 def test_ring(world, n):
     check_each_rank(
-        world(n, _ring), [payload((rank - 1) % n) for rank in range(n)], "the neighbour's"
+        world(n, _pass_around_ring),
+        [payload((rank - 1) % n) for rank in range(n)],
+        "the neighbour's",
     )
 
 
@@ -82,10 +84,12 @@ def test_ring(world, n):
     capability=COLLECTIVES,
 )
 def test_ring_many_rounds(world):
-    check_each_rank(world(2, _ring, rounds=200), [payload(0), payload(1)], "after 200 rounds")
+    check_each_rank(
+        world(2, _pass_around_ring, rounds=200), [payload(0), payload(1)], "after 200 rounds"
+    )
 
 
-def _interleaved(rank):
+def _exchange_both_ways(rank):
     import torch
     import torch.distributed as dist
 
@@ -108,10 +112,10 @@ def _interleaved(rank):
 )
 def test_messages_keep_order(world):
     expected = [[100.0 * (1 - rank) + each for each in range(20)] for rank in range(2)]
-    check_each_rank(world(2, _interleaved), expected, "twenty messages")
+    check_each_rank(world(2, _exchange_both_ways), expected, "twenty messages")
 
 
-def _to_itself(rank):
+def _send_to_itself(rank):
     import torch
     import torch.distributed as dist
 
@@ -129,10 +133,10 @@ def _to_itself(rank):
     outcome="unsupported",
 )
 def test_send_to_itself(world):
-    check_all_refused(world(2, _to_itself), "a message to itself")
+    check_all_refused(world(2, _send_to_itself), "a message to itself")
 
 
-def _from_anyone(rank):
+def _receive_from_anyone(rank):
     import torch
     import torch.distributed as dist
 
@@ -157,13 +161,13 @@ def _from_anyone(rank):
     capability=COLLECTIVES,
 )
 def test_receive_from_anyone(world):
-    found = world(3, _from_anyone)[0]
+    found = world(3, _receive_from_anyone)[0]
     if not isinstance(found, str):
         assert found == [[1, 1.0], [2, 2.0]], f"rank 0 got {found} as source and value"
 
 
-def _thousand(rank):
-    """500 messages to the right and as many from the left, in one batch."""
+def _exchange_thousand_messages(rank):
+    """Send 500 messages to the right and receive 500 from the left, in one batch."""
     import torch
     import torch.distributed as dist
 
@@ -185,10 +189,10 @@ def _thousand(rank):
 )
 def test_thousand_messages(world, n):
     expected = [[1000.0 * ((rank - 1) % n) + each for each in range(500)] for rank in range(n)]
-    check_each_rank(world(n, _thousand), expected, "500 messages from the left")
+    check_each_rank(world(n, _exchange_thousand_messages), expected, "500 messages from the left")
 
 
-def _asymmetric(rank):
+def _send_asymmetrically(rank):
     """Rank r sends r messages to each lower rank, and none to the others."""
     import torch
     import torch.distributed as dist
@@ -218,10 +222,10 @@ def test_asymmetric_messages(world, n):
         [10.0 * other + number for other in range(me + 1, n) for number in range(other)]
         for me in range(n)
     ]
-    check_each_rank(world(n, _asymmetric), expected, "messages from higher ranks")
+    check_each_rank(world(n, _send_asymmetrically), expected, "messages from higher ranks")
 
 
-def _tagged(rank):
+def _receive_by_tag(rank):
     import torch
     import torch.distributed as dist
 
@@ -243,11 +247,11 @@ def _tagged(rank):
     outcome="undefined",
 )
 def test_tags(world, record):
-    found = world(2, _tagged)[1]
+    found = world(2, _receive_by_tag)[1]
     record(f"messages of tags 1 and 2, received in reverse, arrived as {found}")
 
 
-def _pending(rank):
+def _sum_beside_pending_receive(rank):
     import torch
     import torch.distributed as dist
 
@@ -273,12 +277,14 @@ def _pending(rank):
 def test_pending_receive(world):
     expected = [[total(2), [5.0] * 4], [total(2), [0.0] * 4]]
     check_each_rank(
-        world(2, _pending), expected, "a sum beside a pending receive, and what it received"
+        world(2, _sum_beside_pending_receive),
+        expected,
+        "a sum beside a pending receive, and what it received",
     )
 
 
-def _shared(rank):
-    """Rank 1 writes into memory of rank 0, which it opened by the handle that rank 0 sent."""
+def _write_to_shared_memory(rank):
+    """Rank 1 opens memory of rank 0 by its handle and writes to it; the values both then see."""
     from multiprocessing.reduction import ForkingPickler
 
     import torch
@@ -315,4 +321,6 @@ def _shared(rank):
 )
 def test_memory_of_another_rank(world, gpu):
     gpu.ipc_collect()
-    check_each_rank(world(2, _shared), [[7.0] * 16] * 2, "memory shared between two ranks")
+    check_each_rank(
+        world(2, _write_to_shared_memory), [[7.0] * 16] * 2, "memory shared between two ranks"
+    )

@@ -109,7 +109,7 @@ def test_all_gather_in_place(world):
     check_each_rank(world(4, _all_gather_into, aliased=True), [expected] * 4, "all_gather in place")
 
 
-def _uneven_gather(rank):
+def _all_gather_uneven(rank):
     import torch
     import torch.distributed as dist
 
@@ -131,10 +131,10 @@ def _uneven_gather(rank):
 )
 def test_uneven_all_gather(world):
     expected = [[[1.0], [2.0, 2.0], [3.0, 3.0, 3.0]]] * 3
-    check_right_or_refused(world(3, _uneven_gather), expected, "an uneven all_gather")
+    check_right_or_refused(world(3, _all_gather_uneven), expected, "an uneven all_gather")
 
 
-def _wrong_output(rank):
+def _all_gather_into_wrong_size(rank):
     import torch
     import torch.distributed as dist
 
@@ -153,7 +153,7 @@ def _wrong_output(rank):
     outcome="unsupported",
 )
 def test_wrong_output_size(world):
-    check_all_refused(world(2, _wrong_output), "three places for two ranks")
+    check_all_refused(world(2, _all_gather_into_wrong_size), "three places for two ranks")
 
 
 def _reduce_scatter(rank, op="SUM", dtype="float32"):
@@ -169,7 +169,7 @@ def _reduce_scatter(rank, op="SUM", dtype="float32"):
     return value_or_refusal(call)
 
 
-def _shares(n, op="SUM"):
+def _expected_shares(n, op="SUM"):
     whole = fold(op, columns(n, 3 * n))
     return [whole[3 * rank : 3 * rank + 3] for rank in range(n)]
 
@@ -181,7 +181,7 @@ def _shares(n, op="SUM"):
     params={"n": WORLDS},
 )
 def test_reduce_scatter(world, n):
-    check_each_rank(world(n, _reduce_scatter), _shares(n), "reduce_scatter_tensor")
+    check_each_rank(world(n, _reduce_scatter), _expected_shares(n), "reduce_scatter_tensor")
 
 
 @case(
@@ -194,7 +194,7 @@ def test_reduce_scatter(world, n):
 def test_reduce_scatter_op(gpu, world, op):
     found = world(2, _reduce_scatter, op=op)
     judge = check_each_rank if op in gpu.comm.reduce_ops else check_right_or_refused
-    judge(found, _shares(2, op), f"reduce_scatter {op}")
+    judge(found, _expected_shares(2, op), f"reduce_scatter {op}")
 
 
 @case(
@@ -205,7 +205,7 @@ def test_reduce_scatter_op(gpu, world, op):
 )
 def test_reduce_scatter_dtypes(world, dtype):
     check_each_rank(
-        world(2, _reduce_scatter, dtype=dtype), _shares(2), f"reduce_scatter of {dtype}"
+        world(2, _reduce_scatter, dtype=dtype), _expected_shares(2), f"reduce_scatter of {dtype}"
     )
 
 
@@ -269,11 +269,11 @@ def _reduce_scatter_in_place(rank):
 )
 def test_reduce_scatter_in_place(world, n):
     check_right_or_refused(
-        world(n, _reduce_scatter_in_place), _shares(n), "reduce_scatter in place"
+        world(n, _reduce_scatter_in_place), _expected_shares(n), "reduce_scatter in place"
     )
 
 
-def _composed(rank):
+def _sum_both_ways(rank):
     import torch
     import torch.distributed as dist
 
@@ -294,4 +294,4 @@ def _composed(rank):
 )
 def test_composition(world):
     expected = [total(4, 16), total(4, 16)]
-    check_each_rank(world(4, _composed), [expected] * 4, "both ways to a sum")
+    check_each_rank(world(4, _sum_both_ways), [expected] * 4, "both ways to a sum")

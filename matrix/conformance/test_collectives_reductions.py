@@ -50,8 +50,8 @@ def _all_reduce(rank, dtype, op="SUM", values=None):
     return value_or_refusal(call)
 
 
-def _expected(op, n):
-    """What ``_all_reduce`` without values has to give."""
+def _expected_values(op, n):
+    """The values that ``_all_reduce`` returns for the default payload."""
     return total(n) if op == "AVG" else fold(op, columns(n))
 
 
@@ -100,7 +100,7 @@ def test_all_reduce_alone(world, op):
     params={"op": ("SUM", "AVG", "PRODUCT", "MIN", "MAX"), "n": SEVERAL},
 )
 def test_all_reduce_op(gpu, world, op, n):
-    expected = [_expected(op, n)] * n
+    expected = [_expected_values(op, n)] * n
     found = world(n, _all_reduce, dtype="float32", op=op)
     judge = check_each_rank if op in gpu.comm.reduce_ops else check_right_or_refused
     judge(found, expected, f"all_reduce {op}")
@@ -114,7 +114,7 @@ def test_all_reduce_op(gpu, world, op, n):
     params={"op": ("SUM", "AVG", "MIN", "MAX")},
 )
 def test_all_reduce_op_bfloat16(gpu, world, op):
-    expected = [_expected(op, 2)] * 2
+    expected = [_expected_values(op, 2)] * 2
     found = world(2, _all_reduce, dtype="bfloat16", op=op)
     judge = check_each_rank if op in gpu.comm.reduce_ops else check_right_or_refused
     judge(found, expected, f"all_reduce {op} in bfloat16")
@@ -168,19 +168,19 @@ def test_average_of_integers(world):
     check_right_or_refused(found, [[3, -6, 4]] * 2, "AVG of integers")
 
 
-def _crafted(rank, dtype, op):
+def _reduce_crafted_values(rank, dtype, op):
     import torch.distributed as dist
 
-    value = rank_tensor(rank, crafted(op, rank.world)[rank.rank], dtype)
+    value = rank_tensor(rank, crafted_values(op, rank.world)[rank.rank], dtype)
     dist.all_reduce(value, op=getattr(dist.ReduceOp, op))
     return json_values(value)
 
 
-def crafted(op, n):
+def crafted_values(op, n):
     """Values on n ranks whose result is exact in every order and in every floating-point format.
 
-    Those of a sum are whole numbers times one power of two a place; those of a product are one
-    number of seven bits, on another rank at every place, and signed powers of two.
+    For a sum, all ranks have whole numbers times the same power of two at a place. For a product,
+    one rank has a number of seven bits at a place, and the others have signed powers of two.
     """
     if op == "SUM":
         return [
@@ -203,8 +203,8 @@ def crafted(op, n):
     params={"op": ("SUM", "PRODUCT"), "dtype": FLOATS, "n": SEVERAL},
 )
 def test_crafted_values(world, op, dtype, n):
-    expected = fold(op, zip(*crafted(op, n), strict=True))
-    found = world(n, _crafted, dtype=dtype, op=op)
+    expected = fold(op, zip(*crafted_values(op, n), strict=True))
+    found = world(n, _reduce_crafted_values, dtype=dtype, op=op)
     check_each_rank(found, [expected] * n, f"{op} of crafted values in {dtype}")
 
 
@@ -219,7 +219,7 @@ def test_booleans(world):
     check_right_or_refused(found, [[0.0, 1.0, 1.0, 1.0]] * 2, "MAX of booleans")
 
 
-def _symmetric(rank):
+def _sum_over_symmetric_memory(rank):
     import torch
     import torch.distributed as dist
 
@@ -244,10 +244,12 @@ def _symmetric(rank):
     traps=("C06",),
 )
 def test_symmetric_memory(world):
-    check_right_or_refused(world(2, _symmetric), [[3.0, 3.0]] * 2, "a sum over symmetric memory")
+    check_right_or_refused(
+        world(2, _sum_over_symmetric_memory), [[3.0, 3.0]] * 2, "a sum over symmetric memory"
+    )
 
 
-def _premultiplied(rank):
+def _sum_premultiplied(rank):
     import torch.distributed as dist
 
     def call():
@@ -265,7 +267,7 @@ def _premultiplied(rank):
     outcome="unsupported",
 )
 def test_premultiplied_sum(world):
-    check_right_or_refused(world(2, _premultiplied), [[6.0]] * 2, "PREMUL_SUM by 2 of 1 and 2")
+    check_right_or_refused(world(2, _sum_premultiplied), [[6.0]] * 2, "PREMUL_SUM by 2 of 1 and 2")
 
 
 @case(
@@ -279,8 +281,8 @@ def test_integers_wrap(world):
     check_right_or_refused(found, [[-112, 112, -4]] * 4, "four times 100, -100 and 127 in int8")
 
 
-def _random(rank, dtype, count, repeat=1):
-    """The sums of random numbers, each rank's numbers from a seed of its own."""
+def _sum_random_numbers(rank, dtype, count, repeat=1):
+    """``repeat`` sums of random numbers, which each rank draws with a seed of its own."""
     import torch
     import torch.distributed as dist
 
@@ -305,8 +307,8 @@ def _random_inputs(torch, dtype, count, n):
 BOUND = "(n-1) u sum|x| + u |sum|"
 
 
-def _times_the_bound(torch, found, inputs, dtype):
-    """By how many times BOUND the worst of the sums is off; inputs has a row for each rank."""
+def _error_over_bound(torch, found, inputs, dtype):
+    """The largest error of the sums, in multiples of BOUND. ``inputs`` has a row for each rank."""
     exact, magnitude = inputs.sum(0), inputs.abs().sum(0)
     bound = (len(inputs) - 1) * ROUNDOFF[dtype] * magnitude + ROUNDOFF[dtype] * exact.abs()
     off = (torch.as_tensor(found, dtype=torch.float64) - exact).abs()
@@ -323,8 +325,8 @@ def _times_the_bound(torch, found, inputs, dtype):
 def test_random_sum_is_bounded(torch, world, dtype, n):
     count = 2000
     inputs = torch.stack(_random_inputs(torch, dtype, count, n))
-    for rank, (found,) in enumerate(world(n, _random, dtype=dtype, count=count)):
-        worst = _times_the_bound(torch, found, inputs, dtype)
+    for rank, (found,) in enumerate(world(n, _sum_random_numbers, dtype=dtype, count=count)):
+        worst = _error_over_bound(torch, found, inputs, dtype)
         assert worst <= 1.0, f"rank {rank}: a sum of {dtype} is {worst:.2f} times the bound off"
 
 
@@ -336,12 +338,12 @@ def test_random_sum_is_bounded(torch, world, dtype, n):
     params={"dtype": ("float32", "bfloat16")},
 )
 def test_ranks_agree(torch, world, dtype):
-    found = world(4, _random, dtype=dtype, count=3000)
+    found = world(4, _sum_random_numbers, dtype=dtype, count=3000)
     for rank, mine in enumerate(found):
         wrong = sum(a != b for a, b in zip(mine[0], found[0][0], strict=True))
         assert wrong == 0, f"rank {rank} differs from rank 0 in {wrong} of 3000 sums of {dtype}"
     inputs = torch.stack(_random_inputs(torch, dtype, 3000, 4))
-    worst = _times_the_bound(torch, found[0][0], inputs, dtype)
+    worst = _error_over_bound(torch, found[0][0], inputs, dtype)
     assert worst <= 1.0, f"the sum that all have of {dtype} is {worst:.2f} times the bound off"
 
 
@@ -355,10 +357,10 @@ def test_ranks_agree(torch, world, dtype):
 def test_sums_repeat(torch, world):
     inputs = torch.stack(_random_inputs(torch, "float32", 3000, 4))
     for rank, (first, *again) in enumerate(
-        world(4, _random, dtype="float32", count=3000, repeat=4)
+        world(4, _sum_random_numbers, dtype="float32", count=3000, repeat=4)
     ):
         assert all(each == first for each in again), f"rank {rank}: a repeated sum differs"
-        worst = _times_the_bound(torch, first, inputs, "float32")
+        worst = _error_over_bound(torch, first, inputs, "float32")
         assert worst <= 1.0, f"rank {rank}: a repeated sum is {worst:.2f} times the bound off"
 
 
@@ -420,7 +422,7 @@ def test_nan_in_maximum(world, op, record):
 )
 def test_sums_repeat_at_every_size(world, count):
     # two ranks have one order, which no algorithm changes
-    found = world(4, _repeats, count=count, deterministic=True)
+    found = world(4, _repeat_sum, count=count, deterministic=True)
     for rank, (wrong, worst) in enumerate(found):
         assert not wrong, f"rank {rank}: {wrong} of 4 repetitions of {count} sums differ"
         assert worst <= 1.0, f"rank {rank}: one of {count} sums is {worst:.2f} times the bound off"
@@ -435,12 +437,12 @@ def test_sums_repeat_at_every_size(world, count):
     traps=("C04",),
 )
 def test_sums_repeat_by_default(world, record):
-    found = [wrong for wrong, _ in world(4, _repeats, count=1 << 20, deterministic=False)]
+    found = [wrong for wrong, _ in world(4, _repeat_sum, count=1 << 20, deterministic=False)]
     record(f"of 4 repeated sums of 4 MiB {found} differ on the ranks")
 
 
-def _repeats(rank, count, deterministic):
-    """[how many of four repetitions differ from the first sum, times the bound that it is off]."""
+def _repeat_sum(rank, count, deterministic):
+    """[number of four repetitions that differ from the first sum, its error over BOUND]."""
     import torch
     import torch.distributed as dist
 
@@ -460,11 +462,11 @@ def _repeats(rank, count, deterministic):
         dist.all_reduce(value, group=group)
         sums.append(value)
     wrong = sum(not torch.equal(sums[0], each) for each in sums[1:])
-    return [wrong, _times_the_bound(torch, sums[0].cpu(), every.double(), "float32")]
+    return [wrong, _error_over_bound(torch, sums[0].cpu(), every.double(), "float32")]
 
 
-def _orders(rank):
-    """[left fold, rounded once]: how many of the sums in bfloat16 are what that order gives."""
+def _count_sums_by_order(rank):
+    """How many bfloat16 sums equal [the sum in the order of ranks, the sum rounded once]."""
     import torch
     import torch.distributed as dist
 
@@ -488,11 +490,11 @@ def _orders(rank):
     outcome="undefined",
 )
 def test_order_of_a_sum(world, record):
-    ordered, once = world(4, _orders)[0]
+    ordered, once = world(4, _count_sums_by_order)[0]
     record(f"of 2000 sums in bfloat16 {ordered} are of the ranks' order, {once} rounded once")
 
 
-def _fused_and_split(rank):
+def _count_differing_sums(rank):
     import torch
     import torch.distributed as dist
 
@@ -512,4 +514,4 @@ def _fused_and_split(rank):
     outcome="undefined",
 )
 def test_fused_or_split(world, record):
-    record(f"{world(4, _fused_and_split)[0]} of 4096 sums differ when the buffer is split")
+    record(f"{world(4, _count_differing_sums)[0]} of 4096 sums differ when the buffer is split")

@@ -142,7 +142,7 @@ def test_gather(world, root):
     check_each_rank(world(3, _gather, root=root), expected, f"a gather at {root}")
 
 
-def _list_elsewhere(rank):
+def _scatter_list_elsewhere(rank):
     import torch
     import torch.distributed as dist
 
@@ -162,10 +162,10 @@ def _list_elsewhere(rank):
     outcome="unsupported",
 )
 def test_scatter_list_elsewhere(world):
-    check_each_rank(world(2, _list_elsewhere), ["root", "ValueError"], "a list elsewhere")
+    check_each_rank(world(2, _scatter_list_elsewhere), ["root", "ValueError"], "a list elsewhere")
 
 
-def _objects(rank):
+def _exchange_objects(rank):
     import torch.distributed as dist
 
     everyone = [None] * rank.world
@@ -183,4 +183,4 @@ def _objects(rank):
 def test_objects(world):
     everyone = [{"rank": rank, "text": "ü" * rank} for rank in range(3)]
     expected = [everyone, [{"seed": 7}, [1, 2]]]
-    check_each_rank(world(3, _objects), [expected] * 3, "gathered and broadcast objects")
+    check_each_rank(world(3, _exchange_objects), [expected] * 3, "gathered and broadcast objects")

@@ -12,7 +12,7 @@ from portagpu.suite.ranks import check_each_rank, json_values, payload, rank_ten
 COLLECTIVES = Capability.COLLECTIVES
 
 
-def _ddp(rank):
+def _ddp_gradients(rank):
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -47,7 +47,7 @@ def _ddp(rank):
 )
 def test_ddp_averages_gradients(world, n):
     expected = [value / n for value in total(n, 4)]
-    found = [each["average"] for each in world(n, _ddp)]
+    found = [each["average"] for each in world(n, _ddp_gradients)]
     check_each_rank(found, [expected] * n, "the averaged gradient")
 
 
@@ -57,7 +57,7 @@ def test_ddp_averages_gradients(world, n):
     capability=COLLECTIVES,
 )
 def test_ddp_starts_from_rank_0(world):
-    first, second = [each["start"] for each in world(2, _ddp)]
+    first, second = [each["start"] for each in world(2, _ddp_gradients)]
     assert first == second, f"rank 1 starts from {second}, rank 0 from {first}"
 
 
@@ -67,13 +67,13 @@ def test_ddp_starts_from_rank_0(world):
     capability=COLLECTIVES,
 )
 def test_ddp_accumulates(world):
-    for rank, found in enumerate(world(2, _ddp)):
+    for rank, found in enumerate(world(2, _ddp_gradients)):
         held, both = found["held"], found["both"]
         assert held == payload(rank, 4), f"rank {rank}: inside no_sync() the gradient is {held}"
         assert both == [float(value) for value in total(2, 4)], f"rank {rank}: the sum is {both}"
 
 
-def _fsdp(rank):
+def _fsdp_gradient(rank):
     import torch
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
@@ -98,5 +98,5 @@ def _fsdp(rank):
 )
 def test_fsdp2_averages_gradients(world):
     row = [value / 2 for value in total(2, 4)]
-    found = [gradient for _, _, gradient in world(2, _fsdp)]
+    found = [gradient for _, _, gradient in world(2, _fsdp_gradient)]
     check_each_rank(found, [[row] * 4] * 2, "the gradient of a sharded layer")

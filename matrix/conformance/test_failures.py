@@ -21,8 +21,8 @@ PATIENCE_S = 20.0
 NAP_S = 300.0
 
 
-def _caught(action):
-    """[type, message, lost ranks, seconds] of a collective's error, or None without one."""
+def _collective_error(action):
+    """[type, message, lost ranks, seconds] of the CollectiveError of ``action``, or None."""
     from portagpu.errors import CollectiveError
 
     started = time.monotonic()
@@ -34,8 +34,8 @@ def _caught(action):
     return None
 
 
-def _differs(rank, kind):
-    """The last rank calls something else than the others; afterwards all call a barrier."""
+def _call_something_else(rank, kind):
+    """Call another collective on the last rank than on the others, then a barrier on all."""
     import torch
     import torch.distributed as dist
 
@@ -55,8 +55,8 @@ def _differs(rank, kind):
         "root": lambda: comm.broadcast(ones),
         "splits": lambda: _exchange(rank, comm, 1),
     }.get(kind, lambda: comm.all_reduce(ones))
-    first = _caught(other[kind] if odd else usual)
-    return {"first": first, "then": _caught(comm.barrier), "ones": ones.cpu().tolist()}
+    first = _collective_error(other[kind] if odd else usual)
+    return {"first": first, "then": _collective_error(comm.barrier), "ones": ones.cpu().tolist()}
 
 
 def _exchange(rank, comm, rows):
@@ -76,7 +76,7 @@ def _exchange(rank, comm, rows):
     params={"kind": KINDS, "n": (2, 3)},
 )
 def test_mismatch_is_refused(world, kind, n):
-    for me, seen in enumerate(world(n, _differs, kind=kind)):
+    for me, seen in enumerate(world(n, _call_something_else, kind=kind)):
         assert seen["first"] is not None, f"rank {me} was told of no error: another {kind}"
         name, message, _, _ = seen["first"]
         assert name == "CollectiveMismatch", f"rank {me} got {name} for another {kind}: {message}"
@@ -92,7 +92,7 @@ def test_mismatch_is_refused(world, kind, n):
     covers=("Comm.checked",),
 )
 def test_group_is_unusable_afterwards(world):
-    for me, seen in enumerate(world(3, _differs, kind="dtype")):
+    for me, seen in enumerate(world(3, _call_something_else, kind="dtype")):
         assert seen["then"] is not None, f"rank {me} goes on in a group that is out of step"
         name, message, _, _ = seen["then"]
         cause = seen["first"][1]
@@ -100,12 +100,14 @@ def test_group_is_unusable_afterwards(world):
         assert cause in message, f"rank {me} is not told the cause again: {message}"
 
 
-def _renewed(rank):
+def _sum_in_new_group(rank):
     import torch
     import torch.distributed as dist
 
     comm = rank.gpu.comm.checked(timeout_s=PATIENCE_S)
-    first = _caught(lambda: comm.all_reduce(torch.ones(1 + rank.rank, device=rank.gpu.device)))
+    first = _collective_error(
+        lambda: comm.all_reduce(torch.ones(1 + rank.rank, device=rank.gpu.device))
+    )
     fresh = rank.gpu.comm.checked(dist.new_group(), timeout_s=PATIENCE_S)
     tensor = torch.ones(1, device=rank.gpu.device)
     fresh.all_reduce(tensor)
@@ -120,13 +122,13 @@ def _renewed(rank):
     params={"n": (2, 3)},
 )
 def test_new_group_after_mismatch(world, n):
-    for me, (refused_first, total) in enumerate(world(n, _renewed)):
+    for me, (refused_first, total) in enumerate(world(n, _sum_in_new_group)):
         assert refused_first, f"rank {me} was told of no error"
         assert total == n, f"rank {me} sums {total} over a new group of {n}"
 
 
-def _initialised_again(rank, path):
-    """The default group is destroyed and initialised anew, twice."""
+def _initialise_again(rank, path):
+    """Destroy and initialise the default group twice; a sum over each."""
     import torch
     import torch.distributed as dist
 
@@ -155,24 +157,24 @@ def _initialised_again(rank, path):
     params={"n": (2, 3)},
 )
 def test_initialise_again(world, n, tmp_path):
-    for me, sums in enumerate(world(n, _initialised_again, path=str(tmp_path / "store"))):
+    for me, sums in enumerate(world(n, _initialise_again, path=str(tmp_path / "store"))):
         assert sums == [n, n], f"rank {me} sums {sums} over groups of {n} that were made again"
 
 
-def _connected(rank, tensor, group=None):
-    """Let the ranks connect for a sum of that size, which needs all of them and may take long."""
+def _connect_ranks(rank, tensor, group=None):
+    """Sum a tensor of that size once, so that connecting the ranks is not in the measured time."""
     import torch.distributed as dist
 
     dist.all_reduce(tensor, group=group)
     rank.gpu.synchronize()
 
 
-def _with_a_victim(rank, victim, how):
-    """One rank is killed or stopped inside a large all-reduce, or never comes to it."""
+def _lose_rank_in_checked_group(rank, victim, how):
+    """Kill or stop one rank inside a large all-reduce, or keep it away; the others' errors."""
     import torch
 
     large = torch.ones(1 << 22, device=rank.gpu.device)
-    _connected(rank, large.clone())
+    _connect_ranks(rank, large.clone())
     comm = rank.gpu.comm.checked(timeout_s=LIMIT_S)
     if rank.rank == victim:
         if how == "absent":
@@ -180,7 +182,10 @@ def _with_a_victim(rank, victim, how):
         end = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how]
         # behind the agreement of the ranks and before the library: its peers are inside
         torch.distributed.all_reduce = lambda *_: os.kill(os.getpid(), end)
-    return {"first": _caught(lambda: comm.all_reduce(large)), "then": _caught(comm.barrier)}
+    return {
+        "first": _collective_error(lambda: comm.all_reduce(large)),
+        "then": _collective_error(comm.barrier),
+    }
 
 
 @case(
@@ -192,7 +197,7 @@ def _with_a_victim(rank, victim, how):
     params={"how": ("killed", "stopped", "absent"), "victim": (0, 2)},
 )
 def test_lost_rank_is_named(world, how, victim):
-    told = world(4, _with_a_victim, victim=victim, how=how, lost=[victim])
+    told = world(4, _lose_rank_in_checked_group, victim=victim, how=how, lost=[victim])
     for me, seen in enumerate(told):
         if me == victim:
             continue
@@ -206,8 +211,8 @@ def test_lost_rank_is_named(world, how, victim):
         assert seen["then"] is not None, f"rank {me} goes on without rank {victim}"
 
 
-def _plain_with_a_victim(rank, victim):
-    """Seconds until torch's own all_reduce raises where one rank is killed."""
+def _lose_rank_in_plain_group(rank, victim):
+    """Seconds until torch's own all_reduce raises after one rank was killed, or None."""
     import datetime
 
     import torch
@@ -215,7 +220,7 @@ def _plain_with_a_victim(rank, victim):
 
     group = dist.new_group()
     tensor = torch.ones(1 << 20, device=rank.gpu.device)
-    _connected(rank, tensor, group)
+    _connect_ranks(rank, tensor, group)
     if rank.rank == victim:
         os.kill(os.getpid(), signal.SIGKILL)
     started = time.monotonic()
@@ -238,14 +243,14 @@ def _plain_with_a_victim(rank, victim):
     does_not_show="a wait without a limit, in which NCCL raises nothing",
 )
 def test_killed_rank_ends_the_collective(world):
-    for me, seconds in enumerate(world(4, _plain_with_a_victim, victim=1, lost=[1])):
+    for me, seconds in enumerate(world(4, _lose_rank_in_plain_group, victim=1, lost=[1])):
         if me != 1:
             limit = LIMIT_S + SLACK_S
             assert seconds is not None, f"rank {me} finished an all-reduce without rank 1"
             assert seconds < limit, f"rank {me} waited {seconds:.1f} s, the bound is {limit} s"
 
 
-def _pid(rank, victim):
+def _pid_of_survivor(rank, victim):
     import torch.distributed as dist
 
     dist.barrier()
@@ -260,7 +265,7 @@ def _pid(rank, victim):
     capability=COLLECTIVES,
 )
 def test_no_process_is_left(world):
-    pids = [pid for pid in world(3, _pid, victim=1, lost=[1]) if pid is not None]
+    pids = [pid for pid in world(3, _pid_of_survivor, victim=1, lost=[1]) if pid is not None]
     left = [pid for pid in pids if _is_alive(pid)]
     assert not left, f"{len(left)} of {len(pids)} ranks still run after their world ended"
 
@@ -273,8 +278,8 @@ def _is_alive(pid):
     return True
 
 
-def _crossed(rank):
-    """Both ranks send what no one receives; [how it ended, seconds]."""
+def _cross_sends(rank):
+    """Send on both ranks without a receive; [type of the error or "", seconds]."""
     import datetime
 
     import torch
@@ -305,14 +310,14 @@ def _crossed(rank):
     does_not_show="a wait without a limit, in which NCCL raises nothing",
 )
 def test_crossed_sends_time_out(world):
-    for me, (kind, seconds) in enumerate(world(2, _crossed)):
+    for me, (kind, seconds) in enumerate(world(2, _cross_sends)):
         limit = LIMIT_S + SLACK_S
         assert kind, f"rank {me} sent 64 MiB that nobody received, in {seconds:.1f} s"
         assert seconds < limit, f"rank {me} waited {seconds:.1f} s, the bound is {limit} s"
 
 
-def _one_is_late(rank, late):
-    """What rank 0 is told by a barrier over the host to which one rank does not come."""
+def _monitored_barrier_error(rank, late):
+    """The message of a monitored barrier that one rank does not reach; "" if there is none."""
     import datetime
 
     import torch.distributed as dist
@@ -339,23 +344,20 @@ def _one_is_late(rank, late):
     params={"late": (1, 2)},
 )
 def test_monitored_barrier_names_the_rank(world, late):
-    told = world(3, _one_is_late, late=late)
+    told = world(3, _monitored_barrier_error, late=late)
     for me, message in enumerate(told):
         assert me == late or message, f"rank {me} passed a barrier that rank {late} did not reach"
     assert f"ank {late}" in told[0], f"rank 0 is not told of rank {late}: {told[0]}"
 
 
-def _given_up(rank):
-    """Seconds to give a group up in which a sum still waits for rank 1, and a sum over a new one.
-
-    Giving up stops at once where the library can abort.
-    """
+def _abort_group(rank):
+    """Abort a group in which a sum waits for rank 1; [seconds, a sum over the default group]."""
     import torch
     import torch.distributed as dist
 
     group = dist.new_group()
     ones = torch.ones(1024, device=rank.gpu.device)
-    _connected(rank, ones.clone(), group)
+    _connect_ranks(rank, ones.clone(), group)
     dist.barrier(group=group)
     rank.broke_group = True
     pending = None
@@ -377,6 +379,6 @@ def _given_up(rank):
     capability=COLLECTIVES,
 )
 def test_abort_in_flight(world):
-    for me, (seconds, summed) in enumerate(world(2, _given_up)):
+    for me, (seconds, summed) in enumerate(world(2, _abort_group)):
         assert seconds < SLACK_S, f"rank {me} needed {seconds:.1f} s to give a group up"
         assert summed == 2.0, f"rank {me} sums {summed} over the group that was not aborted"

@@ -10,8 +10,8 @@ from portagpu.suite.dtypes import require_contract
 GRAPHS = Capability.GRAPHS
 
 
-def _captured(gpu, torch, on):
-    """A graph that writes twice its input into its output, with both tensors."""
+def _capture_doubling(gpu, torch, on):
+    """A captured graph that doubles its input, with the input and the output."""
     graph = on.Graph()
     source = torch.zeros(256, device=gpu.device)
     with on.graph(graph):
@@ -32,7 +32,7 @@ def _captured(gpu, torch, on):
     smoke=True,
 )
 def test_replay_reads_new_input(gpu, torch, call):
-    graph, source, result = _captured(gpu, torch, gpu if call == "method" else pg)
+    graph, source, result = _capture_doubling(gpu, torch, gpu if call == "method" else pg)
     for value in (1.0, 7.0, -3.0):
         source.fill_(value)
         graph.replay()
@@ -48,7 +48,7 @@ def test_replay_reads_new_input(gpu, torch, call):
     covers=("Backend.Graph",),
 )
 def test_capture_does_not_run(gpu, torch):
-    graph, source, result = _captured(gpu, torch, gpu)
+    graph, source, result = _capture_doubling(gpu, torch, gpu)
     source.fill_(4.0)
     graph.replay()
     gpu.synchronize()
@@ -101,8 +101,8 @@ def test_capture_over_streams(gpu, torch):
         assert found == {3 * value + 1}, f"both branches over {value} add up to {sorted(found)[:3]}"
 
 
-def _captured_beside(rank, within):
-    """A captured doubling, with a sum of all ranks finished before it or captured in it."""
+def _capture_beside_sum(rank, within):
+    """Capture a doubling after a finished sum of all ranks, or with such a sum inside the graph."""
     import torch
     import torch.distributed as dist
 
@@ -131,7 +131,7 @@ def _captured_beside(rank, within):
 )
 def test_capture_beside_collectives(gpu, world):
     gpu.Graph()
-    for rank, found in enumerate(world(2, _captured_beside, within=False)):
+    for rank, found in enumerate(world(2, _capture_beside_sum, within=False)):
         expected = [2.0 * (rank + 1)] * 2
         assert found == expected, f"rank {rank}: the graph gives {found}, not {expected}"
 
@@ -145,7 +145,7 @@ def test_capture_beside_collectives(gpu, world):
 )
 def test_collective_in_a_graph(gpu, world):
     gpu.Graph()
-    for rank, found in enumerate(world(2, _captured_beside, within=True)):
+    for rank, found in enumerate(world(2, _capture_beside_sum, within=True)):
         assert found == [6.0, 6.0], f"rank {rank}: the captured sum of 2 and 4 is {found}"
 
 

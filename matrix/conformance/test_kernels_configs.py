@@ -12,8 +12,8 @@ from portagpu.suite import NotClaimed, NotHere, case, refused
 from portagpu.target import load_architecture
 
 
-def _runs_triton(gpu, torch):
-    """Go on where Triton's kernels run; elsewhere they have to say that they do not."""
+def _require_triton(gpu, torch):
+    """Raise NotClaimed or NotHere if Triton cannot run; kernels must then raise Unsupported."""
     if gpu.plugin.toolchain() is None:
         ones = torch.ones(2, 2, device=gpu.device)
         refused(lambda: kernels.softmax(ones), Unsupported, "a kernel in Triton")
@@ -30,7 +30,7 @@ def _runs_triton(gpu, torch):
     timeout_s=180.0,
 )
 def test_every_config_is_right(gpu, torch, dtype):
-    _runs_triton(gpu, torch)
+    _require_triton(gpu, torch)
     draw = torch.Generator().manual_seed(16)
     # small whole numbers: sums of 80 products are exact in any order, in every one of these dtypes
     a, b = (
@@ -52,7 +52,7 @@ def test_every_config_is_right(gpu, torch, dtype):
     timeout_s=120.0,
 )
 def test_fp8_product(gpu, torch):
-    _runs_triton(gpu, torch)
+    _require_triton(gpu, torch)
     own = gpu.precision.fp8
     pairs = ("float8_e4m3fn", "float8_e4m3fnuz")
     draw = torch.Generator().manual_seed(14)
@@ -78,7 +78,7 @@ def test_fp8_product(gpu, torch):
     timeout_s=120.0,
 )
 def test_portable_kernels(gpu, torch, kernel):
-    _runs_triton(gpu, torch)
+    _require_triton(gpu, torch)
     if kernel == "quantize_fp8" and gpu.precision.fp8 is None:
         ones = torch.ones(2, 2, device=gpu.device)
         refused(lambda: kernels.quantize_fp8(ones), Unsupported, "an fp8 that is not there")

@@ -24,14 +24,14 @@ KEYS = (
 )
 
 
-def _filled(torch, gpu, size=BIG):
-    """A tensor whose memory is really there: untouched pages are not resident on a CPU."""
+def _resident_tensor(torch, gpu, size=BIG):
+    """A tensor whose memory is written, because untouched pages are not resident on a CPU."""
     made = torch.ones(size, dtype=torch.uint8, device=gpu.device)
     gpu.synchronize()
     return made
 
 
-def _give_back(gpu):
+def _release_memory(gpu):
     gc.collect()
     gpu.synchronize()
     gpu.empty_cache()
@@ -81,10 +81,10 @@ def test_peak_never_below_current(gpu, torch):
             assert peak >= now, f"{when}, the {kind} peak {peak} is below the current {now}"
 
     check("before a tensor")
-    held = _filled(torch, gpu)
+    held = _resident_tensor(torch, gpu)
     check("with a tensor")
     del held
-    _give_back(gpu)
+    _release_memory(gpu)
     check("after a tensor")
 
 
@@ -94,7 +94,7 @@ def test_peak_never_below_current(gpu, torch):
     covers=("Backend.memory_allocated", "Backend.memory_reserved"),
 )
 def test_reserved_holds_allocated(gpu, torch):
-    held = _filled(torch, gpu, MIB)
+    held = _resident_tensor(torch, gpu, MIB)
     stats = gpu.memory_stats()
     allocated, reserved = stats[KEYS[0]], stats[KEYS[2]]
     assert reserved >= allocated, f"reserved {reserved} is less than allocated {allocated}"
@@ -109,9 +109,9 @@ def test_reserved_holds_allocated(gpu, torch):
     smoke=True,
 )
 def test_allocation_is_counted(gpu, torch):
-    _give_back(gpu)
+    _release_memory(gpu)
     before = gpu.memory_allocated()
-    held = _filled(torch, gpu)
+    held = _resident_tensor(torch, gpu)
     rise = gpu.memory_allocated() - before
     assert BIG - SLACK <= rise <= BIG + SLACK, f"64 MiB raised memory_allocated by {rise} bytes"
     assert pg.memory_allocated() >= BIG - SLACK, "the function does not count the tensor"
@@ -125,7 +125,7 @@ def test_allocation_is_counted(gpu, torch):
     covers=("Backend.memory_reserved", "portagpu.memory_reserved"),
 )
 def test_reservation_is_counted(gpu, torch):
-    held = _filled(torch, gpu)
+    held = _resident_tensor(torch, gpu)
     for reserved in (gpu.memory_reserved(), pg.memory_reserved()):
         assert reserved >= BIG - SLACK, f"{reserved} reserved bytes do not hold 64 MiB"
     del held
@@ -139,10 +139,10 @@ def test_reservation_is_counted(gpu, torch):
     smoke=True,
 )
 def test_freed_memory_leaves(gpu, torch):
-    held = _filled(torch, gpu)
+    held = _resident_tensor(torch, gpu)
     with_it = gpu.memory_allocated()
     del held
-    _give_back(gpu)
+    _release_memory(gpu)
     fall = with_it - gpu.memory_allocated()
     assert fall >= BIG - SLACK, f"memory_allocated fell by {fall} bytes after 64 MiB were freed"
 
@@ -154,7 +154,7 @@ def test_freed_memory_leaves(gpu, torch):
     covers=("Backend.empty_cache", "portagpu.empty_cache", "Backend.memory_reserved"),
 )
 def test_reserved_memory_leaves(gpu, torch):
-    held = _filled(torch, gpu)
+    held = _resident_tensor(torch, gpu)
     with_it = gpu.memory_reserved()
     del held
     gc.collect()
@@ -172,12 +172,12 @@ def test_reserved_memory_leaves(gpu, torch):
 )
 def test_no_growth(gpu, torch):
     for _ in range(3):
-        _filled(torch, gpu, 8 * MIB)
-    _give_back(gpu)
+        _resident_tensor(torch, gpu, 8 * MIB)
+    _release_memory(gpu)
     before = gpu.memory_allocated()
     for _ in range(50):
-        _filled(torch, gpu, 8 * MIB)
-    _give_back(gpu)
+        _resident_tensor(torch, gpu, 8 * MIB)
+    _release_memory(gpu)
     growth = gpu.memory_allocated() - before
     assert growth <= SLACK, f"fifty tensors of 8 MiB, each freed, left {growth} bytes"
 
@@ -191,12 +191,12 @@ def test_no_growth(gpu, torch):
     smoke=True,
 )
 def test_peak_remembers(gpu, torch):
-    _give_back(gpu)
+    _release_memory(gpu)
     gpu.reset_peak_memory_stats()
     before = gpu.memory_allocated()
-    held = _filled(torch, gpu)
+    held = _resident_tensor(torch, gpu)
     del held
-    _give_back(gpu)
+    _release_memory(gpu)
     for name, peak in (
         ("method", gpu.max_memory_allocated()),
         ("function", pg.max_memory_allocated()),
@@ -212,12 +212,12 @@ def test_peak_remembers(gpu, torch):
     covers=("Backend.max_memory_reserved", "portagpu.max_memory_reserved"),
 )
 def test_reserved_peak_remembers(gpu, torch):
-    _give_back(gpu)
+    _release_memory(gpu)
     gpu.reset_peak_memory_stats()
     before = gpu.memory_reserved()
-    held = _filled(torch, gpu)
+    held = _resident_tensor(torch, gpu)
     del held
-    _give_back(gpu)
+    _release_memory(gpu)
     for peak in (gpu.max_memory_reserved(), pg.max_memory_reserved()):
         assert peak - before >= BIG - SLACK, f"the peak {peak} forgot 64 MiB over {before}"
 
@@ -232,9 +232,9 @@ def test_reserved_peak_remembers(gpu, torch):
     smoke=True,
 )
 def test_peak_resets(gpu, torch, call):
-    held = _filled(torch, gpu)
+    held = _resident_tensor(torch, gpu)
     del held
-    _give_back(gpu)
+    _release_memory(gpu)
     reset = gpu.reset_peak_memory_stats if call == "method" else pg.reset_peak_memory_stats
     reset()
     stats = gpu.memory_stats()
@@ -255,10 +255,10 @@ def test_peak_does_not_fall(gpu, torch):
     gpu.reset_peak_memory_stats()
     peaks = []
     for size in (32 * MIB, 8 * MIB, 48 * MIB, MIB):
-        held = _filled(torch, gpu, size)
+        held = _resident_tensor(torch, gpu, size)
         peaks.append(gpu.max_memory_allocated())
         del held
-        _give_back(gpu)
+        _release_memory(gpu)
     falls = [max(0, before - after) for before, after in itertools.pairwise(peaks)]
     assert max(falls) <= SLACK, f"the peak fell between resets: {peaks}"
 
@@ -293,8 +293,8 @@ def test_total_is_steady(backend):
     )
 
 
-def _free(gpu, best, wanted):
-    """Free memory over half a second: kernels and drivers count freed memory with a delay."""
+def _free_bytes(gpu, best, wanted):
+    """The ``best`` of the free bytes over half a second: freed memory is counted with a delay."""
     found = []
     for _ in range(10):
         found.append(gpu.mem_get_info()[0])
@@ -315,10 +315,10 @@ def test_free_follows_allocation(gpu, torch):
     # 256 MiB were seen; a value that is constant, of another unit or of another device stays below
     least, falls = 32 * MIB, []
     for _ in range(6):
-        _give_back(gpu)
-        before = _free(gpu, max, None)
-        held = _filled(torch, gpu, 256 * MIB)
-        falls.append(before - _free(gpu, min, before - 128 * MIB))
+        _release_memory(gpu)
+        before = _free_bytes(gpu, max, None)
+        held = _resident_tensor(torch, gpu, 256 * MIB)
+        falls.append(before - _free_bytes(gpu, min, before - 128 * MIB))
         del held
         if falls[-1] >= least:
             return

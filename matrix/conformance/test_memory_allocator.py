@@ -25,7 +25,7 @@ def _listed_bytes(snapshot, index):
 
 
 def _holds(snapshot, index, tensor):
-    """Whether a segment of that device in the snapshot has the tensor's memory."""
+    """Whether the tensor lies in a segment that the snapshot lists for the device."""
     begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
     return any(
         each["address"] <= begin and end <= each["address"] + each["total_size"]

@@ -108,7 +108,7 @@ def test_arithmetic_works(gpu, torch, dtype):
 
 
 def _multiply_fp8(gpu, torch, dtype, native_only):
-    """A product with the e4m3 format of the same flavour: no library multiplies two of e5m2."""
+    """Check a product with e4m3 of the same flavour: no library multiplies e5m2 by e5m2."""
     other = getattr(torch, dtype.replace("e5m2", "e4m3fn").replace("fnfnuz", "fnuz"))
     left = torch.full((16, 32), 2.0, device=gpu.device).to(getattr(torch, dtype))
     right = torch.full((32, 16), 3.0, device=gpu.device).to(other)
@@ -161,23 +161,23 @@ def test_support_as_it_runs(gpu, torch, dtype):
 def test_finfo(torch, dtype):
     info = torch.finfo(getattr(torch, dtype))
     by_hand = {
-        "float64": (sys_max(11, 52), 2.0**-1022, 2.0**-52),
-        "float32": (sys_max(8, 23), 2.0**-126, 2.0**-23),
+        "float64": (largest_ieee_number(11, 52), 2.0**-1022, 2.0**-52),
+        "float32": (largest_ieee_number(8, 23), 2.0**-126, 2.0**-23),
         "float16": (65504.0, 2.0**-14, 2.0**-10),
-        "bfloat16": (sys_max(8, 7), 2.0**-126, 2.0**-7),
+        "bfloat16": (largest_ieee_number(8, 7), 2.0**-126, 2.0**-7),
     }[dtype]
     found = (info.max, info.tiny, info.eps)
     assert found == by_hand, f"max, tiny, eps of {dtype} are {found}, not {by_hand}"
 
 
-def sys_max(exponent_bits, mantissa_bits):
+def largest_ieee_number(exponent_bits, mantissa_bits):
     """The largest finite number of an IEEE format."""
     bias = (1 << (exponent_bits - 1)) - 1
     return (2.0 - 2.0**-mantissa_bits) * 2.0**bias
 
 
-def _wider(gpu, values, dtype):
-    """The values on the device in its widest format, which is to be wider than ``dtype``."""
+def _in_widest_format(gpu, values, dtype):
+    """The values in the device's widest format, which has to be wider than ``dtype``."""
     require_dtypes(gpu, dtype)
     widest = next((each for each in FLOATS if claimed_support(gpu, each) != "none"), dtype)
     if ROUNDOFF[widest] >= ROUNDOFF[dtype]:
@@ -196,7 +196,7 @@ def test_rounds_to_nearest_even(gpu, torch, dtype):
     half = step / 2
     values = [1 + half, 1 + 3 * half, 1 + half * 1.01, 1 + half * 0.99, -1 - half, -1 - 3 * half]
     by_hand = [1.0, 1 + 2 * step, 1 + step, 1.0, -1.0, -1 - 2 * step]
-    found = float64_values(_wider(gpu, values, dtype).to(getattr(torch, dtype)))
+    found = float64_values(_in_widest_format(gpu, values, dtype).to(getattr(torch, dtype)))
     assert found == by_hand, f"{values} became {found} in {dtype}, not {by_hand}"
 
 
@@ -207,7 +207,7 @@ def test_rounds_to_nearest_even(gpu, torch, dtype):
 )
 def test_overflows_to_infinity(gpu, torch, dtype):
     largest = torch.finfo(getattr(torch, dtype)).max
-    source = _wider(gpu, [largest, largest * 1.1, -largest * 1.1], dtype)
+    source = _in_widest_format(gpu, [largest, largest * 1.1, -largest * 1.1], dtype)
     found = float64_values(source.to(getattr(torch, dtype)))
     assert found == [largest, math.inf, -math.inf], f"at and beyond the largest: {found}"
 

@@ -44,8 +44,8 @@ def _decode(code, exponent_bits, mantissa_bits, bias, fnuz):
     return sign * math.ldexp(1 + fraction, exponent - bias)
 
 
-def _same(left, right):
-    """Equal, both NaN, or both the zero of one sign."""
+def _is_same_number(left, right):
+    """Whether both are NaN, or equal with the same sign."""
     if math.isnan(left) or math.isnan(right):
         return math.isnan(left) and math.isnan(right)
     return left == right and math.copysign(1, left) == math.copysign(1, right)
@@ -65,7 +65,7 @@ def test_fp8_decode(gpu, torch, dtype):
     wrong = [
         f"0x{code:02x} is {value}, not {_decode(code, *FP8[dtype])}"
         for code, value in enumerate(found)
-        if not _same(value, _decode(code, *FP8[dtype]))
+        if not _is_same_number(value, _decode(code, *FP8[dtype]))
     ]
     assert not wrong, f"{len(wrong)} codes of {dtype} decode wrongly: {'; '.join(wrong[:3])}"
 
@@ -267,19 +267,21 @@ def test_cast_policies(gpu, torch, dtype):
     kind, largest = getattr(torch, dtype), torch.finfo(getattr(torch, dtype)).max
     given = torch.tensor([math.inf, -math.inf, math.nan, 2.0], device=gpu.device)
 
-    def made(**policies):
+    def cast_values(**policies):
         return float64_values(cast(given, kind, **policies).float())
 
-    assert made(nan="zero") == [largest, -largest, 0.0, 2.0], f"NaN as zero: {made(nan='zero')}"
-    as_nan = [math.isnan(each) for each in made(infinity="nan")]
-    assert as_nan == [True, True, True, False], f"infinity as NaN: {made(infinity='nan')}"
-    refused(lambda: made(infinity="raise"), OverflowError, "an infinity to be refused")
-    refused(lambda: made(nan="raise"), ValueError, "a NaN to be refused")
+    assert cast_values(nan="zero") == [largest, -largest, 0.0, 2.0], (
+        f"NaN as zero: {cast_values(nan='zero')}"
+    )
+    as_nan = [math.isnan(each) for each in cast_values(infinity="nan")]
+    assert as_nan == [True, True, True, False], f"infinity as NaN: {cast_values(infinity='nan')}"
+    refused(lambda: cast_values(infinity="raise"), OverflowError, "an infinity to be refused")
+    refused(lambda: cast_values(nan="raise"), ValueError, "a NaN to be refused")
     if dtype in ("float8_e5m2", "bfloat16"):
-        kept = made(infinity="keep", nan="zero")
+        kept = cast_values(infinity="keep", nan="zero")
         assert kept == [math.inf, -math.inf, 0.0, 2.0], f"infinity kept: {kept}"
     else:
-        refused(lambda: made(infinity="keep"), ValueError, f"infinity kept in {dtype}")
+        refused(lambda: cast_values(infinity="keep"), ValueError, f"infinity kept in {dtype}")
 
 
 @case(

@@ -20,8 +20,8 @@ INPUTS = {Arithmetic.IEEE: 2.0**-24, Arithmetic.TF32: 2.0**-10, Arithmetic.BF16X
 NEAR = "|found - AB| <= |AB| / 16 in the Frobenius norm: what nobody computed is |AB| off or more"
 
 
-def _near(found, left, right):
-    """The product is one of these matrices, whatever order and width its sums had."""
+def _check_product(found, left, right):
+    """Fail unless ``found`` is near the product, in whatever order and width it was summed."""
     exact = left.cpu().double() @ right.cpu().double()
     off = float((found.cpu().double() - exact).norm() / exact.norm())
     assert off <= 1 / 16, f"the product is {off:.2g} of its own norm off"
@@ -168,7 +168,7 @@ def test_matmul_repeats(gpu, torch, dtype):
     first = left @ left
     again = [torch.equal(left @ left, first) for _ in range(5)]
     assert all(again), f"{again.count(False)} of five repeated products in {dtype} differ"
-    _near(first, left, left)
+    _check_product(first, left, left)
 
 
 @case(
@@ -443,7 +443,7 @@ def test_long_matmul_repeats(gpu, torch):
     first = left @ right
     again = [torch.equal(left @ right, first) for _ in range(10)]
     assert all(again), f"{again.count(False)} of ten repeated products differ"
-    _near(first, left, right)
+    _check_product(first, left, right)
 
 
 @case(

@@ -15,7 +15,7 @@ PAIRS = ("e4m3-e4m3", "e4m3-e5m2", "e5m2-e4m3", "e5m2-e5m2")
 
 
 def _dtypes(gpu, torch, pair="e4m3-e4m3"):
-    """The fp8 dtypes of a pair, of the flavour that the device runs, or of OCP."""
+    """The fp8 dtypes of a pair, in the device's flavour; in OCP's if it has none."""
     native = gpu.precision.fp8
     by_name = {
         "e4m3": native.e4m3 if native else torch.float8_e4m3fn,

@@ -14,8 +14,8 @@ AUTOCAST = Capability.AUTOCAST
 CALLS = ("method", "function")
 
 
-def _half(gpu, torch):
-    """The dtype of 16 bits to cast to: bfloat16 where the device computes in it."""
+def _half_dtype(gpu, torch):
+    """The 16-bit dtype for autocast: bfloat16 if the device computes in it, else float16."""
     for dtype in ("bfloat16", "float16"):
         if claimed_support(gpu, dtype) in ("native", "emulated"):
             return getattr(torch, dtype)
@@ -91,9 +91,9 @@ def test_training_follows_float64(gpu, torch):
 )
 def test_autocast_changes_products(gpu, torch, call):
     left = torch.ones(8, 8, device=gpu.device)
-    with (gpu if call == "method" else pg).autocast(_half(gpu, torch)):
+    with (gpu if call == "method" else pg).autocast(_half_dtype(gpu, torch)):
         inside = left @ left
-    assert inside.dtype == _half(gpu, torch), f"inside autocast a product is {inside.dtype}"
+    assert inside.dtype == _half_dtype(gpu, torch), f"inside autocast a product is {inside.dtype}"
     assert (left @ left).dtype == torch.float32, "after autocast a product is not float32"
     assert inside.cpu().double().unique().tolist() == [8.0], "a product inside autocast is wrong"
 
@@ -106,7 +106,7 @@ def test_autocast_changes_products(gpu, torch, call):
 )
 def test_autocast_disabled(gpu, torch):
     left = torch.ones(8, 8, device=gpu.device)
-    with gpu.autocast(_half(gpu, torch)), gpu.autocast(enabled=False):
+    with gpu.autocast(_half_dtype(gpu, torch)), gpu.autocast(enabled=False):
         inside = left @ left
     assert inside.dtype == torch.float32, f"a product with autocast disabled is {inside.dtype}"
     found = set(inside.flatten().tolist())
@@ -154,10 +154,10 @@ def test_autocast_keeps_weights(gpu, torch):
     layer = torch.nn.Linear(8, 8).to(gpu.device)
     torch.nn.init.constant_(layer.weight, 0.5)
     torch.nn.init.constant_(layer.bias, 3.0)
-    with gpu.autocast(_half(gpu, torch)):
+    with gpu.autocast(_half_dtype(gpu, torch)):
         result = layer(torch.ones(4, 8, device=gpu.device))
     result.float().sum().backward()
-    assert result.dtype == _half(gpu, torch), f"the layer's result is {result.dtype}"
+    assert result.dtype == _half_dtype(gpu, torch), f"the layer's result is {result.dtype}"
     assert layer.weight.dtype == torch.float32, f"the weight is {layer.weight.dtype}"
     assert layer.weight.grad.dtype == torch.float32, f"the gradient is {layer.weight.grad.dtype}"
     found = [set(each.flatten().tolist()) for each in (result, layer.weight.grad, layer.bias.grad)]
@@ -174,10 +174,10 @@ def test_autocast_keeps_weights(gpu, torch):
 )
 def test_autocast_is_accurate(gpu, torch):
     left, right = torch.randn(64, 128), torch.randn(128, 64)
-    with gpu.autocast(_half(gpu, torch)):
+    with gpu.autocast(_half_dtype(gpu, torch)):
         found = (left.to(gpu.device) @ right.to(gpu.device)).cpu().double()
     exact = left.double() @ right.double()
-    unit = ROUNDOFF[str(_half(gpu, torch)).removeprefix("torch.")]
+    unit = ROUNDOFF[str(_half_dtype(gpu, torch)).removeprefix("torch.")]
     magnitude = left.double().abs() @ right.double().abs()
     bound = magnitude * (128 * ROUNDOFF["float32"] + 2.01 * unit) + 1.01 * unit * exact.abs()
     worst = float(((found - exact).abs() / bound).max())
@@ -192,7 +192,7 @@ def test_autocast_is_accurate(gpu, torch):
 )
 def test_autocast_ends_after_error(gpu, torch):
     def body():
-        with gpu.autocast(_half(gpu, torch)):
+        with gpu.autocast(_half_dtype(gpu, torch)):
             raise KeyError("on purpose")
 
     refused(body, KeyError, "an exception inside autocast")
@@ -215,8 +215,8 @@ def test_autocast_of_a_bool_is_refused(backend):
     refused(lambda: backend.autocast(True), TypeError, "autocast(True)")
 
 
-def _step(gpu, torch, scaler, gradient):
-    """One step of SGD from 1.0 with that gradient: the weight and the scale afterwards."""
+def _weight_and_scale_after_step(gpu, torch, scaler, gradient):
+    """The weight and the scale after one step of SGD from 1.0 with that gradient."""
     weight = torch.ones(1, device=gpu.device, requires_grad=True)
     optimiser = torch.optim.SGD([weight], lr=0.5)
     scaler.scale((weight * gradient).sum()).backward()
@@ -235,7 +235,7 @@ def _step(gpu, torch, scaler, gradient):
 )
 def test_scaler_steps(gpu, torch, call):
     scaler = (gpu if call == "method" else pg).GradScaler(init_scale=1024.0)
-    weight, _ = _step(gpu, torch, scaler, 0.25)
+    weight, _ = _weight_and_scale_after_step(gpu, torch, scaler, 0.25)
     assert weight == 0.875, f"1 - 0.5 * 0.25 through a GradScaler is {weight}"
 
 
@@ -247,7 +247,7 @@ def test_scaler_steps(gpu, torch, call):
 )
 def test_scaler_skips_infinity(gpu, torch):
     scaler = gpu.GradScaler(init_scale=1024.0)
-    weight, scale = _step(gpu, torch, scaler, math.inf)
+    weight, scale = _weight_and_scale_after_step(gpu, torch, scaler, math.inf)
     assert weight == 1.0, f"an infinite gradient moved the weight to {weight}"
     assert scale == 512.0, f"after an infinite gradient the scale is {scale}, not 512"
 
@@ -260,7 +260,7 @@ def test_scaler_skips_infinity(gpu, torch):
 )
 def test_scaler_grows(gpu, torch):
     scaler = gpu.GradScaler(init_scale=8.0, growth_interval=2)
-    scales = [_step(gpu, torch, scaler, 0.25)[1] for _ in range(4)]
+    scales = [_weight_and_scale_after_step(gpu, torch, scaler, 0.25)[1] for _ in range(4)]
     assert scales == [8.0, 16.0, 16.0, 32.0], f"the scale went {scales}"
 
 
@@ -272,7 +272,9 @@ def test_scaler_disabled(gpu, torch):
     scaler = gpu.GradScaler(enabled=False)
     value = torch.tensor(3.0, device=gpu.device)
     assert float(scaler.scale(value)) == 3.0, "a disabled scaler changed the loss"
-    assert _step(gpu, torch, scaler, 0.25)[0] == 0.875, "a disabled scaler changed the step"
+    assert _weight_and_scale_after_step(gpu, torch, scaler, 0.25)[0] == 0.875, (
+        "a disabled scaler changed the step"
+    )
 
 
 @case(
@@ -283,7 +285,7 @@ def test_scaler_disabled(gpu, torch):
 )
 def test_scaler_state(gpu, torch):
     source = gpu.GradScaler(init_scale=1024.0)
-    _step(gpu, torch, source, math.inf)
+    _weight_and_scale_after_step(gpu, torch, source, math.inf)
     other = gpu.GradScaler()
     other.load_state_dict(source.state_dict())
     assert other.get_scale() == 512.0, f"the restored scale is {other.get_scale()}, not 512"
@@ -326,7 +328,7 @@ def test_training_of_storage_is_refused(backend, torch):
     params={"dtype": ("bfloat16", "float16")},
 )
 def test_training_learns(gpu, torch, dtype):
-    _learn(gpu, torch, dtype)
+    _check_loss_falls(gpu, torch, dtype)
 
 
 @case(
@@ -335,10 +337,10 @@ def test_training_learns(gpu, torch, dtype):
     covers=("Precision.training",),
 )
 def test_training_learns_in_float32(gpu, torch):
-    _learn(gpu, torch, "float32")
+    _check_loss_falls(gpu, torch, "float32")
 
 
-def _learn(gpu, torch, dtype):
+def _check_loss_falls(gpu, torch, dtype):
     if claimed_support(gpu, dtype) not in ("native", "emulated"):
         raise NotClaimed(f"{gpu.name} does not compute in {dtype}")
     choice = gpu.precision.training(getattr(torch, dtype))

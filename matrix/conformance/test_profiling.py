@@ -127,11 +127,11 @@ def test_ranges_are_per_thread(gpu):
     found = []
     gpu.range_push("mine")
 
-    def other():
+    def push_in_thread():
         found.append(gpu.range_push("theirs"))
         gpu.range_pop()
 
-    thread = threading.Thread(target=other)
+    thread = threading.Thread(target=push_in_thread)
     thread.start()
     thread.join()
     gpu.range_pop()

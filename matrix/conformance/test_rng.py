@@ -14,11 +14,11 @@ COUNT = 1000
 
 
 def _draw(torch, gpu, count=COUNT):
-    return _varied(torch.rand(count, device=gpu.device).cpu())
+    return _require_variation(torch.rand(count, device=gpu.device).cpu())
 
 
-def _varied(numbers):
-    """The numbers, which are drawn: what repeats for being one value everywhere is no repeat."""
+def _require_variation(numbers):
+    """The drawn numbers; fails if all are equal, because a constant repeats with any seed."""
     least, most = numbers.aminmax() if numbers.numel() > 1 else (0, 1)
     assert least != most, f"{numbers.numel()} numbers that were drawn are all {float(least):g}"
     return numbers
@@ -42,7 +42,7 @@ def test_seed_repeats(gpu, torch, draw):
             drawn = torch.nn.functional.dropout(torch.ones(COUNT, device=gpu.device), 0.5)
         else:
             drawn = getattr(torch, draw)(COUNT, device=gpu.device)
-        return _varied(drawn)
+        return _require_variation(drawn)
 
     gpu.manual_seed(1234)
     first = numbers()
@@ -96,7 +96,7 @@ def test_seed_is_the_devices(gpu, torch):
     default = _draw(torch, gpu)
     own = torch.Generator(device=gpu.device)
     own.manual_seed(99)
-    numbers = _varied(torch.rand(COUNT, device=gpu.device, generator=own).cpu())
+    numbers = _require_variation(torch.rand(COUNT, device=gpu.device, generator=own).cpu())
     assert torch.equal(numbers, default), "a generator with the same seed gave other numbers"
 
 
@@ -227,7 +227,7 @@ def test_normal_state_restores(gpu, torch):
     gpu.manual_seed(4)
     torch.randn(3, device=gpu.device)
     state = gpu.get_rng_state()
-    first = _varied(torch.randn(5, device=gpu.device))
+    first = _require_variation(torch.randn(5, device=gpu.device))
     gpu.set_rng_state(state)
     assert torch.equal(torch.randn(5, device=gpu.device), first), "half of a pair was forgotten"
 
@@ -409,7 +409,7 @@ def test_questions_draw_nothing(gpu, torch):
 )
 def test_host_generator_is_separate(gpu, torch):
     own = torch.Generator().manual_seed(8)
-    first = _varied(torch.rand(4, generator=own))
+    first = _require_variation(torch.rand(4, generator=own))
     own.manual_seed(8)
     _draw(torch, gpu)
     assert torch.equal(torch.rand(4, generator=own), first), "the device's draws moved another"

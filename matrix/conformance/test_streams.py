@@ -14,7 +14,7 @@ EVENTS = Capability.EVENTS
 CALLS = ("method", "function")
 
 
-def _pair(gpu):
+def _timing_events(gpu):
     return gpu.Event(enable_timing=True), gpu.Event(enable_timing=True)
 
 
@@ -348,7 +348,7 @@ def test_event_unrecorded(backend):
     smoke=True,
 )
 def test_elapsed_time_is_milliseconds(gpu):
-    start, end = _pair(gpu)
+    start, end = _timing_events(gpu)
     gpu.synchronize()
     before = time.perf_counter()
     start.record()
@@ -388,7 +388,7 @@ def test_elapsed_time_adds_up(gpu):
     covers=("Backend.Event",),
 )
 def test_elapsed_time_backwards(gpu):
-    start, end = _pair(gpu)
+    start, end = _timing_events(gpu)
     start.record()
     time.sleep(0.005)
     end.record()
@@ -406,7 +406,7 @@ def test_elapsed_time_backwards(gpu):
     traps=("G05",),
 )
 def test_elapsed_time_never_negative(gpu):
-    pairs = [_pair(gpu) for _ in range(200)]
+    pairs = [_timing_events(gpu) for _ in range(200)]
     for start, end in pairs:
         start.record()
         end.record()
@@ -440,7 +440,7 @@ def test_elapsed_time_needs_timing(gpu):
     covers=("Backend.Event",),
 )
 def test_elapsed_time_needs_records(gpu):
-    start, end = _pair(gpu)
+    start, end = _timing_events(gpu)
     start.record()
     kinds = (ValueError, RuntimeError)
     refused(lambda: start.elapsed_time(end), kinds, "the time to an event without a record")
@@ -453,7 +453,7 @@ def test_elapsed_time_needs_records(gpu):
     covers=("Backend.Event",),
 )
 def test_event_recorded_again(gpu):
-    first, moved = _pair(gpu)
+    first, moved = _timing_events(gpu)
     moved.record()
     first.record()
     time.sleep(0.005)
@@ -504,7 +504,7 @@ def test_streams_overlap(gpu, torch, record):
     # one block's worth of work each, which leaves room for the others
     values = [torch.ones(64, device=gpu.device) for _ in streams]
 
-    def all_of(chosen):
+    def time_on(chosen):
         gpu.synchronize()
         started = time.perf_counter()
         for stream, value in zip(chosen, values, strict=True):
@@ -514,6 +514,6 @@ def test_streams_overlap(gpu, torch, record):
         gpu.synchronize()
         return time.perf_counter() - started
 
-    all_of(streams)
-    apart, together = all_of(streams), all_of(streams[:1] * len(streams))
+    time_on(streams)
+    apart, together = time_on(streams), time_on(streams[:1] * len(streams))
     record(f"eight streams take {apart / together:.2f} of the time of one with all the work")

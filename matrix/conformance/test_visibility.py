@@ -25,8 +25,8 @@ COUNT = (
 )
 
 
-def _child(gpu, devices, runtime):
-    """[count, uuid, pci] as a process with the environment for those devices sees them."""
+def _devices_in_child(gpu, devices, runtime):
+    """[count, uuid, pci] in a child process that is given those devices, or its last error line."""
     from portagpu.subprocesses.start import python_environment
 
     changes = visible.environment_for(devices, runtime)
@@ -46,7 +46,7 @@ def _child(gpu, devices, runtime):
     return json.loads(done.stdout)
 
 
-def _runtime(gpu):
+def _mask_runtime(gpu):
     runtimes = [
         each for each in visible.relevant_runtimes(None, [gpu.arch.vendor]) if each in MASK_OF
     ]
@@ -63,10 +63,10 @@ def _runtime(gpu):
     traps=("E05", "E07"),
 )
 def test_child_sees_the_device_by_index(backend):
-    runtime = _runtime(backend)
+    runtime = _mask_runtime(backend)
     last = backend.device_count() - 1
     here = backend.plugin.open(last)
-    told = _child(backend, [visible.DeviceId(last, here.uuid)], runtime)
+    told = _devices_in_child(backend, [visible.DeviceId(last, here.uuid)], runtime)
     assert told == [1, here.uuid, here.pci], f"the child that is given device {last} says {told}"
 
 
@@ -76,7 +76,7 @@ def test_child_sees_the_device_by_index(backend):
     traps=("E04",),
 )
 def test_child_without_devices_says_why(backend):
-    runtime = _runtime(backend)
-    told = _child(backend, [], runtime)
+    runtime = _mask_runtime(backend)
+    told = _devices_in_child(backend, [], runtime)
     assert isinstance(told, str), f"with every device hidden the child sees {told}"
     assert MASK_OF[runtime] in told, f"the mask is not named: {told}"

@@ -102,8 +102,7 @@ def _sizes(
 
 @dataclass(slots=True)
 class Exchange:
-    """The buffers of one collective at one size; ``sent`` and ``received`` are one where it works
-    in place."""
+    """The buffers of one collective at one size; one tensor if the collective works in place."""
 
     operation: str
     rank: int
@@ -113,7 +112,7 @@ class Exchange:
     sent: torch.Tensor
     received: torch.Tensor
     kept: torch.Tensor | None
-    """What was sent, where the operation replaces it by something larger."""
+    """A copy of what was sent, if the operation overwrites it with larger values."""
 
     @classmethod
     def make(cls, rank: Rank, operation: str, size: int) -> Exchange:
@@ -132,28 +131,28 @@ class Exchange:
         return cls(operation, rank.rank, rank.world, total, sent, received, kept)
 
     def fill(self) -> None:
-        """Put this rank's values into what it sends, and nonsense where it receives."""
+        """Write this rank's values into ``sent``, and NaN into ``received``."""
         self.received.fill_(float("nan"))
         if self.operation == "broadcast" and self.rank != _ROOT:
             return
         for start in range(0, self.sent.numel(), _CHUNK):
             part = self.sent[start : start + _CHUNK]
-            part.copy_(values(self.rank, start, part.numel(), part.device))
+            part.copy_(rank_values(self.rank, start, part.numel(), part.device))
         if self.kept is not None:
             self.kept.copy_(self.sent)
 
     def restore(self) -> None:
-        """Undo what calls did to what is sent."""
+        """Write the original values into ``sent`` again."""
         if self.kept is not None:
             self.sent.copy_(self.kept)
 
     def first_wrong(self) -> str:
-        """The first element of the answer that is not right; empty where all are."""
+        """A sentence about the first wrong element; empty if all are right."""
         if self.operation == "reduce" and self.rank != _ROOT:
             return ""
         for start in range(0, self.received.numel(), _CHUNK):
             part = self.received[start : start + _CHUNK]
-            expected = self._expected(start, part.numel(), part.device)
+            expected = self._expected_values(start, part.numel(), part.device)
             differs = part != expected
             if bool(differs.any()):
                 index = int(differs.nonzero()[0])
@@ -161,19 +160,19 @@ class Exchange:
                 return f"element {start + index} is {found:g} instead of {right:g}"
         return ""
 
-    def _expected(self, start: int, count: int, device: torch.device) -> torch.Tensor:
-        """What the answer has to be from ``start`` on, from every rank's values by its number."""
+    def _expected_values(self, start: int, count: int, device: torch.device) -> torch.Tensor:
+        """``count`` elements of the right answer from ``start`` on, without communication."""
         import torch
 
         if self.operation == "broadcast":
-            return values(_ROOT, start, count, device)
+            return rank_values(_ROOT, start, count, device)
         if self.operation in ("all_reduce", "reduce", "reduce_scatter"):
             offset = start
             if self.operation == "reduce_scatter":
                 offset += self.rank * self.received.numel()
             return sum(
-                (values(rank, offset, count, device) for rank in range(1, self.world)),
-                start=values(0, offset, count, device),
+                (rank_values(rank, offset, count, device) for rank in range(1, self.world)),
+                start=rank_values(0, offset, count, device),
             )
         share = self.total // self.world
         skip = self.rank * share if self.operation == "all_to_all" else 0
@@ -181,16 +180,16 @@ class Exchange:
         while count:
             rank, inside = divmod(start, share)
             length = min(count, share - inside)
-            parts.append(values(rank, skip + inside, length, device))
+            parts.append(rank_values(rank, skip + inside, length, device))
             start, count = start + length, count - length
         return torch.cat(parts)
 
 
-def values(rank: int, start: int, count: int, device: torch.device) -> torch.Tensor:
+def rank_values(rank: int, start: int, count: int, device: torch.device) -> torch.Tensor:
     """The whole numbers that ``rank`` sends at ``start`` and after: a hash of place and rank.
 
-    Any rank can tell what every other one sent, without asking it. The constants are Knuth's
-    multiplicative hash (2**32 / golden ratio) and a prime.
+    So every rank knows what the others sent. The constants are Knuth's multiplicative hash
+    (2**32 / golden ratio) and a prime.
     """
     import torch
 
@@ -209,23 +208,23 @@ def collective(rank: Rank, *, effort: str, operation: str, sizes: list[int]) -> 
     factor = bus_factor(operation, rank.world) or 0.0
     for size in sizes:
         exchange = Exchange.make(rank, operation, size)
-        _check(rank, exchange, reading, size)
+        _check_answer(rank, exchange, reading, size)
         rank.step(f"timing {operation} of {size} bytes")
         timing = measure(
             stopwatch,
             partial(perform, exchange),
             PACES[Effort(effort)],
-            prepare=partial(_ready, rank, exchange),
-            agree=partial(meet, rank),
+            prepare=partial(_restore_and_meet, rank, exchange),
+            agree=partial(max_over_ranks, rank),
             most_repeats=_most_repeats(operation, rank.world),
         )
-        _check(rank, exchange, reading, size)
+        _check_answer(rank, exchange, reading, size)
         reading.keep(timing, x=size, work=size * factor)
     return reading.to_json()
 
 
-def _check(rank: Rank, exchange: Exchange, reading: Any, size: int) -> None:
-    """One call whose answer is looked at; ranks go on together even where it was wrong."""
+def _check_answer(rank: Rank, exchange: Exchange, reading: Any, size: int) -> None:
+    """Call once and check the answer. A wrong one is noted, so that the ranks stay in step."""
     rank.step(f"checking {exchange.operation} of {size} bytes")
     exchange.fill()
     perform(exchange)
@@ -234,18 +233,18 @@ def _check(rank: Rank, exchange: Exchange, reading: Any, size: int) -> None:
         reading.reject(f"{exchange.operation} of {size} bytes: {wrong}")
 
 
-def _ready(rank: Rank, exchange: Exchange) -> None:
+def _restore_and_meet(rank: Rank, exchange: Exchange) -> None:
     exchange.restore()
-    meet(rank, 0.0)
+    max_over_ranks(rank, 0.0)
 
 
 def _most_repeats(operation: str, world: int) -> int:
-    """In place a sum grows with every call: by at most the number of ranks, below 2**100."""
+    """The most calls in place: each multiplies sums by ``world``, and they stay below 2**100."""
     return max(1, int(100 / math.log2(world))) if operation in _GROWING else 1000
 
 
-def meet(rank: Rank, value: float) -> float:
-    """The largest ``value`` of all ranks, which wait for one another here; over the host."""
+def max_over_ranks(rank: Rank, value: float) -> float:
+    """The largest ``value`` of all ranks, over the host. It is a barrier too."""
     import torch
     import torch.distributed as dist
 

@@ -73,7 +73,7 @@ def _case(
 
 
 def _edge(device: MeasuredDevice, dtype: str, support: Support) -> int:
-    """The edge of the square: enough work for the device, little enough for a slow path."""
+    """The edge of the square: large enough for the device, small enough for a slow path."""
     if not device.shared:
         wide = dtype in ("fp64", "fp32") or support is Support.EMULATED
         return 4096 if wide else 8192

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _OF_COPY: Final = 0.9
 _OF_TORCH: Final = 0.95
-"""What a kernel is held to: it is of no use where it is much slower than what torch has."""
+"""The least ratios. A kernel that is much slower than torch's own operator is of no use."""
 _BOUND_BY_MEMORY: Final = ("copy", "triad", "sum", "softmax", "rms_norm", "quantize_fp8")
 _HELD_TO_TORCH: Final = ("softmax", "rms_norm", "quantize_fp8")
 
@@ -45,7 +45,7 @@ _CHECKED_ROWS: Final = 64
 def cases(
     *, device: MeasuredDevice, effort: Effort, world: int, target: Target | None
 ) -> list[BenchCase]:
-    """Each kernel that memory bounds against a copy, and those that torch has against torch's."""
+    """Memory-bound kernels compared with a copy, and kernels that torch has with torch's."""
     del world, target
     array = large_array_bytes(device, arrays=6)
     absent = None
@@ -61,7 +61,7 @@ def cases(
             metric=f"kernels/{name}",
             area="kernels",
             unit="1",
-            function="against",
+            function="compare",
             arguments={"kernel": name, "other": other, "dtype": "bfloat16", **sizes},
             shape={"array_bytes": 2 * sizes["rows"] * sizes["columns"], "dtype": "bf16"},
             counts=_COUNTS[other],
@@ -77,7 +77,7 @@ def cases(
         metric="kernels/matmul",
         area="kernels",
         unit="1",
-        function="against",
+        function="compare",
         arguments={
             "kernel": "matmul",
             "other": "torch",
@@ -102,9 +102,9 @@ _COUNTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """``ours`` and ``theirs`` are calls to be timed; ``wrong`` says what of a result is wrong.
+    """Two calls to time; ``wrong`` returns what is wrong with a result of ours, or "".
 
-    ``share`` is the work of one of our calls over that of one of theirs.
+    ``share`` is the work of one call of ours over that of one of theirs.
     """
 
     ours: Callable[[], Any]
@@ -113,10 +113,10 @@ class Work:
     share: float = 1.0
 
 
-def against(
+def compare(
     rank: Rank, *, effort: str, kernel: str, other: str, dtype: str, rows: int, columns: int
 ) -> dict[str, Any]:
-    """Time ``kernel`` and what it is held against in turns, after its result was checked."""
+    """Check the kernel's result, then time it and its reference in turns."""
     from importlib.util import find_spec
 
     from portagpu.bench.samples import RankSamples
@@ -131,11 +131,13 @@ def against(
     if kernel == "quantize_fp8" and rank.gpu.precision.fp8 is None:
         reading.skip = f"{rank.gpu.arch} has no fp8 of its own"
         return reading.to_json()
-    work = prepared(rank, kernel, other, dtype, rows, columns)
+    work = make_work(rank, kernel, other, dtype, rows, columns)
     rank.step(f"checking {kernel}")
     if Capability.GRAPHS in rank.gpu.capabilities:
         work = replace(
-            work, ours=_captured(rank.gpu, work.ours), theirs=_captured(rank.gpu, work.theirs)
+            work,
+            ours=_graph_launch(rank.gpu, work.ours),
+            theirs=_graph_launch(rank.gpu, work.theirs),
         )
     if wrong := work.wrong(work.ours()):
         reading.reject(f"{kernel}: {wrong}")
@@ -156,8 +158,8 @@ def against(
     return reading.to_json()
 
 
-def _captured(gpu: Backend, call: Callable[[], Any]) -> Callable[[], Any]:
-    """``call`` as one launch of a graph: what Python needs for it may be as long as the kernel."""
+def _graph_launch(gpu: Backend, call: Callable[[], Any]) -> Callable[[], Any]:
+    """``call`` as one launch of a graph, because Python may take as long as the kernel."""
     call()
     gpu.synchronize()
     graph = gpu.Graph()
@@ -171,19 +173,19 @@ def _captured(gpu: Backend, call: Callable[[], Any]) -> Callable[[], Any]:
     return replay
 
 
-def prepared(rank: Rank, kernel: str, other: str, dtype: str, rows: int, columns: int) -> Work:
+def make_work(rank: Rank, kernel: str, other: str, dtype: str, rows: int, columns: int) -> Work:
     """The calls on random operands of ``rows`` x ``columns`` elements."""
     import torch
 
     gpu = rank.gpu
     generator = torch.Generator(gpu.device).manual_seed(_SEED)
 
-    def drawn(*shape: int) -> torch.Tensor:
+    def random_tensor(*shape: int) -> torch.Tensor:
         values = torch.randn(*shape, generator=generator, device=gpu.device)
         return values.to(getattr(torch, dtype))
 
-    x = drawn(rows, columns)
-    second = drawn(columns) if kernel == "rms_norm" else drawn(rows, columns)
+    x = random_tensor(rows, columns)
+    second = random_tensor(columns) if kernel == "rms_norm" else random_tensor(rows, columns)
     ours, theirs, wrong = _calls(gpu, kernel, x, second)
     if other == "torch":
         return Work(ours, theirs, wrong)
@@ -195,7 +197,7 @@ def prepared(rank: Rank, kernel: str, other: str, dtype: str, rows: int, columns
 def _calls(
     gpu: Any, kernel: str, x: torch.Tensor, second: torch.Tensor
 ) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[Any], str]]:
-    """(our call, torch's, what is wrong with a result of ours)."""
+    """(our call, torch's call, a function that returns what is wrong with our result)."""
     import torch
     from torch.nn import functional
 
@@ -204,21 +206,21 @@ def _calls(
 
     ours: Callable[[], Any] = partial(getattr(kernels, kernel), x)
     if kernel == "copy":
-        return ours, x.clone, partial(_off_rows, reference.copy, None, (x,))
+        return ours, x.clone, partial(_wrong_rows, reference.copy, None, (x,))
     if kernel == "sum":
-        return ours, partial(torch.sum, x, dtype=torch.float32), partial(_off_sum, x)
+        return ours, partial(torch.sum, x, dtype=torch.float32), partial(_wrong_sum, x)
     if kernel == "softmax":
-        wrong = partial(_off_rows, reference.softmax, reference.softmax_bound, (x,))
+        wrong = partial(_wrong_rows, reference.softmax, reference.softmax_bound, (x,))
         return ours, partial(torch.softmax, x, -1), wrong
     if kernel == "quantize_fp8":
         fp8 = gpu.precision.fp8.e4m3
-        return ours, partial(_quantised_by_torch, x, fp8), partial(_off_quantised, x, fp8)
+        return ours, partial(_quantise_by_torch, x, fp8), partial(_wrong_quantised, x, fp8)
     ours = partial(getattr(kernels, kernel), x, second)
     if kernel == "rms_norm":
         normed = partial(functional.rms_norm, x, (x.shape[-1],), second, 1e-6)
         # the weight belongs to every row
         wrong = partial(
-            _off_rows,
+            _wrong_rows,
             lambda rows: reference.rms_norm(rows, second),
             lambda rows: reference.rms_norm_bound(rows, second),
             (x,),
@@ -226,7 +228,7 @@ def _calls(
         return ours, normed, wrong
     if kernel == "triad":
         wrong = partial(
-            _off_rows,
+            _wrong_rows,
             lambda b, c: reference.triad(b, c, _SCALAR),
             lambda b, c: reference.triad_bound(b, c, _SCALAR),
             (x, second),
@@ -234,7 +236,7 @@ def _calls(
         theirs = partial(torch.add, x, second, alpha=_SCALAR)
         return partial(kernels.triad, x, second, _SCALAR), theirs, wrong
     wrong = partial(
-        _off_rows,
+        _wrong_rows,
         lambda rows: reference.matmul(rows, second),
         lambda rows: reference.matmul_bound(rows, second),
         (x,),
@@ -242,49 +244,51 @@ def _calls(
     return ours, partial(torch.matmul, x, second), wrong
 
 
-def _ends(tensor: torch.Tensor) -> torch.Tensor:
+def _first_and_last_rows(tensor: torch.Tensor) -> torch.Tensor:
     import torch
 
     return torch.cat([tensor[:_CHECKED_ROWS], tensor[-_CHECKED_ROWS:]])
 
 
-def _off_rows(
+def _wrong_rows(
     exact: Callable[..., torch.Tensor],
     bound: Callable[..., torch.Tensor] | None,
     operands: tuple[torch.Tensor, ...],
     found: torch.Tensor,
 ) -> str:
-    """How many elements of the first and last rows are further off than the bound."""
-    ends = [_ends(each) for each in operands]
+    """How many elements of the first and last rows exceed the bound, in a sentence."""
+    ends = [_first_and_last_rows(each) for each in operands]
     right = exact(*ends).double()
     allowed = 0.0 if bound is None else bound(*ends)
-    return _told((_ends(found).double() - right).abs() <= allowed)
+    return _count_beyond_bound((_first_and_last_rows(found).double() - right).abs() <= allowed)
 
 
-def _off_sum(x: torch.Tensor, found: torch.Tensor) -> str:
+def _wrong_sum(x: torch.Tensor, found: torch.Tensor) -> str:
     from portagpu.kernels import reference
 
-    return _told((found.double() - reference.sum(x)).abs() <= reference.sum_bound(x))
+    return _count_beyond_bound((found.double() - reference.sum(x)).abs() <= reference.sum_bound(x))
 
 
-def _off_quantised(
+def _wrong_quantised(
     x: torch.Tensor, fp8: torch.dtype, found: tuple[torch.Tensor, torch.Tensor]
 ) -> str:
     from portagpu.kernels import reference
 
-    values, scales = (_ends(each) for each in found)
+    values, scales = (_first_and_last_rows(each) for each in found)
     again = values.double() * scales.double().unsqueeze(-1)
-    ends = _ends(x)
-    return _told((again - ends.double()).abs() <= reference.quantize_fp8_bound(ends, fp8))
+    ends = _first_and_last_rows(x)
+    return _count_beyond_bound(
+        (again - ends.double()).abs() <= reference.quantize_fp8_bound(ends, fp8)
+    )
 
 
-def _told(right: torch.Tensor) -> str:
+def _count_beyond_bound(right: torch.Tensor) -> str:
     off = int((~right).sum())
     return f"{off} of {right.numel()} elements are further off than their bound" if off else ""
 
 
-def _quantised_by_torch(x: torch.Tensor, fp8: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """What torch's own operators come to, one after the other."""
+def _quantise_by_torch(x: torch.Tensor, fp8: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same quantisation by torch's own operators."""
     import torch
 
     limit = torch.finfo(fp8).max

@@ -28,7 +28,7 @@ _COUNTS: Final = {
 def cases(
     *, device: MeasuredDevice, effort: Effort, world: int, target: Target | None
 ) -> list[BenchCase]:
-    """The time to issue a call, and the time until it is known to have finished."""
+    """The time to issue a call, and the time until it has finished."""
     del effort, world, target
     limits = ["the share of the Python loop and of torch's dispatch"]
     if device.shared:

@@ -63,7 +63,7 @@ def cases(
 
 
 def stream(rank: Rank, *, effort: str, operation: str, sizes: list[int]) -> dict[str, Any]:
-    """Time ``operation`` over arrays of each of ``sizes`` bytes, checking what was written."""
+    """Time ``operation`` over arrays of each of ``sizes`` bytes, and check the result."""
     import torch
 
     from portagpu.bench.samples import RankSamples
@@ -100,7 +100,7 @@ def apply(operation: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> 
 
 
 def whole_numbers(device: torch.device, count: int, seed: int) -> torch.Tensor:
-    """``count`` random whole numbers as float32, multiples of 4, each block of its own kind."""
+    """``count`` random multiples of 4 as float32; every block is different."""
     import torch
 
     generator = torch.Generator(device).manual_seed(seed)
@@ -116,7 +116,7 @@ def whole_numbers(device: torch.device, count: int, seed: int) -> torch.Tensor:
 
 
 def first_wrong(operation: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> str:
-    """The first element of ``a`` that is not what whole numbers give; empty where all are."""
+    """A sentence about the first wrong element of ``a``; empty if all are right."""
     import torch
 
     for start in range(0, a.numel(), 8 * _BLOCK):

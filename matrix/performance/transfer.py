@@ -75,7 +75,7 @@ def _case(device: MeasuredDevice, metric: str, memory: str, sizes: list[int]) ->
 def transfer(
     rank: Rank, *, effort: str, direction: str, pinned: bool, sizes: list[int]
 ) -> dict[str, Any]:
-    """Time copies of each of ``sizes`` bytes, checking what arrived."""
+    """Time copies of each of ``sizes`` bytes, and check what arrived."""
     import torch
 
     from portagpu.bench.samples import RankSamples
@@ -112,7 +112,7 @@ def move(to: torch.Tensor, what: torch.Tensor, pinned: bool) -> None:
 
 
 def first_wrong(found: torch.Tensor, expected: torch.Tensor) -> str:
-    """The first byte that differs between two tensors of any device; empty where none does."""
+    """A sentence about the first byte that differs; empty if none does."""
     differs = found.cpu() != expected.cpu()
     if not bool(differs.any()):
         return ""

@@ -125,7 +125,7 @@ def _support(gpu: Backend) -> dict[str, str]:
 
 
 def _cache_bytes(gpu: Backend) -> int | None:
-    """The last level of cache: the host's own for a device that is the host, else the target's."""
+    """The size of the last-level cache: the host's own for a CPU, else the target's."""
     if gpu.plugin.shared:
         from portagpu.host import Tree, read_cpu
 

@@ -80,7 +80,7 @@ def share_of_limit(case: BenchCase, summary: Summary, target: Target | None) -> 
 
 
 def _judge_by_least(case: BenchCase, least: float, summary: Summary) -> Judgement:
-    """What this project asks of its own code on any hardware."""
+    """Judge by the least value that this project asks of its own code on any hardware."""
     source = "what portagpu's kernels are held to"
     expected = {**at_least(least, source, case.unit), "statistic": "median"}
     if summary.median >= least:
@@ -217,7 +217,7 @@ def within(version: str, specifier: str) -> bool:
             return False
         wanted = _release(match[2])
         here = release[: len(wanted)] if match[3] else release
-        if not _HOLDS[match[1]](_order(here, wanted)):
+        if not _HOLDS[match[1]](_compare_versions(here, wanted)):
             return False
     return True
 
@@ -237,7 +237,7 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in match[1].split(".")) if match else ()
 
 
-def _order(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+def _compare_versions(one: tuple[int, ...], other: tuple[int, ...]) -> int:
     pairs = list(zip_longest(one, other, fillvalue=0))
     left, right = [a for a, _ in pairs], [b for _, b in pairs]
     return (left > right) - (left < right)

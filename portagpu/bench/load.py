@@ -240,13 +240,13 @@ def _sustained_load(value: Mapping[str, Any], name: str, several: bool) -> Susta
         "shape": found.shape,
         "duration_s": found.throughput[-1][0] if found.throughput else 0.0,
     }
-    results = [_identical(found, shared)]
+    results = [_identity_result(found, shared)]
     if not found.wrong:
         results += [_throughput(found, shared), _drift(found, shared)]
     return replace(found, results=tuple(results))
 
 
-def _identical(found: SustainedLoad, shared: Mapping[str, Any]) -> Result:
+def _identity_result(found: SustainedLoad, shared: Mapping[str, Any]) -> Result:
     return Result(
         id="sustained/identical",
         verdict=Verdict.FAIL if found.wrong else Verdict.PASS,

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 AREAS: Final = ("gemm", "memory", "transfer", "launch", "kernels", "collectives")
 """In the order in which they run."""
+FURTHER_IDS: Final = frozenset(
+    {
+        *("device/open", "ranks/gemm"),
+        *("sustained", "sustained/identical", "sustained/gemm", "sustained/drift"),
+    }
+)
+"""The ids of results that are no measure of these areas."""
 
 
 class UnknownMeasure(PortagpuError, LookupError):
@@ -84,9 +91,9 @@ def plan(
         found.extend(cases)
     if not names:
         return found
-    chosen = [case for case in found if any(_fits(name, case) for name in names)]
+    chosen = [case for case in found if any(_is_selected_by(name, case) for name in names)]
     for name in names:
-        if not any(_fits(name, case) for case in chosen):
+        if not any(_is_selected_by(name, case) for case in chosen):
             raise unknown_measure(name, [case.id for case in found])
     return chosen
 
@@ -102,5 +109,5 @@ def function_spec(case: BenchCase) -> str:
     return case.function if ":" in case.function else f"{area_file(case.area)}:{case.function}"
 
 
-def _fits(name: str, case: BenchCase) -> bool:
+def _is_selected_by(name: str, case: BenchCase) -> bool:
     return name in (case.area, case.metric, case.id)

@@ -119,7 +119,7 @@ class Stopwatch:
         return elapsed_ns / 1e9
 
     def _resolution(self) -> float:
-        """The least time above zero that the clock told apart, over an empty interval.
+        """The shortest time above zero that the clock measured for an empty interval.
 
         An upper bound: it holds the cost of reading the clock too.
         """

@@ -177,7 +177,7 @@ def _judge(row: Row, subject: Subject, fact: Fact, device: str) -> Judgement:
 
 
 def _equal_per_unit(field: str, unit: str) -> Callable[[Subject, Fact], FieldComparison]:
-    """Equal; if the unit is a pair of compute units, the value of one of them also agrees."""
+    """Compare for equality; if a unit is a pair of compute units, the value of one agrees too."""
 
     def judge(subject: Subject, fact: Fact) -> FieldComparison:
         comparison = _equal(field, unit)(subject, fact)
@@ -202,7 +202,7 @@ def _equal(field: str, unit: str) -> Callable[[Subject, Fact], FieldComparison]:
 
 
 def _units(subject: Subject, fact: Fact) -> FieldComparison:
-    """Equal; HIP counts compute units instead of pairs with GPU_ENABLE_WGP_MODE=0."""
+    """Compare for equality; with GPU_ENABLE_WGP_MODE=0 HIP counts compute units, not pairs."""
     found = subject.reported["multi_processor_count"]
     stated = _number(fact) / (subject.parts or 1)
     unit = fact.unit or "1"
@@ -213,7 +213,7 @@ def _units(subject: Subject, fact: Fact) -> FieldComparison:
 
 
 def _memory(subject: Subject, fact: Fact) -> FieldComparison:
-    """Within the driver's share of the reported size, else within the bounds of the sold size."""
+    """Compare with the reported size, of which a driver keeps a share, or with the sold size."""
     parts, found = subject.parts or 1, subject.reported["total_memory"]
     says = f"the device reports {found / _GIB:.1f} GiB"
     if fact.key == "memory.reported":
@@ -241,7 +241,7 @@ def _about_sold(size: float, source: str) -> Mapping[str, Any]:
 
 
 def _l2(subject: Subject, fact: Fact) -> FieldComparison:
-    """Equal to the cache of one chiplet if the GPU has several, as HIP reports it, else to all."""
+    """Compare for equality with one chiplet's cache, which HIP reports, or with the whole cache."""
     found, stated = subject.reported["L2_cache_size"], _number(fact)
     words = f"{fact.value} MiB, the device reports {found / _MIB:g}"
     wanted = partial(exactly, stated * _MIB, unit="B")
@@ -249,7 +249,7 @@ def _l2(subject: Subject, fact: Fact) -> FieldComparison:
 
 
 def _bandwidth(subject: Subject, fact: Fact) -> FieldComparison:
-    """Bus width times clock times transfers per clock, which the driver decides."""
+    """Compare bus width times clock times transfers per clock, which the driver decides."""
     stated, width = _number(fact), subject.reported["memory_bus_width"]
     mhz = subject.reported["memory_clock_rate"] / 1000
     rates = [width / 8 * mhz * each / 1000 for each in _TRANSFERS_A_CLOCK]
@@ -261,7 +261,7 @@ def _bandwidth(subject: Subject, fact: Fact) -> FieldComparison:
 
 
 def _clock(subject: Subject, fact: Fact) -> FieldComparison:
-    """The highest clock is at least the one that the peaks are stated for."""
+    """Compare: the highest clock is at least the one that the peaks are stated for."""
     found, stated = subject.reported["clock_rate"] / 1000, _number(fact)
     words = f"peaks at {fact.value} MHz, the device reports {found:g} MHz"
     return FieldComparison(

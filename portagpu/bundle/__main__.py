@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from portagpu.bundle import read_bundle, table
+from portagpu.bundle.badges import unearned_ids
 from portagpu.errors import BundleError
 from portagpu.text import one_line
 
@@ -27,8 +28,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _valid(name: str) -> str:
-    result = read_bundle(name)["result"]
+    bundle = read_bundle(name)
+    result, unearned = bundle["result"], unearned_ids(bundle)
     ran = f"{result['run']['target']}, {result['verdict']}, {len(result['results'])} results"
+    if unearned:
+        more = f" and {len(unearned) - 1} more" if unearned[1:] else ""
+        ran += f"; evidence is stated that earns no badge: {one_line(unearned[0])}{more}"
     return f"{one_line(name)}: valid, {ran}"
 
 

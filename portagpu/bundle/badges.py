@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bundle.check import read_bundle
-from portagpu.bundle.result_ids import most_earned, suite_and_area
+from portagpu.bundle.result_ids import area_of, most_earned, suite_of
 from portagpu.errors import BundleError
 from portagpu.registry import plugin
 from portagpu.results.run import Run
@@ -49,7 +49,7 @@ def earned_badges(bundle: Mapping[str, Any]) -> list[Badge]:
     areas: dict[tuple[Evidence, str, str], Counter[Verdict]] = {}
     alone = len(run.info.devices) < 2 and not plugin(run.info.backend or "").shared
     for result in run.results:
-        suite, area = suite_and_area(result)
+        suite, area = suite_of(result), area_of(result)
         badge = _badge(result)
         of_several = badge is Evidence.EXECUTED and area == _OF_SEVERAL
         if badge is not None and not (alone and of_several):
@@ -61,8 +61,14 @@ def earned_badges(bundle: Mapping[str, Any]) -> list[Badge]:
     ]
 
 
+def unearned_ids(bundle: Mapping[str, Any]) -> list[str]:
+    """The ids of results that state evidence of what ran and whose cases, or gates, earn none."""
+    ran = (each for each in Run.from_json(bundle["result"]).results if each.verdict in _RAN)
+    return [each.id for each in ran if each.evidence and _badge(each) is None]
+
+
 def _badge(result: Result) -> Evidence | None:
-    """The stated evidence, at most what its case can earn: a bundle may be older than its case."""
+    """The stated evidence, but no more than the case can earn today: the bundle may be older."""
     most = most_earned(result)
     if result.verdict not in _RAN or most is None or not result.evidence:
         return None

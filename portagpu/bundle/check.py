@@ -65,7 +65,7 @@ def parse(data: bytes) -> dict[str, Any]:
     try:
         return _validate(data)
     except PortagpuError as error:
-        raise BundleError(_short(one_line(str(error)), _LONGEST_COMPLAINT)) from error
+        raise BundleError(_shortened(one_line(str(error)), _LONGEST_COMPLAINT)) from error
 
 
 def _validate(data: bytes) -> dict[str, Any]:
@@ -77,7 +77,9 @@ def _validate(data: bytes) -> dict[str, Any]:
     check_ids(run, same_code=document["provenance"]["code_sha256"] in (None, code_sha256()))
     check_evidence(run)
     for where, kind in find_identifying({key: document[key] for key in _OF_A_MACHINE}):
-        raise BundleError(f"{_short(where)}: holds what may identify ({kind}); it must be scrubbed")
+        raise BundleError(
+            f"{_shortened(where)}: holds what may identify ({kind}); it must be scrubbed"
+        )
     return document
 
 
@@ -99,7 +101,7 @@ def _document(data: bytes) -> dict[str, Any]:
     except RecursionError:
         raise BundleError(f"is nested deeper than {DEEPEST}") from None
     except ValueError as error:
-        raise BundleError(f"is not JSON: {_short(str(error))}") from error
+        raise BundleError(f"is not JSON: {_shortened(str(error))}") from error
     if not isinstance(document, dict) or set(document) != set(KEYS):
         raise BundleError(
             f"is no bundle, which bringup --full --out writes: its keys are {', '.join(KEYS)}"
@@ -150,8 +152,8 @@ def _check_unaltered(document: Mapping[str, Any]) -> None:
     found = actual["parts"]
     differing = [part for part in found if parts.get(part) != found[part]]
     differing += [f"{part}, which is missing" for part in parts if part not in found]
-    what = ", ".join(map(_short, differing)) or "sha256.whole, or the order of the results"
-    raise BundleError(f"was altered after it was written: {_short(what, 200)}")
+    what = ", ".join(map(_shortened, differing)) or "sha256.whole, or the order of the results"
+    raise BundleError(f"was altered after it was written: {_shortened(what, 200)}")
 
 
 def _check_schema(document: Mapping[str, Any]) -> Run:
@@ -171,5 +173,5 @@ def _check_schema(document: Mapping[str, Any]) -> Run:
     return run
 
 
-def _short(text: str, limit: int = 120) -> str:
+def _shortened(text: str, limit: int = 120) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.arch import base_name
+from portagpu.bringup.gates import load_gates
+from portagpu.bundle.document import EFFORT
+from portagpu.bundle.result_ids import most_earned
 from portagpu.errors import BundleError, PortagpuError, TargetNotFound
 from portagpu.registry import plugin
 from portagpu.results.verdicts import Evidence
@@ -38,6 +41,20 @@ def check_evidence(run: Run) -> None:
                     f"{result.id}: {ranks} ranks cannot have executed on "
                     f"{len(run.info.devices)} device(s)"
                 )
+    _check_names(run, shared)
+
+
+def _check_names(run: Run, shared: bool) -> None:
+    """Check that results with evidence name devices that described themselves, or ranks of them."""
+    worlds = (gate.amounts[EFFORT].get("shared_world", 1) for gate in load_gates())
+    ranks = max(worlds) if shared else len(run.info.devices)
+    found = (result for result in run.results if result.id == _DEVICE)
+    described = {each.device for each in found if each.failed or _facts(each) is not None}
+    words = ("rank", f"{run.info.backend} device")
+    known = {None, *described, *(f"{word} {n}" for word in words for n in range(ranks))}
+    for result in run.results:
+        if result.evidence and most_earned(result) and result.device not in known:
+            raise BundleError(f"{result.id}: {result.device} is no device that described itself")
 
 
 def needed_ranks(result: Result) -> int:
@@ -69,7 +86,7 @@ def _shares_device(backend: str) -> bool:
 
 
 def _run_shares_device(run: Run, target: Target) -> bool:
-    """Whether the backend's ranks share one device, which only a CPU's do."""
+    """Whether the backend's ranks share one device, as those of a CPU do."""
     try:
         shared = _shares_device(run.info.backend or "")
     except PortagpuError as error:
@@ -81,14 +98,16 @@ def _run_shares_device(run: Run, target: Target) -> bool:
     return shared
 
 
+def _facts(result: Result) -> dict[str, Any] | None:
+    """What a device reported of itself; None in a result without it."""
+    facts = result.extra.get("facts") if result.id == _DEVICE else None
+    return facts if isinstance(facts, dict) and facts.get("device") == result.device else None
+
+
 def _check_devices(run: Run, target: Target) -> None:
     """Check that the devices of the run are the target's, and that each reported so itself."""
     expected = {"vendor": target.arch.vendor, "arch": target.arch.name, "target": target.id}
-    seen = [
-        result.extra["facts"]
-        for result in run.results
-        if result.id == _DEVICE and isinstance(result.extra.get("facts"), dict)
-    ]
+    seen = [facts for result in run.results if (facts := _facts(result)) is not None]
     if not run.info.devices or len(seen) != len(run.info.devices):
         raise BundleError(
             f"result.run.devices: names {len(run.info.devices)} device(s), and {len(seen)} "

@@ -1,31 +1,36 @@
 """The result ids that a bring-up can report: of its gates, conformance cases and measures.
 
 An id stays while the parameters in its brackets may change: a committed result stays valid when a
-case gets another dtype, or becomes a test of this package.
+case loses a dtype, or becomes a test of this package. It then earns nothing.
 """
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from portagpu.bench import suite as measures
+from portagpu.bench.cases import SUITE as MEASURES
+from portagpu.bench.device import MeasuredDevice
+from portagpu.bench.timing import Effort
 from portagpu.bringup.gates import load_gates
 from portagpu.errors import BundleError
+from portagpu.results.advice import find_check
 from portagpu.results.verdicts import Evidence
 from portagpu.suite import list_cases
 from portagpu.suite.case_ids import base_id, retired_cases
 from portagpu.suite.cases import SUITE
+from portagpu.suite.judge import OWN_AREA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from portagpu.results.run import Result, Run
 
-_SUITE_AREAS: Final = ("suite",)
-"""Areas of results about the conformance suite itself."""
-_OTHER_AREAS: Final = ("device", "ranks", "sustained")
-"""Areas of results of the performance suite that are no measure of matrix/performance."""
+_BRINGUP: Final = "bringup"
+_SIZE: Final = re.compile(r"(?<=\[)\d+(x\d+x\d+)?(?=\]$)")
+"""The size of a measure, which follows the device: ``gemm/fp32[4096]``."""
 
 
 def check_ids(run: Run, *, same_code: bool) -> None:
@@ -33,52 +38,83 @@ def check_ids(run: Run, *, same_code: bool) -> None:
 
     Gates may have been added since other code measured: then only the gates that it began count.
     """
-    gates = {gate.id for gate in load_gates()}
+    gates = set(_gates())
     begun = set(run.info.area_duration_s) & gates
     seen: set[str] = set()
     for index, result in enumerate(run.results):
+        where, area = f"result.results[{index}]", area_of(result)
         if not _is_known(result, gates):
-            raise BundleError(f"result.results[{index}].id: {result.id} is no id of this package")
+            raise BundleError(f"{where}.id: {result.id} is no id of this package")
+        if result.extra.get("area", area) != area:
+            raise BundleError(f"{where}.extra.area: is not {area}, the area of {result.id}")
         seen.add(result.area)
     missing = sorted((gates if same_code or not begun else begun) - seen)
     if missing:
         raise BundleError(f"result.results: nothing of the gate {missing[0]}")
 
 
-def suite_and_area(result: Result) -> tuple[str, str]:
-    """The original suite and area of a result: ("conformance", "rng"), ("bringup", "links")."""
-    suite, area = result.extra.get("suite"), result.extra.get("area")
-    if isinstance(suite, str) and isinstance(area, str):
-        return suite, area
-    return result.suite, result.area
+def suite_of(result: Result) -> str:
+    """The suite that a result comes from: "conformance", "performance", "bringup"."""
+    return str(result.extra.get("suite", result.suite))
+
+
+def area_of(result: Result) -> str:
+    """The area of a result in its suite, which its id begins with: "rng", "gemm", "links"."""
+    return result.id.partition("/")[0]
 
 
 def most_earned(result: Result) -> Evidence | None:
     """The strongest evidence that a result of a bring-up can have, whatever it states.
 
-    For a case its fixtures decide, for a gate ``gates.toml``; measures are executed.
+    For a case its fixtures decide, for a gate ``gates.toml``; measures are executed. What the suite
+    says of itself, and an id that nothing reports any more, earn nothing.
     """
-    suite, area = suite_and_area(result)
-    if suite == SUITE and area not in _SUITE_AREAS:
-        return _cases().get(base_id(result.id))
-    if suite == "bringup":
-        return next((gate.earns for gate in load_gates() if gate.id == area), None)
-    return Evidence.EXECUTED
+    suite = suite_of(result)
+    if suite == SUITE:
+        return _cases().get(result.id)
+    if suite == MEASURES:
+        return Evidence.EXECUTED if _is_measure(result.id) else None
+    return _gates().get(area_of(result))
 
 
 def _is_known(result: Result, gates: set[str]) -> bool:
-    suite, area = suite_and_area(result)
-    prefix, slash, name = result.id.partition("/")
-    if not slash or not name or result.suite != "bringup" or result.area not in gates:
+    if result.suite != _BRINGUP or result.area not in gates:
         return False
+    suite, base = suite_of(result), base_id(result.id)
+    area, _, name = base.partition("/")
     if suite == SUITE:
-        known = base_id(result.id) in _cases().keys() | retired_cases().keys()
-        return known or prefix in _SUITE_AREAS
-    if suite == "performance":
-        return base_id(result.id) in measures.metrics() or prefix in _OTHER_AREAS
-    return suite == "bringup" and prefix == area == result.area
+        known = base in _bases() or base in retired_cases()
+        return known or (area == OWN_AREA and name != "")
+    if suite == MEASURES:
+        return base in measures.metrics() or _is_measure(result.id)
+    measure = result.id.partition("/peers/")[2]
+    named = _is_measure(measure) if measure else base == result.id
+    own = suite == _BRINGUP and area == result.area
+    return own and named and find_check(_BRINGUP, result.id) is not None
+
+
+@cache
+def _gates() -> Mapping[str, Evidence | None]:
+    return {gate.id: gate.earns for gate in load_gates()}
 
 
 @cache
 def _cases() -> Mapping[str, Evidence | None]:
-    return {base_id(case.id): case.evidence for case in list_cases()}
+    return {case.id: case.evidence for case in list_cases()}
+
+
+@cache
+def _bases() -> frozenset[str]:
+    return frozenset(map(base_id, _cases()))
+
+
+def _is_measure(full: str) -> bool:
+    return _SIZE.sub("", full) in _measures()
+
+
+@cache
+def _measures() -> frozenset[str]:
+    """Every id of the performance suite, without sizes."""
+    device = MeasuredDevice(backend="", name="")
+    planned = measures.plan(None, device, Effort.FULL, 2, None)
+    return frozenset(_SIZE.sub("", case.id) for case in planned) | measures.FURTHER_IDS

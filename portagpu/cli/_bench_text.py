@@ -79,7 +79,7 @@ def notes(run: Run) -> list[str]:
 
 
 def _timing(results: Sequence[Result]) -> list[str]:
-    measured = [result for result in results if result.value is not None]
+    measured = [result for result in results if "clock" in result.extra]
     if not measured:
         return []
     threads = sorted({result.extra["threads"] for result in measured})

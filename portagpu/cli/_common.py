@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from portagpu.inventory.sources import Machine
     from portagpu.results.run import Run
 
 STDOUT: Final = "-"
@@ -145,6 +146,17 @@ def live_console(stream: IO[str]) -> Console | None:
     """A rich console whose cursor can be moved, or None."""
     console = terminal(stream)
     return console if console is not None and console.is_interactive else None
+
+
+def chosen_machine(replay: tuple[str, ...]) -> Machine:
+    """The recording that ``--replay`` names, else this machine. Raises RecordingError."""
+    if replay:
+        from portagpu.recordings.replay import Recording
+
+        return Recording(*replay)
+    from portagpu.inventory.sources import Live
+
+    return Live()
 
 
 def require_torch(verb: str) -> None:

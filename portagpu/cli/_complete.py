@@ -19,28 +19,28 @@ def complete_target(context: click.Context, option: click.Parameter, incomplete:
     """The ids of targets with this prefix."""
     from portagpu.target import load_targets
 
-    return _matching(incomplete, load_targets)
+    return _matching_names(incomplete, load_targets)
 
 
 def complete_arch(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
     """The names of the targets' architectures with this prefix."""
     from portagpu.target import load_targets
 
-    return _matching(incomplete, lambda: {each.arch.name for each in load_targets().values()})
+    return _matching_names(incomplete, lambda: {each.arch.name for each in load_targets().values()})
 
 
 def complete_gate(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
     """The ids of gates with this prefix."""
     from portagpu.bringup.gates import load_gates
 
-    return _matching(incomplete, lambda: [gate.id for gate in load_gates()])
+    return _matching_names(incomplete, lambda: [gate.id for gate in load_gates()])
 
 
 def complete_area(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
     """The areas of the conformance suite with this prefix."""
     from portagpu.suite.cases import AREAS
 
-    return _matching(incomplete, lambda: AREAS)
+    return _matching_names(incomplete, lambda: AREAS)
 
 
 def complete_measure(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
@@ -48,10 +48,10 @@ def complete_measure(context: click.Context, option: click.Parameter, incomplete
     from portagpu.bench.suite import metrics
 
     names = {name: None for metric in metrics() for name in (metric.partition("/")[0], metric)}
-    return _matching(incomplete, lambda: names)
+    return _matching_names(incomplete, lambda: names)
 
 
-def _matching(incomplete: str, names: Callable[[], Iterable[Any]]) -> list[str]:
+def _matching_names(incomplete: str, names: Callable[[], Iterable[Any]]) -> list[str]:
     """The names with this prefix, sorted; empty if they cannot be read."""
     try:
         return sorted(name for name in names() if name.startswith(incomplete))

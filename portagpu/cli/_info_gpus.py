@@ -51,7 +51,7 @@ def _common_lines(gpu: dict[str, Any], target: str | None) -> tuple[str, ...]:
 
 
 def _link(link: dict[str, Any]) -> str:
-    """The fastest stated link: an idle GPU lowers its present one."""
+    """The fastest stated link, because an idle GPU slows down its present one."""
     for kind in ("max_", "device_", ""):
         generation, width = link[f"{kind}generation"], link[f"{kind}width"]
         if generation is not None:

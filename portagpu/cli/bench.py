@@ -68,7 +68,7 @@ def bench(
     """Measure this device: matrix products, memory, transfers, launches, kernels and collectives.
 
     The computed values are checked before a time is kept. The target's expectations judge the
-    number. Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if nothing was judged, 130 if
+    number. Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if something was not judged, 130 if
     interrupted.
     """
     effort = chosen_effort(quick, full)

@@ -13,6 +13,14 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.collectives_verify:verify",
         "Check the values of collectives and time them, or judge recorded outputs.",
     ),
+    "choose": (
+        "portagpu.cli.collectives_choose:choose",
+        "Say which algorithm would run, how long it takes, and which bucket sizes fit.",
+    ),
+    "doctor": (
+        "portagpu.cli.collectives_doctor:doctor",
+        "Find what makes collectives hang, crawl or lie.",
+    ),
 }
 """As ``portagpu.cli.VERBS``."""
 

@@ -122,7 +122,7 @@ def conform(
 ) -> int:
     """Run the conformance suite: does the device do what its backend claims?
 
-    Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if nothing was judged, 130 if interrupted.
+    Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if something was not judged, 130 if interrupted.
     """
     from portagpu.cli._conform_text import SuiteView, summary
     from portagpu.cli._run_output import Files, deliver, usage_errors

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from portagpu.cli._common import STDOUT, check_outputs, json_option, terminal, write_json
+from portagpu.cli._common import (
+    STDOUT,
+    check_outputs,
+    chosen_machine,
+    json_option,
+    terminal,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +41,7 @@ def info(replay: tuple[str, ...], topology: bool, json_to: str | None) -> None:
     Works without torch. What cannot be read is shown as "unknown".
     """
     check_outputs(json_to)
-    machine = _machine(replay)
+    machine = chosen_machine(replay)
     if topology:
         _topology(machine, json_to)
         return
@@ -44,16 +51,6 @@ def info(replay: tuple[str, ...], topology: bool, json_to: str | None) -> None:
     write_json(document, json_to)
     if json_to != STDOUT:
         _show(document)
-
-
-def _machine(replay: tuple[str, ...]) -> Machine:
-    if replay:
-        from portagpu.recordings.replay import Recording
-
-        return Recording(*replay)
-    from portagpu.inventory.sources import Live
-
-    return Live()
 
 
 def _topology(machine: Machine, json_to: str | None) -> None:
@@ -74,12 +71,12 @@ def _show(document: dict[str, Any]) -> None:
     console = terminal()
     found = sections(document)
     if console is None:
-        click.echo("\n\n".join(_plain(section) for section in found))
+        click.echo("\n\n".join(_plain_section(section) for section in found))
     else:
         _print_rich(console, found)
 
 
-def _plain(section: Section) -> str:
+def _plain_section(section: Section) -> str:
     width = max((len(label) + 2 for label, _ in section.rows if label), default=0)
     lines = [f"  {label:<{width}}{text}" for label, text in section.rows]
     return "\n".join([section.title, *lines])

@@ -21,9 +21,9 @@ from portagpu.errors import OutputError
 @click.argument("folder", metavar="DIR")
 @json_option
 def record(folder: str, json_to: str | None) -> None:
-    """Record this machine's devices in the new folder DIR, and in DIR.tar.gz.
+    """Record this machine's devices in the new folder DIR.
 
-    DIR must not exist yet. Names of hosts and users, processes, paths, secrets and serial numbers
+    A name that ends in .tar.gz gives one archive instead. DIR must not exist yet. Names of hosts and users, processes, paths, secrets and serial numbers
     are removed. UUIDs and PCI addresses of GPUs stay. Check the files before you share them.
     """
     from portagpu.recordings.record import record as save

@@ -347,7 +347,7 @@ class PendingCall:
             self._group._raise_failure(self._call, self._number, error)
 
     def _outcome(self) -> BaseException | None:
-        """What went wrong, or None. A host that waits is watched from outside: some of Gloo's
+        """The failure, or None. A host that waits is watched from outside: some of Gloo's
         works know that they are done only in their ``wait``."""
         done = threading.Event()
         errors: list[BaseException] = []

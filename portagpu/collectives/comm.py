@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from portagpu.errors import Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
     import torch.distributed as dist
 
+    from portagpu.collectives.alpha_beta import Fit
     from portagpu.collectives.checked import CheckedGroup
+    from portagpu.collectives.choice import Choice, CostModel
+    from portagpu.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,13 @@ class Comm:
 
     It is a list: ``torch.distributed.barrier`` reads no other sequence.
     """
+
+    cost_model: Callable[[], CostModel | None] | None = field(
+        default=None, repr=False, compare=False
+    )
+    """Finds the library's model for :meth:`choose`. An opened device has that of its plugin."""
+    target: Target | None = field(default=None, repr=False, compare=False)
+    """What the device is, for its links; an opened device has that of its description."""
 
     @classmethod
     def none(cls, device_type: str) -> Comm:
@@ -116,3 +126,67 @@ class Comm:
         from portagpu.collectives.checked import CheckedGroup
 
         return CheckedGroup(group, timeout_s)
+
+    def choose(
+        self,
+        operation: str,
+        size_bytes: int,
+        *,
+        ranks: int | None = None,
+        nodes: int | None = None,
+        measured: Fit | None = None,
+        ask_library: bool = False,
+        group: dist.ProcessGroup | None = None,
+        **question: Any,
+    ) -> Choice:
+        """What the library would choose for a collective of that size, and how long it takes.
+
+        It opens no device and runs nothing. ``ranks`` and ``nodes`` are those of ``group`` by
+        default, with ``LOCAL_WORLD_SIZE`` ranks on each node as launchers set it; without either,
+        on one node. ``measured`` is a fit of measured times
+        (:mod:`portagpu.collectives.alpha_beta`), which a library without a model needs. With
+        ``ask_library`` the library itself estimates the time: every rank of an initialised group
+        has to call this, and the library has to know how. ``question`` has further fields of
+        :class:`portagpu.collectives.choice.Question`. Raises Unsupported where nothing answers, and
+        ValueError for a question that makes no sense.
+        """
+        self._need_library()
+        from portagpu.collectives.choice import Hardware, Question, choose, library_s_choice
+
+        if ranks is None:
+            ranks = _group_size(group)
+        asked = Question(
+            operation=operation,
+            size_bytes=size_bytes,
+            ranks=ranks,
+            nodes=_nodes(ranks) if nodes is None else nodes,
+            hardware=None if self.target is None else Hardware.of_target(self.target),
+            **question,
+        )
+        model = self.cost_model() if self.cost_model is not None and self.target else None
+        if not ask_library:
+            return choose(asked, model, fit=measured, library_version=self.version)
+        from portagpu.collectives.own_answer import estimated_time_us
+
+        time_us = estimated_time_us(operation, size_bytes, self.device_id, group)
+        found = choose(asked, model, library_version=self.version) if model is not None else None
+        library = f"{self.library} {self.version or ''}".strip()
+        return library_s_choice(asked, time_us, library, found)
+
+
+def _group_size(group: dist.ProcessGroup | None) -> int:
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        raise ValueError("say how many ranks take part: no process group is initialised")
+    return dist.get_world_size(group)
+
+
+def _nodes(ranks: int) -> int:
+    """The nodes of so many ranks, from the variable of torchrun; 1 where it says nothing."""
+    import os
+
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if not local.isdecimal() or not 0 < int(local) < ranks or ranks % int(local):
+        return 1
+    return ranks // int(local)

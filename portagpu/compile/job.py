@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu.compile.judge import judge_code, unjudged_result
 from portagpu.machine_code.toolchain import MachineCode
+from portagpu.results.schema import is_number
 from portagpu.results.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ class Job:
     def results(self, given: Mapping[str, Any], *, cached: bool) -> list[Result]:
         """The results of an answer, in the order of ``ids``."""
         seconds = given.get("seconds")
-        duration_s = float(seconds) if isinstance(seconds, int | float) and not cached else 0.0
+        timed = isinstance(seconds, int | float) and is_number(seconds) and not cached
+        duration_s = max(0.0, float(seconds or 0)) if timed else 0.0
         each_s = duration_s / len(self.ids)
         codes = self.codes(given)
         if codes is None:
@@ -81,7 +83,8 @@ class Job:
         ]
 
     def _mismatch(self, given: Mapping[str, Any]) -> str:
-        held = ", ".join(sorted(given.get("codes") or ())) or "nothing"
+        codes = given.get("codes")
+        held = ", ".join(sorted(codes)) if isinstance(codes, dict) and codes else "nothing"
         return f"the code holds {held}, and not {', '.join(sorted(self.ids))}"
 
 

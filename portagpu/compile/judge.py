@@ -54,7 +54,7 @@ def measures(
 ) -> list[Measure]:
     """The numbers of ``code``, each with its expectation where the facts give one.
 
-    ``matrix`` is the dtype of a product, ``occupancy`` what :func:`_held` says.
+    ``matrix`` is the dtype of a product, ``occupancy`` its occupancy, or None if it is not known.
     """
     listed = [
         _limit_measure("registers", code.registers, "registers", target, "register.max_per_thread"),
@@ -119,7 +119,7 @@ def _exactly(value: int, unit: str, source: str) -> dict[str, Any]:
 
 
 def _limit_measure(name: str, value: int, unit: str, target: Target, key: str) -> Measure:
-    """At most what a fact states."""
+    """A measure whose limit is a fact of the target."""
     limit = target.value(key)
     if not isinstance(limit, int):
         return Measure(name, value, unit, None)
@@ -128,7 +128,7 @@ def _limit_measure(name: str, value: int, unit: str, target: Target, key: str) -
 
 
 def _matrix_measures(dtype: str, target: Target, found: Mapping[str, int]) -> list[Measure]:
-    """At least one instruction of the pattern that the facts state, and none of another."""
+    """Measures of matrix instructions: at least one of the facts' pattern, and none of another."""
     key, unit = f"compile.matrix.{dtype}", "instructions"
     pattern = target.value(key)
     if not isinstance(pattern, str):

@@ -1,8 +1,7 @@
 """The record of ``portagpu compile --all`` that is committed as ``matrix/compiled.json``.
 
-``python -m portagpu.compile.record RESULT`` prints the record of a result, ``--table FILE`` the
-table of the badge ``compiled`` in docs/targets.md. A record has the properties of each kernel's
-machine code; reading one judges them again by the present facts.
+``python -m portagpu.compile.record RESULT`` prints the record of a result. A record has the
+properties of each kernel's machine code; reading one judges them again by the present facts.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import datetime
 import json
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.compile import cpp_jobs, triton_jobs
@@ -30,6 +28,7 @@ from portagpu.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from portagpu.target import Target
 
@@ -160,7 +159,7 @@ def _is_day(stated: object) -> bool:
 
 
 def _expected_ids(target: Target) -> tuple[set[str], ...]:
-    """The ids that a run has of one architecture: a part without compiler has one result."""
+    """The sets of ids that one architecture can have; without a compiler a part has one result."""
     cpp = {
         cpp_jobs.result_id(name, each) for name, functions in KERNELS.items() for each in functions
     }
@@ -199,7 +198,7 @@ def _check_row(where: str, kernel: str, row: Any, target: Target) -> None:
 
 
 def _is_whole(code: MachineCode, target: Target, *, by_triton: bool) -> bool:
-    """Whether ``code`` states what its compiler does there: what is left out is not judged."""
+    """Whether ``code`` has every value that its compiler states; a missing one is not judged."""
     scalars = target.fact("register.max_scalar_per_thread") is not None
     return (
         (code.scalar_registers is not None) == (code.scalar_spills is not None) == scalars
@@ -225,15 +224,12 @@ def _check_not_built(where: str, row: Mapping[str, Any], *, skipped: bool) -> No
 
 
 def main(words: list[str]) -> int:
-    """Print a record or its table; 0, 1 with what is wrong in one line, or 2 (usage)."""
+    """Print a record; 0, 1 with what is wrong in one line, or 2 (usage)."""
+    if len(words) != 1 or words[0].startswith("-"):
+        print(f"usage: {_COMMAND}", file=sys.stderr)
+        return 2
     try:
-        if len(words) == 2 and words[0] == "--table":
-            print(table(read_record(Path(words[1]))))
-        elif len(words) == 1 and not words[0].startswith("-"):
-            print(to_text(record(read_json(words[0]))), end="")
-        else:
-            print(f"usage: {_COMMAND} | --table FILE", file=sys.stderr)
-            return 2
+        print(to_text(record(read_json(words[0]))), end="")
     except (OSError, PortagpuError) as error:
         print(one_line(str(error)), file=sys.stderr)
         return 1

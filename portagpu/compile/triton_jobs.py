@@ -84,7 +84,7 @@ def _entry(
 def _key(
     variant: Variant, target: Target, config: Config, toolchain: Toolchain, compiler: Compiler
 ) -> str:
-    """Everything that the answer depends on; the facts that judge it are not part of it."""
+    """The cache key: all that the machine code depends on, without the facts that judge it."""
     return cache_key(
         _FORMAT,
         [compiler.version, compiler.stamp],

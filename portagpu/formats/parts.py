@@ -213,7 +213,9 @@ class _Divider:
             return True
         if bare[0] in '|{<"' or (bare[0] == "[" and "@" not in bare[:80]):
             return False
-        if _PROMPT.fullmatch(bare[:600]) is None or (bare[0] == "#" and self._fits(line[:LONGEST])):
+        if _PROMPT.fullmatch(bare[:600]) is None or (
+            bare[0] == "#" and self._continues_part(line[:LONGEST])
+        ):
             return False
         self._close(bare)
         return True
@@ -232,7 +234,7 @@ class _Divider:
 
     # -- outputs -------------------------------------------------------------------------------
 
-    def _new(self, module: str | None, at: int, shape: Shape | None = None) -> TextPart:
+    def _add_part(self, module: str | None, at: int, shape: Shape | None = None) -> TextPart:
         part = TextPart(module, at, self.section, self.title, self.state, self.cut, shape=shape)
         self.cut = False
         self.parts.append(part)
@@ -240,7 +242,7 @@ class _Divider:
 
     def _to_log(self, at: int, line: str) -> None:
         if self.log is None:
-            self.log = self._new(self.shapes.log_module, at, self.shapes.log)
+            self.log = self._add_part(self.shapes.log_module, at, self.shapes.log)
         self.log.lines.append(line)
         self.in_log = "[tid " in line[:120]
 
@@ -262,7 +264,7 @@ class _Divider:
     def _to_shape(self, at: int, line: str, seen: str, bare: str) -> None:
         current, document = self.current, self.document
         deeper = len(seen) - len(seen.lstrip()) - self.indent
-        fits = document is None and deeper >= 0 and self._fits(seen)
+        fits = document is None and deeper >= 0 and self._continues_part(seen)
         if document is None and not (fits and deeper) and self.shapes.is_document(seen):
             self._open_document(at, line)
             return
@@ -285,7 +287,7 @@ class _Divider:
         else:
             self.unread.append((at, line))
 
-    def _fits(self, seen: str) -> bool:
+    def _continues_part(self, seen: str) -> bool:
         shape = self.current.shape if self.current is not None else None
         return shape is not None and shape.line.match(seen[self.indent :]) is not None
 
@@ -301,7 +303,7 @@ class _Divider:
             return
         above = self._lines_above(at, shape)
         self.document = None
-        self.current = part = self._new(module, at, shape)
+        self.current = part = self._add_part(module, at, shape)
         self.indent = self._common_indent(at)
         part.lines += [each[self.indent :] for each in above]
         part.lines.append(line[self.indent :])
@@ -339,7 +341,7 @@ class _Divider:
 
     def _open_document(self, at: int, line: str) -> None:
         self.document = _Document(is_json=_JSON.match(line[:LONGEST]) is not None)
-        self.current = self._new(None, at)
+        self.current = self._add_part(None, at)
         self._to_document(at, line)
 
 

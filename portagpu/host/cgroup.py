@@ -85,7 +85,7 @@ def _memberships(tree: Tree) -> dict[str, str]:
 def _folders(
     tree: Tree, mounts: tuple[_Mount, ...], groups: dict[str, str], controller: str
 ) -> tuple[int, tuple[str, ...]]:
-    """The version that has ``controller``, and the folders from the group up to the mount."""
+    """The version of cgroups with ``controller``, and the folders from the group to the mount."""
     version = 1 if controller in groups else 2
     mount = next(
         (

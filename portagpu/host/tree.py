@@ -74,7 +74,7 @@ class Tree:
     def _query(
         self, path: str, live: Callable[[Path], _T], recorded: Callable[[RootedFolder, str], _T]
     ) -> _T | None:
-        """The answer of the live machine or of the folder; None for what is not there."""
+        """A value of the live machine, or of the recorded one; None if it is not there."""
         self._count(1)
         if self.at and path != self.at and not path.startswith(f"{self.at}/"):
             return None
@@ -110,7 +110,7 @@ class Tree:
         matcher = re.compile(pattern, re.ASCII)
         found = self._query(path, os.listdir, RootedFolder.names) or ()
         self._count(len(found) >> 4)
-        return tuple(sorted(filter(matcher.fullmatch, found), key=_natural))
+        return tuple(sorted(filter(matcher.fullmatch, found), key=_natural_order))
 
     def data(self, path: str) -> bytes | None:
         """The file's bytes; None where it cannot be read, or is larger than any of the kernel's."""
@@ -235,6 +235,6 @@ def format_cpu_list(cpus: tuple[int, ...]) -> str:
     return ",".join(parts)
 
 
-def _natural(name: str) -> list[tuple[int, int | str]]:
+def _natural_order(name: str) -> list[tuple[int, int | str]]:
     parts = re.split(r"([0-9]+)", name)
     return [(0, int(p)) if n % 2 else (1, p) for n, p in enumerate(parts) if p]

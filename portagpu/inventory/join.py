@@ -90,7 +90,7 @@ def join(findings: Sequence[Findings]) -> Inventory:
 
 
 def _breaks_off(findings: Sequence[Findings], groups: Collection[_Group]) -> bool:
-    """Whether a source was cut, and no complete one lists every GPU."""
+    """Whether a source breaks off and no complete source lists every GPU."""
     if not any(each.breaks_off for each in findings):
         return False
     listed = Counter(
@@ -153,7 +153,7 @@ class _Joiner:
         return [] if pci is not None and group.pci not in (None, pci) else [group]
 
     def _place(self, number: int, reading: Reading) -> bool:
-        """Add the reading to the group of its GPU; False where nothing identifies the GPU."""
+        """Add the reading to the group of its GPU; return False if nothing identifies the GPU."""
         pci = self._address(reading)
         ids = _identities(reading)
         # in one order at every run: the first decides where identities contradict each other
@@ -251,12 +251,12 @@ def _index_key(reading: Reading) -> Hashable:
 
 
 def _tool(source: str) -> str:
-    """The program: "nvidia-smi" of "nvidia-smi -q (load)"."""
+    """The name of the program in a source: "nvidia-smi" for "nvidia-smi -q (load)"."""
     return source.split(" ")[0]
 
 
 def _product_traits(reading: Reading) -> Reading:
-    """The reading's traits of its product, without those of the single device."""
+    """The traits in a reading that all devices of the product share."""
     return Reading(
         source=reading.source,
         vendor=reading.vendor,

@@ -53,7 +53,7 @@ def merge_readings(
     by_number = {number: _whole_gpu(each, memory) for number, each in readings.items()}
     each = list(by_number.values())
     values: dict[str, Any] = {
-        field.name: (_worst if field.name in _HEALTH_FIELDS else _first_known)(
+        field.name: (_worst_value if field.name in _HEALTH_FIELDS else _first_known)(
             [getattr(reading, field.name) for reading in each]
         )
         for field in fields(Reading)
@@ -95,7 +95,7 @@ def _whole_gpu(readings: Sequence[Reading], memory: int | None) -> Reading:
             index=index,
             uuid=reading.uuid if reading.uuid != apart[0].uuid else None,
             profile=reading.compute_partition,
-            memory_bytes=_unless_whole(reading.memory_bytes, memory),
+            memory_bytes=_own_memory(reading.memory_bytes, memory),
             unit_count=reading.unit_count,
             device_file=reading.device_file,
         )
@@ -113,17 +113,18 @@ def _whole_gpu(readings: Sequence[Reading], memory: int | None) -> Reading:
 def _merge_repeats(readings: Sequence[Reading]) -> Reading:
     """Several readings of one device as one."""
     worst: dict[str, Any] = {
-        name: _worst([getattr(reading, name) for reading in readings]) for name in _HEALTH_FIELDS
+        name: _worst_value([getattr(reading, name) for reading in readings])
+        for name in _HEALTH_FIELDS
     }
     return replace(_first_known(readings), **worst) if len(readings) > 1 else readings[0]
 
 
-def _unless_whole(part: int | None, whole: int | None) -> int | None:
-    """A part's memory; None where its source states the whole GPU's for each of them."""
+def _own_memory(part: int | None, whole: int | None) -> int | None:
+    """A part's memory; None if its source states the whole GPU's memory for each part."""
     return None if part is not None and whole is not None and _same_size(part, whole) else part
 
 
-def _worst(values: Sequence[Any]) -> Any:
+def _worst_value(values: Sequence[Any]) -> Any:
     """The first known value; of faults and counts the worst.
 
     Two outputs of one GPU may lie hours apart. An error in one of them counts, whatever the other
@@ -160,7 +161,7 @@ def _first_true(values: Sequence[Any], name: str) -> Any:
 
 
 def _first_known(values: Sequence[Any]) -> Any:
-    """The first that is known; mappings and groups of values are put together key by key."""
+    """The first known value; mappings and groups of values are merged key by key."""
     kind: Any = next((value for value in values if value is not None), None)
     if isinstance(kind, Mapping):
         joined: dict[Any, Any] = {}
@@ -261,7 +262,7 @@ def _contradiction(
     shown: Callable[[_T], str],
     same: Callable[[_T, _T], bool],
 ) -> Iterable[str]:
-    """One sentence where the known values are not all the same as the first."""
+    """A sentence if a known value differs from the first one."""
     values: list[tuple[_T, list[str]]] = []
     for source, value in stated:
         if value is None:
@@ -283,7 +284,7 @@ def _join_words(words: Sequence[str]) -> str:
 
 
 def _same_product(vendor: str, arch: str | None, one: str, two: str) -> bool:
-    """Whether two spellings may be one product: one says less, or both are of one target."""
+    """Whether two names may be one product: one is less precise, or both are of one target."""
     words = [set(normalise(name).split()) - {vendor, *vendors()} for name in (one, two)]
     if words[0] <= words[1] or words[1] <= words[0]:
         return True

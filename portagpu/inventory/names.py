@@ -28,7 +28,7 @@ _DATABASES: Final = ("usr/share/hwdata/pci.ids", "usr/share/misc/pci.ids")
 
 @cache
 def _no_product() -> re.Pattern[str]:
-    """Texts that drivers and tools print where they have no product's name."""
+    """Texts that drivers and tools print instead of an unknown product name."""
     makers = "|".join(
         [*(name for each in vendors().values() for name in each.makers), "corporation"]
     )
@@ -122,7 +122,7 @@ def _chip_list_name(text: str, device: int, revision: int) -> str | None:
 
 
 def _pci_ids_name(text: str, vendor: int, device: int) -> str | None:
-    """The device's name in the format of pci.ids: the product in brackets behind the chip's."""
+    """The product's name in pci.ids, where it follows the chip's name in brackets."""
     start = text.find(f"\n{vendor:04x}  ")
     if start < 0:
         return None

@@ -182,7 +182,7 @@ class _Tree:
         return self._depths[key]
 
     def _rates(self, key: str) -> list[float | None]:
-        """The narrowest link on the way to each ancestor; None where none is known."""
+        """The rate of the narrowest link on the way to each ancestor; None if none is known."""
         if key not in self._least:
             least: float | None = None
             found: list[float | None] = [None]

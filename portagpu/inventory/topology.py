@@ -273,7 +273,7 @@ def _link_group(
     sums = list(_sums(stated))
     what = f"the {kind} links between {a} and {b}"
 
-    def first(
+    def first_stated(
         name: str, values: list[tuple[str, float | int | None]], slack: float = 0.0
     ) -> float | None:
         known = [(source, value) for source, value in values if value is not None]
@@ -288,8 +288,8 @@ def _link_group(
                 break
         return value
 
-    def whole(name: str, values: list[tuple[str, int | None]]) -> int | None:
-        value = first(name, [*values])
+    def first_integer(name: str, values: list[tuple[str, int | None]]) -> int | None:
+        value = first_stated(name, [*values])
         return None if value is None else int(value)
 
     access = [s.link.peer_access for s in sums if s.link.peer_access is not None]
@@ -299,11 +299,13 @@ def _link_group(
         a,
         b,
         kind,
-        count=whole("the number", [(s.source, s.count) for s in sums]),
+        count=first_integer("the number", [(s.source, s.count) for s in sums]),
         down=max((s.down for s in sums if s.down is not None), default=None),
-        width=whole("the width", [(s.source, s.link.width) for s in sums]),
-        speed_gbit_s=first("the speed", [(s.source, s.link.speed_gbit_s) for s in sums], _ROUNDING),
-        bandwidth_bytes_s=first(
+        width=first_integer("the width", [(s.source, s.link.width) for s in sums]),
+        speed_gbit_s=first_stated(
+            "the speed", [(s.source, s.link.speed_gbit_s) for s in sums], _ROUNDING
+        ),
+        bandwidth_bytes_s=first_stated(
             "the bandwidth", [(s.source, s.bandwidth) for s in sums], _ROUNDING
         ),
         path=next((s.link.path for s in sums if s.link.path is not None), None),
@@ -343,11 +345,11 @@ def ancestors(key: str, parents: Mapping[str, str]) -> list[str]:
 
 
 def _with_agreed_facts(device: TopologyNode, problems: list[str]) -> TopologyNode:
-    """A GPU with what its readings agree on; disagreement is a problem, and the first counts."""
+    """A GPU with the facts of its readings. The first counts; a disagreement is a problem."""
     if not device.readings:
         return device
 
-    def agreed(name: str, values: list[tuple[str, object]]) -> object:
+    def agreed_value(name: str, values: list[tuple[str, object]]) -> object:
         known = [(source, value) for source, value in values if value is not None]
         different = next((v for v in known if v[1] != known[0][1]), None)
         if different is not None:
@@ -359,8 +361,8 @@ def _with_agreed_facts(device: TopologyNode, problems: list[str]) -> TopologyNod
 
     sources = device.readings
     for name in ("width", "max_width", "max_generation"):
-        agreed(f"PCIe {name}", [(r.source, getattr(r.pcie, name)) for r in sources])
-    numa_node = agreed("NUMA node", [(r.source, r.numa_node) for r in sources])
+        agreed_value(f"PCIe {name}", [(r.source, getattr(r.pcie, name)) for r in sources])
+    numa_node = agreed_value("NUMA node", [(r.source, r.numa_node) for r in sources])
     hive = next((r.hive for r in sources if r.hive is not None), None)
     title = next((r.name for r in sources if r.name is not None), None)
     return replace(

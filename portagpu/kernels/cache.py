@@ -77,7 +77,7 @@ class Cache:
 
 
 def _why_unused(folder: Path | None) -> str:
-    """Why a cache folder is not used, and what to do; "" where it is used."""
+    """The reason why a cache folder is not used, with what to do; "" if it is used."""
     if folder is None:
         return "nothing was kept for the next time: there is no home folder to keep results in"
     try:

@@ -65,7 +65,7 @@ class Config:
         return dict(self.blocks)[name]
 
 
-def _flat(*sizes: tuple[int, int]) -> tuple[Config, ...]:
+def _configs_in_one_dimension(*sizes: tuple[int, int]) -> tuple[Config, ...]:
     return tuple(Config((("BLOCK", block),), threads) for block, threads in sizes)
 
 
@@ -79,9 +79,13 @@ def _tiles(*sizes: tuple[int, int, int, int, int]) -> tuple[Config, ...]:
 # The first of each list that fits is the default; the others are for tuning. The last fits
 # everywhere: it is taken where a device's shared memory is not known.
 _CANDIDATES: Final[Mapping[str, tuple[Config, ...]]] = {
-    "stream": _flat((1024, 256), (4096, 512), (4096, 1024), (2048, 256), (512, 128)),
-    "sum": _flat((2048, 256), (4096, 512), (1024, 128)),
-    "row": _flat((2048, 256), (4096, 512), (4096, 1024), (1024, 256), (1024, 128)),
+    "stream": _configs_in_one_dimension(
+        (1024, 256), (4096, 512), (4096, 1024), (2048, 256), (512, 128)
+    ),
+    "sum": _configs_in_one_dimension((2048, 256), (4096, 512), (1024, 128)),
+    "row": _configs_in_one_dimension(
+        (2048, 256), (4096, 512), (4096, 1024), (1024, 256), (1024, 128)
+    ),
     "matmul": _tiles(
         (128, 128, 64, 256, 2),
         (128, 256, 128, 256, 3),

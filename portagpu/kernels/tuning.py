@@ -126,11 +126,11 @@ class _Trial:
         errors = importlib.import_module("triton.runtime.errors")
         try:
             # before the oracle, because it is the function that refuses arguments
-            _spoil(self._tunable.run(*self._arguments, config=config))
+            _fill_with_nonsense(self._tunable.run(*self._arguments, config=config))
             got = self._tunable.run(*self._arguments, config=config)
         except errors.OutOfResources:
             return False
-        return _agrees(got, *self._exact_and_bound)
+        return _is_within_bound(got, *self._exact_and_bound)
 
     def prune(self, configs: list[Any], *_named: object, **_options: object) -> list[Any]:
         """Those of Triton's configs that fit and are right."""
@@ -150,13 +150,13 @@ class _Trial:
         return self._tunable.exact(*self._arguments), self._tunable.bound(*self._arguments)
 
 
-def _spoil(result: torch.Tensor) -> None:
+def _fill_with_nonsense(result: torch.Tensor) -> None:
     import torch
 
     result.fill_(math.nan if result.is_floating_point() else torch.iinfo(result.dtype).min)
 
 
-def _agrees(got: torch.Tensor, exact: torch.Tensor, bound: torch.Tensor) -> bool:
+def _is_within_bound(got: torch.Tensor, exact: torch.Tensor, bound: torch.Tensor) -> bool:
     """Whether a result is within the bound; a NaN agrees with a NaN only, an int with itself."""
     if not exact.is_floating_point():
         return bool((got == exact).all())

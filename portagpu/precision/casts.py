@@ -122,7 +122,7 @@ def _is_plain(x: torch.Tensor) -> bool:
 def _clamp_in_parts(
     x: torch.Tensor, dtype: torch.dtype, target: Format, zero_nan: bool
 ) -> torch.Tensor:
-    """The same in parts that fit into a CPU's cache.
+    """Clamp and cast in parts that fit into a CPU's cache.
 
     Allocating a whole clamped tensor each time would cost several times the cast.
     """

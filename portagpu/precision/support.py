@@ -66,7 +66,7 @@ def dtype_support(
 
 
 def _store(dtype: torch.dtype, device: torch.device) -> None:
-    """Raises where a tensor of ones does not come back unchanged from the device."""
+    """Copy ones to the device and back; raise if they changed."""
     import torch
 
     ones = torch.ones(16, 16, device=device).to(dtype)

@@ -96,7 +96,7 @@ def _plausible_findings(findings: Findings, library: str, addresses: Collection[
     return replace(findings, readings=readings, problems=tuple(problems))
 
 
-def _within(value: Any, bounds: tuple[float, float]) -> bool:
+def _is_within(value: Any, bounds: tuple[float, float]) -> bool:
     return value is not None and math.isfinite(value) and bounds[0] <= value <= bounds[1]
 
 
@@ -105,7 +105,7 @@ def _plausible_reading(reading: Reading) -> Reading:
     memory = reading.memory_bytes
     return replace(
         reading,
-        memory_bytes=memory if _within(memory, _MEMORY_BYTES) else None,
+        memory_bytes=memory if _is_within(memory, _MEMORY_BYTES) else None,
         pcie=_plausible_pcie(reading.pcie),
         state=_plausible_state(reading.state),
     )
@@ -117,12 +117,12 @@ def _plausible_state(state: GpuState) -> GpuState:
         state,
         temperatures_c=_plausible_degrees(state.temperatures_c),
         limits_c=_plausible_degrees(state.limits_c),
-        **{n: value if _within(value, _PLAUSIBLE[n]) else None for n, value in values.items()},
+        **{n: value if _is_within(value, _PLAUSIBLE[n]) else None for n, value in values.items()},
     )
 
 
 def _plausible_degrees(found: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in found.items() if _within(value, _CELSIUS)}
+    return {name: value for name, value in found.items() if _is_within(value, _CELSIUS)}
 
 
 def _plausible_pcie(link: Pcie) -> Pcie:

@@ -175,7 +175,7 @@ class Anonymizer:
         if kind is not None:
             numbered = kind == "uuid" and len(bare) < _SHORTEST_UUID
             nothing = bare.strip('",').lower() in _ABSENT or PLACEHOLDER.fullmatch(bare) is not None
-            if nothing or numbered or self._joins(bare):
+            if nothing or numbered or self._joins_readings(bare):
                 return text
             return self._replacement(kind, bare)
         if _VERSIONED.search(key) is not None and _VERSION.match(bare) is not None:
@@ -187,13 +187,13 @@ class Anonymizer:
         return self.names.placeholder(kind, found)
 
     def _replacement(self, kind: str, found: str) -> str:
-        if self._joins(found):
+        if self._joins_readings(found):
             return found
         placeholder = self.names.placeholder(kind, found)
         return NO_VALUE if kind == "serial" else placeholder
 
-    def _joins(self, text: str) -> bool:
-        """Whether it identifies a GPU: it has the prefix of GPUs, or a reader found it."""
+    def _joins_readings(self, text: str) -> bool:
+        """Whether an id joins readings of a GPU: its UUID, zeros, or an id that a reader found."""
         bare = bare_uuid(text)
         short = bare.removeprefix("0x").lstrip("0")
         return (

@@ -275,7 +275,7 @@ def _clean_labelled_line(line: str, clean: Cleaner) -> str:
 
 
 def _without_processes(lines: Iterable[str], clean: Cleaner) -> Iterator[str]:
-    """Lines outside of lists of processes: sections by their indentation, boxes, and tables."""
+    """The lines without lists of processes, which are indented sections, boxes or tables."""
     ends: Callable[[str], bool] | None = None
     for line in lines:
         if ends is not None:

@@ -154,7 +154,7 @@ def _tar_entries(path: Path) -> Iterator[tuple[str, IO[bytes] | str | None]]:
         bounded: Any = _BoundedReader(gzip.GzipFile(fileobj=plain) if is_gzip else plain)
         with tarfile.open(fileobj=bounded, mode="r|") as archive:
             for entry in archive:
-                if entry.issym() and _stays(entry.name, entry.linkname):
+                if entry.issym() and _stays_inside(entry.name, entry.linkname):
                     yield entry.name, entry.linkname
                     continue
                 if entry.issym() or entry.islnk():
@@ -164,7 +164,7 @@ def _tar_entries(path: Path) -> Iterator[tuple[str, IO[bytes] | str | None]]:
                 yield entry.name, archive.extractfile(entry) if entry.isreg() else None
 
 
-def _stays(name: str, link: str) -> bool:
+def _stays_inside(name: str, link: str) -> bool:
     """Whether a link leads to a place in the archive, as those of a recorded tree do."""
     _parts(name)
     end = PurePosixPath(os.path.normpath(PurePosixPath(name).parent / link))
@@ -243,7 +243,7 @@ def _parts(name: str) -> tuple[str, ...]:
 
 
 def _only_folder(folder: Path) -> Path:
-    """The folder that everything is in, where an archive has one around all of it."""
+    """The single folder that holds the whole archive, if there is one."""
     for _ in range(8):
         inner = list(folder.iterdir())
         # what a tree of the kernel's or of a recording begins with says where it begins

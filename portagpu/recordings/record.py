@@ -163,7 +163,7 @@ def _save_tree(tree: TracedTree, folder: Path, cleaner: Anonymizer) -> None:
 def _save_findings(found: Iterable[Findings], folder: Path, cleaner: Anonymizer) -> None:
     for each in found:
         # as JSON has it, whatever types the findings are of
-        plain = json.loads(json.dumps(to_document(each), default=_plain))
+        plain = json.loads(json.dumps(to_document(each), default=_as_dict))
         document = json.dumps(cleaner.document(plain), indent=1)
         _write(folder / f"{_file_name(each.kind, cleaner)}.json", document)
 
@@ -259,7 +259,7 @@ def _file_name(words: str, cleaner: Anonymizer) -> str:
     return "-".join(filter(None, (w.strip("-/") for w in words.split()))).replace("/", "-")
 
 
-def _plain(value: object) -> Any:
+def _as_dict(value: object) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is no value of findings")

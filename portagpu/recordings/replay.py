@@ -93,7 +93,7 @@ class Recording(Machine):
         self.inventory()
 
     def _open(self, path: Path) -> tuple[list[Findings], Tree | None, dict[str, Any]]:
-        """What is at ``path``; an archive is unpacked for the lifetime of this recording."""
+        """Open the file or folder; an archive is unpacked for the lifetime of this recording."""
         kind = packed_with(file_head(path))
         if kind == "gzip" and packed_with(_gunzipped_beginning(path)) == "tar":
             kind = "tar"
@@ -228,7 +228,7 @@ def _entries(folder: RootedFolder, path: str) -> list[tuple[str, Kind]]:
 
 
 def _is_there(folder: RootedFolder, path: str, parts: Sequence[str]) -> bool:
-    """Whether a path below ``path`` has these parts, where "*" is any."""
+    """Whether ``path`` has a path of these parts below it; "*" stands for any name."""
     part, *rest = parts
     for name, kind in _entries(folder, path):
         if part in ("*", name):

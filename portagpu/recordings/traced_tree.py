@@ -26,7 +26,7 @@ class TracedTree(Tree):
     def exists(self, path: str) -> bool:
         found = Tree.exists(self, path)
         if found:
-            self._note(path)
+            self._record_path(path)
         return found
 
     def names(self, path: str, pattern: str = ".*") -> tuple[str, ...]:
@@ -34,17 +34,17 @@ class TracedTree(Tree):
         if found:
             self.folders.add(path)
         for name in found:
-            self._note(f"{path}/{name}")
+            self._record_path(f"{path}/{name}")
         return found
 
     def link_parts(self, path: str) -> tuple[str, ...]:
         found = Tree.link_parts(self, path)
         if found:
-            self._note(path)
+            self._record_path(path)
         return found
 
-    def _note(self, path: str) -> None:
-        """Keep that there is something, and what kind of thing."""
+    def _record_path(self, path: str) -> None:
+        """Record that a path exists, and its kind."""
         link = self.link(path)
         if link is not None:
             self.links[path] = link
@@ -75,7 +75,7 @@ def _parent(root: Path, path: str) -> Path:
 
 
 def _folder(root: Path, path: str) -> Path:
-    """That folder below ``root``, made where it is missing, through the links that are there."""
+    """The folder below ``root``, following links; it is created if it is missing."""
     here = root
     for part in Path(path).parts:
         here = Path(os.path.normpath((here / part).resolve()))

@@ -152,15 +152,15 @@ def _outside_urls(text: str, replace: Replace) -> str:
             lambda match: replace("address", match[0]) if match["host"] else match[0], text
         )
     if "." in text:
-        text = _LABELS.sub(lambda match: _private(match, replace), text)
+        text = _LABELS.sub(lambda match: _replace_private_host(match, replace), text)
     for pattern in _HOSTS:
         text = pattern.sub(lambda match: _host(match, replace), text)
     text = _PATH.sub(
         lambda match: match[0] if _SYSTEM_PATH.fullmatch(match[0]) else replace("path", match[0]),
         text,
     )
-    text = _MIXED_RUN.sub(lambda match: _run(match, replace), text)
-    return _ASSIGNMENT.sub(lambda match: _assignment(match, replace), text)
+    text = _MIXED_RUN.sub(lambda match: _replace_secret_run(match, replace), text)
+    return _ASSIGNMENT.sub(lambda match: _replace_assignment(match, replace), text)
 
 
 def bare_uuid(text: str) -> str:
@@ -184,8 +184,8 @@ def _address(match: re.Match[str], replace: Replace) -> str:
     return replace("address", match[0])
 
 
-def _private(match: re.Match[str], replace: Replace) -> str:
-    """Labels with dots, of which those up to the last one that is a private domain name a host."""
+def _replace_private_host(match: re.Match[str], replace: Replace) -> str:
+    """Replace a host in dotted labels: all up to the last label that is a private domain."""
     found = match[0]
     first = next((at for at, char in enumerate(found) if char != "-"), len(found))
     if "." not in found[first:]:
@@ -203,15 +203,15 @@ def _host(match: re.Match[str], replace: Replace) -> str:
     return match[0] if match[0].lower() == "localhost" else replace("host", match[0])
 
 
-def _run(match: re.Match[str], replace: Replace) -> str:
-    """Long runs that mix cases and digits are keys; hexadecimal ids and digests do not mix them."""
+def _replace_secret_run(match: re.Match[str], replace: Replace) -> str:
+    """Replace long runs that mix cases and digits, as keys do and hexadecimal ids do not."""
     found = match[0]
     mixed = all(any(test(c) for c in found) for test in (str.islower, str.isupper, str.isdigit))
     return replace("secret", found) if mixed else found
 
 
-def _assignment(match: re.Match[str], replace: Replace) -> str:
-    """Numbers, such as masks of devices and switches, are kept."""
+def _replace_assignment(match: re.Match[str], replace: Replace) -> str:
+    """Replace the value of a variable; numbers, such as device masks and switches, are kept."""
     if _HARMLESS_VALUE.fullmatch(match["value"]):
         return match[0]
     return match["keep"] + replace("environment", match["value"])

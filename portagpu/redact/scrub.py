@@ -208,7 +208,7 @@ def identifying_kind(key: str) -> str | None:
 
 
 def _names_something(value: object, kind: str) -> bool:
-    """Whether the value of an identifying key is present; serial numbers may be numbers."""
+    """Whether an identifying key has a value to remove; serial numbers may be numbers."""
     if isinstance(value, str):
         return value.lower() not in _NOTHING
     return kind in ("uuid", "serial") and type(value) in (int, float)
@@ -227,7 +227,7 @@ def _kernel_version(release: str, names: Placeholders) -> str:
 
 
 def _known_words(words: Sequence[Any], names: Placeholders) -> Iterator[Any]:
-    """The verb and the options whose values are words of this package; nothing else is kept."""
+    """The words of a command to keep: the verb, and options with this package's own words."""
     before = ""
     for position, word in enumerate(words):
         plain = isinstance(word, str) and _PLAIN_WORD.fullmatch(word) is not None

@@ -1,13 +1,8 @@
-"""What a failed check means, how severe it is and what to do: ``advice.toml`` and its page.
-
-``python -m portagpu.results.advice > docs/when-it-fails.md`` writes the page; a test fails when it
-is out of date.
-"""
+"""What a failed check means, how severe it is and what to do, from ``advice.toml``."""
 
 from __future__ import annotations
 
 import re
-import sys
 import tomllib
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -23,17 +18,7 @@ if TYPE_CHECKING:
 
     from portagpu.results.run import Result
 
-PAGE: Final = "docs/when-it-fails.md"
 _TABLE: Final = Path(__file__).resolve().parent / "advice.toml"
-_HEAD: Final = f"""\
-# When it fails
-
-Written by `python -m portagpu.results.advice > {PAGE}`.
-
-Every id that a result can have, how grave its failure is, what it means and what to do. A run's
-headline is its gravest failure, and its failures stand at its end in this order:
-
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +68,19 @@ def checks() -> tuple[Check, ...]:
     )
 
 
+def same_gates() -> Mapping[str, str]:
+    """Each gate that has the checks of another: its id, and the other's."""
+    same: Mapping[str, str] = _table()["same"]
+    return same
+
+
 @cache
 def find_check(suite: str, identifier: str) -> Check | None:
     """The check for a result id; None if the table has none."""
     name = re.sub(r"\[.*", "", identifier)
     gate, slash, rest = name.partition("/")
     if suite == "bringup":
-        name = f"{_table()['same'].get(gate, gate)}{slash}{rest}"
+        name = f"{same_gates().get(gate, gate)}{slash}{rest}"
     own = [each for each in checks() if each.suite == suite]
     exact = next((each for each in own if name in each.ids), None)
     fitting = (each for each in own if any(fnmatchcase(name, wanted) for wanted in each.ids))
@@ -132,31 +123,3 @@ def gravest_first(results: Iterable[Result]) -> list[Result]:
     """The failed results, the most severe first; equal ones stay in order."""
     failed = [result for result in results if result.failed]
     return sorted(failed, key=lambda result: severity_of(result).rank)
-
-
-def page() -> str:
-    """The page of all checks, in Markdown."""
-    parts = [_HEAD]
-    parts += [f"{each.rank + 1}. {each.title}\n" for each in severities().values()]
-    same = "".join(
-        f"The gate `{gate}` has the checks of `{other}`. "
-        for gate, other in _table()["same"].items()
-    )
-    parts.append(
-        f"\n{same}`*` stands for anything. An error of a log is as grave as\n"
-        "its vendor says of its code. A check that broke (ERROR) is the last, unless\n"
-        "the device cannot be opened.\n"
-    )
-    suites: dict[str, list[Check]] = {}
-    for check in checks():
-        suites.setdefault(check.suite, []).append(check)
-    for suite, members in suites.items():
-        parts.append(f"\n## {suite}\n\n| check | severity | means | do |\n|---|---|---|---|\n")
-        for check in members:
-            ids = ", ".join(f"`{each}`" for each in check.ids)
-            parts.append(f"| {ids} | {check.severity.title} | {check.means} | {check.do} |\n")
-    return "".join(parts)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

@@ -46,10 +46,10 @@ def combine(judgements: Iterable[Judgement]) -> list[Judgement]:
         # as results write it: a device's own name may hold what no terminal can show
         device = printable(each.device or "") or None
         groups.setdefault((each.name, device), []).append(replace(each, device=device))
-    return [_worst(group) if len(group) > 1 else group[0] for group in groups.values()]
+    return [_join_worst(group) if len(group) > 1 else group[0] for group in groups.values()]
 
 
-def _worst(group: list[Judgement]) -> Judgement:
+def _join_worst(group: list[Judgement]) -> Judgement:
     verdicts = [each.verdict for each in group]
     if set(verdicts) <= {Verdict.SKIP, Verdict.UNVERIFIED}:
         worst = max(verdicts, key=[Verdict.SKIP, Verdict.UNVERIFIED].index)
@@ -64,7 +64,7 @@ def _worst(group: list[Judgement]) -> Judgement:
 
 
 def _with_all_values(joined: Judgement, members: Sequence[Judgement]) -> Judgement:
-    """``joined`` with all values: their sum where each is a count of one kind, else in words."""
+    """``joined`` with all values: the sum of counts of one kind, or else a text of all."""
     first = members[0]
     counts = [each.value for each in members if isinstance(each.value, int | float)]
     alike = all((each.unit, each.expected) == ("1", first.expected) for each in members)

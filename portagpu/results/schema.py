@@ -186,12 +186,12 @@ def shape(value: object, path: str) -> None:
         raise refuse(path, "text, a list of whole numbers, or an object of them", value)
 
 
-def _below(value: object, path: str) -> None:
+def _lower_tolerance(value: object, path: str) -> None:
     if not is_number(value) or not -1 <= value <= 0:  # type: ignore[operator]
         raise refuse(path, "a fraction of the reference from -1 to 0, or null", value)
 
 
-def _above(value: object, path: str) -> None:
+def _upper_tolerance(value: object, path: str) -> None:
     if not is_number(value) or value < 0:  # type: ignore[operator]
         raise refuse(path, "a fraction of the reference of at least 0, or null", value)
 
@@ -207,8 +207,8 @@ def _reference(value: object, path: str) -> None:
 
 EXPECTED_RULES: Final[Mapping[str, Rule]] = {
     "reference": _reference,
-    "lower": or_null(_below),
-    "upper": or_null(_above),
+    "lower": or_null(_lower_tolerance),
+    "upper": or_null(_upper_tolerance),
     "unit": or_null(name),
     "source": name,
     "statistic": or_null(text),

@@ -59,7 +59,7 @@ def judge_links(
 
 
 def _links_up(fabric: Sequence[LinkGroup], target: Target | None) -> Iterator[Judgement]:
-    """Links that are down; cards without their optional bridge have all links down by design."""
+    """Judge links that are down; cards without their optional bridge have all links down."""
     known = [link_group for link_group in fabric if link_group.down is not None]
     broken = [link_group for link_group in known if link_group.down]
     joined = target is not None and target.value("link.topology") is not None
@@ -90,7 +90,7 @@ def _links_up(fabric: Sequence[LinkGroup], target: Target | None) -> Iterator[Ju
 
 
 def _link_errors(topology: Topology, fabric: Sequence[LinkGroup]) -> Iterator[Judgement]:
-    """Error counters of links, by the rules of the vendor's own health check."""
+    """Judge error counters of links by the rules of the vendor's own health check."""
     counted = False
     bad = False
     for link_group in fabric:
@@ -201,7 +201,7 @@ def _link_counts(
 def _hives(
     topology: Topology, fabric: Sequence[LinkGroup], target: Target | None
 ) -> Iterator[Judgement]:
-    """Members of a hive must reach each other; in a mesh, each pair over its own link."""
+    """Check that members of a hive reach each other; in a mesh, each pair over its own link."""
     groups = [group for group in hives(topology).values() if len(group) > 1]
     if not groups:
         return
@@ -260,7 +260,7 @@ def _pcie(gpu: TopologyNode) -> Pcie:
 
 
 def _pcie_widths(topology: Topology, target: Target | None, *, asked: bool) -> Iterator[Judgement]:
-    """Present lanes, against what slot and device can both do, and against a requested target.
+    """Compare the present lanes with what slot and device can do, and with a requested target.
 
     An idle GPU lowers its generation to save power, but never its width. So fewer lanes are a fault
     if a source says that the slot has more.
@@ -365,7 +365,7 @@ def _pcie_generations(
 
 
 def _peers_alike(topology: Topology, fabric: Sequence[LinkGroup]) -> Iterator[Judgement]:
-    """GPUs of one product must have the same links; the outlier is named."""
+    """Check that GPUs of one product have the same links, and name the outlier."""
     groups: dict[object, list[TopologyNode]] = {}
     for gpu in topology.gpus:
         kinds = [r.device_id or r.name or r.arch for r in gpu.readings]

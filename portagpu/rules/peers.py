@@ -79,9 +79,9 @@ class Peers:
         """The outliers, worst first, in one sentence; the reason where nothing was judged."""
         if not self.judged or not self.outliers:
             return self.reason
-        return ", ".join(self._phrase(each) for each in self.outliers)
+        return ", ".join(self._outlier_sentence(each) for each in self.outliers)
 
-    def _phrase(self, outlier: Outlier) -> str:
+    def _outlier_sentence(self, outlier: Outlier) -> str:
         if not math.isfinite(outlier.value):
             return f"{outlier.name} gave no number"
         side = "below" if outlier.relative < 0 else "above"
@@ -110,7 +110,7 @@ def compare_peers(
         return Peers(median(numbers) if numbers else None, None, _without_number(values), True)
     middle, spread = median(numbers), mad(numbers)
     far = [
-        Outlier(name, value, _share(value - middle, middle))
+        Outlier(name, value, _relative_distance(value - middle, middle))
         for name, value in values.items()
         if math.isfinite(value)
         and abs(value - middle) > deviations * NORMAL * spread
@@ -134,5 +134,5 @@ def _without_number(values: Mapping[str, float]) -> tuple[Outlier, ...]:
     return tuple(Outlier(name, value, math.nan) for name, value in lost)
 
 
-def _share(distance: float, middle: float) -> float:
+def _relative_distance(distance: float, middle: float) -> float:
     return distance / abs(middle) if middle else math.copysign(math.inf, distance)

@@ -182,7 +182,7 @@ class Sizing:
         return min(block, limit, round_up(n, self.warp_size))
 
     def _resident(self, block: int, found: Occupancy | None) -> int:
-        """Blocks that the whole device holds at once, and at least one a unit."""
+        """The blocks that the device holds at once, at least one for each unit."""
         per_unit = min(self.max_threads_per_unit // block, self.max_blocks_per_unit)
         if found is not None:
             per_unit = min(per_unit, found.blocks)
@@ -201,7 +201,7 @@ class Sizing:
         )
 
     def _vector_width(self, n: int, item_bytes: int | None, threads: int) -> int:
-        """Elements that a thread takes at once: a power of two that leaves no thread idle."""
+        """The elements that a thread loads at once: a power of two that leaves no thread idle."""
         widest = None if self.target is None else self.target.value("exec.max_access")
         if item_bytes is None or widest is None:
             return 1

@@ -137,7 +137,7 @@ def _tiles(m: int, n: int, instruction: tuple[int, int, int] | None) -> Iterator
 
 
 def _is_side(side: int, length: int, instruction: int) -> bool:
-    """Whether a tile's side is whole instructions and neither far too long nor too short."""
+    """Whether a side is a multiple of the instruction's, and neither far too long nor too short."""
     covering = next((each for each in reversed(_SIDES) if each >= length), _SIDES[0])
     longest = max(covering, instruction)
     return (
@@ -153,7 +153,7 @@ def _plan_with_tile(
     tile: tuple[int, int],
     sides: tuple[int, ...],
 ) -> Matmul | None:
-    """The plan with that tile, or None where a block of it has no room."""
+    """The plan with that tile, or None if its block does not fit."""
     bits = DTYPE_BITS[name]
     m, n, k, batch = sides
     step = max(1 << (_ROW_BITS // bits).bit_length() - 1, instruction[2] if instruction else 1)
@@ -216,7 +216,7 @@ def _warps(
 def _occupancy(
     sizing: Sizing, target: Target, warps: int, registers: int, accumulators: int, memory: int
 ) -> Occupancy | None:
-    """The occupancy where a unit holds a block, with accumulators in a file of their own if any."""
+    """The occupancy if a unit holds a block; accumulators may have a register file of their own."""
     own = target.value("register.max_accumulators_per_thread")
     held = 0 if own is None else min(own, accumulators)
     rest = registers + accumulators - held

@@ -62,7 +62,7 @@ def blocks_per_unit(target: Target, kernel: Kernel) -> Residency:
 
 
 def _carved_out(target: Target, kernel: Kernel, allocated: int) -> int:
-    """Bytes of shared memory that a unit sets aside: of its carve-outs the least that is enough."""
+    """A unit's shared memory in bytes: the smallest carve-out that is enough, or all of it."""
     have = int_fact(target, "shared_memory.per_unit")
     if kernel.carveout is None:
         return have
@@ -137,7 +137,7 @@ def _waves_by_scalar_registers(target: Target, kernel: Kernel) -> int | None:
 
 
 def _memory_limit(allocated: int, have: int) -> tuple[Limit, ...]:
-    """The limit by shared memory; none where a block takes nothing."""
+    """The limit by shared memory; empty if a block takes none."""
     if not allocated:
         return ()
     return (Limit(Resource.SHARED_MEMORY, have // allocated, allocated, have, *_MEMORY),)

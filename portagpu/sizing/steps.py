@@ -35,11 +35,14 @@ def find_steps(found: Occupancy) -> tuple[Step, ...]:
     Where neither registers nor shared memory help alone, the first step is both together. A block
     of another size keeps its registers a thread and its shared memory.
     """
-    steps = [*_less(found, "registers", 1), *_less(found, "shared_memory", 0)]
+    steps = [
+        *_smaller_value_step(found, "registers", 1),
+        *_smaller_value_step(found, "shared_memory", 0),
+    ]
     return (*(steps or _less_of_both(found)), *_other_size(found))
 
 
-def _less(found: Occupancy, field: str, least: int) -> Iterator[Step]:
+def _smaller_value_step(found: Occupancy, field: str, least: int) -> Iterator[Step]:
     most = _greatest_that_helps(
         lambda value: with_changes(found, **{field: value}).waves > found.waves,
         least,
@@ -52,14 +55,16 @@ def _less(found: Occupancy, field: str, least: int) -> Iterator[Step]:
 
 def _less_of_both(found: Occupancy) -> Iterator[Step]:
     empty = with_changes(found, shared_memory=0)
-    for step in _less(empty, "registers", 1) if empty.waves == found.waves else ():
+    for step in _smaller_value_step(empty, "registers", 1) if empty.waves == found.waves else ():
         assert step.registers is not None  # noqa: S101 - the field that was searched
-        for both in _less(with_changes(found, registers=step.registers), "shared_memory", 0):
+        for both in _smaller_value_step(
+            with_changes(found, registers=step.registers), "shared_memory", 0
+        ):
             yield Step(both.blocks, both.waves, step.registers, both.shared_memory)
 
 
 def _other_size(found: Occupancy) -> Iterator[Step]:
-    """The block size nearest to this one, in whole waves, with which a unit holds more."""
+    """The nearest block size, in whole waves, with which a unit holds more waves."""
     wave, threads = found.kernel.wave_size, found.kernel.threads
     limit = int_fact(found.target, "exec.max_threads_per_block")
     sizes = sorted(range(wave, limit + 1, wave), key=lambda size: (abs(size - threads), size))

@@ -7,7 +7,7 @@ child, and ``end`` ends processes. Imports errors alone.
 from __future__ import annotations
 
 from portagpu.subprocesses.call import call
-from portagpu.subprocesses.channel import Channel, Subprocess, parent_channel
+from portagpu.subprocesses.channel import BrokenMessage, Channel, Subprocess, parent_channel
 from portagpu.subprocesses.start import run_program
 
-__all__ = ["Channel", "Subprocess", "call", "parent_channel", "run_program"]
+__all__ = ["BrokenMessage", "Channel", "Subprocess", "call", "parent_channel", "run_program"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.errors import PortagpuError
-from portagpu.subprocesses.channel import Subprocess
+from portagpu.subprocesses.channel import BrokenMessage, Subprocess
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,5 +32,7 @@ def call(
         answer, problem = child.ask(request, limit_s)
         if answer is None:
             return None, f"{module} {problem}"
+        if not {"value", "raised"} & answer.keys():
+            return None, f"{module} broke: {BrokenMessage(answer)}"
         child.close(_EXIT_LIMIT_S)
     return answer.get("value"), f"{module} failed: {answer['raised']}" if "raised" in answer else ""

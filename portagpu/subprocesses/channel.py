@@ -19,12 +19,15 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.errors import PortagpuError
 from portagpu.subprocesses.end import (
+    MARK,
     children_of,
     die_with_parent,
-    end_session,
+    end_marked,
     has_ended,
     kill_group,
+    new_mark,
     signal_name,
     signal_process,
 )
@@ -43,6 +46,14 @@ _EXIT_LIMIT_S: Final = 5.0
 """How long a child may take to exit after its channel ended."""
 _TRACE_S: Final = 0.3
 _FATAL: Final = "Fatal Python error: "
+
+
+class BrokenMessage(PortagpuError, ValueError):
+    """What arrived is no message; the text is the rest of a sentence about the sender."""
+
+    def __init__(self, what: object) -> None:
+        shown = excerpt(str(what), 80) or "an empty line"
+        super().__init__(f"sent what is no message: {shown}")
 
 
 class Channel:
@@ -64,7 +75,10 @@ class Channel:
             data = data[os.write(self.writer, data[: select.PIPE_BUF]) :]
 
     def receive(self, limit_s: float | None = None) -> dict[str, Any] | None:
-        """The next message, or None at the end; raises TimeoutError at the limit."""
+        """The next message, or None at the end.
+
+        Raises TimeoutError at the limit, and BrokenMessage for what is no JSON object.
+        """
         deadline = None if limit_s is None else time.monotonic() + limit_s
         while (message := self.next_buffered()) is None:
             _wait(self.reader, select.POLLIN, deadline)
@@ -86,8 +100,20 @@ class Channel:
         return bool(chunk)
 
     def next_buffered(self) -> dict[str, Any] | None:
-        """The next complete message that :meth:`fill` has read; None without one."""
-        return json.loads(self._lines.popleft()) if self._lines else None
+        """The next complete message that :meth:`fill` has read; None without one.
+
+        Raises BrokenMessage for a line that is no JSON object.
+        """
+        if not self._lines:
+            return None
+        line = self._lines.popleft()
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict):
+            raise BrokenMessage(line.decode(errors="replace"))
+        return message
 
     def close(self) -> None:
         """Close both ends; a second time does nothing."""
@@ -141,6 +167,7 @@ class Subprocess:
         given = {name: value for name, value in given.items() if not name.startswith(leave_out)}
         # in memory, because a disk may be full
         self._output = os.memfd_create("portagpu-printed")
+        self._mark = new_mark()
         theirs, ours = Channel(*os.pipe()), Channel(*os.pipe())
         theirs.writer, ours.writer = ours.writer, theirs.writer
         self.channel = ours
@@ -150,7 +177,7 @@ class Subprocess:
                 stdin=subprocess.DEVNULL,
                 stdout=self._output if prints else subprocess.DEVNULL,
                 stderr=self._output,
-                env={**given, **(environment or {})},
+                env={**given, **(environment or {}), MARK: self._mark},
                 cwd=folder,
                 pass_fds=(theirs.reader, theirs.writer),
                 start_new_session=True,
@@ -162,6 +189,7 @@ class Subprocess:
             theirs.close()
         self.pid = self._process.pid
         self._killed = False
+        self._broke = ""
 
     def __enter__(self) -> Self:
         return self
@@ -180,8 +208,20 @@ class Subprocess:
             self.channel.send(message)
 
     def receive(self, limit_s: float) -> dict[str, Any] | None:
-        """The next message, or None at the end of the child; raises TimeoutError at the limit."""
-        return self.channel.receive(limit_s)
+        """The next message, or None at the end of the child; raises TimeoutError at the limit.
+
+        A child that sends what is no message is ended.
+        """
+        try:
+            return self.channel.receive(limit_s)
+        except BrokenMessage as error:
+            self.end_broken(error)
+            return None
+
+    def end_broken(self, error: PortagpuError) -> None:
+        """End a child whose message nobody can read; :meth:`how_it_ended` gives the error."""
+        self._broke = self._broke or f"broke: {error}"
+        self.kill()
 
     def ask(self, message: Mapping[str, Any], limit_s: float) -> tuple[dict[str, Any] | None, str]:
         """The answer to a message, as (answer, ""), else (None, what happened to the child).
@@ -200,6 +240,8 @@ class Subprocess:
         if answer is not None:
             return answer, ""
         how = self.how_it_ended()
+        if self._broke:
+            return None, how
         if self._process.returncode == 0:
             return None, "gave no answer"
         return None, f"{how}: {excerpt(self.last_line()) or 'it said nothing'}"
@@ -209,7 +251,12 @@ class Subprocess:
         return self._process.returncode is None and not has_ended(self.pid)
 
     def how_it_ended(self) -> str:
-        """ "died of SIGSEGV" or "ended with status 3"; a child that has not yet ended is killed."""
+        """ "died of SIGSEGV", "ended with status 3" or "broke: sent what is no message: ...".
+
+        A child that has not yet ended is killed.
+        """
+        if self._broke:
+            return self._broke
         deadline = time.monotonic() + _EXIT_LIMIT_S
         while self.running and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -242,9 +289,9 @@ class Subprocess:
         return os.pread(self._output, size - start, start).decode(errors="replace")
 
     def kill(self) -> None:
-        """End the child and its session; one blocked in the kernel is left behind.
+        """End the child and what it started; one blocked in the kernel is left behind.
 
-        Children with their own sessions end with the channel. They are woken to notice that.
+        Its own children of this class end with their channels. They are woken to notice that.
         """
         if self._killed:
             return
@@ -255,7 +302,7 @@ class Subprocess:
         for pid in others:
             signal_process(pid, signal.SIGCONT)
         # so does the session, of which a child that ended by itself may have left processes
-        end_session(self.pid)
+        end_marked(self._mark, self.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_EXIT_LIMIT_S)
 

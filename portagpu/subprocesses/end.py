@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import secrets
 import signal
 import time
 from pathlib import Path
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
+MARK: Final = "PORTAGPU_PROCESS"
+"""The variable by which what a child started is found after it left the child's session."""
+_PASSES: Final = 50
+_PASS_S: Final = 0.01
 
 
 def die_with_parent() -> None:
@@ -75,11 +80,34 @@ def end_strays(limit_s: float = 2.0) -> None:
             time.sleep(0.01)
 
 
-def end_session(session: int) -> None:
-    """End the remaining processes of the session that a process began."""
-    for pid, _, its_session in _processes():
-        if its_session == session:
+def new_mark() -> str:
+    """The value of ``MARK`` for a child: what it starts inherits it, in whatever session."""
+    return secrets.token_hex(16)
+
+
+def end_marked(mark: str, session: int | None = None) -> None:
+    """End every process with that mark in its environment, and those of a session.
+
+    One that is blocked in the kernel, or that emptied its environment and left the session, stays.
+    """
+    for _ in range(_PASSES):
+        # what it starts meanwhile has the mark as well
+        found = [
+            pid for pid, _, its in _processes() if its == session or mark in _environment_of(pid)
+        ]
+        if not found:
+            return
+        for pid in found:
             signal_process(pid, signal.SIGKILL)
+        time.sleep(_PASS_S)
+
+
+def _environment_of(pid: int) -> str:
+    """The environment with which a process of this user began; empty for any other."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_text("latin-1")
+    except OSError:
+        return ""
 
 
 def children_of(process: int) -> list[int]:
@@ -88,7 +116,7 @@ def children_of(process: int) -> list[int]:
 
 
 def _processes() -> Iterator[tuple[int, int, int]]:
-    """(process, parent, session) of every visible process."""
+    """(process, parent, session) of every visible process that has not ended."""
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
@@ -100,4 +128,5 @@ def _processes() -> Iterator[tuple[int, int, int]]:
             found = int(folder.name), int(fields[1]), int(fields[3])
         except (OSError, ValueError, IndexError):
             continue
-        yield found
+        if fields[0] not in "ZX":
+            yield found

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import PortagpuError
-from portagpu.subprocesses.end import kill_group
+from portagpu.subprocesses.end import MARK, end_marked, kill_group, new_mark
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -110,7 +110,10 @@ def run_program(
     ``limit_s`` it is ended with what it started, and TimeoutError raised; without, that is left to
     the parent of this process. Raises FileNotFoundError where it is not installed, and OSError.
     """
-    given = {**program_environment(), **(environment or {})}
+    mark = new_mark()
+    # beside the one of this process, which ends it where this process is ended
+    marks = f"{os.environ.get(MARK, '')}{mark}"
+    given = {**program_environment(), **(environment or {}), MARK: marks}
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -127,6 +130,7 @@ def run_program(
             out, err = process.communicate(timeout=limit_s)
         except BaseException as error:
             kill_group(process.pid)
+            end_marked(mark)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise TimeoutError(f"did not answer within {limit_s:g} s") from None
             raise

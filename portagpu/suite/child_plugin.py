@@ -9,22 +9,25 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import json
+import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from portagpu.codec import encode
 from portagpu.subprocesses.channel import OPTION, parent_channel
+from portagpu.suite.case_ids import retired_cases
 from portagpu.suite.cases import AREAS, ATTRIBUTE, EARNS, Case, label
 from portagpu.suite.messages import ListedCase
 from portagpu.suite.session import SESSION, Session, describe_device, outcome_of_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-pytest_plugins = ("portagpu.suite.fixtures",)
+_FIXTURES: Final = "portagpu.suite.fixtures"
+pytest_plugins = (_FIXTURES,)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Open the channel; no process started from here inherits its pipes."""
-    session = Session()
+    session = Session(folder=_working_folder())
     numbers = config.getoption(OPTION)
     if numbers is not None:
         session.channel = parent_channel(numbers)
@@ -96,8 +99,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             session.rank_server()
 
 
+def _working_folder() -> str:
+    """This process's working folder; "/" where it was deleted."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - compared as it is
+    except OSError:
+        return "/"
+
+
 def _area_order(item: pytest.Item) -> int:
-    """Cases run in the order of the areas."""
+    """The sort key of a case: the position of its area."""
     case = getattr(getattr(item, "function", None), ATTRIBUTE, None)
     return AREAS.index(case.area) if isinstance(case, Case) else len(AREAS)
 
@@ -109,35 +120,22 @@ def _is_per_device(item: pytest.Item) -> bool:
 
 
 def _list_cases(session: Session, items: list[pytest.Item]) -> Iterator[ListedCase]:
-    """Describe every case.
-
-    A function without a case, a duplicate id, and a case whose result depends on nothing of the
-    machine are problems.
-    """
+    """Describe every case; what cannot be one is a problem."""
     taken: dict[str, str] = {}
     for item in items:
-        function = getattr(item, "function", None)
-        case = getattr(function, ATTRIBUTE, None)
+        case = getattr(getattr(item, "function", None), ATTRIBUTE, None)
         where = f"{item.path.name}::{getattr(item, 'originalname', item.name)}"
+        call = getattr(item, "callspec", None)
         if not isinstance(case, Case):
             reason = f"{where} declares no case: put @case(id, spec=...) on it"
             session.problems.append({"name": item.name, "reason": reason})
             continue
-        call = getattr(item, "callspec", None)
         full = case.id if call is None else f"{case.id}[{call.id}]"
-        if full in taken:
-            reason = f"{where} and {taken[full]} are both the case {full}: an id names one case"
-            session.problems.append({"name": item.name, "reason": reason})
+        given = _evidence_fixtures(item)
+        if problem := _problem(case.id, full, taken, given):
+            session.problems.append({"name": item.name, "reason": f"{where} {problem}"})
             continue
         taken[full] = where
-        depends_on = [name for name in EARNS if name in getattr(item, "fixturenames", ())]
-        if not depends_on:
-            reason = (
-                f"{where} takes none of {', '.join(EARNS)}, so its result is the same on every "
-                "machine: make it a test of the package"
-            )
-            session.problems.append({"name": item.name, "reason": reason})
-            continue
         session.ids[item.nodeid] = full
         yield ListedCase(
             id=full,
@@ -152,8 +150,38 @@ def _list_cases(session: Session, items: list[pytest.Item]) -> Iterator[ListedCa
             does_not_show=case.does_not_show,
             function=where,
             per_device=_is_per_device(item),
-            evidence=EARNS[depends_on[0]],
+            evidence=EARNS[next(iter(given))],
         )
+
+
+def _evidence_fixtures(item: pytest.Item) -> dict[str, str]:
+    """The fixtures of ``EARNS`` that a case has, strongest first, and the modules of each."""
+    if not isinstance(item, pytest.Function):
+        return {}
+    # item.fixturenames has the names of parameters as well, which hide fixtures
+    found = item._fixtureinfo.name2fixturedefs
+    return {name: found[name][-1].func.__module__ for name in EARNS if name in found}
+
+
+def _problem(base: str, full: str, taken: Mapping[str, str], given: Mapping[str, str]) -> str:
+    """Why a function cannot be the case ``full``, as the rest of a sentence; empty if it can.
+
+    ``taken`` are the cases so far and their functions, ``given`` are the function's fixtures that
+    earn evidence and their modules.
+    """
+    if full in taken:
+        return f"and {taken[full]} are both the case {full}: an id names one case"
+    if base in retired_cases():
+        return f"takes the id of a retired case, {base}: give it a new one"
+    hiding = [name for name, module in given.items() if module != _FIXTURES]
+    if hiding:
+        return f"has its own {hiding[0]}, which hides the suite's fixture: give it another name"
+    if not given:
+        return (
+            f"takes none of {', '.join(EARNS)}, so its result is the same on every machine: "
+            "make it a test of the package"
+        )
+    return ""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -163,10 +191,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     name = session.ids.get(item.nodeid, item.nodeid)
     session.outcome = {"kind": "passed", "reason": "", "duration_s": 0.0}
     session.observed, session.shared_world = [], None
+    worlds = session.worlds
     session.send(event="start", id=name)
     result = yield
+    if _working_folder() != session.folder:
+        with contextlib.suppress(OSError):
+            os.chdir(session.folder)
+        session.observed.append("it changed the working folder, which was then changed back")
     seen = {"observed": session.observed, "shared_world": session.shared_world}
-    session.send(event="result", id=name, **seen, **session.outcome)
+    no_world = "ranks" in _evidence_fixtures(item) and session.worlds == worlds
+    session.send(event="result", id=name, no_world=no_world, **seen, **session.outcome)
     return result
 
 

@@ -147,6 +147,7 @@ def world(
             calls = batched_calls(*_parameters(request), arguments)
             values, failed = batches.values(calls, place, n, arguments, fork)
         if values is not None:
+            session.reused += 1
             return values
         if failed is not None and failed.first_failure is not None:
             sentence = failed.sentence.replace(f" {_RAISED}", ": ")

@@ -35,6 +35,7 @@ _DOES_NOT_SHOW: Final[Mapping[str, str]] = {
     "streams": "that work is ordered, not that it overlaps",
     "precision": "values and rounding, not speed",
 }
+_NO_WORLD: Final = "anything of ranks: the case started none"
 
 
 def judge(case: ListedCase, outcome: Mapping[str, Any], device: DeviceUnderTest) -> Result:
@@ -54,6 +55,8 @@ def judge(case: ListedCase, outcome: Mapping[str, Any], device: DeviceUnderTest)
         alone = "it passed in a world of its own, but not in one with its other parameters"
         verdict, reason = Verdict.UNVERIFIED, f"{alone}: {shared['sentence']}"
     observed = list(outcome.get("observed", ()))
+    if outcome.get("no_world"):
+        case = replace(case, evidence=None, does_not_show=_NO_WORLD)
     return _result(
         case, verdict, reason, outcome["duration_s"], {"observed": observed} if observed else {}
     )

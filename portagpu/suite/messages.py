@@ -1,8 +1,9 @@
-"""What the child process sends: the cases that it found, and the device that it opened."""
+"""What the child sends: the cases that it found, the device that it opened, and outcomes."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from portagpu.contract import Override  # noqa: TC001 - the codec reads the types of fields
@@ -10,6 +11,7 @@ from portagpu.results.verdicts import Evidence  # noqa: TC001 - as above
 from portagpu.running import OpenedDevice
 from portagpu.suite.case_ids import matches
 from portagpu.target import ExpectedFailure, Target  # noqa: TC001 - as above
+from portagpu.world import RankState  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,6 +59,61 @@ class ListedCase:
     def first_override(self, overrides: Sequence[Override]) -> Override | None:
         """The first override that fits this case."""
         return next((each for each in overrides if matches(each.pattern, self.id)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What keeps a file or a function from being cases."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """The cases that the child found, and what it could not read."""
+
+    cases: tuple[ListedCase, ...]
+    problems: tuple[Problem, ...]
+
+
+class OutcomeKind(StrEnum):
+    """How a case ended; ``session.outcome_of_error`` tells errors apart."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    RAISED = "raised"
+    LOST = "lost"
+    UNSUPPORTED = "unsupported"
+    NOT_HERE = "not-here"
+    NOT_CLAIMED = "not-claimed"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWorld:
+    """How the world failed that a case shared with its other parameters."""
+
+    state: RankState
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseOutcome:
+    """How a case went; ``no_world`` is whether it asked for ranks and started none."""
+
+    kind: OutcomeKind
+    reason: str
+    duration_s: float
+    observed: tuple[str, ...]
+    shared_world: SharedWorld | None
+    no_world: bool
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.duration_s < float("inf"):
+            raise ValueError("duration_s must be a number of seconds")
+        if self.kind is not OutcomeKind.PASSED and not self.reason.strip():
+            raise ValueError(f"{self.kind} needs a reason")
 
 
 @dataclass(frozen=True, slots=True)

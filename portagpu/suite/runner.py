@@ -13,6 +13,7 @@ from portagpu.errors import BackendNotFound, PortagpuError
 from portagpu.paths import matrix_dir
 from portagpu.results.run import Verdict
 from portagpu.running import add_result
+from portagpu.subprocesses import BrokenMessage
 from portagpu.suite.case_ids import base_id, matches
 from portagpu.suite.child import Child, SuiteError
 from portagpu.suite.expected_failures import apply_expected_failures, stale_expected_failures
@@ -30,11 +31,17 @@ from portagpu.suite.judge import (
     unopened_device,
     unused_overrides,
 )
-from portagpu.suite.messages import DeviceUnderTest, ListedCase, TargetClaims
+from portagpu.suite.messages import (
+    CaseOutcome,
+    Collection,
+    DeviceUnderTest,
+    ListedCase,
+    TargetClaims,
+)
 from portagpu.suite.select import Selection, SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from portagpu.results.run import Result, Run
@@ -129,15 +136,18 @@ class _DeviceRun:
     def _all_children(self) -> None:
         first = True
         while first or self.pending:
-            before = len(self.pending)
             with Child(self.folder) as child:
-                machine = self._open(child, first)
+                try:
+                    machine = self._open(child, first)
+                except PortagpuError as error:
+                    if first:
+                        raise
+                    self._stop(f"not begun, because {error}")
+                    break
                 if not self.pending:
                     break
                 child.send({"ids": [case.id for case in self.pending]})
                 self._drain(child, machine)
-            if not first and len(self.pending) == before:
-                raise SuiteError("the suite makes no progress: its process ends before any case")
             first = False
         for result in self._suite_results():
             self._emit(result)
@@ -179,8 +189,7 @@ class _DeviceRun:
             self.total = len(self.pending)
         request = {"backend": self.backend, "index": self.index}
         child.send({**request, "timeout_s": self.options.timeout_s})
-        event = _expect(child, "machine")
-        machine = decode(DeviceUnderTest, event["machine"], "machine")
+        machine = decode(DeviceUnderTest, _expect(child, "machine").get("machine"), "machine")
         if first:
             if machine.name in self.known:
                 raise SuiteError(f"it opens as {machine.name}, which was judged already")
@@ -223,52 +232,88 @@ class _DeviceRun:
     def _drain(self, child: Child, machine: DeviceUnderTest) -> None:
         """Receive results until the child is done or dies, or a case exceeds its time limit."""
         running: ListedCase | None = None
+        begun = 0
         while True:
             limit_s = STARTUP_LIMIT_S if running is None else self._time_limit_s(running, machine)
             try:
                 event = child.receive(limit_s)
+                if event is not None:
+                    self._check_event(event, running)
             except TimeoutError:
-                if running is None:
-                    raise SuiteError("the suite hangs between two cases") from None
                 where = child.current_frame()
                 child.kill()
-                reason = (
-                    f"did not finish within {limit_s:g} s{' and stood' + where if where else ''}"
-                )
-                self._settle(running, _failed_outcome("lost", reason, limit_s), machine)
+                did = "go on" if running is None else "finish"
+                stood = f" and stood{where}" if where else ""
+                reason = f"did not {did} within {limit_s:g} s{stood}"
+                if running is None:
+                    self._ended_between(reason, begun, machine)
+                else:
+                    self._judge_outcome(running, _failed_outcome("lost", reason, limit_s), machine)
                 return
+            except PortagpuError as error:
+                child.end_broken(error)
+                event = None
             if event is None:
-                self._child_ended(child, running, machine)
+                how = child.how_it_ended()
+                if running is None:
+                    self._ended_between(f"{how}{_complaint(child)}", begun, machine)
+                else:
+                    outcome = _failed_outcome("error", f"the process {how}", 0.0)
+                    self._judge_outcome(running, outcome, machine)
                 return
             if running is not None and event["event"] in ("start", "done"):
                 reason = "the suite's process gave it up without a result"
-                self._settle(running, _failed_outcome("error", reason, 0.0), machine)
+                self._judge_outcome(running, _failed_outcome("error", reason, 0.0), machine)
                 running = None
             if event["event"] == "start":
-                running = self._pending_case(event["id"])
+                running = next(each for each in self.pending if each.id == event["id"])
+                begun += 1
                 self._announce(running)
             elif event["event"] == "result" and running is not None:
-                self._settle(running, event, machine)
+                self._judge_outcome(running, event, machine)
                 running = None
                 self.ended = self.stop_reason()
                 if self.ended and self.pending:
                     child.kill()
-                    for case in self.pending:
-                        self._emit(not_begun_result(case, self.ended), case)
-                    self.pending = []
+                    self._stop(self.ended)
                     return
             elif event["event"] == "done":
+                if self.pending and not begun:
+                    self._ended_between("ended", begun, machine)
                 return
 
-    def _child_ended(
-        self, child: Child, running: ListedCase | None, machine: DeviceUnderTest
-    ) -> None:
-        how = child.how_it_ended()
-        if running is None:
-            raise SuiteError(f"the suite's process {how} between two cases{_complaint(child)}")
-        self._settle(running, _failed_outcome("error", f"the process {how}", 0.0), machine)
+    def _check_event(self, event: Mapping[str, Any], running: ListedCase | None) -> None:
+        """Raise PortagpuError for an event that the suite does not send now."""
+        kind, now = event.get("event"), None if running is None else running.id
+        if kind == "result" and now is not None and event.get("id") == now:
+            given = {key: value for key, value in event.items() if key not in ("event", "id")}
+            decode(CaseOutcome, given, now)
+            return
+        pending = [case.id for case in self.pending if case.id != now]
+        if kind != "done" and (kind != "start" or event.get("id") not in pending):
+            raise BrokenMessage(event)
 
-    def _settle(self, case: ListedCase, outcome: dict[str, Any], machine: DeviceUnderTest) -> None:
+    def _ended_between(self, how: str, begun: int, machine: DeviceUnderTest) -> None:
+        """Give the next case an error; if the child ran no case, no other child is started."""
+        if not self.pending:
+            self._emit(suite_error("end", f"its process {how} after the last case"))
+            return
+        case = replace(self.pending[0], evidence=None)
+        reason = f"the suite's process {how} before it began"
+        self._judge_outcome(case, _failed_outcome("error", reason, 0.0), machine)
+        if not begun:
+            self._stop(f"not begun, because {reason.replace('it began', 'any case')}")
+
+    def _stop(self, reason: str) -> None:
+        """Begin no further case."""
+        self.ended = reason
+        for case in self.pending:
+            self._emit(not_begun_result(case, reason), case)
+        self.pending = []
+
+    def _judge_outcome(
+        self, case: ListedCase, outcome: dict[str, Any], machine: DeviceUnderTest
+    ) -> None:
         judged = judge(case, outcome, machine)
         failures = () if machine.target is None else machine.target.expected_failures
         result = apply_expected_failures(judged, failures, lost=outcome["kind"] == "lost")
@@ -297,9 +342,6 @@ class _DeviceRun:
     def _announce(self, case: ListedCase) -> None:
         self.progress.item_begins(case.id, self.total - len(self.pending) + 1, self.total)
 
-    def _pending_case(self, full: str) -> ListedCase:
-        return next(each for each in self.pending if each.id == full)
-
     def _time_limit_s(self, case: ListedCase, machine: DeviceUnderTest) -> float:
         """Seconds for a case; one on ranks may start two worlds, a shared one and its own."""
         starts = 2 if Capability.COLLECTIVES in case.capability else 0
@@ -320,14 +362,14 @@ def _folder(folder: Path | None) -> Path:
 
 
 def _collect(child: Child) -> _Collected:
-    event = _expect(child, "collected")
-    cases = [decode(ListedCase, each, "case") for each in event["cases"]]
-    problems = [suite_error(each["name"], each["reason"]) for each in event["problems"]]
-    return _Collected(cases, problems)
+    found = decode(Collection, _expect(child, "collected"), "collected")
+    return _Collected(
+        list(found.cases), [suite_error(each.name, each.reason) for each in found.problems]
+    )
 
 
 def _expect(child: Child, kind: str) -> dict[str, Any]:
-    """The child's next event; raises SuiteError unless it is of that kind."""
+    """What the child's next event holds; raises SuiteError unless it is of that kind."""
     try:
         event = child.receive(STARTUP_LIMIT_S)
     except TimeoutError:
@@ -339,10 +381,12 @@ def _expect(child: Child, kind: str) -> dict[str, Any]:
         raise SuiteError(
             f"the suite cannot run: its process {child.how_it_ended()}{_complaint(child)}"
         )
-    if event["event"] == "fatal":
-        raise BackendNotFound(f"the device cannot be opened: {event['kind']}: {event['reason']}")
-    if event["event"] != kind:
-        raise SuiteError(f"the suite answered {event['event']!r} instead of {kind!r}")
+    name = event.pop("event", None)
+    if name == "fatal":
+        what = f"{event.get('kind')}: {event.get('reason')}"
+        raise BackendNotFound(f"the device cannot be opened: {what}")
+    if name != kind:
+        raise SuiteError(f"the suite answered {name!r} instead of {kind!r}")
     return event
 
 

@@ -23,10 +23,14 @@ class Session:
     """The state of one run in the child process."""
 
     channel: Channel | None = None
+    folder: str = "/"
+    """The working folder in which every case begins."""
     backend: str | None = None
     index: int = 0
     gpu: Backend | None = None
     ranks: Ranks | None = None
+    reused: int = 0
+    """How often a case took its values from a world that had run for another one."""
     timeout_s: float = 60.0
     ids: dict[str, str] = field(default_factory=dict)
     outcome: dict[str, Any] = field(default_factory=dict)
@@ -34,6 +38,11 @@ class Session:
     shared_world: dict[str, str] | None = None
     """How the world that the case shared with its other parameters failed, or None."""
     problems: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def worlds(self) -> int:
+        """From how many worlds cases have had values or failures."""
+        return self.reused + (0 if self.ranks is None else self.ranks.worlds)
 
     def send(self, **message: Any) -> None:
         if self.channel is not None:
@@ -103,15 +112,15 @@ def outcome_of_error(when: str | None, error: BaseException) -> tuple[str, str]:
     first = text.splitlines()[0].strip() if text else ""
     named = f"raised {type(error).__name__}{': ' + first if first else ''}"
     if isinstance(error, NotHere):
-        return "not-here", first
+        return "not-here", first or named
     if isinstance(error, NotClaimed):
-        return "not-claimed", first
+        return "not-claimed", first or named
     if isinstance(error, pytest.skip.Exception):
         return "error", f"the case skipped itself, which hides what it should judge: {first}"
     if when != "call" and not isinstance(error, Unsupported):
         return "error", f"{when} {named}"
     if isinstance(error, Unsupported):
-        return "unsupported", first
+        return "unsupported", first or named
     if isinstance(error, RankFailed):
         return error.kind, first
     if isinstance(error, WrongError):

@@ -154,7 +154,7 @@ def read_facts(
 
 
 def _check_against_family(table: Table, fact: Fact, inherited: Fact | None) -> None:
-    """A product differs from its family only where it says why, and never in its warp size."""
+    """Check that a product states why it differs from its family, and has the same warp size."""
     why = table.text("overrides_family", "") if "overrides_family" in table.data else ""
     same = inherited is not None and (inherited.value, inherited.unit) == (fact.value, fact.unit)
     if why and (inherited is None or same):

@@ -61,7 +61,7 @@ def _package_folder(entry_point: EntryPoint) -> Path:
 
 
 def _with_packages(catalogue: Catalogue, entry_points: Iterable[EntryPoint]) -> _AllTargets:
-    """What ``catalogue`` holds and what packages add to it."""
+    """``catalogue`` together with what packages add to it."""
     problems: list[TargetProblem] = []
     for each in sorted(entry_points, key=lambda point: (point.name, point.value)):
         try:

@@ -97,7 +97,7 @@ def _registers(facts: Facts) -> Iterator[Violation]:
 
 
 def _scalar_registers(facts: Facts) -> Iterator[Violation]:
-    """Each step is one wave more than the next: with none exceeded a SIMD is full."""
+    """Check that each step allows one wave more than the next, up to a full SIMD."""
     least, steps = "register.scalar_least_waves", facts.items("register.scalar_steps")
     lowest, most = facts.number(least), facts.number("exec.max_waves_per_simd")
     if steps is None or lowest is None or most is None:
@@ -134,7 +134,7 @@ def _shared_memory(facts: Facts) -> Iterator[Violation]:
 
 
 def _sparsity(facts: Facts) -> Iterator[Violation]:
-    """2:4 structured sparsity skips half of the products: twice the dense rate.
+    """Check that 2:4 sparsity has twice the dense rate, because it skips half of the products.
 
     Within 2 %: data sheets round the two figures apart (362.05 and 733 for one product).
     """
@@ -187,7 +187,7 @@ def _matrix_dtypes(facts: Facts) -> Iterator[Violation]:
 
 
 def _compile(facts: Facts) -> Iterator[Violation]:
-    """Either the route of Triton or why there is none; patterns of dtypes that are there."""
+    """Check that a target has Triton's route or a reason, and patterns only for its dtypes."""
     routes, without = "compile.routes", "compile.without"
     triton = "triton" in (facts.items(routes) or ())
     if triton and without in facts:
@@ -209,7 +209,7 @@ def _compile(facts: Facts) -> Iterator[Violation]:
 
 
 def _slower_when_narrower(facts: Facts) -> Iterator[Violation]:
-    """A narrower float is never slower on one unit. Integers are left out: some parts drop int8."""
+    """Check that a narrower float is never slower on a unit. Not integers: some parts drop int8."""
     floats = [dtype for dtype in DTYPE_BITS if not dtype.startswith("int") and "_acc" not in dtype]
     for sparse in (False, True):
         for matrix in (True, False):
@@ -229,7 +229,7 @@ def _slower_when_narrower(facts: Facts) -> Iterator[Violation]:
 
 
 def _peak_from_clock(facts: Facts) -> Iterator[Violation]:
-    """Dense peak = units x operations per clock x clock: an oracle for sparse entered as dense."""
+    """Check dense peak = units x operations per clock x clock, which finds sparse peaks."""
     units = facts.number("exec.unit_count")
     for unit in ("matrix", "vector"):
         clock = facts.number(f"peak.clock.{unit}")
@@ -311,7 +311,7 @@ def fits_sold(reported_bytes: float, sold_gb: float) -> bool:
 
 
 def _memory(facts: Facts) -> Iterator[Violation]:
-    """A product is sold with one size, or with several and is one product all the same."""
+    """Check that one fact states the sold memory, and that the reported memory fits it."""
     one, several = "memory.size", "memory.sizes"
     if one in facts and several in facts:
         yield Violation(several, "memory-size", f"leave it out: {one} says that there is one")

@@ -93,7 +93,7 @@ class TorchRules:
 class Runtime:
     """A vendor's runtime: the layers that its masks pass in order, and the child's variable.
 
-    ``name`` is the kind of the torch build that uses it; ``vendor`` is :attr:`Vendor.name`.
+    ``name`` is the kind of the torch build that uses it; ``vendor`` is the vendor's name.
 
     Each layer numbers the devices that the layer before left. ``leaving`` maps a variable to the
     reason for setting another one too. ``unread`` maps a variable that looks like a mask to the

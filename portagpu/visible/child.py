@@ -79,7 +79,7 @@ def _refuse_hidden(wanted: tuple[DeviceId, ...], base: Mapping[str, str], runtim
 
 
 def _may_see(device: DeviceId, layers: tuple[Layer, ...]) -> bool:
-    """Whether the last of these layers names a device, through the numbers of earlier layers.
+    """Whether the last layer names a device, whose number depends on the earlier layers.
 
     Decided without the other devices: a number that does not exist ends no list here.
     """

@@ -193,7 +193,7 @@ def _torch_problems(environment: Mapping[str, str], runtime: Runtime) -> Iterato
 
 
 def _count_left(layers: tuple[Layer, ...]) -> int | None:
-    """How many devices the masks name if all exist; None without a mask."""
+    """The number of devices that the masks name, if all exist; None without a mask."""
     left: int | None = None
     for layer in layers:
         if layer.mask.entries is None:

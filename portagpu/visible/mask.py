@@ -206,7 +206,7 @@ def _read_c_literal(text: str, rules: MaskRules) -> _Named | _ListEnd:
 
 
 def _end_at(text: str, rules: MaskRules) -> _ListEnd:
-    """Why a text that names no device ends the list."""
+    """The end of the list at a text that names no device, with the reason."""
     bare = text.strip()
     if not bare:
         if rules.empty_entry_fails:
@@ -238,7 +238,7 @@ def _mixed_kinds(rules: MaskRules) -> _ListEnd:
 
 
 def _clipped_number(digits: str, base: int = 10) -> int:
-    """The number of the digits. Numbers beyond any count of devices keep their sign only."""
+    """The digits as a number. A number beyond any count of devices keeps its sign only."""
     sign = -1 if digits.startswith("-") else 1
     bare = digits.lstrip("+-").lstrip("0")
     return sign * (int(bare, base) if 0 < len(bare) <= _MOST_DIGITS else 10**18 if bare else 0)

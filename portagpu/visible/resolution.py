@@ -184,7 +184,7 @@ def _find_device(
 def _visible_slices(
     rules: MaskRules, seen: tuple[DeviceId, ...], problems: dict[ProblemId, Problem]
 ) -> tuple[DeviceId, ...]:
-    """The devices that a process gets: of a selection with slices only some slices."""
+    """The devices that a process gets, which may be only some of the selected slices."""
     if rules.slice_prefix is None:
         return seen
     slices = tuple(device for device in seen if device.parent is not None)

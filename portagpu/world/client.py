@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.codec import decode
 from portagpu.distributions import install
 from portagpu.errors import MissingDependency, PortagpuError
-from portagpu.subprocesses import Subprocess
+from portagpu.subprocesses import BrokenMessage, Subprocess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -111,6 +111,8 @@ class Ranks:
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
+    worlds: int = 0
+    """How many worlds have run."""
     _child: Subprocess | None = None
     _was_used: bool = False
 
@@ -189,6 +191,7 @@ class Ranks:
         except BaseException:
             self.close()
             raise
+        self.worlds += 1
         outcomes = tuple(decode(RankOutcome, each, "rank") for each in reply["ranks"])
         return WorldOutcome(
             function, outcomes, time.monotonic() - started, culprit=reply["culprit"]
@@ -221,8 +224,9 @@ class Ranks:
                 return message
             if "start_s" in message:
                 deadline += message["start_s"]
-                continue
-            if on_step is not None:
+            elif not {"rank", "step", "data"} <= message.keys():
+                raise PortagpuError(f"the rank server broke: {BrokenMessage(message)}")
+            elif on_step is not None:
                 on_step(message["rank"], message["step"], message["data"])
 
     def close(self) -> None:

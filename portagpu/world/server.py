@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.registry import plugin, resolve
 from portagpu.scratch import Scratch
-from portagpu.subprocesses.channel import Channel, frame_text, frames, parent_channel
+from portagpu.subprocesses.channel import (
+    BrokenMessage,
+    Channel,
+    frame_text,
+    frames,
+    parent_channel,
+)
 from portagpu.subprocesses.end import (
     adopt_orphans,
     end_strays,
@@ -155,8 +161,14 @@ class _World:
             more = child.channel.fill()
         except BlockingIOError:
             return False
-        while (message := child.channel.next_buffered()) is not None:
-            self._handle_message(child, message)
+        try:
+            while (message := child.channel.next_buffered()) is not None:
+                self._handle_message(child, message)
+        except BrokenMessage as error:
+            more = False
+            if not child.state:
+                child.state, child.error = "raised", f"broke: {error}"
+                self._record_failure(child)
         if not more:
             self._stop_reading(child, selector)
         return more
@@ -168,18 +180,22 @@ class _World:
 
     def _handle_message(self, child: _Child, message: dict[str, Any]) -> None:
         if "step" in message:
-            child.steps.append(message["step"])
-            self.control.send({"rank": child.rank, **message})
+            step, data = str(message["step"]), message.get("data")
+            child.steps.append(step)
+            known = data if isinstance(data, dict) else {}
+            self.control.send({"rank": child.rank, "step": step, "data": known})
         elif "raised" in message:
-            child.state, child.error = "raised", message["raised"]
-            child.in_collective = message["in_collective"]
+            child.state, child.error = "raised", str(message["raised"])
+            child.in_collective = bool(message.get("in_collective"))
             self._record_failure(child)
         elif "ready" in message:
             child.ready = True
         elif "value" in message:
             child.returned, child.value = True, message["value"]
-        else:
+        elif "done" in message:
             child.state = "done"
+        else:
+            raise BrokenMessage(message)
 
     def _record_failure(self, child: _Child) -> None:
         if child.rank in self.lost:

@@ -209,7 +209,7 @@ def subsystem_id(text: str | None) -> int | None:
 
 
 def _hive(values: Values) -> str | None:
-    """The cluster and clique; all zeros is a GPU that no fabric manager put into a cluster."""
+    """The hive: cluster and clique. All zeros means that no fabric manager assigned a cluster."""
     cluster, clique = pick(values, "fabric_uuid"), pick(values, "fabric_clique")
     if cluster is None or re.search(r"[1-9a-fA-F]", cluster) is None:
         return None
@@ -255,7 +255,7 @@ def _memory(values: Values) -> Memory:
 
 
 def _any_yes(values: Values, fields: Iterable[str]) -> bool | None:
-    """Whether one of the fields says yes; None where none of them says anything."""
+    """True if a field says yes, False if one says no, else None."""
     answers = [yes_or_no(pick(values, field)) for field in fields]
     return True if True in answers else False if False in answers else None
 
@@ -332,7 +332,7 @@ def _state(values: Values, processes: int | None) -> GpuState:
 
 
 def _error(values: Values) -> str | None:
-    """The error of a GPU that is gone: any word for it, or errors in the place of every measure."""
+    """The error text of a lost GPU: a word for it, or an error instead of every measure."""
     gone = next((text for text in values.values() if _is_lost(text)), None)
     if gone is None and all(pick(values, field) is None for field in _MEASURES):
         failing = [

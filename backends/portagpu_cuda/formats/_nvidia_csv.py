@@ -155,7 +155,7 @@ def parse_csv(text: str) -> Findings:
 
 
 def _may_be_cut(rows: Sequence[dict[str, str]], name: str) -> bool:
-    """Whether the last value of all may be the beginning of one like that in the first line."""
+    """Whether the last value of the text may be cut, compared with the first line's."""
     return len(rows) == 1 or len(rows[-1][name]) < len(rows[0][name])
 
 

@@ -163,7 +163,7 @@ def _mig_line(line: str, rows: dict[int, _Row]) -> None:
 
 
 def _pair(cell: str) -> tuple[str, str] | None:
-    """The words around a slash that is a word itself, as that of "N/A" is not."""
+    """The words around a slash that stands between blanks, unlike that of "N/A"."""
     words = cell.split()
     at = next((n for n, word in enumerate(words[1:-1], 1) if word == "/"), None)
     return None if at is None else (words[at - 1], words[at + 1])
@@ -222,7 +222,7 @@ def _reading(row: _Row) -> Reading:
 
 
 def _error_word(second: list[str]) -> str | None:
-    """The word that stands for every measure of a GPU that no longer answers."""
+    """The error word that replaces every measure of a GPU that no longer answers."""
     if len(second) != len(_MEASURES):
         return None
     words = [

@@ -81,7 +81,7 @@ def parse(text: str) -> Findings:
 
 
 def _is_list(text: str) -> bool:
-    """Lines of GPUs and MIG devices, and none of links, which ``nvlink`` puts below its GPUs."""
+    """Whether the text lists GPUs and MIG devices, without the links that ``nvlink`` adds."""
     lines = [line.strip() for line in text.splitlines()]
     return any(_GPU.match(line) for line in lines) and not any(
         line.startswith(("Link ", "Nvlink ", "NVML: Unable to retrieve")) or "Nvlink" in line
@@ -128,7 +128,7 @@ def _list_reading(match: re.Match[str], parts: tuple[GpuPart, ...]) -> Reading:
 
 
 def _parse_rest(text: str) -> Findings:
-    """``--version``, or the one line with which the tool says that it cannot answer."""
+    """Read ``--version``, or the one line in which the tool says that it cannot answer."""
     versions: dict[str, str] = {}
     readings: list[Reading] = []
     problems: list[str] = []

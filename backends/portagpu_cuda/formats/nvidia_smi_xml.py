@@ -126,7 +126,7 @@ def _parts(gpu: Element) -> tuple[GpuPart, ...]:
 
 
 def _process_count(gpu: Element) -> int | None:
-    """None where the tool says "N/A": it may not see the processes."""
+    """The number of processes; None for "N/A", when the tool may not see them."""
     for tag in _PROCESSES:
         for listed in gpu.children_named(tag):
             if not listed.text.strip() or listed.children:

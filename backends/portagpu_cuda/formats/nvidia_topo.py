@@ -108,7 +108,7 @@ def parse(text: str) -> Findings:
 
 
 def _read_matrices(text: str) -> tuple[list[_Matrix], dict[str, str]]:
-    """The matrices, and what the legend says that "NIC0" is."""
+    """The matrices, and the device for "NIC0" in the legend."""
     matrices: list[_Matrix] = []
     names: dict[str, str] = {}
     for line in text.splitlines():

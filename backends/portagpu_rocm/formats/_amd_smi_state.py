@@ -152,7 +152,7 @@ def _highest(blocks: list[object], *keys: str) -> float | None:
 
 
 def _throttling(record: Record) -> tuple[str, ...] | None:
-    """Reasons whose violation is active, or was for a part of the last interval."""
+    """The throttle reasons that are active, or were for a part of the last interval."""
     section = record.get("throttle")
     states: dict[str, bool] = {}
     for key, value in (section if isinstance(section, Mapping) else record).items():

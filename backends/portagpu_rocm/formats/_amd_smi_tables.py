@@ -156,7 +156,7 @@ def _matrix(rows: Rows, key: str) -> Iterator[Record]:
 
 
 def _status(rows: Rows) -> Iterator[Record]:
-    """States by peer, or, as ROCm 6.4 and 7.0 print under the same title, by port."""
+    """Link states by peer; ROCm 6.4 and 7.0 print states by port under the same title."""
     columns = (next(rows.until_blank(), "")).split()[1:]
     for line in rows.until_blank():
         cells = line.split()

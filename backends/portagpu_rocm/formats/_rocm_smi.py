@@ -74,7 +74,7 @@ def reading(index: int, card: Card, source: str, memory: Memory | None = None) -
 
 
 def _numa_node(card: Card) -> int | None:
-    """The kernel's affinity; where only the KFD's node is stated, that one."""
+    """The NUMA node from the kernel's affinity, or else from KFD's node."""
     for key in ("(topology) numa affinity", "(topology) numa node"):
         node = integer(card.get(key))
         if node is not None:
@@ -93,7 +93,7 @@ def _firmware(card: Card) -> dict[str, str]:
 
 
 def _pcie(card: Card) -> Pcie:
-    """Of "1 (16.0GT/s x16)": the level, its speed and its lanes."""
+    """(level, speed, lanes) of "1 (16.0GT/s x16)"."""
     match = re.search(
         r"(\d{1,3}(?:\.\d)?)\s?GT/s x(\d{1,2})\b", card.get("pcie clock level", "")[:80]
     )
@@ -121,7 +121,7 @@ def _state(card: Card) -> GpuState:
 
 
 def _clock(card: Card, name: str) -> float | None:
-    """Of "(1402Mhz)" under "sclk clock speed", or "1 (1402Mhz)" under "sclk clock level"."""
+    """The clock in "(1402Mhz)" of "sclk clock speed", or "1 (1402Mhz)" of "sclk clock level"."""
     for key in (f"{name} clock speed", f"{name} clock level"):
         match = re.search(r"\b(\d{1,6}(?:\.\d)?)\s?mhz", card.get(key, "")[:80].lower())
         if match is not None:

@@ -85,7 +85,7 @@ def parse(text: str) -> Findings:
 
 
 def _break_off_problems(lines: list[str], sections: list[dict[str, object]]) -> Iterator[str]:
-    """What shows that the text was cut; a list of sections has no end of its own."""
+    """Problems if the text breaks off; a list of sections has no end mark."""
     last = next((line for line in reversed(lines) if line.strip()), "")
     if any(map(_SUMMARY.match, lines)) and not last.startswith("+"):
         yield "the table breaks off: its last border is not in it"

@@ -143,7 +143,7 @@ def _firmware(info: Section) -> dict[str, str]:
 
 
 def _pcie(info: Section) -> Pcie:
-    """Of the GPU's own link, and of what the slot allows it."""
+    """The most that the GPU's PCIe link and its slot can do."""
     link = _section(info, "pcie link")
     gpu, system = _section(link, "max_gpu_link"), _section(link, "max_system_link")
     return Pcie(

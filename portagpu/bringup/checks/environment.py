@@ -51,7 +51,7 @@ def check(context: Context) -> Iterator[Result]:
 
 
 def _recording(context: Context) -> Result:
-    """The sources of a recording, or of a machine without a backend, and those not read."""
+    """List what was read of a recording, or of a machine without a backend, and what was not."""
     inventory = context.machine.inventory()
     extra = {"sources": list(inventory.kinds), "problems": list(inventory.problems)}
     if inventory.problems:
@@ -110,7 +110,7 @@ def _torch(context: Context) -> Result:
 
 
 def _backend(context: Context) -> Iterator[Result]:
-    """The tested backend; in a recording all backends, one of which has to be usable."""
+    """Judge the tested backend; in a recording all backends, one of which has to be usable."""
     found = context.machine.backends()
     if context.unusable:
         yield _usable(context, False, context.unusable)

@@ -163,7 +163,7 @@ def _recorded_count(context: Context, inventory: Inventory) -> Result:
 
 
 def _parts(context: Context, name: str, gpu: Gpu) -> Result:
-    """Equal partitions have to be complete; no fact states how a GPU should be sliced."""
+    """Check that equal partitions are complete; no fact states how a GPU should be sliced."""
     target = product_target(gpu)
     of, found = equal_parts(gpu, target), len(gpu.parts)
     if of is None or target is None:
@@ -183,7 +183,7 @@ def _parts(context: Context, name: str, gpu: Gpu) -> Result:
 
 
 def _target(context: Context) -> Iterator[Result]:
-    """The machine's target: that of most of its devices; then each device against its target."""
+    """Judge the machine's target, which is that of most devices, and each device by its own."""
     targets = {each.name: _device_target(each) for each in context.devices}
     common = Counter(target for target in targets.values() if target is not None).most_common(1)
     usual = common[0][0] if common else None
@@ -339,7 +339,7 @@ def _capabilities(context: Context, device: CheckedDevice, target: Target) -> Re
 
 
 def _same_kind(context: Context) -> Result:
-    """Devices of one node should be the same product; a minority against a majority fails.
+    """Check that the devices of a node are one product; a minority against a majority fails.
 
     Only known traits are compared, and not the memory of slices, which may differ in size. A device
     of another architecture may be intended: it is UNVERIFIED.

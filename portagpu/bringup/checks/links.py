@@ -63,7 +63,7 @@ def _devices(context: Context, topology: Topology) -> Iterator[Result]:
 
 
 def _memory_nodes(context: Context) -> Iterator[Result]:
-    """A node without memory makes every access from its CPUs a remote one: a missing DIMM."""
+    """Find NUMA nodes without memory, on which every access is remote: a DIMM is missing."""
     nodes = read_host(context.machine.tree).cpu.numa_nodes
     if context.origins and not nodes:
         yield context.result("numa", Verdict.INCONCLUSIVE, "no memory node was recorded")

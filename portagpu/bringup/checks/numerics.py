@@ -24,7 +24,7 @@ _LISTED: Final = frozenset({Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE, V
 
 @dataclass(slots=True)
 class _SuiteResults(Progress):
-    """Collects the suite's results: of the first device, and of each further one by name."""
+    """Collects the suite's results of the first device, and of each further one by its name."""
 
     context: Context
     devices: int = 0

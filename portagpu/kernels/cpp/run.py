@@ -129,7 +129,7 @@ class FunctionResources:
 def function_resources(
     source: str, function: str, threads: int, *, gpu: Backend | None = None
 ) -> FunctionResources:
-    """The resources of a function of :data:`KERNELS` in blocks of ``threads``, from the driver.
+    """The resources of a C++ kernel's function in blocks of ``threads``, from the driver.
 
     ``blocks`` is the driver's own occupancy, in blocks a unit; registers are a thread's, shared
     memory a block's in bytes. Raises as the kernels do on a device without them.

@@ -1,18 +1,22 @@
-"""The pages about the suite are current, and what they promise holds."""
+"""What is generated is current, and what the pages about the suite promise holds."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from portagpu.suite import list_cases
 from portagpu.suite.case_ids import base_id, retired_cases
+from portagpu.suite.cases import AREAS
 from portagpu.suite.messages import ListedCase
-from portagpu.suite.page import Trap, page, traps
+from tests import pages
+from tests.conftest import ROOT
+from tests.pages import Trap, traps
 
-DOCS = Path(__file__).parent.parent / "docs"
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -20,10 +24,48 @@ def cases() -> list[ListedCase]:
     return list_cases()
 
 
-def test_the_page_of_cases_is_current(cases: list[ListedCase]) -> None:
-    written = (DOCS / "cases.md").read_text(encoding="utf-8")
-    due = "docs/cases.md is not current: python -m portagpu.suite.page > docs/cases.md"
-    assert written == page(cases, traps()), due
+@pytest.mark.parametrize("name", pages.files())
+def test_what_is_generated_is_current(name: str) -> None:
+    if name == "docs/faults.md":
+        pytest.importorskip("torch")
+    current = (ROOT / name).read_text("utf-8") == pages.generate(name)
+    assert current, f"{name} is not current: run python -m tests.pages"
+
+
+def test_every_generated_table_has_one_place() -> None:
+    texts = "".join(path.read_text("utf-8") for path in ROOT.glob("docs/*.md"))
+    assert sorted(name for _, name in pages.TABLE.findall(texts)) == sorted(pages.TABLES)
+    assert len(re.findall("<!-- ", texts)) == 2 * len(pages.TABLES), "a marker without its table"
+
+
+def test_one_command_mends_a_page_and_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    monkeypatch.setattr(pages, "PAGES", {"docs/new.md": lambda: "new\n"})
+    monkeypatch.setattr(pages, "TABLES", {"one": lambda: "| 1 |\n", "two": lambda: "| 2 |\n"})
+    page = tmp_path / "docs/tables.md"
+    page.parent.mkdir()
+    old = "a\n<!-- table one: x -->\nold\n{0}<!-- table two: x -->\n{0}b {0}"
+    page.write_text(old.format("<!-- end of table -->\n"))
+    pages.main()
+    assert capsys.readouterr().out == "wrote docs/new.md\nwrote docs/tables.md\n"
+    assert (tmp_path / "docs/new.md").read_text() == "new\n"
+    new = "a\n<!-- table one: x -->\n| 1 |\n{0}<!-- table two: x -->\n| 2 |\n{0}b {0}"
+    assert page.read_text() == new.format("<!-- end of table -->\n")
+    pages.main()
+    assert not capsys.readouterr().out, "what is current is not written again"
+
+
+@pytest.mark.torch
+def test_a_hundred_faults_are_seeded_into_every_area_that_computes(
+    cases: list[ListedCase],
+) -> None:
+    pytest.importorskip("torch")
+    rows = [case for group in pages.faults().values() for case in group.values()]
+    assert len(rows) >= 100
+    assert set(rows) <= {each.id for each in cases}
+    assert {case.partition("/")[0] for case in rows} == set(AREAS)
 
 
 def test_there_are_300_cases_before_their_parameters(cases: list[ListedCase]) -> None:
@@ -48,11 +90,11 @@ def test_what_was_a_case_is_a_test_and_no_case_again(cases: list[ListedCase]) ->
     assert not again, f"{', '.join(sorted(again))} took an id that bundles have"
     for name, each in retired_cases().items():
         file, _, test = each.test.partition("::")
-        assert f"def {test}(" in (DOCS.parent / file).read_text("utf-8"), f"{name}: no {each.test}"
+        assert f"def {test}(" in (ROOT / file).read_text("utf-8"), f"{name}: no {each.test}"
 
 
 def test_the_questions_about_collectives_name_cases_that_exist(cases: list[ListedCase]) -> None:
-    text = (DOCS / "collective-cases.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/collective-cases.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| .+ \| (.+) \|$", text, re.MULTILINE)
     assert [int(number) for number, _ in rows] == list(range(1, 40))
     known = {base_id(each.id) for each in cases}
@@ -75,7 +117,9 @@ def test_a_page_escapes_and_counts() -> None:
         )
         for n in (1, 2)
     ]
-    text = page(forms, [Trap("T01", "1 * 2", ("cpu",)), Trap("T99", "none", ("source",))])
+    text = pages.cases_page(
+        forms, [Trap("T01", "1 * 2", ("cpu",)), Trap("T99", "none", ("source",))]
+    )
     assert "| `x` | 2 | a \\| b\\_c. | a, b | exact | nothing | T01 |" in text
     assert "| rng | 1 | 2 |" in text
     found = "`tests/test_telemetry_meaning.py::test_power_is_in_watts`"

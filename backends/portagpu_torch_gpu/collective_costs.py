@@ -1,0 +1,192 @@
+"""What the cost models of both libraries share: one is a fork of the other.
+
+Names are those of the sources that each model's table cites. Bandwidths are in GB/s, times in us.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.collectives.choice import (
+    Candidate,
+    Graph,
+    Input,
+    KnownError,
+    Question,
+    candidate,
+    known_errors_of,
+)
+from portagpu.errors import Unsupported
+from portagpu.vendors import tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+OPERATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+"""The operations that the libraries' models have times for."""
+SHARED: Final = frozenset({"all_gather", "reduce_scatter"})
+ROOTED: Final = frozenset({"broadcast", "reduce"})
+_SEARCHED_CHANNELS: Final = 32
+"""MAXCHANNELS / 2 of src/init.cc: a ring search finds no more."""
+_NEXT_SPEED: Final = 0.49
+"""ncclTopoCompute of src/graph/search.cc tries no speed below this share of the one it has."""
+
+
+class TableModel:
+    """A model whose constants are the table ``cost_model`` of a vendor.
+
+    Beside it the table ``cost_model_errors`` has how far the model was from published tables.
+    """
+
+    def __init__(self, vendor: str) -> None:
+        self.vendor = vendor
+        self._table: Mapping[str, Any] | None = None
+
+    @property
+    def table(self) -> Mapping[str, Any]:
+        """The constants; raises Unsupported where the table was left out."""
+        if self._table is None:
+            found = tables("cost_model").get(self.vendor)
+            if found is None:
+                raise Unsupported(
+                    f"the table of constants of {self.vendor} is missing: install portagpu again"
+                )
+            self._table = found
+        return self._table
+
+    @property
+    def library(self) -> str:
+        """The library's name."""
+        return str(self.table["library"])
+
+    @property
+    def version(self) -> str:
+        """The version of the library from which the constants are."""
+        return str(self.table["version"])
+
+    @property
+    def source(self) -> str:
+        """The address of the file with the constants."""
+        return str(self.table["source"])
+
+    def known_errors(self) -> tuple[KnownError, ...]:
+        """How far the model was from published tables."""
+        return known_errors_of(tables("cost_model_errors").get(self.vendor, {}).get("error", ()))
+
+    def check(self, question: Question, options: Mapping[str, Iterable[str]]) -> None:
+        """Raise for an operation, an algorithm or an option that the model does not have."""
+        if question.operation not in OPERATIONS:
+            raise Unsupported(
+                f"the cost model of {self.library} has no {question.operation}: it has "
+                f"{', '.join(OPERATIONS)}"
+            )
+        if question.hardware is None:
+            raise ValueError("a cost model needs a target: say which GPU it is")
+        known = self.table["algorithms"]
+        for name in (*question.algorithms, *question.graphs):
+            if name not in known:
+                raise ValueError(
+                    f"{self.library} has no algorithm {name!r}: it has {', '.join(known)}"
+                )
+        for name, value in question.options.items():
+            values = tuple(options.get(name, ()))
+            if not values:
+                raise ValueError(
+                    f"the cost model of {self.library} has no option {name!r}: it has "
+                    f"{', '.join(sorted(options))}"
+                )
+            if value not in values:
+                raise ValueError(f"the option {name} is {', '.join(values)}, not {value!r}")
+        if question.nodes > 1 and question.nic_gbs is None and not question.graphs:
+            raise ValueError(
+                "several nodes need the bandwidth of a network port in GB/s (a port of 400 Gb/s "
+                "has 50)"
+            )
+
+    def candidates(
+        self, question: Question, times: Iterable[tuple[str, str, float]]
+    ) -> tuple[Candidate, ...]:
+        """Candidates of what is allowed of (algorithm, protocol, time)."""
+        return tuple(
+            candidate(question, algorithm, protocol, time_us)
+            for algorithm, protocol, time_us in times
+            if not question.algorithms or algorithm in question.algorithms
+        )
+
+
+def number_of_arch(arch: str) -> int:
+    """The decimal number in the name of an architecture ("sm_90a" is 90); 0 without one."""
+    found = re.search(r"\d+", arch)
+    return int(found[0]) if found else 0
+
+
+def steps(operation: str, ranks: int) -> int:
+    """``nsteps``: the steps of a ring."""
+    if operation == "all_reduce":
+        return 2 * (ranks - 1)
+    return ranks - 1 if operation in SHARED else ranks
+
+
+def log2_floor(number: int) -> int:
+    """``log2i``: -1 for 0."""
+    return number.bit_length() - 1
+
+
+def ring_latency(
+    question: Question,
+    base: float,
+    intra: float,
+    inter: float,
+    net_overhead: float,
+    inter_steps: int,
+) -> float:
+    """The latency of a ring for what is no broadcast and no reduce."""
+    if question.nodes > 1:
+        intra = max(intra, net_overhead)
+    rest = steps(question.operation, question.ranks) - inter_steps
+    return base + rest * intra + inter_steps * inter
+
+
+def tree_latency(question: Question, base: float, intra: float, inter: float) -> float:
+    """The latency of a tree: up and down within the nodes, and between them."""
+    local = question.local_ranks - 1
+    return base + 2 * (local * intra + log2_floor(question.nodes) * inter)
+
+
+def time_us(latency: float, size_bytes: int, bandwidth: float) -> float:
+    """``ncclTopoGetAlgoTime`` for one operation."""
+    return latency + size_bytes / (1000 * bandwidth)
+
+
+def search(
+    speeds: Sequence[float], most: float, enough: float, fits: Callable[[float], int]
+) -> tuple[int, float]:
+    """Channels and their speed, as the first pass of ``ncclTopoCompute`` finds them.
+
+    ``speeds`` are tried from the fastest that is at most ``most``; ``fits(speed)`` is how many
+    channels of it fit. The largest sum wins, the faster channels if equal. The search ends when
+    the sum reaches ``enough``, and when the next speed is less than half of the best one.
+    """
+    best, best_speed = 0, 0.0
+    at = next((index for index, each in enumerate(speeds) if each <= most), len(speeds) - 1)
+    for speed in speeds[at:]:
+        if best and speed / best_speed <= _NEXT_SPEED:
+            break
+        count = min(fits(speed), _SEARCHED_CHANNELS)
+        if count * speed > best * best_speed:
+            best, best_speed = count, speed
+        if best * best_speed >= enough:
+            break
+    return (best, best_speed) if best else (1, 0.1)
+
+
+def fit_count(total: float, each: float) -> int:
+    """How many channels of that speed fit into a bandwidth."""
+    return math.floor(total / each + 1e-6)
+
+
+def graph_input(name: str, graph: Graph) -> Input:
+    """What the answer says of a graph."""
+    return Input(f"channels of {name}", str(graph), graph.how)

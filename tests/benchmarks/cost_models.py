@@ -1,0 +1,178 @@
+"""How far the cost models are from published results: ``python tests/benchmarks/cost_models.py``.
+
+It prints the error of every table of ``tests/published_tables.toml`` by range of sizes. With
+``--write`` it also writes the tables of known errors beside the models' constants, which every
+answer looks up; ``--page`` prints the table of docs/collectives.md instead. An error is
+``max(predicted / measured, measured / predicted)`` of a time.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from portagpu.collectives.alpha_beta import percentile
+from portagpu.collectives.choice import Hardware, Question, choose
+from portagpu.discovery import cost_model_for
+from portagpu.target import load_target
+from portagpu.units import size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLISHED = ROOT / "tests" / "published_tables.toml"
+PACKAGES = {"nvidia": "portagpu_cuda", "amd": "portagpu_rocm"}
+TABLES = {
+    vendor: ROOT / "backends" / package / "tables" / "cost_model_errors.toml"
+    for vendor, package in PACKAGES.items()
+}
+RANGES = ((0, 4 << 10), (4 << 10, 64 << 10), (64 << 10, 1 << 20), (1 << 20, 16 << 20),
+          (16 << 20, 256 << 20), (256 << 20, None))  # fmt: skip
+"""Bytes: above the first, up to the second."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured time and the predicted one, with what the model chose."""
+
+    size_bytes: int
+    measured_us: float
+    predicted_us: float
+    chosen: str
+
+    @property
+    def ratio(self) -> float:
+        return self.predicted_us / self.measured_us
+
+    @property
+    def factor(self) -> float:
+        return max(self.ratio, 1 / self.ratio)
+
+
+def published() -> list[dict[str, Any]]:
+    """The tables, in the order of the file."""
+    found: list[dict[str, Any]] = tomllib.loads(PUBLISHED.read_text("utf-8"))["table"]
+    return found
+
+
+def compare(table: dict[str, Any]) -> list[Point]:
+    """The points of a table, each with its prediction."""
+    target = load_target(table["target"])
+    model = cost_model_for(target.vendor)
+    found = []
+    for size_bytes, measured in table["points"]:
+        question = Question(
+            operation=table["operation"],
+            size_bytes=size_bytes,
+            ranks=table["ranks"],
+            nodes=table["nodes"],
+            hardware=Hardware.of_target(target),
+            nics=table.get("nics"),
+            nic_gbs=table.get("nic_gbs"),
+            algorithms=tuple(table.get("algorithms", ())),
+            options={"cpu": table["cpu"]} if "cpu" in table else {},
+        )
+        best = choose(question, model).best
+        found.append(Point(size_bytes, measured, best.time_us, str(best)))
+    return found
+
+
+def by_range(points: Sequence[Point]) -> Iterator[tuple[int, int | None, list[Point]]]:
+    """The points of every range that has some."""
+    for low, high in RANGES:
+        inside = [p for p in points if low < p.size_bytes <= (high or p.size_bytes)]
+        if inside:
+            yield low, high, inside
+
+
+def summary(points: Sequence[Point]) -> dict[str, Any]:
+    """What a table of known errors states of a range."""
+    factors = sorted(point.factor for point in points)
+    return {
+        "points": len(points),
+        "ratio_p50": round(median(point.ratio for point in points), 3),
+        "factor_p50": round(median(factors), 3),
+        "factor_p95": round(percentile(factors, 0.95), 3),
+    }
+
+
+def groups(vendor: str) -> list[tuple[tuple[str, str, int], list[Point], list[str]]]:
+    """((target, operation, 1, 2 or 3 for more nodes), points, sources) of tables that count."""
+    found: dict[tuple[str, str, int], tuple[list[Point], dict[str, None]]] = {}
+    for table in published():
+        if load_target(table["target"]).vendor != vendor or "excluded" in table:
+            continue
+        key = table["target"], table["operation"], min(table["nodes"], 3)
+        points, sources = found.setdefault(key, ([], {}))
+        points += compare(table)
+        sources[table["source"]] = None
+    return [(key, points, list(sources)) for key, (points, sources) in sorted(found.items())]
+
+
+def page() -> list[str]:
+    """The rows of the table in docs/collectives.md: predicted over measured, in the median."""
+    lines = []
+    for vendor in TABLES:
+        for (target, operation, nodes), points, _ in groups(vendor):
+            cells = {low: summary(inside) for low, _, inside in by_range(points)}
+            told = []
+            for low, _ in RANGES:
+                cell = cells.get(low)
+                text = "" if cell is None else f"{cell['ratio_p50']:.2f}"
+                told.append(f"**{text}**" if cell and cell["factor_p50"] > 2 else text)
+            count = str(nodes) if nodes < 3 else "more"
+            lines.append(f"| {target} | {operation} | {count} | {' | '.join(told)} |")
+    return lines
+
+
+def known_errors(vendor: str) -> str:
+    """The text of a vendor's table of known errors."""
+    model = cost_model_for(vendor)
+    assert model is not None
+    lines = [
+        f"# How far the cost model of {model.library} {model.version} is from published results.",
+        "# Written by tests/benchmarks/cost_models.py --write: do not edit.",
+        f'version = "{model.version}"',
+    ]
+    for (target, operation, nodes), points, sources in groups(vendor):
+        for low, high, inside in by_range(points):
+            lines += ["", "[[error]]", f'target = "{target}"', f'operation = "{operation}"']
+            lines += [f"nodes = {nodes}", f"low_bytes = {low}"]
+            lines += [f"high_bytes = {high}"] if high is not None else []
+            lines += [f"{name} = {value}" for name, value in summary(inside).items()]
+            lines += ["sources = [", *(f'  "{source}",' for source in sources), "]"]
+    return "\n".join([*lines, ""])
+
+
+def main(arguments: Sequence[str]) -> None:
+    if "--page" in arguments:
+        print("\n".join(page()))
+        return
+    for table in published():
+        print(
+            f"{table['target']} {table['operation']} {table['ranks']} ranks {table['nodes']} nodes"
+            f"{' ' + table.get('library', '')}: {table['source']}"
+        )
+        if "excluded" in table:
+            print(f"  excluded: {table['excluded']}")
+        for low, high, inside in by_range(compare(table)):
+            found = summary(inside)
+            chosen = ", ".join(dict.fromkeys(point.chosen for point in inside))
+            upto = "more" if high is None else size(high)
+            print(
+                f"  {size(low):>8} to {upto:<8} {found['points']:>3} points  predicted/measured "
+                f"{found['ratio_p50']:6.2f}  factor p50 {found['factor_p50']:6.2f} "
+                f"p95 {found['factor_p95']:6.2f}  {chosen}"
+            )
+    if "--write" in arguments:
+        for vendor, path in TABLES.items():
+            path.write_text(known_errors(vendor), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
