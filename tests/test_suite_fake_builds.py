@@ -76,7 +76,7 @@ def test_live_visibility_cases_know_the_runtime(
     module = sys.modules[case.function.__module__]
     for name in module.NAMES.values():
         monkeypatch.delenv(name, raising=False)
-    assert module._runtime(handle) == BY_ID[gpu_id].kind, "its masks are said not to exist"
+    assert module._mask_runtime(handle) == BY_ID[gpu_id].kind, "its masks are said not to exist"
 
 
 def _swapped(handle: Any) -> None:

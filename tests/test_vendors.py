@@ -384,6 +384,24 @@ print(collect()["remarks"])
     assert "no vendor is declared, so that no GPU is known" in child("-c", code).ok()
 
 
+def test_entry_points_of_another_version_of_ours_are_one_line(
+    child: Callable[..., Child], tmp_path: Path
+) -> None:
+    """The folder of an older installation comes first on the path."""
+    metadata = tmp_path / "portagpu-0.0.1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: portagpu\nVersion: 0.0.1\n")
+    (metadata / "entry_points.txt").write_text("[portagpu.formats]\nold = portagpu_old.formats\n")
+    (tmp_path / "smi.txt").write_text("GPU 0: NVIDIA H100 PCIe (UUID: GPU-1)\n", "utf-8")
+    ended = child("-m", "portagpu", "info", "--replay", str(tmp_path / "smi.txt"), path=[tmp_path])
+    assert ended.code == 1
+    assert ended.err.startswith(
+        "portagpu: this installation of portagpu has entry points of another one "
+        "(No module named 'portagpu_old'): uninstall"
+    )
+    assert ended.err.count("\n") == 1
+
+
 def test_importing_the_package_asks_no_vendor(child: Callable[..., Child]) -> None:
     code = """
 import sys, portagpu, portagpu.host, portagpu.visible, portagpu.inventory, portagpu.info

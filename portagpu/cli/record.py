@@ -23,8 +23,9 @@ from portagpu.errors import OutputError
 def record(folder: str, json_to: str | None) -> None:
     """Record this machine's devices in the new folder DIR.
 
-    A name that ends in .tar.gz gives one archive instead. DIR must not exist yet. Names of hosts and users, processes, paths, secrets and serial numbers
-    are removed. UUIDs and PCI addresses of GPUs stay. Check the files before you share them.
+    A name that ends in .tar.gz gives one archive instead. DIR must not exist yet. Names of hosts
+    and users, processes, paths, secrets and serial numbers are removed. UUIDs and PCI addresses of
+    GPUs stay. Check the files before you share them.
     """
     from portagpu.recordings.record import record as save
 

@@ -7,6 +7,7 @@ from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.contents import DamagedInstallation
 from portagpu.formats import host
 from portagpu.formats.cleaning import clean_streams
 from portagpu.formats.events import ANSWERS, no_answer_events
@@ -72,8 +73,17 @@ def read_text(text: str) -> tuple[Findings, ...]:
 
 @cache
 def readers() -> Mapping[str, Any]:
-    """This distribution's readers by module name, in the order in which they are tried."""
-    packages = [host, *(import_module(point.value) for point in reader_entry_points(own=True))]
+    """This distribution's readers by module name, in the order in which they are tried.
+
+    Raises DamagedInstallation where its entry points are not of this version.
+    """
+    try:
+        packages = [host, *(import_module(each.value) for each in reader_entry_points(own=True))]
+    except ImportError as error:
+        raise DamagedInstallation(
+            f"this installation of portagpu has entry points of another one ({error}): uninstall "
+            "portagpu until pip finds none, and install it again"
+        ) from error
     names = [name for package in packages for name in reader_names(package)]
     modules = {name.rpartition(".")[2]: import_module(name) for name in names}
     return dict(sorted(modules.items(), key=lambda each: (each[0] == _LOG, each[0])))
