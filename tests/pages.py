@@ -12,7 +12,7 @@ import sys
 import tomllib
 from collections import Counter
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +21,7 @@ from portagpu.bringup import load_gates
 from portagpu.compile.record import read_record
 from portagpu.compile.record import table as compiled_table
 from portagpu.contents import SCHEMA, WRITE_ANEW
+from portagpu.doctor import known_findings
 from portagpu.errors import PortagpuError
 from portagpu.files import write_atomic
 from portagpu.kernels.cpp.sources import KERNELS
@@ -29,6 +30,7 @@ from portagpu.results import advice
 from portagpu.suite import list_cases
 from portagpu.suite.case_ids import base_id, retired_cases
 from portagpu.suite.cases import AREAS
+from tests.benchmarks import cost_models
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -233,6 +235,21 @@ def _codes(ranges: Iterable[Sequence[int]]) -> str:
     return ", ".join("-".join(f"{code:#04x}" for code in each) for each in ends) or "none"
 
 
+def findings_table() -> str:
+    """What the doctor of collectives can find."""
+    rows = (
+        (f"`{each.id}`", str(each.verdict), each.means, each.cause, each.remedy)
+        for each in known_findings().values()
+    )
+    return _table(("finding", "verdict", "means", "usual cause", "remedy"), rows)
+
+
+def cost_model_errors_table() -> str:
+    """Predicted over measured times of published results, in the median."""
+    sizes = ("to 4 KiB", "to 64 KiB", "to 1 MiB", "to 16 MiB", "to 256 MiB", "more")
+    return _table(("hardware", "operation", "nodes", *sizes), cost_models.rows())
+
+
 @cache
 def _compiled() -> Mapping[str, Any]:
     return read_record(ROOT / "matrix/compiled.json")
@@ -252,8 +269,14 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/faults.md": faults_page,
     "docs/when-it-fails.md": advice_page,
     "matrix/contents.toml": contents,
+    **{
+        str(path.relative_to(ROOT)): partial(cost_models.known_errors, vendor)
+        for vendor, path in cost_models.TABLES.items()
+    },
 }
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
+    "collective-findings": findings_table,
+    "cost-model-errors": cost_model_errors_table,
     "bundles": lambda: f"{bundle.table(ROOT / 'matrix/results')}\n",
     "compiled": lambda: f"{compiled_table(_compiled())}\n",
     "cpp-kernels": cpp_kernels_table,

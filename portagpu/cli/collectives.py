@@ -27,4 +27,4 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
 
 @click.group(cls=VerbGroup, verbs=_VERBS, subcommand_metavar="VERB ...")
 def collectives() -> None:
-    """Choose, tune, verify and diagnose collectives."""
+    """Verify, choose and diagnose collectives."""

@@ -386,7 +386,7 @@ def _remarks(question: Question, model: CostModel, error: KnownError | None) -> 
 
 
 def known_errors_of(rows: Sequence[Mapping[str, Any]]) -> tuple[KnownError, ...]:
-    """The rows of a table of known errors, as ``tests/benchmarks/cost_models.py`` writes it."""
+    """The rows of a table of known errors, as ``tests/pages.py`` writes it."""
     return tuple(
         KnownError(**{"high_bytes": None, **row, "sources": tuple(row["sources"])}) for row in rows
     )

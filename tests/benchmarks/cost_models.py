@@ -1,14 +1,12 @@
-"""How far the cost models are from published results: ``python tests/benchmarks/cost_models.py``.
+"""How far the cost models are from published results: ``python -m tests.benchmarks.cost_models``.
 
-It prints the error of every table of ``tests/published_tables.toml`` by range of sizes. With
-``--write`` it also writes the tables of known errors beside the models' constants, which every
-answer looks up; ``--page`` prints the table of docs/collectives.md instead. An error is
-``max(predicted / measured, measured / predicted)`` of a time.
+Prints every table's errors, with what the model chose. ``python -m tests.pages`` writes the tables
+of known errors beside the models' constants, which every answer looks up, and the table of
+docs/collectives.md. An error is ``max(predicted / measured, measured / predicted)`` of a time.
 """
 
 from __future__ import annotations
 
-import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,9 +112,8 @@ def groups(vendor: str) -> list[tuple[tuple[str, str, int], list[Point], list[st
     return [(key, points, list(sources)) for key, (points, sources) in sorted(found.items())]
 
 
-def page() -> list[str]:
+def rows() -> Iterator[tuple[str, ...]]:
     """The rows of the table in docs/collectives.md: predicted over measured, in the median."""
-    lines = []
     for vendor in TABLES:
         for (target, operation, nodes), points, _ in groups(vendor):
             cells = {low: summary(inside) for low, _, inside in by_range(points)}
@@ -126,8 +123,7 @@ def page() -> list[str]:
                 text = "" if cell is None else f"{cell['ratio_p50']:.2f}"
                 told.append(f"**{text}**" if cell and cell["factor_p50"] > 2 else text)
             count = str(nodes) if nodes < 3 else "more"
-            lines.append(f"| {target} | {operation} | {count} | {' | '.join(told)} |")
-    return lines
+            yield (target, operation, count, *told)
 
 
 def known_errors(vendor: str) -> str:
@@ -136,7 +132,7 @@ def known_errors(vendor: str) -> str:
     assert model is not None
     lines = [
         f"# How far the cost model of {model.library} {model.version} is from published results.",
-        "# Written by tests/benchmarks/cost_models.py --write: do not edit.",
+        "# Written by `python -m tests.pages`: do not edit.",
         f'version = "{model.version}"',
     ]
     for (target, operation, nodes), points, sources in groups(vendor):
@@ -149,10 +145,7 @@ def known_errors(vendor: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def main(arguments: Sequence[str]) -> None:
-    if "--page" in arguments:
-        print("\n".join(page()))
-        return
+def main() -> None:
     for table in published():
         print(
             f"{table['target']} {table['operation']} {table['ranks']} ranks {table['nodes']} nodes"
@@ -169,10 +162,7 @@ def main(arguments: Sequence[str]) -> None:
                 f"{found['ratio_p50']:6.2f}  factor p50 {found['factor_p50']:6.2f} "
                 f"p95 {found['factor_p95']:6.2f}  {chosen}"
             )
-    if "--write" in arguments:
-        for vendor, path in TABLES.items():
-            path.write_text(known_errors(vendor), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
