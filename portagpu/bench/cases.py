@@ -1,4 +1,4 @@
-"""x."""
+"""One case of the performance suite before it runs; units and array sizes."""
 
 from __future__ import annotations
 
