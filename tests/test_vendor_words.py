@@ -96,8 +96,13 @@ def _literals(file: Path) -> Iterator[str]:
                 yield f"{node.value:#x}"
 
 
+def _core_files(pattern: str) -> list[Path]:
+    """The core's files; a wheel has the matrix among them, where vendors differ."""
+    return [file for file in sorted(CORE.rglob(pattern)) if "_matrix" not in file.parts]
+
+
 def _found() -> list[tuple[Path, str]]:
-    files = [file for file in sorted(CORE.rglob("*.py")) if not file.is_relative_to(READERS)]
+    files = [file for file in _core_files("*.py") if not file.is_relative_to(READERS)]
     return [(file, literal) for file in files for literal in _literals(file)]
 
 
@@ -154,7 +159,7 @@ def _keys(value: Any) -> Iterator[str]:
 
 
 def test_no_table_of_the_core_is_kept_by_vendor() -> None:
-    files = [file for file in CORE.rglob("*.toml") if "_matrix" not in file.parts]
+    files = _core_files("*.toml")
     assert files
     for file in files:
         known = set(vendors()) & set(_keys(tomllib.loads(file.read_text(encoding="utf-8"))))
