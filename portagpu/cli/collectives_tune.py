@@ -59,7 +59,7 @@ _MOST_IDS: Final = 3
     "--size",
     type=SizeType(),
     multiple=True,
-    help="Bytes in total, as in 64K; may be repeated. Default: six from 1K to 16M.",
+    help="Bytes in total, as in 64K; may be repeated. Default: five from 1K to 16M.",
 )
 @click.option("--quick", is_flag=True, help="7 rounds and 12 pairs of each size (default).")
 @click.option("--full", is_flag=True, help="Sizes to 64 MiB, 15 rounds and 30 pairs: minutes.")

@@ -127,7 +127,7 @@ class TunedGroup:
         way = self._way("all_reduce", tensor)
         task = Task(output=tensor, input=tensor, **self._all)
         (works,) = WAYS["all_reduce"][way if way in _ONE_ROUND else DEFAULT](task)
-        futures = [work.get_future() for work in works]
+        futures: list[torch.futures.Future[Any]] = [work.get_future() for work in works]
         if len(futures) == 1:
             # what NCCL's future holds is a list of one tensor
             return futures[0].then(lambda _: tensor)

@@ -28,9 +28,9 @@ DEFAULT: Final = "call"
 class Task:
     """One collective: its contiguous tensors and its group.
 
-    ``output`` is what is reduced or broadcast in place. ``input`` is the share of
-    ``all_gather`` and the whole of ``reduce_scatter``; ``tensors`` are those of ``all_reduce_many``.
-    ``root`` is a rank of the group.
+    ``output`` is what is reduced or broadcast in place. ``input`` is the share of ``all_gather``
+    and the whole of ``reduce_scatter``; ``tensors`` are those of ``all_reduce_many``. ``root`` is a
+    rank of the group.
     """
 
     output: torch.Tensor

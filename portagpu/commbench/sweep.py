@@ -76,8 +76,8 @@ def sweep(
 ) -> None:
     """Add the ``results`` of (device, operation, world) to ``run``, one operation after another.
 
-    ``name`` is what their ids begin with; ``keys`` are what the run says of the device as well. What cannot run here is a result with its reason. After a
-    rank hung nothing else begins.
+    ``name`` is what their ids begin with; ``keys`` are what the run says of the device as well.
+    What cannot run here is a result with its reason. After a rank hung nothing else begins.
     """
     opened = open_device(ranks, options.backend)
     if isinstance(opened, Result):
