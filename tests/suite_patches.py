@@ -362,16 +362,8 @@ PATCHES: dict[str, Patch] = {
     "tunes ranks for another library": Patch(
         "collectives/no-foreign-tuning", "NCCL_MIN_NCHANNELS", attributes=(("comm", TUNED),)
     ),
-    "has a cost model that its plugin does not name": Patch(
-        "collectives/cost-model-is-the-librarys",
-        "another cost model",
-        attributes=(("comm", NCCLS),),
-    ),
     "has the cost model of another library": Patch(
-        "collectives/cost-model-is-the-librarys",
-        "the model of NCCL is for Gloo",
-        _cost_model,
-        attributes=(("comm", NCCLS),),
+        "collectives/cost-model-is-the-librarys", "the model of NCCL is for Gloo", _cost_model
     ),
     "halves measured times": Patch(
         "collectives/choice-of-measured-times", "on a line where they take 520", _half_the_time
