@@ -380,8 +380,10 @@ def _timeouts(job: Job) -> Iterator[Finding]:
     silent = sorted(set(range(min(world, 1 << 16))) - set(first))
     if silent:
         told += f"; {ranks_in_words(silent)} did not time out: look there first"
+    elif world:
+        told += "; no rank is left that did not"
     else:
-        told += "; the rank that did not come is one that is not among them, or none"
+        told += "; if a rank did not come, these lines do not have it"
     others = [rank for rank in first if rank not in same]
     if others:
         told += f"; {ranks_in_words(others)} timed out in another number"
