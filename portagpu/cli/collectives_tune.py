@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from portagpu.cli._common import (
+    SizeType,
     check_finite,
     check_outputs,
     chosen_effort,
@@ -18,7 +19,7 @@ from portagpu.cli._common import (
     terminal,
     text_stream,
 )
-from portagpu.cli.collectives_choose import SizeType, bucket_lines, parameter_sizes
+from portagpu.cli.collectives_choose import bucket_lines, parameter_sizes
 from portagpu.collectives.perf_tables import TYPE_NAMES
 from portagpu.collectives.tuning import OPERATIONS
 
