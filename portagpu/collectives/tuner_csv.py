@@ -115,9 +115,11 @@ def _line(line: str, form: TunerForm) -> TunerLine:
     for word, words, kind in known:
         if word not in words:
             raise ValueError(f"has the unknown {kind} {word!r}")
-    wrong = next((each for each in (low, high, *rest) if not _NUMBER.fullmatch(each)), None)
-    if wrong is not None or "-1" in (low, high):
-        raise ValueError(f"has {wrong or '-1'!r} where a number belongs")
+    for each in (low, high, *rest):
+        if not _NUMBER.fullmatch(each):
+            raise ValueError(f"has {each!r} where a number belongs")
+    if int(low) < 0 or int(high) < 0:
+        raise ValueError("has a size below 0")
     if int(low) > int(high):
         raise ValueError(f"begins at {low} bytes and ends at {high}")
     channels, *others = map(int, rest)
