@@ -6,6 +6,8 @@ import json
 import signal
 import subprocess
 import sys
+import uuid
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +28,7 @@ from portagpu.collectives.tuning import (
 from portagpu.collectives.ways import WAYS
 from portagpu.commbench import TuneOptions, profile_of, tune
 from portagpu.commbench.sweep import WrongOptions
-from portagpu.registry import backend, plugin
+from portagpu.registry import backend
 from portagpu.results.run import Run
 from portagpu.results.verdicts import Evidence, Verdict
 from portagpu.subprocesses.start import python_environment
@@ -189,13 +191,11 @@ def acme(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {"ACME_ALGORITHM": "Ring"}
     table = {"library": "Gloo", "candidate": [{**row, "environment": environment}]}
     monkeypatch.setattr(tuning, "tables", lambda name: {"acme": table})
-    monkeypatch.setattr(type(plugin("cpu")), "vendor", "acme")
-    numbers = tuning._numbers
-    monkeypatch.setattr(tuning, "_numbers", lambda version: numbers(version or "1.0"))
-    chosen = tuning.settings
+    # Gloo has neither a vendor nor a version of its own
     monkeypatch.setattr(
-        "portagpu.commbench.tune.settings",
-        lambda vendor, library, version, operation: chosen(vendor, library, "1.2", operation),
+        import_module("portagpu.commbench.tune"),
+        "settings",
+        lambda _, library, __, operation: tuning.settings("acme", library, "1.2", operation),
     )
 
 
@@ -356,8 +356,6 @@ def test_the_command_writes_what_can_be_used(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_every_rank_and_writes_no_profile(tmp_path: Path) -> None:
-    import uuid
-
     mark = uuid.uuid4().hex
     program = [sys.executable, "-P", "-m", "portagpu", "collectives", "tune", "--backend", "cpu"]
     files = ["--json", str(tmp_path / "run.json"), "--profile", str(tmp_path / "p.json")]

@@ -181,7 +181,7 @@ def test_a_candidate_has_to_repeat(ratios: Any, believed: bool) -> None:
 def test_another_machine_version_or_world_is_refused() -> None:
     found = profile()
     found.check(HERE, NCCL)
-    with pytest.raises(ValueError, match="another machine: .*132 units, this is .*114 units"):
+    with pytest.raises(ValueError, match=r"another machine: .*132 units, this is .*114 units"):
         found.check(replace(HERE, units=114), NCCL)
     with pytest.raises(ValueError, match=r"another version: .*, this is NCCL 2\.31\.1"):
         found.check(HERE, replace(NCCL, version="2.31.1"))

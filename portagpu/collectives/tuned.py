@@ -166,3 +166,7 @@ class TunedGroup:
             return Pending(WAYS[operation][way](task))
         perform(operation, way, task)
         return None
+
+
+# DDP compares annotations with types, and refuses those that are text
+TunedGroup.comm_hook.__annotations__.clear()

@@ -241,7 +241,6 @@ WAYS: Final[dict[str, dict[str, Way]]] = {
         DEFAULT: _reduce,
         "chunks-2": _reduce_in_chunks(2),
         "chunks-4": _reduce_in_chunks(4),
-        "chunks-8": _reduce_in_chunks(8),
         "reduce_scatter+all_gather": _reduce_by_shares,
         "all_to_all+sum+all_gather": _reduce_by_exchange,
         "all_gather+sum": _reduce_by_gather,
