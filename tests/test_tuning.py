@@ -420,6 +420,12 @@ def test_a_profile_of_rccl_emits_rccls_file() -> None:
     files, _ = files_of(found)
     assert "rccl_tuner.csv" in files
     assert "nccl_tuner.conf" not in files
+    older = replace(found, stack=replace(found.stack, version="2.27.7"))
+    files, reasons = files_of(older)
+    assert "rccl_tuner.csv" not in files
+    assert reasons[0] == (
+        "no rccl_tuner.csv: a tuner of RCCL reads it from 2.30.4 on, this is 2.27.7"
+    )
 
 
 def test_of_compositions_no_tuners_file_is_written() -> None:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from portagpu.collectives.tuner_csv import lines_of, tuner_forms, write_tuner
+from portagpu.collectives.tuning import holds
 from portagpu.units import number, size
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ def _add_tuner(profile: Profile, files: dict[str, str], reasons: list[str]) -> N
     if not lines:
         reasons.append(
             f"no {form.file}: no algorithm and protocol of {library} was chosen for any size"
+        )
+        return
+    if not holds({"since": form.since}, profile.stack.version or ""):
+        reasons.append(
+            f"no {form.file}: a tuner of {library} reads it from {form.since} on, this is "
+            f"{profile.stack.version}"
         )
         return
     notes = (

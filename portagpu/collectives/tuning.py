@@ -309,11 +309,11 @@ def settings(vendor: str, library: str, version: str | None, operation: str) -> 
             channels=row.get("channels"),
         )
         for row in table.get("candidate", ())
-        if operation in row["operations"] and _holds(row, version)
+        if operation in row["operations"] and holds(row, version)
     ]
 
 
-def _holds(row: Mapping[str, Any], version: str) -> bool:
+def holds(row: Mapping[str, Any], version: str) -> bool:
     """Whether ``version`` is from ``since`` on and before ``before``, where the row has these."""
     this = _numbers(version)
     before = row.get("before")
