@@ -221,6 +221,16 @@ def test_settings_that_are_not_faster_are_not_chosen() -> None:
 
 
 @pytest.mark.usefixtures("acme")
+def test_a_rank_that_dies_when_settings_are_repeated_is_named() -> None:
+    run = of_fault("dies_when_repeated_with_the_variable", sizes=(1024, 4096))
+    (result,) = run.results
+    assert result.id == "collectives/tune/all_reduce/ring[2]"
+    assert (result.verdict, result.value, result.device) == (Verdict.FAIL, "died", "rank 1")
+    with pytest.raises(ValueError, match="no profile: "):
+        profile_of(run)
+
+
+@pytest.mark.usefixtures("acme")
 def test_wrong_values_of_settings_fail_the_point() -> None:
     (result,) = of_fault("is_wrong_with_the_variable").results
     assert result.verdict is Verdict.FAIL

@@ -99,6 +99,21 @@ def is_wrong_with_the_variable(rank: Any, **arguments: Any) -> Any:
     return _sweep(perform, rank, arguments)
 
 
+def dies_when_repeated_with_the_variable(rank: Any, **arguments: Any) -> Any:
+    """Fast with the settings, but where they are measured again rank 1 dies."""
+    again = arguments["ways"] and len(arguments["points"]) == 1
+    if again and os.environ.get("ACME_ALGORITHM") == "Ring" and rank.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def perform(operation: str, way: str, task: Any) -> None:
+        # the smaller of two sizes is as slow as before, so that only the other is repeated
+        if os.environ.get("ACME_ALGORITHM") != "Ring" or task.output.nbytes < 4096:
+            time.sleep(0.02)
+        _right(operation, way, task)
+
+    return _sweep(perform, rank, arguments)
+
+
 def _late(what: Any, rank: Any, arguments: dict[str, Any]) -> Any:
     calls = 0
 

@@ -148,7 +148,11 @@ def _operation(
             return
         for measured, answers in zip(found, zip(*outcome.values, strict=True), strict=True):
             measured.compare(each, list(answers))
-    _confirm(trial, ranks, found)
+    lost = _confirm(trial, ranks, found)
+    if lost is not None:
+        name, outcome = lost
+        yield broken_result(outcome, f"{ID}/{operation}/{name}[{world}]")
+        return
     for measured in found:
         yield measured.result(device, operation, world)
 
@@ -191,7 +195,7 @@ class _Measured:
     ``challenger`` is the fastest of the settings, where it seems to be faster than the chosen one.
     """
 
-    answers: list[Mapping[str, Any]]
+    answers: list[dict[str, Any]]
     chosen: Candidate
     pairs: list[tuple[float, float]]
     refuted: str = ""
@@ -199,7 +203,7 @@ class _Measured:
     challenger_s: float = 0.0
 
     @classmethod
-    def of(cls, answers: list[Mapping[str, Any]]) -> _Measured:
+    def of(cls, answers: list[dict[str, Any]]) -> _Measured:
         first = answers[0]
         winner = first["winner"]
         if first["believed"]:
@@ -219,15 +223,19 @@ class _Measured:
     def chosen_s(self) -> list[float]:
         return [chosen for _, chosen in self.pairs] or self.default_s
 
-    def compare(self, candidate: Candidate, answers: list[Mapping[str, Any]]) -> None:
-        """Take note of the settings' values, and of their time if it is the least so far."""
+    def note_values(self, name: str, answers: Sequence[Mapping[str, Any]]) -> None:
+        """Take note of the values that ranks found where ``name`` was measured alone."""
         for own, other in zip(self.answers, answers, strict=True):
-            own["checked"] += other["checked"]  # type: ignore[index]
-            own["wrong"][candidate.name] = other["wrong"].get(DEFAULT, 0)
+            own["checked"] += other["checked"]
+            own["wrong"][name] = own["wrong"].get(name, 0) + other["wrong"].get(DEFAULT, 0)
             if DEFAULT in other["refused"]:
-                own["refused"][candidate.name] = other["refused"][DEFAULT]
+                own["refused"][name] = other["refused"][DEFAULT]
             if other["sentence"] and not own["sentence"]:
-                own["sentence"] = f"{candidate.name}: {other['sentence']}"  # type: ignore[index]
+                own["sentence"] = f"{name}: {other['sentence']}"
+
+    def compare(self, candidate: Candidate, answers: Sequence[Mapping[str, Any]]) -> None:
+        """Take note of the settings' values, and of their time if it is the least so far."""
+        self.note_values(candidate.name, answers)
         times = answers[0]["seconds"].get(DEFAULT)
         if not times or not self.default_s:
             return
@@ -241,21 +249,16 @@ class _Measured:
     ) -> None:
         """Judge the challenger by worlds that ran in both orders."""
         assert self.challenger is not None  # noqa: S101 - it was measured again
-        ratios = [
-            [default / again for default, again in zip(*both, strict=True)]
-            for both in zip(default_s, again_s, strict=True)
-        ]
-        now = median([each for of in ratios for each in of])
-        before = median([d / c for d, c in self.pairs]) if self.pairs else 1.0
+        # each world made as many rounds as its time allowed
+        pairs = [list(zip(*both, strict=False)) for both in zip(default_s, again_s, strict=True)]
+        ratios = [[default / again for default, again in of] for of in pairs]
         if not repeats(ratios):
             self.refuted = self.challenger.name
-        elif now > before:
+            return
+        before = median([d / c for d, c in self.pairs]) if self.pairs else 1.0
+        if median([each for of in ratios for each in of]) > before:
             self.chosen = self.challenger
-            self.pairs = [
-                pair
-                for both in zip(default_s, again_s, strict=True)
-                for pair in zip(*both, strict=True)
-            ]
+            self.pairs = [pair for of in pairs for pair in of]
 
     def result(self, device: MeasuredDevice, operation: str, world: int) -> Result:
         """The result of this point."""
@@ -326,24 +329,30 @@ class _Measured:
         }
 
 
-def _confirm(trial: _Trial, ranks: Ranks, found: Sequence[_Measured]) -> None:
-    """Measure every challenger again, in worlds before and after those of the default."""
-    names = dict.fromkeys(each.challenger.name for each in found if each.challenger is not None)
-    for name in names:
-        members = [each for each in found if each.challenger and each.challenger.name == name]
+def _confirm(
+    trial: _Trial, ranks: Ranks, found: Sequence[_Measured]
+) -> tuple[str, WorldOutcome] | None:
+    """Measure every challenger again, in worlds before and after those of the default.
+
+    Returns the name and the world in which a rank was lost.
+    """
+    challengers = {each.challenger.name: each.challenger for each in found if each.challenger}
+    for name, challenger in challengers.items():
+        members = [each for each in found if each.challenger == challenger]
         points = [each.key for each in members]
-        assert members[0].challenger is not None  # noqa: S101 - for the type checker
-        with Ranks(environment=members[0].challenger.environment) as others:
-            turns = [
-                trial.run(of, points, ways=(DEFAULT,)) for of in (ranks, others, others, ranks)
-            ]
-        if not all(turn.ok for turn in turns):
-            for each in members:
-                each.refuted = name
-            continue
-        for number, each in enumerate(members):
-            times = [turn.values[0][number]["seconds"][DEFAULT] for turn in turns]
+        turns = []
+        with Ranks(environment=challenger.environment) as others:
+            for of in (ranks, others, others, ranks):
+                outcome = trial.run(of, points, ways=(DEFAULT,))
+                if not outcome.ok:
+                    return name, outcome
+                turns.append(list(zip(*outcome.values, strict=True)))
+        for each, answers in zip(members, zip(*turns, strict=True), strict=True):
+            for key, again in zip((DEFAULT, name, name, DEFAULT), answers, strict=True):
+                each.note_values(key, again)
+            times = [again[0]["seconds"].get(DEFAULT, []) for again in answers]
             each.repeated((times[0], times[3]), (times[1], times[2]))
+    return None
 
 
 def profile_of(run: Run) -> Profile:
