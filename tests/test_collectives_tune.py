@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("torch")
 
 from portagpu.collectives import tuning
+from portagpu.collectives.tuned import TunedGroup
 from portagpu.collectives.tuning import (
     OPERATIONS,
     Candidate,
@@ -296,6 +297,13 @@ def test_a_tuned_group_does_what_the_profile_says(tmp_path: Path) -> None:
         assert found["async"] == [False, True, True, True]
         for name in ("max", "shape", "gathered", "scattered", "sent", "many"):
             assert found[name], name
+
+
+def test_a_way_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ValueError, match="takes 'spiral' for all_reduce, which this portagpu"):
+        TunedGroup(by_hand(("all_reduce", "spiral")), None, 2)
+    with pytest.raises(ValueError, match="no times of 4 ranks on 2 nodes"):
+        TunedGroup(by_hand(*COMPOSED), None, 4, 2)
 
 
 @pytest.mark.parametrize("way", ["chunks-4", "reduce_scatter+all_gather"])

@@ -38,6 +38,13 @@ class TunedGroup:
         self, profile: Profile, group: dist.ProcessGroup | None, ranks: int, nodes: int = 1
     ) -> None:
         profile.check_ranks(ranks, nodes)
+        for entry in profile.entries:
+            for each in entry.ranges:
+                if each.candidate.way not in WAYS[entry.operation]:
+                    raise ValueError(
+                        f"the profile takes {each.candidate.way!r} for {entry.operation}, which "
+                        "this portagpu does not have: run portagpu collectives tune again"
+                    )
         self.profile = profile
         self.group = group
         self._ranks, self._nodes = ranks, nodes

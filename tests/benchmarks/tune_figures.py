@@ -30,7 +30,7 @@ from portagpu.world import Ranks
 
 WORLDS: Final = (2, 4)
 PAIRS: Final = 24
-STEPS: Final = 8
+STEPS: Final = 12
 WIDTH: Final = 1024
 LAYERS: Final = 28
 """Square layers: 28 * (1024**2 + 1024) are 29.4 M parameters."""
