@@ -216,10 +216,19 @@ def test_settings_are_tried_on_fresh_ranks_and_repeated() -> None:
 
 @pytest.mark.usefixtures("acme")
 def test_settings_that_are_not_faster_are_not_chosen() -> None:
-    run = of_fault("refuses_chunks")
-    (result,) = run.results
+    (result,) = of_fault("is_slow_with_the_variable").results
     assert result.extra["chosen"]["environment"] == {}
     assert result.extra["wrong"]["ring"] == 0
+    assert result.extra["time_us"]["ring"] > 20e3
+
+
+@pytest.mark.usefixtures("acme")
+def test_settings_that_do_not_repeat_are_not_chosen() -> None:
+    run = of_fault("is_fast_once_with_the_variable", sizes=(1024, 4096))
+    result = by_id(run)["collectives/tune/all_reduce/float32/4096[2]"]
+    assert result.verdict is Verdict.PASS
+    assert result.extra["chosen"]["environment"] == {}
+    assert result.extra["point"]["refuted"] == "ring"
 
 
 @pytest.mark.usefixtures("acme")

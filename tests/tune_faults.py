@@ -90,6 +90,31 @@ def is_fast_with_the_variable(rank: Any, **arguments: Any) -> Any:
     return _sweep(perform, rank, arguments)
 
 
+def is_slow_with_the_variable(rank: Any, **arguments: Any) -> Any:
+    def perform(operation: str, way: str, task: Any) -> None:
+        if os.environ.get("ACME_ALGORITHM") == "Ring":
+            time.sleep(0.02)
+        _right(operation, way, task)
+
+    return _sweep(perform, rank, arguments)
+
+
+def is_fast_once_with_the_variable(rank: Any, **arguments: Any) -> Any:
+    """Faster with the settings at first, and slower where these are measured again.
+
+    Of two sizes only the larger one is faster at first, so that it is measured again alone.
+    """
+    again = arguments["ways"] and len(arguments["points"]) == 1
+    ring = os.environ.get("ACME_ALGORITHM") == "Ring"
+
+    def perform(operation: str, way: str, task: Any) -> None:
+        if task.output.nbytes < 4096 or ring == bool(again):
+            time.sleep(0.02)
+        _right(operation, way, task)
+
+    return _sweep(perform, rank, arguments)
+
+
 def is_wrong_with_the_variable(rank: Any, **arguments: Any) -> Any:
     def perform(operation: str, way: str, task: Any) -> None:
         _right(operation, way, task)

@@ -66,6 +66,9 @@ _SIZES: Final = {
 _ROUNDS: Final = {Effort.QUICK: 7, Effort.FULL: 15}
 _PAIRS: Final = {Effort.QUICK: 12, Effort.FULL: 30}
 _POINT_S: Final = {Effort.QUICK: 0.5, Effort.FULL: 5.0}
+_TURNS: Final = (True, False, False, True, True, False, False, True)
+"""Worlds of the default (True) and of settings when they are measured again: settings have to be
+faster in every pair of worlds, of which two have one order and two the other."""
 _KEYS: Final = ("product", "units", "comm", "comm_version")
 """What a profile needs to know of the device."""
 _SOURCE: Final = "every element of every rank, for every candidate"
@@ -252,7 +255,7 @@ class _Measured:
         # each world made as many rounds as its time allowed
         pairs = [list(zip(*both, strict=False)) for both in zip(default_s, again_s, strict=True)]
         ratios = [[default / again for default, again in of] for of in pairs]
-        if not repeats(ratios):
+        if not all(ratios) or not repeats(ratios):
             self.refuted = self.challenger.name
             return
         before = median([d / c for d, c in self.pairs]) if self.pairs else 1.0
@@ -342,16 +345,17 @@ def _confirm(
         points = [each.key for each in members]
         turns = []
         with Ranks(environment=challenger.environment) as others:
-            for of in (ranks, others, others, ranks):
-                outcome = trial.run(of, points, ways=(DEFAULT,))
+            for key in _TURNS:
+                outcome = trial.run(ranks if key else others, points, ways=(DEFAULT,))
                 if not outcome.ok:
                     return name, outcome
                 turns.append(list(zip(*outcome.values, strict=True)))
         for each, answers in zip(members, zip(*turns, strict=True), strict=True):
-            for key, again in zip((DEFAULT, name, name, DEFAULT), answers, strict=True):
-                each.note_values(key, again)
-            times = [again[0]["seconds"].get(DEFAULT, []) for again in answers]
-            each.repeated((times[0], times[3]), (times[1], times[2]))
+            times: dict[bool, list[list[float]]] = {True: [], False: []}
+            for key, again in zip(_TURNS, answers, strict=True):
+                each.note_values(DEFAULT if key else name, again)
+                times[key].append(again[0]["seconds"].get(DEFAULT, []))
+            each.repeated(times[True], times[False])
     return None
 
 
