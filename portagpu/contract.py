@@ -165,7 +165,10 @@ class Backend(Training, ABC):
         self.capabilities = description.capabilities
         self.precision = description.precision
         self.comm = replace(
-            description.comm, cost_model=plugin.cost_model, target=description.target
+            description.comm,
+            cost_model=plugin.cost_model,
+            target=description.target,
+            device_identity=description.uuid or description.pci,
         )
         self.sizing = description.sizing
         self.uuid = description.uuid
