@@ -188,9 +188,12 @@ def _open_default() -> Backend:
         if isinstance(_current, _NoDevice):
             name = _name_of_default()
             index = plugin(name).current_index()
-            if index is None and (index := _index_of_rank(name)):
-                _open(name, index).activate()
-            _current = _open(name, index)
+            if index is not None:
+                _current = _open(name, index)
+                return _current
+            _current = _open(name, _index_of_rank(name))
+            if _current.index:
+                _current.activate()
         return _current
 
 
@@ -209,8 +212,9 @@ def _index_of_rank(name: str) -> int:
         return 0
     if max(number + 1, ranks or 0) > devices:
         raise BackendNotFound(
-            f"{ranks or number + 1} ranks run on this machine and the {name} backend sees {devices} "
-            "devices: start no more ranks than devices, or call portagpu.set_device first"
+            f"{ranks or number + 1} ranks run on this machine and the {name} backend sees "
+            f"{devices} devices: start no more ranks than devices, or call portagpu.set_device "
+            "first"
         )
     return number
 

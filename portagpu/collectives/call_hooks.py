@@ -1,8 +1,8 @@
 """Checks on ``torch.distributed``'s own calls, through the hooks of torch's process groups.
 
 A pre-hook runs before each collective of a group, below the dispatcher, also for functional
-collectives and under torch.compile; what it raises reaches the caller, and nothing is sent. Sources:
-pytorch pull requests 186300 and 189363, and torch 2.15's ``c10d/Hooks.hpp`` and
+collectives and under torch.compile. What it raises reaches the caller, and nothing is sent.
+Sources: pytorch pull requests 186300 and 189363, and torch 2.15's ``c10d/Hooks.hpp`` and
 ``_C/_distributed_c10d.pyi`` (``PreHookArgs``, ``HookOpName``). torch 2.13 has no hooks. The
 arguments hold no reduce op and no splits, so these are not compared.
 """

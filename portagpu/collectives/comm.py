@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     import torch
     import torch.distributed as dist
+    from torch._C._distributed_c10d import Store
 
     from portagpu.collectives.alpha_beta import Fit
     from portagpu.collectives.checked import CheckedGroup
@@ -126,7 +127,7 @@ class Comm:
         *,
         rank: int | None = None,
         world_size: int | None = None,
-        store: dist.Store | None = None,
+        store: Store | None = None,
         init_method: str | None = None,
         timeout_s: float = 300.0,
         collective_timeout_s: float | None = None,

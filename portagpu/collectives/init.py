@@ -11,15 +11,17 @@ import threading
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d as c10d
 
 from portagpu.collectives.launcher import place_of_rank
-from portagpu.collectives.meeting import Member, live_run, meet, raise_broken
+from portagpu.collectives.meeting import Member, alarmed, live_run, meet, raise_broken
 from portagpu.collectives.membership import Membership, engine_of
 from portagpu.collectives.stores import (
     CUTS_END_S,
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from portagpu.collectives.launcher import Place
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_LATE_S: Final = 1.3
+_LATE_S: Final = 1.2
 """After the limit of init, until calls that still wait for the store are cut off."""
 _DESTROY_S: Final = 2.0
 """How long torch may take to destroy the groups before their connections are cut."""
@@ -55,7 +57,7 @@ class _Run:
     """The run that this process is in: its process groups and what they hold."""
 
     meeting: Meeting
-    store: dist.Store
+    store: Store
     device: torch.device | None
     rank: int
     world_size: int
@@ -73,7 +75,7 @@ def init(
     *,
     rank: int | None = None,
     world_size: int | None = None,
-    store: dist.Store | None = None,
+    store: Store | None = None,
     init_method: str | None = None,
     timeout_s: float = 300.0,
     collective_timeout_s: float | None = None,
@@ -142,13 +144,11 @@ class _Joining:
         before = open_sockets()
         me = _me(self.comm, self.place)
         try:
-            open_store(self.meeting, self.place, self.generation, self.deadline)
+            store = open_store(self.meeting, self.place, self.generation, self.deadline)
             name = str(self.generation)
             if self.place.agent_holds_store and self.meeting.port == self.place.port:
-                name = live_run(
-                    self.meeting.store, self.generation, me.rank, self.timeout_s, self.deadline
-                )
-            self.run_store = dist.PrefixStore(f"portagpu/{name}", self.meeting.store)
+                name = live_run(store, self.generation, me.rank, self.timeout_s, self.deadline)
+            self.run_store = PrefixStore(f"portagpu/{name}", store)
             members = meet(
                 self.run_store,
                 me,
@@ -168,21 +168,28 @@ class _Joining:
         limit = self.collective_timeout_s
         # the group keeps its limit for connecting as the one of its messages (Gloo), so it is the
         # one that the caller wants, and this thread watches the time
-        action = lambda: dist.init_process_group(  # noqa: E731
+        action = partial(
+            dist.init_process_group,
             self.comm.init_string,
-            store=self.run_store,
+            # a connection of its own: one that waits lets no other call pass
+            store=self.run_store.clone(),
             rank=me.rank,
             world_size=me.world_size,
             timeout=None if limit is None else timedelta(seconds=limit),
             device_id=self.comm.device_id,
         )
         try:
-            bounded(self.deadline - time.monotonic(), _on_device(self.comm.device_id, action), None)
+            bounded(
+                self.deadline - time.monotonic(),
+                _on_device(self.comm.device_id, action),
+                None,
+                lambda: alarmed(self.run_store),
+            )
             self.run_store.set(f"joined/{me.rank}", "")
         except (Overrun, RuntimeError, ValueError) as error:
             if isinstance(error, PortagpuError):
                 raise
-            late = f"it took more than {self.timeout_s:g} s"
+            late = f"no answer within {self.timeout_s:g} s"
             said = late if isinstance(error, Overrun) else error_line(error)
             self.meeting.sockets = open_sockets() - before
             raise_broken(self.run_store, me, members, said, holds=self.meeting.holds)
@@ -329,7 +336,7 @@ def _on_device(device: torch.device | None, action: Callable[[], Any]) -> Callab
 
 def _close(meeting: Meeting) -> None:
     """Close the store: the process that holds it frees its port."""
-    meeting.store = None
+    meeting.store = meeting.server = None
     # torch's groups hold it in cycles
     gc.collect()
     if meeting.file is not None and meeting.holds:

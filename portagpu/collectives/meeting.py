@@ -20,10 +20,12 @@ from portagpu.errors import CollectiveError, RankLost
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import torch.distributed as dist
+    from torch._C._distributed_c10d import Store
 
-GRACE_S: Final = 1.0
-"""How long a rank with an error waits for what the others write of theirs."""
+_BROKEN_S: Final = 0.4
+"""How long a rank that could not form the group waits for what the others write of it."""
+_READ_S: Final = 0.6
+"""How long the holder of the store waits until all have read what the problem is."""
 _MOST_NAMED: Final = 16
 
 
@@ -62,7 +64,7 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(named[:-1])} and {named[-1]}"
 
 
-def live_run(store: dist.Store, number: int, rank: int, timeout_s: float, deadline: float) -> str:
+def live_run(store: Store, number: int, rank: int, timeout_s: float, deadline: float) -> str:
     """The name of the run that rank 0 has begun, in a store that outlives runs.
 
     torchrun restarts ranks with the store that they had. What dead ranks wrote there stays, but the
@@ -76,7 +78,7 @@ def live_run(store: dist.Store, number: int, rank: int, timeout_s: float, deadli
     seen: dict[str, int] = {}
     while time.monotonic() < deadline:
         if store.check([key]):
-            name = store.get(key).decode()
+            name = str(store.get(key).decode())
             beat = store.add(f"portagpu/{name}/beat", 0)
             if seen.setdefault(name, beat) != beat:
                 return name
@@ -87,7 +89,7 @@ def live_run(store: dist.Store, number: int, rank: int, timeout_s: float, deadli
 
 
 def meet(
-    store: dist.Store, me: Member, timeout_s: float, deadline: float, *, hint: str, holds: bool
+    store: Store, me: Member, timeout_s: float, deadline: float, *, hint: str, holds: bool
 ) -> tuple[Member, ...]:
     """All members in order of rank, when each rank has registered: rank 0 judges.
 
@@ -120,7 +122,7 @@ def meet(
         pause = min(2 * pause, POLL_S)
 
 
-def _roster(store: dist.Store, me: Member) -> tuple[Member, ...]:
+def _roster(store: Store, me: Member) -> tuple[Member, ...]:
     """The members as rank 0 states them. Raises CollectiveError where this rank is none of them."""
     texts = json.loads(store.get("roster"))
     roster = tuple(decode(Member, each, "member") for each in texts)
@@ -144,12 +146,12 @@ def _missing(members: Sequence[Member], world_size: int, timeout_s: float, hint:
 
 
 def raise_together(
-    store: dist.Store, problem: _Problem | None, members: int, *, holds: bool
+    store: Store, problem: _Problem | None, members: int, *, holds: bool
 ) -> NoReturn:
     """Raise the problem that was written down first, which may be this one."""
     if problem is not None and store.add("problems", 1) == 1:
         store.set("problem", json.dumps(asdict(problem)))
-    until = time.monotonic() + GRACE_S
+    until = time.monotonic() + _READ_S
     while not store.check(["problem"]) and time.monotonic() < until:
         time.sleep(POLL_S)
     if store.check(["problem"]):
@@ -163,35 +165,43 @@ def raise_together(
     raise CollectiveError(problem.message)
 
 
+def alarmed(store: Store) -> bool:
+    """Whether another rank could not form the group."""
+    return bool(store.check(["alarm"]))
+
+
 def raise_broken(
-    store: dist.Store, me: Member, members: Sequence[Member], error: str, *, holds: bool
+    store: Store, me: Member, members: Sequence[Member], error: str, *, holds: bool
 ) -> NoReturn:
-    """Find who else broke while the group was formed; who neither did nor succeeded is lost."""
+    """Alarm the others; who then neither says that it broke nor that it joined is lost."""
+    store.set("alarm", "")
     store.set(f"broken/{me.rank}", "")
-    until = time.monotonic() + GRACE_S
-    lost = set(range(me.world_size))
-    while lost and time.monotonic() < until:
-        lost = {
+    until = time.monotonic() + _BROKEN_S
+    lost = list(range(me.world_size))
+    while lost and time.monotonic() < until and not store.check(["problem"]):
+        lost = [
             rank
             for rank in lost
             if not store.check([f"broken/{rank}"]) and not store.check([f"joined/{rank}"])
-        }
+        ]
         time.sleep(POLL_S)
     message = f"the ranks met and could not form a group: {error}"
     if lost:
-        named = ranks_in_words(sorted(lost))
-        message = f"{named} came, and did not come back from forming the group: {error}"
-    raise_together(store, _Problem(message, tuple(sorted(lost))), len(members), holds=holds)
+        message = (
+            f"{ranks_in_words(lost)} came, and did not come back from forming the group: {error}"
+        )
+    raise_together(store, _Problem(message, tuple(lost)), len(members), holds=holds)
 
 
-def _new_members(store: dist.Store, known: int) -> list[Member]:
+def _new_members(store: Store, known: int) -> list[Member]:
     keys = [f"member/{number}" for number in range(known + 1, store.add("members", 0) + 1)]
     while keys and not store.check(keys):
         keys.pop()
     if not keys:
         return []
     texts: Iterable[bytes]
-    texts = store.multi_get(keys) if store.has_extended_api() else map(store.get, keys)
+    extended = store.has_extended_api()  # type: ignore[attr-defined]
+    texts = store.multi_get(keys) if extended else map(store.get, keys)
     return [decode(Member, json.loads(text), "member") for text in texts]
 
 

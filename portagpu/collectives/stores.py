@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from portagpu.errors import CollectiveError, RankLost
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _OWNER_KEY: Final = "portagpu/store"
 _FIRST_POLL_S: Final = 1e-3
 POLL_S: Final = 0.05
+_CONNECT_S: Final = 2.0
 _CUT_S: Final = 0.1
 """How often connections are shut down while a call does not end."""
 CUTS_END_S: Final = 0.6
@@ -40,12 +41,15 @@ CUTS_END_S: Final = 0.6
 class Meeting:
     """A store, where it is, and what to remove at the end."""
 
-    store: dist.Store | None
+    store: Store | None
     where: str
     """For messages: "127.0.0.1:29500", a file, or "the given store"."""
     address: str = ""
     port: int = 0
     """Of the process that holds the store; 0 for a store without one."""
+    server: Store | None = None
+    """What holds the others' store, in the process of rank 0. Groups get a connection to it, so
+    that a group that lives on, in a model perhaps, keeps neither its port nor its thread."""
     holds: bool = False
     """Whether this process holds the others' store, or removes its file, so that it ends last."""
     of_rank_0: bool = False
@@ -63,11 +67,16 @@ class Overrun(Exception):
     """A call did not end in its time."""
 
 
-def bounded(seconds: float, action: Callable[[], Any], cut: Callable[[], None] | None) -> Any:
+def bounded(
+    seconds: float,
+    action: Callable[[], Any],
+    cut: Callable[[], None] | None,
+    stop: Callable[[], bool] | None = None,
+) -> Any:
     """What ``action`` returns or raises, within ``seconds`` plus :data:`CUTS_END_S`.
 
-    After ``seconds``, ``cut`` ends what it waits for. Raises Overrun, from what ``action`` raised
-    then; one that does not end is left to a daemon thread.
+    After ``seconds``, or when ``stop`` says so, ``cut`` ends what it waits for. Raises Overrun,
+    from what ``action`` raised then; one that does not end is left to a daemon thread.
     """
     outcome: list[Any] = []
     errors: list[BaseException] = []
@@ -80,7 +89,11 @@ def bounded(seconds: float, action: Callable[[], Any], cut: Callable[[], None] |
 
     thread = threading.Thread(target=run, name="portagpu-comm", daemon=True)
     thread.start()
-    thread.join(max(0.0, seconds))
+    until = time.monotonic() + max(0.0, seconds)
+    while thread.is_alive() and (left := until - time.monotonic()) > 0:
+        thread.join(left if stop is None else min(left, POLL_S))
+        if stop is not None and thread.is_alive() and stop():
+            break
     late = thread.is_alive()
     until = time.monotonic() + CUTS_END_S
     while cut is not None and thread.is_alive() and time.monotonic() < until:
@@ -93,12 +106,12 @@ def bounded(seconds: float, action: Callable[[], Any], cut: Callable[[], None] |
     raise errors[0]
 
 
-def given_store(store: dist.Store) -> Meeting:
+def given_store(store: Store) -> Meeting:
     """The caller's own store."""
     inner = store
-    while isinstance(inner, dist.PrefixStore):
+    while isinstance(inner, PrefixStore):
         inner = inner.underlying_store
-    port = inner.port if isinstance(inner, dist.TCPStore) else 0
+    port = inner.port if isinstance(inner, TCPStore) else 0
     return Meeting(store, "the given store", port=port)
 
 
@@ -140,15 +153,16 @@ def _meeting_of_url(init_method: str) -> Meeting:
     raise ValueError(f"init_method is tcp://HOST:PORT, file:///PATH or env://, not {init_method!r}")
 
 
-def open_store(meeting: Meeting, place: Place, generation: int, deadline: float) -> None:
+def open_store(meeting: Meeting, place: Place, generation: int, deadline: float) -> Store:
     """Open the meeting's store: this process holds it as rank 0, or is connected to it.
 
     Raises RankLost where rank 0 does not come until ``deadline``, and CollectiveError where its
     port cannot be had.
     """
-    if meeting.store is not None:
-        return
-    if meeting.file is not None:
+    if meeting.store is None and meeting.file is not None:
+        if generation > 1:
+            # rank 0 may still have to remove the file of the run before
+            meeting.file = meeting.file.with_name(f"{meeting.file.name}-{generation}")
         try:
             meeting.file.touch()
         except OSError as error:
@@ -156,24 +170,21 @@ def open_store(meeting: Meeting, place: Place, generation: int, deadline: float)
                 f"the store {meeting.file} cannot be written ({error.strerror}): give a path that "
                 "every rank can write"
             ) from None
-        meeting.store = dist.FileStore(str(meeting.file), place.world_size)
+        meeting.store = FileStore(str(meeting.file), place.world_size)
         meeting.holds = place.rank == 0
-        return
-    owner = f"{generation} {place.job}"
-    if meeting.of_rank_0 and place.rank == 0:
-        meeting.store = _hold_store(meeting, owner)
-        meeting.holds = True
-        return
-    meeting.store = _connect(meeting, owner if meeting.of_rank_0 else None, deadline)
+    elif meeting.store is None:
+        owner = f"{generation} {place.job}"
+        if meeting.of_rank_0 and place.rank == 0:
+            _hold_store(meeting, owner)
+        meeting.store = _connect(meeting, owner if meeting.of_rank_0 else None, deadline)
+    return meeting.store
 
 
-def _hold_store(meeting: Meeting, owner: str) -> dist.Store:
+def _hold_store(meeting: Meeting, owner: str) -> None:
     address, port = meeting.address, meeting.port
     try:
         # its own limit is for a rank 0 that does not reach itself, under a wrong address
-        store = dist.TCPStore(
-            address, port, None, True, timedelta(seconds=10), wait_for_workers=False
-        )
+        store = TCPStore(address, port, None, True, timedelta(seconds=10), wait_for_workers=False)
     except RuntimeError as error:
         first = str(error).splitlines()[0]
         if "EADDRINUSE" in str(error) or "address already in use" in str(error):
@@ -183,27 +194,27 @@ def _hold_store(meeting: Meeting, owner: str) -> dist.Store:
             "port of init_method) to a free one, the same on all ranks"
         ) from error
     store.set(_OWNER_KEY, owner)
+    meeting.server, meeting.holds = store, True
     meeting.port = store.port
     meeting.where = f"{address}:{store.port}"
-    return store
 
 
-def _connect(meeting: Meeting, owner: str | None, deadline: float) -> dist.Store:
+def _connect(meeting: Meeting, owner: str | None, deadline: float) -> Store:
     """A client of the store, which is the one of this run if ``owner`` is what it must state."""
     address, port = meeting.address, meeting.port
     problem, pause = "nothing answers there", _FIRST_POLL_S
     while (left := deadline - time.monotonic()) > 0:
         try:
             # torch's client logs every attempt
-            with socket.create_connection((address, port), min(left, 5.0)) as probe:
+            with socket.create_connection((address, port), min(left, _CONNECT_S)) as probe:
                 if probe.getsockname() == probe.getpeername():
                     raise ConnectionRefusedError("nothing answers there")
-            store = dist.TCPStore(
+            store = TCPStore(
                 address,
                 port,
                 None,
                 False,
-                timedelta(seconds=max(0.1, deadline - time.monotonic())),
+                timedelta(seconds=_CONNECT_S),
                 wait_for_workers=False,
             )
             if owner is None:
@@ -263,5 +274,7 @@ def _shut_down(port: int, names: set[str]) -> None:
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
             if connection.family not in (socket.AF_INET, socket.AF_INET6):
                 continue
-            if name in names or (port and connection.getpeername()[1] == port):
+            # one that listens has no peer; Gloo would end the process over it
+            peer = connection.getpeername()
+            if name in names or (port and peer[1] == port):
                 connection.shutdown(socket.SHUT_RDWR)
