@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 import portagpu
 from portagpu.collectives import init as init_module
+from portagpu.collectives.call_hooks import check_plain_calls
 from portagpu.collectives.stores import open_sockets
 from portagpu.errors import PortagpuError
 
@@ -80,6 +81,7 @@ def join(rank, environment=None, times=2, numbers=None, **options):
 def fail(rank, port, world_size, numbers=None, victim=None, how="never"):
     """Join where one rank never comes, or ends or stops when it has registered."""
     me = rank.rank
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as in every process of Python
     if me == victim and how == "never":
         return None
     if me == victim:
@@ -115,6 +117,7 @@ def one_device(rank, port, devices):
 
 def lose(rank, port, victim, how):
     """One rank is lost in a collective that the others wait for; they shut down."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     world = rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}")
     if rank.rank == victim:
         os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
@@ -173,3 +176,40 @@ def checked(rank, port):
 def own_device(rank):
     """The index of ``backend()`` in a new registry, as in a script that a launcher starts."""
     return [portagpu.backend().index, rank.gpu.comm.c10d_name]
+
+
+def plain(rank, kind):
+    """Plain calls through the hooks: good ones, one that differs, and one without checks."""
+    comm = rank.gpu.comm.checked(timeout_s=1.0 if kind == "late" else 20.0)
+    stop = check_plain_calls(comm)
+    odd, good, four = rank.rank == 1, torch.ones(1), torch.ones(4)
+    dist.all_reduce(good)
+    dist.barrier()
+    comm.barrier()
+    dist.all_gather_object([None] * rank.world, {"rank": rank.rank})
+
+    def act():
+        if kind == "shape":
+            dist.all_reduce(torch.ones(5) if odd else four)
+        elif kind == "dtype":
+            dist.all_reduce(torch.ones(4, dtype=torch.int32) if odd else four)
+        elif kind == "collective":
+            dist.broadcast(four, 0) if odd else dist.all_reduce(four)
+        elif kind == "root":
+            dist.broadcast(four, 1 if odd else 0)
+        elif not odd:
+            dist.all_reduce(four)
+        else:
+            time.sleep(3.0)
+            dist.all_reduce(four)
+
+    first = told(act)
+    stop()
+    after = torch.ones(1)
+    dist.all_reduce(after)
+    return {
+        "first": first,
+        "good": good.item(),
+        "after": after.item(),
+        "tensor": four.tolist(),
+    }

@@ -231,8 +231,14 @@ class CheckedGroup:
 
     def compare_plain_call(self, call: Call) -> None:
         """Compare a call of torch's own functions, from a hook of the group."""
-        if not self._starting:
-            self._agree(call)
+        if self._starting:
+            return
+        number, _ = self._agree(call)
+        if self._other_rank_failed(number):
+            self._failure = (
+                f"another rank waited {self.timeout_s:g} s for this one and left: {call}"
+            )
+            raise CollectiveError(self._failure)
 
     def _agree(self, call: Call) -> tuple[int, float]:
         """The call's number and its deadline, when all ranks have stated the same one."""
@@ -269,6 +275,8 @@ class CheckedGroup:
             if not self._wait_for_keys(list(keys.values()), deadline - time.monotonic()):
                 missing = [rank for rank, key in keys.items() if not self._store.check([key])]
                 if missing:
+                    # who comes late must not go on alone
+                    self._store.set(self._key(number, "alarm"), "")
                     self._raise_lost(
                         call, number, missing, f"did not call it in {self.timeout_s:g} s"
                     )
