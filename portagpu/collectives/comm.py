@@ -171,7 +171,7 @@ class Comm:
         self._need_library()
         from portagpu.collectives.init import shutdown
 
-        shutdown(timeout_s)
+        shutdown(timeout_s, self.device_id)
 
     def checked(
         self, group: dist.ProcessGroup | None = None, timeout_s: float = 60.0

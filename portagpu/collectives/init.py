@@ -256,8 +256,8 @@ def _abandon(joining: _Joining) -> None:
     _close(joining.meeting)
 
 
-def shutdown(timeout_s: float = 10.0) -> None:
-    """What :meth:`portagpu.collectives.comm.Comm.shutdown` does."""
+def shutdown(timeout_s: float = 10.0, device: torch.device | None = None) -> None:
+    """What :meth:`portagpu.collectives.comm.Comm.shutdown` does; ``device`` is this rank's."""
     if not 0 <= timeout_s < math.inf:
         raise ValueError(f"timeout_s is a number of seconds from 0, not {timeout_s!r}")
     global _run
@@ -267,7 +267,8 @@ def shutdown(timeout_s: float = 10.0) -> None:
             if dist.is_initialized():
                 # a group of the program's own
                 with contextlib.suppress(Overrun):
-                    bounded(timeout_s + _DESTROY_S, dist.destroy_process_group, None)
+                    action = _on_device(device, dist.destroy_process_group)
+                    bounded(timeout_s + _DESTROY_S, action, None)
             return
         for stop in run.undo:
             with contextlib.suppress(RuntimeError):
