@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from portagpu.arch import Arch
     from portagpu.collectives.choice import CostModel
     from portagpu.collectives.comm import Comm
+    from portagpu.collectives.tuning import Machine
     from portagpu.machine_code.toolchain import Toolchain
     from portagpu.objects import Event as EventType
     from portagpu.objects import Stream as StreamType
@@ -110,6 +111,19 @@ class Description:
     there, as ``torch.__version__``."""
 
 
+def _machine(device: Description) -> Machine:
+    """What profiles of collectives call the device."""
+    from portagpu.collectives.tuning import Machine
+
+    return Machine(
+        backend=device.name,
+        target=device.target.id if device.target is not None else None,
+        arch=device.arch.name,
+        product=device.product,
+        units=device.sizing.unit_count,
+    )
+
+
 class Backend(Training, ABC):
     """One device, opened for life.
 
@@ -169,6 +183,7 @@ class Backend(Training, ABC):
             cost_model=plugin.cost_model,
             target=description.target,
             device_identity=description.uuid or description.pci,
+            machine=_machine(description),
         )
         self.sizing = description.sizing
         self.uuid = description.uuid

@@ -15,6 +15,7 @@ import torch
 from portagpu import discovery as candidates
 from portagpu.collectives.alpha_beta import Fit
 from portagpu.collectives.comm import Comm
+from portagpu.collectives.tuning import Profile
 from portagpu_cpu import CpuPlugin, fp8
 from portagpu_cpu.identity import CpuProperties
 from portagpu_cuda import cost_model
@@ -145,6 +146,10 @@ def _cost_model(monkeypatch: pytest.MonkeyPatch) -> None:
 def _half_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     line = Fit.time_us
     monkeypatch.setattr(Fit, "time_us", lambda self, size_bytes: line(self, size_bytes) / 2)
+
+
+def _any_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Profile, "check", lambda self, machine, stack: None)
 
 
 class OrderedArch:
@@ -377,6 +382,9 @@ PATCHES: dict[str, Patch] = {
         "collectives/engines-are-named",
         "the device is GPU-1, its handle None",
         attributes=(("comm", replace(TUNED, device_identity="GPU-1")),),
+    ),
+    "takes a profile of another machine": Patch(
+        "collectives/profile-is-of-this-device", "was not refused", _any_profile
     ),
     "measures a clock in GHz": Patch(
         "telemetry/readings-are-plausible", "clock_mhz is 0.0", _clock_of_ghz

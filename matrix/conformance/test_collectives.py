@@ -5,6 +5,9 @@ Functions whose name begins with an underscore run on every rank; the oracles ar
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from portagpu.collectives import tuning
 from portagpu.collectives.alpha_beta import fit_line
 from portagpu.contract import Capability
 from portagpu.errors import Unsupported
@@ -19,6 +22,12 @@ from portagpu.suite.ranks import (
 )
 
 COLLECTIVES = Capability.COLLECTIVES
+COMPOSED = {
+    "chunks": "chunks-2",
+    "shares": "reduce_scatter+all_gather",
+    "gather": "all_gather+sum",
+}
+"""Ways to sum without the library's own call for it."""
 
 
 def _rank_identity(rank):
@@ -300,3 +309,75 @@ def test_choice_of_measured_times(comm):
     time = choice.best.time_us
     assert abs(time - 520.0) < 0.01, f"500 kB take {time} us on a line where they take 520"
     assert "measured on 5 points" in str(choice.basis), f"the basis is {choice.basis}"
+
+
+def _profile(comm, way, machine=None):
+    """A profile of this device, by hand: 20 us and 1 us for each 1000 bytes."""
+    sizes = (1000, 10_000, 100_000, 1_000_000)
+    line = fit_line("all_reduce", 2, [(size, 20.0 + size / 1000) for size in sizes])
+    points = tuple(
+        tuning.Point(size_bytes=size, default_us=1.0, chosen_us=1.0, ratio=1.0, spread=0.0, pairs=0)
+        for size in sizes
+    )
+    chosen = tuning.Candidate(name=way, way=way)
+    ranges = (
+        tuning.Range(low_bytes=sizes[0], high_bytes=sizes[-1], candidate=chosen, points=points),
+    )
+    entry = tuning.Entry(
+        operation="all_reduce", dtype="float32", ranks=2, nodes=1, ranges=ranges, fit=line
+    )
+    return tuning.Profile(
+        machine=machine or comm.machine,
+        stack=comm.stack,
+        portagpu="1",
+        made="2026-01-01T00:00:00+00:00",
+        entries=(entry,),
+    )
+
+
+@case(
+    "collectives/profile-is-of-this-device",
+    spec="A profile of this device and these versions answers with its times. One of another "
+    "device is refused.",
+    capability=COLLECTIVES,
+    covers=("Comm.machine", "Comm.stack", "Comm.choose"),
+)
+def test_profile_is_of_this_device(backend, comm):
+    units = comm.machine.units
+    assert units == backend.sizing.unit_count, f"profiles say that the device has {units} units"
+    own = _profile(comm, "call")
+    choice = comm.choose("all_reduce", 500_000, ranks=2, nodes=1, profile=own)
+    time = choice.best.time_us
+    assert abs(time - 520.0) < 0.01, f"500 kB take {time} us by a profile in which they take 520"
+    other = _profile(comm, "call", replace(comm.machine, units=units + 1))
+    refused(
+        lambda: comm.choose("all_reduce", 500_000, ranks=2, nodes=1, profile=other),
+        ValueError,
+        "a profile of another machine",
+    )
+
+
+def _tuned_sum(rank, way):
+    import torch
+
+    comm = rank.gpu.comm
+    tuned = comm.tuned(_profile(comm, way))
+    tensor = torch.arange(1001, dtype=torch.float32, device=rank.gpu.device) + rank.rank
+    taken = tuned.way("all_reduce", tensor.nbytes)
+    tuned.all_reduce(tensor)
+    return [taken, tensor.tolist()]
+
+
+@case(
+    "collectives/tuned-sum",
+    spec="A sum in the way that a profile names is the sum of the library's own call.",
+    capability=COLLECTIVES,
+    covers=("Comm.tuned",),
+    params={"by": tuple(COMPOSED)},
+)
+def test_tuned_sum(world, by):
+    way = COMPOSED[by]
+    for rank, (taken, found) in enumerate(world(2, _tuned_sum, way=way)):
+        assert taken == way, f"rank {rank} took {taken} and not {way}"
+        wrong = next((at for at, value in enumerate(found) if value != 2 * at + 1), None)
+        assert wrong is None, f"{way}: rank {rank} got {found[wrong]} at {wrong}"

@@ -48,6 +48,9 @@ class MeasuredDevice(OpenedDevice):
     support: Mapping[str, str] = field(default_factory=dict)
     capabilities: tuple[str, ...] = ()
     comm: str = ""
+    comm_version: str | None = None
+    units: int = 0
+    """As ``Sizing.unit_count`` counts them."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> MeasuredDevice:
@@ -97,6 +100,8 @@ def describe(rank: Rank) -> dict[str, Any]:
         capabilities=tuple(sorted(map(str, gpu.capabilities))),
         versions={**gpu.versions, "comm": _comm_version(gpu)},
         comm=gpu.comm.library,
+        comm_version=gpu.comm.version,
+        units=gpu.sizing.unit_count,
     )
     return asdict(device)
 

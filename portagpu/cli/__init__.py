@@ -39,7 +39,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "collectives": (
         "portagpu.cli.collectives:collectives",
-        "Verify, choose and diagnose collectives.",
+        "Verify, choose, tune and diagnose collectives.",
     ),
     "occupancy": (
         "portagpu.cli.occupancy:occupancy",

@@ -17,6 +17,10 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.collectives_choose:choose",
         "Say which algorithm would run, how long it takes, and which bucket sizes fit.",
     ),
+    "tune": (
+        "portagpu.cli.collectives_tune:tune",
+        "Measure ways to perform collectives here, and write a profile of the fastest.",
+    ),
     "doctor": (
         "portagpu.cli.collectives_doctor:doctor",
         "Find what makes collectives hang, crawl or lie.",
@@ -27,4 +31,4 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
 
 @click.group(cls=VerbGroup, verbs=_VERBS, subcommand_metavar="VERB ...")
 def collectives() -> None:
-    """Verify, choose and diagnose collectives."""
+    """Verify, choose, tune and diagnose collectives."""

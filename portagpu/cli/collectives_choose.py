@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from portagpu.collectives.alpha_beta import Fit
     from portagpu.collectives.buckets import BucketChoice, Plan
     from portagpu.collectives.choice import Choice, CostModel, Graph, Hardware
+    from portagpu.collectives.tuning import Profile
 
 SCHEMA: Final = "portagpu.choice/1"
 _MOST_BYTES: Final = 64 << 20
@@ -116,6 +117,11 @@ _SHOWN: Final = 6
     help="Take times from this table of a test program (all_reduce_perf and so on; text or JSON).",
 )
 @click.option(
+    "--profile",
+    metavar="FILE",
+    help='Take choices and times from this profile of "portagpu collectives tune".',
+)
+@click.option(
     "--params",
     metavar="FILE",
     help="Also choose bucket sizes: the bytes of every parameter in the order of "
@@ -141,6 +147,7 @@ def choose(
     options: tuple[str, ...],
     library_version: str | None,
     measured: str | None,
+    profile: str | None,
     params: str | None,
     backward_ms: float | None,
     json_to: str | None,
@@ -150,7 +157,7 @@ def choose(
     From the library's cost model, or from measured times. No device is opened. With --params it
     also chooses bucket_cap_mb for DDP and the size of groups for FSDP.
     """
-    from portagpu.collectives.choice import Question
+    from portagpu.collectives.choice import Question, tuned_choice
     from portagpu.collectives.choice import choose as choose_one
     from portagpu.errors import Unsupported
 
@@ -159,9 +166,12 @@ def choose(
         raise click.UsageError("--params and --backward-ms belong together: give both or neither")
     if size_bytes is None and params is None:
         raise click.UsageError("say how many bytes: --bytes 64M")
-    if target is None and measured is None:
+    if measured is not None and profile is not None:
+        raise click.UsageError("give either --measured or --profile: each has the times")
+    if target is None and measured is None and profile is None:
         raise click.UsageError("say which GPU (--target), or give measured times (--measured)")
     hardware, model = (None, None) if target is None else _model_of(target)
+    tuned = None if profile is None else _profile(profile, target, library_version)
     given = {name: graph for each in graphs for name, graph in [_graph(each)]}
     settings = dict(_setting(each) for each in options)
     fits = _fits(measured, operation, ranks) if measured is not None else None
@@ -179,6 +189,8 @@ def choose(
             algorithms=algorithms,
             options=settings,
         )
+        if tuned is not None:
+            return tuned_choice(question, tuned)
         fit = None
         if fits is not None:
             fit = fits.get(asked)
@@ -195,7 +207,7 @@ def choose(
         notes: list[str] = []
         basis = "" if found is None else str(found.basis)
         if params is not None and backward_ms is not None:
-            sizes = _parameter_sizes(params)
+            sizes = parameter_sizes(params)
             buckets, notes, basis = _buckets(sizes, 1e3 * backward_ms, answer)
     except (Unsupported, ValueError) as error:
         raise click.UsageError(str(error)) from error
@@ -272,6 +284,29 @@ def _read(path: str) -> str:
         raise click.UsageError(f"cannot read {path}: {error.strerror or error}") from error
 
 
+def _profile(path: str, target: str | None, library_version: str | None) -> Profile:
+    """The profile in a file, which has to be of what else the options name."""
+    from portagpu.collectives.tuning import read_profile
+
+    try:
+        found = read_profile(path)
+    except OSError as error:
+        raise click.UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    if target is not None and target != found.machine.target:
+        raise click.UsageError(
+            f"profile of another machine: {path} was measured on {found.machine.target or 'none'}, "
+            f"and --target is {target}"
+        )
+    if library_version is not None and library_version != found.stack.version:
+        raise click.UsageError(
+            f"profile of another version: {path} was measured with {found.stack}, and "
+            f"--library-version is {library_version}"
+        )
+    return found
+
+
 def _fits(path: str, operation: str, ranks: int) -> dict[str, Fit]:
     """The line of every operation in the tables of that many ranks.
 
@@ -303,7 +338,8 @@ def _fits(path: str, operation: str, ranks: int) -> dict[str, Fit]:
         raise click.UsageError(f"{path}: {error}") from error
 
 
-def _parameter_sizes(path: str) -> list[int]:
+def parameter_sizes(path: str) -> list[int]:
+    """The bytes of every parameter in a file; raises UsageError and ValueError."""
     import json
 
     text = _read(path)
@@ -323,13 +359,16 @@ def _buckets(
 ) -> tuple[list[BucketChoice], list[str], str]:
     """The choices for DDP and FSDP, why one is missing, and what the times are based on."""
     from portagpu.collectives.buckets import choose_ddp, choose_fsdp
+    from portagpu.collectives.tuning import DEFAULT
 
     bases: dict[str, None] = {}
 
     def time(operation: str, size_bytes: int) -> float:
         found = answer(operation, size_bytes)
         bases[str(found.basis)] = None
-        return found.best.time_us
+        # DDP and FSDP make the library's own call, which a profile has beside its choice
+        plain = next((each for each in found.alternatives if each.algorithm == DEFAULT), found.best)
+        return plain.time_us
 
     found, notes = [], []
     for kind, chooser in (("DDP", choose_ddp), ("FSDP", choose_fsdp)):
@@ -381,19 +420,24 @@ def _show(found: Choice, stream: TextIO) -> None:
 def _show_buckets(
     buckets: list[BucketChoice], notes: list[str], basis: str, stream: TextIO
 ) -> None:
-    from portagpu.units import number
-
     for each in buckets:
-        best, default = each.best, each.default
-        if each.kind == "ddp":
-            cap = "None, torch's default" if best.cap_mib is None else str(best.cap_mib)
-            head = f"DDP: bucket_cap_mb = {cap}"
-        else:
-            head = f"FSDP: groups of parameters (fully_shard) of {best.cap_mib} MiB"
-        compared = f"25 MiB: {_plan_words(default)}; {number(each.speedup, 3)} times as fast"
-        print_lines(["", f"{head}: {_plan_words(best)}; {compared}"], stream)
+        print_lines(bucket_lines(each), stream)
     if buckets:
         print_lines([*notes, f"basis of the bucket sizes: {basis}"], stream)
+
+
+def bucket_lines(choice: BucketChoice) -> list[str]:
+    """An empty line, and what was chosen."""
+    from portagpu.units import number
+
+    best, default = choice.best, choice.default
+    if choice.kind == "ddp":
+        cap = "None, torch's default" if best.cap_mib is None else str(best.cap_mib)
+        head = f"DDP: bucket_cap_mb = {cap}"
+    else:
+        head = f"FSDP: groups of parameters (fully_shard) of {best.cap_mib} MiB"
+    compared = f"25 MiB: {_plan_words(default)}; {number(choice.speedup, 3)} times as fast"
+    return ["", f"{head}: {_plan_words(best)}; {compared}"]
 
 
 def _plan_words(plan: Plan) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from portagpu.collectives.alpha_beta import Fit
+    from portagpu.collectives.tuning import Profile
     from portagpu.target import Target
 
 _WRONG_BY: Final = 2.0
@@ -346,6 +347,37 @@ def library_s_choice(
         shots=by_model.shots if by_model else None,
         own_answer="asked",
         remarks=(f"algorithm and protocol: {by_model.basis}",) if by_model else (),
+    )
+
+
+def tuned_choice(question: Question, profile: Profile) -> Choice:
+    """The choice of a profile, which was measured; the library's own call is the alternative.
+
+    ``best.algorithm`` names the candidate, or the library's algorithm where its settings chose one.
+    Raises ValueError where the profile has no times of the operation on so many ranks and nodes.
+    """
+    profile.check_ranks(question.ranks, question.nodes)
+    entry = profile.find(question.operation, question.ranks, question.nodes)
+    if entry is None or entry.fit is None:
+        raise ValueError(
+            f"the profile has too few times of {question.operation} on {question.ranks} ranks"
+        )
+    within = entry.range_of(question.size_bytes)
+    chosen = within.candidate if within is not None else None
+    name = chosen.algorithm or chosen.name if chosen is not None else "call"
+    fit = entry.fit if chosen is not None else entry.default_fit or entry.fit
+    best = candidate(
+        question, name, chosen.protocol if chosen else "", fit.time_us(question.size_bytes)
+    )
+    plain = entry.default_fit
+    return Choice(
+        question=question,
+        best=best,
+        alternatives=(candidate(question, "call", "", plain.time_us(question.size_bytes)),)
+        if plain is not None and name != "call"
+        else (),
+        basis=Basis(BasisKind.MEASURED, f"{fit}, {profile.basis}"),
+        remarks=fit.remarks(question.size_bytes),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from portagpu.errors import Unsupported
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Mapping, Sequence
 
     import torch
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from portagpu.collectives.checked import CheckedGroup
     from portagpu.collectives.choice import Choice, CostModel
     from portagpu.collectives.membership import Membership
+    from portagpu.collectives.tuned import TunedGroup
+    from portagpu.collectives.tuning import Machine, Profile, Stack
     from portagpu.target import Target
 
 
@@ -57,6 +60,8 @@ class Comm:
     """Words for the classes of torch that ``c10d_name`` may stand for, by the class's name."""
     engine_variables: Sequence[str] = field(default=(), repr=False, compare=False)
     """Environment variables by which torch chooses between them."""
+    machine: Machine | None = field(default=None, repr=False, compare=False)
+    """What profiles of collectives call the device; an opened device has one."""
 
     @classmethod
     def none(cls, device_type: str) -> Comm:
@@ -186,6 +191,44 @@ class Comm:
 
         return CheckedGroup(group, timeout_s)
 
+    def tuned(
+        self,
+        profile: Profile | str | os.PathLike[str],
+        group: dist.ProcessGroup | None = None,
+    ) -> TunedGroup:
+        """The collectives of ``group`` (default: all ranks), each in the way that was fastest.
+
+        ``profile`` is what ``portagpu collectives tune`` wrote, or its file; see
+        :class:`portagpu.collectives.tuned.TunedGroup`. Raises ValueError for a profile of another
+        machine, version or number of ranks, FormatError (a ValueError) for a file that is none,
+        OSError for one that cannot be read, and Unsupported for a device without a library.
+        """
+        self._need_library()
+        from portagpu.collectives.tuned import TunedGroup
+
+        ranks = _group_size(group)
+        return TunedGroup(self._profile(profile), group, ranks, _nodes(ranks))
+
+    def _profile(self, profile: Profile | str | os.PathLike[str]) -> Profile:
+        """The profile, which is one of this machine and these versions; else raises ValueError."""
+        from portagpu.collectives.tuning import Profile, read_profile
+
+        found = profile if isinstance(profile, Profile) else read_profile(profile)
+        if self.machine is None:
+            raise ValueError("a profile holds for an opened device: ask portagpu.backend().comm")
+        found.check(self.machine, self.stack)
+        return found
+
+    @property
+    def stack(self) -> Stack:
+        """The library and torch, as profiles of collectives name them."""
+        from portagpu.collectives.tuning import Stack
+        from portagpu.torchbuild import torch_build
+
+        build = torch_build()
+        version = build.version if build is not None else None
+        return Stack(library=self.library, version=self.version, torch=version or "")
+
     def choose(
         self,
         operation: str,
@@ -194,6 +237,7 @@ class Comm:
         ranks: int | None = None,
         nodes: int | None = None,
         measured: Fit | None = None,
+        profile: Profile | str | os.PathLike[str] | None = None,
         ask_library: bool = False,
         group: dist.ProcessGroup | None = None,
         **question: Any,
@@ -203,14 +247,21 @@ class Comm:
         It opens no device and runs nothing. ``ranks`` and ``nodes`` are those of ``group`` by
         default, with ``LOCAL_WORLD_SIZE`` ranks on each node as launchers set it; without either,
         on one node. ``measured`` is a fit of measured times
-        (:mod:`portagpu.collectives.alpha_beta`), which a library without a model needs. With
+        (:mod:`portagpu.collectives.alpha_beta`), which a library without a model needs. ``profile``
+        is a profile of this machine or its file, as for :meth:`tuned`; its times come first. With
         ``ask_library`` the library itself estimates the time: every rank of an initialised group
         has to call this, and the library has to know how. ``question`` has further fields of
         :class:`portagpu.collectives.choice.Question`. Raises Unsupported where nothing answers, and
         ValueError for a question that makes no sense.
         """
         self._need_library()
-        from portagpu.collectives.choice import Hardware, Question, choose, library_s_choice
+        from portagpu.collectives.choice import (
+            Hardware,
+            Question,
+            choose,
+            library_s_choice,
+            tuned_choice,
+        )
 
         if ranks is None:
             ranks = _group_size(group)
@@ -222,6 +273,8 @@ class Comm:
             hardware=None if self.target is None else Hardware.of_target(self.target),
             **question,
         )
+        if profile is not None:
+            return tuned_choice(asked, self._profile(profile))
         model = self.cost_model() if self.cost_model is not None and self.target else None
         if not ask_library:
             return choose(asked, model, fit=measured, library_version=self.version)

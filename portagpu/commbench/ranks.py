@@ -18,7 +18,7 @@ from portagpu.commbench.values import REDOPS, Inputs, first_wrong, kinds
 from portagpu.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from portagpu.world import Rank
 
@@ -64,7 +64,7 @@ def sweep(
         answer = _check_point(rank, operation, dtype, count)
         if not answer.checked:
             refused.add(dtype)
-        elif not _sum_of_ranks(rank, float(bool(answer.sentence))):
+        elif not sum_of_ranks(rank, float(bool(answer.sentence))):
             _time_point(rank, operation, answer, stopwatch, repeats)
         answers.append(answer)
     return [asdict(each) for each in answers]
@@ -89,22 +89,10 @@ def _check_call(
 ) -> None:
     """One call whose every element is compared with what it has to be."""
     exchange = _buffers(rank, operation, redop, place, answer)
-    inputs = Inputs(
-        dtype=exchange.sent.dtype,
-        world=rank.world,
-        length=exchange.sent.numel(),
-        redop=redop,
-        kind=kind,
-        seed=zlib.crc32(f"{operation} {redop} {answer.dtype} {answer.count} {kind}".encode()),
-    )
+    inputs = inputs_of(exchange, kind)
     exchange.fill(inputs.sent(rank.rank))
-    words = ""
-    try:
-        library.perform(exchange)
-        rank.gpu.synchronize()
-    except _REFUSALS as error:
-        words = one_line(str(error))[:300] or type(error).__name__
-    refusing = _sum_of_ranks(rank, float(bool(words)))
+    words = refusal(rank, partial(library.perform, exchange))
+    refusing = sum_of_ranks(rank, float(bool(words)))
     if refusing == rank.world:
         answer.refused[redop] = words
         return
@@ -112,11 +100,36 @@ def _check_call(
     if words:
         wrong, sentence = max(1, answer.count), f"rank {rank.rank} alone was refused: {words}"
     else:
-        wrong, sentence = _compare(exchange, inputs)
+        wrong, sentence = compare(exchange, expected(exchange, inputs))
     answer.wrong[place] = answer.wrong.get(place, 0) + wrong
     if wrong and not answer.sentence:
         told = " ".join(each for each in (redop, place.replace("_", " "), kind) if each)
         answer.sentence = f"{told} values: {sentence}"
+
+
+def inputs_of(exchange: Exchange, kind: str) -> Inputs:
+    """The values of that kind that the ranks send."""
+    dtype, length = exchange.sent.dtype, exchange.sent.numel()
+    name = str(dtype).removeprefix("torch.")
+    call = f"{exchange.operation} {exchange.redop} {name} {exchange.count} {kind}"
+    return Inputs(
+        dtype=dtype,
+        world=exchange.world,
+        length=length,
+        redop=exchange.redop,
+        kind=kind,
+        seed=zlib.crc32(call.encode()),
+    )
+
+
+def refusal(rank: Rank, call: Callable[[], object]) -> str:
+    """Make the call: the library's words if it refuses, else "" when it is done."""
+    try:
+        call()
+        rank.gpu.synchronize()
+    except _REFUSALS as error:
+        return one_line(str(error))[:300] or type(error).__name__
+    return ""
 
 
 def _buffers(rank: Rank, operation: str, redop: str, place: str, answer: PointAnswer) -> Exchange:
@@ -132,12 +145,13 @@ def _buffers(rank: Rank, operation: str, redop: str, place: str, answer: PointAn
     )
 
 
-def _compare(exchange: Exchange, inputs: Inputs) -> tuple[int, str]:
+def compare(
+    exchange: Exchange, expected: tuple[torch.Tensor, torch.Tensor | None]
+) -> tuple[int, str]:
     """(how many elements this rank holds that are wrong, a sentence about the first)."""
     if not exchange.receives:
         return 0, ""
-    expected, bound = _expected(exchange, inputs)
-    wrong, at, value, right = first_wrong(exchange.received.cpu(), expected, bound)
+    wrong, at, value, right = first_wrong(exchange.received.cpu(), *expected)
     if not wrong:
         return 0, ""
     several = f", and {wrong - 1} more elements are wrong" if wrong > 1 else ""
@@ -145,7 +159,8 @@ def _compare(exchange: Exchange, inputs: Inputs) -> tuple[int, str]:
     return wrong, told
 
 
-def _expected(exchange: Exchange, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | None]:
+def expected(exchange: Exchange, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """What this rank must hold, and how far it may be from it; None for the same bits."""
     operation, rank, count = exchange.operation, exchange.rank, exchange.count
     own = slice(rank * count, (rank + 1) * count)
     if exchange.redop:
@@ -177,13 +192,13 @@ def _time_point(
         call = partial(library.perform, exchange)
         seconds = []
         for _ in range(repeats + 1):
-            _sum_of_ranks(rank, 0.0)
+            sum_of_ranks(rank, 0.0)
             seconds.append(stopwatch.time(call, 1))
         # the first call makes connections and takes memory
         answer.seconds[place] = seconds[1:]
 
 
-def _sum_of_ranks(rank: Rank, value: float) -> float:
+def sum_of_ranks(rank: Rank, value: float) -> float:
     """The sum of ``value`` over the ranks, which wait for one another here; over the host."""
     rank.gpu.synchronize()
     box = torch.tensor([value], dtype=torch.float64)

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench import Effort, MeasuredDevice, open_device
-from portagpu.bench.cases import no_ranks
+from portagpu.bench import Effort, MeasuredDevice
 from portagpu.collectives.bandwidth import (
-    OPERATIONS,
     SHARED_OUT,
     algbw_gbs,
     busbw_gbs,
     total_bytes,
 )
 from portagpu.collectives.perf_tables import TYPE_NAMES, item_bytes
-from portagpu.errors import PortagpuError
+from portagpu.commbench.sweep import (
+    SUITE,
+    SweepOptions,
+    broken_result,
+    shared_memory_only,
+    sweep,
+    whole_result,
+)
+from portagpu.commbench.sweep import WrongOptions as WrongOptions
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Result
 from portagpu.results.verdicts import Evidence, Verdict
-from portagpu.running import (
-    Progress,
-    RunOptions,
-    add_result,
-    broken_world,
-    check_device,
-    complete,
-)
+from portagpu.running import Progress, check_device, complete
 from portagpu.stats import summarise
-from portagpu.world import Ranks, RankState
+from portagpu.world import Ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from portagpu.results.run import Run
 
-SUITE: Final = "collectives"
 ID: Final = "collectives/verify"
 SWEEP: Final = "portagpu.commbench.ranks:sweep"
 
@@ -48,42 +46,14 @@ _SIZES: Final = {
 """Bytes in total, S: to 1 MiB, and from 4 KiB to 16 MiB."""
 _REPEATS: Final = {Effort.QUICK: 5, Effort.FULL: 20}
 TIMEOUTS_S: Final = {Effort.QUICK: 120.0, Effort.FULL: 600.0}
-_SHARED_WORLDS: Final = (1, 2, 4)
 _SOURCE: Final = "every element of every rank"
 
 
-class WrongOptions(PortagpuError, ValueError):
-    """An option names an operation, dtype or size that there is not; the message says which."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyOptions(RunOptions):
-    """The options of a sweep.
+class VerifyOptions(SweepOptions):
+    """The options of :func:`verify`: by default every operation, dtype and size of ``effort``."""
 
-    ``worlds`` are numbers of ranks, by default 1, 2 and 4, as many as the devices allow.
-    ``operations`` are of ``bandwidth.OPERATIONS`` and ``dtypes`` are torch's names, of
-    ``TYPE_NAMES``; empty for all. ``sizes`` are bytes in total (S of ``bandwidth.total_bytes``),
-    rounded down to whole elements for each rank; empty for those of ``effort``. ``timeout_s`` is
-    the hard limit of one operation over one world, by default that of ``effort``. ``function`` is
-    what each rank runs.
-    """
-
-    backend: str | None = None
-    worlds: Sequence[int] = ()
-    operations: Sequence[str] = ()
-    dtypes: Sequence[str] = ()
-    sizes: Sequence[int] = ()
-    effort: Effort = Effort.QUICK
-    timeout_s: float | None = None
     function: str = SWEEP
-
-    def __post_init__(self) -> None:
-        for given, known in ((self.operations, OPERATIONS), (self.dtypes, TYPE_NAMES)):
-            for each in given:
-                if each not in known:
-                    raise WrongOptions(f"there is no {each!r}: choose from {', '.join(known)}")
-        if min((*self.worlds, 1)) < 1 or min((*self.sizes, 0)) < 0:
-            raise WrongOptions("a world has at least 1 rank, and a size at least 0 bytes")
 
     def points(self, operation: str, world: int) -> list[tuple[str, int]]:
         """The (dtype, count) to run, in order, each once."""
@@ -109,59 +79,13 @@ def verify(options: VerifyOptions, progress: Progress | None = None) -> Run:
 
     def work(run: Run) -> None:
         with Ranks() as ranks:
-            _verify(run, options, ranks, progress)
+
+            def results(device: MeasuredDevice, operation: str, world: int) -> Iterator[Result]:
+                return _operation(ranks, options, device, operation, world)
+
+            sweep(run, options, ranks, progress, ID, results)
 
     return complete(options.new_run(), progress, work)
-
-
-def _verify(run: Run, options: VerifyOptions, ranks: Ranks, progress: Progress) -> None:
-    opened = open_device(ranks, options.backend)
-    if isinstance(opened, Result):
-        add_result(run, progress, replace(opened, suite=SUITE))
-        return
-    opened.describe_in(run, opened.target, "arch")
-    progress.opened(opened)
-    operations = tuple(options.operations or OPERATIONS)
-    worlds = tuple(dict.fromkeys(options.worlds)) or _worlds(opened)
-    total = len(operations) * len(worlds)
-    hung = ""
-    for number, (world, operation) in enumerate(
-        ((world, operation) for world in worlds for operation in operations), 1
-    ):
-        whole = f"{ID}/{operation}[{world}]"
-        if (absent := _absent(opened, operation, world)) is not None:
-            add_result(run, progress, _result(whole, operation, world, *absent))
-            continue
-        if hung:
-            reason = f"a rank hung in {hung}: repair that first, or leave it out with --only"
-            result = _result(whole, operation, world, Verdict.INCONCLUSIVE, reason)
-            add_result(run, progress, replace(result, blocked_by=hung))
-            continue
-        if reason := progress.stop_reason():
-            add_result(
-                run, progress, _result(whole, operation, world, Verdict.INCONCLUSIVE, reason)
-            )
-            continue
-        progress.item_begins(whole, number, total)
-        for result in _operation(ranks, options, opened, operation, world):
-            add_result(run, progress, result)
-            hung = whole if result.value == RankState.HUNG else ""
-
-
-def _worlds(device: MeasuredDevice) -> tuple[int, ...]:
-    if device.shared:
-        return _SHARED_WORLDS
-    return tuple(sorted({size for size in (*_SHARED_WORLDS, device.count) if size <= device.count}))
-
-
-def _absent(device: MeasuredDevice, operation: str, world: int) -> tuple[Verdict, str] | None:
-    """Why the operation does not run over ``world`` ranks here; None if it does."""
-    if world == 1 and operation == "sendrecv":
-        return Verdict.SKIP, "not applicable: one rank has no other one to send to"
-    if world > 1 or "collectives" not in device.capabilities:
-        absent = no_ranks(device, world)
-        return None if absent is None else (absent.verdict, absent.reason)
-    return None
 
 
 def _operation(
@@ -180,17 +104,9 @@ def _operation(
         timeout_s=options.timeout_s or TIMEOUTS_S[options.effort],
     )
     if not outcome.ok:
-        blamed = outcome.first_failure
-        yield Result(
-            id=f"{ID}/{operation}[{world}]",
-            suite=SUITE,
-            area=SUITE,
-            device=f"rank {blamed.rank}" if blamed is not None else None,
-            **broken_world(outcome, blamed),
-        )
+        yield broken_result(outcome, f"{ID}/{operation}[{world}]")
         return
-    alone = device.shared and world > 1
-    silent = "a network or a link: all ranks share this machine's memory" if alone else ""
+    silent = shared_memory_only(device, world)
     for answers in zip(*outcome.values, strict=True):
         yield _point_result(operation, world, answers, silent)
 
@@ -204,7 +120,7 @@ def _point_result(
     refused = {redop: words for redop, words in first["refused"].items() if redop}
     if not first["checked"]:
         words = next(iter(first["refused"].values()), "")
-        return _result(
+        return whole_result(
             f"{ID}/{operation}/{dtype}[{world}]",
             operation,
             world,
@@ -223,7 +139,7 @@ def _point_result(
         verdict=Verdict.FAIL if sentence else Verdict.PASS,
         reason=sentence,
         evidence=(Evidence.EXECUTED,),
-        device=_culprit(answers),
+        device=culprit(answers),
         value=sum(wrong.values()),
         unit="1",
         expected=exactly(0, f"{_SOURCE}, {first['checked']} calls"),
@@ -248,7 +164,8 @@ def _point_result(
     )
 
 
-def _culprit(answers: Sequence[Mapping[str, Any]]) -> str | None:
+def culprit(answers: Sequence[Mapping[str, Any]]) -> str | None:
+    """The first rank whose answer has a sentence about a wrong element."""
     wrong = [number for number, each in enumerate(answers) if each["sentence"]]
     return f"rank {wrong[0]}" if wrong else None
 
@@ -265,14 +182,3 @@ def _bandwidths(
         "algbw_gbs": algbw_gbs(size, seconds.median),
         "busbw_gbs": busbw_gbs(operation, size, seconds.median, world),
     }
-
-
-def _result(id_: str, operation: str, world: int, verdict: Verdict, reason: str) -> Result:
-    return Result(
-        id=id_,
-        suite=SUITE,
-        area=SUITE,
-        verdict=verdict,
-        reason=reason,
-        shape={"operation": operation, "ranks": world},
-    )

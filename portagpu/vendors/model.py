@@ -103,7 +103,8 @@ class Vendor:
     tables: Path | None = None
     """The folder of its tables, each of which may be missing: ``kernel_log.toml`` (lines of logs,
     and how grave they are), ``answers.toml`` (what its tools print where they have no answer),
-    ``health.toml`` (reasons that slow clocks, limits, counters of links) and ``doctor.toml`` (lines
-    and variables of its communication library). Their forms are those of ``portagpu/formats``,
-    ``portagpu/rules`` and ``portagpu/doctor``. A cost model
+    ``health.toml`` (reasons that slow clocks, limits, counters of links), ``doctor.toml`` (lines
+    and variables of its communication library) and ``tuning.toml`` (settings of it to try, and the
+    file that its tuner reads). Their forms are those of ``portagpu/formats``, ``portagpu/rules``,
+    ``portagpu/doctor`` and ``portagpu/collectives/tuning.py``. A cost model
     (``Plugin.cost_model``) keeps its own constants here, in a form of its own."""

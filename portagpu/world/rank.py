@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 C10D: Final = "distributed_c10d"
 """The file of torch's collectives. A rank that stops in it may be waiting for another."""
+WAYS: Final = "/portagpu/collectives/ways.py"
+"""The file that waits for torch's collectives, whose own ``wait`` has no frame."""
 
 
 class Rank:
@@ -111,7 +113,9 @@ def run_rank(request: dict[str, Any], outputs: RankOutputs, server: int, control
         with contextlib.suppress(Exception):
             reason = f"raised {error_line(error)}"[:2000]
             frames = traceback.extract_tb(error.__traceback__)
-            waiting = any(C10D in frame.filename for frame in frames)
+            waiting = any(
+                C10D in frame.filename or frame.filename.endswith(WAYS) for frame in frames
+            )
             outputs.channel.send({"raised": reason, "in_collective": waiting})
         with contextlib.suppress(Exception):
             traceback.print_exc()

@@ -36,7 +36,7 @@ from portagpu.subprocesses.end import (
     wake_at_parents_end,
 )
 from portagpu.text import error_line
-from portagpu.world.rank import C10D, RankOutputs, run_rank
+from portagpu.world.rank import C10D, WAYS, RankOutputs, run_rank
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -316,9 +316,9 @@ def _place_in_trace(trace_file: Path) -> tuple[str, bool]:
     if not stack:
         return "", False
     collective = [frame for frame in stack if C10D in frame[0]]
-    return frame_text(collective[-1] if collective else stack[0]), "/torch/distributed/" in stack[
-        0
-    ][0]
+    innermost = stack[0][0]
+    waits = "/torch/distributed/" in innermost or innermost.endswith(WAYS)
+    return frame_text(collective[-1] if collective else stack[0]), waits
 
 
 def _outcome(child: _Child) -> dict[str, Any]:
