@@ -21,10 +21,14 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.collectives_doctor:doctor",
         "Find what makes collectives hang, crawl or lie.",
     ),
+    "placement": (
+        "portagpu.cli.collectives_placement:placement",
+        "Say where ranks belong: rings, domains, affinity and groups over the links of a machine.",
+    ),
 }
 """As ``portagpu.cli.VERBS``."""
 
 
 @click.group(cls=VerbGroup, verbs=_VERBS, subcommand_metavar="VERB ...")
 def collectives() -> None:
-    """Verify, choose and diagnose collectives."""
+    """Verify, choose and diagnose collectives, and place ranks."""
