@@ -88,6 +88,7 @@ def placement(
 
 def _show(found: Placement, stream: TextIO) -> None:
     from portagpu.cli._tables import print_table
+    from portagpu.text import printable
 
     unknown = "?"
     noun = _noun(found)
@@ -104,7 +105,8 @@ def _show(found: Placement, stream: TextIO) -> None:
         for number, each in enumerate(found.graph.places)
     ]
     head = ("", "address", "local rank", "NUMA", "CPUs", "nearest NICs")
-    print_table(stream, terminal(stream), head, rows, {"local rank", "NUMA"})
+    cells = [tuple(map(printable, row)) for row in rows]
+    print_table(stream, terminal(stream), head, cells, {"local rank", "NUMA"})
     print_lines(["", *_orders(found)], stream)
     if found.groups is not None:
         print_lines(["", *_groups(found.groups)], stream)

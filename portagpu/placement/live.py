@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Where a rank runs: its machine, and its device's PCI address, None where none is known."""
+    """Where a rank runs: its machine, and its device's PCI address, None where none is known.
+
+    ``asked`` are the sizes that the rank was called with.
+    """
 
     machine: str
     pci: str | None
+    asked: tuple[int | None, ...]
 
 
 def device_mesh(
@@ -59,18 +63,19 @@ def device_mesh(
 
         gpu = backend()
     rank, world = dist.get_rank(), dist.get_world_size()
-    seats: list[Seat | None] = [None] * world
-    dist.all_gather_object(seats, Seat(_machine_id(), gpu.pci))
-    members = _by_machine([each for each in seats if each is not None])
+    seat = Seat(_machine_id(), gpu.pci, (tp, pp, dp))
+    seats = [seat] * world
+    dist.all_gather_object(seats, seat)
+    members = _by_machine(seats)
     mine = next(ranks for ranks in members if rank in ranks)
     try:
         # before anything is read, and the same on every rank
-        shape = _shape(members, tp, pp, dp)
+        shape = _shape(members, seats)
     except ValueError as error:
         raise ValueError(f"device_mesh: {error}") from None
     part: tuple[tuple[int, ...], str | None] = ((), None)
     if rank == mine[0]:
-        here = [seat.pci for r in mine if (seat := seats[r]) is not None]
+        here = [seats[each].pci for each in mine]
         try:
             part = (_arranged(mine, here, min(shape[0], len(mine))), None)
         except Exception as error:  # noqa: BLE001  # the others wait for this rank
@@ -93,9 +98,13 @@ def _by_machine(seats: Sequence[Seat]) -> list[list[int]]:
     return list(found.values())
 
 
-def _shape(
-    members: Sequence[Sequence[int]], tp: int | None, pp: int | None, dp: int | None
-) -> tuple[int, int, int]:
+def _shape(members: Sequence[Sequence[int]], seats: Sequence[Seat]) -> tuple[int, int, int]:
+    tp, pp, dp = seats[0].asked
+    for rank, seat in enumerate(seats):
+        if seat.asked != seats[0].asked:
+            raise ValueError(
+                f"rank 0 asks for (tp, pp, dp) {seats[0].asked}, rank {rank} for {seat.asked}"
+            )
     local = {len(ranks) for ranks in members}
     if len(local) > 1:
         first = next(ranks for ranks in members if len(ranks) == min(local))
