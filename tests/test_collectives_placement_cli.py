@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from portagpu.cli import main
-from tests.gpu_trees import nvidia_gpu
+from tests.gpu_trees import amd_gpu, nvidia_gpu
 from tests.host_trees import build
 from tests.placement_graphs import RCCL
 
@@ -146,6 +146,18 @@ def test_one_gpu_without_links_is_placed(capfd, tmp_path):
     out = capfd.readouterr().out
     assert "one place: there is no ring and no tree" in out
     assert "--nproc-per-node=1" in out
+
+
+def test_partitions_are_places_and_slices_are_not(capfd, tmp_path):
+    files, links = {}, {}
+    for number in range(2):
+        more, pointers = amd_gpu(number, parts=8)
+        files |= more
+        links |= pointers
+    build(tmp_path / "amd" / "tree", files, links)
+    found = answer(capfd, "--replay", tmp_path / "amd")
+    assert any("divided into parts" in remark for remark in found["remarks"])
+    assert found["separate_rings"] == []
 
 
 @pytest.mark.parametrize(

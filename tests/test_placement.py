@@ -329,6 +329,9 @@ def test_one_gpu_and_gpus_without_a_known_link():
     found = gpu_graph(build_topology([Findings(kind="one", readings=readings)]))
     ring = ring_order(found)
     assert (ring.order, ring.slowest.word, ring.slowest.bandwidth_bytes_s) == ((0, 1, 2), "?", None)
+    assert (domains(found), fastest_domains(found)) == ((), ((0,), (1,), (2,)))
+    assert "no source states the way between GPUs" in found.remarks[0]
+    assert groups(found, tp=3).findings == ()
     two = place(alike(2), tp=2)
     assert (two.order, two.ring.slowest.level) == ((0, 1), 0)
 
@@ -352,6 +355,27 @@ def test_without_every_bandwidth_the_counts_compare():
     )
     found = gpu_graph(build_topology([Findings(kind="one", links=links)]))
     assert found.edge(1, 2).level > found.edge(0, 1).level > found.edge(0, 2).level
+
+
+def test_without_bandwidths_and_counts_the_lower_weight_is_faster():
+    ends = [End(Node.GPU, f"GPU{n}", f"0000:{n:02x}:00.0", n) for n in range(3)]
+    links = tuple(
+        Link(source="one", a=ends[a], b=ends[b], kind="xgmi", weight=weight)
+        for a, b, weight in ((0, 1, 41), (1, 2, 13), (0, 2, 41))
+    )
+    found = gpu_graph(build_topology([Findings(kind="one", links=links)]))
+    assert [each.level for each in found.edges.values()] == [0, 0, 1]
+
+
+def test_links_of_a_matrix_are_no_links_of_one_pair():
+    """``nvidia-smi topo -m`` shows NV18 between GPUs behind switches, which all share 18 links."""
+    ends = [End(Node.GPU, f"GPU{n}", f"0000:{n:02x}:00.0", n) for n in range(4)]
+    pairs = list(combinations(ends, 2))
+    shown = [Link(source="one", a=a, b=b, kind="nvlink", path="NV18", count=18) for a, b in pairs]
+    assert rings(gpu_graph(build_topology([Findings(kind="one", links=tuple(shown))]))) == ()
+    listed = [Link(source="one", a=a, b=b, kind="nvlink", count=2) for a, b in pairs]
+    # 12 links: a ring needs 4
+    assert len(rings(gpu_graph(build_topology([Findings(kind="one", links=tuple(listed))])))) >= 2
 
 
 def test_a_pair_without_peer_access_is_slower_than_any_way():

@@ -70,7 +70,7 @@ def placement(
     --pp or --dp also the groups, and which GPU each rank gets. Needs networkx, which comes with
     torch. Exit code 2 for sizes that do not fit.
     """
-    from portagpu.placement.machine import document, graph_of_machine, place, vendor_of_machine
+    from portagpu.placement.machine import document, graph_of_machine, place
     from portagpu.target import load_target
 
     check_outputs(json_to)
@@ -78,8 +78,7 @@ def placement(
     machine = chosen_machine(replay)
     try:
         graph = graph_of_machine(machine, assumed)
-        vendor = vendor_of_machine(machine)
-        found = place(graph, tp=tp, pp=pp, dp=dp, nodes=nodes, vendor=vendor)
+        found = place(graph, tp=tp, pp=pp, dp=dp, nodes=nodes)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     _show(found, text_stream(json_to))

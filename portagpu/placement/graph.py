@@ -3,12 +3,14 @@
 A place is a GPU. On a machine without GPUs it is a NUMA node. Ways between two places are compared
 by class first: a fabric between GPUs, then PCI Express by the words of ``NEAREST_FIRST``, then a
 pair without peer access, then a way that no source states. Within a class the higher bandwidth is
-faster, or the larger number of links where not every bandwidth is known. So an order needs no
-bandwidth, and a missing one is never taken for 0.
+faster. Where not every bandwidth of a class is known, the larger number of links is, then the lower
+weight that the source gives the link. So an order needs no bandwidth, and a missing one is never
+taken for 0.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -44,6 +46,7 @@ class Place:
     key: str
     name: str
     is_gpu: bool = True
+    vendor: str | None = None
     numa_node: int | None = None
     cpus: str | None = None
     nics: tuple[tuple[str, str | None], ...] = ()
@@ -164,6 +167,8 @@ def gpu_graph(
         group = direct.get((a, b, route.kind or ""))
         edges.append(_edge(a, b, route, group, targets.get(first)))
     remarks = list(topology.problems)
+    if edges and all(each.speed[0] == 0 for each in edges):
+        remarks.append("no source states the way between GPUs: they stay in their own order")
     if len(keys) > 1 and not any(each.is_fabric for each in edges):
         edges, remark = _assume_fabric(edges, targets, assumed)
         remarks += remark
@@ -224,6 +229,7 @@ def _edge(a: int, b: int, route: Route, group: LinkGroup | None, target: Target 
         per_link = _link_rate(target, route.kind or "")
         if per_link is not None:
             rate, source = count * per_link, f"{target.id}: {count} x {per_link / 1e9:g} GB/s"
+    weight = group.weight if group is not None and fabric else None
     word = route.path or route.kind or UNKNOWN
     listed = FABRICS.get(route.kind or "")
     if listed is not None and listed.counted is None and (route.count or 0) > 1:
@@ -235,9 +241,22 @@ def _edge(a: int, b: int, route: Route, group: LinkGroup | None, target: Target 
         kind=route.kind,
         bandwidth_bytes_s=rate,
         source=source,
-        own=0 if not fabric or route.through else count or 1,
-        speed=(_class_of(route), float(count or 0)),
+        own=_own_links(route, group),
+        speed=(_class_of(route), float(count or 0), -math.inf if weight is None else -weight),
     )
+
+
+def _own_links(route: Route, group: LinkGroup | None) -> int:
+    """The links of this pair alone; 0 for those through switches, and where that is not known.
+
+    A matrix of a vendor whose words count links shows as many between GPUs that a switch joins.
+    """
+    fabric = FABRICS.get(route.kind or "")
+    if fabric is None or group is None or route.through:
+        return 0
+    if fabric.counted is None:
+        return route.count or 1
+    return 0 if group.path is not None else route.count or 0
 
 
 def _class_of(route: Route) -> int:
@@ -257,13 +276,15 @@ def _with_speeds(edges: Sequence[Edge]) -> list[Edge]:
         rates.setdefault(each.speed[0], []).append(each.bandwidth_bytes_s)
     found = []
     for each in edges:
-        grade, count = each.speed
+        grade = each.speed[0]
         rate = each.bandwidth_bytes_s
         if rate is not None and None not in rates[grade]:
             # sources round: three digits tell links apart
             found.append(replace(each, speed=(grade, float(f"{rate:.3g}"))))
+        elif grade < _FABRIC_CLASS:
+            found.append(replace(each, speed=(grade, 0.0)))
         else:
-            found.append(replace(each, speed=(grade, count if grade >= _FABRIC_CLASS else 0.0)))
+            found.append(each)
     return found
 
 
@@ -358,6 +379,7 @@ def _places(topology: Topology, numa_nodes: Sequence[NumaNode]) -> list[Place]:
             Place(
                 key=gpu.key,
                 name=gpu.name,
+                vendor=next((reading.vendor for reading in gpu.readings), None),
                 numa_node=gpu.numa_node,
                 cpus=cpus or next(iter(stated), None),
                 nics=tuple((nic.name, word) for nic, word in nics),

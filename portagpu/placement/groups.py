@@ -77,10 +77,11 @@ def domains(graph: PlaceGraph) -> tuple[Domain, ...]:
     found: dict[tuple[int, ...], Domain] = {}
     for level in sorted({each.level for each in graph.edges.values()}, reverse=True):
         for places in components(graph, level):
-            if len(places) > 1 and places not in found:
-                edges = graph.between(places)
-                joined = [each for each in edges if each.level >= level]
-                slowest = min(joined, key=lambda each: each.level)
+            edges = graph.between(places)
+            joined = [each for each in edges if each.level >= level]
+            slowest = min(joined, key=lambda each: each.level, default=None)
+            # where no source states a way, it joins nothing
+            if slowest is not None and slowest.kind is not None and places not in found:
                 complete = len(joined) == len(edges)
                 found[places] = Domain(places=places, slowest=slowest, complete=complete)
     return tuple(found.values())
@@ -91,8 +92,8 @@ def fastest_domains(graph: PlaceGraph) -> tuple[tuple[int, ...], ...]:
 
     A place that it does not reach is alone.
     """
-    top = max((each.speed[0] for each in graph.edges.values()), default=None)
-    if top is None:
+    top = max((each.speed[0] for each in graph.edges.values()), default=0)
+    if top == 0:
         return tuple((place,) for place in range(len(graph)))
     least = min(each.level for each in graph.edges.values() if each.speed[0] == top)
     return tuple(components(graph, least))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.host.cpu import read_cpu
@@ -10,6 +10,7 @@ from portagpu.inventory.products import product_target
 from portagpu.placement.graph import PlaceGraph, gpu_graph, numa_graph
 from portagpu.placement.groups import domains, groups
 from portagpu.placement.orders import ring_edges, ring_order, rings, tree_order
+from portagpu.units import count
 from portagpu.vendors import vendors
 from portagpu.visible import DeviceId, VisibilityError, environment_for
 
@@ -77,12 +78,19 @@ def graph_of_machine(machine: Machine, assumed: Target | None = None) -> PlaceGr
     remarks = list(graph.remarks)
     if inventory.breaks_off:
         remarks.insert(0, "a source breaks off: there may be more GPUs than these")
-    if divided:
+    edges = graph.edges
+    if divided and len(graph) > len(inventory.gpus):
         remarks.append(
-            f"{len(divided)} GPUs are divided into parts ({', '.join(divided[:3])}): whole GPUs "
-            "are placed, and ranks on parts of one GPU share its links"
+            f"{count(len(divided), 'GPU')} divided into parts: each part is a place, and parts of "
+            "one GPU share its links to others"
         )
-    return PlaceGraph(graph.places, graph.edges, tuple(remarks))
+        edges = {pair: replace(each, own=0) for pair, each in edges.items()}
+    elif divided:
+        remarks.append(
+            f"{count(len(divided), 'GPU')} divided into parts ({', '.join(divided[:3])}): whole "
+            "GPUs are placed, and ranks on parts of one GPU share its links"
+        )
+    return PlaceGraph(graph.places, edges, tuple(remarks))
 
 
 def place(
@@ -92,12 +100,10 @@ def place(
     pp: int | None = None,
     dp: int | None = None,
     nodes: int = 1,
-    vendor: str | None = None,
 ) -> Placement:
     """Where ranks belong on ``nodes`` machines like this one.
 
-    ``vendor`` is that of the GPUs, whose table names the variable of visible devices. Raises
-    ValueError for sizes that do not fit, and MissingDependency without networkx.
+    Raises ValueError for sizes that do not fit, and MissingDependency without networkx.
     """
     asked = any(each is not None for each in (tp, pp, dp)) or nodes > 1
     found = groups(graph, tp, pp, dp, nodes) if asked else None
@@ -110,14 +116,8 @@ def place(
         rings=rings(graph),
         tree=tree_order(graph),
         groups=found,
-        environment=_environment(order, vendor),
+        environment=_environment(graph, order),
     )
-
-
-def vendor_of_machine(machine: Machine) -> str | None:
-    """The vendor of all GPUs; None where there are none, or of several."""
-    found = {gpu.vendor for gpu in machine.inventory().gpus}
-    return found.pop() if len(found) == 1 else None
 
 
 def document(found: Placement) -> dict[str, Any]:
@@ -201,8 +201,10 @@ def _groups(found: Groups | None) -> dict[str, Any] | None:
     }
 
 
-def _environment(order: Sequence[int], vendor: str | None) -> Mapping[str, str | None] | None:
-    declared = vendors().get(vendor or "")
+def _environment(graph: PlaceGraph, order: Sequence[int]) -> Mapping[str, str | None] | None:
+    """The variable of visible devices, which the vendor's table names, for devices of one vendor."""
+    makers = {each.vendor for each in graph.places}
+    declared = vendors().get(makers.pop() or "") if len(makers) == 1 else None
     if declared is None or declared.masks is None or list(order) == sorted(order):
         return None
     try:
