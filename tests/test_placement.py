@@ -9,8 +9,8 @@ import pytest
 from portagpu.inventory.topology import build_topology
 from portagpu.placement import domains, groups, place, ring_order, rings, tree_order
 from portagpu.placement.graph import gpu_graph, numa_graph
-from portagpu.placement.groups import arrange, fastest_domains, mesh_of, sizes
 from portagpu.placement.orders import best_cycle, ring_edges
+from portagpu.placement.parallel_groups import arrange, fastest_domains, mesh_of, sizes
 from portagpu.readings.model import End, Findings, Link, Node, Reading
 from tests.placement_graphs import RCCL, alike, at_random, graph, steps, topology, ways
 
@@ -64,6 +64,15 @@ def test_what_is_said_of_a_ring_that_was_not_proven_is_true(monkeypatch):
         elif ring.basis == "no ring can have a faster slowest edge":
             assert ways(found, ring.order)[0] == best[0]
     assert len(said) > 1
+
+
+def test_one_bridge_between_domains_makes_no_fast_ring():
+    speeds = dict.fromkeys(combinations(range(10), 2), 1.0)
+    speeds |= {pair: 3.0 for pair in speeds if (pair[0] < 5) == (pair[1] < 5)}
+    found = graph(10, speeds | {(4, 5): 3.0})
+    ring = ring_order(found)
+    assert (ring.slowest.bandwidth_bytes_s, ways(found, ring.order).count(0)) == (1e9, 1)
+    assert ring.basis == "no ring can have a faster slowest edge"
 
 
 def test_of_equal_rings_the_identity_is_kept():
@@ -206,6 +215,24 @@ def test_groups_are_the_best_of_all_divisions(size):
         slowest = min(ways(found, block)[0] for block in blocks)
         pairs = sorted(found.edge(a, b).level for each in blocks for a, b in combinations(each, 2))
         assert (slowest, pairs) == best_division(found, size), seed
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_pairs_of_many_places_are_the_best_of_all(seed):
+    found = at_random(10, seed)
+    order = arrange(found, 2)
+    pairs = sorted(found.edge(*order[at : at + 2]).level for at in range(0, 10, 2))
+    assert (pairs[0], pairs) == best_division(found, 2)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_exchanged_groups_of_nine_places_are_the_best_of_all(seed):
+    """No promise for every graph, but these need the exchanges from several starts."""
+    found = at_random(9, seed)
+    order = arrange(found, 3)
+    blocks = [order[at : at + 3] for at in range(0, 9, 3)]
+    pairs = sorted(found.edge(a, b).level for each in blocks for a, b in combinations(each, 2))
+    assert (min(ways(found, each)[0] for each in blocks), pairs) == best_division(found, 3)
 
 
 def test_tensor_parallel_groups_stay_in_a_domain():

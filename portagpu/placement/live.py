@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from portagpu.placement.groups import arrange, mesh_of, sizes
+from portagpu.placement.parallel_groups import arrange, mesh_of, sizes
 from portagpu.text import error_line
 
 if TYPE_CHECKING:

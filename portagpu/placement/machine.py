@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.host.cpu import read_cpu
 from portagpu.inventory.products import product_target
 from portagpu.placement.graph import PlaceGraph, gpu_graph, numa_graph
-from portagpu.placement.groups import domains, groups
 from portagpu.placement.orders import ring_edges, ring_order, rings, tree_order
+from portagpu.placement.parallel_groups import domains, groups
 from portagpu.units import count
 from portagpu.vendors import vendors
 from portagpu.visible import DeviceId, VisibilityError, environment_for
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from portagpu.host.tree import Tree
     from portagpu.inventory.sources import Machine
     from portagpu.placement.graph import Edge
-    from portagpu.placement.groups import Domain, Groups
     from portagpu.placement.orders import Ring
     from portagpu.placement.orders import Tree as ReductionTree
+    from portagpu.placement.parallel_groups import Domain, Groups
     from portagpu.target import Target
 
 SCHEMA: Final = "portagpu.placement/1"
@@ -202,7 +202,7 @@ def _groups(found: Groups | None) -> dict[str, Any] | None:
 
 
 def _environment(graph: PlaceGraph, order: Sequence[int]) -> Mapping[str, str | None] | None:
-    """The variable of visible devices, which the vendor's table names, for devices of one vendor."""
+    """The variable of visible devices, by the vendor's table; None for several vendors."""
     makers = {each.vendor for each in graph.places}
     declared = vendors().get(makers.pop() or "") if len(makers) == 1 else None
     if declared is None or declared.masks is None or list(order) == sorted(order):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from portagpu.errors import PortagpuError
 from portagpu.placement import Edge, Place, PlaceGraph, graph_of_machine, groups, place, with_levels
-from portagpu.placement.groups import fastest_domains
+from portagpu.placement.parallel_groups import fastest_domains
 from portagpu.recordings.replay import Recording
 
 

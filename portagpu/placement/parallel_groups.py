@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 MOST_RANKS: Final = 1 << 20
 _SWAPS: Final = 20_000
-"""Pairs of places whose exchange between two groups is looked at beyond ``EXACT``."""
+"""Exchanges of two places that are looked at beyond ``EXACT``, from each start."""
+_STRIDES: Final = (2, 3, 5, 7)
 
 Mesh = tuple[tuple[tuple[int, ...], ...], ...]
 Ranks = tuple[tuple[int, ...], ...]
@@ -181,8 +182,7 @@ def arrange(graph: PlaceGraph, size: int) -> tuple[int, ...]:
 
     The best division has the fastest slowest edge within its rings, then the fewest slow pairs
     within groups. With up to ``EXACT`` places every division is compared; pairs are matched
-    exactly; beyond, blocks of the identity, of the domains and of the ring are exchanged place by
-    place. The groups stand in the order of their best ring.
+    exactly; beyond, blocks of several orders are exchanged place by place. The groups stand in the order of their best ring.
     """
     size_of_all = len(graph)
     if size in (1, size_of_all):
@@ -191,14 +191,17 @@ def arrange(graph: PlaceGraph, size: int) -> tuple[int, ...]:
     if size_of_all <= EXACT:
         choices = _divisions(tuple(range(size_of_all)), size)
     else:
+        every = range(size_of_all)
+        orders = [tuple(every), domain_order(graph), ring_order(graph).order]
+        # the places at other distances, for exchanges to begin with
+        orders += [tuple(sorted(every, key=lambda p: (p * by % size_of_all, p))) for by in _STRIDES]
         blocks = [
-            tuple(tuple(sorted(block)) for block in _blocks(order, size))
-            for order in (tuple(range(size_of_all)), domain_order(graph), ring_order(graph).order)
+            tuple(sorted(tuple(sorted(block)) for block in _blocks(order, size)))
+            for order in dict.fromkeys(orders)
         ]
-        least = {each: _pair_costs(graph, each) for each in blocks}
-        choices = [*blocks, _swapped(graph, min(blocks, key=lambda each: least[each]))]
+        choices = [*blocks, *(_swapped(graph, each) for each in dict.fromkeys(blocks))]
         if size == 2:
-            choices = [*blocks[:1], _matching(graph), *choices[1:]]
+            choices = [blocks[0], _matching(graph)]
     rings: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def cost(division: Ranks) -> tuple[int, int]:
