@@ -104,7 +104,9 @@ def test_no_ring_of_rccl_is_better(name):
         assert ways(found, ring.order) >= ways(found, theirs), words
 
 
-@pytest.mark.parametrize("name", ["model_25", "model_52", "model_56", "model_66", "model_71"])
+@pytest.mark.parametrize(
+    "name", ["model_25", "model_43", "model_52", "model_56", "model_66", "model_71"]
+)
 def test_rccl_has_a_ring_as_good(name):
     found = topology(RCCL[name]["numa"], RCCL[name]["links"])
     theirs = [ways(found, list(map(int, words.split()))) for words in RCCL[name]["rings"]]

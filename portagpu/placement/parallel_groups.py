@@ -182,7 +182,8 @@ def arrange(graph: PlaceGraph, size: int) -> tuple[int, ...]:
 
     The best division has the fastest slowest edge within its rings, then the fewest slow pairs
     within groups. With up to ``EXACT`` places every division is compared; pairs are matched
-    exactly; beyond, blocks of several orders are exchanged place by place. The groups stand in the order of their best ring.
+    exactly; beyond, blocks of several orders are exchanged place by place. The groups stand in the
+    order of their best ring.
     """
     size_of_all = len(graph)
     if size in (1, size_of_all):
