@@ -121,6 +121,14 @@ def test_a_matrix_of_nvidia_smi_is_read(capfd):
     assert found["edges"][0]["bandwidth_bytes_s"] is None
 
 
+def test_a_target_gives_counted_links_their_bandwidth(capfd):
+    matrix = FOLDER / "topo-m-8xH200-8nic-gke.txt"
+    found = answer(capfd, "--replay", matrix, "--target", "nvidia-h200-sxm")
+    assert found["ring"]["slowest"]["bandwidth_bytes_s"] == 450e9
+    assert found["ring"]["slowest"]["source"] == "nvidia-h200-sxm: 18 x 25 GB/s"
+    assert found["remarks"] == []
+
+
 def test_a_machine_without_gpus_has_numa_nodes(capfd, tmp_path):
     nodes = "sys/devices/system/node"
     build(

@@ -407,6 +407,15 @@ def test_links_of_a_matrix_are_no_links_of_one_pair():
     assert len(rings(gpu_graph(build_topology([Findings(kind="one", links=tuple(listed))])))) >= 2
 
 
+def test_only_lists_of_cpus_reach_a_command_line():
+    readings = tuple(
+        Reading(source="one", vendor="amd", index=n, extra={"cpu affinity": text})
+        for n, text in enumerate(("0-3,8", "0; reboot", "", "7,6,6"))
+    )
+    found = gpu_graph(build_topology([Findings(kind="one", readings=readings)]))
+    assert [each.cpus for each in found.places] == ["0-3,8", None, None, "6-7"]
+
+
 def test_a_pair_without_peer_access_is_slower_than_any_way():
     ends = [End(Node.GPU, f"GPU{n}", f"0000:{n:02x}:00.0", n) for n in range(3)]
     links = (

@@ -203,7 +203,7 @@ def _launch(found: Placement) -> Iterator[str]:
         alike: dict[tuple[int, str | None], list[int]] = {}
         for rank, at in enumerate(found.order):
             node = places[at].numa_node
-            if node is not None:
+            if node is not None and node >= 0:
                 alike.setdefault((node, places[at].cpus), []).append(rank)
         for (node, cpus), ranks in alike.items():
             taskset = f", or taskset -c {cpus}" if cpus else ""

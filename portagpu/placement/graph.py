@@ -16,6 +16,7 @@ from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
+from portagpu.host.tree import cpu_list, format_cpu_list
 from portagpu.inventory.routes import NEAREST_FIRST, nic_ways, routes
 from portagpu.inventory.topology import FABRICS, ancestors
 from portagpu.readings.model import Node
@@ -150,8 +151,8 @@ def gpu_graph(
     """The graph of a machine's GPUs, in the order of ``topology.gpus``.
 
     ``targets`` are the GPUs' products by key: they state what one link carries where the source
-    only counts links. ``assumed`` is a product whose links are assumed to join all GPUs where no
-    source states a link; without it, a remark says so.
+    only counts links. ``numa_nodes`` have the CPUs near a GPU. ``assumed`` is a product whose links
+    are assumed to join all GPUs where no source states a link; without it, a remark says so.
     """
     keys = [gpu.key for gpu in topology.gpus]
     position = {key: number for number, key in enumerate(keys)}
@@ -172,7 +173,7 @@ def gpu_graph(
     if len(keys) > 1 and not any(each.is_fabric for each in edges):
         edges, remark = _assume_fabric(edges, targets, assumed)
         remarks += remark
-    elif assumed is not None and len(keys) > 1:
+    elif assumed is not None and not any(assumed.id in (e.source or "") for e in edges):
         remarks.append(f"nothing of {assumed.id} is assumed: the source states links")
     return with_levels(_places(topology, numa_nodes), _with_speeds(edges), remarks)
 
@@ -182,8 +183,6 @@ def numa_graph(nodes: Sequence[NumaNode], distances: Mapping[int, Sequence[int]]
 
     ``distances`` has a row for each node, in the order of all nodes (``nodeN/distance`` of sysfs).
     """
-    from portagpu.host.tree import format_cpu_list
-
     with_cpus = [each for each in nodes if each.cpus]
     column = {each.index: number for number, each in enumerate(nodes)}
     places = [
@@ -350,8 +349,6 @@ def _assume_fabric(
 
 
 def _places(topology: Topology, numa_nodes: Sequence[NumaNode]) -> list[Place]:
-    from portagpu.host.tree import format_cpu_list
-
     of_node = {each.index: format_cpu_list(each.cpus) for each in numa_nodes if each.cpus}
     near = nic_ways(topology)
     users: dict[str, int] = {}
@@ -373,6 +370,8 @@ def _places(topology: Topology, numa_nodes: Sequence[NumaNode]) -> list[Place]:
             if (link := topology.edges.get(key)) is not None and "cpu affinity" in link.extra
         ]
         cpus = of_node.get(gpu.numa_node) if gpu.numa_node is not None else None
+        # these reach a command line: nothing but a list of CPUs does
+        lists = [format_cpu_list(read) for text in stated if (read := cpu_list(text))]
         nics = near.get(gpu.key, ())
         rates = [network[nic.key] / users[nic.key] for nic, _ in nics if nic.key in network]
         found.append(
@@ -381,7 +380,7 @@ def _places(topology: Topology, numa_nodes: Sequence[NumaNode]) -> list[Place]:
                 name=gpu.name,
                 vendor=next((reading.vendor for reading in gpu.readings), None),
                 numa_node=gpu.numa_node,
-                cpus=cpus or next(iter(stated), None),
+                cpus=cpus or next(iter(lists), None),
                 nics=tuple((nic.name, word) for nic, word in nics),
                 network_bytes_s=sum(rates) if rates else None,
             )
@@ -391,6 +390,4 @@ def _places(topology: Topology, numa_nodes: Sequence[NumaNode]) -> list[Place]:
 
 def numbered(positions: Iterable[int], noun: str = "GPU") -> str:
     """ "GPU 0-3,7"."""
-    from portagpu.host.tree import format_cpu_list
-
     return f"{noun} {format_cpu_list(tuple(sorted(positions)))}"
