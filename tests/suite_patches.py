@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from portagpu import discovery as candidates
+from portagpu.collectives.alpha_beta import Fit
 from portagpu.collectives.comm import Comm
-from portagpu_cpu import fp8
+from portagpu_cpu import CpuPlugin, fp8
 from portagpu_cpu.identity import CpuProperties
+from portagpu_cuda import cost_model
 from tests import suite_patches_torch as broken
 
 if TYPE_CHECKING:
@@ -134,6 +136,15 @@ def _no_warp(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _warp_of_32(properties: Any, name: str) -> Any:
     return 32 if name == "warp_size" else object.__getattribute__(properties, name)
+
+
+def _cost_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CpuPlugin, "cost_model", lambda self: cost_model.MODEL)
+
+
+def _half_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Fit.time_us
+    monkeypatch.setattr(Fit, "time_us", lambda self, size_bytes: line(self, size_bytes) / 2)
 
 
 class OrderedArch:
@@ -350,6 +361,12 @@ PATCHES: dict[str, Patch] = {
     ),
     "tunes ranks for another library": Patch(
         "collectives/no-foreign-tuning", "NCCL_MIN_NCHANNELS", attributes=(("comm", TUNED),)
+    ),
+    "has the cost model of another library": Patch(
+        "collectives/cost-model-is-the-librarys", "the model of NCCL is for Gloo", _cost_model
+    ),
+    "halves measured times": Patch(
+        "collectives/choice-of-measured-times", "on a line where they take 520", _half_the_time
     ),
     "measures a clock in GHz": Patch(
         "telemetry/readings-are-plausible", "clock_mhz is 0.0", _clock_of_ghz

@@ -260,8 +260,13 @@ def test_a_library_without_a_model_needs_measured_times():
         comm().choose("all_reduce", 1024, ranks=2)
     with pytest.raises(Unsupported, match="no communication library"):
         Comm.none("cpu").choose("all_reduce", 1024, ranks=2)
+
+
+@pytest.mark.torch
+def test_without_a_group_the_ranks_must_be_given():
+    pytest.importorskip("torch")
     with pytest.raises(ValueError, match="say how many ranks take part"):
-        comm().choose("all_reduce", 1024, measured=fit)
+        comm().choose("all_reduce", 1024)
 
 
 @pytest.mark.torch

@@ -5,8 +5,10 @@ Functions whose name begins with an underscore run on every rank; the oracles ar
 
 from __future__ import annotations
 
+from portagpu.collectives.alpha_beta import fit_line
 from portagpu.contract import Capability
-from portagpu.suite import case
+from portagpu.errors import Unsupported
+from portagpu.suite import NotClaimed, case, refused
 from portagpu.suite.ranks import WORLDS, check_each_rank, payload, total
 
 COLLECTIVES = Capability.COLLECTIVES
@@ -184,3 +186,54 @@ def test_no_foreign_tuning(comm):
     tuning = ("ALGO", "PROTO", "CHANNELS", "CTAS", "NTHREADS", "BUFFSIZE", "MSCCL", "DMABUF", "PXN")
     chosen = [name for name in comm.local_env or {} if any(word in name for word in tuning)]
     assert not chosen, f"the environment for ranks sets {', '.join(chosen)}"
+
+
+@case(
+    "collectives/cost-model-is-the-librarys",
+    spec="The cost model is of the device's library and names the version of its constants; the "
+    "choice is its fastest candidate, with the bus bandwidth that follows from the time. Without a "
+    "model the choice raises Unsupported.",
+    capability=COLLECTIVES,
+    covers=("Plugin.cost_model", "Comm.cost_model", "Comm.target", "Comm.choose"),
+)
+def test_cost_model_is_the_librarys(backend, comm):
+    assert comm.target == backend.target, f"the library's links are of {comm.target}"
+    model = backend.plugin.cost_model()
+    of = comm.library if model is None else model.library
+    assert of == comm.library, f"the model of {of} is for {comm.library}"
+    bound = comm.cost_model() if comm.cost_model is not None else None
+    assert bound is model, "the device's library has another cost model than its plugin"
+    if model is None:
+        question = "all_reduce", 64 << 20
+        refused(
+            lambda: comm.choose(*question, ranks=8, nodes=1), Unsupported, "a choice by nothing"
+        )
+        return
+    try:
+        choice = comm.choose("all_reduce", 64 << 20, ranks=8, nodes=1)
+    except Unsupported as error:
+        raise NotClaimed(f"the model of {model.library} does not answer: {error}") from error
+    assert model.version in str(choice.basis), f"{choice.basis} names no version {model.version}"
+    times = [each.time_us for each in (choice.best, *choice.alternatives)]
+    assert times == sorted(times), f"the fastest is not the choice: {times} us"
+    assert 0 < times[0] < 1e9, f"64 MiB take {times[0]} us"
+    busbw_gbs = (64 << 20) * 2 * 7 / 8 / times[0] / 1e3
+    assert abs(choice.best.busbw_gbs / busbw_gbs - 1) < 1e-6, (
+        f"64 MiB in {times[0]} us are {busbw_gbs} GB/s and not {choice.best.busbw_gbs}"
+    )
+
+
+@case(
+    "collectives/choice-of-measured-times",
+    spec="With measured times the choice has the time on their line, and says that it was measured "
+    "and on how many points.",
+    capability=COLLECTIVES,
+    covers=("Comm.choose",),
+)
+def test_choice_of_measured_times(comm):
+    # by hand: 20 us and 1 us for each 1000 bytes
+    line = fit_line("all_reduce", 4, [(1000 * n, 20.0 + n) for n in (1, 10, 100, 1000, 10000)])
+    choice = comm.choose("all_reduce", 500_000, ranks=4, nodes=1, measured=line)
+    time = choice.best.time_us
+    assert abs(time - 520.0) < 0.01, f"500 kB take {time} us on a line where they take 520"
+    assert "measured on 5 points" in str(choice.basis), f"the basis is {choice.basis}"

@@ -148,6 +148,21 @@ def live_console(stream: IO[str]) -> Console | None:
     return console if console is not None and console.is_interactive else None
 
 
+class SizeType(click.ParamType):  # type: ignore[type-arg]
+    """A number of bytes: "64M" is 64 MiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The bytes; raises BadParameter for any other text."""
+        from portagpu.units import parse_size
+
+        try:
+            return parse_size(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 def chosen_machine(replay: tuple[str, ...]) -> Machine:
     """The recording that ``--replay`` names, else this machine. Raises RecordingError."""
     if replay:

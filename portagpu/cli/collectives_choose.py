@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 from portagpu.cli._common import (
+    SizeType,
     check_outputs,
     json_option,
     print_lines,
@@ -31,21 +32,6 @@ _MOST_BYTES: Final = 64 << 20
 _GRAPH: Final = re.compile(r"(\w+)=(\d{1,3})x(\d+(?:\.\d+)?)(?:/(\d+(?:\.\d+)?))?")
 _SHOWN: Final = 6
 """Alternatives and plans in the text; JSON has all."""
-
-
-class SizeType(click.ParamType):  # type: ignore[type-arg]
-    """A number of bytes: "64M" is 64 MiB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The bytes; raises BadParameter for any other text."""
-        from portagpu.units import parse_size
-
-        try:
-            return parse_size(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.command()

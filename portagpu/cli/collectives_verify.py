@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
 from portagpu.cli._common import (
+    SizeType,
     check_finite,
     check_outputs,
     chosen_effort,
@@ -26,22 +26,9 @@ if TYPE_CHECKING:
 
     from portagpu.results.run import Result, Run
 
-_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _HEAD: Final = ("operation", "ranks", "points", "size", "time", "algbw", "busbw", "verdict")
 _REPLAY_HEAD: Final = ("recording", "operation", "check", "verdict")
 _MOST_IDS: Final = 3
-
-
-class _Bytes(click.ParamType[int]):
-    """A number of bytes: "4096", "64K", "1M", "2G", in units of 1024."""
-
-    name = "BYTES"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(r"(\d{1,12})([KMG]?)(?:iB|B)?", str(value).strip(), re.IGNORECASE)
-        if match is None:
-            self.fail(f"{value!r} is no size: write bytes, or K, M or G, as in 64K", param, ctx)
-        return int(match[1]) * _UNITS[match[2].upper()]
 
 
 @click.command()
@@ -69,7 +56,8 @@ class _Bytes(click.ParamType[int]):
 )
 @click.option(
     "--size",
-    type=_Bytes(),
+    type=SizeType(),
+    metavar="BYTES",
     multiple=True,
     help="Bytes in total, as in 64K; may be repeated. Default: a few counts and sizes.",
 )

@@ -32,26 +32,7 @@ MIB: Final = 1024 * 1024
 FIRST_BUCKET_BYTES: Final = MIB
 DEFAULT_CAP_MIB: Final = 25
 _CAPS_MIB: Final = (
-    1,
-    2,
-    4,
-    8,
-    12,
-    16,
-    20,
-    25,
-    32,
-    40,
-    50,
-    64,
-    80,
-    100,
-    128,
-    200,
-    256,
-    400,
-    512,
-    1024,
+    *(1, 2, 4, 8, 12, 16, 20, 25, 32, 40, 50, 64, 80, 100, 128, 200, 256, 400, 512, 1024),
 )
 _WORTH: Final = 0.01
 """A cap is preferred to the default only if the step is shorter by more than this share."""

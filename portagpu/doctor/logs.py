@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.doctor.findings import TABLE, Finding, known_findings, own_table, ranks_in_words
 from portagpu.readings.model import FormatError
 from portagpu.text import excerpt
+from portagpu.units import count
 from portagpu.vendors import leave_out_table, tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 KIND: Final = "log"
 _LONGEST_LINE: Final = 4000
@@ -258,7 +259,7 @@ def _summary(job: Job) -> str:
     world = max((process.ranks for process in job.processes.values()), default=0)
     parts = []
     if world:
-        parts.append(f"lines of {len(known)} of {world} ranks on {_count(job.hosts, 'host')}")
+        parts.append(f"lines of {len(known)} of {world} ranks on {count(len(job.hosts), 'host')}")
     elif job.timeouts:
         parts.append(f"lines of torch's watchdog of {ranks_in_words(job.timeouts)}")
     if job.nodes > 1:
@@ -277,12 +278,7 @@ def _summary(job: Job) -> str:
     if job.settings:
         stated = (f"{n}={'|'.join(sorted(v))}" for n, v in sorted(job.settings.items()))
         parts.append(f"set: {excerpt(', '.join(stated), 400)}")
-    return "; ".join(parts) or f"{job.lines} line{'' if job.lines == 1 else 's'}"
-
-
-def _count(items: Iterable[object], noun: str) -> str:
-    number = len(set(items))
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return "; ".join(parts) or count(job.lines, "line")
 
 
 def _told(job: Job, seen: _Seen) -> str:
@@ -380,8 +376,10 @@ def _timeouts(job: Job) -> Iterator[Finding]:
     silent = sorted(set(range(min(world, 1 << 16))) - set(first))
     if silent:
         told += f"; {ranks_in_words(silent)} did not time out: look there first"
+    elif world:
+        told += "; no rank is left that did not"
     else:
-        told += "; the rank that did not come is one that is not among them, or none"
+        told += "; if a rank did not come, these lines do not have it"
     others = [rank for rank in first if rank not in same]
     if others:
         told += f"; {ranks_in_words(others)} timed out in another number"

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from portagpu.doctor.findings import MOST_NAMED, Finding, ranks_in_words
+from portagpu.units import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -108,7 +109,7 @@ def judge_dumps(dumps: Sequence[Dump]) -> list[Finding]:
     ranks = {dump.rank: dump for dump in dumps}
     groups = _groups(ranks)
     entries = sum(len(dump.entries) for dump in dumps)
-    told = f"{ranks_in_words(ranks)}: {_count(entries, 'call')} in {_count(len(groups), 'group')}"
+    told = f"{ranks_in_words(ranks)}: {count(entries, 'call')} in {count(len(groups), 'group')}"
     found = [Finding(id="dumps", evidence=told), *_versions(ranks)]
     found += _missing(ranks, groups)
     waits = _Waits()
@@ -509,7 +510,3 @@ def _judge_pair(
         ),
         device=f"rank {blamed}",
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
