@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +20,7 @@ from portagpu.world import Ranks
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+ROOT = Path(__file__).resolve().parents[1]
 NAN, INF = math.nan, math.inf
 
 
@@ -282,3 +285,12 @@ def test_what_does_not_fit_is_one_line(ranks: Ranks) -> None:
     ]
     for found in values(ranks, "moves_what_does_not_fit", 2):
         assert [message for _, message in found] == wanted
+
+
+def test_the_documented_examples_run(ranks: Ranks, tmp_path: Path) -> None:
+    page = (ROOT / "docs/collectives.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Helpers\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert len(blocks) == 2
+    found = values(ranks, "runs_examples", 2, blocks=blocks, folder=str(tmp_path))
+    assert found == [[[[], [[1.0] * 3]], "[1.0, nan]", [2.0] * 4, ["bias", "weight"], True]] * 2
