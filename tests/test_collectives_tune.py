@@ -34,6 +34,7 @@ from portagpu.results.run import Run
 from portagpu.results.verdicts import Evidence, Verdict
 from portagpu.subprocesses.start import python_environment
 from portagpu.world import Ranks
+from tests.benchmarks import tune_figures
 from tests.test_collectives_verify import running_with, wait_until
 
 if TYPE_CHECKING:
@@ -316,6 +317,19 @@ def test_ddp_with_the_hook_has_the_same_gradients(tmp_path: Path, way: str) -> N
         assert any(plain)
     # the mean of both ranks
     assert outcome.values[0][1] == pytest.approx(outcome.values[1][1])
+
+
+def test_the_figures_time_what_the_profile_chose() -> None:
+    profile = by_hand(*COMPOSED[:4], ("all_reduce_many", "call"))
+    found = tune_figures.gains(profile, pairs=2)
+    assert [(operation, way) for operation, _, size, way, _ in found if size == 1024] == [
+        *COMPOSED[:4],
+        ("all_reduce_many", "call"),
+    ]
+    for operation, _, _, _, ratios in found:
+        assert ratios == [1.0] if operation == "all_reduce_many" else len(ratios) == 2
+        assert min(ratios) > 0
+    assert tune_figures.geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
 
 
 # the command
