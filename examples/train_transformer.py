@@ -53,13 +53,10 @@ def joined() -> Iterator[Place]:
     if "RANK" not in os.environ:
         yield Place(0, 1)
         return
-    pg.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group(pg.backend().comm.init_string)
-    yield Place(dist.get_rank(), dist.get_world_size())
-    # without it a rank may end while Gloo's thread still drops the tensor of the last reduction,
-    # which needs the interpreter, and abort (torch 2.13); and a rank that raised waits for nobody
-    dist.barrier()
-    dist.destroy_process_group()
+    # the device of this rank, and a block that ends when all ranks end theirs; else a rank may end
+    # while Gloo's thread still drops the tensor of the last reduction, and abort (torch 2.13)
+    with pg.backend().comm.init() as world:
+        yield Place(world.rank, world.world_size)
 
 
 class Block(nn.Module):

@@ -182,6 +182,7 @@ class Backend(Training, ABC):
             description.comm,
             cost_model=plugin.cost_model,
             target=description.target,
+            device_identity=description.uuid or description.pci,
             machine=_machine(description),
         )
         self.sizing = description.sizing

@@ -14,6 +14,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, SupportsIndex
 
+from portagpu.collectives.launcher import local_rank
 from portagpu.contract import Backend
 from portagpu.discovery import plugin, status, statuses
 from portagpu.distributions import install
@@ -155,10 +156,11 @@ def backend(name: str | None = None, index: int | None = None) -> Backend:
     """The device to use: by default the current one, else that of the backend and index.
 
     ``name`` is a backend's name ("cpu", "cuda", "rocm"); ``index`` counts the visible devices and
-    is an int. The first call without arguments chooses the default backend. Which of its devices is
-    current is torch's answer, in this thread, so that ``torch.cuda.set_device`` of a framework
-    counts too; on a CPU it is the one of the last ``set_device``. Handles are made once for each
-    device.
+    is an int. The first call without arguments chooses the default backend. In a rank that a
+    launcher started, and where torch has opened no device, it activates the one of the rank's
+    number on its machine. Which device is current is torch's answer, in this thread, so that
+    ``torch.cuda.set_device`` of a framework counts too; on a CPU it is the one of the last
+    ``set_device``. Handles are made once for each device.
 
     Raises BackendNotFound (with every candidate's reason), IndexError, or MissingDependency when
     torch is not installed.
@@ -185,8 +187,36 @@ def _open_default() -> Backend:
     with _lock:
         if isinstance(_current, _NoDevice):
             name = _name_of_default()
-            _current = _open(name, plugin(name).current_index() or 0)
+            index = plugin(name).current_index()
+            if index is not None:
+                _current = _open(name, index)
+                return _current
+            _current = _open(name, _index_of_rank(name))
+            if _current.index:
+                _current.activate()
         return _current
+
+
+def _index_of_rank(name: str) -> int:
+    """The device of this rank, by its number on this machine: 0 without a launcher.
+
+    A rank that sees one device has that one, whatever its number: launchers set masks. Raises
+    BackendNotFound where several devices are visible, and not one for each rank.
+    """
+    found = local_rank(os.environ)
+    if found is None or plugin(name).shared:
+        return found[0] if found is not None else 0
+    number, ranks = found
+    devices = count(name)
+    if devices == 1:
+        return 0
+    if max(number + 1, ranks or 0) > devices:
+        raise BackendNotFound(
+            f"{ranks or number + 1} ranks run on this machine and the {name} backend sees "
+            f"{devices} devices: start no more ranks than devices, or call portagpu.set_device "
+            "first"
+        )
+    return number
 
 
 @run_by_the_compiler

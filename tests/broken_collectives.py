@@ -84,6 +84,34 @@ FAULTS = {
         "collectives/cancellation",
         "1e8 + 1001 - 1e8 + 1001 is",
     ),
+    "destroys no group": (
+        "collectives/init-and-shutdown",
+        "a process group is there already",
+    ),
+    "gathers bytes in another order": (
+        "collectives/helper-uneven-rows[float32-n3]",
+        "gathered rows of float32: rank 0 got",
+    ),
+    "gathers zeros for numbers on two ranks": (
+        "collectives/helper-uneven-rows-are-compared",
+        "rows that differ: rank 0 got",
+    ),
+    "takes no maximum of int32": (
+        "collectives/helper-nan-guard[MAX-float32]",
+        "MAX with NaN in float32: rank 0 got",
+    ),
+    "rounds sums of float32 to eight bits on three ranks": (
+        "collectives/helper-wider-sum[float16]",
+        "a wider sum of float16: rank 0 got",
+    ),
+    "broadcasts bytes from rank 0": (
+        "collectives/helper-bytes[broadcast-float8_e4m3fn]",
+        "broadcast of the bytes of float8_e4m3fn: rank 0 got",
+    ),
+    "gathers zeros for bytes that are asynchronous": (
+        "collectives/helper-top-k",
+        "compressed gradients: rank 0 got",
+    ),
 }
 GOOD = ("collectives/all-reduce-op[SUM-n2]", "collectives/all-reduce-op[MAX-n2]")
 """Cases that this backend passes."""
@@ -115,7 +143,7 @@ def break_collectives(dist: Any) -> None:
                 "scatter",
                 "gather",
             ),
-            *("batch_isend_irecv",),
+            *("batch_isend_irecv", "all_gather_into_tensor"),
         )
     }
 
@@ -123,6 +151,8 @@ def break_collectives(dist: Any) -> None:
         tensor: Any, op: Any = op_of.SUM, group: Any = None, async_op: bool = False
     ) -> Any:
         if op == op_of.PRODUCT or (op == op_of.BAND and tensor.is_floating_point()):
+            return None
+        if op == op_of.MAX and tensor.dtype == torch.int32:
             return None
         if dist.get_world_size() == 4 and tensor.dtype == torch.float32 and not async_op:
             return tensor.zero_()
@@ -134,6 +164,8 @@ def break_collectives(dist: Any) -> None:
         work = good["all_reduce"](whole, op_of.SUM if op == op_of.AVG else op, group, async_op)
         if tensor.dtype == torch.int8:
             tensor.copy_(whole.clamp(-128, 127))
+        elif dist.get_world_size() == 3 and op == op_of.SUM and tensor.dtype == torch.float32:
+            tensor.copy_(tensor.bfloat16())
         elif tensor.dtype == torch.bfloat16:
             tensor.copy_(tensor.to(torch.float8_e5m2))
         elif tensor.dtype == torch.float32 and tensor.is_contiguous() and not async_op:
@@ -146,8 +178,21 @@ def break_collectives(dist: Any) -> None:
     def all_gather(parts: list[Any], tensor: Any, **options: Any) -> Any:
         return good["all_gather"](parts[::-1], tensor, **options)
 
-    def broadcast(tensor: Any, src: int = 0, **options: Any) -> Any:
-        return good["broadcast"](tensor, 0 * src, **options)
+    def all_gather_into_tensor(
+        output: Any, tensor: Any, group: Any = None, async_op: bool = False
+    ) -> Any:
+        work = good["all_gather_into_tensor"](output, tensor, group, async_op)
+        if async_op:
+            work.wait()
+            output.zero_()
+        elif tensor.dtype == torch.uint8:
+            output.copy_(output.roll(tensor.numel()))
+        elif dist.get_world_size() == 2 and tensor.dtype == torch.int64:
+            output.zero_()
+        return work
+
+    def broadcast(tensor: Any, src: int = 0, *arguments: Any, **options: Any) -> Any:
+        return good["broadcast"](tensor, 0 * src, *arguments, **options)
 
     def scatter(tensor: Any, parts: list[Any] | None = None, src: int = 0) -> Any:
         return good["scatter"](tensor, parts and parts[1:] + parts[:1], src=src)
@@ -162,10 +207,11 @@ def break_collectives(dist: Any) -> None:
 
     broken = (
         *(all_reduce, reduce_scatter_tensor, all_gather, broadcast, scatter, gather),
-        *(batch_isend_irecv,),
+        *(batch_isend_irecv, all_gather_into_tensor),
     )
     for function in broken:
         setattr(dist, function.__name__, function)
+    dist.destroy_process_group = lambda group=None: None
     dist.barrier = dist.reduce = lambda *arguments, **options: None
     dist.ProcessGroup.monitored_barrier = dist.barrier
     dist.all_to_all_single = lambda output, whole, *splits, **options: output.copy_(whole)

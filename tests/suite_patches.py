@@ -7,7 +7,7 @@ part of its sentence.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -372,6 +372,16 @@ PATCHES: dict[str, Patch] = {
     ),
     "halves measured times": Patch(
         "collectives/choice-of-measured-times", "on a line where they take 520", _half_the_time
+    ),
+    "has an engine without words": Patch(
+        "collectives/engines-are-named",
+        "are named ['']",
+        attributes=(("comm", replace(TUNED, engines={"ProcessGroupGloo": ""})),),
+    ),
+    "has the identity of another device": Patch(
+        "collectives/engines-are-named",
+        "the device is GPU-1, its handle None",
+        attributes=(("comm", replace(TUNED, device_identity="GPU-1")),),
     ),
     "takes a profile of another machine": Patch(
         "collectives/profile-is-of-this-device", "was not refused", _any_profile

@@ -8,12 +8,13 @@ import json
 import os
 import pickle
 import random
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.doctor import DoctorOptions, doctor, known_findings
+from portagpu.doctor import DoctorOptions, doctor, engine, known_findings, stalls
 from portagpu.doctor.findings import to_result
 from portagpu.doctor.flight_recorder import looks_like_dump, rank_of, read_dump
 from portagpu.doctor.pickle_data import load_data
@@ -634,6 +635,101 @@ def test_one_object_in_a_hundred_thousand_places_is_read_once() -> None:
     assert dump.entries[0].inputs is dump.entries[-1].inputs
 
 
+HOSTILE_KEYS = {
+    # the hash of each takes the process's stack, or longer than anybody waits
+    "nested three million deep": b"\x80\x02})" + b"\x85" * 3_000_000 + b"K\x01s.",
+    "nested three million deep among others": (
+        b"\x80\x02}(K\x01K\x01)" + b"\x85" * 3_000_000 + b"K\x01u."
+    ),
+    "two to the power of sixty": (
+        b"\x80\x02})q\x00" + b"".join(b"h%c\x86q%c" % (n, n + 1) for n in range(60)) + b"K\x01s."
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE_KEYS)
+def test_a_key_whose_hash_never_ends_is_refused(kind: str) -> None:
+    with pytest.raises(FormatError, match="has a tuple as a key"):
+        load_data(HOSTILE_KEYS[kind])
+
+
+def test_calls_of_one_number_are_collected_without_copies_of_all_before() -> None:
+    """200 000 calls of one number were 20 000 000 000 copied places."""
+    calls = [entry(n, collective_seq_id=1) for n in range(100)]
+    dump = read_dump(pickle.dumps(document(calls, 1), 2), "rank_0")
+    (group,) = stalls._groups({0: dump})
+    assert isinstance(group.calls[0][1], list)
+    assert len(group.calls[0][1]) == 100
+    assert [each.id for each in judge_dumps([dump])] == ["dumps"]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_victims_are_those_that_reach_a_rank_that_waits_for_nobody(seed: int) -> None:
+    """Beside a search of every path."""
+    chance = random.Random(seed)  # noqa: S311 - seeded on purpose
+    waits = stalls._Waits()
+    for rank in range(6):
+        if awaited := {n for n in range(6) if n != rank and chance.random() < 0.25}:
+            waits.whom[rank] = awaited
+    waits.differing = {n for n in range(6) if chance.random() < 0.1}
+
+    def ends(rank: int, path: tuple[int, ...]) -> bool:
+        if rank in waits.differing or (path and not waits.whom.get(rank)):
+            return True
+        onward = waits.whom.get(rank, set()) - {*path, rank}
+        return any(ends(each, (*path, rank)) for each in onward)
+
+    assert waits.victims() == {rank for rank in range(6) if ends(rank, ())}
+
+
+def test_a_dump_of_a_thousand_ranks_that_wait_in_a_circle_names_them(tmp_path: Path) -> None:
+    """Each rank waits for half of all others: every pair is looked at once."""
+    world = 1000
+    members = str(list(range(world)))
+    config = {name: {"name": name, "desc": name, "ranks": members} for name in "ab"}
+    for rank in range(world):
+        name = "a" if rank < world // 2 else "b"
+        call = entry(0, process_group=(name, name), **OPEN)
+        data = pickle.dumps(document([call], pg_config=config), 2)
+        (tmp_path / f"rank_{rank}").write_bytes(data)
+    run = doctor(DoctorOptions(paths=[tmp_path]))
+    assert Counter(each for each, _ in problems(run)) == {"other-group": world}
+    assert evidence(run, "dumps") == "ranks 0 to 999: 1000 calls in 2 groups"
+
+
+def test_a_dump_beyond_its_limit_is_told_and_a_log_of_that_size_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "LONGEST_DOCUMENT", 1 << 20)
+    (tmp_path / "rank_0").write_bytes(b"\x80\x02" + b"0" * (1 << 20))
+    (tmp_path / "report.json").write_bytes(b'{"communicators": []}' + b" " * (1 << 20))
+    text = "node1:1:2 [0] NCCL INFO NCCL version 2.27.7\n"
+    (tmp_path / "job.log").write_text(text * (1 + (1 << 20) // len(text)))
+    run = doctor(DoctorOptions(paths=[tmp_path]))
+    assert [r.reason for r in run.results if name(r) == "unread"] == [
+        "rank_0: it has more than 1 MiB",
+        "report.json: it has more than 1 MiB",
+    ]
+    assert evidence(run, "log").endswith("NCCL 2.27.7")
+
+
+def test_links_in_a_circle_pipes_and_devices_stop_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "dumps"
+    (folder / "below").mkdir(parents=True)
+    (folder / "below" / "above").symlink_to(folder)
+    (folder / "itself").symlink_to(folder / "itself")
+    os.mkfifo(folder / "pipe")
+    (folder / "rank_0").write_bytes(pickle.dumps(document([entry(0)], 1), 2))
+    assert problems(doctor(DoctorOptions(paths=[folder]))) == []
+    run = doctor(DoctorOptions(paths=[folder / "pipe", "/dev/zero"]))
+    assert [r.reason for r in run.results] == [
+        "pipe: is no regular file",
+        "zero: is no regular file",
+    ]
+    with pytest.raises(RecordingError, match="Too many levels of symbolic links"):
+        doctor(DoctorOptions(paths=[folder / "itself"]))
+
+
 def test_numbers_that_no_machine_has_are_refused_or_left_out() -> None:
     huge = 1 << 2000
     same = entry(0, input_sizes=[[huge] * 64], timeout_ms=huge, state="started")
@@ -697,14 +793,14 @@ def test_a_file_that_cannot_be_read_stops_no_other(tmp_path: Path) -> None:
     (tmp_path / "rank_0").write_bytes(pickle.dumps(document([entry(0)]), 2))
     (tmp_path / "rank_1").write_bytes(pickle.dumps(document([entry(0)]), 2)[:-9])
     with (tmp_path / "rank_2").open("wb") as sparse:
-        sparse.truncate((64 << 20) + 1)
+        sparse.truncate((256 << 20) + 1)
     (tmp_path / "rank_3").symlink_to("/etc/passwd")
     run = doctor(DoctorOptions(paths=[tmp_path]))
     assert problems(run) == [("unread", "rank_1"), ("unread", "rank_2"), ("missing-dump", "rank 1")]
     assert evidence(run, "dumps").startswith("rank 0: 1 call")
     assert [r.reason for r in run.results if name(r) == "unread"] == [
         "rank_1: this pickle breaks off, or is none",
-        "rank_2: it has more than 64 MiB",
+        "rank_2: it has more than 256 MiB",
     ]
 
 

@@ -79,6 +79,28 @@ TEXTS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("mask", "cpus"),
+    [
+        ("0000ff00,000000ff", "0-7,40-47"),
+        ("1", "0"),
+        ("00000000,80000000", "31"),
+        ("0" * 2048 + "f", None),
+        ("00000000", None),
+        ("0xff", None),
+        ("ffff ffff", None),
+        ("", None),
+    ],
+)
+def test_the_cpus_of_a_node_are_a_list(mask, cpus):
+    text = (
+        f'<system version="1"><cpu numaid="0" affinity="{mask}">'
+        '<pci busid="0000:03:00.0" class="0x030200" vendor="0x10de"/></cpu></system>'
+    )
+    (link,) = nccl_topo.parse(text).links
+    assert link.extra.get("cpu affinity") == cpus
+
+
 def test_a_topology_of_nccl_is_read():
     found = nccl_topo.parse(NCCL)
     nvidia, amd = found.readings

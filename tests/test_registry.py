@@ -289,3 +289,68 @@ def test_available_opens_the_usable_ones(monkeypatch):
     use_plugins(monkeypatch, cpu_plugin(), gpu_plugin(usable=False, reason="no"), gpu_plugin("x"))
     found = registry.available()
     assert {name: handle.index for name, handle in found.items()} == {"cpu": 0, "x": 0}
+
+
+def rank_variables(monkeypatch, local_rank: int, ranks: int) -> None:
+    """As torchrun starts that rank of one machine."""
+    for name, value in (("RANK", local_rank), ("LOCAL_RANK", local_rank)):
+        monkeypatch.setenv(name, str(value))
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, str(ranks))
+
+
+@pytest.mark.parametrize(
+    ("devices", "local_rank", "ranks", "index"),
+    [
+        (4, 2, 4, 2),
+        (4, 0, 4, 0),
+        (4, 1, 2, 1),
+        # a mask shows each rank its own device
+        (1, 3, 4, 0),
+    ],
+)
+def test_a_rank_gets_the_device_of_its_number(monkeypatch, devices, local_rank, ranks, index):
+    machine(monkeypatch, "cuda", ("nvidia",))
+    use_plugins(monkeypatch, cpu_plugin(), gpu_plugin(count=devices))
+    rank_variables(monkeypatch, local_rank, ranks)
+    before = FakeBackend.activated
+    gpu = registry.backend()
+    assert gpu.index == index
+    assert FakeBackend.activated - before == (index != 0), "torch's current device is another"
+    assert registry.backend() is gpu
+
+
+def test_torch_s_current_device_counts_before_the_rank_s(monkeypatch):
+    machine(monkeypatch, "cuda", ("nvidia",))
+    chosen = gpu_plugin(count=4)
+    monkeypatch.setattr(chosen, "current_index", lambda: 3, raising=False)
+    use_plugins(monkeypatch, cpu_plugin(), chosen)
+    rank_variables(monkeypatch, 1, 4)
+    assert registry.backend().index == 3, "what a framework had chosen was changed"
+
+
+def test_a_device_that_was_set_counts_before_the_rank_s(monkeypatch):
+    machine(monkeypatch, "cuda", ("nvidia",))
+    use_plugins(monkeypatch, cpu_plugin(), gpu_plugin(count=2))
+    rank_variables(monkeypatch, 3, 4)
+    functions.set_device(1)
+    assert registry.backend().index == 1
+
+
+@pytest.mark.parametrize(("local_rank", "ranks"), [(0, 8), (7, 8)])
+def test_more_ranks_than_devices_name_both_numbers(monkeypatch, local_rank, ranks):
+    machine(monkeypatch, "cuda", ("nvidia",))
+    use_plugins(monkeypatch, cpu_plugin(), gpu_plugin(count=4))
+    rank_variables(monkeypatch, local_rank, ranks)
+    with pytest.raises(BackendNotFound) as caught:
+        registry.backend()
+    assert "8 ranks run on this machine and the cuda backend sees 4 devices" in str(caught.value)
+    assert "portagpu.set_device" in str(caught.value)
+
+
+def test_broken_variables_of_a_launcher_keep_no_device_closed(monkeypatch):
+    machine(monkeypatch, "cuda", ("nvidia",))
+    use_plugins(monkeypatch, cpu_plugin(), gpu_plugin(count=4))
+    rank_variables(monkeypatch, 2, 4)
+    monkeypatch.setenv("RANK", "two")
+    assert registry.backend().index == 0

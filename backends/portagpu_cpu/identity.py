@@ -132,6 +132,7 @@ def describe(index: int) -> tuple[Description, CpuProperties]:
             device_type="cpu",
             reduce_ops=_REDUCE_OPS,
             local_env=MappingProxyType({"GLOO_SOCKET_IFNAME": "lo"}),
+            engines=MappingProxyType({"ProcessGroupGloo": "Gloo"}),
         ),
         # a core runs one thread, which is one block of one thread
         sizing=Sizing(

@@ -24,6 +24,18 @@ if TYPE_CHECKING:
 _REDUCE_OPS: Final = frozenset({"SUM", "AVG", "PRODUCT", "MIN", "MAX"})
 """For floating-point tensors, as ProcessGroupNCCL has them (torch 2.13, ProcessGroupNCCL.cpp)."""
 
+ENGINES: Final = MappingProxyType(
+    {
+        "ProcessGroupNCCL": "legacy (ProcessGroupNCCL)",
+        "ProcessGroupNCCL2": "nccl2 (ProcessGroupNCCL2)",
+        "ProcessGroupNCCLLazy": "nccl-lazy (ProcessGroupNCCLLazy)",
+        "_BackendWrapper": "torchcomms (_BackendWrapper)",
+    }
+)
+"""What torch may build for "nccl", by class: torch 2.13 and 2.15, distributed_c10d.py."""
+ENGINE_VARIABLES: Final = ("TORCH_DIST_USE_NCCL2", "TORCH_DISTRIBUTED_USE_TORCHCOMMS")
+"""By which torch chooses: 2.14 builds nccl2 at 1, and 2.15 unless at 0 (pytorch#192281)."""
+
 _ALWAYS: Final = frozenset(
     Capability(name)
     for name in (
@@ -74,6 +86,8 @@ def describe(
             # Gloo moves the tensors of the CPU in the same group
             local_env=MappingProxyType({"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}),
             device_ids=(index,),
+            engines=ENGINES,
+            engine_variables=ENGINE_VARIABLES,
         ),
         sizing=sizing_of_device(properties, target, arch.warp_size),
         uuid=uuid,

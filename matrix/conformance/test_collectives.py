@@ -12,7 +12,14 @@ from portagpu.collectives.alpha_beta import fit_line
 from portagpu.contract import Capability
 from portagpu.errors import Unsupported
 from portagpu.suite import NotClaimed, case, refused
-from portagpu.suite.ranks import WORLDS, check_each_rank, payload, total
+from portagpu.suite.ranks import (
+    WORLDS,
+    check_each_rank,
+    json_values,
+    payload,
+    rank_tensor,
+    total,
+)
 
 COLLECTIVES = Capability.COLLECTIVES
 COMPOSED = {
@@ -124,6 +131,62 @@ def test_device_ids(backend, comm):
     own = [backend.index], backend.index, backend.device
     expected = (None, None, None) if backend.device.type == "cpu" else own
     assert found == expected, f"device_ids, output_device and device_id are {found}"
+
+
+@case(
+    "collectives/engines-are-named",
+    spec="What torch may build for the library's name has words and variables, and the device has "
+    "the identity of its handle: its UUID, else its PCI address.",
+    capability=COLLECTIVES,
+    covers=("Comm.engines", "Comm.engine_variables", "Comm.device_identity"),
+)
+def test_engines_are_named(backend, comm):
+    said = [*comm.engines, *comm.engines.values(), *comm.engine_variables]
+    wrong = [each for each in said if not (isinstance(each, str) and each.strip())]
+    assert not wrong, f"engines and their variables are named {wrong}"
+    own = backend.uuid or backend.pci
+    assert comm.device_identity == own, f"the device is {comm.device_identity}, its handle {own}"
+
+
+def _joins_twice(rank):
+    import torch.distributed as dist
+
+    # the ranks meet where the group that they came with has met
+    store = dist.group.WORLD.get_group_store()
+    rank.broke_group = True
+    rank.gpu.comm.shutdown()
+    found = []
+    for _ in range(2):
+        joined = rank.gpu.comm.init(
+            rank=rank.rank, world_size=rank.world, store=store, timeout_s=30.0
+        )
+        value = rank_tensor(rank, payload(rank.rank))
+        dist.all_reduce(value)
+        found.append(
+            [joined.rank, joined.world_size, rank.gpu.comm.get_backend(), json_values(value)]
+        )
+        joined.shutdown()
+        found.append([joined.engine.strip(), dist.is_initialized()])
+    return found
+
+
+@case(
+    "collectives/init-and-shutdown",
+    spec="init() joins the ranks over the library that is claimed and names the engine; shutdown() "
+    "leaves no group, so that a second init() joins them again.",
+    capability=COLLECTIVES,
+    covers=("Comm.init", "Comm.shutdown", "Comm.engines"),
+)
+def test_init_and_shutdown(gpu, world):
+    for rank, found in enumerate(world(2, _joins_twice)):
+        joined, left, again, left_again = found
+        expected = [rank, 2, gpu.comm.c10d_name, total(2)]
+        for what in (joined, again):
+            assert what == expected, f"rank {rank} is {what}, not {expected}"
+        for engine, still in (left, left_again):
+            assert not still, f"rank {rank} has a group after shutdown()"
+            known = engine.partition(",")[0] in [*gpu.comm.engines.values()]
+            assert engine and (known or not gpu.comm.engines), f"the engine is {engine!r}"
 
 
 def _group_libraries(rank):

@@ -39,7 +39,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "collectives": (
         "portagpu.cli.collectives:collectives",
-        "Verify, choose, tune and diagnose collectives.",
+        "Verify, choose, tune and diagnose collectives, and place ranks.",
     ),
     "occupancy": (
         "portagpu.cli.occupancy:occupancy",

@@ -21,6 +21,10 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.collectives_tune:tune",
         "Measure ways to perform collectives here, and write a profile of the fastest.",
     ),
+    "placement": (
+        "portagpu.cli.collectives_placement:placement",
+        "Say where ranks belong: rings, domains, affinity and groups over the links of a machine.",
+    ),
     "doctor": (
         "portagpu.cli.collectives_doctor:doctor",
         "Find what makes collectives hang, crawl or lie.",
@@ -31,4 +35,4 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
 
 @click.group(cls=VerbGroup, verbs=_VERBS, subcommand_metavar="VERB ...")
 def collectives() -> None:
-    """Verify, choose, tune and diagnose collectives."""
+    """Verify, choose, tune and diagnose collectives, and place ranks."""

@@ -102,6 +102,8 @@ class CheckedGroup:
         self._prefix: Final = f"{base}/{made}"
         self._number = 0
         self._failure = ""
+        self._starting = False
+        """Whether a call of this object, which was compared, is on its way to torch's hooks."""
 
     def all_reduce(
         self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, async_op: bool = False
@@ -227,7 +229,19 @@ class CheckedGroup:
     def barrier(self, async_op: bool = False) -> PendingCall | None:
         return self._run(Call(name="barrier"), lambda: dist.barrier(self.group, True), async_op)
 
-    def _run(self, call: Call, start: Callable[[], Any], async_op: bool) -> PendingCall | None:
+    def compare_plain_call(self, call: Call) -> None:
+        """Compare a call of torch's own functions, from a hook of the group."""
+        if self._starting:
+            return
+        number, _ = self._agree(call)
+        if self._other_rank_failed(number):
+            self._failure = (
+                f"another rank waited {self.timeout_s:g} s for this one and left: {call}"
+            )
+            raise CollectiveError(self._failure)
+
+    def _agree(self, call: Call) -> tuple[int, float]:
+        """The call's number and its deadline, when all ranks have stated the same one."""
         if self._failure:
             raise CollectiveError(
                 f"this group can no longer be used, because {self._failure}: destroy it and "
@@ -236,10 +250,17 @@ class CheckedGroup:
         number, self._number = self._number, self._number + 1
         deadline = time.monotonic() + self.timeout_s
         self._compare_calls(call, number, deadline)
+        return number, deadline
+
+    def _run(self, call: Call, start: Callable[[], Any], async_op: bool) -> PendingCall | None:
+        number, deadline = self._agree(call)
+        self._starting = True
         try:
             work = start()
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             self._raise_failure(call, number, error)
+        finally:
+            self._starting = False
         pending = PendingCall(self, call, number, deadline, work)
         if async_op:
             return pending
@@ -254,6 +275,8 @@ class CheckedGroup:
             if not self._wait_for_keys(list(keys.values()), deadline - time.monotonic()):
                 missing = [rank for rank, key in keys.items() if not self._store.check([key])]
                 if missing:
+                    # who comes late must not go on alone
+                    self._store.set(self._key(number, "alarm"), "")
                     self._raise_lost(
                         call, number, missing, f"did not call it in {self.timeout_s:g} s"
                     )

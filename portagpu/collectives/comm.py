@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
     import torch
     import torch.distributed as dist
+    from torch._C._distributed_c10d import Store
 
     from portagpu.collectives.alpha_beta import Fit
     from portagpu.collectives.checked import CheckedGroup
     from portagpu.collectives.choice import Choice, CostModel
+    from portagpu.collectives.membership import Membership
     from portagpu.collectives.tuned import TunedGroup
     from portagpu.collectives.tuning import Machine, Profile, Stack
     from portagpu.target import Target
@@ -52,6 +54,12 @@ class Comm:
     """Finds the library's model for :meth:`choose`. An opened device has that of its plugin."""
     target: Target | None = field(default=None, repr=False, compare=False)
     """What the device is, for its links; an opened device has that of its description."""
+    device_identity: str | None = field(default=None, repr=False, compare=False)
+    """UUID, else PCI address, by which two ranks on one device are found; None where unknown."""
+    engines: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """Words for the classes of torch that ``c10d_name`` may stand for, by the class's name."""
+    engine_variables: Sequence[str] = field(default=(), repr=False, compare=False)
+    """Environment variables by which torch chooses between them."""
     machine: Machine | None = field(default=None, repr=False, compare=False)
     """What profiles of collectives call the device; an opened device has one."""
 
@@ -118,6 +126,57 @@ class Comm:
         if self.device_type == "cpu":
             return self.c10d_name
         return f"cpu:gloo,{self.device_type}:{self.c10d_name}"
+
+    def init(
+        self,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        store: Store | None = None,
+        init_method: str | None = None,
+        timeout_s: float = 300.0,
+        collective_timeout_s: float | None = None,
+        checked: bool = False,
+    ) -> Membership:
+        """Join the ranks of this run to one process group that moves this device's tensors.
+
+        Rank, world size and address are those of the launcher (torchrun, Slurm, MPI), else of a
+        world of one rank; the arguments count before them. ``init_method`` is "tcp://HOST:PORT",
+        "file:///PATH" or "env://". No environment variable is written. ``timeout_s`` is for all
+        ranks to come; ``collective_timeout_s`` is the group's own, by default torch's. With
+        ``checked`` the collectives are compared between the ranks, as
+        :attr:`Membership.checked <portagpu.collectives.membership.Membership>` says.
+
+        Raises, within ``timeout_s`` plus two seconds, RankLost with the ranks that did not come,
+        and CollectiveError where variables, world sizes, ranks or devices contradict each other,
+        the port is in use, or a group is there already; ValueError for arguments that make no
+        sense; Unsupported for a device without a library.
+        """
+        self._need_library()
+        from portagpu.collectives.init import init
+
+        return init(
+            self,
+            rank=rank,
+            world_size=world_size,
+            store=store,
+            init_method=init_method,
+            timeout_s=timeout_s,
+            collective_timeout_s=collective_timeout_s,
+            checked=checked,
+        )
+
+    def shutdown(self, timeout_s: float = 10.0) -> None:
+        """Destroy all process groups, and leave nothing of :meth:`init` behind.
+
+        It waits up to ``timeout_s`` for the other ranks to shut down too. Without one that is lost
+        the groups are aborted and their connections cut; torch would wait for it. Safe without a
+        group, twice, and after an error; then :meth:`init` works again.
+        """
+        self._need_library()
+        from portagpu.collectives.init import shutdown
+
+        shutdown(timeout_s, self.device_id)
 
     def checked(
         self, group: dist.ProcessGroup | None = None, timeout_s: float = 60.0

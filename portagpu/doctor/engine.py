@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from portagpu.doctor.findings import Finding, combine, to_result
 from portagpu.doctor.flight_recorder import looks_like_dump, read_dump
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from portagpu.doctor.inputs import InputFile
     from portagpu.inventory.sources import Machine
     from portagpu.results.run import Run
+
+LONGEST_DOCUMENT: Final = 64 << 20
+"""Bytes of a dump or report, which is held as a whole: a dump of 20 000 entries is 20 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +90,10 @@ def _read_file(
 
     Raises FormatError for a file of no known form.
     """
-    if looks_like_report(name, data):
+    is_report = looks_like_report(name, data)
+    if (is_report or looks_like_dump(data)) and len(data) > LONGEST_DOCUMENT:
+        raise FormatError(f"it has more than {LONGEST_DOCUMENT >> 20} MiB")
+    if is_report:
         read_report(decode_text(data), name, reports)
     elif looks_like_dump(data):
         dump = read_dump(data, name)

@@ -16,8 +16,8 @@ from portagpu.text import excerpt
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-LONGEST_FILE: Final = 64 << 20
-"""Bytes of one file: a dump of 20 000 entries is 20 MiB."""
+LONGEST_FILE: Final = 256 << 20
+"""Bytes of one file: the log of a hundred ranks has about 100 MiB."""
 MOST_FILES: Final = 1 << 16
 
 

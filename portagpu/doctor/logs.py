@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -44,17 +45,20 @@ _STATUS: Final = re.compile(
 )
 
 
+Find = Callable[[str], "re.Match[str] | None"]
+
+
 @dataclass(frozen=True, slots=True)
 class _Event:
     finding: str
-    pattern: re.Pattern[str]
+    find: Find
     only_with: str = ""
     several_hosts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Fact:
-    pattern: re.Pattern[str]
+    find: Find
     library: str = ""
 
 
@@ -129,11 +133,14 @@ def _patterns() -> _Patterns:
         try:
             own = [re.compile(each["pattern"]) for each in table.get("line", ())]
             said = [
-                _Fact(re.compile(each["pattern"]), each.get("library", ""))
+                _Fact(_finder(each["pattern"]), each.get("library", ""))
                 for each in table.get("fact", ())
             ]
             made = [
-                _Event(**{**each, "pattern": re.compile(each["pattern"])})
+                _Event(
+                    find=_finder(each["pattern"]),
+                    **{name: value for name, value in each.items() if name != "pattern"},
+                )
                 for each in table.get("event", ())
             ]
             if unknown := [e.finding for e in made if e.finding not in known_findings()]:
@@ -150,18 +157,20 @@ def read_log(text: str, job: Job) -> None:
     patterns = _patterns()
     before = job.lines
     for raw in text.split("\n"):
+        if not raw or raw.isspace():
+            continue
         line = raw[:_LONGEST_LINE]
         prefix = next((found for each in patterns.lines if (found := each.search(line))), None)
         message = prefix["message"] if prefix else line.strip()
         key = (prefix["host"], prefix["pid"]) if prefix else ("", "")
         known = bool(prefix) + _read_watchdog(line, job)
         for fact in patterns.facts:
-            if found := _find(fact.pattern, message):
+            if found := fact.find(message):
                 _add_fact(job, key, fact, found)
                 known += 1
         if prefix:
             job.processes.setdefault(key, Process(prefix["host"]))
-        events = [each for each in patterns.events if _find(each.pattern, message)]
+        events = [each for each in patterns.events if each.find(message)]
         for event in events:
             _see(job.seen, event.finding, message, key)
         if prefix and not events and prefix["level"] == "WARN":
@@ -173,8 +182,9 @@ def read_log(text: str, job: Job) -> None:
         raise FormatError("its form is not known: it has no line of a communication library's log")
 
 
-def _find(pattern: re.Pattern[str], message: str) -> re.Match[str] | None:
-    return pattern.match(message) if pattern.pattern[:1] == "^" else pattern.search(message)
+def _finder(pattern: str) -> Find:
+    compiled = re.compile(pattern)
+    return compiled.match if pattern[:1] == "^" else compiled.search
 
 
 def _see(where: dict[str, _Seen], name: str, line: str, key: tuple[str, str]) -> None:
@@ -316,12 +326,15 @@ def _versions(job: Job) -> Iterator[Finding]:
 
 def _creations(job: Job) -> Iterator[Finding]:
     """Communicators that some ranks began to create and did not complete."""
+    told = 0
     for name, stages in job.stages.items():
         begun, done = stages.get("START", set()), stages.get("COMPLETE", set())
         size = job.sizes[name]
         if size < 2 or not begun - done:
             continue
-        absent = sorted(set(range(min(size, 1 << 16))) - begun - done)
+        told += 1
+        known = range(min(size, 1 << 16)) if told <= _MOST_KINDS else ()
+        absent = sorted(set(known) - begun - done)
         others = f"; {ranks_in_words(absent)} did not begin it here" if absent else ""
         yield Finding(
             id="creation",

@@ -79,11 +79,12 @@ class _Machine:
 
     def _set_items(self) -> None:
         items = self._since_mark()
-        _of_kind(self.stack[-1], dict).update(zip(items[::2], items[1::2], strict=True))
+        keys = [_key(each) for each in items[::2]]
+        _of_kind(self.stack[-1], dict).update(zip(keys, items[1::2], strict=True))
 
     def _set_item(self) -> None:
         value, key = self.stack.pop(), self.stack.pop()
-        _of_kind(self.stack[-1], dict)[key] = value
+        _of_kind(self.stack[-1], dict)[_key(key)] = value
 
     def _tuple(self, count: int) -> None:
         items = tuple(self.stack[-count:])
@@ -91,6 +92,13 @@ class _Machine:
             raise IndexError(count)
         del self.stack[-count:]
         self.stack.append(items)
+
+
+def _key(value: Any) -> Any:
+    """A key of a dict; the hash of a tuple can take all time, or the process's whole stack."""
+    if isinstance(value, tuple):
+        raise FormatError("this pickle has a tuple as a key, which no dump of torch has")
+    return value
 
 
 def _of_kind(value: Any, kind: type) -> Any:

@@ -38,7 +38,7 @@ _KEEPS_DTYPE: Final = frozenset({*_SAME_SIZES, *_GATHERS, *_SCATTERS, "reduce"})
 _LOCAL: Final = frozenset({"send", "recv", *_ROOTED})
 """Operations that one rank may end while another has not called them."""
 
-Calls = tuple["Entry", ...]
+Calls = list["Entry"]
 
 
 @dataclass(slots=True)
@@ -72,17 +72,19 @@ class _Waits:
             if calls[-1].state != "completed":
                 self.whom.setdefault(rank, set()).update(absent)
 
-    def is_victim(self, rank: int) -> bool:
-        """Whether it waits, through others, for a rank that waits for nobody."""
-        seen, todo = {rank}, [rank]
+    def victims(self) -> set[int]:
+        """The ranks that wait, through others, for a rank that waits for nobody."""
+        waiters: dict[int, set[int]] = {}
+        for rank, awaited in self.whom.items():
+            for each in awaited:
+                waiters.setdefault(each, set()).add(rank)
+        found = {each for each in waiters if not self.whom.get(each)} | self.differing
+        todo = list(found)
         while todo:
-            here = todo.pop()
-            if here in self.differing or (here != rank and not self.whom.get(here)):
-                return True
-            fresh = self.whom.get(here, set()) - seen
-            seen |= fresh
+            fresh = waiters.get(todo.pop(), set()) - found
+            found |= fresh
             todo += fresh
-        return False
+        return {rank for rank in found if self.whom.get(rank) or rank in self.differing}
 
     def circle(self, rank: int) -> str:
         """ "; they wait for each other: rank 0 for rank 1, ..." of a rank that waits for itself."""
@@ -116,7 +118,7 @@ def judge_dumps(dumps: Sequence[Dump]) -> list[Finding]:
     problems = [each for group in groups for each in _judge_group(group, ranks, waits)]
     elsewhere = {each.device for each in problems if each.id == "other-group"}
     problems = [each for each in problems if each.id != "alone" or each.device not in elsewhere]
-    victims = {f"rank {rank}" for rank in ranks if waits.is_victim(rank)}
+    victims = {f"rank {rank}" for rank in waits.victims()}
     for each in sorted(problems, key=lambda each: each.id == "other-group"):
         if each.id != "other-group":
             found.append(each)
@@ -144,7 +146,7 @@ def _groups(ranks: Mapping[int, Dump]) -> list[_Group]:
                 group.p2p.setdefault(rank, []).append(entry)
             else:
                 by_number = group.calls.setdefault(rank, {})
-                by_number[entry.sequence] = (*by_number.get(entry.sequence, ()), entry)
+                by_number.setdefault(entry.sequence, []).append(entry)
     return list(found.values())
 
 

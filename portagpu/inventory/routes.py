@@ -290,6 +290,11 @@ def nearest_nics(topology: Topology) -> Mapping[str, tuple[TopologyNode, ...]]:
 
     A GPU is absent where no way to any NIC is known.
     """
+    return {gpu: tuple(nic for nic, _ in ways) for gpu, ways in nic_ways(topology).items()}
+
+
+def nic_ways(topology: Topology) -> Mapping[str, tuple[tuple[TopologyNode, str], ...]]:
+    """As :func:`nearest_nics`, each NIC with the way to it, a word of ``NEAREST_FIRST``."""
     tree = _Tree(topology)
     stated = {
         frozenset((j.a, j.b)): NEAREST_FIRST.index(j.path)
@@ -305,5 +310,6 @@ def nearest_nics(topology: Topology) -> Mapping[str, tuple[TopologyNode, ...]]:
             ranked.append(((said, 0) if said is not None else rank, nic))
         least = min((rank for rank, _ in ranked), default=(len(NEAREST_FIRST), 0))
         if least[0] < len(NEAREST_FIRST):
-            found[gpu.key] = tuple(nic for rank, nic in ranked if rank == least)
+            word = NEAREST_FIRST[least[0]]
+            found[gpu.key] = tuple((nic, word) for rank, nic in ranked if rank == least)
     return found

@@ -22,6 +22,7 @@ from portagpu.formats.pci import (
     vendor_name,
 )
 from portagpu.formats.xml import Element, read_xml, root_tag
+from portagpu.host.tree import MOST_CPUS, format_cpu_list
 from portagpu.paths import matrix_dir
 from portagpu.readings.model import End, Findings, FormatError, Link, Node, Pcie, Reading
 
@@ -51,6 +52,8 @@ def parse(text: str) -> Findings:
         node = node if node is not None and node >= 0 else None
         end = End(Node.CPU, f"node {node if node is not None else '?'}", index=node)
         walk.cpu = {name: value for name in ("arch", "vendor") if (value := stated(cpu.get(name)))}
+        if cpus := _cpu_list(cpu.get("affinity")):
+            walk.cpu["affinity"] = cpus
         for pci in cpu.children_named("pci"):
             walk.device(pci, end, node)
     if not walk.links and not walk.readings:
@@ -71,7 +74,7 @@ class _Walk:
     readings: list[Reading] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
     cpu: dict[str, str] = field(default_factory=dict)
-    """Architecture and vendor of the CPU whose devices are being read."""
+    """Architecture and vendor of the CPU whose devices are being read, and the list of its CPUs."""
 
     def device(self, element: Element, parent: End, numa_node: int | None) -> None:
         """One PCI device and what is below it; the depth is bounded by the reader of XML."""
@@ -130,6 +133,17 @@ class _Walk:
         )
         if gpu is not None:
             self.links += [_fabric(link, end) for link in gpu.children if link.tag in _FABRICS]
+
+
+def _cpu_list(mask: str | None) -> str | None:
+    """ "0000ff00,000000ff" as "0-7,40-47"; None for what is no mask, or has no CPU."""
+    digits = (mask or "").replace(",", "")
+    if len(digits) > MOST_CPUS // 4 or not re.fullmatch(r"[0-9a-fA-F]+", digits):
+        return None
+    bits = int(digits, 16)
+    return (
+        format_cpu_list(tuple(cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1)) or None
+    )
 
 
 def _pcie_link(element: Element, end: End, parent: End, about: dict[str, str]) -> Link:

@@ -1,0 +1,344 @@
+"""Joins the ranks of a run to one process group, and leaves it without a trace."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import os
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed import distributed_c10d as c10d
+
+from portagpu.collectives.launcher import place_of_rank
+from portagpu.collectives.meeting import Member, alarmed, live_run, meet, raise_broken
+from portagpu.collectives.membership import Membership, engine_of
+from portagpu.collectives.stores import (
+    CUTS_END_S,
+    POLL_S,
+    Meeting,
+    Overrun,
+    bounded,
+    given_store,
+    lost_store,
+    meeting_of,
+    open_sockets,
+    open_store,
+)
+from portagpu.errors import CollectiveError, PortagpuError
+from portagpu.text import error_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from portagpu.collectives.checked import CheckedGroup
+    from portagpu.collectives.comm import Comm
+    from portagpu.collectives.launcher import Place
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_LATE_S: Final = 1.2
+"""After the limit of init, until calls that still wait for the store are cut off."""
+_DESTROY_S: Final = 2.0
+"""How long torch may take to destroy the groups before their connections are cut."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """The run that this process is in: its process groups and what they hold."""
+
+    meeting: Meeting
+    store: Store
+    device: torch.device | None
+    rank: int
+    world_size: int
+    undo: list[Callable[[], None]] = field(default_factory=list)
+
+
+_run: _Run | None = None
+_generation = 0
+"""How many runs this process has begun: all ranks count alike, and a store may outlive a run."""
+_lock = threading.RLock()
+
+
+def init(
+    comm: Comm,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    store: Store | None = None,
+    init_method: str | None = None,
+    timeout_s: float = 300.0,
+    collective_timeout_s: float | None = None,
+    checked: bool = False,
+) -> Membership:
+    """What :meth:`portagpu.collectives.comm.Comm.init` does, for the device of ``comm``."""
+    for name, seconds in (
+        ("timeout_s", timeout_s),
+        ("collective_timeout_s", collective_timeout_s),
+    ):
+        if seconds is not None and not 0 < seconds < math.inf:
+            raise ValueError(f"{name} is a number of seconds above 0, not {seconds!r}")
+    if store is not None and init_method is not None:
+        raise ValueError("give a store or an init_method, not both")
+    global _run, _generation
+    with _lock:
+        if _run is not None or dist.is_initialized():
+            raise CollectiveError(
+                "a process group is there already: call gpu.comm.shutdown() before another init"
+            )
+        place = place_of_rank(os.environ, rank, world_size)
+        meeting = given_store(store) if store is not None else meeting_of(place, init_method)
+        _generation += 1
+        before = open_sockets()
+        joining = _Joining(comm, place, meeting, _generation, timeout_s, collective_timeout_s)
+        try:
+            members = bounded(timeout_s + _LATE_S, joining.join, meeting.cut)
+        except Overrun as error:
+            _abandon(joining)
+            raise lost_store(meeting, f"it did not answer within {timeout_s:g} s") from error
+        except BaseException:
+            _abandon(joining)
+            raise
+        meeting.sockets = open_sockets() - before
+        _run = _Run(meeting, joining.run_store, comm.device_id, place.rank, place.world_size)
+        try:
+            return _membership(comm, place, meeting, members, checked, timeout_s)
+        except BaseException:
+            shutdown(0.0)
+            raise
+
+
+class _Joining:
+    """One rank on its way into a process group."""
+
+    def __init__(
+        self,
+        comm: Comm,
+        place: Place,
+        meeting: Meeting,
+        generation: int,
+        timeout_s: float,
+        collective_timeout_s: float | None,
+    ) -> None:
+        self.comm = comm
+        self.place = place
+        self.meeting = meeting
+        self.generation = generation
+        self.timeout_s = timeout_s
+        self.collective_timeout_s = collective_timeout_s
+        self.deadline = time.monotonic() + timeout_s
+        self.run_store: Any = None
+
+    def join(self) -> tuple[Member, ...]:
+        """Meet the other ranks and form the group."""
+        before = open_sockets()
+        me = _me(self.comm, self.place)
+        try:
+            store = open_store(self.meeting, self.place, self.generation, self.deadline)
+            name = str(self.generation)
+            if self.place.agent_holds_store and self.meeting.port == self.place.port:
+                name = live_run(store, self.generation, me.rank, self.timeout_s, self.deadline)
+            self.run_store = PrefixStore(f"portagpu/{name}", store)
+            members = meet(
+                self.run_store,
+                me,
+                self.timeout_s,
+                self.deadline,
+                hint=self.place.hint,
+                holds=self.meeting.holds,
+            )
+            self._form_group(me, members, before)
+        except PortagpuError:
+            raise
+        except RuntimeError as error:
+            raise lost_store(self.meeting, f"it ended ({error_line(error)})") from error
+        return members
+
+    def _form_group(self, me: Member, members: tuple[Member, ...], before: set[str]) -> None:
+        limit = self.collective_timeout_s
+        # the group keeps its limit for connecting as the one of its messages (Gloo), so it is the
+        # one that the caller wants, and this thread watches the time
+        action = partial(
+            dist.init_process_group,
+            self.comm.init_string,
+            # a connection of its own: one that waits lets no other call pass
+            store=self.run_store.clone(),
+            rank=me.rank,
+            world_size=me.world_size,
+            timeout=None if limit is None else timedelta(seconds=limit),
+            device_id=self.comm.device_id,
+        )
+        try:
+            bounded(
+                self.deadline - time.monotonic(),
+                _on_device(self.comm.device_id, action),
+                None,
+                lambda: alarmed(self.run_store),
+            )
+            self.run_store.set(f"joined/{me.rank}", "")
+        except (Overrun, RuntimeError, ValueError) as error:
+            if isinstance(error, PortagpuError):
+                raise
+            late = f"no answer within {self.timeout_s:g} s"
+            said = late if isinstance(error, Overrun) else error_line(error)
+            self.meeting.sockets = open_sockets() - before
+            raise_broken(self.run_store, me, members, said, holds=self.meeting.holds)
+
+
+def _me(comm: Comm, place: Place) -> Member:
+    host = socket.gethostname()
+    machine = host
+    with contextlib.suppress(OSError):
+        machine = _BOOT_ID.read_text("ascii").strip()
+    return Member(
+        rank=place.rank,
+        world_size=place.world_size,
+        host=host,
+        machine=machine,
+        pid=os.getpid(),
+        device=comm.device_identity if comm.device_ids else None,
+        device_name=str(comm.device_id or comm.device_type),
+        local_rank=place.local_rank,
+    )
+
+
+def _membership(
+    comm: Comm,
+    place: Place,
+    meeting: Meeting,
+    members: tuple[Member, ...],
+    checked: bool,
+    timeout_s: float,
+) -> Membership:
+    here = [each.rank for each in members if each.machine == members[place.rank].machine]
+    compared: CheckedGroup | None = None
+    plain = False
+    if checked:
+        from portagpu.collectives.call_hooks import check_plain_calls
+
+        compared = comm.checked(timeout_s=timeout_s)
+        stop = check_plain_calls(compared)
+        plain = stop is not None
+        if stop is not None and _run is not None:
+            _run.undo.append(stop)
+    local_rank, among = place.local_rank, place.local_world_size
+    return Membership(
+        rank=place.rank,
+        world_size=place.world_size,
+        local_rank=here.index(place.rank) if local_rank is None else local_rank,
+        local_world_size=len(here) if among is None else among,
+        launcher=place.launcher,
+        where=meeting.where,
+        engine=engine_of(comm, dist.group.WORLD),
+        members=members,
+        checked=compared,
+        checks_plain_calls=plain,
+    )
+
+
+def _abandon(joining: _Joining) -> None:
+    """Close what a failed init has opened."""
+    joining.meeting.cut()
+    with contextlib.suppress(Exception):
+        if dist.is_initialized():
+            c10d._abort_process_group()
+    joining.run_store = None
+    _close(joining.meeting)
+
+
+def shutdown(timeout_s: float = 10.0, device: torch.device | None = None) -> None:
+    """What :meth:`portagpu.collectives.comm.Comm.shutdown` does; ``device`` is this rank's."""
+    if not 0 <= timeout_s < math.inf:
+        raise ValueError(f"timeout_s is a number of seconds from 0, not {timeout_s!r}")
+    global _run
+    with _lock:
+        run, _run = _run, None
+        if run is None:
+            if dist.is_initialized():
+                # a group of the program's own
+                with contextlib.suppress(Overrun):
+                    action = _on_device(device, dist.destroy_process_group)
+                    bounded(timeout_s + _DESTROY_S, action, None)
+            return
+        for stop in run.undo:
+            with contextlib.suppress(RuntimeError):
+                stop()
+        everyone = _in_time(run, timeout_s, lambda: _all_leave(run, timeout_s))
+        if dist.is_initialized():
+            _destroy(run, everyone)
+        if everyone:
+            _in_time(run, timeout_s, lambda: _end_last(run, timeout_s))
+        del run.store
+        _close(run.meeting)
+
+
+def _in_time(run: _Run, timeout_s: float, action: Callable[[], bool]) -> bool:
+    """What ``action`` says; False where the store does not answer."""
+    try:
+        return bool(bounded(timeout_s + CUTS_END_S, action, run.meeting.cut))
+    except (Overrun, RuntimeError):
+        return False
+
+
+def _all_leave(run: _Run, timeout_s: float) -> bool:
+    """Say that this rank leaves; whether all do within ``timeout_s``.
+
+    Groups are destroyed together: their threads still use what other ranks hold.
+    """
+    until = time.monotonic() + timeout_s
+    run.store.set(f"left/{run.rank}", "")
+    keys = [f"left/{rank}" for rank in range(run.world_size)]
+    while not run.store.check(keys):
+        if time.monotonic() > until:
+            return False
+        time.sleep(POLL_S / 10)
+    return True
+
+
+def _end_last(run: _Run, timeout_s: float) -> bool:
+    """Say that this rank needs the store no more; whoever holds it waits for all others."""
+    until = time.monotonic() + timeout_s
+    run.store.add("gone", 1)
+    while run.meeting.holds and run.store.add("gone", 0) < run.world_size:
+        if time.monotonic() > until:
+            return False
+        time.sleep(POLL_S / 10)
+    return True
+
+
+def _destroy(run: _Run, everyone: bool) -> None:
+    """Destroy all groups; with a lost rank, which torch would wait for, cut their connections."""
+    action = dist.destroy_process_group if everyone else c10d._abort_process_group
+    seconds = _DESTROY_S if everyone else POLL_S
+    with contextlib.suppress(Overrun, RuntimeError, ValueError):
+        bounded(seconds, _on_device(run.device, action), run.meeting.cut)
+
+
+def _on_device(device: torch.device | None, action: Callable[[], Any]) -> Callable[[], Any]:
+    """``action`` for another thread, which begins on the first device instead of this one."""
+
+    def act() -> Any:
+        if device is not None:
+            torch.accelerator.set_device_index(device)
+        return action()
+
+    return act
+
+
+def _close(meeting: Meeting) -> None:
+    """Close the store: the process that holds it frees its port."""
+    meeting.store = meeting.server = None
+    # torch's groups hold it in cycles
+    gc.collect()
+    if meeting.file is not None and meeting.holds:
+        meeting.file.unlink(missing_ok=True)

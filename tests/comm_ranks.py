@@ -1,0 +1,215 @@
+"""What the ranks of the tests of ``gpu.comm.init`` do; each is one process of a world."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import portagpu
+from portagpu.collectives import init as init_module
+from portagpu.collectives.call_hooks import check_plain_calls
+from portagpu.collectives.stores import open_sockets
+from portagpu.errors import PortagpuError
+
+NAP_S = 300.0
+
+
+def told(action):
+    """What ``action`` raises, as [type, message, lost ranks]; else None."""
+    try:
+        action()
+    except (PortagpuError, ValueError) as error:
+        return [type(error).__name__, str(error), list(getattr(error, "ranks", ()))]
+    return None
+
+
+def traces():
+    """What a run may leave in a process: threads, sockets, variables and a group."""
+    started = [thread.name for thread in threading.enumerate()]
+    tasks = sorted(
+        (each / "comm").read_text().strip() for each in Path("/proc/self/task").iterdir()
+    )
+    sockets = len(open_sockets())
+    return [started, tasks, sockets, dict(os.environ), dist.is_initialized()]
+
+
+def facts(world):
+    return {
+        "rank": world.rank,
+        "world": world.world_size,
+        "local": [world.local_rank, world.local_world_size],
+        "launcher": world.launcher,
+        "engine": world.engine,
+        "members": [each.rank for each in world.members],
+        "pid": world.members[world.rank].pid == os.getpid(),
+    }
+
+
+def join(rank, environment=None, times=2, numbers=None, **options):
+    """Join, sum and leave, several times; what the process then has more than before."""
+    for name in [name for name in os.environ if name.endswith(("RANK", "WORLD_SIZE"))]:
+        del os.environ[name]
+    mine = {} if environment is None else environment[rank.rank]
+    os.environ.update(mine)
+    if numbers is not None:
+        options["rank"] = numbers[rank.rank]
+    # torch's pool of threads begins with the first tensor
+    sum([torch.ones(4096).sum() for _ in range(2)])
+    seen, before = [], None
+    for _ in range(times):
+        with rank.gpu.comm.init(timeout_s=20.0, **options) as world:
+            tensor = torch.tensor([1.0 + world.rank])
+            dist.all_reduce(tensor)
+            group = dist.new_group()
+            dist.all_reduce(tensor, group=group)
+            seen.append({**facts(world), "sum": tensor.item()})
+        del group, world
+        rank.gpu.comm.shutdown()
+        after = traces()
+        before = after if before is None else before
+    return {"seen": seen, "same": before == after, "left": [before[0], after[4]]}
+
+
+def fail(rank, port, world_size, numbers=None, victim=None, how="never"):
+    """Join where one rank never comes, or ends or stops when it has registered."""
+    me = rank.rank
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as in every process of Python
+    if me == victim and how == "never":
+        return None
+    if me == victim:
+        end = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how]
+        init_module.meet = _then(init_module.meet, lambda: os.kill(os.getpid(), end))
+    number, size = (numbers or range(rank.world))[me], world_size[me]
+    method = f"tcp://127.0.0.1:{port}"
+    first = told(
+        lambda: rank.gpu.comm.init(rank=number, world_size=size, init_method=method, timeout_s=2.0)
+    )
+    rank.gpu.comm.shutdown()
+    # the process can still be a world of its own
+    with rank.gpu.comm.init(rank=0, world_size=1) as world:
+        alone = world.world_size
+    names = [thread.name for thread in threading.enumerate()]
+    return {"first": first, "alone": alone, "threads": names, "group": dist.is_initialized()}
+
+
+def _then(function, action):
+    def call(*arguments, **options):
+        found = function(*arguments, **options)
+        action()
+        return found
+
+    return call
+
+
+def one_device(rank, port, devices):
+    """Every rank says that it has the device of its number in ``devices``."""
+    comm = replace(rank.gpu.comm, device_ids=[0], device_identity=devices[rank.rank])
+    return told(lambda: comm.init(timeout_s=5.0, init_method=f"tcp://127.0.0.1:{port}"))
+
+
+def lose(rank, port, victim, how):
+    """One rank is lost in a collective that the others wait for; they shut down."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    world = rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}")
+    if rank.rank == victim:
+        os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
+    work = dist.all_reduce(torch.ones(4), async_op=True)
+    started = time.monotonic()
+    world.shutdown(timeout_s=1.0)
+    seconds = time.monotonic() - started
+    del work
+    names = [thread.name for thread in threading.enumerate()]
+    with rank.gpu.comm.init(rank=0, world_size=1) as alone:
+        return {
+            "threads": names,
+            "alone": alone.world_size,
+            # torch's own limit is half an hour
+            "long": seconds > 60.0,
+        }
+
+
+def raises_inside(rank, port):
+    """Rank 1 raises in its block, and does not wait for the others."""
+    try:
+        with rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}"):
+            if rank.rank == 1:
+                raise KeyError("mine")
+    except KeyError as error:
+        return [str(error), dist.is_initialized()]
+    return ["", dist.is_initialized()]
+
+
+def model_lives_on(rank, port):
+    """A model that holds its group keeps neither the store's port nor its thread."""
+    with rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}"):
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+        group = dist.group.WORLD
+    free = True
+    if rank.rank == 0:
+        with socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            free = server.connect_ex(("127.0.0.1", port)) != 0
+    with rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}") as world:
+        return [free, world.world_size, model is not None and group is not None]
+
+
+def checked(rank, port):
+    """A mismatch in a checked world; what it covers."""
+    with rank.gpu.comm.init(
+        timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}", checked=True
+    ) as world:
+        first = told(lambda: world.checked.all_reduce(torch.ones(3 + rank.rank)))
+        plain = None
+        if world.checks_plain_calls:
+            plain = told(lambda: dist.all_reduce(torch.ones(2)))
+        return {"first": first, "plain": plain, "covers": world.checks_plain_calls}
+
+
+def own_device(rank):
+    """The index of ``backend()`` in a new registry, as in a script that a launcher starts."""
+    return [portagpu.backend().index, rank.gpu.comm.c10d_name]
+
+
+def plain(rank, kind):
+    """Plain calls through the hooks: good ones, one that differs, and one without checks."""
+    comm = rank.gpu.comm.checked(timeout_s=1.0 if kind == "late" else 20.0)
+    stop = check_plain_calls(comm)
+    odd, good, four = rank.rank == 1, torch.ones(1), torch.ones(4)
+    dist.all_reduce(good)
+    dist.barrier()
+    comm.barrier()
+    dist.all_gather_object([None] * rank.world, {"rank": rank.rank})
+
+    def act():
+        if kind == "shape":
+            dist.all_reduce(torch.ones(5) if odd else four)
+        elif kind == "dtype":
+            dist.all_reduce(torch.ones(4, dtype=torch.int32) if odd else four)
+        elif kind == "collective":
+            dist.broadcast(four, 0) if odd else dist.all_reduce(four)
+        elif kind == "root":
+            dist.broadcast(four, 1 if odd else 0)
+        elif not odd:
+            dist.all_reduce(four)
+        else:
+            time.sleep(3.0)
+            dist.all_reduce(four)
+
+    first = told(act)
+    stop()
+    after = torch.ones(1)
+    dist.all_reduce(after)
+    return {
+        "first": first,
+        "good": good.item(),
+        "after": after.item(),
+        "tensor": four.tolist(),
+    }

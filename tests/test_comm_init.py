@@ -1,0 +1,344 @@
+"""``gpu.comm.init`` and ``shutdown``: every launcher, and every way to fail, on real processes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+import torch.distributed as dist
+
+import portagpu
+from portagpu.errors import CollectiveError, Unsupported
+from portagpu.world import Ranks
+from tests.processes import descendants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RANKS = "tests.comm_ranks"
+LIMIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks() as server:
+        yield server
+
+
+def free_port() -> int:
+    # below the ports of outgoing connections, where another test's may be
+    for port in range(12000 + os.getpid() % 7000, 20000):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no port is free")
+
+
+def values(ranks: Ranks, function: str, world: int, **arguments: Any) -> list[Any]:
+    lost = arguments.pop("lost", ())
+    found = ranks.run(
+        f"{RANKS}:{function}",
+        world,
+        arguments=arguments,
+        lost=lost,
+        backend="cpu",
+        group=False,
+        timeout_s=LIMIT_S,
+    ).values
+    assert ranks._child is not None
+    assert not descendants(ranks._child.pid), "a process of the world is left"
+    return found
+
+
+def launcher_variables(name: str, rank: int, port: int) -> dict[str, str]:
+    """As two ranks of one machine have them."""
+    here = {"MASTER_PORT": str(port)}
+    sets = {
+        "torchrun": {
+            "RANK": f"{rank}",
+            "WORLD_SIZE": "2",
+            "LOCAL_RANK": f"{rank}",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+        },
+        "Slurm": {
+            "SLURM_PROCID": f"{rank}",
+            "SLURM_NTASKS": "2",
+            "SLURM_LOCALID": f"{rank}",
+            "SLURM_JOB_NODELIST": "localhost",
+            "SLURM_JOB_ID": "7",
+            "SLURM_STEP_ID": "0",
+        },
+        "Open MPI": {
+            "OMPI_COMM_WORLD_RANK": f"{rank}",
+            "OMPI_COMM_WORLD_SIZE": "2",
+            "OMPI_COMM_WORLD_LOCAL_RANK": f"{rank}",
+            "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+        },
+        "MPI": {"PMI_RANK": f"{rank}", "PMI_SIZE": "2", "MASTER_ADDR": "localhost"},
+    }
+    return here | sets[name]
+
+
+@pytest.mark.parametrize("name", ["torchrun", "Slurm", "Open MPI", "MPI"])
+def test_ranks_of_every_launcher_join_leave_and_join_again(ranks: Ranks, name: str) -> None:
+    port = free_port()
+    environment = [launcher_variables(name, rank, port) for rank in range(2)]
+    for rank, found in enumerate(values(ranks, "join", 2, environment=environment)):
+        for seen in found["seen"]:
+            assert seen["sum"] == 2 * (1.0 + 2.0)
+            assert (seen["rank"], seen["world"], seen["local"]) == (rank, 2, [rank, 2])
+            assert (seen["launcher"], seen["engine"]) == (name, "Gloo")
+            assert seen["members"] == [0, 1]
+            assert seen["pid"]
+        assert found["same"], "the second run left more than the first"
+        assert found["left"] == [["MainThread"], False]
+
+
+@pytest.mark.parametrize("how", ["tcp", "file"])
+def test_arguments_need_no_variable(ranks: Ranks, how: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "store"
+        method = f"tcp://127.0.0.1:{free_port()}" if how == "tcp" else f"file://{file}"
+        told = values(ranks, "join", 2, numbers=[0, 1], world_size=2, init_method=method)
+        assert not list(Path(folder).iterdir()), "the store's file is left"
+    assert [seen["sum"] for found in told for seen in found["seen"]] == [6.0] * 4
+    assert {seen["launcher"] for found in told for seen in found["seen"]} == {"arguments"}
+    assert all(found["same"] for found in told)
+
+
+def test_alone_without_any_variable(ranks: Ranks) -> None:
+    (found,) = values(ranks, "join", 1)
+    seen = found["seen"][1]
+    assert (seen["launcher"], seen["rank"], seen["world"]) == ("alone", 0, 1)
+    assert seen["local"] == [0, 1]
+    assert found["same"]
+
+
+def check_afterwards(found: dict[str, Any]) -> None:
+    """The process has no group and no thread, and can begin again."""
+    assert found["alone"] == 1
+    assert found["threads"] == ["MainThread"]
+    assert not found["group"]
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_rank_that_never_comes_is_named(ranks: Ranks, victim: int) -> None:
+    told = values(ranks, "fail", 3, victim=victim, port=free_port(), world_size=[3] * 3)
+    for rank, found in enumerate(told):
+        if rank == victim:
+            continue
+        name, message, lost = found["first"]
+        assert (name, lost) == ("RankLost", [victim])
+        assert "\n" not in message
+        assert f"rank {victim}" in message
+        if victim:
+            others = " and ".join(str(each) for each in range(3) if each != victim)
+            assert f"did not come within 2 s, ranks {others} did" in message
+        check_afterwards(found)
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_rank_that_is_lost_during_init_is_named(ranks: Ranks, victim: int, how: str) -> None:
+    told = values(
+        ranks,
+        "fail",
+        3,
+        victim=victim,
+        how=how,
+        lost=[victim],
+        port=free_port(),
+        world_size=[3] * 3,
+    )
+    for rank, found in enumerate(told):
+        if rank == victim:
+            assert found is None
+            continue
+        name, message, lost = found["first"]
+        assert (name, lost) == ("RankLost", [victim])
+        assert message.startswith(f"rank {victim}")
+        assert "\n" not in message
+        check_afterwards(found)
+
+
+def test_ranks_that_disagree_on_the_world_size_name_both(ranks: Ranks) -> None:
+    for found in values(ranks, "fail", 3, port=free_port(), world_size=[3, 3, 4]):
+        name, message, _ = found["first"]
+        assert name == "CollectiveError"
+        assert "says that there are" in message
+        assert "3" in message
+        assert "4" in message
+        assert "rank 2" in message
+        check_afterwards(found)
+
+
+def test_two_processes_with_one_rank_are_named(ranks: Ranks) -> None:
+    options = {"world_size": [3] * 3, "numbers": [0, 1, 1]}
+    for found in values(ranks, "fail", 3, port=free_port(), **options):
+        name, message, _ = found["first"]
+        assert name == "CollectiveError"
+        assert message.startswith("two processes have rank 1: ")
+        check_afterwards(found)
+
+
+def test_a_port_in_use_says_what_to_set(ranks: Ranks) -> None:
+    with socket.create_server(("", free_port())) as other:
+        port = other.getsockname()[1]
+        first, second = values(ranks, "fail", 2, port=port, world_size=[2] * 2)
+    assert first["first"][0] == "CollectiveError"
+    assert f"port {port} is in use" in first["first"][1]
+    assert "set MASTER_PORT" in first["first"][1]
+    assert second["first"][0] == "RankLost"
+    assert second["first"][2] == [0]
+    for found in (first, second):
+        assert "\n" not in found["first"][1]
+        check_afterwards(found)
+
+
+def test_the_store_of_another_run_is_not_joined(ranks: Ranks) -> None:
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", free_port(), None, True, wait_for_workers=False
+    )
+    (_, found) = values(ranks, "fail", 2, victim=0, port=store.port, world_size=[2] * 2)
+    assert found["first"][0] == "RankLost"
+    assert "what answers there is no store of this run" in found["first"][1]
+    check_afterwards(found)
+
+
+def test_two_ranks_on_one_device_are_named(ranks: Ranks) -> None:
+    for found in values(ranks, "one_device", 3, port=free_port(), devices=["a", "b", "a"]):
+        name, message, _ = found
+        assert name == "CollectiveError"
+        assert "have one device" in message
+        assert "portagpu.backend()" in message
+        assert {"0", "2"} <= {*message.replace(",", " ").split()}
+
+
+@pytest.mark.parametrize(("victim", "how"), [(1, "killed"), (1, "stopped"), (0, "stopped")])
+def test_shutdown_does_not_wait_for_a_lost_rank(ranks: Ranks, victim: int, how: str) -> None:
+    told = values(ranks, "lose", 2, port=free_port(), victim=victim, how=how, lost=[victim])
+    found = told[1 - victim]
+    assert found == {"threads": ["MainThread"], "alone": 1, "long": False}
+
+
+def test_a_rank_that_raises_leaves_at_once(ranks: Ranks) -> None:
+    assert values(ranks, "raises_inside", 2, port=free_port()) == [["", False], ["'mine'", False]]
+
+
+def test_a_group_that_lives_on_holds_no_port(ranks: Ranks) -> None:
+    assert values(ranks, "model_lives_on", 2, port=free_port()) == [[True, 2, True]] * 2
+
+
+def test_a_checked_world_names_both_sides(ranks: Ranks) -> None:
+    import torch
+
+    hooks = hasattr(torch._C._distributed_c10d.ProcessGroup, "register_pre_hook")
+    for found in values(ranks, "checked", 2, port=free_port()):
+        name, message, _ = found["first"]
+        assert name == "CollectiveMismatch"
+        assert "rank 1 called" in message or "rank 0 called" in message
+        assert found["covers"] is hooks
+        assert (found["plain"] is not None) is hooks
+
+
+@pytest.mark.slow
+def test_torchrun_restarts_ranks_with_the_store_that_they_had(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys\n"
+        "import portagpu\n"
+        "with portagpu.backend().comm.init(timeout_s=30) as world:\n"
+        "    line = f'joined {world.rank} {world.launcher} {world.local_rank}'\n"
+        "    os.write(1, f'{line}\\n'.encode())\n"
+        "sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    found = subprocess.run(
+        [*command, "--nproc_per_node=2", "--max-restarts=1", str(script)],
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PORTAGPU_BACKEND": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    joined = sorted(line for line in found.stdout.splitlines() if line.startswith("joined"))
+    assert found.returncode == 0, found.stderr
+    assert joined == ["joined 0 torchrun 0"] * 2 + ["joined 1 torchrun 1"] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"timeout_s": 0}, ValueError, "timeout_s is a number of seconds above 0"),
+        ({"timeout_s": float("inf")}, ValueError, "timeout_s is a number"),
+        ({"collective_timeout_s": -1}, ValueError, "collective_timeout_s is a number"),
+        ({"rank": 0}, ValueError, "give both rank and world_size"),
+        ({"rank": 2, "world_size": 2}, ValueError, "numbered from 0 to 1"),
+        ({"rank": True, "world_size": 2}, TypeError, "rank is an int"),
+        ({"init_method": "udp://x"}, ValueError, "init_method is tcp://HOST:PORT"),
+        ({"init_method": "tcp://x"}, ValueError, "init_method is tcp://HOST:PORT"),
+        ({"init_method": "tcp://x:99999"}, ValueError, "init_method is tcp://HOST:PORT"),
+        ({"init_method": "file://here/x"}, ValueError, "init_method is tcp://HOST:PORT"),
+        ({"init_method": "file:///nowhere/x"}, CollectiveError, "cannot be written"),
+        ({"rank": 0, "world_size": 2}, CollectiveError, "set MASTER_ADDR to the host of rank 0"),
+    ],
+)
+def test_arguments_that_make_no_sense(
+    options: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said) as caught:
+        portagpu.backend("cpu").comm.init(**options)
+    assert "\n" not in str(caught.value)
+    assert not dist.is_initialized()
+
+
+def test_a_store_or_an_init_method_not_both() -> None:
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="not both"):
+        portagpu.backend("cpu").comm.init(store=store, init_method="env://")
+
+
+def test_a_given_store_serves_one_run_after_another() -> None:
+    comm, store = portagpu.backend("cpu").comm, dist.HashStore()  # type: ignore[attr-defined]
+    for _ in range(2):
+        with comm.init(rank=0, world_size=1, store=store) as world:
+            assert world.where == "the given store"
+            with pytest.raises(CollectiveError, match="before another init"):
+                comm.init()
+    assert not dist.is_initialized()
+
+
+def test_a_device_without_a_library_has_no_world() -> None:
+    comm = portagpu.backend("cpu").comm.none("cpu")
+    with pytest.raises(Unsupported):
+        comm.init()
+    with pytest.raises(Unsupported):
+        comm.shutdown()
+
+
+def test_shutdown_without_a_group_does_nothing() -> None:
+    comm = portagpu.backend("cpu").comm
+    comm.shutdown()
+    comm.shutdown()
+    with pytest.raises(ValueError, match="number of seconds from 0"):
+        comm.shutdown(-1.0)
+
+
+def test_shutdown_destroys_a_group_of_the_program() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    portagpu.backend("cpu").comm.shutdown()
+    assert not dist.is_initialized()
