@@ -78,7 +78,7 @@ class MissingDependency(PortagpuError, RuntimeError):
 
 
 class CollectiveError(PortagpuError, RuntimeError):
-    """A collective of a checked group failed; the group can no longer be used."""
+    """Ranks could not join, or a collective of a checked group failed, which is of no use then."""
 
 
 class CollectiveMismatch(CollectiveError):
@@ -86,9 +86,9 @@ class CollectiveMismatch(CollectiveError):
 
 
 class RankLost(CollectiveError):
-    """A rank did not call a collective or did not come back from it.
+    """A rank did not join, did not call a collective, or did not come back from it.
 
-    ``ranks`` are the lost ones; the message names them and the collective.
+    ``ranks`` are the lost ones; the message names them, and the collective.
     """
 
     def __init__(self, message: str, ranks: tuple[int, ...]) -> None:

@@ -19,7 +19,7 @@ from portagpu.collectives.call_hooks import check_plain_calls
 from portagpu.collectives.stores import open_sockets
 from portagpu.errors import PortagpuError
 
-NAP_S = 300.0
+TIMEOUT_S = 4.0
 
 
 def told(action):
@@ -90,7 +90,9 @@ def fail(rank, port, world_size, numbers=None, victim=None, how="never"):
     number, size = (numbers or range(rank.world))[me], world_size[me]
     method = f"tcp://127.0.0.1:{port}"
     first = told(
-        lambda: rank.gpu.comm.init(rank=number, world_size=size, init_method=method, timeout_s=2.0)
+        lambda: rank.gpu.comm.init(
+            rank=number, world_size=size, init_method=method, timeout_s=TIMEOUT_S
+        )
     )
     rank.gpu.comm.shutdown()
     # the process can still be a world of its own

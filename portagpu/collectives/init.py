@@ -157,14 +157,14 @@ class _Joining:
                 hint=self.place.hint,
                 holds=self.meeting.holds,
             )
-            self._form_group(me, members, before)
+            self._form_group(me, before)
         except PortagpuError:
             raise
         except RuntimeError as error:
             raise lost_store(self.meeting, f"it ended ({error_line(error)})") from error
         return members
 
-    def _form_group(self, me: Member, members: tuple[Member, ...], before: set[str]) -> None:
+    def _form_group(self, me: Member, before: set[str]) -> None:
         limit = self.collective_timeout_s
         # the group keeps its limit for connecting as the one of its messages (Gloo), so it is the
         # one that the caller wants, and this thread watches the time
@@ -192,7 +192,7 @@ class _Joining:
             late = f"no answer within {self.timeout_s:g} s"
             said = late if isinstance(error, Overrun) else error_line(error)
             self.meeting.sockets = open_sockets() - before
-            raise_broken(self.run_store, me, members, said, holds=self.meeting.holds)
+            raise_broken(self.run_store, me, said, holds=self.meeting.holds)
 
 
 def _me(comm: Comm, place: Place) -> Member:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 _BROKEN_S: Final = 0.4
 """How long a rank that could not form the group waits for what the others write of it."""
 _READ_S: Final = 0.6
-"""How long the holder of the store waits until all have read what the problem is."""
+"""How long the holder of the store waits, at the end of the time, until all have read of it."""
+_READ_EARLY_S: Final = 3.0
+"""How long before that: ranks may still be on their way."""
 _MOST_NAMED: Final = 16
 
 
@@ -102,7 +104,7 @@ def meet(
     pause = 1e-3
     while True:
         if store.check(["problem"]):
-            raise_together(store, None, len(members), holds=holds)
+            raise_together(store, None, me.world_size, deadline, holds=holds)
         if me.rank != 0 and store.check(["roster"]):
             return _roster(store, me)
         late = time.monotonic() > deadline
@@ -117,7 +119,7 @@ def meet(
             if problem is None and late:
                 problem = _missing(members, me.world_size, timeout_s, hint)
             if problem is not None:
-                raise_together(store, problem, len(members), holds=holds)
+                raise_together(store, problem, me.world_size, deadline, holds=holds)
         time.sleep(pause)
         pause = min(2 * pause, POLL_S)
 
@@ -146,19 +148,20 @@ def _missing(members: Sequence[Member], world_size: int, timeout_s: float, hint:
 
 
 def raise_together(
-    store: Store, problem: _Problem | None, members: int, *, holds: bool
+    store: Store, problem: _Problem | None, world_size: int, deadline: float, *, holds: bool
 ) -> NoReturn:
     """Raise the problem that was written down first, which may be this one."""
     if problem is not None and store.add("problems", 1) == 1:
         store.set("problem", json.dumps(asdict(problem)))
-    until = time.monotonic() + _READ_S
+    now = time.monotonic()
+    until = now + min(max(_READ_S, deadline - now), _READ_EARLY_S)
     while not store.check(["problem"]) and time.monotonic() < until:
         time.sleep(POLL_S)
     if store.check(["problem"]):
         problem = decode(_Problem, json.loads(store.get("problem")), "problem")
     problem = problem or _Problem("another rank found a problem, and ended before it said which")
     store.add("read", 1)
-    while holds and store.add("read", 0) < members and time.monotonic() < until:
+    while holds and store.add("read", 0) < world_size and time.monotonic() < until:
         time.sleep(POLL_S)
     if problem.lost:
         raise RankLost(problem.message, ranks=problem.lost)
@@ -170,9 +173,7 @@ def alarmed(store: Store) -> bool:
     return bool(store.check(["alarm"]))
 
 
-def raise_broken(
-    store: Store, me: Member, members: Sequence[Member], error: str, *, holds: bool
-) -> NoReturn:
+def raise_broken(store: Store, me: Member, error: str, *, holds: bool) -> NoReturn:
     """Alarm the others; who then neither says that it broke nor that it joined is lost."""
     store.set("alarm", "")
     store.set(f"broken/{me.rank}", "")
@@ -190,7 +191,8 @@ def raise_broken(
         message = (
             f"{ranks_in_words(lost)} came, and did not come back from forming the group: {error}"
         )
-    raise_together(store, _Problem(message, tuple(lost)), len(members), holds=holds)
+    problem = _Problem(message, tuple(lost))
+    raise_together(store, problem, me.world_size, time.monotonic(), holds=holds)
 
 
 def _new_members(store: Store, known: int) -> list[Member]:

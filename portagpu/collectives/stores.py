@@ -191,7 +191,7 @@ def _hold_store(meeting: Meeting, owner: str) -> None:
             first = f"port {port} is in use there, by another program or a second rank 0"
         raise CollectiveError(
             f"rank 0 cannot hold the store at {meeting.where}: {first}; set MASTER_PORT (or the "
-            "port of init_method) to a free one, the same on all ranks"
+            "port of init_method) to a free port of rank 0's machine, the same on all ranks"
         ) from error
     store.set(_OWNER_KEY, owner)
     meeting.server, meeting.holds = store, True
