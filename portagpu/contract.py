@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from portagpu.capability import Capability as Capability
+from portagpu.collectives.measured import Machine
 from portagpu.training import Ranges, Training
 from portagpu.variables import Variables
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from portagpu.arch import Arch
     from portagpu.collectives.choice import CostModel
     from portagpu.collectives.comm import Comm
-    from portagpu.collectives.tuning import Machine
     from portagpu.machine_code.toolchain import Toolchain
     from portagpu.objects import Event as EventType
     from portagpu.objects import Stream as StreamType
@@ -113,8 +113,6 @@ class Description:
 
 def _machine(device: Description) -> Machine:
     """What profiles of collectives call the device."""
-    from portagpu.collectives.tuning import Machine
-
     return Machine(
         backend=device.name,
         target=device.target.id if device.target is not None else None,

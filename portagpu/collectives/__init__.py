@@ -7,8 +7,8 @@
   and ``compression`` do the same with every library.
 - Choosing: ``choice``, with ``alpha_beta`` (a line through measured times), ``own_answer`` (the
   library's estimate) and ``buckets`` (DDP, FSDP). ``bandwidth`` defines algbw and busbw.
-- Tuning: ``tuning`` (profiles), ``ways`` (compositions of calls), ``tuned`` (calls as a profile
-  says), ``emit`` and ``tuner_csv`` (files for other stacks).
+- Tuning: ``tuning`` (profiles), ``measured`` (on what), ``ways`` (compositions of calls),
+  ``tuned`` (calls as a profile says), ``emit`` and ``tuner_csv`` (files for other stacks).
 - ``perf_tables``: outputs of nccl-tests and rccl-tests, text (``perf_text``) and JSON
   (``perf_json``).
 

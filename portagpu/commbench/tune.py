@@ -14,6 +14,7 @@ from portagpu.bench import Effort, MeasuredDevice
 from portagpu.codec import decode, encode
 from portagpu.collectives.alpha_beta import Fit, fit_line
 from portagpu.collectives.bandwidth import SHARED_OUT
+from portagpu.collectives.measured import Machine, Stack
 from portagpu.collectives.perf_tables import item_bytes
 from portagpu.collectives.tuning import (
     DEFAULT,
@@ -21,10 +22,8 @@ from portagpu.collectives.tuning import (
     WORTH,
     Candidate,
     Entry,
-    Machine,
     Point,
     Profile,
-    Stack,
     in_ranges,
     repeats,
     settings,
