@@ -111,7 +111,7 @@ class Description:
     there, as ``torch.__version__``."""
 
 
-def _machine(device: Description) -> Machine:
+def _machine(plugin: Plugin, device: Description) -> Machine:
     """What profiles of collectives call the device."""
     return Machine(
         backend=device.name,
@@ -119,6 +119,7 @@ def _machine(device: Description) -> Machine:
         arch=device.arch.name,
         product=device.product,
         units=device.sizing.unit_count,
+        shared=plugin.shared,
     )
 
 
@@ -181,7 +182,7 @@ class Backend(Training, ABC):
             cost_model=plugin.cost_model,
             target=description.target,
             device_identity=description.uuid or description.pci,
-            machine=_machine(description),
+            machine=_machine(plugin, description),
         )
         self.sizing = description.sizing
         self.uuid = description.uuid

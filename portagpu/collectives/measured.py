@@ -7,13 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What was measured on. ``units`` are those of ``Sizing``: the cores of a CPU."""
+    """What was measured on. ``units`` are those of ``Sizing``: the cores of a CPU.
+
+    ``shared`` says that all ranks use one device, as on a CPU: collectives run on what computes.
+    """
 
     backend: str
     target: str | None
     arch: str
     product: str | None
     units: int
+    shared: bool = False
 
     def __str__(self) -> str:
         return f"{self.product or self.target or self.arch} with {self.units} units"

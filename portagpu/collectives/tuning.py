@@ -210,7 +210,12 @@ class Profile:
                 "the profile has none"
             )
         line = fit
-        return choose_ddp(sizes, backward_us, lambda _, size_bytes: line.time_us(size_bytes))
+        return choose_ddp(
+            sizes,
+            backward_us,
+            lambda _, size_bytes: line.time_us(size_bytes),
+            overlap=not self.machine.shared,
+        )
 
 
 def read_profile(path: str | os.PathLike[str]) -> Profile:

@@ -68,7 +68,7 @@ _POINT_S: Final = {Effort.QUICK: 0.5, Effort.FULL: 5.0}
 _TURNS: Final = (True, False, False, True, True, False, False, True)
 """Worlds of the default (True) and of settings when they are measured again: settings have to be
 faster in every pair of worlds, of which two have one order and two the other."""
-_KEYS: Final = ("product", "units", "comm", "comm_version")
+_KEYS: Final = ("product", "units", "shared", "comm", "comm_version")
 """What a profile needs to know of the device."""
 _SOURCE: Final = "every element of every rank, for every candidate"
 
@@ -387,6 +387,7 @@ def profile_of(run: Run) -> Profile:
             arch=device["arch"],
             product=device["product"],
             units=device["units"],
+            shared=device["shared"],
         ),
         stack=Stack(
             library=device["comm"],
