@@ -15,6 +15,7 @@ from portagpu.collectives.bandwidth import bus_factor
 from portagpu.collectives.choice import (
     BasisKind,
     Candidate,
+    Graph,
     Hardware,
     KnownError,
     Prediction,
@@ -156,6 +157,13 @@ def test_more_than_two_nodes_are_one_kind_and_the_last_range_has_no_end():
         ({"ranks": 1}, "at least 2 ranks, not 1"),
         ({"ranks": 8, "nodes": 3}, "8 ranks cannot be spread evenly over 3 nodes"),
         ({"ranks": 8, "nodes": 0}, "cannot be spread evenly over 0 nodes"),
+        ({"ranks": 10**400}, "at most 1048576 ranks"),
+        ({"size_bytes": 10**400}, "more than 1 EiB"),
+        ({"nics": 10**400}, "1 to 1048576 network ports"),
+        ({"nic_gbs": float("nan")}, "0.001 to 1,000,000 GB/s, not nan"),
+        ({"nic_gbs": float("inf")}, "0.001 to 1,000,000 GB/s, not inf"),
+        ({"nic_gbs": 1e-308}, "0.001 to 1,000,000 GB/s, not 1e-308"),
+        ({"graphs": {"A1": Graph(1, 1e300, 1)}}, "0.001 to 1,000,000 GB/s, not 1e\\+300"),
     ],
 )
 def test_a_question_without_sense_is_refused(fields, said):

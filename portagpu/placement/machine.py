@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "portagpu.placement/1"
 _NODES: Final = "sys/devices/system/node"
+_MOST_PLACES: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,10 @@ def graph_of_machine(machine: Machine, assumed: Target | None = None) -> PlaceGr
         if not any(each.cpus for each in cpu.numa_nodes):
             raise ValueError("no source shows a GPU or a NUMA node: there is no place for a rank")
         return numa_graph(cpu.numa_nodes, _distances(machine.tree))
+    if len(topology.gpus) > _MOST_PLACES:
+        raise ValueError(
+            f"there are {len(topology.gpus)} GPUs: at most {_MOST_PLACES} of one machine are placed"
+        )
     inventory = machine.inventory()
     targets: dict[str, Target] = {}
     divided = []
