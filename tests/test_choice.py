@@ -100,6 +100,14 @@ def test_a_measured_time_says_on_how_many_points():
     assert found.remarks == ("1 MiB is outside of the measured sizes, 16 B to 32 KiB",)
 
 
+@pytest.mark.parametrize("other", [{"operation": "all_gather"}, {"ranks": 8}])
+def test_times_of_another_collective_are_no_answer(other):
+    fit = fit_line("all_reduce", 4, [(2**at, 10.0 + 2**at) for at in range(8)])
+    assert choose(asked(), fit=fit).best.time_us == pytest.approx(10 + 2**20)
+    with pytest.raises(ValueError, match="the times are of all_reduce on 4 ranks, not of"):
+        choose(asked(**other), fit=fit)
+
+
 def test_a_measured_time_takes_the_algorithm_from_the_model_and_says_so():
     fit = fit_line("all_reduce", 4, [(x, 99.0) for x in (8, 16, 32, 1 << 20)])
     found = choose(asked(), Model((1, 10.0), (2, 5.0)), fit=fit, library_version="3.5")

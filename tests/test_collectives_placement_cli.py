@@ -291,3 +291,38 @@ xml_more = (
     '<pci busid="0001:00:00.0" class="0x030200" vendor="0x10de" link_speed="16 GT/s" '
     'link_width="16"><gpu dev="256" sm="80"/></pci></cpu>'
 )
+
+
+def test_what_no_link_has_is_left_out_with_a_note(capfd, tmp_path):
+    path = tmp_path / "topo.xml"
+
+    def found(more):
+        path.write_text(xml(2, lambda at: [(1 - at, more)]), "utf-8")
+        return answer(capfd, "--replay", path)
+
+    for count in ("-4", "9" * 30, "many"):
+        document = found(f'count="{count}"')
+        assert document["edges"][0]["path"] != "XGMI"
+        assert any(
+            f"0000:00:00.0 has {count!r} links of xgmi: they are left out" in each
+            for each in document["remarks"]
+        )
+    for rate in ("-5", "0"):
+        (edge,) = found(f'count="1" bw="{rate}"')["edges"]
+        assert edge["path"] == "XGMI"
+        assert edge["bandwidth_bytes_s"] is None
+    path.write_text(xml(2, lambda _: []).replace('width="16"', 'width="-16"'), "utf-8")
+    (edge,) = answer(capfd, "--replay", path)["edges"]
+    assert edge["bandwidth_bytes_s"] is None
+
+
+def test_gpus_of_an_unknown_product_without_links_have_a_note(capfd, tmp_path):
+    path = tmp_path / "topo.xml"
+    path.write_text(
+        xml(8, lambda _: []).replace(' vendor="0x10de"', "").replace(' sm="80"', ""), "utf-8"
+    )
+    found = answer(capfd, "--replay", path)
+    assert [each for each in found["remarks"] if "if they have links, --target assumes" in each]
+    given = answer(capfd, "--replay", path, "--target", "nvidia-h100-sxm")
+    assert {each["path"] for each in given["edges"]} == {"NV18"}
+    assert not [each for each in given["remarks"] if "if they have links" in each]

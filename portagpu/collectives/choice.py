@@ -311,6 +311,11 @@ def choose(
         raise Unsupported(
             "there is no cost model for this device's library: give a table of measured times"
         )
+    if fit is not None and (fit.operation, fit.ranks) != (question.operation, question.ranks):
+        raise ValueError(
+            f"the times are of {fit.operation} on {fit.ranks} ranks, not of {question.operation} "
+            f"on {question.ranks}"
+        )
     predicted: Prediction | None = None
     remarks: tuple[str, ...] = ()
     error = None

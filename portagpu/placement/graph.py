@@ -320,8 +320,14 @@ def _assume_fabric(
     edges = list(edges)
     linked = [each for each in targets.values() if each.value("link.count") is not None]
     if assumed is None:
-        if not linked:
+        if not linked and targets:
             return edges, []
+        if not linked:
+            remark = (
+                "the sources state neither the GPUs' product nor a link between them: if they have "
+                "links, --target assumes those of a product"
+            )
+            return edges, [remark]
         first = linked[0]
         has = f"{first.value('link.count')} of {first.value('link.kind')}"
         remark = (
