@@ -443,3 +443,10 @@ def test_of_compositions_no_tuners_file_is_written() -> None:
     assert (
         "no nccl_tuner.conf: no algorithm and protocol of NCCL was chosen for any size" in reasons
     )
+
+
+@pytest.mark.parametrize("data", [b"\x1f\x8b log", b"# a table", b"[" * 99999])
+def test_a_file_without_json_is_told_in_plain_words(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "p.json").write_bytes(data)
+    with pytest.raises(FormatError, match=r"p\.json is no profile of collectives: no JSON$"):
+        read_profile(tmp_path / "p.json")

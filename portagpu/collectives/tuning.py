@@ -228,7 +228,9 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
         if not isinstance(document, dict) or document.pop("schema", None) != SCHEMA:
             raise ValueError(f"its schema is not {SCHEMA}")
         return decode(Profile, document, "profile")
-    except (ValueError, RecursionError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(one_line(f"{path} is no profile of collectives: no JSON")) from error
+    except ValueError as error:
         raise FormatError(one_line(f"{path} is no profile of collectives: {error}")) from error
 
 
