@@ -8,6 +8,7 @@ run in a thread; after their time the connections are shut down, which ends the 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import socket
 import threading
@@ -57,6 +58,14 @@ class Meeting:
     file: Path | None = None
     sockets: set[str] = field(default_factory=set)
     """The connections of the process group, as /proc names them."""
+    given_up: bool = False
+    """Whether nobody waits any more for what the threads of this meeting do."""
+
+    def pause(self, seconds: float) -> None:
+        """Sleep. Raises CollectiveError where the meeting was given up, as by Ctrl-C."""
+        time.sleep(seconds)
+        if self.given_up:
+            raise CollectiveError("init was interrupted")
 
     def cut(self) -> None:
         """Shut down the connections to the store and of the process group."""
@@ -223,7 +232,7 @@ def _connect(meeting: Meeting, owner: str | None, deadline: float) -> Store:
             # rank 0 states it at once; another run's, or the one of a run before, never does
             until = min(deadline, time.monotonic() + 1.0)
             while not store.check([_OWNER_KEY]) and time.monotonic() < until:
-                time.sleep(POLL_S)
+                meeting.pause(POLL_S)
             if store.check([_OWNER_KEY]) and store.get(_OWNER_KEY).decode() == owner:
                 return store
             del store
@@ -234,7 +243,7 @@ def _connect(meeting: Meeting, owner: str | None, deadline: float) -> Store:
         except RuntimeError:
             # the store of the run before, which is being closed
             problem = "what answered there closed the connection"
-        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+        meeting.pause(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(2 * pause, 4 * POLL_S)
     raise lost_store(meeting, problem)
 
@@ -269,8 +278,14 @@ def _sockets() -> Iterator[tuple[str, int]]:
 
 
 def _shut_down(port: int, names: set[str]) -> None:
-    """Shut down this process's connections to that port, and those of ``names``."""
+    """Shut down this process's connections to that port, and those of ``names``.
+
+    What a socket object of Python holds is the program's own: torch's connections have none.
+    """
+    own = {each.fileno() for each in gc.get_objects() if issubclass(type(each), socket.socket)}
     for name, descriptor in _sockets():
+        if descriptor in own:
+            continue
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
             if connection.family not in (socket.AF_INET, socket.AF_INET6):
                 continue
