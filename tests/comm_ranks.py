@@ -211,6 +211,16 @@ def forks(rank, port):
         return [tensor.item(), said]
 
 
+def store_limit(rank, port):
+    """How long the group's store waits for a rank that writes late, in seconds."""
+    method = f"tcp://127.0.0.1:{port}"
+    found = []
+    for limit in (None, 77.0):
+        with rank.gpu.comm.init(timeout_s=20.0, init_method=method, collective_timeout_s=limit):
+            found.append(dist.group.WORLD.get_group_store().timeout.total_seconds())
+    return found
+
+
 def raises_inside(rank, port):
     """Rank 1 raises in its block, and does not wait for the others."""
     try:

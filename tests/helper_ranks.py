@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from portagpu.collectives import compression, helpers
 from portagpu.collectives.compression import TopK, top_k_hook
-from portagpu.errors import CollectiveMismatch
+from portagpu.errors import CollectiveError, CollectiveMismatch
 
 
 def bits(tensor):
@@ -57,6 +57,27 @@ def gathers_what_differs(rank, *, kind):
     after = torch.ones(1)
     dist.all_reduce(after)
     return [found, after.item()]
+
+
+def strange_tensors(rank):
+    """Tensors without elements, conjugate and sparse ones, and a group of other ranks."""
+    empty = [list(each.shape) for each in helpers.all_gather_uneven(torch.ones(2 + rank.rank, 0))]
+    mine = torch.tensor([1 + 2j, 3j]).conj()
+    gathered = [str(each.tolist()) for each in helpers.all_gather_uneven(mine)]
+    whole = torch.empty(2 * rank.world, dtype=mine.dtype)
+    helpers.all_gather_bytes(whole, mine)
+    sent = (torch.tensor([1.0, 2j]) * (rank.rank + 1)).conj()
+    helpers.broadcast_bytes(sent)
+    sparse = told(lambda: helpers.all_gather_uneven(torch.ones(2).to_sparse()))
+    wider = told(lambda: helpers.all_reduce_wider(torch.ones(2).to_sparse()))
+    group = dist.new_group([0])
+    other = ""
+    if rank.rank:
+        try:
+            helpers.all_gather_uneven(torch.ones(2), group)
+        except CollectiveError as error:
+            other = str(error)
+    return [empty, gathered, str(whole.tolist()), str(sent.tolist()), sparse, wider, other]
 
 
 def reduces(rank, *, values, dtype, op, name="all_reduce_with_nan", fault=""):

@@ -268,6 +268,11 @@ def test_a_fork_of_a_rank_does_not_end_its_group(ranks: Ranks) -> None:
         assert "this process was forked from a rank" in said
 
 
+def test_the_groups_store_waits_as_long_as_the_group(ranks: Ranks) -> None:
+    """NCCL waits there for the id that a late rank writes."""
+    assert values(ranks, "store_limit", 2, port=free_port()) == [[1800.0, 77.0]] * 2
+
+
 def test_a_rank_that_raises_leaves_at_once(ranks: Ranks) -> None:
     assert values(ranks, "raises_inside", 2, port=free_port()) == [["", False], ["'mine'", False]]
 

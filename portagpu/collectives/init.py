@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.constants import default_pg_timeout
 
 from portagpu.collectives.launcher import place_of_rank
 from portagpu.collectives.meeting import Member, alarmed, live_run, meet, raise_broken
@@ -178,11 +179,16 @@ class _Joining:
         limit = self.collective_timeout_s
         # the group keeps its limit for connecting as the one of its messages (Gloo), so it is the
         # one that the caller wants, and this thread watches the time
+        # a connection of its own: one that waits lets no other call pass
+        store = self.run_store.clone()
+        if not self.meeting.given:
+            # as torch's own rendezvous does: a group waits here for what a late rank writes
+            seconds = default_pg_timeout if limit is None else timedelta(seconds=limit)
+            store.set_timeout(seconds)
         action = partial(
             dist.init_process_group,
             self.comm.init_string,
-            # a connection of its own: one that waits lets no other call pass
-            store=self.run_store.clone(),
+            store=store,
             rank=me.rank,
             world_size=me.world_size,
             timeout=None if limit is None else timedelta(seconds=limit),

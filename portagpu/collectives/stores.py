@@ -45,6 +45,8 @@ class Meeting:
     store: Store | None
     where: str
     """For messages: "127.0.0.1:29500", a file, or "the given store"."""
+    given: bool = False
+    """Whether the store is the caller's own."""
     address: str = ""
     port: int = 0
     """Of the process that holds the store; 0 for a store without one."""
@@ -121,7 +123,7 @@ def given_store(store: Store) -> Meeting:
     while isinstance(inner, PrefixStore):
         inner = inner.underlying_store
     port = inner.port if isinstance(inner, TCPStore) else 0
-    return Meeting(store, "the given store", port=port)
+    return Meeting(store, "the given store", given=True, port=port)
 
 
 def meeting_of(place: Place, init_method: str | None) -> Meeting:
@@ -129,7 +131,7 @@ def meeting_of(place: Place, init_method: str | None) -> Meeting:
     if init_method is not None and init_method != "env://":
         return _meeting_of_url(init_method)
     if place.world_size == 1 and not place.agent_holds_store:
-        return Meeting(None, "127.0.0.1", "127.0.0.1", of_rank_0=True)
+        return Meeting(None, "127.0.0.1", address="127.0.0.1", of_rank_0=True)
     if place.address is None:
         raise CollectiveError(
             f"the address of rank 0 is not known ({place.launcher} does not say it): set "
@@ -138,8 +140,8 @@ def meeting_of(place: Place, init_method: str | None) -> Meeting:
     return Meeting(
         None,
         f"{place.address}:{place.port}",
-        place.address,
-        place.port,
+        address=place.address,
+        port=place.port,
         of_rank_0=not place.agent_holds_store,
     )
 
@@ -151,8 +153,8 @@ def _meeting_of_url(init_method: str) -> Meeting:
             return Meeting(
                 None,
                 f"{url.hostname}:{url.port}",
-                url.hostname,
-                url.port,
+                address=url.hostname,
+                port=url.port,
                 of_rank_0=True,
             )
         if url.scheme == "file" and not url.netloc and url.path.startswith("/"):
@@ -184,16 +186,17 @@ def open_store(meeting: Meeting, place: Place, generation: int, deadline: float)
     elif meeting.store is None:
         owner = f"{generation} {place.job}"
         if meeting.of_rank_0 and place.rank == 0:
-            _hold_store(meeting, owner)
+            _hold_store(meeting, owner, deadline)
         meeting.store = _connect(meeting, owner if meeting.of_rank_0 else None, deadline)
     return meeting.store
 
 
-def _hold_store(meeting: Meeting, owner: str) -> None:
+def _hold_store(meeting: Meeting, owner: str, deadline: float) -> None:
     address, port = meeting.address, meeting.port
+    # for a rank 0 that does not reach itself, under a wrong address
+    limit = timedelta(seconds=min(10.0, max(0.1, deadline - time.monotonic())))
     try:
-        # its own limit is for a rank 0 that does not reach itself, under a wrong address
-        store = TCPStore(address, port, None, True, timedelta(seconds=10), wait_for_workers=False)
+        store = TCPStore(address, port, None, True, limit, wait_for_workers=False)
     except RuntimeError as error:
         first = str(error).splitlines()[0]
         if "EADDRINUSE" in str(error) or "address already in use" in str(error):
