@@ -24,6 +24,18 @@ def told(action):
         return [type(error).__name__, str(error), lost, time.monotonic() - started]
 
 
+def gaps(rank, *, name):
+    """A result that belongs into a view of rank 1; what the others see, and the view's memory."""
+    whole = torch.ones(3, 4)
+    views = {"expand": torch.ones(1).expand(3, 2), "dense": torch.ones(2, 3).t()}
+    mine = views.get(name, whole[:, ::2] if rank.rank == 1 else torch.ones(3, 2))
+    comm = rank.gpu.comm.checked(timeout_s=20.0)
+    call = getattr(comm, name, comm.all_reduce)
+    parts = [[torch.ones(3, 2)] * 2] if name == "scatter" and rank.rank == 0 else []
+    found = told(lambda: call(mine, *parts))
+    return [found, whole.tolist() == torch.ones(3, 4).tolist(), mine.sum().item()]
+
+
 def all_collectives(rank):
     """One call of each, with values that are exact in any order."""
     comm = rank.gpu.comm.checked(timeout_s=20.0)

@@ -138,6 +138,89 @@ def lose(rank, port, victim, how):
         }
 
 
+def keeps_other_sockets(rank, port, victim):
+    """Connections that another thread makes during init, when a rank is lost in a collective."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    pairs, ended = [], threading.Event()
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def connect():
+        while not ended.wait(0.001):
+            here = socket.create_connection(server.getsockname())
+            pairs.append((here, server.accept()[0]))
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    world = rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}")
+    ended.set()
+    thread.join()
+    if rank.rank == victim:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    work = dist.all_reduce(torch.ones(4), async_op=True)
+    world.shutdown(timeout_s=0.5)
+    del work
+    alive = 0
+    for here, there in pairs:
+        with here, there:
+            here.send(b"x")
+            alive += there.recv(1) == b"x"
+    server.close()
+    return [alive == len(pairs), bool(pairs)]
+
+
+def interrupted(rank, method, number):
+    """Ctrl-C while this rank waits for another one; the threads that are left soon after."""
+    found = []
+    for seconds in (0.3, 0.6):
+        timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            rank.gpu.comm.init(rank=number, world_size=2, init_method=method, timeout_s=50.0)
+        except KeyboardInterrupt:
+            found.append("interrupted")
+        finally:
+            signal.signal(signal.SIGINT, before)
+        timer.join()
+        until = time.monotonic() + 10.0
+        while threading.active_count() > 1 and time.monotonic() < until:
+            time.sleep(0.05)
+        found.append(threading.active_count())
+    with rank.gpu.comm.init(rank=0, world_size=1) as alone:
+        return [*found, alone.world_size]
+
+
+def forks(rank, port):
+    """A fork of a rank leaves the block with an error; the rank goes on."""
+    with rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}") as world:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                again = told(lambda: rank.gpu.comm.init(rank=0, world_size=1))
+                world.shutdown(0.0)
+                os.write(writer, again[1].encode())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        os.waitpid(child, 0)
+        said = os.read(reader, 4096).decode()
+        os.close(reader)
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor)
+        return [tensor.item(), said]
+
+
+def store_limit(rank, port):
+    """How long the group's store waits for a rank that writes late, in seconds."""
+    method = f"tcp://127.0.0.1:{port}"
+    found = []
+    for limit in (None, 77.0):
+        with rank.gpu.comm.init(timeout_s=20.0, init_method=method, collective_timeout_s=limit):
+            found.append(dist.group.WORLD.get_group_store().timeout.total_seconds())
+    return found
+
+
 def raises_inside(rank, port):
     """Rank 1 raises in its block, and does not wait for the others."""
     try:

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from portagpu.collectives import compression, helpers
 from portagpu.collectives.compression import TopK, top_k_hook
-from portagpu.errors import CollectiveMismatch
+from portagpu.errors import CollectiveError, CollectiveMismatch
 
 
 def bits(tensor):
@@ -57,6 +57,27 @@ def gathers_what_differs(rank, *, kind):
     after = torch.ones(1)
     dist.all_reduce(after)
     return [found, after.item()]
+
+
+def strange_tensors(rank):
+    """Tensors without elements, conjugate and sparse ones, and a group of other ranks."""
+    empty = [list(each.shape) for each in helpers.all_gather_uneven(torch.ones(2 + rank.rank, 0))]
+    mine = torch.tensor([1 + 2j, 3j]).conj()
+    gathered = [str(each.tolist()) for each in helpers.all_gather_uneven(mine)]
+    whole = torch.empty(2 * rank.world, dtype=mine.dtype)
+    helpers.all_gather_bytes(whole, mine)
+    sent = (torch.tensor([1.0, 2j]) * (rank.rank + 1)).conj()
+    helpers.broadcast_bytes(sent)
+    sparse = told(lambda: helpers.all_gather_uneven(torch.ones(2).to_sparse()))
+    wider = told(lambda: helpers.all_reduce_wider(torch.ones(2).to_sparse()))
+    group = dist.new_group([0])
+    other = ""
+    if rank.rank:
+        try:
+            helpers.all_gather_uneven(torch.ones(2), group)
+        except CollectiveError as error:
+            other = str(error)
+    return [empty, gathered, str(whole.tolist()), str(sent.tolist()), sparse, wider, other]
 
 
 def reduces(rank, *, values, dtype, op, name="all_reduce_with_nan", fault=""):
@@ -260,6 +281,50 @@ def one_parameter(rank, *, gradients, density, dtype="float32", fault=""):
             [str(value) for value in state.kept(model.weight).tolist()],
         ])  # fmt: skip
     return found
+
+
+class Branches(torch.nn.Module):
+    """Two layers, of which each call uses those that it names; a third is never used."""
+
+    def __init__(self):
+        super().__init__()
+        layers = {name: torch.nn.Linear(3, 2, bias=False) for name in ("a", "b", "never")}
+        self.layers = torch.nn.ModuleDict(layers)
+
+    def forward(self, given, names):
+        return sum(self.layers[name](given) for name in names)
+
+
+def unused(rank, *, steps, twice):
+    """What this rank had, was given and keeps of each layer; ``steps`` have what each rank uses.
+
+    With ``twice`` each step adds up two passes, the first one without communication.
+    """
+    model = Branches()
+    ddp = DistributedDataParallel(model, find_unused_parameters=True)
+    state = TopK(model, 0.2)
+    ddp.register_comm_hook(state, top_k_hook)
+    had = {name: torch.zeros(2, 3) for name in model.layers}
+    given = {name: torch.zeros(2, 3) for name in model.layers}
+    for number, names in enumerate(steps):
+        ddp.zero_grad()
+        used = names[rank.rank]
+        # whole numbers, so that every sum is exact
+        rows = torch.tensor([[1.0 + number, 2.0 * rank.rank - 3, 5.0]])
+        weights = torch.tensor([2.0, -4.0 - number])
+        with ddp.no_sync() if twice else contextlib.nullcontext():
+            for _ in range(twice):
+                (ddp(rows, used) @ weights).sum().backward()
+        (ddp(rows, used) @ weights).sum().backward()
+        for name in used:
+            had[name] += (1 + twice) * weights[:, None] * rows
+        for name, layer in model.layers.items():
+            if layer.weight.grad is not None:
+                given[name] += layer.weight.grad
+    keeps = {name: state.kept(layer.weight) for name, layer in model.layers.items()}
+    return [
+        [part[name].reshape(-1).tolist() for part in (had, given, keeps)] for name in model.layers
+    ]
 
 
 def strange_uses(rank):

@@ -118,6 +118,20 @@ def test_a_failure_leaves_no_process_and_no_port(how: str) -> None:
         assert not ports_of(pid), "a port of a world that is over is left open"
 
 
+@pytest.mark.parametrize("name", ["all_reduce", "broadcast", "reduce", "scatter", "expand"])
+def test_a_view_with_gaps_is_refused_on_every_rank(ranks: Ranks, name: str) -> None:
+    """Gloo of torch 2.13 writes the wrong elements, and beyond the end of an expanded tensor."""
+    called = "all_reduce" if name == "expand" else name
+    for (kind, said, lost, _), untouched, total in values(ranks, "gaps", 2, name=name):
+        assert (kind, lost, untouched, total) == ("CollectiveError", [], True, 6.0)
+        assert said.startswith(f"the tensor of rank {int(name != 'expand')} in {called}")
+        assert "give tensor.contiguous()" in said
+
+
+def test_a_dense_view_is_reduced(ranks: Ranks) -> None:
+    assert values(ranks, "gaps", 2, name="dense") == [[None, True, 12.0]] * 2
+
+
 def test_a_new_group_works_after_a_mismatch(ranks: Ranks) -> None:
     assert values(ranks, "again", 3) == [{"first": "CollectiveMismatch", "sum": 3.0}] * 3
 

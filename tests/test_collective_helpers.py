@@ -97,6 +97,19 @@ def test_a_strided_tensor_is_gathered_in_its_own_order(ranks: Ranks) -> None:
         assert found == [zeros, []]
 
 
+def test_strange_tensors_are_moved_or_refused_in_one_line(ranks: Ranks) -> None:
+    (*first, nobody), (*second, other) = values(ranks, "strange_tensors", 2)
+    assert first == second
+    empty, gathered, whole, sent, sparse, wider = first
+    assert empty == [[2, 0], [3, 0]]
+    assert gathered == ["[(1-2j), -3j]"] * 2
+    assert whole == "[(1-2j), -3j, (1-2j), -3j]"
+    assert sent == "[(1-0j), -2j]"
+    assert sparse == ["ValueError", "all_gather_uneven takes dense tensors: give tensor.to_dense()"]
+    assert wider == ["ValueError", "all_reduce_wider takes dense tensors: give tensor.to_dense()"]
+    assert (nobody, other) == ("", "all_gather_uneven: this rank is not a member of the group")
+
+
 # ---- MAX and MIN with NaN
 
 ROWS = [

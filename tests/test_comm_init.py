@@ -247,6 +247,32 @@ def test_shutdown_does_not_wait_for_a_lost_rank(ranks: Ranks, victim: int, how: 
     assert found == {"threads": ["MainThread"], "alone": 1, "long": False}
 
 
+def test_connections_of_the_program_are_not_cut(ranks: Ranks) -> None:
+    found = values(ranks, "keeps_other_sockets", 2, port=free_port(), victim=1, lost=[1])
+    assert found[0] == [True, True]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("how", ["tcp", "file"])
+def test_ctrl_c_ends_what_waits_for_other_ranks(
+    ranks: Ranks, tmp_path: Path, how: str, number: int
+) -> None:
+    method = f"tcp://127.0.0.1:{free_port()}" if how == "tcp" else f"file://{tmp_path / 'store'}"
+    found = values(ranks, "interrupted", 1, method=method, number=number)
+    assert found == [["interrupted", 1, "interrupted", 1, 1]]
+
+
+def test_a_fork_of_a_rank_does_not_end_its_group(ranks: Ranks) -> None:
+    for total, said in values(ranks, "forks", 2, port=free_port()):
+        assert total == 2.0
+        assert "this process was forked from a rank" in said
+
+
+def test_the_groups_store_waits_as_long_as_the_group(ranks: Ranks) -> None:
+    """NCCL waits there for the id that a late rank writes."""
+    assert values(ranks, "store_limit", 2, port=free_port()) == [[1800.0, 77.0]] * 2
+
+
 def test_a_rank_that_raises_leaves_at_once(ranks: Ranks) -> None:
     assert values(ranks, "raises_inside", 2, port=free_port()) == [["", False], ["'mine'", False]]
 

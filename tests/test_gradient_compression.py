@@ -125,6 +125,19 @@ def test_what_was_sent_and_what_is_kept_are_the_gradients(
     assert found[0]["buckets"].count(first[0]) < 6, "DDP made no other buckets: nothing was shown"
 
 
+@pytest.mark.parametrize("twice", [0, 1])
+def test_what_is_kept_of_a_parameter_that_no_rank_uses_stays(ranks: Ranks, twice: int) -> None:
+    """DDP throws away the average of what no rank used in the step."""
+    steps = [["ab", "ab"], ["a", "a"], ["ab", "a"], ["b", "b"], ["a", "b"], ["a", "a"]]
+    found = values(ranks, "unused", steps=steps, twice=twice)
+    for (had, given, keeps), (others_had, others_given, others_keep) in zip(*found, strict=True):
+        assert given == others_given
+        rows = zip(had, others_had, keeps, others_keep, given, strict=True)
+        assert [a + b - c - d - 2 * e for a, b, c, d, e in rows] == [0.0] * 6
+    assert any(found[0][1][2]), "nothing was kept: nothing was shown"
+    assert found[0][2] == [[0.0] * 6] * 3
+
+
 @pytest.mark.parametrize("fault", ["dropped", "unsent"])
 def test_a_fault_unbalances_the_books(ranks: Ranks, fault: str) -> None:
     found = values(ranks, "books", density=0.3, steps=6, dtype="float64", fault=fault)

@@ -120,6 +120,41 @@ def test_what_is_no_profile_is_refused(tmp_path: Path, change: Any, words: str) 
         read_profile(tmp_path / "p.json")
 
 
+@pytest.mark.parametrize(
+    ("path", "text", "words"),
+    [
+        ("ranges 0 points 0 chosen_us", "1e999", "1e999 is too large"),
+        ("ranges 0 points 0 chosen_us", "9" * 400, "9... is too large"),
+        ("ranges 0 points 0 size_bytes", "9" * 5000, "9... is too large"),
+        ("ranges 0 points 0 ratio", "-1", "above 0"),
+        ("ranges 0 points 0 spread", "-0.5", "at least 0"),
+        ("ranges 0 points 0 pairs", "-1", "at least 0"),
+        ("fit alpha_us", "-1.0", "alpha, beta and errors are at least 0"),
+        ("fit alpha_us", "NaN", "NaN is no number"),
+        ("fit beta_us_per_byte", "1e300", "the times on a line"),
+        ("fit error_p95", "-1.0", "alpha, beta and errors are at least 0"),
+        ("fit low_bytes", "0", "from a size above 0"),
+        ("fit points", "0", "a line has points"),
+        ("fit ranks", "7", "an entry of [0-9]+ ranks has a line of 7"),
+        ("ranges 0 candidate name", '"a\\nPASS"', "cannot be printed"),
+        ("dtype", '"\\ud800"', "cannot be printed"),
+    ],
+)
+def test_numbers_and_texts_that_cannot_be_are_refused(
+    tmp_path: Path, path: str, text: str, words: str
+) -> None:
+    document = json.loads(profile().write(tmp_path / "p.json").read_text())
+    place = document["entries"][0]
+    *folders, last = [int(each) if each.isdecimal() else each for each in path.split()]
+    for each in folders:
+        place = place[each]
+    place[last] = "HERE"
+    (tmp_path / "p.json").write_text(json.dumps(document).replace('"HERE"', text))
+    with pytest.raises(FormatError, match=words) as caught:
+        read_profile(tmp_path / "p.json")
+    assert str(caught.value).isprintable()
+
+
 @pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"schema": NaN}', "[" * 99999, "\0\xff"])
 def test_other_texts_are_no_profiles(tmp_path: Path, text: str) -> None:
     (tmp_path / "p.json").write_bytes(text.encode("latin-1"))

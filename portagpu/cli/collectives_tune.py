@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from portagpu.cli._common import (
+    STDOUT,
     SizeType,
     check_finite,
     check_outputs,
@@ -118,6 +119,8 @@ def tune(
     effort = chosen_effort(quick, full)
     if (params is None) != (backward_ms is None):
         raise click.UsageError("--params and --backward-ms belong together: give both or neither")
+    if profile == STDOUT:
+        raise click.UsageError("--profile needs the name of a file, not '-'")
     require_torch("collectives tune")
     from portagpu import commbench as engine
     from portagpu.bench import Effort

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 from portagpu.cli._common import (
+    STDOUT,
     SizeType,
     check_finite,
     check_outputs,
@@ -108,6 +109,8 @@ def verify(
         raise click.UsageError("--replay judges files: leave out the options of a live run")
     if replay and len(only) > 1:
         raise click.UsageError("with --replay give --only once: what unnamed tables test")
+    if tables == STDOUT:
+        raise click.UsageError("--tables needs the name of a file, not '-'")
     effort = chosen_effort(quick, full)
     if not replay:
         require_torch("collectives verify")

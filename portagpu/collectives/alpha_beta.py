@@ -39,6 +39,14 @@ class Fit:
     error_p50: float
     error_p95: float
 
+    def __post_init__(self) -> None:
+        if min(self.alpha_us, self.beta_us_per_byte, self.error_p50, self.error_p95) < 0:
+            raise ValueError("a line's alpha, beta and errors are at least 0")
+        if not 0 < self.time_us(1 << 62) < math.inf:
+            raise ValueError("the times on a line are above 0")
+        if not (self.points > 0 and 0 < self.low_bytes <= self.high_bytes):
+            raise ValueError("a line has points, from a size above 0 on")
+
     def time_us(self, size_bytes: int) -> float:
         """The time of that size on the line, in microseconds."""
         return self.alpha_us + size_bytes * self.beta_us_per_byte

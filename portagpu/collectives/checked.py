@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
 import torch.distributed as dist
 
 from portagpu.codec import decode, encode
@@ -24,12 +25,12 @@ from portagpu.text import ranks_in_words
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import torch
-
 _GRACE_S: Final = 1.0
 """How long a rank with an error waits for those of the others. A rank without one is lost."""
 _CHECK_FAILURES_S: Final = 0.1
 """How often a rank in a collective checks whether another rank failed in it."""
+_IN_PLACE: Final = frozenset({"all_reduce", "broadcast", "reduce", "scatter"})
+"""Gloo writes the result into the memory from the tensor's first element on, gaps or not."""
 _FIRST_POLL_S: Final = 1e-4
 _POLL_S: Final = 5e-3
 
@@ -51,6 +52,9 @@ class Call:
     root: int | None = None
     sends: tuple[int, ...] | None = None
     receives: tuple[int, ...] | None = None
+    gaps: bool = False
+    """Whether the result belongs into a tensor whose elements have gaps or share memory, which no
+    library writes rightly. It may differ between the ranks."""
 
     def __str__(self) -> str:
         """ "all_reduce(SUM) of float32[4]", "broadcast from 0 of int64[]"."""
@@ -75,8 +79,10 @@ class CheckedGroup:
       shapes, reduce ops, roots or splits; nothing is communicated then;
     - :class:`portagpu.RankLost` when a rank does not call or does not come back, within
       ``timeout_s`` plus two seconds, naming the rank and the collective;
-    - :class:`portagpu.CollectiveError` when the library fails although every rank is there, and
-      for every call after a failure: the ranks are no longer in step.
+    - :class:`portagpu.CollectiveError` when a rank's tensor is a view with gaps (``x[:, ::2]``) or
+      shared memory (``expand``) into which the result would be written, when the library fails
+      although every rank is there, and for every call after a failure: the ranks are no longer in
+      step.
 
     A call costs a round trip through the store, so this is for finding errors, for first steps and
     for tests; the fast path of training stays torch's own functions. After RankLost the library may
@@ -290,6 +296,12 @@ class CheckedGroup:
         if problem:
             self._failure = problem
             raise CollectiveMismatch(problem)
+        if gaps := [rank for rank, each in calls.items() if each.gaps]:
+            self._failure = (
+                f"the tensor of rank {gaps[0]} in {calls[gaps[0]]} has gaps, or elements that "
+                "share memory: give tensor.contiguous(), and copy the result back"
+            )
+            raise CollectiveError(self._failure)
 
     def _raise_failure(self, call: Call, number: int, error: BaseException) -> None:
         """Alarm the other ranks, find the lost ones, and raise RankLost or CollectiveError."""
@@ -408,7 +420,9 @@ def disagreement(calls: dict[int, Call]) -> str:
 
     The rank that differs from the majority comes first.
     """
-    plain = {rank: replace(call, sends=None, receives=None) for rank, call in calls.items()}
+    plain = {
+        rank: replace(call, sends=None, receives=None, gaps=False) for rank, call in calls.items()
+    }
     majority = max(plain.values(), key=list(plain.values()).count)
     for rank, call in plain.items():
         if call != majority:
@@ -437,4 +451,7 @@ def _call_of_tensor(
         # an op with a factor is an object, which says in ``op`` what it is
         reduce_op=None if op is None else str(getattr(op, "op", op)).rpartition(".")[2],
         root=root,
+        gaps=name in _IN_PLACE
+        and tensor.layout == torch.strided
+        and not torch.ops.aten.is_non_overlapping_and_dense(tensor),
     )

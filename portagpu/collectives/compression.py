@@ -130,6 +130,10 @@ def top_k_hook(state: TopK, bucket: GradBucket) -> torch.futures.Future[torch.Te
     come first in memory. The sums are made in the order of the ranks, in float32 for 16-bit
     gradients, so that every rank gets the same bits.
 
+    Of a parameter whose gradient is zero on every rank nothing is taken, and what is kept stays: no
+    rank may have used it in this step (``find_unused_parameters``), and then DDP throws its average
+    away.
+
     Each rank receives n - 1 times the elements that one sends, with 4 bytes for the place of each.
     That is less than ``all_reduce`` moves below a density of 1 / n for float32 and 2 / (3 n) for
     16 bits. The first step compares the densities, for which the host waits.
@@ -147,28 +151,39 @@ def top_k_hook(state: TopK, bucket: GradBucket) -> torch.futures.Future[torch.Te
     if whole.numel() > torch.iinfo(_INDEX).max:
         raise Unsupported("top_k_hook takes buckets below 2^31 elements: lower bucket_cap_mb")
     state._agree(whole.device)
-    places, values, offset = [], [], 0
+    places, values, used, sent, offset = [], [], [], [], 0
     for parameter in bucket.parameters():
         # the bucket holds the gradient in the order of the parameter's memory
         gradient = whole[offset : offset + parameter.numel()]
-        here, chosen = _take(gradient, state.kept(parameter), state.count(parameter))
+        used.append(gradient.any())
+        kept = state.kept(parameter)
+        here, chosen = _take(gradient, kept, state.count(parameter))
+        sent.append((kept, here, chosen))
         places.append((here + offset).to(_INDEX))
         values.append(chosen)
         offset += parameter.numel()
     place, value = torch.cat(places), torch.cat(values)
     place_bytes = place.numel() * place.itemsize
-    mine = torch.cat([place.view(torch.uint8), value.view(torch.uint8)])
+    parts = (place, value, torch.stack(used))
+    mine = torch.cat([each.view(torch.uint8) for each in parts])
     ranks = dist.get_world_size(state.group)
     everyone = mine.new_empty(ranks * mine.numel())
     work = dist.all_gather_into_tensor(everyone, mine, group=state.group, async_op=True)
 
     def average(_: object) -> torch.Tensor:
         total = torch.zeros_like(whole, dtype=_wide(whole.dtype))
-        for each in everyone.reshape(ranks, -1):
+        of_ranks = everyone.reshape(ranks, -1)
+        by_any = of_ranks[:, -len(used) :].bool().any(0)
+        counted = torch.cat(
+            [flag.expand(len(here)) for flag, (_, here, _) in zip(by_any, sent, strict=True)]
+        )
+        for each in of_ranks:
             # a copy of each part begins where its dtype can begin
             at = each[:place_bytes].clone().view(_INDEX).long()
-            given = each[place_bytes:].clone().view(whole.dtype)
-            total[at] += given.to(total.dtype)
+            given = each[place_bytes : -len(used)].clone().view(whole.dtype)
+            total[at] += torch.where(counted, given, 0).to(total.dtype)
+        for flag, (kept, here, chosen) in zip(by_any, sent, strict=True):
+            kept[here] += torch.where(flag, 0, chosen).to(kept.dtype)
         return whole.copy_(total / ranks)
 
     future: torch.futures.Future[torch.Tensor] = work.get_future().then(average)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 import torch.distributed as dist
 
-from portagpu.errors import CollectiveMismatch, Unsupported
+from portagpu.errors import CollectiveError, CollectiveMismatch, Unsupported
 from portagpu.oom import is_oom
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def all_gather_uneven(
     Raises CollectiveMismatch on every rank, before any row is sent, where a tensor has no first
     dimension, or dtypes or the other dimensions differ.
     """
-    n = dist.get_world_size(group)
+    n = _size("all_gather_uneven", group, tensor)
     stated = torch.tensor(_header(tensor), dtype=torch.int64, device=tensor.device)
     everyone = torch.empty(n * len(stated), dtype=torch.int64, device=tensor.device)
     dist.all_gather_into_tensor(everyone, stated, group=group)
@@ -61,10 +61,11 @@ def all_gather_uneven(
     row_bytes = tensor.dtype.itemsize * math.prod(tensor.shape[1:])
     # as bytes, because not every dtype can be filled or copied in part
     padded = torch.zeros(max(rows) * row_bytes, dtype=torch.uint8, device=tensor.device)
-    padded[: len(tensor) * row_bytes] = _flat_bytes(tensor.contiguous())
+    if not len(padded):
+        return [tensor.new_empty(count, *tensor.shape[1:]) for count in rows]
+    padded[: len(tensor) * row_bytes] = _flat_bytes(_plain(tensor))
     whole = torch.empty(n * len(padded), dtype=torch.uint8, device=tensor.device)
-    if len(padded):
-        dist.all_gather_into_tensor(whole, padded, group=group)
+    dist.all_gather_into_tensor(whole, padded, group=group)
     return [
         part[: count * row_bytes].view(tensor.dtype).reshape(count, *tensor.shape[1:])
         for part, count in zip(whole.reshape(n, -1), rows, strict=True)
@@ -121,6 +122,7 @@ def all_reduce_with_nan(
 
     Raises ValueError for another op, and for a dtype without an order that all libraries know.
     """
+    _size("all_reduce_with_nan", group, tensor)
     if op not in (dist.ReduceOp.MAX, dist.ReduceOp.MIN):
         raise ValueError(f"all_reduce_with_nan takes MAX and MIN, not {_op_name(op)}")
     if tensor.is_complex():
@@ -176,6 +178,7 @@ def all_reduce_wider(
     Raises Unsupported for float32 on a device without float64, and ValueError for another op or
     dtype.
     """
+    n = _size("all_reduce_wider", group, tensor)
     name = _op_name(op)
     if name not in _WIDENED_OPS:
         raise ValueError(
@@ -189,7 +192,7 @@ def all_reduce_wider(
     wide = _widened(tensor, _WIDER.get(tensor.dtype, torch.float32))
     dist.all_reduce(wide, dist.ReduceOp.SUM if name == "AVG" else op, group)
     if name == "AVG":
-        wide /= dist.get_world_size(group)
+        wide /= n
     tensor.copy_(wide)
 
 
@@ -216,7 +219,8 @@ def broadcast_bytes(
     of NaN. It sends the bytes of the tensor. A tensor that is not contiguous is copied. The ranks'
     dtypes are not compared; their bytes must be as many.
     """
-    whole = tensor.contiguous()
+    _size("broadcast_bytes", group, tensor)
+    whole = _plain(tensor)
     dist.broadcast(_flat_bytes(whole), src, group)
     if whole is not tensor:
         tensor.copy_(whole)
@@ -234,7 +238,7 @@ def all_gather_bytes(
     dtype. Each rank receives n - 1 times the bytes of ``input_tensor``. Raises ValueError where the
     two do not fit each other.
     """
-    n = dist.get_world_size(group)
+    n = _size("all_gather_bytes", group, output_tensor, input_tensor)
     _check_outputs("all_gather_bytes", output_tensor, input_tensor)
     if output_tensor.numel() != n * input_tensor.numel():
         raise ValueError(
@@ -242,7 +246,7 @@ def all_gather_bytes(
             f"with {input_tensor.numel()} each need {n * input_tensor.numel()}"
         )
     if input_tensor.numel():
-        given = _flat_bytes(input_tensor.contiguous())
+        given = _flat_bytes(_plain(input_tensor))
         dist.all_gather_into_tensor(_flat_bytes(output_tensor), given, group)
 
 
@@ -260,7 +264,7 @@ def all_to_all_bytes(
     Each rank sends the bytes of ``input``, less its own part. Raises ValueError where the two do
     not fit each other, or the splits do not add up to the rows.
     """
-    n = dist.get_world_size(group)
+    n = _size("all_to_all_bytes", group, output, input)
     _check_outputs("all_to_all_bytes", output, input)
     if not output.dim() or output.shape[1:] != input.shape[1:]:
         raise ValueError(
@@ -282,7 +286,7 @@ def all_to_all_bytes(
         splits.append([each * row_bytes for each in split])
     taken, given = splits
     dist.all_to_all_single(
-        _flat_bytes(output), _flat_bytes(input.contiguous()), taken, given, group=group
+        _flat_bytes(output), _flat_bytes(_plain(input)), taken, given, group=group
     )
 
 
@@ -291,8 +295,24 @@ def _check_outputs(name: str, output: torch.Tensor, given: torch.Tensor) -> None
         raise ValueError(
             f"{name}: the output is {_dtype_name(output)}, and the input {_dtype_name(given)}"
         )
-    if not output.is_contiguous():
+    if not output.is_contiguous() or output.is_conj() or output.is_neg():
         raise ValueError(f"{name}: the output is not contiguous: give a contiguous one")
+
+
+def _size(name: str, group: dist.ProcessGroup | None, *tensors: torch.Tensor) -> int:
+    """The number of ranks, of which this one is a member, for tensors that have bytes."""
+    for each in tensors:
+        if each.layout != torch.strided:
+            raise ValueError(f"{name} takes dense tensors: give tensor.to_dense()")
+    n = dist.get_world_size(group)
+    if n < 1:
+        raise CollectiveError(f"{name}: this rank is not a member of the group")
+    return n
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, or a copy whose bytes are its values in their order."""
+    return tensor.contiguous().resolve_conj().resolve_neg()
 
 
 def _flat_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.constants import default_pg_timeout
 
 from portagpu.collectives.launcher import place_of_rank
 from portagpu.collectives.meeting import Member, alarmed, live_run, meet, raise_broken
@@ -61,6 +62,8 @@ class _Run:
     device: torch.device | None
     rank: int
     world_size: int
+    pid: int
+    """Of the process that joined: a fork of it has copies of its connections."""
     undo: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -92,6 +95,11 @@ def init(
         raise ValueError("give a store or an init_method, not both")
     global _run, _generation
     with _lock:
+        if _run is not None and _run.pid != os.getpid():
+            raise CollectiveError(
+                "this process was forked from a rank, and cannot use its process group or make "
+                "another: start it with multiprocessing's spawn"
+            )
         if _run is not None or dist.is_initialized():
             raise CollectiveError(
                 "a process group is there already: call gpu.comm.shutdown() before another init"
@@ -99,7 +107,6 @@ def init(
         place = place_of_rank(os.environ, rank, world_size)
         meeting = given_store(store) if store is not None else meeting_of(place, init_method)
         _generation += 1
-        before = open_sockets()
         joining = _Joining(comm, place, meeting, _generation, timeout_s, collective_timeout_s)
         try:
             members = bounded(timeout_s + _LATE_S, joining.join, meeting.cut)
@@ -109,8 +116,9 @@ def init(
         except BaseException:
             _abandon(joining)
             raise
-        meeting.sockets = open_sockets() - before
-        _run = _Run(meeting, joining.run_store, comm.device_id, place.rank, place.world_size)
+        _run = _Run(
+            meeting, joining.run_store, comm.device_id, place.rank, place.world_size, os.getpid()
+        )
         try:
             return _membership(comm, place, meeting, members, checked, timeout_s)
         except BaseException:
@@ -141,13 +149,15 @@ class _Joining:
 
     def join(self) -> tuple[Member, ...]:
         """Meet the other ranks and form the group."""
-        before = open_sockets()
         me = _me(self.comm, self.place)
+        pause = self.meeting.pause
         try:
             store = open_store(self.meeting, self.place, self.generation, self.deadline)
             name = str(self.generation)
             if self.place.agent_holds_store and self.meeting.port == self.place.port:
-                name = live_run(store, self.generation, me.rank, self.timeout_s, self.deadline)
+                name = live_run(
+                    store, self.generation, me.rank, self.timeout_s, self.deadline, pause
+                )
             self.run_store = PrefixStore(f"portagpu/{name}", store)
             members = meet(
                 self.run_store,
@@ -156,42 +166,51 @@ class _Joining:
                 self.deadline,
                 hint=self.place.hint,
                 holds=self.meeting.holds,
+                pause=pause,
             )
-            self._form_group(me, before)
+            self._form_group(me)
         except PortagpuError:
             raise
         except RuntimeError as error:
             raise lost_store(self.meeting, f"it ended ({error_line(error)})") from error
         return members
 
-    def _form_group(self, me: Member, before: set[str]) -> None:
+    def _form_group(self, me: Member) -> None:
         limit = self.collective_timeout_s
         # the group keeps its limit for connecting as the one of its messages (Gloo), so it is the
         # one that the caller wants, and this thread watches the time
+        # a connection of its own: one that waits lets no other call pass
+        store = self.run_store.clone()
+        if not self.meeting.given:
+            # as torch's own rendezvous does: a group waits here for what a late rank writes
+            seconds = default_pg_timeout if limit is None else timedelta(seconds=limit)
+            store.set_timeout(seconds)
         action = partial(
             dist.init_process_group,
             self.comm.init_string,
-            # a connection of its own: one that waits lets no other call pass
-            store=self.run_store.clone(),
+            store=store,
             rank=me.rank,
             world_size=me.world_size,
             timeout=None if limit is None else timedelta(seconds=limit),
             device_id=self.comm.device_id,
         )
+        before = open_sockets()
         try:
-            bounded(
-                self.deadline - time.monotonic(),
-                _on_device(self.comm.device_id, action),
-                None,
-                lambda: alarmed(self.run_store),
-            )
+            try:
+                bounded(
+                    self.deadline - time.monotonic(),
+                    _on_device(self.comm.device_id, action),
+                    None,
+                    lambda: self.meeting.given_up or alarmed(self.run_store),
+                )
+            finally:
+                self.meeting.sockets = open_sockets() - before
             self.run_store.set(f"joined/{me.rank}", "")
         except (Overrun, RuntimeError, ValueError) as error:
             if isinstance(error, PortagpuError):
                 raise
             late = f"no answer within {self.timeout_s:g} s"
             said = late if isinstance(error, Overrun) else error_line(error)
-            self.meeting.sockets = open_sockets() - before
             raise_broken(self.run_store, me, said, holds=self.meeting.holds)
 
 
@@ -248,6 +267,7 @@ def _membership(
 
 def _abandon(joining: _Joining) -> None:
     """Close what a failed init has opened."""
+    joining.meeting.given_up = True
     joining.meeting.cut()
     with contextlib.suppress(Exception):
         if dist.is_initialized():
@@ -262,6 +282,9 @@ def shutdown(timeout_s: float = 10.0, device: torch.device | None = None) -> Non
         raise ValueError(f"timeout_s is a number of seconds from 0, not {timeout_s!r}")
     global _run
     with _lock:
+        if _run is not None and _run.pid != os.getpid():
+            # the connections are the ones of the process that forked this one
+            return
         run, _run = _run, None
         if run is None:
             if dist.is_initialized():
@@ -273,13 +296,17 @@ def shutdown(timeout_s: float = 10.0, device: torch.device | None = None) -> Non
         for stop in run.undo:
             with contextlib.suppress(RuntimeError):
                 stop()
-        everyone = _in_time(run, timeout_s, lambda: _all_leave(run, timeout_s))
-        if dist.is_initialized():
-            _destroy(run, everyone)
-        if everyone:
-            _in_time(run, timeout_s, lambda: _end_last(run, timeout_s))
-        del run.store
-        _close(run.meeting)
+        everyone = False
+        try:
+            everyone = _in_time(run, timeout_s, lambda: _all_leave(run, timeout_s))
+        finally:
+            # also after Ctrl-C
+            if dist.is_initialized():
+                _destroy(run, everyone)
+            if everyone:
+                _in_time(run, timeout_s, lambda: _end_last(run, timeout_s))
+            del run.store
+            _close(run.meeting)
 
 
 def _in_time(run: _Run, timeout_s: float, action: Callable[[], bool]) -> bool:

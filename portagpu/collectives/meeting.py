@@ -19,7 +19,7 @@ from portagpu.errors import CollectiveError, RankLost
 from portagpu.text import ranks_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch._C._distributed_c10d import Store
 
@@ -55,7 +55,14 @@ class _Problem:
     lost: tuple[int, ...] = ()
 
 
-def live_run(store: Store, number: int, rank: int, timeout_s: float, deadline: float) -> str:
+def live_run(
+    store: Store,
+    number: int,
+    rank: int,
+    timeout_s: float,
+    deadline: float,
+    pause: Callable[[float], None] = time.sleep,
+) -> str:
     """The name of the run that rank 0 has begun, in a store that outlives runs.
 
     torchrun restarts ranks with the store that they had. What dead ranks wrote there stays, but the
@@ -73,24 +80,32 @@ def live_run(store: Store, number: int, rank: int, timeout_s: float, deadline: f
             beat = store.add(f"portagpu/{name}/beat", 0)
             if seen.setdefault(name, beat) != beat:
                 return name
-        time.sleep(2 * POLL_S)
+        pause(2 * POLL_S)
     raise RankLost(
         f"rank 0 did not come within {timeout_s:g} s: look at the output of rank 0", ranks=(0,)
     )
 
 
 def meet(
-    store: Store, me: Member, timeout_s: float, deadline: float, *, hint: str, holds: bool
+    store: Store,
+    me: Member,
+    timeout_s: float,
+    deadline: float,
+    *,
+    hint: str,
+    holds: bool,
+    pause: Callable[[float], None] = time.sleep,
 ) -> tuple[Member, ...]:
     """All members in order of rank, when each rank has registered: rank 0 judges.
 
     Raises, on every rank that waits: RankLost with the ranks that did not come until ``deadline``,
     and CollectiveError where two ranks state different world sizes, one rank or one device. A rank
-    that ``holds`` the store then stays until the others have read why.
+    that ``holds`` the store then stays until the others have read why. ``pause`` sleeps, and raises
+    where nobody waits any more.
     """
     store.set(f"member/{store.add('members', 1)}", json.dumps(encode(me)))
     members: list[Member] = []
-    pause = 1e-3
+    seconds = 1e-3
     while True:
         if store.check(["problem"]):
             raise_together(store, None, me.world_size, deadline, holds=holds)
@@ -109,8 +124,8 @@ def meet(
                 problem = _missing(members, me.world_size, timeout_s, hint)
             if problem is not None:
                 raise_together(store, problem, me.world_size, deadline, holds=holds)
-        time.sleep(pause)
-        pause = min(2 * pause, POLL_S)
+        pause(seconds)
+        seconds = min(2 * seconds, POLL_S)
 
 
 def _roster(store: Store, me: Member) -> tuple[Member, ...]:
@@ -131,7 +146,7 @@ def _missing(members: Sequence[Member], world_size: int, timeout_s: float, hint:
     here = ranks_in_words(sorted(present - {*missing}))
     return _Problem(
         f"{ranks_in_words(missing)} did not come within {timeout_s:g} s, {here} did: "
-        f"{hint or 'look at the output of what is missing'}",
+        f"{hint or f'look at the output of {ranks_in_words(missing)}'}",
         tuple(missing),
     )
 

@@ -8,6 +8,7 @@ run in a thread; after their time the connections are shut down, which ends the 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import socket
 import threading
@@ -44,6 +45,8 @@ class Meeting:
     store: Store | None
     where: str
     """For messages: "127.0.0.1:29500", a file, or "the given store"."""
+    given: bool = False
+    """Whether the store is the caller's own."""
     address: str = ""
     port: int = 0
     """Of the process that holds the store; 0 for a store without one."""
@@ -57,6 +60,14 @@ class Meeting:
     file: Path | None = None
     sockets: set[str] = field(default_factory=set)
     """The connections of the process group, as /proc names them."""
+    given_up: bool = False
+    """Whether nobody waits any more for what the threads of this meeting do."""
+
+    def pause(self, seconds: float) -> None:
+        """Sleep. Raises CollectiveError where the meeting was given up, as by Ctrl-C."""
+        time.sleep(seconds)
+        if self.given_up:
+            raise CollectiveError("init was interrupted")
 
     def cut(self) -> None:
         """Shut down the connections to the store and of the process group."""
@@ -112,7 +123,7 @@ def given_store(store: Store) -> Meeting:
     while isinstance(inner, PrefixStore):
         inner = inner.underlying_store
     port = inner.port if isinstance(inner, TCPStore) else 0
-    return Meeting(store, "the given store", port=port)
+    return Meeting(store, "the given store", given=True, port=port)
 
 
 def meeting_of(place: Place, init_method: str | None) -> Meeting:
@@ -120,7 +131,7 @@ def meeting_of(place: Place, init_method: str | None) -> Meeting:
     if init_method is not None and init_method != "env://":
         return _meeting_of_url(init_method)
     if place.world_size == 1 and not place.agent_holds_store:
-        return Meeting(None, "127.0.0.1", "127.0.0.1", of_rank_0=True)
+        return Meeting(None, "127.0.0.1", address="127.0.0.1", of_rank_0=True)
     if place.address is None:
         raise CollectiveError(
             f"the address of rank 0 is not known ({place.launcher} does not say it): set "
@@ -129,8 +140,8 @@ def meeting_of(place: Place, init_method: str | None) -> Meeting:
     return Meeting(
         None,
         f"{place.address}:{place.port}",
-        place.address,
-        place.port,
+        address=place.address,
+        port=place.port,
         of_rank_0=not place.agent_holds_store,
     )
 
@@ -142,8 +153,8 @@ def _meeting_of_url(init_method: str) -> Meeting:
             return Meeting(
                 None,
                 f"{url.hostname}:{url.port}",
-                url.hostname,
-                url.port,
+                address=url.hostname,
+                port=url.port,
                 of_rank_0=True,
             )
         if url.scheme == "file" and not url.netloc and url.path.startswith("/"):
@@ -175,16 +186,17 @@ def open_store(meeting: Meeting, place: Place, generation: int, deadline: float)
     elif meeting.store is None:
         owner = f"{generation} {place.job}"
         if meeting.of_rank_0 and place.rank == 0:
-            _hold_store(meeting, owner)
+            _hold_store(meeting, owner, deadline)
         meeting.store = _connect(meeting, owner if meeting.of_rank_0 else None, deadline)
     return meeting.store
 
 
-def _hold_store(meeting: Meeting, owner: str) -> None:
+def _hold_store(meeting: Meeting, owner: str, deadline: float) -> None:
     address, port = meeting.address, meeting.port
+    # for a rank 0 that does not reach itself, under a wrong address
+    limit = timedelta(seconds=min(10.0, max(0.1, deadline - time.monotonic())))
     try:
-        # its own limit is for a rank 0 that does not reach itself, under a wrong address
-        store = TCPStore(address, port, None, True, timedelta(seconds=10), wait_for_workers=False)
+        store = TCPStore(address, port, None, True, limit, wait_for_workers=False)
     except RuntimeError as error:
         first = str(error).splitlines()[0]
         if "EADDRINUSE" in str(error) or "address already in use" in str(error):
@@ -223,7 +235,7 @@ def _connect(meeting: Meeting, owner: str | None, deadline: float) -> Store:
             # rank 0 states it at once; another run's, or the one of a run before, never does
             until = min(deadline, time.monotonic() + 1.0)
             while not store.check([_OWNER_KEY]) and time.monotonic() < until:
-                time.sleep(POLL_S)
+                meeting.pause(POLL_S)
             if store.check([_OWNER_KEY]) and store.get(_OWNER_KEY).decode() == owner:
                 return store
             del store
@@ -234,7 +246,7 @@ def _connect(meeting: Meeting, owner: str | None, deadline: float) -> Store:
         except RuntimeError:
             # the store of the run before, which is being closed
             problem = "what answered there closed the connection"
-        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+        meeting.pause(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(2 * pause, 4 * POLL_S)
     raise lost_store(meeting, problem)
 
@@ -269,8 +281,14 @@ def _sockets() -> Iterator[tuple[str, int]]:
 
 
 def _shut_down(port: int, names: set[str]) -> None:
-    """Shut down this process's connections to that port, and those of ``names``."""
+    """Shut down this process's connections to that port, and those of ``names``.
+
+    What a socket object of Python holds is the program's own: torch's connections have none.
+    """
+    own = {each.fileno() for each in gc.get_objects() if issubclass(type(each), socket.socket)}
     for name, descriptor in _sockets():
+        if descriptor in own:
+            continue
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
             if connection.family not in (socket.AF_INET, socket.AF_INET6):
                 continue

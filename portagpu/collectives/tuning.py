@@ -38,6 +38,7 @@ DEFAULT: Final = "call"
 WORTH: Final = 1.03
 """A candidate is believed if it repeats to be faster by this factor."""
 _MOST_BYTES: Final = 16 << 20
+_MOST_DIGITS: Final = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,8 @@ class Point:
         numbers = (self.size_bytes, self.default_us, self.chosen_us, self.ratio)
         if not all(math.isfinite(each) and each > 0 for each in numbers):
             raise ValueError("a size, its times and its ratio are above 0")
+        if min(self.spread, self.pairs) < 0:
+            raise ValueError("a spread and a number of pairs are at least 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +117,9 @@ class Entry:
             raise ValueError(f"{self.operation!r} is none of {', '.join(OPERATIONS)}")
         if self.ranks < 2 or self.nodes < 1 or not self.ranges:
             raise ValueError("an entry has at least 2 ranks, 1 node and 1 range")
+        for fit in (self.fit, self.default_fit):
+            if fit is not None and fit.ranks != self.ranks:
+                raise ValueError(f"an entry of {self.ranks} ranks has a line of {fit.ranks}")
         for before, after in zip(self.ranges, self.ranges[1:], strict=False):
             if after.low_bytes != before.high_bytes + 1:
                 raise ValueError("ranges follow one another without gaps")
@@ -224,9 +230,13 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
     try:
         if len(data) > _MOST_BYTES:
             raise ValueError(f"it has more than {size(_MOST_BYTES)}")
-        document = json.loads(data.decode("utf-8"), parse_constant=_no_number)
+        document = json.loads(
+            data.decode("utf-8"), parse_constant=_no_number, parse_float=_float, parse_int=_int
+        )
         if not isinstance(document, dict) or document.pop("schema", None) != SCHEMA:
             raise ValueError(f"its schema is not {SCHEMA}")
+        if odd := next((each for each in _texts(document) if not each.isprintable()), None):
+            raise ValueError(f"{odd[:40]!r} has characters that cannot be printed")
         return decode(Profile, document, "profile")
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(one_line(f"{path} is no profile of collectives: no JSON")) from error
@@ -236,6 +246,30 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
 
 def _no_number(name: str) -> float:
     raise ValueError(f"{name} is no number")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+    elif isinstance(value, dict):
+        yield from value
+        for each in value.values():
+            yield from _texts(each)
+
+
+def _float(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is too large")
+    return value
+
+
+def _int(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"{text[:_MOST_DIGITS]}... is too large")
+    return int(text)
 
 
 def in_ranges(points: Sequence[tuple[Candidate, Point]]) -> tuple[Range, ...]:
