@@ -126,6 +126,12 @@ _SHOWN: Final = 6
     help='Take choices and times from this profile of "portagpu collectives tune".',
 )
 @click.option(
+    "--dtype",
+    default="",
+    metavar="DTYPE",
+    help="Of a profile with several dtypes, the one to answer for: torch's name, as bfloat16.",
+)
+@click.option(
     "--params",
     metavar="FILE",
     help="Also choose bucket sizes: the bytes of every parameter in the order of "
@@ -152,6 +158,7 @@ def choose(
     library_version: str | None,
     measured: str | None,
     profile: str | None,
+    dtype: str,
     params: str | None,
     backward_ms: float | None,
     json_to: str | None,
@@ -172,6 +179,8 @@ def choose(
         raise click.UsageError("say how many bytes: --bytes 64M")
     if measured is not None and profile is not None:
         raise click.UsageError("give either --measured or --profile: each has the times")
+    if dtype and profile is None:
+        raise click.UsageError("--dtype belongs to --profile: a model's times do not depend on it")
     if target is None and measured is None and profile is None:
         raise click.UsageError("say which GPU (--target), or give measured times (--measured)")
     if profile is None and library_version is not None and not _VERSION.match(library_version):
@@ -206,6 +215,7 @@ def choose(
             graphs=given,
             algorithms=algorithms,
             options=settings,
+            dtype=dtype,
         )
         if tuned is not None:
             return tuned_choice(question, tuned)

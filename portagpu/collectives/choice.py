@@ -109,6 +109,8 @@ class Question:
     graphs: Mapping[str, Graph] = field(default_factory=dict)
     algorithms: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    dtype: str = ""
+    """torch's name, for a profile of several dtypes. A model's times do not depend on it."""
 
     def __post_init__(self) -> None:
         if self.operation not in OPERATIONS:
@@ -388,10 +390,12 @@ def tuned_choice(question: Question, profile: Profile) -> Choice:
     """The choice of a profile, which was measured; the library's own call is the alternative.
 
     ``best.algorithm`` names the candidate, or the library's algorithm where its settings chose one.
-    Raises ValueError where the profile has no times of the operation on so many ranks and nodes.
+    A size that was measured has its measured time, another one that of the fitted line. Raises
+    ValueError where the profile has no times of the operation on so many ranks and nodes, or has
+    them for several dtypes and the question names none.
     """
     profile.check_ranks(question.ranks, question.nodes)
-    entry = profile.find(question.operation, question.ranks, question.nodes)
+    entry = profile.find(question.operation, question.ranks, question.nodes, question.dtype)
     if entry is None or entry.fit is None:
         raise ValueError(
             f"the profile has too few times of {question.operation} on {question.ranks} ranks"
@@ -400,18 +404,28 @@ def tuned_choice(question: Question, profile: Profile) -> Choice:
     chosen = within.candidate if within is not None else None
     name = chosen.algorithm or chosen.name if chosen is not None else "call"
     fit = entry.fit if chosen is not None else entry.default_fit or entry.fit
-    best = candidate(
-        question, name, chosen.protocol if chosen else "", fit.time_us(question.size_bytes)
+    size_bytes = question.size_bytes
+    point = next((each for each in entry.points if each.size_bytes == size_bytes), None)
+    time_us = fit.time_us(size_bytes) if point is None else point.chosen_us
+    best = candidate(question, name, chosen.protocol if chosen else "", time_us)
+    plain_us = None
+    if point is not None:
+        plain_us = point.default_us
+    elif entry.default_fit is not None:
+        plain_us = entry.default_fit.time_us(size_bytes)
+    said = (
+        f"times of {entry.dtype} on the line between measured sizes"
+        if point is None
+        else f"times of {entry.dtype} as they were measured at this size; the error is the line's"
     )
-    plain = entry.default_fit
     return Choice(
         question=question,
         best=best,
-        alternatives=(candidate(question, "call", "", plain.time_us(question.size_bytes)),)
-        if plain is not None and name != "call"
+        alternatives=(candidate(question, "call", "", plain_us),)
+        if plain_us is not None and name != "call"
         else (),
         basis=Basis(BasisKind.MEASURED, f"{fit}, {profile.basis}"),
-        remarks=fit.remarks(question.size_bytes),
+        remarks=(*fit.remarks(size_bytes), said),
     )
 
 

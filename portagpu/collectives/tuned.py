@@ -146,11 +146,18 @@ class TunedGroup:
         """The ``bucket_cap_mb`` for DDP: ``choice.best.cap_mib``, where None is torch's default.
 
         ``backward_s`` is the time of a backward pass without communication, in seconds; ``hook``
-        says that DDP has :meth:`comm_hook`. Raises ValueError where the profile has too few sizes.
+        says that DDP has :meth:`comm_hook`. Raises ValueError for parameters of several dtypes, and
+        where the profile has too few sizes of theirs.
         """
-        sizes = [each.nbytes for each in parameters if each.requires_grad]
+        trained = [each for each in parameters if each.requires_grad]
+        dtypes = {str(each.dtype).removeprefix("torch.") for each in trained}
+        if len(dtypes) != 1:
+            raise ValueError(
+                f"bucket sizes are for parameters of one dtype, not {sorted(dtypes) or 'none'}"
+            )
+        sizes = [each.nbytes for each in trained]
         return self.profile.choose_buckets(
-            sizes, 1e6 * backward_s, self._ranks, self._nodes, hook=hook
+            sizes, 1e6 * backward_s, self._ranks, self._nodes, dtype=dtypes.pop(), hook=hook
         )
 
     @property
