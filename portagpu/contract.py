@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from portagpu.capability import Capability as Capability
+from portagpu.collectives.measured import Machine
 from portagpu.training import Ranges, Training
 from portagpu.variables import Variables
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from portagpu.arch import Arch
     from portagpu.collectives.choice import CostModel
     from portagpu.collectives.comm import Comm
-    from portagpu.collectives.tuning import Machine
     from portagpu.machine_code.toolchain import Toolchain
     from portagpu.objects import Event as EventType
     from portagpu.objects import Stream as StreamType
@@ -111,16 +111,15 @@ class Description:
     there, as ``torch.__version__``."""
 
 
-def _machine(device: Description) -> Machine:
+def _machine(plugin: Plugin, device: Description) -> Machine:
     """What profiles of collectives call the device."""
-    from portagpu.collectives.tuning import Machine
-
     return Machine(
         backend=device.name,
         target=device.target.id if device.target is not None else None,
         arch=device.arch.name,
         product=device.product,
         units=device.sizing.unit_count,
+        shared=plugin.shared,
     )
 
 
@@ -183,7 +182,7 @@ class Backend(Training, ABC):
             cost_model=plugin.cost_model,
             target=description.target,
             device_identity=description.uuid or description.pci,
-            machine=_machine(description),
+            machine=_machine(plugin, description),
         )
         self.sizing = description.sizing
         self.uuid = description.uuid

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
+
+MOST_NAMED: Final = 8
+"""How many ranks or sentences a sentence names one by one."""
 
 
 def printable(text: str) -> str:
@@ -55,3 +58,16 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str, count: int = 1
     """ "did you mean 'rng'?", else ``otherwise`` where no word is similar."""
     near = closest(word, known, count)
     return f"did you mean {' or '.join(map(repr, near))}?" if near else otherwise
+
+
+def ranks_in_words(ranks: Collection[int]) -> str:
+    """ "rank 3", "ranks 0, 1 and 2", "ranks 0 to 7"."""
+    named = sorted(ranks)
+    if len(named) == 1:
+        return f"rank {named[0]}"
+    if len(named) > 2 and named == list(range(named[0], named[-1] + 1)):
+        return f"ranks {named[0]} to {named[-1]}"
+    shown = [str(each) for each in named[:MOST_NAMED]]
+    if len(named) > MOST_NAMED:
+        return f"ranks {', '.join(shown)} and {len(named) - MOST_NAMED} more"
+    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"

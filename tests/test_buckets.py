@@ -110,3 +110,19 @@ def test_a_sharded_step_worked_by_hand():
 def test_what_makes_no_sense_is_refused(choose, sizes, backward, said):
     with pytest.raises(ValueError, match=said):
         choose(sizes, backward, linear(1.0, 1.0))
+
+
+def test_without_overlap_a_step_is_the_sum():
+    # by hand: 10 parameters of 5 MiB are 2 buckets of 25 MiB with a cap, each of 100 + 25 us
+    sizes = [5 * MIB] * 10
+    found = choose_ddp(sizes, 400.0, lambda _, size: 100.0 + size / MIB, overlap=False)
+    steps = {plan.cap_mib: plan.step_us for plan in found.plans}
+    assert steps[25] == pytest.approx(400 + 2 * 100 + 50)
+    # 1 MiB first: 5 MiB alone, 25 MiB and 20 MiB
+    assert steps[None] == pytest.approx(400 + 3 * 100 + 50)
+    assert found.best.cap_mib == 50
+    assert found.best.step_us == pytest.approx(400 + 100 + 50)
+    sharded = choose_fsdp(sizes, 400.0, lambda _, size: 100.0 + size / MIB, overlap=False)
+    assert {plan.cap_mib: plan.step_us for plan in sharded.plans}[25] == pytest.approx(
+        400 + 2 * (2 * 100 + 50)
+    )

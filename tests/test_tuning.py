@@ -14,6 +14,7 @@ from portagpu.collectives.alpha_beta import fit_line
 from portagpu.collectives.choice import BasisKind, Question, tuned_choice
 from portagpu.collectives.comm import Comm
 from portagpu.collectives.emit import files_of
+from portagpu.collectives.measured import Machine, Stack
 from portagpu.collectives.tuner_csv import (
     TunerLine,
     lines_of,
@@ -25,10 +26,8 @@ from portagpu.collectives.tuning import (
     OPERATIONS,
     Candidate,
     Entry,
-    Machine,
     Point,
     Profile,
-    Stack,
     in_ranges,
     read_profile,
     repeats,

@@ -131,9 +131,10 @@ def dies_when_repeated_with_the_variable(rank: Any, **arguments: Any) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def perform(operation: str, way: str, task: Any) -> None:
-        # the smaller of two sizes is as slow as before, so that only the other is repeated
-        if os.environ.get("ACME_ALGORITHM") != "Ring" or task.output.nbytes < 4096:
-            time.sleep(0.02)
+        # the smaller of two sizes is slower with them, so that only the other is repeated
+        with_settings = os.environ.get("ACME_ALGORITHM") == "Ring"
+        if not with_settings or task.output.nbytes < 4096:
+            time.sleep(0.04 if with_settings else 0.02)
         _right(operation, way, task)
 
     return _sweep(perform, rank, arguments)

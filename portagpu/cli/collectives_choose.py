@@ -208,7 +208,8 @@ def choose(
         basis = "" if found is None else str(found.basis)
         if params is not None and backward_ms is not None:
             sizes = parameter_sizes(params)
-            buckets, notes, basis = _buckets(sizes, 1e3 * backward_ms, answer)
+            overlap = tuned is None or not tuned.machine.shared
+            buckets, notes, basis = _buckets(sizes, 1e3 * backward_ms, answer, overlap=overlap)
     except (Unsupported, ValueError) as error:
         raise click.UsageError(str(error)) from error
     stream = text_stream(json_to)
@@ -355,7 +356,11 @@ def parameter_sizes(path: str) -> list[int]:
 
 
 def _buckets(
-    sizes: list[int], backward_us: float, answer: Callable[[str, int], Choice]
+    sizes: list[int],
+    backward_us: float,
+    answer: Callable[[str, int], Choice],
+    *,
+    overlap: bool,
 ) -> tuple[list[BucketChoice], list[str], str]:
     """The choices for DDP and FSDP, why one is missing, and what the times are based on."""
     from portagpu.collectives.buckets import choose_ddp, choose_fsdp
@@ -373,7 +378,7 @@ def _buckets(
     found, notes = [], []
     for kind, chooser in (("DDP", choose_ddp), ("FSDP", choose_fsdp)):
         try:
-            found.append(chooser(sizes, backward_us, time))
+            found.append(chooser(sizes, backward_us, time, overlap=overlap))
         except ValueError as error:
             notes.append(f"no buckets for {kind}: {error}")
     if not found:

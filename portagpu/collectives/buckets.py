@@ -14,6 +14,9 @@ The model of overlap is simple, and every answer rests on it:
 - a bucket's collective begins when its last gradient is ready and the one before has ended: they
   run one after another, on one stream, and slow the computation down by nothing;
 - the step ends with the last of both.
+
+Where ranks share the cores that compute, collectives take them away: without ``overlap`` a step is
+the computation and then all collectives.
 """
 
 from __future__ import annotations
@@ -82,27 +85,33 @@ def ddp_buckets(sizes: Sequence[int], cap_mib: int | None = None) -> tuple[int, 
     return _fill(list(reversed(_checked(sizes))), first, cap)
 
 
-def choose_ddp(sizes: Sequence[int], backward_us: float, time: Time) -> BucketChoice:
+def choose_ddp(
+    sizes: Sequence[int], backward_us: float, time: Time, *, overlap: bool = True
+) -> BucketChoice:
     """The ``bucket_cap_mb`` with the shortest step, for gradients that an all-reduce sums.
 
-    Raises ValueError for sizes or a time that are not above 0.
+    ``overlap`` says that collectives run beside the computation, as on a GPU. Raises ValueError for
+    sizes or a time that are not above 0.
     """
     _check_time(backward_us)
     plans = []
     for cap in (None, *_caps(sizes)):
         buckets = ddp_buckets(sizes, cap)
         times = [time("all_reduce", each) for each in buckets]
-        plans.append(_plan(cap, buckets, backward_us, _step(buckets, times, backward_us)))
+        step = _step(buckets, times, backward_us) if overlap else backward_us + sum(times)
+        plans.append(_plan(cap, buckets, backward_us, step))
     return _best("ddp", plans, None)
 
 
-def choose_fsdp(sizes: Sequence[int], backward_us: float, time: Time) -> BucketChoice:
+def choose_fsdp(
+    sizes: Sequence[int], backward_us: float, time: Time, *, overlap: bool = True
+) -> BucketChoice:
     """The size of the groups of parameters (``fully_shard`` calls) with the shortest backward pass.
 
     FSDP has no cap: each group is gathered before its backward pass and reduced and scattered after
     it. The next group is gathered while one computes. The plans differ in the size up to which
-    neighbouring parameters are in one group. Two groups are in memory at a time. Raises ValueError
-    for sizes or a time that are not above 0.
+    neighbouring parameters are in one group. Two groups are in memory at a time. ``overlap`` and
+    errors are as for :func:`choose_ddp`.
     """
     _check_time(backward_us)
     plans = []
@@ -110,7 +119,9 @@ def choose_fsdp(sizes: Sequence[int], backward_us: float, time: Time) -> BucketC
         groups = _fill(list(reversed(_checked(sizes))), cap * MIB, cap * MIB)
         gathers = [time("all_gather", each) for each in groups]
         scatters = [time("reduce_scatter", each) for each in groups]
-        step = _sharded_step(groups, gathers, scatters, backward_us)
+        step = backward_us + sum(gathers) + sum(scatters)
+        if overlap:
+            step = _sharded_step(groups, gathers, scatters, backward_us)
         plans.append(_plan(cap, groups, backward_us, step))
     return _best("fsdp", plans, DEFAULT_CAP_MIB)
 

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from portagpu.codec import decode, encode
 from portagpu.errors import CollectiveError, CollectiveMismatch, RankLost
+from portagpu.text import ranks_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -317,8 +318,7 @@ class CheckedGroup:
         raise CollectiveError(self._failure) from error
 
     def _raise_lost(self, call: Call, number: int, lost: Sequence[int], how: str) -> None:
-        ranks = f"rank{'s' if len(lost) > 1 else ''} {', '.join(map(str, lost))}"
-        self._failure = f"{ranks} {how}: {call} (call {number} of this group)"
+        self._failure = f"{ranks_in_words(lost)} {how}: {call} (call {number} of this group)"
         raise RankLost(self._failure, ranks=tuple(lost))
 
     @contextlib.contextmanager

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from portagpu.collectives.alpha_beta import Fit
     from portagpu.collectives.checked import CheckedGroup
     from portagpu.collectives.choice import Choice, CostModel
+    from portagpu.collectives.measured import Machine, Stack
     from portagpu.collectives.membership import Membership
     from portagpu.collectives.tuned import TunedGroup
-    from portagpu.collectives.tuning import Machine, Profile, Stack
+    from portagpu.collectives.tuning import Profile
     from portagpu.target import Target
 
 
@@ -222,7 +223,7 @@ class Comm:
     @property
     def stack(self) -> Stack:
         """The library and torch, as profiles of collectives name them."""
-        from portagpu.collectives.tuning import Stack
+        from portagpu.collectives.measured import Stack
         from portagpu.torchbuild import torch_build
 
         build = torch_build()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from portagpu.codec import decode, encode
 from portagpu.collectives.stores import POLL_S
 from portagpu.errors import CollectiveError, RankLost
+from portagpu.text import ranks_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +29,6 @@ _READ_S: Final = 0.6
 """How long the holder of the store waits, at the end of the time, until all have read of it."""
 _READ_EARLY_S: Final = 3.0
 """How long before that: ranks may still be on their way."""
-_MOST_NAMED: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +53,6 @@ class Member:
 class _Problem:
     message: str
     lost: tuple[int, ...] = ()
-
-
-def ranks_in_words(ranks: Sequence[int]) -> str:
-    """ "rank 1", "ranks 0 and 2", "ranks 0, 1, 2 and 40 more"."""
-    named = [str(rank) for rank in ranks[:_MOST_NAMED]]
-    rest = len(ranks) - len(named)
-    if rest:
-        named.append(f"{rest} more")
-    if len(named) == 1:
-        return f"rank {named[0]}"
-    return f"ranks {', '.join(named[:-1])} and {named[-1]}"
 
 
 def live_run(

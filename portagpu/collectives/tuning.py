@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.codec import decode, encode
 from portagpu.collectives.alpha_beta import Fit  # noqa: TC001 - the codec reads it
 from portagpu.collectives.buckets import BucketChoice, choose_ddp
+from portagpu.collectives.measured import Machine, Stack  # noqa: TC001 - the codec reads them
 from portagpu.files import read_bounded, write_atomic
 from portagpu.readings.model import FormatError
 from portagpu.text import one_line
@@ -38,33 +39,6 @@ WORTH: Final = 1.03
 """A candidate is believed if it repeats to be faster by this factor."""
 _MOST_BYTES: Final = 16 << 20
 _MOST_DIGITS: Final = 19
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What was measured on. ``units`` are those of ``Sizing``: the cores of a CPU."""
-
-    backend: str
-    target: str | None
-    arch: str
-    product: str | None
-    units: int
-
-    def __str__(self) -> str:
-        return f"{self.product or self.target or self.arch} with {self.units} units"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
-    """The communication library and torch; Gloo has no version of its own."""
-
-    library: str
-    version: str | None
-    torch: str
-
-    def __str__(self) -> str:
-        own = "" if self.version is None else f" {self.version} and"
-        return f"{self.library}{own or ' of'} torch {self.torch}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +216,12 @@ class Profile:
                 "the profile has none"
             )
         line = fit
-        return choose_ddp(sizes, backward_us, lambda _, size_bytes: line.time_us(size_bytes))
+        return choose_ddp(
+            sizes,
+            backward_us,
+            lambda _, size_bytes: line.time_us(size_bytes),
+            overlap=not self.machine.shared,
+        )
 
 
 def read_profile(path: str | os.PathLike[str]) -> Profile:

@@ -14,6 +14,7 @@ from portagpu.bench import Effort, MeasuredDevice
 from portagpu.codec import decode, encode
 from portagpu.collectives.alpha_beta import Fit, fit_line
 from portagpu.collectives.bandwidth import SHARED_OUT
+from portagpu.collectives.measured import Machine, Stack
 from portagpu.collectives.perf_tables import item_bytes
 from portagpu.collectives.tuning import (
     DEFAULT,
@@ -21,10 +22,8 @@ from portagpu.collectives.tuning import (
     WORTH,
     Candidate,
     Entry,
-    Machine,
     Point,
     Profile,
-    Stack,
     in_ranges,
     repeats,
     settings,
@@ -69,7 +68,7 @@ _POINT_S: Final = {Effort.QUICK: 0.5, Effort.FULL: 5.0}
 _TURNS: Final = (True, False, False, True, True, False, False, True)
 """Worlds of the default (True) and of settings when they are measured again: settings have to be
 faster in every pair of worlds, of which two have one order and two the other."""
-_KEYS: Final = ("product", "units", "comm", "comm_version")
+_KEYS: Final = ("product", "units", "shared", "comm", "comm_version")
 """What a profile needs to know of the device."""
 _SOURCE: Final = "every element of every rank, for every candidate"
 
@@ -388,6 +387,7 @@ def profile_of(run: Run) -> Profile:
             arch=device["arch"],
             product=device["product"],
             units=device["units"],
+            shared=device["shared"],
         ),
         stack=Stack(
             library=device["comm"],

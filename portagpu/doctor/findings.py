@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.results.run import Result, Verdict
+from portagpu.text import MOST_NAMED
 from portagpu.vendors import leave_out_table, tables
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 SUITE: Final = "collectives"
-MOST_NAMED: Final = 8
-"""Ranks that a sentence names one by one."""
 AREA: Final = "doctor"
 TABLE: Final = "doctor"
 _OWN: Final = Path(__file__).resolve().parent / "findings.toml"
@@ -109,16 +108,3 @@ def to_result(finding: Finding) -> Result:
             "source": kind.source,
         },
     )
-
-
-def ranks_in_words(ranks: Collection[int]) -> str:
-    """ "rank 3", "ranks 0, 1 and 2", "ranks 0 to 7"."""
-    named = sorted(ranks)
-    if len(named) == 1:
-        return f"rank {named[0]}"
-    if len(named) > 2 and named == list(range(named[0], named[-1] + 1)):
-        return f"ranks {named[0]} to {named[-1]}"
-    shown = [str(each) for each in named[:MOST_NAMED]]
-    if len(named) > MOST_NAMED:
-        return f"ranks {', '.join(shown)} and {len(named) - MOST_NAMED} more"
-    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"

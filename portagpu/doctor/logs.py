@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.doctor.findings import TABLE, Finding, known_findings, own_table, ranks_in_words
+from portagpu.doctor.findings import TABLE, Finding, known_findings, own_table
 from portagpu.readings.model import FormatError
-from portagpu.text import excerpt
+from portagpu.text import excerpt, ranks_in_words
 from portagpu.units import count
 from portagpu.vendors import leave_out_table, tables
 

@@ -12,10 +12,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.doctor.findings import Finding, ranks_in_words
+from portagpu.doctor.findings import Finding
 from portagpu.formats.json_text import json_documents
 from portagpu.readings.model import FormatError
-from portagpu.text import excerpt
+from portagpu.text import excerpt, ranks_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from portagpu.doctor.findings import MOST_NAMED, Finding, ranks_in_words
+from portagpu.doctor.findings import Finding
+from portagpu.text import MOST_NAMED, ranks_in_words
 from portagpu.units import count
 
 if TYPE_CHECKING:
