@@ -221,6 +221,21 @@ def test_a_port_in_use_says_what_to_set(ranks: Ranks) -> None:
         check_afterwards(found)
 
 
+@pytest.mark.parametrize("timeout_s", [0.5, 4.0])
+def test_a_rank_0_under_a_foreign_address_says_what_to_set(timeout_s: float) -> None:
+    with pytest.raises(CollectiveError) as caught:
+        portagpu.backend("cpu").comm.init(
+            rank=0,
+            world_size=2,
+            init_method=f"tcp://no-such-host.invalid:{free_port()}",
+            timeout_s=timeout_s,
+        )
+    said = str(caught.value)
+    assert said.startswith("rank 0 does not reach its own store at no-such-host.invalid:")
+    assert "set MASTER_ADDR" in said
+    assert "\n" not in said
+
+
 def test_the_store_of_another_run_is_not_joined(ranks: Ranks) -> None:
     store = dist.TCPStore(  # type: ignore[attr-defined]
         "127.0.0.1", free_port(), None, True, wait_for_workers=False

@@ -35,6 +35,7 @@ from portagpu.collectives.stores import (
     meeting_of,
     open_sockets,
     open_store,
+    unreachable_by_itself,
 )
 from portagpu.errors import CollectiveError, PortagpuError
 from portagpu.text import error_line
@@ -112,7 +113,10 @@ def init(
             members = bounded(timeout_s + _LATE_S, joining.join, meeting.cut)
         except Overrun as error:
             _abandon(joining)
-            raise lost_store(meeting, f"it did not answer within {timeout_s:g} s") from error
+            problem = f"it did not answer within {timeout_s:g} s"
+            if meeting.of_rank_0 and place.rank == 0 and not meeting.holds:
+                raise unreachable_by_itself(meeting, problem) from error
+            raise lost_store(meeting, problem) from error
         except BaseException:
             _abandon(joining)
             raise

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from portagpu.errors import CollectiveError, RankLost
+from portagpu.text import error_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -198,12 +199,12 @@ def _hold_store(meeting: Meeting, owner: str, deadline: float) -> None:
     try:
         store = TCPStore(address, port, None, True, limit, wait_for_workers=False)
     except RuntimeError as error:
-        first = str(error).splitlines()[0]
-        if "EADDRINUSE" in str(error) or "address already in use" in str(error):
-            first = f"port {port} is in use there, by another program or a second rank 0"
+        if "EADDRINUSE" not in str(error) and "address already in use" not in str(error):
+            raise unreachable_by_itself(meeting, error_line(error)) from error
         raise CollectiveError(
-            f"rank 0 cannot hold the store at {meeting.where}: {first}; set MASTER_PORT (or the "
-            "port of init_method) to a free port of rank 0's machine, the same on all ranks"
+            f"rank 0 cannot hold the store at {meeting.where}: port {port} is in use there, by "
+            "another program or a second rank 0; set MASTER_PORT (or the port of init_method) to a "
+            "free port of rank 0's machine, the same on all ranks"
         ) from error
     store.set(_OWNER_KEY, owner)
     meeting.server, meeting.holds = store, True
@@ -249,6 +250,15 @@ def _connect(meeting: Meeting, owner: str | None, deadline: float) -> Store:
         meeting.pause(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(2 * pause, 4 * POLL_S)
     raise lost_store(meeting, problem)
+
+
+def unreachable_by_itself(meeting: Meeting, problem: str) -> CollectiveError:
+    """The error of rank 0 where the address of its store does not lead to it."""
+    return CollectiveError(
+        f"rank 0 does not reach its own store at {meeting.where}: {problem}; set MASTER_ADDR (or "
+        "the host of init_method) to an address of rank 0's machine, and MASTER_PORT to a port "
+        "that it may use, the same on all ranks"
+    )
 
 
 def lost_store(meeting: Meeting, problem: str) -> CollectiveError:
