@@ -211,6 +211,13 @@ def break_collectives(dist: Any) -> None:
     )
     for function in broken:
         setattr(dist, function.__name__, function)
+    # the names since torch 2.13
+    for name, function in (
+        ("all_gather_single", all_gather_into_tensor),
+        ("reduce_scatter_single", reduce_scatter_tensor),
+    ):
+        if hasattr(dist, name):
+            setattr(dist, name, function)
     dist.destroy_process_group = lambda group=None: None
     dist.barrier = dist.reduce = lambda *arguments, **options: None
     dist.ProcessGroup.monitored_barrier = dist.barrier

@@ -89,3 +89,16 @@ def test_percentiles_are_of_the_nearest_rank():
     values = [float(x) for x in range(1, 21)]
     assert [percentile(values, share) for share in (0.5, 0.95, 1.0)] == [10.0, 19.0, 20.0]
     assert percentile([3.0], 0.5) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("points", "said"),
+    [
+        ([(4**at, at * 1e-99) for at in range(3, 9)], "a time of 3e-99 us is none"),
+        ([(4**at, at * 1e99) for at in range(3, 9)], "a time of 3e\\+99 us is none"),
+        ([(10**17 + at, 10.0) for at in range(6)], "too close to each other for a line"),
+    ],
+)
+def test_numbers_that_no_line_can_be_fitted_to_are_refused(points, said):
+    with pytest.raises(ValueError, match=said):
+        fit_line("all_reduce", 2, points)

@@ -105,6 +105,8 @@ def test_a_sharded_step_worked_by_hand():
         ([4], 0.0, "more than 0 us, not 0"),
         ([4], float("inf"), "more than 0 us, not inf"),
         ([4], float("nan"), "more than 0 us, not nan"),
+        ([4], 1e303, "no backward pass takes 1e\\+303 us"),
+        ([10**400], 10.0, "more than 1 EiB"),
     ],
 )
 def test_what_makes_no_sense_is_refused(choose, sizes, backward, said):

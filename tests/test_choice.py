@@ -15,6 +15,7 @@ from portagpu.collectives.bandwidth import bus_factor
 from portagpu.collectives.choice import (
     BasisKind,
     Candidate,
+    Graph,
     Hardware,
     KnownError,
     Prediction,
@@ -99,6 +100,14 @@ def test_a_measured_time_says_on_how_many_points():
     assert found.remarks == ("1 MiB is outside of the measured sizes, 16 B to 32 KiB",)
 
 
+@pytest.mark.parametrize("other", [{"operation": "all_gather"}, {"ranks": 8}])
+def test_times_of_another_collective_are_no_answer(other):
+    fit = fit_line("all_reduce", 4, [(2**at, 10.0 + 2**at) for at in range(8)])
+    assert choose(asked(), fit=fit).best.time_us == pytest.approx(10 + 2**20)
+    with pytest.raises(ValueError, match="the times are of all_reduce on 4 ranks, not of"):
+        choose(asked(**other), fit=fit)
+
+
 def test_a_measured_time_takes_the_algorithm_from_the_model_and_says_so():
     fit = fit_line("all_reduce", 4, [(x, 99.0) for x in (8, 16, 32, 1 << 20)])
     found = choose(asked(), Model((1, 10.0), (2, 5.0)), fit=fit, library_version="3.5")
@@ -156,6 +165,13 @@ def test_more_than_two_nodes_are_one_kind_and_the_last_range_has_no_end():
         ({"ranks": 1}, "at least 2 ranks, not 1"),
         ({"ranks": 8, "nodes": 3}, "8 ranks cannot be spread evenly over 3 nodes"),
         ({"ranks": 8, "nodes": 0}, "cannot be spread evenly over 0 nodes"),
+        ({"ranks": 10**400}, "at most 1048576 ranks"),
+        ({"size_bytes": 10**400}, "more than 1 EiB"),
+        ({"nics": 10**400}, "1 to 1048576 network ports"),
+        ({"nic_gbs": float("nan")}, "0.001 to 1,000,000 GB/s, not nan"),
+        ({"nic_gbs": float("inf")}, "0.001 to 1,000,000 GB/s, not inf"),
+        ({"nic_gbs": 1e-308}, "0.001 to 1,000,000 GB/s, not 1e-308"),
+        ({"graphs": {"A1": Graph(1, 1e300, 1)}}, "0.001 to 1,000,000 GB/s, not 1e\\+300"),
     ],
 )
 def test_a_question_without_sense_is_refused(fields, said):

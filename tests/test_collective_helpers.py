@@ -245,6 +245,7 @@ def test_a_device_without_float64_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     def refuses(*_: object, **__: object) -> None:
         raise errors.pop(0)
 
+    monkeypatch.setattr(helpers, "_size", lambda *_: 2)
     monkeypatch.setattr(torch.Tensor, "to", refuses)
     with pytest.raises(Unsupported, match="cpu devices have no float64, in which float32 would"):
         helpers.all_reduce_wider(torch.ones(2))

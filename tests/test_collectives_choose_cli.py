@@ -167,6 +167,23 @@ def test_measured_times_of_one_operation_choose_what_they_can(capfd, tmp_path):
         ([*PLAIN, "--bytes", "8", "--target", "cpu-x86-64"], "there is no cost model"),
         ([*PLAIN, "--bytes", "8", "--target", "nvidia-h1000"], "nvidia-h100"),
         (["collectives", "choose", "--ranks", "1"], "--ranks"),
+        ([*H100, "--bytes", "8", "--nic-gbs", "nan"], "GB/s, not nan"),
+        ([*H100, "--bytes", "8", "--nic-gbs", "inf"], "GB/s, not inf"),
+        ([*H100, "--bytes", "8", "--graph", f"Ring=1x{'9' * 400}"], "GB/s, not inf"),
+        ([*H100, "--bytes", "8", "--graph", f"Ring=1x0.{'0' * 310}1"], "GB/s, not 1e-311"),
+        ([*H100, "--bytes", "8", "--ranks", "9" * 400], "at most 1048576 ranks"),
+        ([*H100, "--bytes", "8", "--graph", "Ring=1x3", "--graph", "Ring=2x3"], "has Ring twice"),
+        ([*H100, "--bytes", "8", "--set", "cpu=amd", "--set", "cpu=amd"], "has cpu twice"),
+        ([*H100, "--bytes", "8", "--library-version", ""], "--library-version is as 2.27.3"),
+        ([*H100, "--bytes", "8", "--library-version", "new"], "is as 2.27.3, not 'new'"),
+        (
+            [*PLAIN, "--bytes", "8", "--measured", "times", "--set", "cpu=amd"],
+            "only a model takes --set: give --target too",
+        ),
+        (
+            [*PLAIN, "--bytes", "8", "--profile", "here.json", "--algorithm", "Ring"],
+            "a profile has its answer: leave out --algorithm",
+        ),
     ],
 )
 def test_a_wrong_request_is_one_line_and_exit_code_2(capfd, arguments, said):
@@ -233,3 +250,21 @@ def test_sizes_are_read_with_binary_prefixes(text, expected):
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ValueError, match="is no number of bytes: write 1048576"):
         parse_size(text)
+
+
+def test_a_size_is_asked_for_once(capfd, tmp_path, monkeypatch):
+    from portagpu.collectives import choice
+
+    asked = []
+
+    def counted(question, *rest, **named):
+        asked.append((question.operation, question.size_bytes))
+        return plain(question, *rest, **named)
+
+    plain = choice.choose
+    monkeypatch.setattr(choice, "choose", counted)
+    path = tmp_path / "params"
+    path.write_text("1048576\n" * 3000, encoding="utf-8")
+    assert main([*H100, "--params", str(path), "--backward-ms", "3"]) == 0
+    assert "DDP: bucket_cap_mb" in capfd.readouterr().out
+    assert len(asked) == len(set(asked))

@@ -231,3 +231,98 @@ def test_words_of_a_recording_reach_the_terminal_printable(capfd, tmp_path):
     out = capfd.readouterr().out
     assert "31m" in out
     assert not re.search("[\x80-\x9f\u202e]", out)
+
+
+def xml(count, links):
+    """A topology file of ``count`` GPUs, with the links of each: (other GPU, attributes)."""
+    address = "0000:{:02x}:00.0".format
+    devices = "".join(
+        f'<pci busid="{address(at)}" class="0x030200" vendor="0x10de" link_speed="16 GT/s" '
+        f'link_width="16"><gpu dev="{at}" sm="80">'
+        + "".join(
+            f'<xgmi target="{address(to)}" tclass="0x030200" {more}/>' for to, more in links(at)
+        )
+        + "</gpu></pci>\n"
+        for at in range(count)
+    )
+    return f'<system version="1">\n<cpu numaid="0">\n{devices}</cpu></system>\n'
+
+
+def test_a_file_that_claims_many_links_has_no_more_rings_than_channels(capfd, tmp_path):
+    path = tmp_path / "topo.xml"
+    path.write_text(
+        xml(5, lambda at: [(to, 'count="1000"') for to in range(5) if to != at]), "utf-8"
+    )
+    found = answer(capfd, "--replay", path)
+    assert len(found["separate_rings"]) == 64
+
+
+def test_a_file_with_another_speed_for_every_pair_is_answered(capfd, tmp_path):
+    path = tmp_path / "topo.xml"
+    path.write_text(
+        xml(
+            40,
+            lambda at: [
+                (to, f'count="1" bw="{100 + 40 * min(at, to) + max(at, to)}"')
+                for to in range(40)
+                if to != at
+            ],
+        ),
+        "utf-8",
+    )
+    found = answer(capfd, "--replay", path)
+    assert sorted(found["ring"]["order"]) == list(range(40))
+    assert len({each["bandwidth_bytes_s"] for each in found["edges"]}) > 700
+    # neighbouring speeds share a level, in their order
+    by_speed = sorted((each["bandwidth_bytes_s"], each["level"]) for each in found["edges"])
+    levels = [level for _, level in by_speed]
+    assert levels == sorted(levels)
+    assert max(levels) == 63
+
+
+def test_more_gpus_than_a_machine_has_are_refused(capfd, tmp_path):
+    path = tmp_path / "topo.xml"
+    path.write_text(xml(256, lambda _: []).replace("</cpu>", xml_more), "utf-8")
+    line = answer(capfd, "--replay", path, code=2)
+    assert "there are 257 GPUs: at most 256 of one machine are placed" in line
+
+
+xml_more = (
+    '<pci busid="0001:00:00.0" class="0x030200" vendor="0x10de" link_speed="16 GT/s" '
+    'link_width="16"><gpu dev="256" sm="80"/></pci></cpu>'
+)
+
+
+def test_what_no_link_has_is_left_out_with_a_note(capfd, tmp_path):
+    path = tmp_path / "topo.xml"
+
+    def found(more):
+        path.write_text(xml(2, lambda at: [(1 - at, more)]), "utf-8")
+        return answer(capfd, "--replay", path)
+
+    for count in ("-4", "9" * 30, "many"):
+        document = found(f'count="{count}"')
+        assert document["edges"][0]["path"] != "XGMI"
+        assert any(
+            f"0000:00:00.0 has {count!r} links of xgmi: they are left out" in each
+            for each in document["remarks"]
+        )
+    for rate in ("-5", "0"):
+        (edge,) = found(f'count="1" bw="{rate}"')["edges"]
+        assert edge["path"] == "XGMI"
+        assert edge["bandwidth_bytes_s"] is None
+    path.write_text(xml(2, lambda _: []).replace('width="16"', 'width="-16"'), "utf-8")
+    (edge,) = answer(capfd, "--replay", path)["edges"]
+    assert edge["bandwidth_bytes_s"] is None
+
+
+def test_gpus_of_an_unknown_product_without_links_have_a_note(capfd, tmp_path):
+    path = tmp_path / "topo.xml"
+    path.write_text(
+        xml(8, lambda _: []).replace(' vendor="0x10de"', "").replace(' sm="80"', ""), "utf-8"
+    )
+    found = answer(capfd, "--replay", path)
+    assert [each for each in found["remarks"] if "if they have links, --target assumes" in each]
+    given = answer(capfd, "--replay", path, "--target", "nvidia-h100-sxm")
+    assert {each["path"] for each in given["edges"]} == {"NV18"}
+    assert not [each for each in given["remarks"] if "if they have links" in each]

@@ -475,3 +475,41 @@ def test_constants_say_their_version_and_source():
         assert table["source"].startswith("https://github.com/")
         assert tables("cost_model_errors")[vendor]["version"] == model.version
     assert cost_model_for("nobody") is None
+
+
+# what no network carries, and what is no number
+
+
+@pytest.mark.parametrize("nic_gbs", [1.25, 400.0])
+@pytest.mark.parametrize(
+    ("operation", "through_a_node"),
+    [("all_reduce", 2 * 1 / 2), ("all_gather", 1 / 2), ("broadcast", 1)],
+)
+def test_an_answer_that_the_ports_cannot_carry_says_so(nic_gbs, operation, through_a_node):
+    asked = question("amd-mi300x", 1 << 30, ranks=16, nodes=2, operation=operation, nic_gbs=nic_gbs)
+    found = choose(asked, RCCL)
+    carried_us = through_a_node * (1 << 30) / (8 * nic_gbs * 1e3)
+    said = [each for each in found.remarks if each.startswith("too fast: 8 x ")]
+    assert bool(said) == (found.best.time_us < carried_us)
+    assert bool(said) == (nic_gbs == 1.25)
+    if said:
+        assert f"need {carried_us:,.0f} µs" in said[0]
+
+
+def test_no_remark_where_the_model_counts_the_network():
+    asked = question("nvidia-h100-sxm", 1 << 30, ranks=16, nodes=2, nic_gbs=1.25)
+    found = choose(asked, NCCL)
+    assert not [each for each in found.remarks if each.startswith("too fast")]
+    assert found.best.time_us > (1 << 30) / (8 * 1.25 * 1e3)
+
+
+@pytest.mark.parametrize(("ranks", "told"), [(8, False), (16, False), (64, True)])
+def test_many_ranks_on_one_node_are_taken_for_one_machine(ranks, told):
+    found = choose(question("nvidia-h100-sxm", MIB, ranks=ranks), NCCL)
+    said = [each for each in found.remarks if "give --nodes" in each]
+    assert bool(said) == told
+
+
+def test_channels_of_an_algorithm_that_the_library_does_not_run_are_refused():
+    with pytest.raises(ValueError, match=r"RCCL runs Tree and Ring: .* not of NVLS"):
+        RCCL.predict(question("amd-mi300x", MIB, graphs={"NVLS": Graph(3, 3, 3)}))

@@ -265,12 +265,33 @@ def test_prefixes_of_launchers_do_not_hide_a_line(tmp_path: Path) -> None:
         assert problems(judged(tmp_path, prefix + socket)) == ["sockets"], prefix
 
 
-def test_a_text_that_is_no_log_is_refused(tmp_path: Path) -> None:
+def test_a_text_that_is_no_log_is_not_judged(tmp_path: Path) -> None:
     run = judged(tmp_path, "root:x:0:0:root:/root:/bin/bash")
-    assert problems(run) == ["unread"]
-    assert run.verdict is Verdict.ERROR
-    with pytest.raises(FormatError, match="no line of a communication library's log"):
+    assert problems(run) == ["no-known-line"]
+    assert run.verdict is Verdict.INCONCLUSIVE
+    with pytest.raises(FormatError, match="its form is not known"):
         read_log("", Job())
+    with pytest.raises(FormatError, match="its form is not known"):
+        read_log("".join(map(chr, range(256))), Job())
+
+
+@pytest.mark.parametrize(
+    ("said", "finding"),
+    [
+        ("RuntimeError: Operation timed out!", "wait-timeout"),
+        ("portagpu.errors.RankLost: rank 1 did not come within 4 s, rank 0 did", "rank-lost"),
+        (
+            "[rank1]: portagpu.errors.CollectiveMismatch: rank 1 called barrier, and rank 0 none",
+            "call-mismatch",
+        ),
+    ],
+)
+def test_errors_of_ranks_in_a_job_s_output_are_read(
+    tmp_path: Path, said: str, finding: str
+) -> None:
+    run = judged(tmp_path, "Traceback (most recent call last):", said)
+    assert problems(run) == [finding]
+    assert run.verdict is Verdict.FAIL
 
 
 def test_a_log_that_breaks_off_or_is_damaged_is_read_as_far_as_it_goes() -> None:

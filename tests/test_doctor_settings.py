@@ -9,6 +9,7 @@ import pytest
 
 from portagpu.doctor import DoctorOptions, doctor, known_findings
 from portagpu.doctor.settings import _tables, judge_machine
+from portagpu.errors import RecordingError
 from portagpu.inventory.sources import Live
 from portagpu.recordings.replay import Recording
 from portagpu.results.run import Verdict
@@ -282,3 +283,18 @@ def test_findings_are_of_one_line() -> None:
     kinds = known_findings()
     assert all(each.isprintable() for kind in kinds.values() for each in (kind.means, kind.remedy))
     assert not any("|" in text for k in kinds.values() for text in (k.means, k.cause, k.remedy))
+
+
+def test_a_recording_without_any_setting_is_not_called_fine(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.log"
+    path.write_text(
+        "[    1.0] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  590.48.01\n", "utf-8"
+    )
+    run = doctor(DoctorOptions(machine=Recording(str(path))))
+    assert [each.id for each in run.results] == ["collectives/doctor/no-settings"]
+    assert run.exit_code == 3
+
+
+def test_an_empty_path_is_not_this_folder() -> None:
+    with pytest.raises(RecordingError, match="a path is empty"):
+        doctor(DoctorOptions(paths=[""]))

@@ -212,6 +212,29 @@ def test_a_candidate_has_to_repeat(ratios: Any, believed: bool) -> None:
     assert repeats(ratios) is believed
 
 
+def test_a_measured_size_has_its_measured_time() -> None:
+    found = tuned_choice(Question(operation="all_reduce", size_bytes=1 << 20, ranks=8), profile())
+    measured = point(1 << 20)
+    assert (found.best.algorithm, found.best.time_us) == ("ring", measured.chosen_us)
+    assert [each.time_us for each in found.alternatives] == [measured.default_us]
+    assert "as they were measured at this size" in found.remarks[-1]
+
+
+def test_of_several_dtypes_one_has_to_be_named() -> None:
+    line = fit_line("all_reduce", 8, [(10**n, 10.0 + 10**n / 1e3) for n in range(3, 8)])
+    single = replace(entry((TREE, 1024)), fit=line, default_fit=line)
+    found = profile(single, replace(single, dtype="bfloat16"))
+    asked = Question(operation="all_reduce", size_bytes=1024, ranks=8)
+    with pytest.raises(ValueError, match=r"all_reduce for float32, bfloat16: say which dtype"):
+        tuned_choice(asked, found)
+    assert "times of bfloat16" in tuned_choice(replace(asked, dtype="bfloat16"), found).remarks[-1]
+    with pytest.raises(ValueError, match="too few times of all_reduce"):
+        tuned_choice(replace(asked, dtype="float16"), found)
+    with pytest.raises(ValueError, match="say which dtype"):
+        found.choose_buckets([1 << 20], 100.0, 8)
+    assert found.choose_buckets([1 << 20], 100.0, 8, dtype="float32").kind == "ddp"
+
+
 def test_another_machine_version_or_world_is_refused() -> None:
     found = profile()
     found.check(HERE, NCCL)
@@ -482,3 +505,10 @@ def test_of_compositions_no_tuners_file_is_written() -> None:
     assert (
         "no nccl_tuner.conf: no algorithm and protocol of NCCL was chosen for any size" in reasons
     )
+
+
+@pytest.mark.parametrize("data", [b"\x1f\x8b log", b"# a table", b"[" * 99999])
+def test_a_file_without_json_is_told_in_plain_words(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "p.json").write_bytes(data)
+    with pytest.raises(FormatError, match=r"p\.json is no profile of collectives: no JSON$"):
+        read_profile(tmp_path / "p.json")

@@ -39,6 +39,8 @@ _OPTIONS: Final = {
 }
 """Settings of the model; the first value is the default. ``numa`` is the number of NUMA nodes with
 GPUs, and "other" any maker of CPUs that is neither."""
+_ALGORITHMS: Final = ("Tree", "Ring")
+"""The others of the table need switches that reduce."""
 _CORRECTIONS: Final = 27
 _LL_ROOTED: Final = 1.65
 _SEVERAL: Final = "estimated from links and ports, as the search tries speeds"
@@ -68,9 +70,17 @@ class RcclModel(TableModel):
     def predict(self, question: Question) -> Prediction:
         """Everything that is enabled by default for ``question``; raises as ``CostModel`` says."""
         self.check(question, _OPTIONS)
+        for name in question.graphs:
+            if name not in _ALGORITHMS:
+                raise ValueError(
+                    f"{self.library} runs {' and '.join(_ALGORITHMS)}: give the channels of one of "
+                    f"these, not of {name}"
+                )
         machine = self._machine(question)
         candidates = self.candidates(question, _enabled(self.table, question, machine))
-        return Prediction(candidates=candidates, inputs=machine.inputs)
+        return Prediction(
+            candidates=candidates, inputs=machine.inputs, counts_network=not machine.topology
+        )
 
     def _machine(self, question: Question) -> _Machine:
         hardware = question.hardware
@@ -95,7 +105,7 @@ class RcclModel(TableModel):
             how = "given" if question.nics else "estimated: one for each GPU"
             inputs.append(Input("network ports of a node", str(nics), how))
         topology = self._topology(question, peers, ports, inputs)
-        given = question.graphs.get("Ring") or next(iter(question.graphs.values()), None)
+        given = question.graphs.get("Ring") or question.graphs.get("Tree")
         graph = given or self._graph(question, total or pci, total, pci, topology, nics)
         inputs.append(graph_input("Ring and Tree", graph))
         asked = _option(question, "tuning")
@@ -189,7 +199,7 @@ def _bandwidths(
     graph = machine.graph
     each = graph.intra_gbs if nodes <= 2 else graph.inter_gbs
     bus = machine.topology.get("base_bandwidth") or graph.channels * each
-    for algorithm in ("Tree", "Ring"):
+    for algorithm in _ALGORITHMS:
         if algorithm == "Tree" and (operation in SHARED or operation in ROOTED):
             continue
         for at, protocol in enumerate(table["protocols"]):

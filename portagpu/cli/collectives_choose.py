@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 
@@ -18,9 +19,10 @@ from portagpu.cli._common import (
     write_json,
 )
 from portagpu.cli._complete import complete_target
+from portagpu.text import excerpt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from portagpu.collectives.alpha_beta import Fit
     from portagpu.collectives.buckets import BucketChoice, Plan
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 SCHEMA: Final = "portagpu.choice/1"
 _MOST_BYTES: Final = 64 << 20
 """Of a table or a list of parameters: larger files are something else."""
+_T = TypeVar("_T")
+_VERSION: Final = re.compile(r"\d{1,9}\.\d{1,9}(?:[.+~-][\w.+~-]{0,60})?$")
 _GRAPH: Final = re.compile(r"(\w+)=(\d{1,3})x(\d+(?:\.\d+)?)(?:/(\d+(?:\.\d+)?))?")
 _SHOWN: Final = 6
 """Alternatives and plans in the text; JSON has all."""
@@ -122,6 +126,12 @@ _SHOWN: Final = 6
     help='Take choices and times from this profile of "portagpu collectives tune".',
 )
 @click.option(
+    "--dtype",
+    default="",
+    metavar="DTYPE",
+    help="Of a profile with several dtypes, the one to answer for: torch's name, as bfloat16.",
+)
+@click.option(
     "--params",
     metavar="FILE",
     help="Also choose bucket sizes: the bytes of every parameter in the order of "
@@ -148,6 +158,7 @@ def choose(
     library_version: str | None,
     measured: str | None,
     profile: str | None,
+    dtype: str,
     params: str | None,
     backward_ms: float | None,
     json_to: str | None,
@@ -168,12 +179,28 @@ def choose(
         raise click.UsageError("say how many bytes: --bytes 64M")
     if measured is not None and profile is not None:
         raise click.UsageError("give either --measured or --profile: each has the times")
+    if dtype and profile is None:
+        raise click.UsageError("--dtype belongs to --profile: a model's times do not depend on it")
     if target is None and measured is None and profile is None:
         raise click.UsageError("say which GPU (--target), or give measured times (--measured)")
+    if profile is None and library_version is not None and not _VERSION.match(library_version):
+        raise click.UsageError(f"--library-version is as 2.27.3, not {excerpt(library_version)!r}")
+    model_s = {
+        "--graph": graphs,
+        "--algorithm": algorithms,
+        "--set": options,
+        "--nics": nics,
+        "--nic-gbs": nic_gbs,
+    }
+    idle = [name for name, value in model_s.items() if value]
+    if idle and profile is not None:
+        raise click.UsageError(f"a profile has its answer: leave out {' and '.join(idle)}")
+    if idle and target is None:
+        raise click.UsageError(f"only a model takes {' and '.join(idle)}: give --target too")
     hardware, model = (None, None) if target is None else _model_of(target)
     tuned = None if profile is None else _profile(profile, target, library_version)
-    given = {name: graph for each in graphs for name, graph in [_graph(each)]}
-    settings = dict(_setting(each) for each in options)
+    given = _by_name("--graph", map(_graph, graphs))
+    settings = _by_name("--set", map(_setting, options))
     fits = _fits(measured, operation, ranks) if measured is not None else None
 
     def answer(asked: str, asked_bytes: int) -> Choice:
@@ -188,6 +215,7 @@ def choose(
             graphs=given,
             algorithms=algorithms,
             options=settings,
+            dtype=dtype,
         )
         if tuned is not None:
             return tuned_choice(question, tuned)
@@ -256,23 +284,34 @@ def _model_of(target: str) -> tuple[Hardware, CostModel | None]:
     return Hardware.of_target(found), cost_model_for(found.vendor)
 
 
+def _by_name(option: str, given: Iterable[tuple[str, _T]]) -> dict[str, _T]:
+    found: dict[str, _T] = {}
+    for name, value in given:
+        if name in found:
+            raise click.UsageError(f"{option} has {name} twice: give it once")
+        found[name] = value
+    return found
+
+
 def _graph(text: str) -> tuple[str, Graph]:
     from portagpu.collectives.choice import Graph
 
     parts = _GRAPH.fullmatch(text)
     if parts is None:
-        raise click.UsageError(f"--graph is ALGORITHM=CHANNELSxGB/S, as Ring=12x30, not {text!r}")
+        raise click.UsageError(
+            f"--graph is ALGORITHM=CHANNELSxGB/S, as Ring=12x30, not {excerpt(text)!r}"
+        )
     name, channels, intra, inter = parts.groups()
     graph = Graph(int(channels), float(intra), float(inter or intra))
     if not (graph.channels and graph.intra_gbs and graph.inter_gbs):
-        raise click.UsageError(f"--graph {text} has no bandwidth: its numbers are above 0")
+        raise click.UsageError(f"--graph {excerpt(text)} has no bandwidth: its numbers are above 0")
     return name, graph
 
 
 def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise click.UsageError(f"--set is NAME=VALUE, as cpu=other, not {text!r}")
+        raise click.UsageError(f"--set is NAME=VALUE, as cpu=other, not {excerpt(text)!r}")
     return name, value
 
 
@@ -368,6 +407,7 @@ def _buckets(
 
     bases: dict[str, None] = {}
 
+    @cache  # the layers of a model have few different sizes
     def time(operation: str, size_bytes: int) -> float:
         found = answer(operation, size_bytes)
         bases[str(found.basis)] = None

@@ -4,7 +4,7 @@
 - Joining and leaving a process group: ``init``, with ``launcher`` (who started the rank),
   ``stores`` (where ranks meet), ``meeting`` (who is missing) and ``membership`` (the answer).
 - Calls: ``checked`` compares them between the ranks, ``call_hooks`` also torch's own; ``helpers``
-  and ``compression`` do the same with every library.
+  and ``compression`` do the same with every library. ``renamed`` has torch's new names.
 - Choosing: ``choice``, with ``alpha_beta`` (a line through measured times), ``own_answer`` (the
   library's estimate) and ``buckets`` (DDP, FSDP). ``bandwidth`` defines algbw and busbw.
 - Tuning: ``tuning`` (profiles), ``measured`` (on what), ``ways`` (compositions of calls),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 FEWEST_POINTS: Final = 4
 FEWEST_SIZES: Final = 3
+_LEAST_US, _MOST_US = 1e-6, 1e15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +68,15 @@ class Fit:
 def fit_line(operation: str, ranks: int, points: Iterable[tuple[int, float]]) -> Fit:
     """The line through ``points``, pairs of bytes and microseconds; a size may come often.
 
-    Raises ValueError for fewer than 4 points or 3 different sizes, and for a point that is not
-    above 0.
+    Raises ValueError for fewer than 4 points or 3 different sizes, for sizes without a distance
+    between them, and for a point that is not above 0 or no time at all.
     """
     measured = sorted(points)
     if wrong := next((each for each in measured if not _is_point(*each)), None):
         raise ValueError(one_line(f"{wrong} is no pair of bytes and microseconds above 0"))
     sizes = {x for x, _ in measured}
+    if wrong := next((each for each in measured if not _LEAST_US <= each[1] <= _MOST_US), None):
+        raise ValueError(f"a time of {wrong[1]:g} us is none that was measured")
     if len(measured) < FEWEST_POINTS or len(sizes) < FEWEST_SIZES:
         raise ValueError(
             f"{len(measured)} times of {len(sizes)} sizes of {operation} on {ranks} ranks are too "
@@ -116,6 +119,8 @@ def _least_squares(points: list[tuple[int, float]]) -> tuple[float, float]:
     aa, ab, bb = (sum(map(float.__mul__, p, q)) for p, q in ((a, a), (a, b), (b, b)))
     ta, tb = sum(a), sum(b)
     determinant = aa * bb - ab * ab
+    if not determinant > 0:
+        raise ValueError("the measured sizes are too close to each other for a line")
     alpha, beta = (ta * bb - tb * ab) / determinant, (tb * aa - ta * ab) / determinant
     if alpha < 0:
         alpha, beta = 0.0, tb / bb

@@ -37,6 +37,8 @@ DEFAULT_CAP_MIB: Final = 25
 _CAPS_MIB: Final = (
     *(1, 2, 4, 8, 12, 16, 20, 25, 32, 40, 50, 64, 80, 100, 128, 200, 256, 400, 512, 1024),
 )
+_MOST_BYTES: Final = 1 << 60
+_LONGEST_US: Final = 1e15
 _WORTH: Final = 0.01
 """A cap is preferred to the default only if the step is shorter by more than this share."""
 
@@ -129,12 +131,16 @@ def choose_fsdp(
 def _checked(sizes: Sequence[int]) -> Sequence[int]:
     if not sizes or min(sizes) < 1:
         raise ValueError("buckets need the bytes of at least one parameter, each above 0")
+    if sum(sizes) > _MOST_BYTES:
+        raise ValueError("parameters of more than 1 EiB have no buckets: give their bytes")
     return sizes
 
 
 def _check_time(backward_us: float) -> None:
     if not 0 < backward_us < float("inf"):
         raise ValueError(f"a backward pass takes more than 0 us, not {backward_us:g}")
+    if backward_us > _LONGEST_US:
+        raise ValueError(f"no backward pass takes {backward_us:g} us: give its time")
 
 
 def _fill(sizes: Sequence[int], first: int, cap: int) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from portagpu.codec import decode, encode
+from portagpu.collectives.renamed import all_gather_single, reduce_scatter_single
 from portagpu.errors import CollectiveError, CollectiveMismatch, RankLost
 from portagpu.text import ranks_in_words
 
@@ -152,9 +153,12 @@ class CheckedGroup:
         call = _call_of_tensor("all_gather_into_tensor", input_tensor)
         return self._run(
             call,
-            lambda: dist.all_gather_into_tensor(output_tensor, input_tensor, self.group, True),
+            lambda: all_gather_single(output_tensor, input_tensor, self.group, True),
             async_op,
         )
+
+    all_gather_single = all_gather_into_tensor
+    """torch's name since 2.13."""
 
     def reduce_scatter(
         self,
@@ -181,9 +185,12 @@ class CheckedGroup:
         call = _call_of_tensor("reduce_scatter_tensor", input, op=op)
         return self._run(
             call,
-            lambda: dist.reduce_scatter_tensor(output, input, op, self.group, True),
+            lambda: reduce_scatter_single(output, input, op, self.group, True),
             async_op,
         )
+
+    reduce_scatter_single = reduce_scatter_tensor
+    """torch's name since 2.13."""
 
     def all_to_all_single(
         self,

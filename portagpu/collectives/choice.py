@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from portagpu.collectives.bandwidth import OPERATIONS, bus_factor
 from portagpu.errors import Unsupported
+from portagpu.units import number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 
 _WRONG_BY: Final = 2.0
 """A model that is off by more than this factor in a range of sizes is called wrong there."""
+_MOST_RANKS: Final = 1 << 20
+_MOST_BYTES: Final = 1 << 60
+_LEAST_GBS, _MOST_GBS = 1e-3, 1e6
+"""Outside of this, a bandwidth is a mistake in its unit."""
+_ONE_MACHINE: Final = 16
+"""Beyond so many ranks on one node an answer says that it takes them for one machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +79,11 @@ class Graph:
     inter_gbs: float
     how: str = "given"
 
+    @property
+    def speeds(self) -> tuple[float, float]:
+        """GB/s of a channel within and between nodes."""
+        return self.intra_gbs, self.inter_gbs
+
     def __str__(self) -> str:
         inter = "" if self.inter_gbs == self.intra_gbs else f"/{self.inter_gbs:g}"
         return f"{self.channels} x {self.intra_gbs:g}{inter} GB/s"
@@ -97,6 +109,8 @@ class Question:
     graphs: Mapping[str, Graph] = field(default_factory=dict)
     algorithms: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    dtype: str = ""
+    """torch's name, for a profile of several dtypes. A model's times do not depend on it."""
 
     def __post_init__(self) -> None:
         if self.operation not in OPERATIONS:
@@ -104,13 +118,25 @@ class Question:
             raise ValueError(f"there is no collective {self.operation!r}: there are {names}")
         if self.size_bytes < 1:
             raise ValueError(f"a collective moves at least 1 byte, not {self.size_bytes}")
+        if self.size_bytes > _MOST_BYTES:
+            raise ValueError("a collective of more than 1 EiB has no answer: give fewer bytes")
         if self.ranks < 2:
             raise ValueError(f"a choice needs at least 2 ranks, not {self.ranks}")
+        if self.ranks > _MOST_RANKS:
+            raise ValueError(f"a choice is for at most {_MOST_RANKS} ranks")
         if self.nodes < 1 or self.ranks % self.nodes:
             raise ValueError(
                 f"{self.ranks} ranks cannot be spread evenly over {self.nodes} nodes: give a "
                 "number of nodes that divides the ranks"
             )
+        if self.nics is not None and not 1 <= self.nics <= _MOST_RANKS:
+            raise ValueError(f"a node has 1 to {_MOST_RANKS} network ports")
+        speeds = [each for graph in self.graphs.values() for each in graph.speeds]
+        for each in [*speeds, *([] if self.nic_gbs is None else [self.nic_gbs])]:
+            if not _LEAST_GBS <= each <= _MOST_GBS:
+                raise ValueError(
+                    f"a bandwidth is from {_LEAST_GBS:g} to {_MOST_GBS:,.0f} GB/s, not {each:g}"
+                )
 
     @property
     def local_ranks(self) -> int:
@@ -160,11 +186,15 @@ class Shots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a model predicts: everything that is enabled, in any order, and what it rests on."""
+    """What a model predicts: everything that is enabled, in any order, and what it rests on.
+
+    ``counts_network`` is False where the times leave the bandwidth of the network out.
+    """
 
     candidates: tuple[Candidate, ...]
     inputs: tuple[Input, ...] = ()
     shots: Shots | None = None
+    counts_network: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,13 +313,17 @@ def choose(
         raise Unsupported(
             "there is no cost model for this device's library: give a table of measured times"
         )
+    if fit is not None and (fit.operation, fit.ranks) != (question.operation, question.ranks):
+        raise ValueError(
+            f"the times are of {fit.operation} on {fit.ranks} ranks, not of {question.operation} "
+            f"on {question.ranks}"
+        )
     predicted: Prediction | None = None
     remarks: tuple[str, ...] = ()
     error = None
     if model is not None and (fit is None or question.hardware is not None):
         predicted = model.predict(question)
         error = _known_error(question, model)
-        remarks = _remarks(question, model, error)
     ranked = sorted(predicted.candidates, key=lambda each: each.time_us) if predicted else []
     if fit is not None:
         algorithm = (ranked[0].algorithm, ranked[0].protocol) if ranked else ("", "")
@@ -304,12 +338,14 @@ def choose(
             ranked = ranked[:1]
     else:
         assert model is not None  # noqa: S101 - for the type checker
+        assert predicted is not None  # noqa: S101
         if not ranked:
             raise Unsupported(
                 f"{model.library} has nothing enabled for {question.operation} on "
                 f"{question.ranks} ranks with {', '.join(question.algorithms) or 'these inputs'}"
             )
         best, basis = ranked[0], _basis(model, library_version)
+        remarks = _remarks(question, model, error, predicted)
     return Choice(
         question=question,
         best=best,
@@ -354,10 +390,12 @@ def tuned_choice(question: Question, profile: Profile) -> Choice:
     """The choice of a profile, which was measured; the library's own call is the alternative.
 
     ``best.algorithm`` names the candidate, or the library's algorithm where its settings chose one.
-    Raises ValueError where the profile has no times of the operation on so many ranks and nodes.
+    A size that was measured has its measured time, another one that of the fitted line. Raises
+    ValueError where the profile has no times of the operation on so many ranks and nodes, or has
+    them for several dtypes and the question names none.
     """
     profile.check_ranks(question.ranks, question.nodes)
-    entry = profile.find(question.operation, question.ranks, question.nodes)
+    entry = profile.find(question.operation, question.ranks, question.nodes, question.dtype)
     if entry is None or entry.fit is None:
         raise ValueError(
             f"the profile has too few times of {question.operation} on {question.ranks} ranks"
@@ -366,18 +404,28 @@ def tuned_choice(question: Question, profile: Profile) -> Choice:
     chosen = within.candidate if within is not None else None
     name = chosen.algorithm or chosen.name if chosen is not None else "call"
     fit = entry.fit if chosen is not None else entry.default_fit or entry.fit
-    best = candidate(
-        question, name, chosen.protocol if chosen else "", fit.time_us(question.size_bytes)
+    size_bytes = question.size_bytes
+    point = next((each for each in entry.points if each.size_bytes == size_bytes), None)
+    time_us = fit.time_us(size_bytes) if point is None else point.chosen_us
+    best = candidate(question, name, chosen.protocol if chosen else "", time_us)
+    plain_us = None
+    if point is not None:
+        plain_us = point.default_us
+    elif entry.default_fit is not None:
+        plain_us = entry.default_fit.time_us(size_bytes)
+    said = (
+        f"times of {entry.dtype} on the line between measured sizes"
+        if point is None
+        else f"times of {entry.dtype} as they were measured at this size; the error is the line's"
     )
-    plain = entry.default_fit
     return Choice(
         question=question,
         best=best,
-        alternatives=(candidate(question, "call", "", plain.time_us(question.size_bytes)),)
-        if plain is not None and name != "call"
+        alternatives=(candidate(question, "call", "", plain_us),)
+        if plain_us is not None and name != "call"
         else (),
         basis=Basis(BasisKind.MEASURED, f"{fit}, {profile.basis}"),
-        remarks=fit.remarks(question.size_bytes),
+        remarks=(*fit.remarks(size_bytes), said),
     )
 
 
@@ -406,15 +454,52 @@ def _known_error(question: Question, model: CostModel) -> KnownError | None:
     return None
 
 
-def _remarks(question: Question, model: CostModel, error: KnownError | None) -> tuple[str, ...]:
+def network_floor_us(question: Question) -> float | None:
+    """The least time in which a node's network ports carry their share; None if not known.
+
+    Of S bytes all_reduce moves 2 (N - 1) / N through each of N nodes, all_gather and reduce_scatter
+    (N - 1) / N, broadcast and reduce all. A network that reduces by itself may be faster.
+    """
+    if question.nodes < 2 or question.nic_gbs is None:
+        return None
+    share = bus_factor(question.operation, question.nodes) or 0.0
+    return share * question.size_bytes / (1e3 * _ports(question) * question.nic_gbs)
+
+
+def _ports(question: Question) -> int:
+    return question.nics or question.local_ranks
+
+
+def _doubts(question: Question, model: CostModel, predicted: Prediction) -> tuple[str, ...]:
+    """What an answer of the model cannot be taken for."""
+    found = []
+    fastest = min(each.time_us for each in predicted.candidates)
+    floor = None if predicted.counts_network else network_floor_us(question)
+    if floor is not None and fastest < floor:
+        found.append(
+            f"too fast: {_ports(question)} x {question.nic_gbs:g} GB/s of a node need "
+            f"{number(floor)} µs, and the model of {model.library} leaves the network out here"
+        )
+    if question.local_ranks > _ONE_MACHINE:
+        found.append(
+            f"all {question.local_ranks} ranks of a node are taken to share its links: give "
+            "--nodes if they are on several machines"
+        )
+    return tuple(found)
+
+
+def _remarks(
+    question: Question, model: CostModel, error: KnownError | None, predicted: Prediction
+) -> tuple[str, ...]:
+    found = _doubts(question, model, predicted)
     if error is not None:
-        return (str(error),)
+        return (str(error), *found)
     assert question.hardware is not None  # noqa: S101 - the model has answered
     said = (
         f"no published table of {question.hardware.target} on so many nodes and of this size was "
         f"compared with the model of {model.library} {model.version}"
     )
-    return (said,)
+    return (said, *found)
 
 
 def known_errors_of(rows: Sequence[Mapping[str, Any]]) -> tuple[KnownError, ...]:

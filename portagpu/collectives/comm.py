@@ -291,7 +291,9 @@ def _group_size(group: dist.ProcessGroup | None) -> int:
     import torch.distributed as dist
 
     if not (dist.is_available() and dist.is_initialized()):
-        raise ValueError("say how many ranks take part: no process group is initialised")
+        raise ValueError(
+            "say how many ranks take part, or call gpu.comm.init(): there is no process group"
+        )
     return dist.get_world_size(group)
 
 

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
+from portagpu.collectives.renamed import all_gather_single
 from portagpu.errors import CollectiveMismatch, Unsupported
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class TopK:
         bits = struct.unpack("q", struct.pack("d", self.density))[0]
         mine = torch.tensor([bits], dtype=torch.int64, device=device)
         everyone = mine.new_empty(dist.get_world_size(self.group))
-        dist.all_gather_into_tensor(everyone, mine, group=self.group)
+        all_gather_single(everyone, mine, group=self.group)
         densities = [struct.unpack("d", struct.pack("q", each))[0] for each in everyone.tolist()]
         if len(set(densities)) > 1:
             raise CollectiveMismatch(
@@ -168,7 +169,7 @@ def top_k_hook(state: TopK, bucket: GradBucket) -> torch.futures.Future[torch.Te
     mine = torch.cat([each.view(torch.uint8) for each in parts])
     ranks = dist.get_world_size(state.group)
     everyone = mine.new_empty(ranks * mine.numel())
-    work = dist.all_gather_into_tensor(everyone, mine, group=state.group, async_op=True)
+    work = all_gather_single(everyone, mine, group=state.group, async_op=True)
 
     def average(_: object) -> torch.Tensor:
         total = torch.zeros_like(whole, dtype=_wide(whole.dtype))

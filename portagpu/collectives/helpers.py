@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 import torch.distributed as dist
 
+from portagpu.collectives.renamed import all_gather_single
 from portagpu.errors import CollectiveError, CollectiveMismatch, Unsupported
 from portagpu.oom import is_oom
 
@@ -54,7 +55,7 @@ def all_gather_uneven(
     n = _size("all_gather_uneven", group, tensor)
     stated = torch.tensor(_header(tensor), dtype=torch.int64, device=tensor.device)
     everyone = torch.empty(n * len(stated), dtype=torch.int64, device=tensor.device)
-    dist.all_gather_into_tensor(everyone, stated, group=group)
+    all_gather_single(everyone, stated, group=group)
     headers: list[list[int]] = everyone.reshape(n, -1).tolist()
     _check_headers(headers, group)
     rows = [each[2] for each in headers]
@@ -65,7 +66,7 @@ def all_gather_uneven(
         return [tensor.new_empty(count, *tensor.shape[1:]) for count in rows]
     padded[: len(tensor) * row_bytes] = _flat_bytes(_plain(tensor))
     whole = torch.empty(n * len(padded), dtype=torch.uint8, device=tensor.device)
-    dist.all_gather_into_tensor(whole, padded, group=group)
+    all_gather_single(whole, padded, group=group)
     return [
         part[: count * row_bytes].view(tensor.dtype).reshape(count, *tensor.shape[1:])
         for part, count in zip(whole.reshape(n, -1), rows, strict=True)
@@ -233,7 +234,7 @@ def all_gather_bytes(
     input_tensor: torch.Tensor,
     group: dist.ProcessGroup | None = None,
 ) -> None:
-    """As :func:`torch.distributed.all_gather_into_tensor`, for every dtype: its bytes are moved.
+    """As :func:`torch.distributed.all_gather_single`, for every dtype: its bytes are moved.
 
     ``output_tensor`` is contiguous and has n times the elements of ``input_tensor``, in the same
     dtype. Each rank receives n - 1 times the bytes of ``input_tensor``. Raises ValueError where the
@@ -248,7 +249,7 @@ def all_gather_bytes(
         )
     if input_tensor.numel():
         given = _flat_bytes(_plain(input_tensor))
-        dist.all_gather_into_tensor(_flat_bytes(output_tensor), given, group)
+        all_gather_single(_flat_bytes(output_tensor), given, group)
 
 
 @torch.no_grad()

@@ -20,7 +20,8 @@ class Machine:
     shared: bool = False
 
     def __str__(self) -> str:
-        return f"{self.product or self.target or self.arch} with {self.units} units"
+        units = "cores" if self.shared else "units"
+        return f"{self.product or self.target or self.arch} with {self.units} {units}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

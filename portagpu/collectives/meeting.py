@@ -146,7 +146,7 @@ def _missing(members: Sequence[Member], world_size: int, timeout_s: float, hint:
     here = ranks_in_words(sorted(present - {*missing}))
     return _Problem(
         f"{ranks_in_words(missing)} did not come within {timeout_s:g} s, {here} did: "
-        f"{hint or 'look at the output of what is missing'}",
+        f"{hint or f'look at the output of {ranks_in_words(missing)}'}",
         tuple(missing),
     )
 

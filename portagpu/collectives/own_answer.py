@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
+from portagpu.collectives.renamed import all_gather_single, reduce_scatter_single
 from portagpu.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ def _call(
     part = tensor[: whole // ranks]
     calls: dict[str, Callable[[], object]] = {
         "all_reduce": lambda: dist.all_reduce(tensor, group=group),
-        "all_gather": lambda: dist.all_gather_into_tensor(tensor, part.clone(), group=group),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part.clone(), tensor, group=group),
+        "all_gather": lambda: all_gather_single(tensor, part.clone(), group=group),
+        "reduce_scatter": lambda: reduce_scatter_single(part.clone(), tensor, group=group),
         "broadcast": lambda: dist.broadcast(tensor, group=group, group_src=0),
         "reduce": lambda: dist.reduce(tensor, group=group, group_dst=0),
     }

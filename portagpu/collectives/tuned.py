@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import torch.distributed as dist
 
+from portagpu.collectives.renamed import all_gather_single, reduce_scatter_single
 from portagpu.collectives.ways import DEFAULT, WAYS, Pending, Task, perform
 
 if TYPE_CHECKING:
@@ -93,11 +94,14 @@ class TunedGroup:
         """``torch.distributed.all_gather_into_tensor``."""
         way = self._way("all_gather", output_tensor, input_tensor)
         if way == DEFAULT or output_tensor.numel() != self._ranks * input_tensor.numel():
-            return dist.all_gather_into_tensor(
+            return all_gather_single(
                 output_tensor, input_tensor, group=self.group, async_op=async_op
             )
         task = Task(output=output_tensor, input=input_tensor, **self._all)
         return self._do("all_gather", way, task, async_op)
+
+    all_gather_single = all_gather_into_tensor
+    """torch's name since 2.13."""
 
     def reduce_scatter_tensor(
         self,
@@ -109,11 +113,12 @@ class TunedGroup:
         """``torch.distributed.reduce_scatter_tensor``; the library's call for all but SUM."""
         way = self._way("reduce_scatter", input, output, op=op)
         if way == DEFAULT or input.numel() != self._ranks * output.numel():
-            return dist.reduce_scatter_tensor(
-                output, input, op=op, group=self.group, async_op=async_op
-            )
+            return reduce_scatter_single(output, input, op=op, group=self.group, async_op=async_op)
         task = Task(output=output, input=input, **self._all)
         return self._do("reduce_scatter", way, task, async_op)
+
+    reduce_scatter_single = reduce_scatter_tensor
+    """torch's name since 2.13."""
 
     def broadcast(self, tensor: torch.Tensor, group_src: int = 0, async_op: bool = False) -> Any:
         """``torch.distributed.broadcast`` from the rank ``group_src`` of the group."""
@@ -146,11 +151,18 @@ class TunedGroup:
         """The ``bucket_cap_mb`` for DDP: ``choice.best.cap_mib``, where None is torch's default.
 
         ``backward_s`` is the time of a backward pass without communication, in seconds; ``hook``
-        says that DDP has :meth:`comm_hook`. Raises ValueError where the profile has too few sizes.
+        says that DDP has :meth:`comm_hook`. Raises ValueError for parameters of several dtypes, and
+        where the profile has too few sizes of theirs.
         """
-        sizes = [each.nbytes for each in parameters if each.requires_grad]
+        trained = [each for each in parameters if each.requires_grad]
+        dtypes = {str(each.dtype).removeprefix("torch.") for each in trained}
+        if len(dtypes) != 1:
+            raise ValueError(
+                f"bucket sizes are for parameters of one dtype, not {sorted(dtypes) or 'none'}"
+            )
+        sizes = [each.nbytes for each in trained]
         return self.profile.choose_buckets(
-            sizes, 1e6 * backward_s, self._ranks, self._nodes, hook=hook
+            sizes, 1e6 * backward_s, self._ranks, self._nodes, dtype=dtypes.pop(), hook=hook
         )
 
     @property

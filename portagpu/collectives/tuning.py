@@ -152,13 +152,20 @@ class Profile:
             raise ValueError("a profile has entries, each for another question")
 
     def find(self, operation: str, ranks: int, nodes: int = 1, dtype: str = "") -> Entry | None:
-        """The entry of an operation; without ``dtype`` the first one that there is."""
-        for each in self.entries:
-            if (each.operation, each.ranks, each.nodes) == (operation, ranks, nodes) and (
-                dtype in ("", each.dtype)
-            ):
-                return each
-        return None
+        """The entry of an operation; None without one.
+
+        Raises ValueError without ``dtype`` where several dtypes were measured.
+        """
+        found = [
+            each
+            for each in self.entries
+            if (each.operation, each.ranks, each.nodes) == (operation, ranks, nodes)
+            and dtype in ("", each.dtype)
+        ]
+        if len(found) > 1:
+            names = ", ".join(each.dtype for each in found)
+            raise ValueError(f"the profile has times of {operation} for {names}: say which dtype")
+        return found[0] if found else None
 
     def check(self, machine: Machine, stack: Stack) -> None:
         """Raise ValueError, with both sides, for another machine or other versions."""
@@ -204,15 +211,16 @@ class Profile:
         ranks: int,
         nodes: int = 1,
         *,
+        dtype: str = "",
         hook: bool = False,
     ) -> BucketChoice:
         """DDP's buckets by the measured times; see :mod:`portagpu.collectives.buckets`.
 
-        ``sizes`` are the bytes of the parameters, in the order of ``model.parameters()``. DDP calls
-        the library itself, or with ``hook`` the chosen candidates. Raises ValueError where no line
-        was fitted to all_reduce.
+        ``sizes`` are the bytes of the parameters, in the order of ``model.parameters()``, all of
+        one ``dtype``. DDP calls the library itself, or with ``hook`` the chosen candidates. Raises
+        ValueError where no line was fitted to all_reduce, and as :meth:`find` does.
         """
-        entry = self.find("all_reduce", ranks, nodes)
+        entry = self.find("all_reduce", ranks, nodes, dtype)
         fit = None if entry is None else entry.fit if hook else entry.default_fit
         if fit is None:
             raise ValueError(
@@ -242,7 +250,9 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
         if odd := next((each for each in _texts(document) if not each.isprintable()), None):
             raise ValueError(f"{odd[:40]!r} has characters that cannot be printed")
         return decode(Profile, document, "profile")
-    except (ValueError, RecursionError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(one_line(f"{path} is no profile of collectives: no JSON")) from error
+    except ValueError as error:
         raise FormatError(one_line(f"{path} is no profile of collectives: {error}")) from error
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import torch.distributed as dist
 
+from portagpu.collectives.renamed import all_gather_single, reduce_scatter_single
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -86,7 +88,7 @@ def _all_reduce(task: Task, tensor: torch.Tensor) -> Any:
 
 
 def _all_gather(task: Task, output: torch.Tensor, share: torch.Tensor) -> Any:
-    return dist.all_gather_into_tensor(output, share, group=task.group, async_op=True)
+    return all_gather_single(output, share, group=task.group, async_op=True)
 
 
 def _broadcast(task: Task, tensor: torch.Tensor, root: int) -> Any:
@@ -124,9 +126,7 @@ def _reduce_by_shares(task: Task) -> Iterator[Round]:
         yield works
         return
     share = even.new_empty(even.numel() // task.ranks)
-    works.append(
-        dist.reduce_scatter_tensor(share, even, op=task.op, group=task.group, async_op=True)
-    )
+    works.append(reduce_scatter_single(share, even, op=task.op, group=task.group, async_op=True))
     yield works
     yield [_all_gather(task, even, share)]
 
@@ -172,9 +172,7 @@ def _gather_by_broadcasts(task: Task) -> Iterator[Round]:
 
 def _scatter_sums(task: Task) -> Iterator[Round]:
     yield [
-        dist.reduce_scatter_tensor(
-            task.output, task.input, op=task.op, group=task.group, async_op=True
-        )
+        reduce_scatter_single(task.output, task.input, op=task.op, group=task.group, async_op=True)
     ]
 
 

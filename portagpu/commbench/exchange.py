@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from portagpu.collectives.bandwidth import SHARED_OUT
+from portagpu.collectives.renamed import all_gather_single, reduce_scatter_single
 
 ROOT: Final = 0
 _BOTH: Final = ("out_of_place", "in_place")
@@ -118,11 +119,11 @@ def perform(exchange: Exchange) -> None:
     elif operation == "reduce":
         dist.reduce(received, dst=ROOT, op=reduction)
     elif operation == "reduce_scatter":
-        dist.reduce_scatter_tensor(received, sent, op=reduction)
+        reduce_scatter_single(received, sent, op=reduction)
     elif operation == "broadcast":
         dist.broadcast(received, src=ROOT)
     elif operation == "all_gather":
-        dist.all_gather_into_tensor(received, sent)
+        all_gather_single(received, sent)
     elif operation == "all_to_all":
         dist.all_to_all_single(received, sent)
     elif operation == "gather":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.doctor.findings import Finding, combine, to_result
 from portagpu.doctor.flight_recorder import looks_like_dump, read_dump
 from portagpu.doctor.inputs import list_inputs
-from portagpu.doctor.logs import Job, judge_logs, read_log
+from portagpu.doctor.logs import Job, NoKnownLineError, judge_logs, read_log
 from portagpu.doctor.reports import Reports, judge_reports, looks_like_report, read_report
 from portagpu.doctor.settings import judge_machine
 from portagpu.doctor.stalls import judge_dumps
@@ -69,7 +69,8 @@ def _file_findings(files: Sequence[InputFile], progress: Progress) -> Iterator[F
             second = _read_file(file.name, file.read(), dumps, job, reports)
         except FormatError as error:
             shown = excerpt(file.name)
-            yield Finding(id="unread", evidence=f"{shown}: {error}", device=shown)
+            kind = "no-known-line" if isinstance(error, NoKnownLineError) else "unread"
+            yield Finding(id=kind, evidence=f"{shown}: {error}", device=shown)
             continue
         if second is not None:
             evidence = (

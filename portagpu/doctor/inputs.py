@@ -46,6 +46,8 @@ def list_inputs(paths: Sequence[Path | str]) -> list[InputFile]:
     Raises RecordingError for a path that is not there, and for too many files.
     """
     found: list[InputFile] = []
+    if not all(map(str, paths)):
+        raise RecordingError("a path is empty: name a file or a folder")
     for path in map(Path, paths):
         try:
             path.stat()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 KIND: Final = "log"
 _LONGEST_LINE: Final = 4000
+_TEXT_SHARE: Final = 0.9
+"""Of the signs of a text; colours of a terminal do not print. Of random bytes it is 0.74."""
 _MOST_SHOWN: Final = 4
 _MOST_KINDS: Final = 200
 """Warnings of different words that are kept: a log repeats few."""
@@ -46,6 +48,10 @@ _STATUS: Final = re.compile(
 
 
 Find = Callable[[str], "re.Match[str] | None"]
+
+
+class NoKnownLineError(FormatError):
+    """A text in which no line is known: another program's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +159,8 @@ def _patterns() -> _Patterns:
 
 
 def read_log(text: str, job: Job) -> None:
-    """Add what a log says to ``job``. Raises FormatError for a text without any line of one."""
+    """Add what a log says to ``job``. Raises NoKnownLineError for a text without any line of
+    one, and FormatError for what is no text."""
     patterns = _patterns()
     before = job.lines
     for raw in text.split("\n"):
@@ -179,7 +186,15 @@ def read_log(text: str, job: Job) -> None:
                 _see(job.warnings, words, message, key)
         job.lines += bool(known or events)
     if job.lines == before:
-        raise FormatError("its form is not known: it has no line of a communication library's log")
+        said = "it has no line of a communication library, of torch's watchdog or of PortaGPU"
+        raise NoKnownLineError(said) if _is_text(text) else FormatError("its form is not known")
+
+
+def _is_text(text: str) -> bool:
+    """Whether the beginning is what programs print, and not bytes of something else."""
+    head = text[:_LONGEST_LINE]
+    prints = sum(sign.isprintable() or sign.isspace() for sign in head)
+    return bool(head.strip()) and prints >= _TEXT_SHARE * len(head)
 
 
 def _finder(pattern: str) -> Find:

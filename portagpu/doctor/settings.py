@@ -131,7 +131,10 @@ def judge_machine(machine: Machine) -> Iterator[Finding]:
     told = _summary(machine, len(gpus), links)
     if len(gpus) > 1 and settings.acs_redirects is None:
         told += "; whether ACS is on cannot be read (root can)"
-    yield Finding(id="machine", evidence=told)
+    nothing = not (tree.is_live or gpus or links or stated or host.kernel.release)
+    if nothing:
+        told = "the recording shows neither a GPU, nor a network interface, nor the kernel"
+    yield Finding(id="no-settings" if nothing else "machine", evidence=told)
     for sentence in settings_diagnostics(settings, gpus, len(host.cpu.numa_nodes)):
         yield Finding(id="kernel-setting", evidence=sentence)
     yield from _kernel_options(tree, host.kernel.release, [gpu.vendor for gpu in gpus])

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 UNKNOWN: Final = "?"
 _FABRIC_CLASS: Final = 2 + len(NEAREST_FIRST)
 _NO_ACCESS: Final = 1
+_MOST_LEVELS: Final = 64
 _NETWORKS: Final = frozenset({"infiniband", "roce", "ethernet", "network"})
 
 
@@ -131,12 +132,17 @@ class PlaceGraph:
 def with_levels(
     places: Sequence[Place], edges: Iterable[Edge], remarks: Iterable[str] = ()
 ) -> PlaceGraph:
-    """The graph with every pair; the levels are the ranks of the edges' speeds."""
+    """The graph with every pair; the levels are the ranks of the edges' speeds.
+
+    Beyond 64 different speeds, neighbouring ones share a level.
+    """
     given = {(each.a, each.b): each for each in edges}
     pairs = combinations(range(len(places)), 2)
     every = {pair: given.get(pair) or Edge(a=pair[0], b=pair[1]) for pair in pairs}
     speeds = sorted({each.speed for each in every.values()})
-    rank = {speed: level for level, speed in enumerate(speeds)}
+    # a sum of costs has as many digits as there are levels: no machine has so many
+    levels = min(len(speeds), _MOST_LEVELS)
+    rank = {speed: number * levels // len(speeds) for number, speed in enumerate(speeds)}
     levelled = {pair: replace(each, level=rank[each.speed]) for pair, each in every.items()}
     return PlaceGraph(tuple(places), levelled, tuple(dict.fromkeys(remarks)))
 
@@ -270,14 +276,12 @@ def _class_of(route: Route) -> int:
 
 def _with_speeds(edges: Sequence[Edge]) -> list[Edge]:
     """The edges with bandwidths in the places of counts, in each class where all are known."""
-    rates: dict[float, list[float | None]] = {}
-    for each in edges:
-        rates.setdefault(each.speed[0], []).append(each.bandwidth_bytes_s)
+    unknown = {each.speed[0] for each in edges if each.bandwidth_bytes_s is None}
     found = []
     for each in edges:
         grade = each.speed[0]
         rate = each.bandwidth_bytes_s
-        if rate is not None and None not in rates[grade]:
+        if rate is not None and grade not in unknown:
             # sources round: three digits tell links apart
             found.append(replace(each, speed=(grade, float(f"{rate:.3g}"))))
         elif grade < _FABRIC_CLASS:
@@ -316,8 +320,14 @@ def _assume_fabric(
     edges = list(edges)
     linked = [each for each in targets.values() if each.value("link.count") is not None]
     if assumed is None:
-        if not linked:
+        if not linked and targets:
             return edges, []
+        if not linked:
+            remark = (
+                "the sources state neither the GPUs' product nor a link between them: if they have "
+                "links, --target assumes those of a product"
+            )
+            return edges, [remark]
         first = linked[0]
         has = f"{first.value('link.count')} of {first.value('link.kind')}"
         remark = (

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "portagpu.placement/1"
 _NODES: Final = "sys/devices/system/node"
+_MOST_PLACES: Final = 256
+_MOST_PROBLEMS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,10 @@ def graph_of_machine(machine: Machine, assumed: Target | None = None) -> PlaceGr
         if not any(each.cpus for each in cpu.numa_nodes):
             raise ValueError("no source shows a GPU or a NUMA node: there is no place for a rank")
         return numa_graph(cpu.numa_nodes, _distances(machine.tree))
+    if len(topology.gpus) > _MOST_PLACES:
+        raise ValueError(
+            f"there are {len(topology.gpus)} GPUs: at most {_MOST_PLACES} of one machine are placed"
+        )
     inventory = machine.inventory()
     targets: dict[str, Target] = {}
     divided = []
@@ -75,7 +81,7 @@ def graph_of_machine(machine: Machine, assumed: Target | None = None) -> PlaceGr
         if gpu is not None and gpu.parts:
             divided.append(node.key)
     graph = gpu_graph(topology, targets=targets, numa_nodes=cpu.numa_nodes, assumed=assumed)
-    remarks = list(graph.remarks)
+    remarks = [*graph.remarks, *map(str, inventory.problems[:_MOST_PROBLEMS])]
     if inventory.breaks_off:
         remarks.insert(0, "a source breaks off: there may be more GPUs than these")
     edges = graph.edges

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 EXACT: Final = 8
 """Places up to which every ring, and every division into groups, is compared."""
 _STARTS: Final = 8
+_MOST_RINGS: Final = 64
+"""No library runs more channels."""
 _EXCHANGES: Final = 400_000
 """Exchanges that are looked at beyond ``EXACT``: a second or so."""
 
@@ -98,7 +100,8 @@ def rings(graph: PlaceGraph) -> tuple[tuple[int, ...], ...]:
     left = {pair: each.own for pair, each in graph.edges.items()}
     found: list[tuple[int, ...]] = []
     # more rings than links of one place cannot be
-    for _ in range(sum(left[pair] for pair in left if 0 in pair) // 2 if size > 2 else 0):
+    most = sum(left[pair] for pair in left if 0 in pair) // 2 if size > 2 else 0
+    for _ in range(min(most, _MOST_RINGS)):
         costs = [[2 * size] * size for _ in range(size)]
         for (a, b), count in left.items():
             if count:
@@ -131,7 +134,7 @@ def tree_order(graph: PlaceGraph) -> Tree:
     of_line = _slowest_of_tree(graph, line)
     if slowest is not None and of_line is not None and of_line.level > slowest.level:
         greedy, slowest = line, of_line
-    best = networkx().minimum_spanning_edges(weighted(graph), weight="cost", data=False)
+    best = networkx().maximum_spanning_edges(weighted(graph), weight="level", data=False)
     return Tree(
         root=greedy.index(None),
         parents=tuple(greedy),

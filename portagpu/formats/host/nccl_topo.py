@@ -121,9 +121,7 @@ class _Walk:
                 device_id=hexadecimal(pci.get("device")),
                 subsystem_id=hexadecimal(pci.get("subsystem_device")),
                 numa_node=numa_node,
-                pcie=Pcie(
-                    max_generation=generation(rate), max_width=integer(pci.get("link_width"))
-                ),
+                pcie=Pcie(max_generation=generation(rate), max_width=_width(pci)),
                 extra={
                     name: value
                     for name in ("rank", "gdr", "gcn")
@@ -132,7 +130,19 @@ class _Walk:
             )
         )
         if gpu is not None:
-            self.links += [_fabric(link, end) for link in gpu.children if link.tag in _FABRICS]
+            for link in gpu.children:
+                if link.tag in _FABRICS:
+                    self._fabric(link, end)
+
+    def _fabric(self, link: Element, end: End) -> None:
+        told = stated(link.get("count"))
+        count = integer(told)
+        if told is not None and (count is None or count < 0):
+            self.problems.append(
+                f"{end.pci} has {told!r:.40} links of {link.tag}: they are left out"
+            )
+            return
+        self.links.append(_fabric(link, end, count))
 
 
 def _cpu_list(mask: str | None) -> str | None:
@@ -146,20 +156,29 @@ def _cpu_list(mask: str | None) -> str | None:
     )
 
 
+def _above_zero(value: float | None) -> float | None:
+    return value if value is not None and value > 0 else None
+
+
+def _width(pci: Element) -> int | None:
+    width = integer(pci.get("link_width"))
+    return width if width is not None and width > 0 else None
+
+
 def _pcie_link(element: Element, end: End, parent: End, about: dict[str, str]) -> Link:
     return Link(
         source=KIND,
         a=end,
         b=parent,
         kind="pcie",
-        width=integer(element.get("link_width")) or None,
+        width=_width(element),
         speed_gbit_s=transfer_rate(element.get("link_speed")),
         extra={"speed": "the most that device and slot can do"}
         | (about if parent.node is Node.CPU else {}),
     )
 
 
-def _fabric(link: Element, gpu: End) -> Link:
+def _fabric(link: Element, gpu: End, count: int | None) -> Link:
     """A link of the GPUs' own fabric; ``tclass`` is the PCI class of its other end."""
     target = pci_address(link.get("target"))
     code = hexadecimal(link.get("tclass"))
@@ -172,13 +191,13 @@ def _fabric(link: Element, gpu: End) -> Link:
         # 0x068001 is POWER9, whose CPUs have NVLinks (NCCL, topo.cc, kvDictPciClass);
         # NCCL writes "fffffff:ffff:ff" for a switch that the machine does not show
         other = End(Node.SWITCH, target or "fabric switch", target)
-    bandwidth = number(link.get("bw"))
+    bandwidth = _above_zero(number(link.get("bw")))
     return Link(
         source=KIND,
         a=gpu,
         b=other,
         kind=link.tag,
-        count=integer(link.get("count")),
+        count=count,
         # in 1e9 bytes a second of one link (topo.cc)
         bandwidth_bytes_s=None if bandwidth is None else bandwidth * 1e9,
     )
@@ -187,7 +206,7 @@ def _fabric(link: Element, gpu: End) -> Link:
 def _network(net: Element, address: str, code: int | None) -> Link:
     """A port of a NIC to whatever it is plugged into; ``speed`` is in 1e6 bits a second."""
     name, port = net.get("name") or address, net.get("port") or "0"
-    speed = number(net.get("speed"))
+    speed = _above_zero(number(net.get("speed")))
     infiniband = code is not None and code >> 8 == _INFINIBAND
     return Link(
         source=KIND,
