@@ -238,6 +238,10 @@ def test_of_several_dtypes_one_has_to_be_named() -> None:
 def test_another_machine_version_or_world_is_refused() -> None:
     found = profile()
     found.check(HERE, NCCL)
+    with pytest.raises(
+        ValueError, match=r"another machine: .*arch='sm_90'.*this is .*arch='sm_89'"
+    ):
+        found.check(replace(HERE, arch="sm_89"), NCCL)
     with pytest.raises(ValueError, match=r"another machine: .*132 units, this is .*114 units"):
         found.check(replace(HERE, units=114), NCCL)
     with pytest.raises(ValueError, match=r"another version: .*, this is NCCL 2\.31\.1"):

@@ -179,7 +179,7 @@ def all_reduce_wider(
     Raises Unsupported for float32 on a device without float64, and ValueError for another op or
     dtype.
     """
-    n = _size("all_reduce_wider", group, tensor)
+    _check_dense("all_reduce_wider", tensor)
     name = _op_name(op)
     if name not in _WIDENED_OPS:
         raise ValueError(
@@ -191,6 +191,7 @@ def all_reduce_wider(
             f"all_reduce_wider has no wider dtype for {_dtype_name(tensor)}: use all_reduce"
         )
     wide = _widened(tensor, _WIDER.get(tensor.dtype, torch.float32))
+    n = _size("all_reduce_wider", group)
     dist.all_reduce(wide, dist.ReduceOp.SUM if name == "AVG" else op, group)
     if name == "AVG":
         wide /= n
@@ -302,13 +303,17 @@ def _check_outputs(name: str, output: torch.Tensor, given: torch.Tensor) -> None
 
 def _size(name: str, group: dist.ProcessGroup | None, *tensors: torch.Tensor) -> int:
     """The number of ranks, of which this one is a member, for tensors that have bytes."""
-    for each in tensors:
-        if each.layout != torch.strided:
-            raise ValueError(f"{name} takes dense tensors: give tensor.to_dense()")
+    _check_dense(name, *tensors)
     n = dist.get_world_size(group)
     if n < 1:
         raise CollectiveError(f"{name}: this rank is not a member of the group")
     return n
+
+
+def _check_dense(name: str, *tensors: torch.Tensor) -> None:
+    for each in tensors:
+        if each.layout != torch.strided:
+            raise ValueError(f"{name} takes dense tensors: give tensor.to_dense()")
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

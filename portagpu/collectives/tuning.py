@@ -170,9 +170,13 @@ class Profile:
     def check(self, machine: Machine, stack: Stack) -> None:
         """Raise ValueError, with both sides, for another machine or other versions."""
         if machine != self.machine:
+            here, there = str(machine), str(self.machine)
+            if here == there:
+                # they differ in what the words leave out
+                here, there = repr(machine), repr(self.machine)
             raise ValueError(
-                f"profile of another machine: it was measured on {self.machine}, this is "
-                f"{machine}: run portagpu collectives tune here"
+                f"profile of another machine: it was measured on {there}, this is {here}: run "
+                "portagpu collectives tune here"
             )
         if stack != self.stack:
             raise ValueError(
