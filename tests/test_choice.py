@@ -328,8 +328,12 @@ from torch.distributed import distributed_c10d as c10d
 c10d._get_default_group = Group
 dist.get_world_size = lambda group=None: 1
 called = []
-for name in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor"):
-    setattr(dist, name, lambda *tensors, group=None, n=name: called.append((n, tensors[0].numel())))
+for name, new in (("all_reduce", ""), ("all_gather_into_tensor", "all_gather_single"),
+                  ("reduce_scatter_tensor", "reduce_scatter_single")):
+    call = lambda *tensors, n=name, **_: called.append((n, tensors[0].numel()))
+    setattr(dist, name, call)
+    if hasattr(dist, new):
+        setattr(dist, new, call)
 c10d._time_estimator = Estimator
 Estimator.time = 12.5
 ask()
