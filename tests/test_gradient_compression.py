@@ -194,8 +194,8 @@ def test_a_state_that_was_saved_goes_on_as_it_was(ranks: Ranks) -> None:
 # ---- wrong use
 
 
-@pytest.mark.parametrize("density", [0, -0.5, 1.5, math.nan, math.inf])
-def test_a_wrong_density_is_refused(density: float) -> None:
+@pytest.mark.parametrize("density", [0, -0.5, 1.5, math.nan, math.inf, "x", True])
+def test_a_wrong_density_is_refused(density: Any) -> None:
     with pytest.raises(ValueError, match="density is the share of elements to send, above 0"):
         TopK(torch.nn.Linear(2, 2), density)
 
@@ -203,7 +203,10 @@ def test_a_wrong_density_is_refused(density: float) -> None:
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        ({}, "no entry 'kept'"),
+        ({}, "no tensors in 'kept'"),
+        ([], "no tensors in 'kept'"),
+        ({"kept": [1]}, "no tensors in 'kept'"),
+        ({"kept": {"bias": [0.0, 0.0]}}, "no tensors in 'kept'"),
         ({"kept": {"x": torch.zeros(1)}}, "has a parameter 'x', and the model has none"),
         ({"kept": {"bias": torch.zeros(3)}}, "has 3 elements of 'bias', and the model has 2"),
     ],

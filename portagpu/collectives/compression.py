@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -17,9 +18,6 @@ from torch._C._distributed_c10d import GradBucket
 
 from portagpu.collectives.renamed import all_gather_single
 from portagpu.errors import CollectiveMismatch, Unsupported
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _INDEX: Final = torch.int32
 
@@ -43,9 +41,13 @@ class TopK:
         density: float = 0.01,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        if not 0 < density <= 1:
+        if (
+            isinstance(density, bool)
+            or not isinstance(density, int | float)
+            or not 0 < density <= 1
+        ):
             raise ValueError(
-                f"density is the share of elements to send, above 0 and at most 1, not {density}"
+                f"density is the share of elements to send, above 0 and at most 1, not {density!r}"
             )
         if isinstance(model, torch.nn.parallel.DistributedDataParallel):
             model = model.module
@@ -83,9 +85,9 @@ class TopK:
 
         Raises ValueError, and changes nothing, where it is of another model.
         """
-        kept = state.get("kept")
-        if kept is None:
-            raise ValueError("this is no state_dict of TopK: it has no entry 'kept'")
+        kept = state.get("kept") if isinstance(state, Mapping) else None
+        if not isinstance(kept, Mapping) or not all(map(torch.is_tensor, kept.values())):
+            raise ValueError("this is no state_dict of TopK: it has no tensors in 'kept'")
         for name, each in kept.items():
             if name not in self._sizes:
                 raise ValueError(f"the state has a parameter {name!r}, and the model has none")
