@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from portagpu.doctor.findings import Finding, combine, to_result
-from portagpu.doctor.flight_recorder import looks_like_dump, read_dump
+from portagpu.doctor.flight_recorder import looks_like_dump, rank_of, read_dump
 from portagpu.doctor.inputs import list_inputs
 from portagpu.doctor.logs import Job, NoKnownLineError, judge_logs, read_log
 from portagpu.doctor.reports import Reports, judge_reports, looks_like_report, read_report
@@ -69,7 +69,9 @@ def _file_findings(files: Sequence[InputFile], progress: Progress) -> Iterator[F
             second = _read_file(file.name, file.read(), dumps, job, reports)
         except FormatError as error:
             shown = excerpt(file.name)
-            kind = "no-known-line" if isinstance(error, NoKnownLineError) else "unread"
+            # a file with a dump's name has to be one
+            is_text = isinstance(error, NoKnownLineError) and rank_of(file.name) is None
+            kind = "no-known-line" if is_text else "unread"
             yield Finding(id=kind, evidence=f"{shown}: {error}", device=shown)
             continue
         if second is not None:
