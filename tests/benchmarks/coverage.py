@@ -34,7 +34,7 @@ _WORDS: Final = {
     "memory._dump_snapshot": "pg.memory._dump_snapshot('snapshot.pickle')",
     "nvtx.range": "with pg.nvtx.range('x'): pass",
     "nvtx.range_pop": "pg.nvtx.range_push('x'); pg.nvtx.range_pop()",
-    "nvtx.range_push": "pg.nvtx.range_push('x')",
+    "nvtx.range_push": "pg.nvtx.range_push('x'); pg.nvtx.range_pop()",
     "set_device": "pg.set_device(0)",
     "set_rng_state": "pg.set_rng_state(pg.get_rng_state())",
     "set_rng_state_all": "pg.set_rng_state_all(pg.get_rng_state_all())",
