@@ -10,7 +10,6 @@ import click
 
 from portagpu.cli._common import (
     STDOUT,
-    SizeType,
     check_finite,
     check_outputs,
     chosen_effort,
@@ -20,8 +19,8 @@ from portagpu.cli._common import (
     terminal,
     text_stream,
 )
+from portagpu.cli._sweep_options import sweep_options
 from portagpu.cli.collectives_choose import bucket_lines, parameter_sizes
-from portagpu.collectives.perf_tables import TYPE_NAMES
 from portagpu.collectives.tuning import OPERATIONS
 
 if TYPE_CHECKING:
@@ -35,42 +34,14 @@ _MOST_IDS: Final = 3
 
 
 @click.command()
-@click.option("--backend", metavar="NAME", help="Run on this backend. Default: this machine's.")
-@click.option(
-    "--ranks",
-    type=click.IntRange(2, 4096),
-    multiple=True,
-    metavar="N",
-    help="Number of ranks; may be repeated. Default: 2 and 4, as many as there are devices.",
-)
-@click.option(
-    "--only",
-    type=click.Choice(OPERATIONS),
-    multiple=True,
-    metavar="OP",
-    help=f"Operation, may be repeated: {', '.join(OPERATIONS)}. Default: all.",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice(tuple(TYPE_NAMES)),
-    multiple=True,
-    metavar="DTYPE",
-    help="torch's name of a dtype; may be repeated. Default: float32.",
-)
-@click.option(
-    "--size",
-    type=SizeType(),
-    multiple=True,
-    help="Bytes in total, as in 64K; may be repeated. Default: five from 1K to 16M.",
-)
-@click.option("--quick", is_flag=True, help="7 rounds and 12 pairs of each size (default).")
-@click.option("--full", is_flag=True, help="Sizes to 64 MiB, 15 rounds and 30 pairs: minutes.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    callback=check_finite,
-    metavar="SECONDS",
-    help="Hard limit of one operation over one world of ranks. Default: 120, with --full 600.",
+@sweep_options(
+    OPERATIONS,
+    fewest_ranks=2,
+    ranks="2 and 4",
+    dtypes="float32",
+    sizes="five from 1K to 16M",
+    quick="7 rounds and 12 pairs of each size",
+    full="Sizes to 64 MiB, 15 rounds and 30 pairs",
 )
 @click.option("--profile", metavar="FILE", help="Write the profile to FILE.")
 @click.option(

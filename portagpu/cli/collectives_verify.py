@@ -9,8 +9,6 @@ import click
 
 from portagpu.cli._common import (
     STDOUT,
-    SizeType,
-    check_finite,
     check_outputs,
     chosen_effort,
     json_option,
@@ -19,8 +17,9 @@ from portagpu.cli._common import (
     terminal,
     text_stream,
 )
+from portagpu.cli._sweep_options import sweep_options
 from portagpu.collectives.bandwidth import OPERATIONS
-from portagpu.collectives.perf_tables import PLACES, TYPE_NAMES, write_text
+from portagpu.collectives.perf_tables import PLACES, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,43 +32,14 @@ _MOST_IDS: Final = 3
 
 
 @click.command()
-@click.option("--backend", metavar="NAME", help="Run on this backend. Default: this machine's.")
-@click.option(
-    "--ranks",
-    type=click.IntRange(1, 4096),
-    multiple=True,
-    metavar="N",
-    help="Number of ranks; may be repeated. Default: 1, 2 and 4, as many as there are devices.",
-)
-@click.option(
-    "--only",
-    type=click.Choice(OPERATIONS),
-    multiple=True,
-    metavar="OP",
-    help=f"Operation, may be repeated: {', '.join(OPERATIONS)}. Default: all.",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice(tuple(TYPE_NAMES)),
-    multiple=True,
-    metavar="DTYPE",
-    help="torch's name of a dtype, such as bfloat16; may be repeated. Default: all.",
-)
-@click.option(
-    "--size",
-    type=SizeType(),
-    metavar="BYTES",
-    multiple=True,
-    help="Bytes in total, as in 64K; may be repeated. Default: a few counts and sizes.",
-)
-@click.option("--quick", is_flag=True, help="Sizes to 1 MiB, 5 timed calls (default).")
-@click.option("--full", is_flag=True, help="Sizes to 16 MiB, 20 timed calls: minutes.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    callback=check_finite,
-    metavar="SECONDS",
-    help="Hard limit of one operation over one world of ranks. Default: 120, with --full 600.",
+@sweep_options(
+    OPERATIONS,
+    fewest_ranks=1,
+    ranks="1, 2 and 4",
+    dtypes="all",
+    sizes="a few counts and sizes",
+    quick="Sizes to 1 MiB, 5 timed calls",
+    full="Sizes to 16 MiB, 20 timed calls",
 )
 @click.option(
     "--replay",
