@@ -178,6 +178,21 @@ def sustain_by_a_clock_of_steps(rank: Any, **arguments: Any) -> Any:
     return load_ranks.sustain(rank, **arguments)
 
 
+def sustain_beside_work_that_slows_it_down(rank: Any, **arguments: Any) -> Any:
+    """Products that take 20 ms each from the third on."""
+    right, calls = matmul.multiply, 0
+
+    def multiply(work: matmul.Product) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 2:
+            time.sleep(0.02)
+        right(work)
+
+    matmul.multiply = multiply
+    return load_ranks.sustain(rank, **arguments)
+
+
 def turns_where_rank_2_is_slow(rank: Any, **arguments: Any) -> Any:
     """By a clock that only products move on: what else runs here does not matter."""
 

@@ -317,6 +317,14 @@ def test_the_load_goes_on_while_its_device_is_asked(ranks: Ranks) -> None:
     assert clocks == {1980.0}, f"readings of an idle device, or none: {found.readings}"
 
 
+def test_a_load_that_others_slow_down_ends_in_time(ranks: Ranks) -> None:
+    """A batch sized by one fast product would hold thousands, and last for minutes."""
+    slowed = broken(ranks, "sustain", "sustain_beside_work_that_slows_it_down")
+    (found,) = bench.sustain_load(slowed, 0.5, backend="cpu", size=64, interval_s=0.1)
+    assert found.wrong == ""
+    assert found.throughput
+
+
 def test_ranks_under_load_on_one_device_are_told_apart(ranks: Ranks) -> None:
     found = bench.sustain_load(ranks, 0.1, backend="cpu", indices=[0, 0], size=64, interval_s=0.1)
     assert [each.device for each in found] == ["rank 0", "rank 1"]

@@ -78,12 +78,11 @@ def sustain(
         return answer
     first = work.result.clone()
     stopwatch = Stopwatch(gpu)
-    once = max(stopwatch.time(lambda: matmul.multiply(work), 1), stopwatch.resolution_s)
-    batch = max(1, int(_BATCH_S / once))
+    batches = _Batches(work, stopwatch)
     started = time.monotonic()
     with _Sampler(gpu, interval_s) as sampler:
         while not answer["wrong"] and time.monotonic() - started < seconds:
-            rate, compared, answer["wrong"] = _interval(work, first, stopwatch, batch, interval_s)
+            rate, compared, answer["wrong"] = _interval(work, first, batches, interval_s)
             answer["compared"] += compared
             elapsed = time.monotonic() - started
             answer["throughput"].append([elapsed, rate])
@@ -131,16 +130,40 @@ class _Sampler(threading.Thread):
         self._ended.set()
 
 
+class _Batches:
+    """Products in batches of about ``_BATCH_S``, also where their time changes on the way.
+
+    A batch is at most twice the one before: a first product that was fast by luck commits a device
+    that others slow down to no more than that.
+    """
+
+    def __init__(self, work: matmul.Product, stopwatch: Stopwatch) -> None:
+        self._work = work
+        self._stopwatch = stopwatch
+        self._size = 1
+        while self.run()[0] < _BATCH_S / 2:
+            pass
+
+    def run(self) -> tuple[float, int]:
+        """(seconds, products) of one batch."""
+        size = self._size
+        seconds = self._stopwatch.time(lambda: matmul.multiply(self._work), size)
+        fits = int(size * _BATCH_S / max(seconds, self._stopwatch.resolution_s))
+        self._size = min(max(1, fits), 2 * size)
+        return seconds, size
+
+
 def _interval(
-    work: matmul.Product, first: Any, stopwatch: Stopwatch, batch: int, interval_s: float
+    work: matmul.Product, first: Any, batches: _Batches, interval_s: float
 ) -> tuple[float, int, str]:
     """(TFLOPS, products compared, what was wrong) of batches for ``interval_s``."""
     busy, products, compared = 0.0, 0, 0
     started = time.monotonic()
     while not products or time.monotonic() - started < interval_s:
         matmul.poison(work)
-        busy += stopwatch.time(lambda: matmul.multiply(work), batch)
-        products += batch
+        seconds, size = batches.run()
+        busy += seconds
+        products += size
         compared += 1
         differs = int((work.result != first).sum())
         if differs:
