@@ -128,16 +128,17 @@ def grows(
 ) -> tuple[int, dict[str, float]]:
     """(texts tried, text -> growth where four times the length take more than linear time).
 
-    Of the texts every ``step``-th is tried.
+    Of the texts every ``step``-th is tried. What is done only to texts above a fixed length is a
+    step, and no growth: a text counts if it takes more than linear time at 16 times the length too.
     """
     found: dict[str, float] = {}
-    short_and_long = zip(texts(source, length), texts(source, 4 * length), strict=True)
-    some = itertools.islice(short_and_long, 0, None, step)
-    for tried, (short, long) in enumerate(some, 1):  # noqa: B007 - counted
+    lengths = zip(*(texts(source, times * length) for times in (1, 4, 16)), strict=True)
+    some = itertools.islice(lengths, 0, None, step)
+    for tried, (short, long, longer) in enumerate(some, 1):  # noqa: B007 - counted
         # one measurement tells most; what looks slow in it is measured again, and the best counts
-        for times in (1, 3, 9):
-            taken = seconds(work, long, times)
-            growth = taken / max(seconds(work, short, times), 1e-6)
+        for one, other, times in ((short, long, 1), (short, long, 3), (long, longer, 3)):
+            taken = seconds(work, other, times)
+            growth = taken / max(seconds(work, one, times), 1e-6)
             if taken < _WORTH_MEASURING_S or growth < _GROWTH * _MARGIN:
                 break
         else:

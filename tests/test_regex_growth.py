@@ -57,6 +57,16 @@ def test_a_pattern_that_is_kept_busy_is_found(pattern: str, length: int) -> None
     assert slow, f"{pattern} was not found"
 
 
+def test_work_that_only_long_texts_get_does_not_grow() -> None:
+    slow_from = 3000
+
+    def work(text: str) -> None:
+        for _ in range(300_000 if len(text) > slow_from else 0):
+            pass
+
+    assert grows(work, "a", 1000, step=50)[1] == {}
+
+
 def test_patterns_are_found_wherever_a_module_has_them(
     stand_in: Callable[[str, str], None],
 ) -> None:
