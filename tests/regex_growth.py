@@ -136,7 +136,7 @@ def grows(
     some = itertools.islice(lengths, 0, None, step)
     for tried, (short, long, longer) in enumerate(some, 1):  # noqa: B007 - counted
         # one measurement tells most; what looks slow in it is measured again, and the best counts
-        for one, other, times in ((short, long, 1), (short, long, 3), (long, longer, 3)):
+        for one, other, times in ((short, long, 1), (short, long, 3), (long, longer, 1)):
             taken = seconds(work, other, times)
             growth = taken / max(seconds(work, one, times), 1e-6)
             if taken < _WORTH_MEASURING_S or growth < _GROWTH * _MARGIN:

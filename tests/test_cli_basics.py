@@ -470,8 +470,8 @@ def ended():
     finally:
         click.echo("cleaned up")
 
-if sys.argv[2] == "ignored":
-    signal.signal(int(sys.argv[1]), signal.SIG_IGN)
+ignored = sys.argv[2] == "ignored"  # the tests themselves may run under nohup
+signal.signal(int(sys.argv[1]), signal.SIG_IGN if ignored else signal.SIG_DFL)
 cli.VERBS["ended"] = ("__main__:ended", "")
 before = signal.getsignal(int(sys.argv[1]))
 code = cli.main(["ended"])
