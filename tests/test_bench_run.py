@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from portagpu import bench
-from portagpu.bench import Effort, MeasuredDevice, load
+from portagpu.bench import Effort, MeasuredDevice, load, load_ranks
 from portagpu.bench.case_runner import BenchContext
 from portagpu.bench.runner import OPEN_ID
 from portagpu.bench.suite import plan
@@ -323,6 +324,16 @@ def test_a_load_that_others_slow_down_ends_in_time(ranks: Ranks) -> None:
     (found,) = bench.sustain_load(slowed, 0.5, backend="cpu", size=64, interval_s=0.1)
     assert found.wrong == ""
     assert found.throughput
+
+
+def test_a_clock_that_stands_still_ends_no_batch_sizes() -> None:
+    sizes: list[int] = []
+    watch = SimpleNamespace(
+        time=lambda call, repeats: sizes.append(repeats) or 0.0, resolution_s=1e-3
+    )
+    batches = load_ranks._Batches(None, watch)
+    assert batches.run() == (0.0, 50)
+    assert sizes == [1, 2, 4, 8, 16, 32, 50]
 
 
 def test_ranks_under_load_on_one_device_are_told_apart(ranks: Ranks) -> None:

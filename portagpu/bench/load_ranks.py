@@ -141,7 +141,9 @@ class _Batches:
         self._work = work
         self._stopwatch = stopwatch
         self._size = 1
-        while self.run()[0] < _BATCH_S / 2:
+        # where the clock stands still, a product is taken to last as long as it can tell
+        self._most = max(1, int(_BATCH_S / stopwatch.resolution_s))
+        while self.run()[0] < _BATCH_S / 2 and self._size < self._most:
             pass
 
     def run(self) -> tuple[float, int]:
@@ -149,7 +151,7 @@ class _Batches:
         size = self._size
         seconds = self._stopwatch.time(lambda: matmul.multiply(self._work), size)
         fits = int(size * _BATCH_S / max(seconds, self._stopwatch.resolution_s))
-        self._size = min(max(1, fits), 2 * size)
+        self._size = min(max(1, fits), 2 * size, self._most)
         return seconds, size
 
 
