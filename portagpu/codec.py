@@ -1,8 +1,8 @@
 """Dataclasses as JSON and back, for messages between processes and for files.
 
-A field's type is a JSON type (text, numbers, true and false, None), ``bytes``, a day, a StrEnum,
-another dataclass, an optional one of these, or a tuple, frozenset or mapping of them. ``Any`` is
-left unchanged.
+A field's type is a JSON type (text, numbers, true and false, None), ``bytes``, a day, a StrEnum, a
+Literal, another dataclass, an optional one of these, or a tuple, frozenset or mapping of them.
+``Any`` is left unchanged.
 """
 
 from __future__ import annotations
@@ -78,6 +78,10 @@ def _decode_value(value: Any, kind: Any, where: str) -> Any:
         return _decode_value(
             value, next(each for each in arguments if each is not types.NoneType), where
         )
+    if origin is typing.Literal:
+        if value not in arguments:
+            raise DocumentError(f"{where}: {value!r} is not known")
+        return value
     if origin is tuple:
         return _decode_items(value, arguments, where)
     if origin is frozenset:

@@ -17,7 +17,7 @@ from portagpu.scratch import new_file
 from portagpu.trust import destination
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 
 def read_bounded(path: str | os.PathLike[str], most: int, *, follow: bool = True) -> bytes:
@@ -67,6 +67,26 @@ def write_atomic(path: str | os.PathLike[str], text: str) -> Path:
     return target
 
 
+def write_parts(path: str | os.PathLike[str], parts: Iterable[bytes]) -> Path:
+    """Write the parts one after another as :func:`write_atomic` does, and return the path.
+
+    Only one part is in memory at a time. An error of ``parts`` leaves nothing behind.
+    """
+    target = Path(path)
+    try:
+        place = destination(target)
+        if _is_special(target):
+            with target.open("wb") as stream:
+                stream.writelines(parts)
+        else:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with _temporary_file(place.parent, parts, 0o666) as temporary:
+                temporary.replace(place)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    return target
+
+
 def write_private(path: Path, text: str) -> None:
     """Write ``text`` (UTF-8) to a file that only this user may read; new folders are private too.
 
@@ -102,7 +122,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         if not _is_special(target):
             if real.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            with _temporary_folder(real.parent), _temporary_file(real.parent, b"\n", 0o666):
+            with _temporary_folder(real.parent), _temporary_file(real.parent, (b"\n",), 0o666):
                 pass
     except (OSError, ValueError) as error:
         raise _cannot_write(path, error) from error
@@ -147,18 +167,18 @@ def _is_special(target: Path) -> bool:
 
 
 def _replace(target: Path, data: bytes, mode: int) -> None:
-    with _temporary_file(target.parent, data, mode) as temporary:
+    with _temporary_file(target.parent, (data,), mode) as temporary:
         temporary.replace(target)
 
 
 @contextlib.contextmanager
-def _temporary_file(folder: Path, data: bytes, mode: int) -> Iterator[Path]:
-    """A new file in ``folder`` with ``data``. It is removed unless it is renamed."""
+def _temporary_file(folder: Path, parts: Iterable[bytes], mode: int) -> Iterator[Path]:
+    """A new file in ``folder`` of these parts. It is removed unless it is renamed."""
     # not named after its target, whose name may already be as long as names can be
     temporary, descriptor = new_file(folder, mode)
     try:
         with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
+            stream.writelines(parts)
             stream.flush()
             os.fsync(stream.fileno())
             yield temporary

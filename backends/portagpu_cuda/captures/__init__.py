@@ -1,0 +1,1 @@
+"""Readers of what NVIDIA's profilers write: see :mod:`portagpu.captures`."""

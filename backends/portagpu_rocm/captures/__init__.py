@@ -1,0 +1,1 @@
+"""Readers of what AMD's profilers write: see :mod:`portagpu.captures`."""
