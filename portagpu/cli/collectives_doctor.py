@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
-from portagpu.cli._common import chosen_machine, json_option, results_line
-from portagpu.results.wording import without_device
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from portagpu.results.run import Result, Run
+from portagpu.cli._common import chosen_machine, json_option
+from portagpu.cli._findings_text import finding_lines
 
 
 @click.command()
@@ -48,22 +42,5 @@ def doctor(
     )
     files = Files(json_to)
     run = engine(options, View(files))
-    deliver(run, files, list(_lines(run)))
+    deliver(run, files, list(finding_lines(run)))
     return run.exit_code
-
-
-def _lines(run: Run) -> Iterator[str]:
-    for result in run.results:
-        yield from _finding(result)
-    yield ""
-    yield results_line(run)
-    yield run.summary_line()
-
-
-def _finding(result: Result) -> Iterator[str]:
-    where = f" {result.device}" if result.device else ""
-    yield f"{result.verdict} {result.id.rpartition('/')[2]}{where}: {without_device(result)}"
-    if str(result.verdict) in ("PASS", "SKIP"):
-        return
-    for key in ("cause", "remedy", "source"):
-        yield f"    {key}: {result.extra[key]}"

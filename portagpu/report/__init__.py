@@ -11,7 +11,7 @@ from portagpu.bringup.gates import load_gates
 from portagpu.errors import PortagpuError
 from portagpu.files import write_atomic
 from portagpu.report import sections
-from portagpu.report.markup import Markup, tag
+from portagpu.report.markup import page, tag
 from portagpu.report.style import CSS
 
 if TYPE_CHECKING:
@@ -31,18 +31,6 @@ def render(run: Run, *, title: str | None = None) -> str:
     the run is escaped.
     """
     title = title or _title(run)
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag(
-            "meta",
-            http_equiv="Content-Security-Policy",
-            content="default-src 'none'; style-src 'unsafe-inline'",
-        ),
-        tag("title", f"{run.verdict}: {title}"),
-        tag("style", Markup(CSS)),
-    )
     names = sections.names(run, _gate_titles(run))
     parts = (
         ("Failures", sections.failures_section(run, names)),
@@ -61,7 +49,7 @@ def render(run: Run, *, title: str | None = None) -> str:
         *(part for _, part in parts),
         sections.footer(run),
     )
-    return f"<!doctype html>\n{tag('html', head, tag('body', main), lang='en')}\n"
+    return page(f"{run.verdict}: {title}", CSS, main)
 
 
 def write_report(run: Run, path: str | os.PathLike[str], *, title: str | None = None) -> Path:

@@ -245,9 +245,14 @@ class Run:
 
     @property
     def next_step(self) -> str:
-        """What to do about the most severe failure; empty without a failure or advice."""
-        check = advice.check_of(self.failures[0]) if self.failures else None
-        return check.do if check else ""
+        """What to do about the most severe failure; empty without a failure or advice.
+
+        The remedy of a finding, where it has one, says more than the advice for all of its suite.
+        """
+        if not self.failures:
+            return ""
+        check = advice.check_of(self.failures[0])
+        return str(self.failures[0].extra.get("remedy") or (check.do if check else ""))
 
     @property
     def why(self) -> str:

@@ -1,0 +1,181 @@
+"""Shared by the verbs of ``portagpu trace``: captures and summaries from files and folders."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from portagpu.cli._common import STDOUT
+from portagpu.files import write_atomic
+from portagpu.text import MOST_NAMED, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from portagpu.captures.model import Capture
+    from portagpu.traces.model import Summary
+
+
+_FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""What a formula begins with, also in the wide characters that some spreadsheets take for these."""
+
+
+class Loaded(NamedTuple):
+    """A summary, and the captures that it was made from: none where it was read as a document."""
+
+    summary: Summary
+    captures: tuple[Capture, ...]
+
+
+def load(paths: Iterable[str], device: int | None = None) -> Loaded:
+    """The summary of one document, or of captures, of which a folder has one for each rank.
+
+    Raises FormatError for a file that cannot be read, as the rest would be another run, and for a
+    document among other files.
+    """
+    from portagpu.readings.model import FormatError
+    from portagpu.traces.document import is_document, read_document
+    from portagpu.traces.reading import read
+    from portagpu.traces.summary import NEEDED
+
+    files = []
+    for path in map(Path, paths):
+        if not (found := list(_files(path))):
+            raise FormatError(f"{path}: no file in this folder is a trace that a reader knows")
+        files += found
+    files = _once(files)
+    documents = [file for file in files if is_document(_head(file))]
+    if documents and (len(files) > 1 or device is not None):
+        raise FormatError(f"{documents[0]}: a summary stands alone: give captures for several")
+    if documents:
+        return Loaded(read_document(documents[0]), ())
+    captures = tuple(read(file, (*NEEDED, "flops", "payload")) for file in files)
+    return Loaded(summary_of(captures, device), captures)
+
+
+def summary_of(
+    captures: Sequence[Capture], device: int | None = None, within: str | None = None
+) -> Summary:
+    """The summary of a device and of ranges; raises UsageError where there is no such."""
+    from portagpu.cli._tables import first_few
+    from portagpu.traces.summary import summarize
+
+    found = summarize(captures, device=device, within=within)
+    of_range = within is not None and not found.ranges.num_rows
+    if of_range or (device is not None and not found.devices):
+        whole = summarize(captures)
+        paths = list(dict.fromkeys(whole.ranges.column("path").to_pylist()))
+        devices = sorted({each.device for each in whole.devices})
+        if of_range:
+            told = f"but {first_few(map(repr, paths), MOST_NAMED)}" if paths else "and no other"
+            raise click.UsageError(one_line(f"--range {within!r}: there is no such range, {told}"))
+        if device not in devices:
+            told = f"but on {first_few(map(str, devices), MOST_NAMED)}" if devices else "nor on any"
+            raise click.UsageError(f"--device {device}: nothing ran on it, {told}")
+    return found
+
+
+def check_not_read(paths: Iterable[str], *outputs: str | None) -> None:
+    """Raise UsageError for an output that would replace a file that is read."""
+    read = {os.path.realpath(file) for path in paths for file in _files(Path(path))}
+    for each in outputs:
+        if each is not None and os.path.realpath(each) in read:
+            raise click.UsageError(f"{each} is a capture that is read: name another file for it")
+
+
+def _once(files: Iterable[Path]) -> list[Path]:
+    """Each file once, with a line on standard error where one is given again."""
+    found: dict[str, Path] = {}
+    for file in files:
+        if found.setdefault(os.path.realpath(file), file) is not file:
+            _refuse(f"{file} is given more than once: it is read once")
+    return list(found.values())
+
+
+def _head(path: Path) -> bytes:
+    from portagpu.readings.model import FormatError
+    from portagpu.traces.reading import check_regular
+
+    check_regular(path)
+    try:
+        with path.open("rb") as file:
+            return file.read(1000)
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def read_captures(
+    paths: Iterable[str], columns: tuple[str, ...] = ()
+) -> tuple[list[Capture], bool]:
+    """The captures of all files, and whether every file could be read.
+
+    A folder stands for all files in it that a reader knows. For a file that cannot be read, one
+    line goes to standard error, and the others are read. With ``columns`` only these of the events
+    are read, where a reader can.
+    """
+    from portagpu.readings.model import FormatError
+    from portagpu.traces.reading import read
+
+    captures: list[Capture] = []
+    whole = True
+    files: list[Path] = []
+    for path in paths:
+        if not (found := list(_files(Path(path)))):
+            whole = _refuse(f"{path}: no file in this folder is a trace that a reader knows")
+        files += found
+    for file in _once(files):
+        try:
+            captures.append(read(file, columns))
+        except FormatError as error:
+            whole = _refuse(str(error))
+    return captures, whole
+
+
+def _refuse(line: str) -> bool:
+    click.echo(f"portagpu: {one_line(line)}", file=sys.stderr)
+    return False
+
+
+def _files(path: Path) -> Iterator[Path]:
+    from portagpu.readings.model import FormatError
+    from portagpu.traces.reading import is_known
+
+    if not path.is_dir():
+        yield path
+        return
+    # pathlib raises where a folder may be listed and not searched
+    inside = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+    for file in sorted(each for each in inside if os.path.isfile(each)):  # noqa: PTH113
+        try:
+            known = is_known(file)
+        except FormatError:
+            # read() says why it cannot be opened
+            known = True
+        if known:
+            yield file
+
+
+def write_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], to: str) -> None:
+    """Write these columns of ``rows`` with their names as CSV to a file, or to standard output."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_safe_cell(row[name]) for name in columns] for row in rows)
+    if to == STDOUT:
+        click.echo(text.getvalue(), nl=False)
+    else:
+        write_atomic(to, text.getvalue())
+
+
+def _safe_cell(cell: Any) -> Any:
+    """A cell of CSV that no spreadsheet takes for a formula, and without control characters."""
+    if not isinstance(cell, str):
+        return "" if cell is None else cell
+    text = one_line(cell)
+    return f"'{text}" if text[:1] in _FORMULA else text

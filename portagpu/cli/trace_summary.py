@@ -1,0 +1,198 @@
+"""``portagpu trace summary``: where the time of devices went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+import click
+
+from portagpu.cli._common import (
+    STDOUT,
+    check_outputs,
+    json_option,
+    print_lines,
+    terminal,
+    text_stream,
+    write_json,
+)
+from portagpu.cli._traces import check_not_read, summary_of, write_csv
+from portagpu.text import one_line
+from portagpu.units import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from portagpu.traces.model import Summary
+
+TABLES: Final = ("device", "category", "kernel", "range", "collective", "operator", "api")
+_SHOWN: Final = {"device": 32, "category": 16, "kernel": 10, "range": 10, "collective": 5}
+_ON_HOST: Final = {"operator": 20, "api": 10}
+"""Rows of each table where all are shown, with these where nothing ran on a device; with --by it is
+_TOP."""
+_TOP: Final = 20
+_WIDE: Final = 140
+_LEAST: Final = frozenset(
+    (
+        "median",
+        "p95",
+        "min",
+        "max",
+        "exposed",
+        "bytes",
+        "library",
+        "compute",
+        "communication",
+        "copy",
+        "median gap",
+        "longest gap",
+        "median launch",
+    )
+)
+"""Columns that a terminal narrower than _WIDE does not show."""
+_LONGEST: Final = 100
+"""Characters of a name in the text; JSON, CSV and HTML have all."""
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True))
+@click.option(
+    "--by",
+    type=click.Choice(TABLES),
+    help="Show this table alone. Default: those of devices; where nothing ran on one, of the host.",
+)
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"Show at most N rows of a table. Default: {_TOP} with --by.",
+)
+@click.option("--range", "within", metavar="GLOB", help="Count only what such ranges started.")
+@click.option("--device", type=click.IntRange(min=0), metavar="N", help="Count only this device.")
+@click.option(
+    "--csv",
+    "csv_to",
+    metavar="FILE|-",
+    help="Also write all rows of the table of --by as CSV (default: kernel; operator where nothing "
+    "ran on a device); '-' is standard output.",
+)
+@click.option("--html", "html_to", metavar="FILE", help="Also write a page with all tables.")
+@json_option
+def summary(
+    paths: tuple[str, ...],
+    by: str | None,
+    top: int | None,
+    within: str | None,
+    device: int | None,
+    csv_to: str | None,
+    html_to: str | None,
+    json_to: str | None,
+) -> int:
+    """Show where the time of devices went: by device, category, kernel, range and rank.
+
+    Where nothing ran on a device, the operators of the framework on the host.
+
+    FILE is what a profiler wrote, of any vendor or of torch; a folder stands for all traces in it.
+    Several files are the ranks of one run. Exit code 1 if a file could not be read; the others are
+    shown.
+    """
+    from portagpu.cli._traces import read_captures
+    from portagpu.traces.document import to_document
+    from portagpu.traces.summary import NEEDED
+
+    if json_to == csv_to == STDOUT:
+        raise click.UsageError("--json and --csv both go to standard output: name a file for one")
+    if html_to == STDOUT:
+        raise click.UsageError("--html needs the name of a file")
+    check_outputs(json_to, csv_to, html_to)
+    check_not_read(paths, json_to, csv_to, html_to)
+    captures, whole = read_captures(paths, NEEDED)
+    if not captures:
+        return 1
+    found = summary_of(captures, device, within)
+    _show(found, text_stream(STDOUT if csv_to == STDOUT else json_to), by, top)
+    write_json(to_document(found), json_to)
+    if csv_to is not None:
+        default = "kernel" if found.rows.num_rows else "operator"
+        write_csv(*_plain_rows(found, by or default), csv_to)
+    if html_to is not None:
+        from portagpu.files import write_atomic
+        from portagpu.report.trace_page import render
+
+        click.echo(f"wrote {write_atomic(html_to, render(found))}", err=True)
+    return 0 if whole else 1
+
+
+def _show(found: Summary, stream: TextIO, by: str | None, top: int | None) -> None:
+    from portagpu.cli._tables import print_table
+    from portagpu.report.trace_tables import TEXTS, table_of
+
+    shown = 0
+    most_of = _SHOWN if found.rows.num_rows else _SHOWN | _ON_HOST
+    for name in (by,) if by else most_of:
+        head, rows = table_of(found, name)
+        if not rows:
+            if by:
+                click.echo(f"nothing to show by {by}", file=stream)
+            continue
+        if shown:
+            click.echo("", file=stream)
+        shown += 1
+        most = top or (_TOP if by else most_of[name])
+        console = terminal(stream)
+        is_narrow = console is not None and console.width < _WIDE
+        places = [at for at, each in enumerate(head) if not (is_narrow and each in _LEAST)]
+        cells = [[_cut(one_line(row[at])) for at in places] for row in rows[:most]]
+        chosen = [head[at] for at in places]
+        print_table(stream, console, chosen, cells, set(chosen) - TEXTS)
+        if len(rows) > most:
+            left = count(len(rows) - most, "more row")
+            click.echo(f"and {left}: --top, --json and --csv", file=stream)
+    print_lines(list(_remarks(found)), stream)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _remarks(found: Summary) -> Iterator[str]:
+    yield ""
+    parts = [f"{number} {kind}" for kind, number in found.events.items()]
+    yield f"{count(len(found.sources), 'capture')}, events: {', '.join(parts) or 'none'}"
+    if not found.rows.num_rows:
+        yield "nothing ran on a device in what is shown"
+    if found.dropped:
+        yield f"left out: {count(found.dropped, 'event')}"
+    yield from (f"problem: {one_line(each)}" for each in found.problems)
+    yield from (
+        f"the profiler says ({each.level}): {one_line(each.text)}"
+        for each in found.messages
+        if each.level != "info"
+    )
+
+
+def _plain_rows(found: Summary, by: str) -> tuple[Sequence[str], list[dict[str, Any]]]:
+    """The columns' names, and all rows in whole ns."""
+    from portagpu.traces.document import to_document
+    from portagpu.traces.model import (
+        CATEGORY_COLUMNS,
+        COLLECTIVE_COLUMNS,
+        OPERATOR_COLUMNS,
+        RANGE_COLUMNS,
+        SUMMARY_COLUMNS,
+        DeviceTime,
+    )
+
+    fields = [name for name in DeviceTime.__dataclass_fields__ if name != "by_category_ns"]
+    key, columns = {
+        "device": ("devices", fields),
+        "category": ("categories", list(CATEGORY_COLUMNS)),
+        "kernel": ("rows", list(SUMMARY_COLUMNS)),
+        "range": ("ranges", list(RANGE_COLUMNS)),
+        "collective": ("collectives", list(COLLECTIVE_COLUMNS)),
+        "operator": ("operators", list(OPERATOR_COLUMNS)),
+        "api": ("api_ns", ["name", "total_ns"]),
+    }[by]
+    rows = to_document(found)[key]
+    if by == "api":
+        rows = [{"name": name, "total_ns": ns} for name, ns in rows.items()]
+    return columns, rows
