@@ -7,11 +7,14 @@ libraries (``LD_LIBRARY_PATH=/cuda/lib64:`` has an empty entry).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -135,6 +138,63 @@ def run_program(
                 raise TimeoutError(f"did not answer within {limit_s:g} s") from None
             raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def run_attached(
+    *command: str,
+    environment: Mapping[str, str | None] | None = None,
+    stdout: int | None = None,
+    grace_s: float = 30.0,
+) -> int:
+    """Run a user's command to its end with this process's working folder, input and outputs.
+
+    Returns its exit code, negative for a signal. Its environment is this process's as it is, with
+    the changes of ``environment``; None takes a variable away. ``stdout`` is a descriptor that
+    replaces its standard output. A terminal is no input. On Ctrl-C it gets SIGINT and ``grace_s``
+    seconds; then it is ended with all that it started, and KeyboardInterrupt is raised again.
+    Raises OSError where it cannot be started.
+    """
+    mark = new_mark()
+    given: dict[str, str | None] = {**os.environ, **(environment or {})}
+    given[MARK] = f"{os.environ.get(MARK, '')}{mark}"
+    with _sigint_taken():
+        process = subprocess.Popen(
+            command,
+            # a group in the background may not read from the terminal
+            stdin=subprocess.DEVNULL if os.isatty(0) else None,
+            stdout=stdout,
+            env={name: value for name, value in given.items() if value is not None},
+            # so that Ctrl-C reaches it once, and through this process
+            process_group=0,
+        )
+    try:
+        return process.wait()
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            process.wait(grace_s)
+        kill_group(process.pid)
+        end_marked(mark)
+        process.wait()
+        raise
+
+
+@contextlib.contextmanager
+def _sigint_taken() -> Iterator[None]:
+    """Let a child that begins now take SIGINT: shells have what they start with "&" ignore it.
+
+    A signal with a handler is one without in the child (``execve(2)``).
+    """
+    ours = threading.current_thread() is threading.main_thread()
+    ignored = ours and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _environment() -> dict[str, str]:
