@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from portagpu.errors import BackendNotFound as BackendNotFound
     from portagpu.errors import CollectiveError as CollectiveError
     from portagpu.errors import CollectiveMismatch as CollectiveMismatch
+    from portagpu.errors import EmptyCapture as EmptyCapture
     from portagpu.errors import MissingDependency as MissingDependency
     from portagpu.errors import PortagpuError as PortagpuError
     from portagpu.errors import RankLost as RankLost
@@ -113,6 +114,7 @@ if TYPE_CHECKING:
     from portagpu.functions import range_pop as range_pop
     from portagpu.functions import range_push as range_push
     from portagpu.functions import record_memory_history as record_memory_history
+    from portagpu.functions import region as region
     from portagpu.functions import reset_peak_memory_stats as reset_peak_memory_stats
     from portagpu.functions import seed as seed
     from portagpu.functions import set_device as set_device
@@ -130,6 +132,7 @@ if TYPE_CHECKING:
     from portagpu.precision import Fp8 as Fp8
     from portagpu.precision import Precision as Precision
     from portagpu.precision import Support as Support
+    from portagpu.profiler import profiling as profiling
     from portagpu.registry import available as available
     from portagpu.registry import backend as backend
     from portagpu.registry import is_initialized as is_initialized
@@ -148,6 +151,7 @@ _HOME: Final[dict[str, tuple[str, ...]]] = {
         "BackendNotFound",
         "CollectiveError",
         "CollectiveMismatch",
+        "EmptyCapture",
         "MissingDependency",
         "PortagpuError",
         "RankLost",
@@ -207,6 +211,7 @@ _HOME: Final[dict[str, tuple[str, ...]]] = {
         "range_pop",
         "range_push",
         "record_memory_history",
+        "region",
         "reset_peak_memory_stats",
         "seed",
         "set_device",
@@ -221,6 +226,7 @@ _HOME: Final[dict[str, tuple[str, ...]]] = {
     ),
     "portagpu.oom": ("is_oom",),
     "portagpu.precision": ("Fp8", "Precision", "Support"),
+    "portagpu.profiler": ("profiling",),
     "portagpu.registry": ("available", "backend", "is_initialized"),
     "portagpu.sizing": ("Launch", "Sizing"),
     "portagpu.target": ("Target",),

@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from portagpu.capability import Capability as Capability
+from portagpu.captures.labels import DOMAIN, encode
 from portagpu.collectives.measured import Machine
 from portagpu.training import Ranges, Training
 from portagpu.variables import Variables
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import torch
 
     from portagpu.arch import Arch
+    from portagpu.captures.labels import Color, Label
     from portagpu.collectives.choice import CostModel
     from portagpu.collectives.comm import Comm
     from portagpu.machine_code.toolchain import Toolchain
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from portagpu.sizing import Sizing
     from portagpu.target import Target
 
-CONTRACT: Final = (1, 3)
+CONTRACT: Final = (1, 4)
 """(major, minor): a new minor adds optional members; a new major changes what is required."""
 
 
@@ -182,6 +184,8 @@ class Backend(Training, ABC):
             cost_model=plugin.cost_model,
             target=description.target,
             device_identity=description.uuid or description.pci,
+            _listens=self.listens,
+            _labelled_block=self.labelled_block,
             machine=_machine(plugin, description),
         )
         self.sizing = description.sizing
@@ -296,6 +300,32 @@ class Backend(Training, ABC):
 
         Any text is a name, and blocks nest. ``contextlib.nullcontext`` is no mark.
         """
+
+    def listens(self) -> bool:
+        """Whether a profiler may take an annotation of this thread now, at next to no cost.
+
+        True where it is not known, as here. ``torch.compile`` asks it once, when it compiles, if it
+        is decorated with ``portagpu.tracing.run_by_the_compiler``. Since contract 1.4.
+        """
+        return True
+
+    def labelled_block(
+        self, name: str, labels: Mapping[str, Label], domain: str = DOMAIN, color: Color = None
+    ) -> AbstractContextManager[Any]:
+        """What :meth:`annotate` gives, with labels, and in that domain and color where there are.
+
+        Here they are in the name (:func:`portagpu.captures.labels.encode`). Since contract 1.4.
+        """
+        del color
+        shown = "" if domain == DOMAIN else domain
+        return self.annotate(encode(name, labels, shown, ascii_only=True))
+
+    def attached_profiler(self) -> str | None:
+        """The vendor's profiler that started this process, by name; None where none is known.
+
+        Since contract 1.4.
+        """
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,6 +69,10 @@ class OutputError(PortagpuError, OSError):
     """A file could not be written; nothing was left half-written."""
 
 
+class EmptyCapture(PortagpuError, RuntimeError):
+    """A profiler ran and captured nothing; the message says why."""
+
+
 class RecordingError(PortagpuError, ValueError):
     """A path is no recording of a machine, or nothing in it can be read."""
 

@@ -6,10 +6,16 @@ index, a ``torch.device`` or its string, and None means the current device.
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Sequence
-from contextlib import ContextDecorator, nullcontext
-from typing import TYPE_CHECKING, Any, Final, overload
+from contextlib import ContextDecorator, contextmanager, nullcontext, suppress
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
+from portagpu import registry
+from portagpu.captures.labels import DOMAIN, check, plain
+from portagpu.errors import Unsupported
 from portagpu.objects import Event as Event
 from portagpu.objects import ExternalStream as ExternalStream
 from portagpu.objects import Graph as Graph
@@ -19,7 +25,7 @@ from portagpu.objects import makes
 from portagpu.registry import backend, handle_for, select
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from os import PathLike
     from types import TracebackType
@@ -27,9 +33,14 @@ if TYPE_CHECKING:
 
     import torch
 
+    from portagpu.captures.labels import Color, Label
     from portagpu.training import NoAutocast
 
     DeviceLike: TypeAlias = int | str | torch.device | None
+
+_F = TypeVar("_F", bound="Callable[..., Any]")
+LAUNCHED: Final = "portagpu_launched"
+"""What ``portagpu profile`` puts into ``sys.modules`` of the command's processes."""
 
 
 def is_available() -> bool:
@@ -235,28 +246,65 @@ def GradScaler(  # noqa: N802 - torch's name
     return backend().GradScaler(init_scale, growth_factor, backoff_factor, growth_interval, enabled)
 
 
-class annotate(ContextDecorator):  # noqa: N801 - a function in every other respect
-    """Mark the block, or the decorated function, as ``name`` for the vendor's profiler.
+class annotate:  # noqa: N801 - a function in every other respect
+    """Mark the block, or the decorated function, as ``name`` for the profilers that listen.
 
-    The device is asked when the block is entered, so that decorating a function opens none. Inside
+    Torch's profiler shows it on every device. The vendor's profiler shows it in ``domain`` and in
+    ``color`` (0xRRGGBB, "#rrggbb" or a common name), where it has such things. ``labels`` are str,
+    int, float or bool, and are told with the name: ``annotate("forward", step=3)``. Where a
+    profiler listens, another value becomes its text. The device is asked when the block is entered,
+    so that decorating a function opens none; where nothing listens, nothing else happens. Inside
     ``torch.compile`` nothing is marked: the compiler fuses across the block.
     """
 
-    def __init__(self, name: str) -> None:
+    __slots__ = ("_color", "_domain", "_labels", "_open", "name")
+
+    def __init__(
+        self, name: str, *, domain: str = DOMAIN, color: Color = None, **labels: Label
+    ) -> None:
         self.name = name
-        self._open: list[AbstractContextManager[Any]] = []
+        self._labels = labels
+        self._domain = domain
+        self._color = color
+        # what the blocks that were entered have opened, innermost last
+        self._open: list[AbstractContextManager[Any] | None] | None = None
+        if color is not None or domain is not DOMAIN:
+            check(domain, color, {})
+
+    def __call__(self, function: _F) -> _F:
+        if callable(self.name):
+            raise TypeError("annotate needs a name: @annotate('forward')")
+        import inspect
+
+        kinds = (
+            inspect.iscoroutinefunction,
+            inspect.isgeneratorfunction,
+            inspect.isasyncgenfunction,
+        )
+        if any(is_such(function) for is_such in kinds):
+            raise TypeError(
+                f"{getattr(function, '__name__', 'it')} returns before its body runs: nothing of "
+                "it would be marked: annotate blocks inside it, without await or yield in them"
+            )
+
+        @wraps(function)
+        def annotated(*arguments: Any, **options: Any) -> Any:
+            if not registry._current.listens():
+                return function(*arguments, **options)
+            with self._recreate_cm():
+                return function(*arguments, **options)
+
+        return cast("_F", annotated)
 
     def _recreate_cm(self) -> annotate:
-        return annotate(self.name)
+        """One block of its own, since threads may be in several at once."""
+        return annotate(self.name, domain=self._domain, color=self._color, **self._labels)
 
     def __enter__(self) -> None:
-        handle = backend()
-        import torch
-
-        if not torch.compiler.is_compiling():
-            block = handle.annotate(self.name)
-            block.__enter__()
-            self._open.append(block)
+        if registry._current.listens():
+            self._enter()
+        elif self._open is not None:
+            self._open.append(None)
 
     def __exit__(
         self,
@@ -265,7 +313,55 @@ class annotate(ContextDecorator):  # noqa: N801 - a function in every other resp
         traceback: TracebackType | None,
     ) -> None:
         if self._open:
-            self._open.pop().__exit__(kind, error, traceback)
+            block = self._open.pop()
+            if block is not None:
+                block.__exit__(kind, error, traceback)
+
+    def _enter(self) -> None:
+        handle = backend()
+        import torch
+
+        if torch.compiler.is_compiling():
+            return
+        name = str(self.name)
+        if self._labels or self._color is not None or self._domain != DOMAIN:
+            block = handle.labelled_block(name, plain(self._labels), self._domain, self._color)
+        else:
+            block = handle.annotate(name)
+        block.__enter__()
+        if self._open is None:
+            self._open = []
+        self._open.append(block)
+
+
+_regions = 0
+_regions_lock = threading.Lock()
+
+
+@contextmanager
+def region(name: str = "") -> Iterator[None]:
+    """Have the vendor's profiler record inside the block, and mark the block as ``name``.
+
+    For a profiler that was started to wait for it: a capture range of CUDA's profiler calls, the
+    selected regions of ROCTx, or torch's under ``portagpu profile --region``. Of nested regions the
+    outermost starts and stops. On a device whose vendor has no profiler the block is only marked.
+    """
+    global _regions
+    # without a profiler that could be told, nothing waits
+    with _regions_lock:
+        if _regions == 0:
+            with suppress(Unsupported):
+                profiler_start()
+        _regions += 1
+    try:
+        with annotate(name) if name else nullcontext():
+            yield
+    finally:
+        with _regions_lock:
+            _regions -= 1
+            if _regions == 0:
+                with suppress(Unsupported):
+                    profiler_stop()
 
 
 def mark(msg: str) -> None:
@@ -427,13 +523,20 @@ def ipc_collect() -> None:
 
 
 def profiler_start() -> None:
-    """Have the vendor's profiler that is attached to this process begin to record."""
+    """Have the profiler that is attached to this process begin to record.
+
+    It is the vendor's, or torch's under ``portagpu profile``.
+    """
+    if (launched := sys.modules.get(LAUNCHED)) is not None:
+        launched.open_region()
     backend().profiler_start()
 
 
 def profiler_stop() -> None:
-    """Have the vendor's profiler that is attached to this process stop recording."""
+    """Have the profiler that is attached to this process stop recording."""
     backend().profiler_stop()
+    if (launched := sys.modules.get(LAUNCHED)) is not None:
+        launched.close_region()
 
 
 def cudart() -> Any:

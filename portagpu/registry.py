@@ -56,6 +56,13 @@ class _NoDevice:
     and accepts no other object in place of a None (torch 2.13, GuardBuilder.EQUALS_MATCH).
     """
 
+    __slots__ = ()  # a guard on an attribute's absence would look for it in the device's __dict__
+
+    @run_by_the_compiler
+    def listens(self) -> bool:
+        """Not known: the device has to be asked."""
+        return True
+
 
 _NO_DEVICE: Final = _NoDevice()
 

@@ -74,6 +74,10 @@ class Training(Optional):
         def generator(self) -> torch.Generator: ...
         def annotate(self, name: str) -> AbstractContextManager[Any]: ...
 
+    def _range(self, msg: str) -> AbstractContextManager[Any]:
+        """A range under torch's names of them, which know no domains."""
+        return self.annotate(msg)
+
     @run_by_the_compiler
     def device_count(self) -> int:
         """The number of devices of this backend: at least 1.
@@ -236,7 +240,7 @@ class Training(Optional):
 
     def range_push(self, msg: str) -> int:
         """Open a range as ``torch.cuda.nvtx.range_push`` does; returns its depth, from 0."""
-        block = self.annotate(msg)
+        block = self._range(msg)
         block.__enter__()
         ranges = self._ranges.open
         ranges.append(block)
@@ -258,7 +262,7 @@ class Training(Optional):
 
         Nothing inside ``torch.compile``.
         """
-        with self.annotate(msg):
+        with self._range(msg):
             pass
 
     def supports(self, capability: str) -> bool:

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from portagpu.captures.labels import DOMAIN, check
+from portagpu.captures.marked_blocks import Annotation, torch_records
 from portagpu.contract import Backend
+from portagpu.tracing import run_by_the_compiler
 from portagpu_cpu import identity, memory
 from portagpu_cpu.index import cpu_index
 from portagpu_cpu.queues import CpuEvent, CpuStream, CurrentStream, StreamBlock
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
+    from portagpu.captures.labels import Color, Label
     from portagpu.contract import Plugin
 
 
@@ -121,9 +125,20 @@ class CpuBackend(Backend):
         del blocking
         return CpuEvent(enable_timing, interprocess)
 
-    def annotate(self, name: str) -> AbstractContextManager[Any]:
-        """``torch.profiler.record_function``: the block appears in torch's profiles."""
-        return torch.profiler.record_function(name)
+    def annotate(self, name: str) -> Annotation:
+        """``torch.profiler.record_function`` while torch's profiler records; else nothing."""
+        return Annotation(name)
+
+    def labelled_block(
+        self, name: str, labels: Mapping[str, Label], domain: str = DOMAIN, color: Color = None
+    ) -> Annotation:
+        """As :meth:`annotate`, with labels and domain in the name."""
+        check(domain, color, labels)
+        return Annotation(name, labels, domain, color)
+
+    @run_by_the_compiler
+    def listens(self) -> bool:
+        return torch_records()
 
     def can_device_access_peer(self, peer_device: int) -> bool:
         """True: whatever index it has, it is the memory of the same CPU."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from portagpu_cuda import identity
+from portagpu_cuda.nvtx_ranges import attached, profiler_name
 from portagpu_torch_gpu.device import TorchGpu
 
 if TYPE_CHECKING:
+    from portagpu.captures.marked_blocks import RangeTool
     from portagpu_torch_gpu.plugin import TorchGpuPlugin
 
 
@@ -28,3 +30,9 @@ class CudaBackend(TorchGpu):
         self.dnn_library = "cuDNN"
         self.blas_library = "cuBLAS"
         plugin.remember(index, self.pci, self.uuid)
+
+    def range_tool(self) -> RangeTool | None:
+        return attached()
+
+    def attached_profiler(self) -> str | None:
+        return profiler_name()

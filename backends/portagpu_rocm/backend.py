@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from portagpu_rocm import identity
+from portagpu_rocm.roctx import attached, pause, profiler_name, resume
 from portagpu_torch_gpu.device import TorchGpu
 
 if TYPE_CHECKING:
+    from portagpu.captures.marked_blocks import RangeTool
     from portagpu_torch_gpu.plugin import TorchGpuPlugin
 
 
@@ -28,3 +30,19 @@ class RocmBackend(TorchGpu):
         self.dnn_library = "MIOpen"
         self.blas_library = identity.blas_library()
         plugin.remember(index, self.pci, self.uuid)
+
+    def range_tool(self) -> RangeTool | None:
+        return attached()
+
+    def attached_profiler(self) -> str | None:
+        return profiler_name()
+
+    def profiler_start(self) -> None:
+        """ROCTx's resume: HIP's own call (hipProfilerStart) is a dummy that no profiler follows."""
+        if not resume():
+            super().profiler_start()
+
+    def profiler_stop(self) -> None:
+        """ROCTx's pause; see :meth:`profiler_start`."""
+        if not pause():
+            super().profiler_stop()

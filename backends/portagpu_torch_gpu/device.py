@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from portagpu.captures.labels import DOMAIN, check
+from portagpu.captures.marked_blocks import Annotation, torch_records
 from portagpu.contract import Backend
 from portagpu.rng import launch_wave
+from portagpu.tracing import run_by_the_compiler
+from portagpu_torch_gpu.ranges import TorchRanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
+    from portagpu.captures.labels import Color, Label
+    from portagpu.captures.marked_blocks import RangeTool
     from portagpu.contract import Description, Plugin
 
 
@@ -113,21 +119,33 @@ class TorchGpu(Backend):
         event.index = self.index
         return event
 
-    @contextmanager
-    def annotate(self, name: str) -> Iterator[None]:
-        """A range for the vendor's profiler; torch's own ``nvtx.range`` would format braces.
+    def range_tool(self) -> RangeTool | None:
+        """What hands ranges to the vendor's profiler; None where none is attached to the process.
+
+        Here torch's own calls, whether or not anything listens.
+        """
+        return TorchRanges()
+
+    def annotate(self, name: str) -> Annotation:
+        """A range for the vendor's profiler, and for torch's while that records.
 
         None inside ``torch.compile``, which fuses across the block: the range would be of the
         compilation.
         """
-        if torch.compiler.is_compiling():
-            yield
-            return
-        torch.cuda.nvtx.range_push(name)
-        try:
-            yield
-        finally:
-            torch.cuda.nvtx.range_pop()
+        return Annotation(name, tool=self.range_tool)
+
+    def labelled_block(
+        self, name: str, labels: Mapping[str, Label], domain: str = DOMAIN, color: Color = None
+    ) -> Annotation:
+        check(domain, color, labels)
+        return Annotation(name, labels, domain, color, self.range_tool)
+
+    def _range(self, msg: str) -> Annotation:
+        return Annotation(msg, domain="", tool=self.range_tool)
+
+    @run_by_the_compiler
+    def listens(self) -> bool:
+        return torch_records() or self.range_tool() is not None
 
     def Graph(self) -> Any:  # noqa: N802 - one name for every vendor's graph
         return torch.cuda.CUDAGraph()
@@ -177,8 +195,8 @@ class TorchGpu(Backend):
         return torch.cuda.ExternalStream(stream_ptr, self.index)
 
     def mark(self, msg: str) -> None:
-        if not torch.compiler.is_compiling():
-            torch.cuda.nvtx.mark(msg)
+        if not torch.compiler.is_compiling() and (tool := self.range_tool()) is not None:
+            tool.mark(msg)
 
     def memory_summary(self, abbreviated: bool = False) -> str:
         """torch's table of the allocator."""

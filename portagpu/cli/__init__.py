@@ -37,9 +37,17 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.bench:bench",
         "Measure matrix products, memory, transfers, launches and collectives.",
     ),
+    "profile": (
+        "portagpu.cli.profile:profile",
+        "Run a command under the vendor's profiler or torch's, and check what was captured.",
+    ),
     "collectives": (
         "portagpu.cli.collectives:collectives",
         "Verify, choose, tune and diagnose collectives, and place ranks.",
+    ),
+    "trace": (
+        "portagpu.cli.trace:trace",
+        "Summarise, show, compare and diagnose what a profiler captured.",
     ),
     "occupancy": (
         "portagpu.cli.occupancy:occupancy",

@@ -84,9 +84,13 @@ def _judge(error: BaseException) -> tuple[int, str]:
     if isinstance(error, PortagpuError):
         code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAILED)
         return code, str(error)
+    if _is_format_error(error):
+        return USAGE, str(error)
     clicks = _judge_click(error)
     if clicks is not None:
         return clicks
+    if isinstance(error, MemoryError):
+        return FAILED, "the host's memory is exhausted: free some, raise ulimit -v, or give it less"
     if isinstance(error, ModuleNotFoundError) and error.name in _NEEDED:
         return NOT_JUDGED, f"{error.name} is not installed: install portagpu itself with pip"
     if isinstance(error, OSError) and error.errno in _FULL:
@@ -100,6 +104,12 @@ def _judge(error: BaseException) -> tuple[int, str]:
         f"unexpected {type(error).__name__}: {error} (run with {DEBUG_VARIABLE}=1 for the "
         "traceback, and report it)"
     )
+
+
+def _is_format_error(error: BaseException) -> bool:
+    # such an error exists only if its module was imported
+    model = sys.modules.get("portagpu.readings.model")
+    return model is not None and isinstance(error, model.FormatError)
 
 
 def _judge_click(error: BaseException) -> tuple[int, str] | None:

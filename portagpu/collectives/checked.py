@@ -26,6 +26,8 @@ from portagpu.text import ranks_in_words
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from portagpu.collectives.annotated import CollectiveMarks
+
 _GRACE_S: Final = 1.0
 """How long a rank with an error waits for those of the others. A rank without one is lost."""
 _CHECK_FAILURES_S: Final = 0.1
@@ -90,7 +92,12 @@ class CheckedGroup:
     still wait for the lost rank, also in ``destroy_process_group``: end the process.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None, timeout_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None = None,
+        timeout_s: float = 60.0,
+        marks: CollectiveMarks | None = None,
+    ) -> None:
         if not 0 < timeout_s < float("inf"):
             raise ValueError(f"a time limit is a number of seconds above 0, not {timeout_s}")
         if not dist.is_initialized():
@@ -101,6 +108,7 @@ class CheckedGroup:
             raise CollectiveError("this rank is not a member of the group that is to be checked")
         self.group: Final = group
         self.timeout_s: Final = timeout_s
+        self._marks: Final = marks
         self.ranks: Final = tuple(dist.get_process_group_ranks(group))
         """The global ranks of the members."""
         self._me: Final = self.ranks[rank]
@@ -118,13 +126,17 @@ class CheckedGroup:
     ) -> PendingCall | None:
         """As :func:`torch.distributed.all_reduce`; also in the methods below."""
         call = _call_of_tensor("all_reduce", tensor, op=op)
-        return self._run(call, lambda: dist.all_reduce(tensor, op, self.group, True), async_op)
+        return self._run(
+            call, lambda: dist.all_reduce(tensor, op, self.group, True), async_op, tensor
+        )
 
     def broadcast(
         self, tensor: torch.Tensor, src: int = 0, async_op: bool = False
     ) -> PendingCall | None:
         call = _call_of_tensor("broadcast", tensor, root=src)
-        return self._run(call, lambda: dist.broadcast(tensor, src, self.group, True), async_op)
+        return self._run(
+            call, lambda: dist.broadcast(tensor, src, self.group, True), async_op, tensor
+        )
 
     def reduce(
         self,
@@ -134,14 +146,16 @@ class CheckedGroup:
         async_op: bool = False,
     ) -> PendingCall | None:
         call = _call_of_tensor("reduce", tensor, op=op, root=dst)
-        return self._run(call, lambda: dist.reduce(tensor, dst, op, self.group, True), async_op)
+        return self._run(
+            call, lambda: dist.reduce(tensor, dst, op, self.group, True), async_op, tensor
+        )
 
     def all_gather(
         self, tensor_list: list[torch.Tensor], tensor: torch.Tensor, async_op: bool = False
     ) -> PendingCall | None:
         call = _call_of_tensor("all_gather", tensor)
         return self._run(
-            call, lambda: dist.all_gather(tensor_list, tensor, self.group, True), async_op
+            call, lambda: dist.all_gather(tensor_list, tensor, self.group, True), async_op, tensor
         )
 
     def all_gather_into_tensor(
@@ -155,6 +169,7 @@ class CheckedGroup:
             call,
             lambda: all_gather_single(output_tensor, input_tensor, self.group, True),
             async_op,
+            input_tensor,
         )
 
     all_gather_single = all_gather_into_tensor
@@ -172,7 +187,10 @@ class CheckedGroup:
             shape=tuple(part.numel() for part in input_list),
         )
         return self._run(
-            call, lambda: dist.reduce_scatter(output, input_list, op, self.group, True), async_op
+            call,
+            lambda: dist.reduce_scatter(output, input_list, op, self.group, True),
+            async_op,
+            *input_list,
         )
 
     def reduce_scatter_tensor(
@@ -187,6 +205,7 @@ class CheckedGroup:
             call,
             lambda: reduce_scatter_single(output, input, op, self.group, True),
             async_op,
+            input,
         )
 
     reduce_scatter_single = reduce_scatter_tensor
@@ -214,6 +233,7 @@ class CheckedGroup:
                 output, input, output_split_sizes, input_split_sizes, self.group, True
             ),
             async_op,
+            input,
         )
 
     def gather(
@@ -225,7 +245,7 @@ class CheckedGroup:
     ) -> PendingCall | None:
         call = _call_of_tensor("gather", tensor, root=dst)
         return self._run(
-            call, lambda: dist.gather(tensor, gather_list, dst, self.group, True), async_op
+            call, lambda: dist.gather(tensor, gather_list, dst, self.group, True), async_op, tensor
         )
 
     def scatter(
@@ -237,7 +257,10 @@ class CheckedGroup:
     ) -> PendingCall | None:
         call = _call_of_tensor("scatter", tensor, root=src)
         return self._run(
-            call, lambda: dist.scatter(tensor, scatter_list, src, self.group, True), async_op
+            call,
+            lambda: dist.scatter(tensor, scatter_list, src, self.group, True),
+            async_op,
+            tensor,
         )
 
     def barrier(self, async_op: bool = False) -> PendingCall | None:
@@ -266,11 +289,18 @@ class CheckedGroup:
         self._compare_calls(call, number, deadline)
         return number, deadline
 
-    def _run(self, call: Call, start: Callable[[], Any], async_op: bool) -> PendingCall | None:
+    def _run(
+        self,
+        call: Call,
+        start: Callable[[], Any],
+        async_op: bool,
+        *inputs: torch.Tensor,
+    ) -> PendingCall | None:
         number, deadline = self._agree(call)
         self._starting = True
         try:
-            work = start()
+            with self._annotated(call, inputs):
+                work = start()
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             self._raise_failure(call, number, error)
         finally:
@@ -280,6 +310,16 @@ class CheckedGroup:
             return pending
         pending.wait()
         return None
+
+    def _annotated(
+        self, call: Call, inputs: Sequence[torch.Tensor]
+    ) -> contextlib.AbstractContextManager[Any]:
+        """A block for the profilers that listen, around the call itself."""
+        if self._marks is None:
+            return contextlib.nullcontext()
+        more = {"reduce_op": call.reduce_op, "root": call.root}
+        stated = {key: value for key, value in more.items() if value is not None}
+        return self._marks.around(call.name, inputs, **stated)
 
     def _compare_calls(self, call: Call, number: int, deadline: float) -> None:
         """Publish this rank's call and compare it with the others. Raises CollectiveMismatch."""

@@ -10,12 +10,14 @@ from portagpu.errors import Unsupported
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     import torch
     import torch.distributed as dist
     from torch._C._distributed_c10d import Store
 
     from portagpu.collectives.alpha_beta import Fit
+    from portagpu.collectives.annotated import CollectiveMarks
     from portagpu.collectives.checked import CheckedGroup
     from portagpu.collectives.choice import Choice, CostModel
     from portagpu.collectives.measured import Machine, Stack
@@ -61,6 +63,12 @@ class Comm:
     """Words for the classes of torch that ``c10d_name`` may stand for, by the class's name."""
     engine_variables: Sequence[str] = field(default=(), repr=False, compare=False)
     """Environment variables by which torch chooses between them."""
+    _listens: Callable[[], bool] | None = field(default=None, repr=False, compare=False)
+    """Whether a profiler may take annotations of collectives; an opened device has its own."""
+    _labelled_block: Callable[..., AbstractContextManager[Any]] | None = field(
+        default=None, repr=False, compare=False
+    )
+    """Makes them, as ``Backend.labelled_block`` does."""
     machine: Machine | None = field(default=None, repr=False, compare=False)
     """What profiles of collectives call the device; an opened device has one."""
 
@@ -190,7 +198,18 @@ class Comm:
         self._need_library()
         from portagpu.collectives.checked import CheckedGroup
 
-        return CheckedGroup(group, timeout_s)
+        return CheckedGroup(group, timeout_s, self._marks(group))
+
+    def _marks(self, group: dist.ProcessGroup | None = None) -> CollectiveMarks | None:
+        """What annotates the collectives of ``group`` (default: all ranks); None without a device.
+
+        See :mod:`portagpu.collectives.annotated`.
+        """
+        if self._listens is None or self._labelled_block is None:
+            return None
+        from portagpu.collectives.annotated import CollectiveMarks
+
+        return CollectiveMarks(group, self._listens, self._labelled_block)
 
     def tuned(
         self,
@@ -208,7 +227,7 @@ class Comm:
         from portagpu.collectives.tuned import TunedGroup
 
         ranks = _group_size(group)
-        return TunedGroup(self._profile(profile), group, ranks, _nodes(ranks))
+        return TunedGroup(self._profile(profile), group, ranks, _nodes(ranks), self._marks(group))
 
     def _profile(self, profile: Profile | str | os.PathLike[str]) -> Profile:
         """The profile, which is one of this machine and these versions; else raises ValueError."""

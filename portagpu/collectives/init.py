@@ -254,6 +254,13 @@ def _membership(
         plain = stop is not None
         if stop is not None and _run is not None:
             _run.undo.append(stop)
+    marks = comm._marks()
+    if marks is not None and marks.listens():
+        from portagpu.collectives.annotated import annotate_plain_calls
+
+        stop = annotate_plain_calls(marks)
+        if stop is not None and _run is not None:
+            _run.undo.append(stop)
     local_rank, among = place.local_rank, place.local_world_size
     return Membership(
         rank=place.rank,

@@ -128,6 +128,12 @@ def local_rank(environment: Mapping[str, str]) -> tuple[int, int | None] | None:
     return None
 
 
+def stated_rank(environment: Mapping[str, str]) -> int | None:
+    """The rank that the innermost launcher states, with or without a number of ranks; else None."""
+    texts = (environment.get(names.rank, "") for names in _LAUNCHERS)
+    return next((int(each) for each in texts if each.isdecimal()), None)
+
+
 def first_host(node_list: str) -> str:
     """The first host of Slurm's list: "node[07-09,12]-ib,login1" is "node07-ib".
 

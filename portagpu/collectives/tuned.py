@@ -6,6 +6,7 @@ the library's own call.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -16,11 +17,14 @@ from portagpu.collectives.ways import DEFAULT, WAYS, Pending, Task, perform
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
+    from portagpu.collectives.annotated import CollectiveMarks
     from portagpu.collectives.buckets import BucketChoice
     from portagpu.collectives.tuning import Profile
 
 _SUM: Final = dist.ReduceOp.SUM
+_NOT_MARKED: Final = nullcontext()
 _ONE_ROUND: Final = frozenset({DEFAULT, "chunks-2", "chunks-4"})
 """Ways of all_reduce that begin all their calls at once, so that DDP's hook can take them."""
 
@@ -36,7 +40,12 @@ class TunedGroup:
     """
 
     def __init__(
-        self, profile: Profile, group: dist.ProcessGroup | None, ranks: int, nodes: int = 1
+        self,
+        profile: Profile,
+        group: dist.ProcessGroup | None,
+        ranks: int,
+        nodes: int = 1,
+        marks: CollectiveMarks | None = None,
     ) -> None:
         profile.check_ranks(ranks, nodes)
         for entry in profile.entries:
@@ -49,6 +58,7 @@ class TunedGroup:
         self.profile = profile
         self.group = group
         self._ranks, self._nodes = ranks, nodes
+        self._marks = marks
 
     def way(self, operation: str, size_bytes: int, dtype: torch.dtype = torch.float32) -> str:
         """The name of the way in which a collective of that size is done: "call" is the library's.
@@ -62,10 +72,13 @@ class TunedGroup:
 
     def all_reduce(self, tensor: torch.Tensor, op: Any = _SUM, async_op: bool = False) -> Any:
         """``torch.distributed.all_reduce``; the library's call for all but SUM."""
-        way = self._way("all_reduce", tensor, op=op)
-        if way == DEFAULT:
-            return dist.all_reduce(tensor, op=op, group=self.group, async_op=async_op)
-        return self._do("all_reduce", way, Task(output=tensor, input=tensor, **self._all), async_op)
+        with self._around("all_reduce", [tensor]):
+            way = self._way("all_reduce", tensor, op=op)
+            if way == DEFAULT:
+                return dist.all_reduce(tensor, op=op, group=self.group, async_op=async_op)
+            return self._do(
+                "all_reduce", way, Task(output=tensor, input=tensor, **self._all), async_op
+            )
 
     def all_reduce_many(
         self, tensors: Sequence[torch.Tensor], op: Any = _SUM, async_op: bool = False
@@ -86,19 +99,21 @@ class TunedGroup:
         if alike and op == _SUM and all(each.numel() for each in tensors):
             way = self.way("all_reduce_many", size_bytes, first.dtype)
         task = Task(output=first, input=first, tensors=tensors, op=op, group=self.group)
-        return self._do("all_reduce_many", way, task, async_op)
+        with self._around("all_reduce_many", tensors):
+            return self._do("all_reduce_many", way, task, async_op)
 
     def all_gather_into_tensor(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, async_op: bool = False
     ) -> Any:
         """``torch.distributed.all_gather_into_tensor``."""
-        way = self._way("all_gather", output_tensor, input_tensor)
-        if way == DEFAULT or output_tensor.numel() != self._ranks * input_tensor.numel():
-            return all_gather_single(
-                output_tensor, input_tensor, group=self.group, async_op=async_op
-            )
-        task = Task(output=output_tensor, input=input_tensor, **self._all)
-        return self._do("all_gather", way, task, async_op)
+        with self._around("all_gather_into_tensor", [input_tensor]):
+            way = self._way("all_gather", output_tensor, input_tensor)
+            if way == DEFAULT or output_tensor.numel() != self._ranks * input_tensor.numel():
+                return all_gather_single(
+                    output_tensor, input_tensor, group=self.group, async_op=async_op
+                )
+            task = Task(output=output_tensor, input=input_tensor, **self._all)
+            return self._do("all_gather", way, task, async_op)
 
     all_gather_single = all_gather_into_tensor
     """torch's name since 2.13."""
@@ -111,22 +126,28 @@ class TunedGroup:
         async_op: bool = False,
     ) -> Any:
         """``torch.distributed.reduce_scatter_tensor``; the library's call for all but SUM."""
-        way = self._way("reduce_scatter", input, output, op=op)
-        if way == DEFAULT or input.numel() != self._ranks * output.numel():
-            return reduce_scatter_single(output, input, op=op, group=self.group, async_op=async_op)
-        task = Task(output=output, input=input, **self._all)
-        return self._do("reduce_scatter", way, task, async_op)
+        with self._around("reduce_scatter_tensor", [input]):
+            way = self._way("reduce_scatter", input, output, op=op)
+            if way == DEFAULT or input.numel() != self._ranks * output.numel():
+                return reduce_scatter_single(
+                    output, input, op=op, group=self.group, async_op=async_op
+                )
+            task = Task(output=output, input=input, **self._all)
+            return self._do("reduce_scatter", way, task, async_op)
 
     reduce_scatter_single = reduce_scatter_tensor
     """torch's name since 2.13."""
 
     def broadcast(self, tensor: torch.Tensor, group_src: int = 0, async_op: bool = False) -> Any:
         """``torch.distributed.broadcast`` from the rank ``group_src`` of the group."""
-        way = self._way("broadcast", tensor)
-        if way == DEFAULT:
-            return dist.broadcast(tensor, group=self.group, group_src=group_src, async_op=async_op)
-        task = Task(output=tensor, input=tensor, root=group_src, **self._all)
-        return self._do("broadcast", way, task, async_op)
+        with self._around("broadcast", [tensor]):
+            way = self._way("broadcast", tensor)
+            if way == DEFAULT:
+                return dist.broadcast(
+                    tensor, group=self.group, group_src=group_src, async_op=async_op
+                )
+            task = Task(output=tensor, input=tensor, root=group_src, **self._all)
+            return self._do("broadcast", way, task, async_op)
 
     def comm_hook(self, state: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """A hook for DDP that averages gradients: ``ddp.register_comm_hook(None, comm.comm_hook)``.
@@ -138,7 +159,8 @@ class TunedGroup:
         tensor = bucket.buffer().div_(self._ranks)
         way = self._way("all_reduce", tensor)
         task = Task(output=tensor, input=tensor, **self._all)
-        (works,) = WAYS["all_reduce"][way if way in _ONE_ROUND else DEFAULT](task)
+        with self._around("all_reduce", [tensor]):
+            (works,) = WAYS["all_reduce"][way if way in _ONE_ROUND else DEFAULT](task)
         futures: list[torch.futures.Future[Any]] = [work.get_future() for work in works]
         if len(futures) == 1:
             # what NCCL's future holds is a list of one tensor
@@ -164,6 +186,14 @@ class TunedGroup:
         return self.profile.choose_buckets(
             sizes, 1e6 * backward_s, self._ranks, self._nodes, dtype=dtypes.pop(), hook=hook
         )
+
+    def _around(
+        self, operation: str, tensors: Sequence[torch.Tensor]
+    ) -> AbstractContextManager[Any]:
+        """A block for the profilers that listen; ``tensors`` are the inputs on this rank."""
+        if self._marks is None or not self._marks.listens():
+            return _NOT_MARKED
+        return self._marks.around(operation, tensors)
 
     @property
     def _all(self) -> dict[str, Any]:
