@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch._inductor.config  # it looks for the real driver when a profiler imports it
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +35,8 @@ BACKEND_MODULES = (
     "portagpu_torch_gpu.device",
     "portagpu_torch_gpu.describe",
     "portagpu_cuda.backend",
+    "portagpu_cuda.nvtx_ranges",
+    "portagpu_rocm.roctx",
     "portagpu_cuda.identity",
     "portagpu_rocm.backend",
     "portagpu_rocm.identity",
@@ -139,6 +142,9 @@ def install(monkeypatch: pytest.MonkeyPatch, kind: str, gpus: Sequence[RecordedG
     _streams(monkeypatch, driver)
     _events(monkeypatch, driver)
     _graphs(monkeypatch, driver)
+    # tools that take the ranges
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", "/tool.so")
+    monkeypatch.setenv("ROCP_TOOL_LIBRARIES", "/tool.so")
     # they bind torch's classes when they are imported, and handles must not outlive the fake
     for name in BACKEND_MODULES:
         monkeypatch.delitem(sys.modules, name, raising=False)

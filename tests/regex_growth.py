@@ -14,6 +14,7 @@ import json
 import re
 import sys
 import time
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -146,13 +147,21 @@ def grows(
     return tried, found
 
 
+def _without(pattern: re.Pattern[Any], text: str) -> None:
+    pattern.sub("", text) if isinstance(pattern.pattern, str) else pattern.sub(b"", text.encode())
+
+
+def _source(pattern: re.Pattern[Any]) -> str:
+    return pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode()
+
+
 def main(names: Iterable[str]) -> None:
     modules = [import_module(name) for name in names]
     known = dict(each for module in modules for each in patterns(module))
     works: dict[str, tuple[Work, str, int]] = {}
     for name, pattern in known.items():
-        works[name] = (lambda text, pattern=pattern: pattern.sub("", text), pattern.pattern, 1)
-    everything = " ".join(pattern.pattern for pattern in known.values())
+        works[name] = (partial(_without, pattern), _source(pattern), 1)
+    everything = " ".join(map(_source, known.values()))
     # a function holds all patterns, each of which was tried on all texts
     works |= {name: (work, everything, 4) for name, work in functions().items()}
     tried, slow = 0, {}

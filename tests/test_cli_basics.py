@@ -145,6 +145,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
         (OutputError("cannot write \x1b[2J\u202ex"), 1, "cannot write [2J x"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (OSError(24, "Too many open files"), 1, "Too many open files; raise ulimit -n"),
+        (MemoryError("malloc of 9 failed"), 1, "memory is exhausted: free some, raise ulimit -v"),
         (
             ModuleNotFoundError("No module", name="rich"),
             3,
@@ -352,10 +353,12 @@ INTERRUPTED = {
         "portagpu.target.load_target",
         ("choose", "--ranks", "2", "--bytes", "8", "--target", "nvidia-h100-sxm"),
     ),
+    "trace": ("portagpu.cli._traces.read_captures", ("summary", ".")),
     "occupancy": (
         "portagpu.sizing.occupancy",
         ("--arch", "sm_90", "--threads", "64", "--regs", "32"),
     ),
+    "profile": ("portagpu.profile.make_plan", ("--", "true")),
     "targets": ("portagpu.target.load_targets", ()),
     "report": ("portagpu.results.run.read_json", ("result.json",)),
 }

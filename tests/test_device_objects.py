@@ -243,6 +243,9 @@ def test_annotated_code_compiles_whole(monkeypatch, kind):
             raise RuntimeError(f"NVTX was given {name}")
 
         monkeypatch.setattr(torch.cuda.nvtx, "range_push", pushed)
+        monkeypatch.setenv("NVTX_INJECTION64_PATH", "/tool.so")
+        monkeypatch.setenv("ROCP_TOOL_LIBRARIES", "/tool.so")
+        module.attached.cache_clear()
         base = module.CudaBackend if kind == "cuda" else module.RocmBackend
         handle = object.__new__(type("Marking", (base,), {"current_index": None}))
         monkeypatch.setattr(registry, "_current", handle)

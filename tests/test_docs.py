@@ -34,7 +34,7 @@ NO_PAGES: Final = ("CHANGELOG.md", "cases.md")
 """One tells of what was, in which names need not exist any more; the other is generated."""
 
 ENTRY_POINTS: Final = frozenset(
-    {"portagpu.backends", "portagpu.targets", "portagpu_example.targets"}
+    {"portagpu.backends", "portagpu.profilers", "portagpu.targets", "portagpu_example.targets"}
 )
 """Groups of entry points, and an example's module."""
 
@@ -113,7 +113,9 @@ def test_every_module_and_function_exists(page: Path) -> None:
 
 
 def names_that_do_not_exist(text: str) -> list[str]:
-    named = set(re.findall(r"(?<![\w/.-])portagpu(?:_\w+)?(?:\.[A-Za-z_]\w*)+(?![\w/])", text))
+    named = set(
+        re.findall(r"(?<![\w/.-])portagpu(?:_\w+)?(?:\.[A-Za-z_]\w*)+(?![\w/]|-\w+/\d)", text)
+    )
     names = {name for name in named - ENTRY_POINTS if not re.search(r"\.(h|py|toml)$", name)}
     return sorted(name for name in names if not _resolves(name))
 

@@ -69,7 +69,12 @@ def use_all(handle, driver):
     with handle.stream(side):
         assert handle.current_stream() == side, "the stream's block did not make it current"
     with handle.annotate("{braces} and schön"):
-        assert driver.ranges == ["{braces} and schön"], "the range has another name"
+        assert driver.ranges == ["portagpu:{braces} and schön"], "the range has another name"
+    with handle.labelled_block("x", {"step": 3}, "mine"):
+        assert driver.ranges == ["mine:x {'step':3}"], "the range has other labels"
+    assert handle.listens(), "a tool that is attached is not found"
+    assert handle.range_tool() is handle.range_tool(), "the tool is looked for at each call"
+    assert handle.attached_profiler() is None, "a tool without a known name has one"
     depth = handle.range_push("a")
     assert (depth, handle.range_pop()) == (0, 0), "ranges do not nest from 0"
     event.record()
@@ -143,6 +148,7 @@ def use_all(handle, driver):
     return {
         *values,
         *("Event", "Graph", "graph", "Stream", "stream", "current_stream", "annotate"),
+        *("labelled_block", "listens", "range_tool", "attached_profiler"),
         *("range_push", "range_pop", "activate", "synchronize", "reset_peak_memory_stats"),
         *("empty_cache", "get_rng_state", "set_rng_state", "manual_seed", "initial_seed", "seed"),
         *("GradScaler", "autocast", "get_device_properties", "memory_stats"),

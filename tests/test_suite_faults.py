@@ -6,7 +6,7 @@ import contextlib
 import inspect
 from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -30,6 +30,9 @@ from portagpu.sizing import Launch, Sizing
 from portagpu_cpu.backend import CpuBackend
 from portagpu_cpu.queues import CpuEvent
 from tests import suite_harness
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.torch
 
@@ -456,6 +459,9 @@ class AlwaysScales(Precision):
         return replace(super().training(dtype), scaler=True)
 
 
+_ARANGE = torch.arange
+
+
 class MarksNothing(CpuBackend):
     def annotate(self, name):
         del name
@@ -466,6 +472,30 @@ class SwallowsErrors(CpuBackend):
     def annotate(self, name):
         del name
         return contextlib.suppress(Exception)
+
+
+class TellsNoLabels(CpuBackend):
+    def labelled_block(self, name, labels, domain="", color=None):
+        del labels, domain, color
+        return self.annotate(name)
+
+
+class NeverListens(CpuBackend):
+    def listens(self):
+        return False
+
+
+class NamelessProfiler(CpuBackend):
+    def attached_profiler(self):
+        return ""
+
+
+class LosesWorkWhileRecording(CpuBackend):
+    def profiler_start(self):
+        torch.arange = torch.zeros
+
+    def profiler_stop(self):
+        torch.arange = _ARANGE
 
 
 class DepthFromOne(CpuBackend):
@@ -877,6 +907,36 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
     "forgets options": (ForgetsScalerOptions, {}, "precision/scaler-grows", "the scale went"),
     "marks nothing": (MarksNothing, {}, "profiling/annotate-marks", "marks nothing"),
     "swallows errors": (SwallowsErrors, {}, "profiling/annotate-passes-errors", "was not refused"),
+    "tells no labels": (
+        TellsNoLabels,
+        {},
+        "profiling/annotate-tells-labels[function]",
+        "in the trace",
+    ),
+    "never listens": (
+        NeverListens,
+        {},
+        "profiling/listens-while-recording",
+        "it says False",
+    ),
+    "marks no steps of a schedule": (
+        NeverListens,
+        {},
+        "profiling/schedule-records-its-steps",
+        "these are recorded: []",
+    ),
+    "has a nameless profiler": (
+        NamelessProfiler,
+        {},
+        "profiling/attached-profiler-has-a-name",
+        "is called ''",
+    ),
+    "loses work while it records": (
+        LosesWorkWhileRecording,
+        {},
+        "profiling/region-keeps-the-work",
+        "inside a region the sum is 0",
+    ),
     "counts depth from one": (DepthFromOne, {}, "profiling/range-depth[method]", "returned [1"),
     "sets no stream": (
         SetsNoStream,
@@ -954,27 +1014,29 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
 }
 
 
-def _is_caught(monkeypatch: pytest.MonkeyPatch, fault: str) -> tuple[Verdict, str]:
+def _is_caught(monkeypatch: pytest.MonkeyPatch, fault: str, tmp_path: Path) -> tuple[Verdict, str]:
     kind, attributes, name, _ = FAULTS[fault]
     gpu = suite_harness.open_device(monkeypatch, kind, **attributes)
-    result = suite_harness.run(gpu, name)
+    result = suite_harness.run(gpu, name, tmp_path)
     return result.verdict, result.reason
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_backend_with_a_fault_fails_the_case_for_it(
-    monkeypatch: pytest.MonkeyPatch, fault: str
+    monkeypatch: pytest.MonkeyPatch, fault: str, tmp_path: Path
 ) -> None:
     *_, name, sentence = FAULTS[fault]
-    verdict, reason = _is_caught(monkeypatch, fault)
+    verdict, reason = _is_caught(monkeypatch, fault, tmp_path)
     assert verdict is Verdict.FAIL, f"a backend that {fault} is {verdict} in {name}: {reason}"
     assert sentence in reason, f"the sentence of {name} does not tell the fault: {reason}"
 
 
 @pytest.mark.parametrize("name", sorted({name for _, _, name, _ in FAULTS.values()}))
-def test_good_backend_does_not_fail_the_case(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_good_backend_does_not_fail_the_case(
+    monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path
+) -> None:
     gpu = suite_harness.open_device(monkeypatch)
-    result = suite_harness.run(gpu, name)
+    result = suite_harness.run(gpu, name, tmp_path)
     assert result.verdict in (Verdict.PASS, Verdict.SKIP), f"{name}: {result.reason}"
 
 
@@ -998,7 +1060,7 @@ def test_backend_that_answers_none_fails_every_method_that_returns(
     } - {
         *("Backend.synchronize", "Backend.empty_cache", "Backend.activate", "Backend.set_stream"),
         *("Backend.ipc_collect", "Backend.mark"),
-        *("Backend.profiler_start", "Backend.profiler_stop"),
+        *("Backend.profiler_start", "Backend.profiler_stop", "Backend.attached_profiler"),
     }
     caught: set[str] = set()
     for name, case in suite_harness.everything().items():

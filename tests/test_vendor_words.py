@@ -44,6 +44,7 @@ ALLOWED: Final = (
     Allowed("optional.py", r".*has no CUDA runtime.*", "what torch.cuda.cudart is"),
     Allowed("run.py", "__cuda_array_interface__", "an attribute of torch's tensors"),
     Allowed("masks.py", r"torch\.cuda", "torch's module for the devices of both its builds"),
+    Allowed("sitecustomize.py", r"torch\.cuda\.profiler", "the same"),
     Allowed("torchview.py", "GPU-|MIG-", "torch/cuda/__init__.py compares with these itself"),
     Allowed("model.py", "GPU-", "the prefix of UUIDs where a vendor states no other"),
     Allowed("torchbuild.py", "cuda|hip|rocm", "torch/version.py has these names of builds"),

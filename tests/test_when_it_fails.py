@@ -22,6 +22,7 @@ from portagpu.results.run import Result, Run
 from portagpu.results.verdicts import Verdict
 from portagpu.results.wording import failures_text, headline
 from portagpu.suite import list_cases
+from portagpu.traces import diagnose
 from tests.result_samples import info
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ def ids() -> Iterator[tuple[str, str]]:
     yield from (("conformance", f"suite/{name}") for name in SUITE)
     yield "compile", "kernels/softmax"
     yield from (("collectives", f"collectives/doctor/{name}") for name in known_findings())
+    yield from (("trace", f"trace/diagnose/{name}") for name in diagnose.known_findings())
 
 
 RUN = set(first_words("bringup/run.py", "result"))

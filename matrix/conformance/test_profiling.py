@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 
 import portagpu as pg
+from portagpu.captures.labels import decode
 from portagpu.errors import Unsupported
 from portagpu.suite import NotClaimed, case, refused
 
@@ -56,9 +58,14 @@ def test_annotate_keeps_the_work(gpu, torch, call):
     spec="Annotated blocks nest, also under the same name.",
     covers=("Backend.annotate",),
 )
-def test_annotate_nests(gpu):
+def test_annotate_nests(gpu, torch):
     depth = 0
-    with gpu.annotate("outer"), gpu.annotate("inner"), gpu.annotate("inner"):
+    with (
+        torch.profiler.profile(),
+        gpu.annotate("outer"),
+        gpu.annotate("inner"),
+        gpu.annotate("inner"),
+    ):
         depth += 1
     assert depth == 1, "the innermost block did not run once"
 
@@ -68,9 +75,9 @@ def test_annotate_nests(gpu):
     spec="An exception inside an annotated block passes through.",
     covers=("Backend.annotate",),
 )
-def test_annotate_passes_errors(gpu):
+def test_annotate_passes_errors(gpu, torch):
     def body():
-        with gpu.annotate("broken"):
+        with torch.profiler.profile(), gpu.annotate("broken"):
             raise KeyError("on purpose")
 
     refused(body, KeyError, "an exception inside an annotated block")
@@ -82,9 +89,9 @@ def test_annotate_passes_errors(gpu):
     covers=("Backend.annotate",),
     params={"name": tuple(NAMES)},
 )
-def test_annotate_any_name(gpu, name):
+def test_annotate_any_name(gpu, torch, name):
     entered = False
-    with gpu.annotate(NAMES[name]):
+    with torch.profiler.profile(), gpu.annotate(NAMES[name]):
         entered = True
     assert entered, f"the block with a name that is {name} did not run"
 
@@ -101,10 +108,11 @@ def test_annotate_any_name(gpu, name):
     params={"call": CALLS},
     smoke=True,
 )
-def test_range_depth(gpu, call):
+def test_range_depth(gpu, torch, call):
     source = _source(gpu, call)
-    depths = [source.range_push("a"), source.range_push("b"), source.range_pop()]
-    depths += [source.range_push("c"), source.range_pop(), source.range_pop()]
+    with torch.profiler.profile():
+        depths = [source.range_push("a"), source.range_push("b"), source.range_pop()]
+        depths += [source.range_push("c"), source.range_pop(), source.range_pop()]
     assert depths == [0, 1, 1, 1, 1, 0], f"push, push, pop, push, pop, pop returned {depths}"
 
 
@@ -123,18 +131,19 @@ def test_range_pop_of_none(backend):
     spec="A range that one thread opened is not open in another.",
     covers=("Backend.range_push",),
 )
-def test_ranges_are_per_thread(gpu):
+def test_ranges_are_per_thread(gpu, torch):
     found = []
-    gpu.range_push("mine")
 
     def push_in_thread():
         found.append(gpu.range_push("theirs"))
         gpu.range_pop()
 
-    thread = threading.Thread(target=push_in_thread)
-    thread.start()
-    thread.join()
-    gpu.range_pop()
+    with torch.profiler.profile():
+        gpu.range_push("mine")
+        thread = threading.Thread(target=push_in_thread)
+        thread.start()
+        thread.join()
+        gpu.range_pop()
     assert found == [0], f"a first range in another thread has the depth {found}"
 
 
@@ -160,11 +169,12 @@ def test_torch_profiler_sees_work(gpu, torch):
     covers=("Backend.mark", "portagpu.mark"),
     params={"call": CALLS},
 )
-def test_mark_leaves_no_range(gpu, call):
+def test_mark_leaves_no_range(gpu, torch, call):
     source = _source(gpu, call)
-    source.mark("schöne Grüße")
-    depth = source.range_push("after")
-    source.range_pop()
+    with torch.profiler.profile():
+        source.mark("schöne Grüße")
+        depth = source.range_push("after")
+        source.range_pop()
     assert depth == 0, f"after a mark the first range has the depth {depth}"
 
 
@@ -220,3 +230,100 @@ def test_annotate_decorates(gpu, torch):
 
     assert (total(4), total(5)) == (6, 10), "a decorated function returns another value"
     assert total.__name__ == "total", f"a decorated function is called {total.__name__}"
+
+
+def _annotated_in(profile, path):
+    """(name, labels, domain) of the annotated blocks in the file that torch's profiler writes."""
+    profile.export_chrome_trace(str(path))
+    return _annotated(path)
+
+
+def _annotated(path):
+    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    return [decode(each["name"]) for each in events if each.get("cat") == "user_annotation"]
+
+
+@case(
+    "profiling/annotate-tells-labels",
+    spec="Labels of an annotated block, and any name, are in the trace that torch's profiler "
+    "writes.",
+    covers=("Backend.labelled_block", "portagpu.annotate"),
+    params={"call": CALLS},
+)
+def test_annotate_tells_labels(gpu, torch, tmp_path, call):
+    labels = {"step": 3, "mode": 'dry "run"', "last": True, "loss": 0.5}
+    with torch.profiler.profile() as profile:
+        with gpu.annotate("plain"):
+            torch.ones(10, device=gpu.device).sum()
+        if call == "method":
+            block = gpu.labelled_block("schön", labels, "mine")
+        else:
+            block = pg.annotate("schön", domain="mine", color="red", **labels)
+        with block:
+            torch.ones(10, device=gpu.device).sum()
+    found = _annotated_in(profile, tmp_path / "trace.json")
+    if not any(name == "plain" for name, _, _ in found):
+        raise NotClaimed("torch's profiler shows no annotated block of this device")
+    expected = ("schön", labels, "mine")
+    assert expected in found, f"the annotated block {expected} is one of {found} in the trace"
+
+
+@case(
+    "profiling/listens-while-recording",
+    spec="listens() says that a profiler may take annotations while torch's profiler records.",
+    covers=("Backend.listens",),
+)
+def test_listens_while_recording(backend, torch):
+    with torch.profiler.profile():
+        while_recording = backend.listens()
+    assert while_recording is True, f"while torch's profiler records it says {while_recording}"
+
+
+@case(
+    "profiling/attached-profiler-has-a-name",
+    spec="The vendor's profiler that started the process has a name of one word, or there is none.",
+    covers=("Backend.attached_profiler",),
+)
+def test_attached_profiler_has_a_name(backend):
+    name = backend.attached_profiler()
+    assert name is None or (isinstance(name, str) and len(name.split()) == 1), (
+        f"the profiler that started this process is called {name!r}"
+    )
+
+
+@case(
+    "profiling/region-keeps-the-work",
+    spec="The work inside a region of the vendor's profiler is done, also in one inside another.",
+    covers=("portagpu.region",),
+)
+def test_region_keeps_the_work(gpu, torch):
+    try:
+        gpu.profiler_start()
+        gpu.profiler_stop()
+    except Unsupported as error:
+        raise NotClaimed(str(error)) from None
+    with pg.region("outer"), pg.region():
+        total = int(torch.arange(100, device=gpu.device).sum())
+    assert total == 4950, f"inside a region the sum is {total}"
+
+
+@case(
+    "profiling/schedule-records-its-steps",
+    spec="A schedule records its active steps and no other, with work of the device, in one file "
+    "of the rank.",
+    covers=("portagpu.profiling",),
+    smoke=True,
+)
+def test_schedule_records_its_steps(gpu, torch, tmp_path):
+    if gpu.attached_profiler() is not None:
+        raise NotClaimed(f"{gpu.attached_profiler()} records this process")
+    output = tmp_path / "trace.json"
+    with pg.profiling(output, wait=1, warmup=1, active=2) as steps:
+        for step in range(6):
+            with pg.annotate("step", step=step):
+                torch.ones(10, device=gpu.device).sum()
+            gpu.synchronize()
+            steps.step()
+    assert len(steps.paths) == 1, f"one cycle wrote {steps.paths}"
+    found = [labels["step"] for name, labels, _ in _annotated(steps.paths[0]) if name == "step"]
+    assert found == [2, 3], f"of the steps 0 to 5 these are recorded: {found}"
