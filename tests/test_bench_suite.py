@@ -128,6 +128,16 @@ def test_arrays_are_larger_than_the_cache() -> None:
     assert cache_sentence(CPU, size) == ""
 
 
+def test_quick_arrays_of_a_cpu_are_small_beside_a_large_cache() -> None:
+    server = replace(CPU, cache_bytes=480 * MIB, free_bytes=24 << 30)
+    assert large_array_bytes(server, 3) >= BEYOND_CACHE * 480 * MIB
+    quick = large_array_bytes(server, 3, Effort.QUICK)
+    assert quick == 512 * MIB
+    assert "not 4 times" in cache_sentence(server, quick)
+    gpu = replace(server, shared=False)
+    assert large_array_bytes(gpu, 3, Effort.QUICK) >= BEYOND_CACHE * 480 * MIB
+
+
 def test_arrays_that_memory_keeps_small_say_so() -> None:
     tight = replace(CPU, free_bytes=512 * MIB)
     size = large_array_bytes(tight, arrays=3)

@@ -47,7 +47,7 @@ def cases(
 ) -> list[BenchCase]:
     """Memory-bound kernels compared with a copy, and kernels that torch has with torch's."""
     del world, target
-    array = large_array_bytes(device, arrays=6)
+    array = large_array_bytes(device, 6, effort)
     absent = None
     if not device.triton:
         absent = Absent(Verdict.SKIP, f"Triton launches nothing on {device.name}")

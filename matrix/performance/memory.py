@@ -40,7 +40,7 @@ def cases(
 ) -> list[BenchCase]:
     """Copy and triad, each over several sizes; the value is that of the largest."""
     del world, target
-    largest = large_array_bytes(device, arrays=3)
+    largest = large_array_bytes(device, 3, effort)
     steps = (64, 8, 1) if effort is Effort.QUICK else (256, 64, 16, 8, 4, 2, 1)
     sizes = sorted({max(largest // step, 4 * _BLOCK) for step in steps})
     return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.bench.timing import Effort
 from portagpu.results.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ BEYOND_CACHE: Final = 4
 (https://www.cs.virginia.edu/stream/ref.html)."""
 _UNKNOWN_CACHE_BYTES: Final = 128 << 20
 _LEAST_ARRAY_BYTES: Final = 64 << 20
+_QUICK_ARRAY_BYTES: Final = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +65,18 @@ class BenchCase:
     absent: Absent | None = None
 
 
-def large_array_bytes(device: MeasuredDevice, arrays: int) -> int:
+def large_array_bytes(device: MeasuredDevice, arrays: int, effort: Effort = Effort.FULL) -> int:
     """Bytes of each of ``arrays`` arrays, which together use at most a quarter of free memory.
 
-    Larger than the last-level cache if memory allows; a multiple of 1 MiB.
+    Larger than the last-level cache if memory allows; a multiple of 1 MiB. The quick effort takes
+    at most 512 MiB on a CPU, whose cores may see the cache of a whole socket.
     """
     cache = device.cache_bytes or _UNKNOWN_CACHE_BYTES
     wanted = max(BEYOND_CACHE * cache, _LEAST_ARRAY_BYTES)
     if device.free_bytes is not None:
         wanted = min(wanted, device.free_bytes // (4 * arrays))
+    if device.shared and effort is Effort.QUICK:
+        wanted = min(wanted, _QUICK_ARRAY_BYTES)
     return max(wanted >> 20, 1) << 20
 
 

@@ -53,13 +53,25 @@ _SUPPORT: Final = {
     Support.EMULATED: (
         torch.float16,
         torch.bfloat16,
-        # in scaled products, which torch computes in float32
-        torch.float8_e4m3fn,
-        torch.float8_e5m2,
-        torch.float8_e4m3fnuz,
-        torch.float8_e5m2fnuz,
     ),
 }
+_FP8: Final = (
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+)
+
+
+def _fp8_support(dtype: torch.dtype) -> Support:
+    """Whether torch multiplies that format: oneDNN, which does it on CPUs with AMX, may refuse."""
+    ones = torch.ones(16, 32).to(dtype)
+    scale = torch.ones(())
+    try:
+        torch._scaled_mm(ones, ones.t(), scale, scale, out_dtype=torch.bfloat16)
+    except RuntimeError:
+        return Support.STORAGE
+    return Support.EMULATED
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +211,7 @@ def _describe(index: int, cores: int, product: str) -> Description:
         precision=Precision(
             MappingProxyType(
                 {dtype: support for support, dtypes in _SUPPORT.items() for dtype in dtypes}
+                | {dtype: _fp8_support(dtype) for dtype in _FP8}
             ),
             # the bfloat16 units of some CPUs take subnormal numbers for zero
             flushes=frozenset({torch.bfloat16}),
