@@ -1,0 +1,67 @@
+"""What the engine needs of an area: how programs are drawn, and how one differs from its model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from portagpu.search.programs import ProgramError
+from portagpu.text import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hypothesis.strategies import SearchStrategy
+
+    from portagpu.contract import Backend
+    from portagpu.search.programs import Program
+    from portagpu.world import Rank
+
+
+class Area(ABC):
+    """One part of the contract with its model.
+
+    Any of a program's calls may be left out: what a call has to work on may not be there, and then
+    it does nothing. What :meth:`difference` finds
+    depends on the program alone: it starts from a state that it makes itself, and leaves none.
+    """
+
+    name: ClassVar[str]
+    ranks: ClassVar[int] = 1
+    """On how many ranks a program runs; with fewer devices on fewer, but on two at least."""
+
+    @abstractmethod
+    def programs(self, gpu: Backend) -> SearchStrategy[Program]:
+        """Programs for what the device claims, the simplest first, so that they shrink well."""
+
+    @abstractmethod
+    def difference(self, rank: Rank, program: Program) -> str:
+        """The first difference between model and device, as a clause; empty if there is none.
+
+        On an area of several ranks rank 0 calls it, and the others are in :meth:`follow`.
+        """
+
+    def follow(self, rank: Rank) -> None:
+        """What the other ranks do until rank 0 calls :meth:`end`."""
+        raise NotImplementedError(f"{self.name} is an area of one rank")
+
+    def end(self, rank: Rank) -> None:  # noqa: B027 - one rank ends by itself
+        """Rank 0 runs no further program."""
+
+
+AREAS: Final[Mapping[str, str]] = {
+    "generators": "portagpu.search.generators:AREA",
+}
+"""Where each area is."""
+
+
+def load_area(name: str) -> Area:
+    """The area of that name; raises ProgramError for another one."""
+    place = AREAS.get(name)
+    if place is None:
+        hint = did_you_mean(name, list(AREAS), f"areas are {', '.join(AREAS)}")
+        raise ProgramError(f"no area of random programs is called {name!r}: {hint}")
+    module, _, attribute = place.partition(":")
+    area: Area = getattr(import_module(module), attribute)
+    return area

@@ -1,0 +1,210 @@
+"""The search: rounds in forked processes, and what becomes of a program that fails in one.
+
+A round is at most ``ROUND_S`` long. If its process dies or hangs, the program is known from the
+journal, and the next round begins in a fresh process with the next seed. A failure is repeated
+before it is told: :class:`Failure` says how often it was seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from portagpu.scratch import Scratch
+from portagpu.search.programs import from_text, program_line, to_text
+from portagpu.world import RankState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from portagpu.search.programs import Program
+    from portagpu.world import WorldOutcome
+
+ROUND_S: Final = 10.0
+"""The length of a round: the longest time that a program that hangs goes unnoticed, with HANG_S."""
+HANG_S: Final = 15.0
+"""A program takes milliseconds. One that is still running after this time hangs."""
+SHRINK_S: Final = 3.0
+REPEATS: Final = 10
+"""How often a program that differed is run again."""
+LOST_REPEATS: Final = 2
+"""How often a program that died or hung is run again, each time in a fresh process."""
+MOST_LOST: Final = 3
+"""After so many programs that died or hung the search ends."""
+_ROUNDS: Final = "portagpu.search.rounds"
+
+
+class Fork(Protocol):
+    """Runs a function of this package on as many forked ranks as the area has."""
+
+    def __call__(
+        self, place: str, arguments: Mapping[str, Any], timeout_s: float
+    ) -> WorldOutcome: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRequest:
+    """What to search: the area, for how long in seconds, and from which seed.
+
+    With ``program`` that one is run ``REPEATS`` times, and nothing else.
+    """
+
+    area: str
+    seconds: float
+    seed: int = 0
+    program: Program | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A program on which the device differs from the model, and how often it did."""
+
+    area: str
+    program: Program
+    difference: str
+    """A clause: what is different, or how the process ended."""
+    seen: int
+    runs: int
+
+    @property
+    def sentence(self) -> str:
+        """The difference, the program, how often, and how to repeat it; one line."""
+        often = "" if self.seen == self.runs else f", {self.seen} of {self.runs} times"
+        text = to_text(self.area, self.program).replace("'", r"'\''")
+        return f"{self.difference}{often}: {program_line(self.program)} (--program '{text}')"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a search went; ``seconds`` is what it took."""
+
+    programs: int = 0
+    calls: int = 0
+    failures: tuple[Failure, ...] = ()
+    seconds: float = 0.0
+
+
+def search(request: SearchRequest, fork: Fork) -> Report:
+    """Run programs for the request's time, or until one differs.
+
+    Programs that died or hung do not end it before there are ``MOST_LOST`` of them.
+    """
+    started = time.monotonic()
+    with Scratch("search") as folder:
+        searcher = _Searcher(request, fork, folder / "program")
+        report = searcher.replay() if request.program is not None else searcher.rounds()
+    return replace(report, seconds=time.monotonic() - started)
+
+
+def round_seed(seed: int, area: str, number: int) -> int:
+    """The seed of a round, from those of the search, the same on every machine."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {area} {number}".encode()).digest()[:8])
+
+
+@dataclass(slots=True)
+class _Searcher:
+    request: SearchRequest
+    fork: Fork
+    journal: Path
+
+    def rounds(self) -> Report:
+        """All rounds."""
+        area, found = self.request.area, Report()
+        end = time.monotonic() + self.request.seconds
+        number = 0
+        while (left := end - time.monotonic()) > 0 or not number:
+            seconds = min(max(left, 0.0), ROUND_S)
+            arguments = {
+                "area": area,
+                "number": round_seed(self.request.seed, area, number),
+                "seconds": seconds,
+                "shrink_s": SHRINK_S,
+                "journal": str(self.journal),
+            }
+            number += 1
+            outcome = self.fork(f"{_ROUNDS}:search_rank", arguments, seconds + SHRINK_S + HANG_S)
+            if not outcome.ok:
+                found = replace(found, failures=(*found.failures, self._lost(outcome)))
+                if len(found.failures) == MOST_LOST:
+                    return found
+                continue
+            value = outcome.values[0]
+            found = replace(
+                found,
+                programs=found.programs + value["programs"],
+                calls=found.calls + value["calls"],
+            )
+            if value["smallest"]:
+                failure = self._differing(value)
+                return replace(found, failures=(*found.failures, failure))
+        return found
+
+    def replay(self) -> Report:
+        """The request's own program, several times."""
+        program = self.request.program or []
+        differences, ended = self._repeat(program, REPEATS)
+        seen = [each for each in differences if each]
+        runs = len(differences)
+        report = Report(runs, runs * len(program))
+        if ended:
+            failure = Failure(self.request.area, program, ended, 1, 1)
+        elif seen:
+            failure = Failure(self.request.area, program, seen[0], len(seen), runs)
+        else:
+            return report
+        return replace(report, failures=(failure,))
+
+    def _differing(self, value: Mapping[str, Any]) -> Failure:
+        """The failure of a round that returned; the smallest program if it fails again alone."""
+        area = self.request.area
+        for text in dict.fromkeys((value["smallest"], value["first"])):
+            program = from_text(text)[1]
+            differences, ended = self._repeat(program, REPEATS)
+            seen = [each for each in differences if each]
+            if ended:
+                return Failure(area, program, ended, 1, 1)
+            if seen:
+                return Failure(area, program, seen[0], len(seen), len(differences))
+        program = from_text(value["first"])[1]
+        return Failure(area, program, value["difference"], 1, 1 + REPEATS)
+
+    def _lost(self, outcome: WorldOutcome) -> Failure:
+        """The failure of a round whose process died or hung: the shortest program that does so."""
+        area, ended = self.request.area, _how_it_ended(outcome)
+        text = self.journal.read_text() if self.journal.exists() else ""
+        if not text:
+            return Failure(area, [], f"{ended} before its first program", 1, 1)
+        program = from_text(text)[1]
+        again = [self._repeat(program, 1)[1] for _ in range(LOST_REPEATS)]
+        seen = 1 + sum(map(bool, again))
+        if all(again):
+            for length in range(1, len(program)):
+                shorter = self._repeat(program[:length], 1)[1]
+                if shorter:
+                    return Failure(area, program[:length], shorter, seen, 1 + LOST_REPEATS)
+        return Failure(area, program, ended, seen, 1 + LOST_REPEATS)
+
+    def _repeat(self, program: Program, times: int) -> tuple[list[str], str]:
+        """(the difference of each repetition, "") in a fresh process, or ([], how that ended)."""
+        arguments = {
+            "area": self.request.area,
+            "calls": program,
+            "times": times,
+            "journal": str(self.journal),
+        }
+        outcome = self.fork(f"{_ROUNDS}:repeat_rank", arguments, HANG_S)
+        if outcome.ok:
+            return outcome.values[0], ""
+        return [], _how_it_ended(outcome)
+
+
+def _how_it_ended(outcome: WorldOutcome) -> str:
+    blamed = outcome.first_failure
+    if blamed is not None and blamed.state is RankState.HUNG:
+        where = f" and stood in {blamed.where}" if blamed.where else ""
+        return f"it did not end within {HANG_S:g} s{where}"
+    return f"its process ended: {outcome.sentence}"

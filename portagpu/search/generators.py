@@ -1,0 +1,384 @@
+"""Random number generators: a model of states without numbers, and programs that draw.
+
+The model knows no algorithm. The state of a generator is its seed and the draws since. Two draws of
+one kind from equal states are bitwise equal. They differ where one state is further along than the
+other, or the seeds differ in their lower 32 bits: ATen's CPU generator takes no more of a seed
+(``at::mt19937``, pytorch v2.13.0, aten/src/ATen/core/MT19937RNGEngine.h). Of other pairs nothing
+is claimed: Philox advances alike for draws of several sizes.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.search.area import Area
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from hypothesis.strategies import SearchStrategy
+
+    from portagpu.contract import Backend
+    from portagpu.search.programs import Program
+    from portagpu.world import Rank
+
+State = tuple[int, tuple[str, ...]]
+"""A generator's seed and what was drawn since."""
+NO_ADVANCE: Final = "randperm 1 "
+"""The draw that may take no number: there is one permutation of one thing."""
+
+DEFAULT: Final = "default"
+HOST: Final = "host"
+"""The CPU's own generator, where the device has another one."""
+OWN: Final = ("g0", "g1")
+SLOTS: Final = ("s0", "s1")
+SEEDS: Final = (0, 1, 2, 7, 2**31 - 1, 2**31, 2**32 - 1, 2**32 + 5, 2**53 + 1, 2**63 - 1)
+SIZES: Final = (64, 0, 1, 5, 63, 65, 1000, 4096)
+BITS: Final = {"float32": 24, "float64": 53, "float16": 11, "bfloat16": 8}
+"""Bits of a uniform number: ATen's uniform_real_distribution fills the significand."""
+CHANCE: Final = 1e-12
+"""The chance that a right device misses a bound of a mean, or that two draws agree by accident."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How one kind of draw is made, and what its numbers must be.
+
+    ``make(n, dtype, generator)`` gives n numbers on the generator's device. They lie in ``[low,
+    high)``, or in ``[low, high]`` if ``closed``, and their mean is ``mean``. ``bits`` is the
+    entropy of a number, None for that of its dtype.
+    """
+
+    make: Callable[[int, Any, torch.Generator], torch.Tensor]
+    low: float
+    high: float
+    mean: float
+    bits: float | None = None
+    closed: bool = False
+    deviation: float | None = None
+    """The standard deviation of numbers without bounds, None for bounded ones."""
+
+
+def _uniform_every_second(n: int, dtype: Any, generator: torch.Generator) -> torch.Tensor:
+    """Numbers into every second element; the others have to stay 2."""
+    import torch
+
+    whole = torch.full((2 * n,), 2.0, dtype=dtype, device=generator.device)
+    whole[::2].uniform_(generator=generator)
+    if not bool((whole[1::2] == 2.0).all()):
+        raise ValueError("uniform_ of every second element wrote into those between")
+    return whole[::2].clone()
+
+
+def _draws() -> dict[str, Draw]:
+    import torch
+
+    def place(dtype: Any, generator: torch.Generator) -> dict[str, Any]:
+        return {"dtype": dtype, "device": generator.device, "generator": generator}
+
+    def chances(n: int, dtype: Any, generator: torch.Generator) -> torch.Tensor:
+        return torch.full((n,), 0.25, dtype=dtype, device=generator.device)
+
+    return {
+        "rand": Draw(lambda n, t, g: torch.rand(n, **place(t, g)), 0, 1, 0.5),
+        "randn": Draw(
+            lambda n, t, g: torch.randn(n, **place(t, g)), -40, 40, 0, bits=6, deviation=1
+        ),
+        "randint": Draw(
+            lambda n, _, g: torch.randint(-3, 13, (n,), generator=g, device=g.device),
+            -3,
+            13,
+            4.5,
+            bits=4,
+        ),
+        "bernoulli": Draw(
+            lambda n, t, g: torch.bernoulli(chances(n, t, g), generator=g),
+            0,
+            1,
+            0.25,
+            bits=0.8,
+            closed=True,
+        ),
+        "randperm": Draw(
+            lambda n, _, g: torch.randperm(n, generator=g, device=g.device),
+            0,
+            math.inf,
+            math.nan,
+            bits=1,
+        ),
+        "uniform_": Draw(_uniform_every_second, 0, 1, 0.5),
+        "exponential_": Draw(
+            lambda n, t, g: torch.empty(n, dtype=t, device=g.device).exponential_(generator=g),
+            0,
+            math.inf,
+            1,
+            bits=6,
+            deviation=1,
+        ),
+    }
+
+
+@dataclass(slots=True)
+class Model:
+    """The states of all generators, which begin with seed 0; a method is the call of its name.
+
+    What has nothing to work on does nothing: a slot that holds no state, one that holds the state
+    of a generator of another kind, and the end of a block where none began.
+    """
+
+    states: dict[str, State]
+    saved: dict[str, tuple[str, State]] = field(default_factory=dict)
+    forks: list[dict[str, State]] = field(default_factory=list)
+
+    def seed(self, generator: str, value: int, everywhere: bool) -> None:
+        self.states[generator] = (value, ())
+        if everywhere and HOST in self.states:
+            self.states[HOST] = (value, ())
+
+    def draw(self, generator: str, kind: str, n: int) -> State:
+        """The state before the draw; nothing advances a generator by no numbers."""
+        before = self.states[generator]
+        if n:
+            self.states[generator] = (before[0], (*before[1], kind))
+        return before
+
+    def save(self, generator: str, slot: str) -> None:
+        self.saved[slot] = generator, self.states[generator]
+
+    def restore(self, generator: str, slot: str) -> bool:
+        """Whether there is such a state."""
+        origin, state = self.saved.get(slot, ("", (0, ())))
+        fits = bool(origin) and (origin == HOST) == (generator == HOST)
+        if fits:
+            self.states[generator] = state
+        return fits
+
+    def fork(self) -> None:
+        both = (DEFAULT, HOST)
+        self.forks.append({each: self.states[each] for each in both if each in self.states})
+
+    def join(self) -> bool:
+        """Whether a block began."""
+        if not self.forks:
+            return False
+        self.states.update(self.forks.pop())
+        return True
+
+
+def differ(one: State, other: State) -> bool:
+    """Whether two states have to give different numbers."""
+    if one[0] % 2**32 != other[0] % 2**32:
+        return True
+    short, long = sorted((one[1], other[1]), key=len)
+    between = [each for each in long[len(short) :] if not each.startswith(NO_ADVANCE)]
+    return one[0] == other[0] and long[: len(short)] == short and bool(between)
+
+
+class _Generators(Area):
+    name = "generators"
+
+    def programs(self, gpu: Backend) -> SearchStrategy[Program]:
+        from portagpu.search.strategies import call, programs
+
+        names = [DEFAULT, *OWN] if gpu.device.type == "cpu" else [DEFAULT, *OWN, HOST]
+        draw = call(
+            "draw",
+            generator=names,
+            kind=sorted(KINDS),
+            n=SIZES,
+            dtype=sorted(BITS),
+            thread=(False, True),
+        )
+        return programs(
+            draw,
+            draw,
+            draw,
+            call("seed", generator=names, value=SEEDS, via=("own", "portagpu", "torch")),
+            call("initial_seed", generator=names),
+            call("save", generator=names, slot=SLOTS),
+            call("restore", generator=names, slot=SLOTS),
+            call("scribble", generator=names),
+            call("fork"),
+            call("join"),
+        )
+
+    def difference(self, rank: Rank, program: Program) -> str:
+        with ExitStack() as blocks:
+            return _Run(rank.gpu, blocks).all(program)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One program on the device, beside the model."""
+
+    gpu: Backend
+    blocks: ExitStack
+    model: Model = field(init=False)
+    generators: dict[str, Any] = field(default_factory=dict)
+    saved: dict[str, Any] = field(default_factory=dict)
+    forks: list[ExitStack] = field(default_factory=list)
+    drawn: list[tuple[str, State, str, int, str, torch.Tensor]] = field(default_factory=list)
+
+    def all(self, program: Program) -> str:
+        """The first difference."""
+        import torch
+
+        self.generators = {DEFAULT: self.gpu.generator()}
+        self.generators |= {each: torch.Generator(self.gpu.device) for each in OWN}
+        if self.gpu.device.type != "cpu":
+            self.generators[HOST] = torch.default_generator
+        self.model = Model(dict.fromkeys(self.generators, (0, ())))
+        self.blocks.callback(torch.set_rng_state, torch.get_rng_state())
+        self.blocks.callback(self.gpu.set_rng_state, self.gpu.get_rng_state())
+        for each in self.generators.values():
+            each.manual_seed(0)
+        for name, given in program:
+            found: str | None = getattr(self, f"_{name}")(**given)
+            if found:
+                return found
+        return ""
+
+    def _seed(self, generator: str, value: int, via: str) -> None:
+        import torch
+
+        import portagpu
+
+        if generator != DEFAULT:
+            via = "own"
+        self.model.seed(generator, value, everywhere=via == "torch")
+        if via == "torch":
+            torch.manual_seed(value)
+        elif via == "portagpu":
+            portagpu.manual_seed(value)
+        elif generator == DEFAULT:
+            self.gpu.manual_seed(value)
+        else:
+            self.generators[generator].manual_seed(value)
+
+    def _initial_seed(self, generator: str) -> str:
+        found = self.generators[generator].initial_seed()
+        wanted = self.model.states[generator][0]
+        return "" if found == wanted else f"{generator} says its seed is {found}, not {wanted}"
+
+    def _save(self, generator: str, slot: str) -> None:
+        self.model.save(generator, slot)
+        self.saved[slot] = self._state(generator)
+
+    def _state(self, generator: str) -> torch.Tensor:
+        if generator == DEFAULT:
+            return self.gpu.get_rng_state()
+        state: torch.Tensor = self.generators[generator].get_state()
+        return state
+
+    def _restore(self, generator: str, slot: str) -> None:
+        if not self.model.restore(generator, slot):
+            return
+        if generator == DEFAULT:
+            self.gpu.set_rng_state(self.saved[slot])
+        else:
+            self.generators[generator].set_state(self.saved[slot])
+
+    def _scribble(self, generator: str) -> None:
+        """A state is a copy: writing into it changes no generator."""
+        self._state(generator).fill_(0)
+
+    def _fork(self) -> None:
+        import torch
+
+        device = self.gpu.device
+        block = self.blocks.enter_context(ExitStack())
+        own = {"devices": [device.index], "device_type": device.type}
+        block.enter_context(
+            torch.random.fork_rng(**({"devices": []} if device.type == "cpu" else own))
+        )
+        self.forks.append(block)
+        self.model.fork()
+
+    def _join(self) -> None:
+        if self.model.join():
+            self.forks.pop().close()
+
+    def _draw(self, generator: str, kind: str, n: int, dtype: str, thread: bool) -> str:
+        import torch
+
+        draw = KINDS[kind]
+        numbers: list[torch.Tensor] = []
+
+        def make() -> None:
+            numbers.append(draw().make(n, getattr(torch, dtype), self.generators[generator]))
+
+        if thread:
+            beside = threading.Thread(target=make)
+            beside.start()
+            beside.join()
+        else:
+            make()
+        if not numbers:
+            return f"{kind} of {n} {dtype} raised in a thread"
+        before = self.model.draw(generator, f"{kind} {n} {dtype}", n)
+        values = numbers[0].cpu()
+        shown = f"draw {len(self.drawn) + 1} ({kind} of {n} {dtype} from {generator})"
+        wrong = _wrong_numbers(values.double(), draw(), n, dtype)
+        if wrong:
+            return f"{shown} {wrong}"
+        told = n * (draw().bits or BITS[dtype]) >= -math.log2(CHANCE)
+        for number, (of_kind, state, of_dtype, size, where, others) in enumerate(self.drawn, 1):
+            if (of_kind, of_dtype, size) != (kind, dtype, n):
+                continue
+            same = torch.equal(others, values)
+            other = f"draw {number} (from {where})"
+            # the CPU's generator and the device's are of different kinds
+            comparable = (where == HOST) == (generator == HOST)
+            if comparable and state == before and not same:
+                return f"{shown} is not {other}, which had the same seed and the same draws before"
+            if told and comparable and differ(state, before) and same:
+                return f"{shown} repeats {other}, whose state was another one"
+        self.drawn.append((kind, before, dtype, n, generator, values))
+        return ""
+
+
+KINDS: Final[dict[str, Callable[[], Draw]]] = {
+    kind: lambda kind=kind: _draws()[kind]  # type: ignore[misc]
+    for kind in ("bernoulli", "exponential_", "rand", "randint", "randn", "randperm", "uniform_")
+}
+
+
+def _wrong_numbers(values: torch.Tensor, draw: Draw, n: int, dtype: str) -> str:
+    """What is wrong with n numbers of that kind, whatever the seed; empty if nothing is."""
+    if not n:
+        return f"has {len(values)} numbers" if len(values) else ""
+    if len(values) != n:
+        return f"has {len(values)} numbers"
+    low, high = float(values.min()), float(values.max())
+    if math.isnan(draw.mean):
+        missing = set(range(n)) - set(map(int, values.tolist()))
+        return f"lacks {len(missing)} of {n} numbers" if missing else ""
+    if not (low >= draw.low and (high < draw.high or (draw.closed and high <= draw.high))):
+        return f"has numbers from {low:g} to {high:g}, outside {draw.low:g} to {draw.high:g}"
+    bound = _mean_bound(draw, n) + 2.0 ** -BITS[dtype]
+    mean = float(values.mean())
+    if abs(mean - draw.mean) > bound:
+        return f"has the mean {mean:.4g} instead of {draw.mean:g} within {bound:.2g}"
+    return ""
+
+
+def _mean_bound(draw: Draw, n: int) -> float:
+    """How far the mean of n numbers may be off, but for one time in 1 / CHANCE.
+
+    Bounded numbers: Hoeffding, ``(high - low) sqrt(ln(2 / chance) / 2n)``. Others: Chebyshev would
+    be useless, so the tail of a sum of n exponential numbers is taken for both, ``s (sqrt(2t / n) +
+    t / n)`` with ``t = ln(2 / chance)`` (Boucheron, Lugosi, Massart: Concentration Inequalities,
+    theorem 2.10, with v = n and c = 1).
+    """
+    t = math.log(2 / CHANCE)
+    if draw.deviation is None:
+        return (draw.high - draw.low) * math.sqrt(t / (2 * n))
+    return draw.deviation * (math.sqrt(2 * t / n) + t / n)
+
+
+AREA: Final = _Generators()

@@ -1,0 +1,138 @@
+"""What a forked process does of a search: it draws programs, runs them and shrinks failures."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis.errors import HypothesisException
+
+from portagpu.search.area import load_area
+from portagpu.search.programs import to_text
+from portagpu.text import error_line
+
+if TYPE_CHECKING:
+    from portagpu.search.area import Area
+    from portagpu.search.programs import Program
+    from portagpu.world import Rank
+
+SETTINGS: Final = settings(
+    max_examples=10**9,
+    deadline=None,
+    database=None,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
+    print_blob=False,
+    verbosity=Verbosity.quiet,
+)
+
+
+class _TimeIsUp(BaseException):
+    """Ends a round from inside; hypothesis hands on what is no Exception."""
+
+
+class _Differs(Exception):
+    """Tells hypothesis that a program failed."""
+
+
+@dataclass(slots=True)
+class Round:
+    """The programs of one seed, until the time is over or one fails and is as small as it gets."""
+
+    area: Area
+    rank: Rank
+    journal: int
+    """The file in which the program that runs now stands: it is read where the process dies."""
+    programs: int = 0
+    calls: int = 0
+    first: str = ""
+    """The first program that failed, as text."""
+    smallest: str = ""
+    difference: str = ""
+    _deadline: float = field(default=0.0)
+    _shrink_s: float = field(default=0.0)
+
+    def run(self, number: int, seconds: float, shrink_s: float) -> None:
+        """Run programs of the seed ``number`` for ``seconds``, and shrink for ``shrink_s``."""
+        self._deadline = time.monotonic() + seconds
+        self._shrink_s = shrink_s
+
+        @SETTINGS
+        @seed(number)
+        @given(self.area.programs(self.rank.gpu))
+        def each(program: Program) -> None:
+            self._run_one(program)
+
+        # HypothesisException: a program that fails now and then; what was seen is kept here
+        with contextlib.suppress(_TimeIsUp, _Differs, HypothesisException):
+            each()
+
+    def _run_one(self, program: Program) -> None:
+        if time.monotonic() >= self._deadline:
+            raise _TimeIsUp
+        text = to_text(self.area.name, program)
+        found = run_program(self.area, self.rank, program, text, self.journal)
+        self.programs += 1
+        self.calls += len(program)
+        if not found:
+            return
+        if not self.first:
+            self.first = text
+            self._deadline = time.monotonic() + self._shrink_s
+        if not self.smallest or (len(text), text) <= (len(self.smallest), self.smallest):
+            self.smallest, self.difference = text, found
+        raise _Differs
+
+
+def run_program(area: Area, rank: Rank, program: Program, text: str, journal: int) -> str:
+    """The difference of one program, which is in the journal while it runs.
+
+    An error that the area lets through is a difference too.
+    """
+    os.ftruncate(journal, 0)
+    os.pwrite(journal, text.encode(), 0)
+    try:
+        return area.difference(rank, program)
+    except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
+        return f"it raised {error_line(error)}"
+
+
+def search_rank(
+    rank: Rank, area: str, number: int, seconds: float, shrink_s: float, journal: str
+) -> dict[str, Any] | None:
+    """One round on rank 0, as JSON; the other ranks follow it."""
+    found = load_area(area)
+    if rank.rank:
+        found.follow(rank)
+        return None
+    round_ = Round(found, rank, os.open(journal, os.O_RDWR | os.O_CREAT, 0o600))
+    round_.run(number, seconds, shrink_s)
+    found.end(rank)
+    return {
+        "programs": round_.programs,
+        "calls": round_.calls,
+        "first": round_.first,
+        "smallest": round_.smallest,
+        "difference": round_.difference,
+    }
+
+
+def repeat_rank(
+    rank: Rank, area: str, calls: list[list[Any]], times: int, journal: str
+) -> list[str] | None:
+    """The difference of one program at each of ``times`` repetitions; the other ranks follow."""
+    found = load_area(area)
+    if rank.rank:
+        found.follow(rank)
+        return None
+    program = [(name, arguments) for name, arguments in calls]
+    file = os.open(journal, os.O_RDWR | os.O_CREAT, 0o600)
+    text = to_text(area, program)
+    differences = [run_program(found, rank, program, text, file) for _ in range(times)]
+    found.end(rank)
+    return differences
