@@ -1,0 +1,24 @@
+"""One rank of a search in which a fault is installed, for ``tests/fault_score.py``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from portagpu.search.rounds import search_rank
+from tests.faults import faults_of
+
+if TYPE_CHECKING:
+    from portagpu.world import Rank
+
+
+def search_with_fault(
+    rank: Rank, area: str, fault: str, number: int, seconds: float, journal: str
+) -> dict[str, Any] | None:
+    """A round of ``seconds`` with that fault."""
+    found = next(each for each in faults_of(area) if each.name == fault)
+    with found.apply():
+        return search_rank(rank, area, number, seconds, 0.5, journal)
