@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,6 +16,8 @@ from portagpu.suite import TIMEOUT_S
 if TYPE_CHECKING:
     from portagpu.suite.select import Selection
 
+DEEP_S: Final = 1800.0
+"""How long ``--deep`` searches without ``--time``."""
 LONGEST_S: Final = 86_400.0
 """One day: the longest time limit of a case that every clock can add."""
 
@@ -47,6 +50,20 @@ def _shard(
     return int(part[:9]), int(parts[:9])
 
 
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _time(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    """Seconds of "90s", "30m" and "2h"."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smh])", value)
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not 1.0 <= seconds <= LONGEST_S:
+        raise click.BadParameter(f"{value!r} is not a time of 1s to 24h, such as 90s, 30m or 2h")
+    return seconds
+
+
 @click.command()
 @click.option("--backend", metavar="NAME", help="Judge this backend. Default: this machine's.")
 @click.option(
@@ -74,6 +91,28 @@ def _shard(
 @click.option("-x", "--exitfirst", "exit_first", is_flag=True, help="Stop after the first failure.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every result as it comes.")
 @click.option("--smoke", is_flag=True, help="Run only the short smoke selection.")
+@click.option("--deep", is_flag=True, help="Search with random programs for as long as --time.")
+@click.option(
+    "--time",
+    "search_s",
+    callback=_time,
+    metavar="TIME",
+    help="How long all random programs of --deep take: 90s, 30m, 2h.  [default: 30m]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="The seed of random programs; the same seed gives the same programs.",
+)
+@click.option(
+    "--program",
+    default="",
+    metavar="TEXT",
+    help="Run only this program, which a failure printed.",
+)
 @click.option(
     "--last-failed",
     "failed_in",
@@ -112,6 +151,10 @@ def conform(
     exit_first: bool,
     verbose: bool,
     smoke: bool,
+    deep: bool,
+    search_s: float | None,
+    seed: int,
+    program: str,
     failed_in: Path | None,
     shard: tuple[int, int] | None,
     shuffle: int | None,
@@ -127,11 +170,16 @@ def conform(
     from portagpu.cli._conform_text import SuiteView, summary
     from portagpu.cli._run_output import Files, deliver, usage_errors
     from portagpu.running import UnknownDevice
+    from portagpu.search.programs import ProgramError
     from portagpu.suite import ConformOptions
     from portagpu.suite import conform as run_suite
     from portagpu.suite.select import Selection, SelectionError
 
-    with usage_errors(SelectionError, UnknownDevice):
+    if smoke and deep:
+        raise click.UsageError("--smoke and --deep exclude each other")
+    if search_s is not None and not deep:
+        raise click.UsageError("--time is how long --deep searches: give --deep too")
+    with usage_errors(ProgramError, SelectionError, UnknownDevice):
         selection = Selection(
             only=only, smoke=smoke, failed_in=failed_in, shard=shard, shuffle=shuffle
         )
@@ -146,6 +194,9 @@ def conform(
             index=index,
             timeout_s=timeout_s,
             exit_first=exit_first,
+            seed=seed,
+            search_s=(search_s or DEEP_S) if deep else None,
+            program=program,
             strict=strict,
             command=["portagpu", *sys.argv[1:]],
         )

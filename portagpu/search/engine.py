@@ -8,6 +8,7 @@ before it is told: :class:`Failure` says how often it was seen.
 from __future__ import annotations
 
 import hashlib
+import shlex
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 ROUND_S: Final = 10.0
 """The length of a round: the longest time that a program that hangs goes unnoticed, with HANG_S."""
-HANG_S: Final = 15.0
+HANG_S: Final = 10.0
 """A program takes milliseconds. One that is still running after this time hangs."""
 SHRINK_S: Final = 3.0
 REPEATS: Final = 10
@@ -35,6 +36,8 @@ LOST_REPEATS: Final = 2
 """How often a program that died or hung is run again, each time in a fresh process."""
 MOST_LOST: Final = 3
 """After so many programs that died or hung the search ends."""
+LONGEST_REPEATS_S: Final = 120.0
+"""What repeating and shrinking failures may add to the time of a search."""
 _ROUNDS: Final = "portagpu.search.rounds"
 
 
@@ -72,10 +75,11 @@ class Failure:
 
     @property
     def sentence(self) -> str:
-        """The difference, the program, how often, and how to repeat it; one line."""
+        """The difference, how often, the program, and how to repeat it; one line."""
         often = "" if self.seen == self.runs else f", {self.seen} of {self.runs} times"
-        text = to_text(self.area, self.program).replace("'", r"'\''")
-        return f"{self.difference}{often}: {program_line(self.program)} (--program '{text}')"
+        text = shlex.quote(to_text(self.area, self.program))
+        shown = program_line(self.program)
+        return f"{self.difference}{often}, in: {shown} (portagpu conform --program {text})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +184,15 @@ class _Searcher:
             return Failure(area, [], f"{ended} before its first program", 1, 1)
         program = from_text(text)[1]
         again = [self._repeat(program, 1)[1] for _ in range(LOST_REPEATS)]
-        seen = 1 + sum(map(bool, again))
-        if all(again):
-            for length in range(1, len(program)):
-                shorter = self._repeat(program[:length], 1)[1]
-                if shorter:
-                    return Failure(area, program[:length], shorter, seen, 1 + LOST_REPEATS)
-        return Failure(area, program, ended, seen, 1 + LOST_REPEATS)
+        failure = Failure(area, program, ended, 1 + sum(map(bool, again)), 1 + LOST_REPEATS)
+        if not all(again) or _hung(outcome):
+            return failure
+        for call in reversed(program):
+            fewer = [each for each in failure.program if each is not call]
+            shorter = self._repeat(fewer, 1)[1] if fewer else ""
+            if shorter:
+                failure = replace(failure, program=fewer, difference=shorter)
+        return failure
 
     def _repeat(self, program: Program, times: int) -> tuple[list[str], str]:
         """(the difference of each repetition, "") in a fresh process, or ([], how that ended)."""
@@ -200,6 +206,11 @@ class _Searcher:
         if outcome.ok:
             return outcome.values[0], ""
         return [], _how_it_ended(outcome)
+
+
+def _hung(outcome: WorldOutcome) -> bool:
+    blamed = outcome.first_failure
+    return blamed is not None and blamed.state is RankState.HUNG
 
 
 def _how_it_ended(outcome: WorldOutcome) -> str:

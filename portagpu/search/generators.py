@@ -13,6 +13,7 @@ import math
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.search.area import Area
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
     from portagpu.search.programs import Program
     from portagpu.world import Rank
 
-State = tuple[int, tuple[str, ...]]
+Drawn = tuple[str, int, str]
+"""A draw: its kind, how many numbers, and their dtype."""
+State = tuple[int, tuple[Drawn, ...]]
 """A generator's seed and what was drawn since."""
-NO_ADVANCE: Final = "randperm 1 "
-"""The draw that may take no number: there is one permutation of one thing."""
 
 DEFAULT: Final = "default"
 HOST: Final = "host"
@@ -42,7 +43,9 @@ SIZES: Final = (64, 0, 1, 5, 63, 65, 1000, 4096)
 BITS: Final = {"float32": 24, "float64": 53, "float16": 11, "bfloat16": 8}
 """Bits of a uniform number: ATen's uniform_real_distribution fills the significand."""
 CHANCE: Final = 1e-12
-"""The chance that a right device misses a bound of a mean, or that two draws agree by accident."""
+"""The chance that a right device misses the bound of a mean."""
+ENOUGH_BITS: Final = 96
+"""So many random bits are not the same twice: 2**40 pairs of them agree with a chance of 2**-56."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,9 @@ def _uniform_every_second(n: int, dtype: Any, generator: torch.Generator) -> tor
     return whole[::2].clone()
 
 
-def _draws() -> dict[str, Draw]:
+@cache
+def draws() -> dict[str, Draw]:
+    """The kinds of draws."""
     import torch
 
     def place(dtype: Any, generator: torch.Generator) -> dict[str, Any]:
@@ -140,11 +145,11 @@ class Model:
         if everywhere and HOST in self.states:
             self.states[HOST] = (value, ())
 
-    def draw(self, generator: str, kind: str, n: int) -> State:
+    def draw(self, generator: str, drawn: Drawn) -> State:
         """The state before the draw; nothing advances a generator by no numbers."""
         before = self.states[generator]
-        if n:
-            self.states[generator] = (before[0], (*before[1], kind))
+        if drawn[1]:
+            self.states[generator] = (before[0], (*before[1], drawn))
         return before
 
     def save(self, generator: str, slot: str) -> None:
@@ -175,7 +180,8 @@ def differ(one: State, other: State) -> bool:
     if one[0] % 2**32 != other[0] % 2**32:
         return True
     short, long = sorted((one[1], other[1]), key=len)
-    between = [each for each in long[len(short) :] if not each.startswith(NO_ADVANCE)]
+    # of one thing there is one permutation, which may take no number
+    between = [each for each in long[len(short) :] if each[:2] != ("randperm", 1)]
     return one[0] == other[0] and long[: len(short)] == short and bool(between)
 
 
@@ -189,9 +195,10 @@ class _Generators(Area):
         draw = call(
             "draw",
             generator=names,
-            kind=sorted(KINDS),
+            kind=sorted(draws()),
             n=SIZES,
             dtype=sorted(BITS),
+            times=(1, 2),
             thread=(False, True),
         )
         return programs(
@@ -200,6 +207,7 @@ class _Generators(Area):
             draw,
             call("seed", generator=names, value=SEEDS, via=("own", "portagpu", "torch")),
             call("initial_seed", generator=names),
+            call("rerun", generator=names),
             call("save", generator=names, slot=SLOTS),
             call("restore", generator=names, slot=SLOTS),
             call("scribble", generator=names),
@@ -222,7 +230,7 @@ class _Run:
     generators: dict[str, Any] = field(default_factory=dict)
     saved: dict[str, Any] = field(default_factory=dict)
     forks: list[ExitStack] = field(default_factory=list)
-    drawn: list[tuple[str, State, str, int, str, torch.Tensor]] = field(default_factory=list)
+    drawn: list[tuple[Drawn, State, str, torch.Tensor]] = field(default_factory=list)
 
     def all(self, program: Program) -> str:
         """The first difference."""
@@ -303,14 +311,30 @@ class _Run:
         if self.model.join():
             self.forks.pop().close()
 
-    def _draw(self, generator: str, kind: str, n: int, dtype: str, thread: bool) -> str:
+    def _rerun(self, generator: str) -> str:
+        """Seed the generator as it was, and repeat its draws: the numbers have to come again."""
+        value, history = self.model.states[generator]
+        self._seed(generator, value, "own")
+        return next(filter(None, (self._draw(generator, *each) for each in history)), "")
+
+    def _draw(
+        self, generator: str, kind: str, n: int, dtype: str, times: int = 1, thread: bool = False
+    ) -> str:
+        for _ in range(times):
+            found = self._one_draw(generator, (kind, n, dtype), thread)
+            if found:
+                return found
+        return ""
+
+    def _one_draw(self, generator: str, drawn: Drawn, thread: bool) -> str:
         import torch
 
-        draw = KINDS[kind]
+        kind, n, dtype = drawn
+        draw = draws()[kind]
         numbers: list[torch.Tensor] = []
 
         def make() -> None:
-            numbers.append(draw().make(n, getattr(torch, dtype), self.generators[generator]))
+            numbers.append(draw.make(n, getattr(torch, dtype), self.generators[generator]))
 
         if thread:
             beside = threading.Thread(target=make)
@@ -320,32 +344,42 @@ class _Run:
             make()
         if not numbers:
             return f"{kind} of {n} {dtype} raised in a thread"
-        before = self.model.draw(generator, f"{kind} {n} {dtype}", n)
+        before = self.model.draw(generator, drawn)
         values = numbers[0].cpu()
         shown = f"draw {len(self.drawn) + 1} ({kind} of {n} {dtype} from {generator})"
-        wrong = _wrong_numbers(values.double(), draw(), n, dtype)
+        bits = draw.bits or BITS[dtype]
+        wrong = _wrong_numbers(values.double(), draw, n, dtype) or _repetition(values, bits)
         if wrong:
             return f"{shown} {wrong}"
-        told = n * (draw().bits or BITS[dtype]) >= -math.log2(CHANCE)
-        for number, (of_kind, state, of_dtype, size, where, others) in enumerate(self.drawn, 1):
-            if (of_kind, of_dtype, size) != (kind, dtype, n):
+        told = n * bits >= ENOUGH_BITS
+        for number, (of, state, where, others) in enumerate(self.drawn, 1):
+            # the CPU's generator and the device's are of different kinds
+            if of != drawn or (where == HOST) != (generator == HOST):
                 continue
             same = torch.equal(others, values)
             other = f"draw {number} (from {where})"
-            # the CPU's generator and the device's are of different kinds
-            comparable = (where == HOST) == (generator == HOST)
-            if comparable and state == before and not same:
+            if state == before and not same:
                 return f"{shown} is not {other}, which had the same seed and the same draws before"
-            if told and comparable and differ(state, before) and same:
+            if told and differ(state, before) and same:
                 return f"{shown} repeats {other}, whose state was another one"
-        self.drawn.append((kind, before, dtype, n, generator, values))
+        self.drawn.append((drawn, before, generator, values))
         return ""
 
 
-KINDS: Final[dict[str, Callable[[], Draw]]] = {
-    kind: lambda kind=kind: _draws()[kind]  # type: ignore[misc]
-    for kind in ("bernoulli", "exponential_", "rand", "randint", "randn", "randperm", "uniform_")
-}
+def _repetition(values: torch.Tensor, bits: float) -> str:
+    """Where numbers come again, in parts that are too long for chance; empty if nowhere."""
+    import torch
+
+    # a power of two, as the sizes at which kernels split their work
+    length = 2 ** math.ceil(math.log2(ENOUGH_BITS / bits))
+    parts = values[: len(values) // length * length].reshape(-1, length)
+    first: dict[bytes, int] = {}
+    for number, part in enumerate(parts.contiguous().view(torch.uint8).numpy()):
+        before = first.setdefault(part.tobytes(), number)
+        if before != number:
+            end = length * (number + 1) - 1
+            return f"has elements {length * number} to {end} again, as from {length * before}"
+    return ""
 
 
 def _wrong_numbers(values: torch.Tensor, draw: Draw, n: int, dtype: str) -> str:

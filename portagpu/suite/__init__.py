@@ -13,7 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from portagpu.running import Progress, RunOptions, check_device, complete
-from portagpu.suite.cases import AREAS, Case, NotClaimed, NotHere, case, refused
+from portagpu.search.programs import from_text
+from portagpu.suite.cases import AREAS, Case, NotClaimed, NotHere, Search, case, refused
 from portagpu.suite.select import EVERYTHING, Selection
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ __all__ = [
     "ConformOptions",
     "NotClaimed",
     "NotHere",
+    "Search",
     "Selection",
     "case",
     "conform",
@@ -54,6 +56,10 @@ class ConformOptions(RunOptions):
     which order, by default all of them. A case that exceeds ``timeout_s`` is ended and FAILs; one
     that ends its process is an ERROR; the others go on. With ``exit_first`` no case begins after
     the first failure. ``folder`` holds other case files.
+
+    ``seed`` is that of random programs, and ``search_s`` how many seconds all of them together may
+    take, by default as long as each case states, and a tenth of it in the smoke selection. With
+    ``program``, a line of an earlier failure, the case of its area runs that program and no other.
     """
 
     backend: str | None = None
@@ -62,6 +68,9 @@ class ConformOptions(RunOptions):
     timeout_s: float = TIMEOUT_S
     exit_first: bool = False
     folder: Path | None = None
+    seed: int = 0
+    search_s: float | None = None
+    program: str = ""
 
     def indices(self) -> tuple[int, ...]:
         """The devices to judge; raises UnknownDevice, and ValueError if ``index`` is empty."""
@@ -86,12 +95,15 @@ def conform(options: ConformOptions, progress: Progress | None = None) -> Run:
     INCONCLUSIVE with that reason. On Ctrl-C the child is ended and the returned run is marked as
     interrupted.
 
-    Raises BackendNotFound, TargetNotFound, UnknownDevice, SelectionError for a selection without
-    cases, SuiteError if the child cannot run, and ValueError if ``index`` is empty.
+    Raises BackendNotFound, TargetNotFound, UnknownDevice, ProgramError, SelectionError for a
+    selection without cases, SuiteError if the child cannot run, and ValueError if ``index`` is
+    empty.
     """
     from portagpu.suite.runner import judge_cases
 
     options.load_target()
+    if options.program:
+        from_text(options.program)
     options, progress = replace(options, index=options.indices()), progress or Progress()
     work = partial(judge_cases, options=options, progress=progress)
     return complete(options.new_run(), progress, work)

@@ -96,6 +96,14 @@ class RankFailed(AssertionError):
         self.kind = kind
 
 
+@dataclass(frozen=True, slots=True)
+class Search:
+    """That a case runs random programs: of which area, and for how many seconds by default."""
+
+    area: str
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One case before its parameters are filled in.
@@ -116,6 +124,7 @@ class Case:
     params: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     timeout_s: float | None = None
     does_not_show: str = ""
+    search: Search | None = None
 
     def __post_init__(self) -> None:
         problem = _problem(self)
@@ -159,6 +168,7 @@ def case(
     covers: Sequence[str] = (),
     smoke: bool = False,
     params: Mapping[str, Sequence[Any]] | None = None,
+    search: Search | None = None,
     timeout_s: float | None = None,
     does_not_show: str = "",
 ) -> Callable[[_F], _F]:
@@ -185,6 +195,7 @@ def case(
         params=tuple((name, tuple(values)) for name, values in (params or {}).items()),
         timeout_s=timeout_s,
         does_not_show=does_not_show,
+        search=search,
     )
 
     def mark(function: _F) -> _F:

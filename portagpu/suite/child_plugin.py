@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from portagpu.codec import encode
+from portagpu.codec import decode, encode
 from portagpu.subprocesses.channel import OPTION, parent_channel
 from portagpu.suite.case_ids import retired_cases
 from portagpu.suite.cases import AREAS, ATTRIBUTE, EARNS, Case, label
-from portagpu.suite.messages import ListedCase
+from portagpu.suite.messages import ListedCase, Searches
 from portagpu.suite.session import SESSION, Session, describe_device, outcome_of_error
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     session.send(event="machine", machine=machine)
     request = session.receive()
+    if request is not None:
+        session.searches = decode(Searches, request["searches"], "searches")
     by_id = {session.ids[item.nodeid]: item for item in items if item.nodeid in session.ids}
     items[:] = [] if request is None else [by_id[each] for each in request["ids"]]
     if any("world" in getattr(item, "fixturenames", ()) for item in items):
@@ -150,6 +152,8 @@ def _list_cases(session: Session, items: list[pytest.Item]) -> Iterator[ListedCa
             does_not_show=case.does_not_show,
             function=where,
             per_device=_is_per_device(item),
+            search=case.search.area if case.search else "",
+            search_s=case.search.seconds if case.search else 0.0,
             evidence=EARNS[next(iter(given))],
         )
 

@@ -20,7 +20,7 @@ from portagpu.suite.session import SESSION
 from portagpu.world import RankState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
 
     from portagpu.collectives.comm import Comm
@@ -125,9 +125,7 @@ def world(
         if n > gpu.device_count() and not gpu.plugin.shared:
             raise NotHere(f"needs {n} devices, and this machine has {gpu.device_count()}")
 
-        # rank 0 has the device under test
-        first, count = (0, n) if gpu.plugin.shared else (gpu.index, gpu.device_count())
-        indices = [(first + rank) % count for rank in range(n)]
+        indices = _indices(gpu, n)
 
         def fork(place: str, given: dict[str, Any], share: float = 1.0) -> WorldOutcome:
             limit = limit_s * share
@@ -160,6 +158,65 @@ def world(
         return outcome.values
 
     return run
+
+
+@pytest.fixture
+def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
+    """``search()``: run random programs of the case's area.
+
+    Raises AssertionError with the smallest program on which the device differs from the model, and
+    NotHere if there are fewer than two devices for an area of ranks.
+    """
+    case: Case = getattr(request.function, ATTRIBUTE)
+    session = request.config.stash[SESSION]
+
+    def run() -> None:
+        from portagpu.search import SearchRequest, from_text, load_area
+        from portagpu.search import search as run_programs
+
+        declared = case.search
+        if declared is None:
+            raise ValueError(f"{case.id} declares no search")
+        n = load_area(declared.area).ranks
+        if n > 1:
+            comm_of(gpu)
+            n = n if gpu.plugin.shared else min(n, gpu.device_count())
+            if n == 1:
+                raise NotHere("needs 2 devices, and this machine has 1")
+        asked = session.searches
+        wanted = SearchRequest(
+            area=declared.area,
+            seconds=declared.seconds * asked.share,
+            seed=asked.seed,
+            program=from_text(asked.program)[1] if asked.program else None,
+        )
+
+        def fork(place: str, arguments: Mapping[str, Any], timeout_s: float) -> WorldOutcome:
+            return session.rank_server().run(
+                place,
+                n,
+                arguments=arguments,
+                backend=gpu.name,
+                indices=_indices(gpu, n),
+                group=n > 1,
+                timeout_s=timeout_s,
+            )
+
+        report = run_programs(wanted, fork)
+        session.observed.append(
+            f"{report.programs} programs of {report.calls} calls in {report.seconds:.1f} s, "
+            f"seed {asked.seed}"
+        )
+        if report.failures:
+            raise AssertionError("; and ".join(each.sentence for each in report.failures))
+
+    return run
+
+
+def _indices(gpu: Backend, n: int) -> list[int]:
+    """The devices of n ranks; rank 0 has the device under test."""
+    first, count = (0, n) if gpu.plugin.shared else (gpu.index, gpu.device_count())
+    return [(first + rank) % count for rank in range(n)]
 
 
 def _failure(blamed: RankOutcome, sentence: str) -> AssertionError:

@@ -35,6 +35,9 @@ class ListedCase:
     """The file and name of its pytest function."""
     per_device: bool = False
     """Whether it is about one device, so that it runs on each device."""
+    search: str = ""
+    """The area of which it runs random programs, and for how many seconds by default."""
+    search_s: float = 0.0
     evidence: Evidence | None = None
     """The evidence of its result: ``EARNS`` of ``portagpu.suite.cases``."""
 
@@ -59,6 +62,18 @@ class ListedCase:
     def first_override(self, overrides: Sequence[Override]) -> Override | None:
         """The first override that fits this case."""
         return next((each for each in overrides if matches(each.pattern, self.id)), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searches:
+    """How cases run random programs: from which seed, and how much of their default time.
+
+    With ``program``, as ``--program`` takes it, that one runs and no other.
+    """
+
+    seed: int = 0
+    share: float = 1.0
+    program: str = ""
 
 
 @dataclass(frozen=True, slots=True)

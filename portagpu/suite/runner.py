@@ -6,13 +6,15 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.codec import decode
+from portagpu.codec import decode, encode
 from portagpu.contents import check_installation, missing_cases
 from portagpu.contract import Capability
 from portagpu.errors import BackendNotFound, PortagpuError
 from portagpu.paths import matrix_dir
 from portagpu.results.run import Verdict
 from portagpu.running import add_result
+from portagpu.search.engine import LONGEST_REPEATS_S
+from portagpu.search.programs import from_text
 from portagpu.subprocesses import BrokenMessage
 from portagpu.suite.case_ids import base_id, matches
 from portagpu.suite.child import Child, SuiteError
@@ -36,9 +38,11 @@ from portagpu.suite.messages import (
     Collection,
     DeviceUnderTest,
     ListedCase,
+    Searches,
     TargetClaims,
 )
 from portagpu.suite.select import Selection, SelectionError
+from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -51,6 +55,8 @@ if TYPE_CHECKING:
 
 STARTUP_LIMIT_S: Final = 120.0
 """Importing torch on a cold, busy machine takes tens of seconds."""
+SMOKE_SHARE: Final = 0.1
+"""The part of their default time that random programs have in the smoke selection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +132,7 @@ class _DeviceRun:
         self.failed: set[str] = set()
         self.shared_worlds: dict[str, dict[str, str]] = {}
         self.set_aside: Counter[str] = Counter()
+        self.searches = Searches()
         self.machine: DeviceUnderTest | None = None
         self.pending: list[ListedCase] = []
         self.chosen: list[ListedCase] = []
@@ -146,7 +153,8 @@ class _DeviceRun:
                     break
                 if not self.pending:
                     break
-                child.send({"ids": [case.id for case in self.pending]})
+                ids = [case.id for case in self.pending]
+                child.send({"ids": ids, "searches": encode(self.searches)})
                 self._drain(child, machine)
             first = False
         for result in self._suite_results():
@@ -172,7 +180,8 @@ class _DeviceRun:
     @property
     def _partial(self) -> bool:
         other_target = self.machine is not None and self._is_other_target(self.machine)
-        return bool(self.options.selection.partial or other_target or self.ended)
+        part = self.options.selection.partial or self.options.program
+        return bool(part or other_target or self.ended)
 
     def _is_other_target(self, machine: DeviceUnderTest) -> bool:
         here = None if machine.target is None else machine.target.id
@@ -186,6 +195,7 @@ class _DeviceRun:
             for problem in problems:
                 self._emit(problem)
             self.pending = self.chosen = self._select_cases(collected)
+            self.searches = _searches(self.options, self.chosen)
             self.total = len(self.pending)
         request = {"backend": self.backend, "index": self.index}
         child.send({**request, "timeout_s": self.options.timeout_s})
@@ -212,6 +222,8 @@ class _DeviceRun:
     def _select_cases(self, collected: _Collected) -> list[ListedCase]:
         """The selected cases; an unreadable file may be the reason that there are none."""
         asked = self.options.selection
+        if self.options.program:
+            return _cases_of_area(from_text(self.options.program)[0], collected.cases)
         if not collected.problems:
             return asked.choose(collected.cases)
         found = replace(asked, only=_matching_patterns(asked.only, collected.cases))
@@ -345,7 +357,28 @@ class _DeviceRun:
     def _time_limit_s(self, case: ListedCase, machine: DeviceUnderTest) -> float:
         """Seconds for a case; one on ranks may start two worlds, a shared one and its own."""
         starts = 2 if Capability.COLLECTIVES in case.capability else 0
-        return (case.timeout_s or self.options.timeout_s) + starts * machine.start_s
+        limit_s = (case.timeout_s or self.options.timeout_s) + starts * machine.start_s
+        if not case.search:
+            return limit_s
+        return limit_s + case.search_s * self.searches.share + LONGEST_REPEATS_S
+
+
+def _searches(options: ConformOptions, chosen: Sequence[ListedCase]) -> Searches:
+    """How the chosen cases run random programs."""
+    share = SMOKE_SHARE if options.selection.smoke else 1.0
+    if options.search_s is not None:
+        share = options.search_s / (sum(case.search_s for case in chosen) or 1.0)
+    return Searches(seed=options.seed, share=share, program=options.program)
+
+
+def _cases_of_area(area: str, cases: Sequence[ListedCase]) -> list[ListedCase]:
+    """The case that runs programs of that area; raises SelectionError if there is none."""
+    found = [case for case in cases if case.search == area]
+    if not found:
+        areas = dict.fromkeys(case.search for case in cases if case.search)
+        hint = did_you_mean(area, list(areas), f"areas are {', '.join(areas)}")
+        raise SelectionError(f"no case runs programs of {area!r}: {hint}")
+    return found
 
 
 def _matching_patterns(only: Sequence[str], cases: Sequence[ListedCase]) -> tuple[str, ...]:

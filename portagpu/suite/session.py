@@ -10,7 +10,7 @@ import pytest
 
 from portagpu.errors import Unsupported
 from portagpu.suite.cases import NotClaimed, NotHere, RankFailed, WrongError
-from portagpu.suite.messages import DeviceUnderTest, TargetClaims
+from portagpu.suite.messages import DeviceUnderTest, Searches, TargetClaims
 
 if TYPE_CHECKING:
     from portagpu.contract import Backend
@@ -32,6 +32,7 @@ class Session:
     reused: int = 0
     """How often a case took its values from a world that had run for another one."""
     timeout_s: float = 60.0
+    searches: Searches = field(default_factory=Searches)
     ids: dict[str, str] = field(default_factory=dict)
     outcome: dict[str, Any] = field(default_factory=dict)
     observed: list[str] = field(default_factory=list)

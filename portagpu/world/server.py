@@ -36,7 +36,7 @@ from portagpu.subprocesses.end import (
     wake_at_parents_end,
 )
 from portagpu.text import error_line
-from portagpu.world.rank import C10D, WAYS, RankOutputs, run_rank
+from portagpu.world.rank import C10D, WAYS, RankOutputs, load_function, run_rank
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -362,8 +362,10 @@ def main() -> int:
             return 0
 
 
-def _prepare(name: str | None) -> float:
-    """Import what every rank needs. Return the seconds that the backend's start may take.
+def _prepare(name: str | None, function: str) -> float:
+    """Import what every rank needs, also the module of ``function`` if it is one of this package.
+
+    Return the seconds that the backend's start may take.
 
     The ranks report what is wrong.
     """
@@ -372,12 +374,15 @@ def _prepare(name: str | None) -> float:
         found = plugin(resolve(name))
         start_s = max(0.0, float(found.start_s))
         found.prepare()
+    with contextlib.suppress(Exception):
+        if function.startswith("portagpu."):
+            load_function(function)
     return start_s
 
 
 def _serve(request: dict[str, Any], control: Channel) -> bool:
     """Run one world and reply; False when the client is gone."""
-    request["start_s"] = _prepare(request["backend"])
+    request["start_s"] = _prepare(request["backend"], request["function"])
     try:
         control.send({"start_s": request["start_s"]})
         world = _World(request, control)

@@ -1,0 +1,20 @@
+"""Random programs over generators."""
+
+from portagpu.suite import Search, case
+
+
+@case(
+    "rng/random-programs",
+    spec="Equal states give equal numbers, others do not, and no call changes another generator.",
+    covers=(
+        "Backend.generator",
+        "Backend.manual_seed",
+        "Backend.get_rng_state",
+        "Backend.set_rng_state",
+        "portagpu.manual_seed",
+    ),
+    search=Search("generators", seconds=3),
+    smoke=True,
+)
+def test_random_programs(search):
+    search()

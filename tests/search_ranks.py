@@ -1,0 +1,87 @@
+"""Areas of devices that are right, wrong, flaky, deadly or slow, and the ranks that search them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+from portagpu.search import rounds
+from portagpu.search.area import AREAS, Area
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hypothesis.strategies import SearchStrategy
+
+    from portagpu.contract import Backend
+    from portagpu.search.programs import Program
+    from portagpu.world import Rank
+
+
+def _wrong() -> str:
+    return "the sum is another one"
+
+
+def _flaky() -> str:
+    return "the sum is another one" if os.urandom(1)[0] < 100 else ""
+
+
+def _dies() -> str:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return ""
+
+
+def _hangs() -> str:
+    time.sleep(600)
+    return ""
+
+
+def _raises() -> str:
+    raise RuntimeError("the device was lost")
+
+
+class Adding(Area):
+    """Programs that add numbers; the device does what ``wrong`` says where one is above 40."""
+
+    def __init__(self, wrong: Callable[[], str]) -> None:
+        self.wrong = wrong
+
+    name = "adding"
+
+    def programs(self, gpu: Backend) -> SearchStrategy[Program]:
+        from hypothesis import strategies as st
+
+        from portagpu.search.strategies import call, programs
+
+        return programs(call("add", n=st.integers(0, 1000)), call("rest"))
+
+    def difference(self, rank: Rank, program: Program) -> str:
+        if any(given.get("n", 0) > 40 for _, given in program):
+            return self.wrong()
+        return ""
+
+
+RIGHT = Adding(str)
+WRONG = Adding(_wrong)
+FLAKY = Adding(_flaky)
+DIES = Adding(_dies)
+HANGS = Adding(_hangs)
+RAISES = Adding(_raises)
+
+
+def _use(device: str) -> None:
+    AREAS["adding"] = f"{__name__}:{device}"  # type: ignore[index]
+
+
+def search_rank(rank: Rank, device: str, **arguments: Any) -> Any:
+    """``rounds.search_rank`` on that device."""
+    _use(device)
+    return rounds.search_rank(rank, **arguments)
+
+
+def repeat_rank(rank: Rank, device: str, **arguments: Any) -> Any:
+    """``rounds.repeat_rank`` on that device."""
+    _use(device)
+    return rounds.repeat_rank(rank, **arguments)

@@ -1,0 +1,135 @@
+"""The search: its programs repeat, failures shrink, and a process that ends costs one program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from portagpu.search import Report, SearchRequest, engine, from_text, program_line, search, to_text
+from portagpu.search.area import load_area
+from portagpu.search.programs import ProgramError
+from portagpu.world import Ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from portagpu.world import WorldOutcome
+
+RANKS = Path(__file__).with_name("search_ranks.py")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Ranks]:
+    with Ranks() as found:
+        yield found
+
+
+def run(server: Ranks, device: str, monkeypatch: pytest.MonkeyPatch, **request: Any) -> Report:
+    """The report of a search of ``tests/search_ranks.py``, in which nothing hangs for long."""
+    monkeypatch.setattr(engine, "HANG_S", 1.0)
+    monkeypatch.setattr(engine, "SHRINK_S", 2.0)
+
+    def fork(place: str, arguments: Mapping[str, Any], timeout_s: float) -> WorldOutcome:
+        function = place.rpartition(":")[2]
+        return server.run(
+            f"{RANKS}:{function}",
+            arguments={**arguments, "device": device},
+            backend="cpu",
+            group=False,
+            timeout_s=timeout_s,
+        )
+
+    return search(SearchRequest(**{"area": "adding", "seconds": 0.3, **request}), fork)
+
+
+def test_a_right_device_has_programs_and_no_failure(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = run(server, "RIGHT", monkeypatch)
+    assert report.programs > 10
+    assert report.calls >= report.programs
+    assert report.failures == ()
+
+
+def test_a_wrong_device_is_shown_by_the_smallest_program(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (failure,) = run(server, "WRONG", monkeypatch).failures
+    assert failure.program == [("add", {"n": 41})]
+    assert (failure.seen, failure.runs) == (10, 10)
+    assert failure.sentence == (
+        "the sum is another one, in: add(n=41) "
+        """(portagpu conform --program 'adding [["add",{"n":41}]]')"""
+    )
+
+
+def test_a_flaky_device_fails_so_many_times_of_ten(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (failure,) = run(server, "FLAKY", monkeypatch).failures
+    assert failure.difference == "the sum is another one"
+    assert 0 < failure.seen < failure.runs or failure.runs == 11
+    assert f", {failure.seen} of {failure.runs} times, in: " in failure.sentence
+
+
+def test_an_error_is_a_difference(server: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    (failure,) = run(server, "RAISES", monkeypatch).failures
+    assert failure.difference == "it raised RuntimeError: the device was lost"
+    assert len(failure.program) == 1
+
+
+def test_programs_that_end_their_process_are_named_and_the_search_goes_on(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = run(server, "DIES", monkeypatch, seconds=20)
+    assert len(report.failures) == engine.MOST_LOST
+    for failure in report.failures:
+        assert "SIGSEGV" in failure.difference
+        assert [name for name, _ in failure.program] == ["add"]
+        assert failure.seen == failure.runs
+
+
+def test_a_program_that_hangs_is_named(server: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "MOST_LOST", 1)
+    (failure,) = run(server, "HANGS", monkeypatch).failures
+    assert failure.difference.startswith("it did not end within 1 s and stood in _hangs")
+    assert any(given.get("n", 0) > 40 for _, given in failure.program)
+
+
+def test_one_program_is_repeated_alone(server: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = [("add", {"n": 7})]
+    report = run(server, "WRONG", monkeypatch, program=program)
+    assert (report.programs, report.failures) == (10, ())
+    (failure,) = run(server, "WRONG", monkeypatch, program=[("add", {"n": 77})]).failures
+    assert failure.program == [("add", {"n": 77})]
+
+
+def test_seeds_of_rounds_are_the_same_everywhere() -> None:
+    # by hand: int.from_bytes(sha256(b"0 adding 0").digest()[:8])
+    assert engine.round_seed(0, "adding", 0) == 3492942986069235470
+    assert len({engine.round_seed(seed, "adding", n) for seed in range(9) for n in range(9)}) == 81
+
+
+def test_a_program_is_one_line_of_text() -> None:
+    program = [("add", {"n": 3, "op": "SUM"}), ("rest", {})]
+    text = to_text("adding", program)
+    assert text == 'adding [["add",{"n":3,"op":"SUM"}],["rest",{}]]'
+    assert from_text(text) == ("adding", program)
+    assert program_line(program) == "add(n=3, op='SUM'); rest()"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "adding", "adding []", "adding {", "adding [1]", 'adding [["add",3]]', "adding 7"]
+)
+def test_what_is_no_program_is_refused(text: str) -> None:
+    with pytest.raises(ProgramError, match="is no program: copy what stands behind --program"):
+        from_text(text)
+
+
+def test_an_unknown_area_is_refused() -> None:
+    with pytest.raises(ProgramError, match="did you mean 'generators'"):
+        load_area("generator")
