@@ -254,7 +254,7 @@ class _Run:
     def _seed(self, generator: str, value: int, via: str) -> None:
         import torch
 
-        import portagpu
+        from portagpu.functions import manual_seed
 
         if generator != DEFAULT:
             via = "own"
@@ -262,7 +262,7 @@ class _Run:
         if via == "torch":
             torch.manual_seed(value)
         elif via == "portagpu":
-            portagpu.manual_seed(value)
+            manual_seed(value)
         elif generator == DEFAULT:
             self.gpu.manual_seed(value)
         else:
