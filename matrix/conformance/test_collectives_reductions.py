@@ -11,6 +11,7 @@ import math
 from portagpu.contract import Capability
 from portagpu.suite import case
 from portagpu.suite.dtypes import FLOATS, ROUNDOFF
+from portagpu.suite.near import check_near
 from portagpu.suite.ranks import (
     SEVERAL,
     check_all_refused,
@@ -307,12 +308,11 @@ def _random_inputs(torch, dtype, count, n):
 BOUND = "(n-1) u sum|x| + u |sum|"
 
 
-def _error_over_bound(torch, found, inputs, dtype):
-    """The largest error of the sums, in multiples of BOUND. ``inputs`` has a row for each rank."""
+def _check_sums(found, inputs, dtype, what):
+    """Raise AssertionError unless sums are within BOUND. ``inputs`` has a row for each rank."""
     exact, magnitude = inputs.sum(0), inputs.abs().sum(0)
     bound = (len(inputs) - 1) * ROUNDOFF[dtype] * magnitude + ROUNDOFF[dtype] * exact.abs()
-    off = (torch.as_tensor(found, dtype=torch.float64) - exact).abs()
-    return float((off / (bound * 1.0001 + 2.0**-1000)).max())
+    check_near(found, exact, bound * 1.0001, what)
 
 
 @case(
@@ -326,8 +326,7 @@ def test_random_sum_is_bounded(torch, world, dtype, n):
     count = 2000
     inputs = torch.stack(_random_inputs(torch, dtype, count, n))
     for rank, (found,) in enumerate(world(n, _sum_random_numbers, dtype=dtype, count=count)):
-        worst = _error_over_bound(torch, found, inputs, dtype)
-        assert worst <= 1.0, f"rank {rank}: a sum of {dtype} is {worst:.2f} times the bound off"
+        _check_sums(found, inputs, dtype, f"rank {rank}: the sum of {dtype}")
 
 
 @case(
@@ -343,8 +342,7 @@ def test_ranks_agree(torch, world, dtype):
         wrong = sum(a != b for a, b in zip(mine[0], found[0][0], strict=True))
         assert wrong == 0, f"rank {rank} differs from rank 0 in {wrong} of 3000 sums of {dtype}"
     inputs = torch.stack(_random_inputs(torch, dtype, 3000, 4))
-    worst = _error_over_bound(torch, found[0][0], inputs, dtype)
-    assert worst <= 1.0, f"the sum that all have of {dtype} is {worst:.2f} times the bound off"
+    _check_sums(found[0][0], inputs, dtype, f"the sum of {dtype} that all have")
 
 
 @case(
@@ -360,8 +358,7 @@ def test_sums_repeat(torch, world):
         world(4, _sum_random_numbers, dtype="float32", count=3000, repeat=4)
     ):
         assert all(each == first for each in again), f"rank {rank}: a repeated sum differs"
-        worst = _error_over_bound(torch, first, inputs, "float32")
-        assert worst <= 1.0, f"rank {rank}: a repeated sum is {worst:.2f} times the bound off"
+        _check_sums(first, inputs, "float32", f"rank {rank}: a repeated sum")
 
 
 @case(
@@ -423,9 +420,8 @@ def test_nan_in_maximum(world, op, record):
 def test_sums_repeat_at_every_size(world, count):
     # two ranks have one order, which no algorithm changes
     found = world(4, _repeat_sum, count=count, deterministic=True)
-    for rank, (wrong, worst) in enumerate(found):
+    for rank, wrong in enumerate(found):
         assert not wrong, f"rank {rank}: {wrong} of 4 repetitions of {count} sums differ"
-        assert worst <= 1.0, f"rank {rank}: one of {count} sums is {worst:.2f} times the bound off"
 
 
 @case(
@@ -437,12 +433,12 @@ def test_sums_repeat_at_every_size(world, count):
     traps=("C04",),
 )
 def test_sums_repeat_by_default(world, record):
-    found = [wrong for wrong, _ in world(4, _repeat_sum, count=1 << 20, deterministic=False)]
+    found = world(4, _repeat_sum, count=1 << 20, deterministic=False)
     record(f"of 4 repeated sums of 4 MiB {found} differ on the ranks")
 
 
 def _repeat_sum(rank, count, deterministic):
-    """[number of four repetitions that differ from the first sum, its error over BOUND]."""
+    """The number of four repetitions that differ from the first sum, which is within BOUND."""
     import torch
     import torch.distributed as dist
 
@@ -461,8 +457,8 @@ def _repeat_sum(rank, count, deterministic):
         value = numbers.to(rank.gpu.device, copy=True)
         dist.all_reduce(value, group=group)
         sums.append(value)
-    wrong = sum(not torch.equal(sums[0], each) for each in sums[1:])
-    return [wrong, _error_over_bound(torch, sums[0].cpu(), every.double(), "float32")]
+    _check_sums(sums[0], every.double(), "float32", f"one of {count} sums")
+    return sum(not torch.equal(sums[0], each) for each in sums[1:])
 
 
 def _count_sums_by_order(rank):

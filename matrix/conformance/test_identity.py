@@ -297,7 +297,7 @@ def test_arch_is_the_bare_name(backend):
 def test_arch_agrees_with_target(backend, target):
     if target is None:
         raise NotClaimed("this device is no known target")
-    assert target.arch == backend.arch, f"{target.id} is {target.arch}, the device {backend.arch}"
+    assert target.arch == backend.arch, f"{target.id} is {target.arch!r}, not {backend.arch!r}"
 
 
 @case(
@@ -443,7 +443,7 @@ def test_open_gives_the_index(backend):
     opened = backend.plugin.open(backend.index)
     assert opened.index == backend.index, f"open({backend.index}) opened {opened.index}"
     assert opened.arch == backend.arch, (
-        f"opened again, the device is {opened.arch}, not {backend.arch}"
+        f"opened again, the device is {opened.arch!r}, not {backend.arch!r}"
     )
 
 
