@@ -214,6 +214,18 @@ def cpp_kernels_table() -> str:
     return _table(head, ((", ".join(archs), *cells) for cells, archs in rows.items()))
 
 
+def searches_table() -> str:
+    """The cases that run random programs."""
+    searches = [each for each in list_cases() if each.search]
+    head = ("area", "case", "says", "seconds")
+    rows = (
+        (each.search, f"`{each.id}`", _escaped(each.spec), f"{each.search_s:g}")
+        for each in searches
+    )
+    total = sum(each.search_s for each in searches)
+    return _table(head, [*rows, ("all", "", "", f"{total:g}")])
+
+
 def fp8_table() -> str:
     """The range and the special codes of each fp8 format."""
     kinds = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")
@@ -281,6 +293,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "compiled": lambda: f"{compiled_table(_compiled())}\n",
     "cpp-kernels": cpp_kernels_table,
     "fp8": fp8_table,
+    "searches": searches_table,
 }
 
 

@@ -10,7 +10,7 @@ from portagpu.suite import NotClaimed, case, refused
 
 @case(
     "kernels/sizing-limits",
-    spec="The limits of a launch are positive and fit each other.",
+    spec="The limits of a launch are positive and fit each other; without blocks they are 1.",
     covers=("Backend.sizing",),
 )
 def test_sizing_limits(backend):
@@ -23,6 +23,9 @@ def test_sizing_limits(backend):
     )
     assert limits.max_threads_per_block >= limits.warp_size, "a block holds less than one warp"
     assert limits.max_threads_per_unit >= limits.max_threads_per_block, "a unit holds no block"
+    if limits.max_threads_per_block == 1:
+        most = limits.max_threads_per_unit, limits.max_blocks_per_unit
+        assert most == (1, 1), f"without blocks a unit has (threads, blocks) of {most}, not (1, 1)"
 
 
 @case(
