@@ -137,7 +137,7 @@ class Model:
     """
 
     states: dict[str, State]
-    saved: dict[str, tuple[str, State]] = field(default_factory=dict)
+    saved: dict[str, tuple[str, State, Drawn]] = field(default_factory=dict)
     forks: list[dict[str, State]] = field(default_factory=list)
 
     def seed(self, generator: str, value: int, everywhere: bool) -> None:
@@ -152,16 +152,19 @@ class Model:
             self.states[generator] = (before[0], (*before[1], drawn))
         return before
 
-    def save(self, generator: str, slot: str) -> None:
-        self.saved[slot] = generator, self.states[generator]
+    def save(self, generator: str, slot: str, drawn: Drawn) -> None:
+        """Keep the state, and what is drawn from it next."""
+        self.saved[slot] = generator, self.states[generator], drawn
 
-    def restore(self, generator: str, slot: str) -> bool:
-        """Whether there is such a state."""
-        origin, state = self.saved.get(slot, ("", (0, ())))
-        fits = bool(origin) and (origin == HOST) == (generator == HOST)
-        if fits:
-            self.states[generator] = state
-        return fits
+    def restore(self, generator: str, slot: str) -> Drawn | None:
+        """What was drawn from that state; None if there is none of this kind of generator."""
+        if slot not in self.saved:
+            return None
+        origin, state, drawn = self.saved[slot]
+        if (origin == HOST) != (generator == HOST):
+            return None
+        self.states[generator] = state
+        return drawn
 
     def fork(self) -> None:
         both = (DEFAULT, HOST)
@@ -192,15 +195,8 @@ class _Generators(Area):
         from portagpu.search.strategies import call, programs
 
         names = [DEFAULT, *OWN] if gpu.device.type == "cpu" else [DEFAULT, *OWN, HOST]
-        draw = call(
-            "draw",
-            generator=names,
-            kind=sorted(draws()),
-            n=SIZES,
-            dtype=sorted(BITS),
-            times=(1, 2),
-            thread=(False, True),
-        )
+        numbers = {"kind": sorted(draws()), "n": SIZES, "dtype": sorted(BITS)}
+        draw = call("draw", generator=names, **numbers, times=(1, 2), thread=(False, True))
         return programs(
             draw,
             draw,
@@ -208,7 +204,7 @@ class _Generators(Area):
             call("seed", generator=names, value=SEEDS, via=("own", "portagpu", "torch")),
             call("initial_seed", generator=names),
             call("rerun", generator=names),
-            call("save", generator=names, slot=SLOTS),
+            call("save", generator=names, slot=SLOTS, **numbers),
             call("restore", generator=names, slot=SLOTS),
             call("scribble", generator=names),
             call("fork"),
@@ -273,9 +269,11 @@ class _Run:
         wanted = self.model.states[generator][0]
         return "" if found == wanted else f"{generator} says its seed is {found}, not {wanted}"
 
-    def _save(self, generator: str, slot: str) -> None:
-        self.model.save(generator, slot)
+    def _save(self, generator: str, slot: str, kind: str, n: int, dtype: str) -> str:
+        """Keep the state, and draw: the same numbers have to come after :meth:`_restore`."""
+        self.model.save(generator, slot, (kind, n, dtype))
         self.saved[slot] = self._state(generator)
+        return self._draw(generator, kind, n, dtype)
 
     def _state(self, generator: str) -> torch.Tensor:
         if generator == DEFAULT:
@@ -283,13 +281,15 @@ class _Run:
         state: torch.Tensor = self.generators[generator].get_state()
         return state
 
-    def _restore(self, generator: str, slot: str) -> None:
-        if not self.model.restore(generator, slot):
-            return
+    def _restore(self, generator: str, slot: str) -> str:
+        drawn = self.model.restore(generator, slot)
+        if drawn is None:
+            return ""
         if generator == DEFAULT:
             self.gpu.set_rng_state(self.saved[slot])
         else:
             self.generators[generator].set_state(self.saved[slot])
+        return self._draw(generator, *drawn)
 
     def _scribble(self, generator: str) -> None:
         """A state is a copy: writing into it changes no generator."""
@@ -370,6 +370,9 @@ def _repetition(values: torch.Tensor, bits: float) -> str:
     """Where numbers come again, in parts that are too long for chance; empty if nowhere."""
     import torch
 
+    half = len(values) // 2
+    if half * bits >= ENOUGH_BITS and torch.equal(values[:half], values[half : 2 * half]):
+        return "has its first half again as its second"
     # a power of two, as the sizes at which kernels split their work
     length = 2 ** math.ceil(math.log2(ENOUGH_BITS / bits))
     parts = values[: len(values) // length * length].reshape(-1, length)
