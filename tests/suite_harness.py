@@ -10,14 +10,18 @@ import importlib.util
 import inspect
 import itertools
 import sys
+import tempfile
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 import portagpu as pg
 from portagpu.paths import matrix_dir
+from portagpu.search.area import load_area
+from portagpu.search.rounds import Round
 from portagpu.suite.cases import ATTRIBUTE, Case, label
 from portagpu.suite.fixtures import comm_of
 from portagpu.suite.judge import judge
@@ -88,6 +92,7 @@ def _of_function(function: Callable[..., None], case: Case) -> Iterator[Runnable
             capability=tuple(str(each) for each in case.capability),
             outcome=case.outcome,
             covers=case.covers,
+            search=case.search.area if case.search else "",
         )
         yield Runnable(listed, function, dict(zip(names, values, strict=True)))
 
@@ -116,6 +121,16 @@ def open_device(
     return handle
 
 
+def search_here(gpu: Backend, area: str) -> None:
+    """Random programs of an area of one rank, on ``gpu`` and in this process."""
+    with tempfile.TemporaryFile() as journal:
+        rank: Any = SimpleNamespace(gpu=gpu, rank=0, world=1)
+        round_ = Round(load_area(area), rank, journal.fileno())
+        round_.run(0, seconds=4.0, shrink_s=0.5)
+    if round_.difference:
+        raise AssertionError(f"{round_.difference}, in: {round_.smallest}")
+
+
 def run(gpu: Backend, name: str, tmp_path: Path | None = None) -> Result:
     """The result of that case on ``gpu``, judged as the suite judges it."""
     case = everything()[name]
@@ -127,6 +142,8 @@ def run(gpu: Backend, name: str, tmp_path: Path | None = None) -> Result:
     torch.manual_seed(0)
     kind, reason = "passed", ""
     try:
+        if "search" in wanted:
+            given["search"] = partial(search_here, gpu, case.listed.search)
         if "comm" in wanted:
             given["comm"] = comm_of(gpu)
         case.function(**{key: given[key] for key in wanted if key in given}, **case.arguments)

@@ -241,8 +241,8 @@ PATCHES: dict[str, Patch] = {
         broken.replaced(torch.Tensor, "exponential_", broken.halved),
     ),
     "repeats a number in a permutation": Patch(
-        "rng/permutation-has-each-once",
-        "lacks 1 of them",
+        "rng/random-programs",
+        "lacks ",
         broken.replaced(torch, "randperm", broken.with_repeats),
     ),
     "aligns causal masks with the last key": Patch(
@@ -313,9 +313,7 @@ PATCHES: dict[str, Patch] = {
             "seed-repeats[bernoulli]": "bernoulli",
             "seed-is-the-devices": "rand",
             "state-restores[before17]": "rand",
-            "normal-state-restores": "randn",
             "function-state": "rand",
-            "states-are-copies": "rand",
         }.items()
     },
     "does not scale scores": Patch(

@@ -252,9 +252,9 @@ def test_the_verb_runs_for_real(child: Callable[..., Child], tmp_path: Path) -> 
     assert ended.out.splitlines()[-1] == "PASS"
     run = read_json(file)
     judged = [each for each in run.results if each.id != "rng/wave-is-whole-blocks"]
-    assert len(judged) > 30
+    assert len(judged) > 20
     assert all(each.verdict is Verdict.PASS for each in judged)
-    names = ("initial-seed", "seed-is-random", "state-is-bytes", "generator-is-the-default")
+    names = ("seed-is-random", "state-is-bytes", "generator-is-the-default")
     asked = {f"rng/{name}" for name in (*names, "default-generators-are-the-devices")}
     for each in judged:
         earned = "loaded" if each.extra["case"] in asked else "executed"

@@ -85,10 +85,16 @@ def test_every_trap_has_a_case_or_a_test(cases: list[ListedCase]) -> None:
     assert not missing, f"no case for {', '.join(sorted(missing))}"
 
 
-def test_what_was_a_case_is_a_test_and_no_case_again(cases: list[ListedCase]) -> None:
+def test_what_was_a_case_is_a_test_or_searched_for_and_no_case_again(
+    cases: list[ListedCase],
+) -> None:
     again = retired_cases().keys() & {base_id(each.id) for each in cases}
     assert not again, f"{', '.join(sorted(again))} took an id that bundles have"
+    searches = {each.id for each in cases if each.search}
     for name, each in retired_cases().items():
+        if each.case:
+            assert each.case in searches, f"{name}: {each.case} runs no random programs"
+            continue
         file, _, test = each.test.partition("::")
         assert f"def {test}(" in (ROOT / file).read_text("utf-8"), f"{name}: no {each.test}"
 

@@ -573,11 +573,16 @@ MIXED_FP8 = Precision(
 
 FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
     # fault: (class, attributes, the case that catches it, what its sentence says)
-    "seeds the next number": (SeedsTheNext, {}, "rng/initial-seed[seed1]", "not 1"),
+    "seeds the next number": (SeedsTheNext, {}, "rng/random-programs", "says its seed is"),
     "ignores seeds": (SeedsNothing, {}, "rng/seed-repeats[rand]", "other numbers"),
     "takes one seed": (AlwaysTheSameSeed, {}, "rng/seed-is-random", "different seeds"),
     "restores no state": (RestoresNoState, {}, "rng/state-restores[before17]", "other numbers"),
-    "saves a late state": (SavesALateState, {}, "rng/reading-changes-nothing", "moved"),
+    "saves a late state": (
+        SavesALateState,
+        {},
+        "rng/random-programs",
+        "had the same seed and the same draws before",
+    ),
     "takes a broken state": (AcceptsBrokenStates, {}, "rng/wrong-state-is-refused", "not refused"),
     "has another generator": (OwnGenerator, {}, "rng/seed-repeats[randn]", "other numbers"),
     "has a peak that lies": (PeakLies, {}, "memory/peak-never-below-current", "below the current"),
@@ -823,7 +828,12 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         "identity/pci-address-has-one-form",
         "'00000000:3B:00.0'",
     ),
-    "keeps one state": (KeepsOneState, {}, "rng/states-are-copies", "another one was read"),
+    "keeps one state": (
+        KeepsOneState,
+        {},
+        "rng/random-programs",
+        "had the same seed and the same draws",
+    ),
     "draws while it waits": (
         WaitsByDrawing,
         {},

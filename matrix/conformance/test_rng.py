@@ -52,41 +52,6 @@ def test_seed_repeats(gpu, torch, draw):
 
 
 @case(
-    "rng/seeds-differ",
-    spec="Different seeds give different numbers.",
-    covers=("Backend.manual_seed",),
-)
-def test_seeds_differ(gpu, torch):
-    gpu.manual_seed(1)
-    first = _draw(torch, gpu)
-    gpu.manual_seed(2)
-    assert not torch.equal(_draw(torch, gpu), first), "the seeds 1 and 2 gave the same numbers"
-
-
-@case(
-    "rng/draws-differ",
-    spec="Two draws after one seed are different numbers.",
-    covers=("Backend.manual_seed",),
-)
-def test_draws_differ(gpu, torch):
-    gpu.manual_seed(1)
-    assert not torch.equal(_draw(torch, gpu), _draw(torch, gpu)), "two draws gave the same numbers"
-
-
-@case(
-    "rng/split-draws",
-    spec="Two runs that draw in the same steps give the same numbers in every step.",
-    covers=("Backend.manual_seed",),
-)
-def test_split_draws(gpu, torch):
-    runs = []
-    for _ in range(2):
-        gpu.manual_seed(5)
-        runs.append(torch.cat([_draw(torch, gpu, size) for size in (1, 7, 33, 500)]))
-    assert torch.equal(*runs), "the same steps after the same seed gave other numbers"
-
-
-@case(
     "rng/seed-is-the-devices",
     spec="The seed that a method sets is the one that torch's calls on the device use.",
     covers=("Backend.generator",),
@@ -122,19 +87,6 @@ def test_function_manual_seed_all(gpu, torch):
     first = _draw(torch, gpu)
     pg.manual_seed_all(7)
     assert torch.equal(_draw(torch, gpu), first), "this device was not seeded among all"
-
-
-@case(
-    "rng/initial-seed",
-    spec="The initial seed is the one that was last set.",
-    covers=("Backend.initial_seed", "portagpu.initial_seed"),
-    params={"seed": (0, 1, 2**31, 2**63 - 1)},
-    smoke=True,
-)
-def test_initial_seed(backend, seed):
-    backend.manual_seed(seed)
-    for found in (backend.initial_seed(), pg.initial_seed()):
-        assert found == seed, f"the initial seed is {found}, not {seed}"
 
 
 @case(
@@ -180,33 +132,6 @@ def test_state_restores(gpu, torch, before):
 
 
 @case(
-    "rng/state-survives-other-seeds",
-    spec="A saved state is a copy: seeding afterwards does not change it.",
-    covers=("Backend.get_rng_state",),
-)
-def test_state_survives_other_seeds(gpu, torch):
-    state = gpu.get_rng_state()
-    kept = state.clone()
-    gpu.manual_seed(11)
-    _draw(torch, gpu)
-    assert torch.equal(state, kept), "a saved state changed when the generator was seeded"
-
-
-@case(
-    "rng/reading-changes-nothing",
-    spec="Reading the state or the initial seed does not move the generator.",
-    covers=("Backend.get_rng_state", "Backend.initial_seed"),
-)
-def test_reading_changes_nothing(gpu, torch):
-    gpu.manual_seed(6)
-    first = _draw(torch, gpu)
-    gpu.manual_seed(6)
-    gpu.get_rng_state()
-    gpu.initial_seed()
-    assert torch.equal(_draw(torch, gpu), first), "reading the state moved the generator"
-
-
-@case(
     "rng/state-is-bytes",
     spec="A state is a uint8 tensor of one dimension on the CPU, so that a checkpoint can hold it.",
     covers=("Backend.get_rng_state",),
@@ -216,20 +141,6 @@ def test_state_is_bytes(backend, torch):
     assert state.dtype == torch.uint8, f"the state is {state.dtype}"
     assert state.device.type == "cpu", f"the state is on {state.device}"
     assert state.dim() == 1, f"the state has {state.dim()} dimensions"
-
-
-@case(
-    "rng/normal-state-restores",
-    spec="Restoring a state between two normal draws of odd size repeats the second one.",
-    covers=("Backend.get_rng_state", "Backend.set_rng_state"),
-)
-def test_normal_state_restores(gpu, torch):
-    gpu.manual_seed(4)
-    torch.randn(3, device=gpu.device)
-    state = gpu.get_rng_state()
-    first = _require_variation(torch.randn(5, device=gpu.device))
-    gpu.set_rng_state(state)
-    assert torch.equal(torch.randn(5, device=gpu.device), first), "half of a pair was forgotten"
 
 
 @case(
@@ -271,22 +182,6 @@ def test_wrong_state_is_refused(gpu, torch):
     broken = torch.zeros(3, dtype=torch.uint8)
     refused(lambda: gpu.set_rng_state(broken), (RuntimeError, ValueError, TypeError), "three bytes")
     assert torch.equal(gpu.get_rng_state(), before), "a refused state changed the generator"
-
-
-@case(
-    "rng/uniform-is-uniform",
-    spec="The mean of 100000 uniform numbers is within six standard errors of a half.",
-    outcome="bounded: |mean - 1/2| <= 6 / sqrt(12 n)",
-    does_not_show="the quality of the generator beyond its mean",
-)
-def test_uniform_is_uniform(gpu, torch):
-    count = 100_000
-    gpu.manual_seed(2024)
-    numbers = torch.rand(count, device=gpu.device).cpu().double()
-    assert float(numbers.min()) >= 0.0, f"the least uniform number is {float(numbers.min())}"
-    assert float(numbers.max()) < 1.0, f"the largest uniform number is {float(numbers.max())}"
-    away = abs(float(numbers.mean()) - 0.5)
-    assert away <= 6 / (12 * count) ** 0.5, f"the mean of uniform numbers is {away} from a half"
 
 
 @case(
@@ -350,32 +245,6 @@ def test_draws_have_their_mean(gpu, torch, draw):
 
 
 @case(
-    "rng/permutation-has-each-once",
-    spec="A random permutation has every number exactly once.",
-)
-def test_permutation_has_each_once(gpu, torch):
-    for count in (1, 1000, 100_000):
-        found = torch.randperm(count, device=gpu.device).cpu()
-        lost = count - len(found.unique())
-        assert not lost, f"a permutation of {count} numbers lacks {lost} of them"
-        assert int(found.max()) == count - 1, f"a permutation of {count} has {int(found.max())}"
-
-
-@case(
-    "rng/states-are-copies",
-    spec="A state that was read stays as it was when the generator goes on and is read again.",
-    covers=("Backend.get_rng_state", "Backend.set_rng_state"),
-)
-def test_states_are_copies(gpu, torch):
-    gpu.manual_seed(8)
-    early = gpu.get_rng_state()
-    first = _draw(torch, gpu)
-    gpu.get_rng_state()
-    gpu.set_rng_state(early)
-    assert torch.equal(_draw(torch, gpu), first), "a state changed when another one was read"
-
-
-@case(
     "rng/questions-draw-nothing",
     spec="Waiting, reading memory and probing precision do not move the generator.",
     covers=("Backend.synchronize", "Backend.empty_cache", "Backend.dtype_support"),
@@ -399,20 +268,6 @@ def test_questions_draw_nothing(gpu, torch):
             moved.append(name)
             gpu.set_rng_state(before)
     assert not moved, f"the generator is moved by {', '.join(moved)}"
-
-
-@case(
-    "rng/host-generator-is-separate",
-    spec="A generator of the caller's own is not moved by draws of the device's.",
-    covers=("Backend.generator",),
-    traps=("P17",),
-)
-def test_host_generator_is_separate(gpu, torch):
-    own = torch.Generator().manual_seed(8)
-    first = _require_variation(torch.rand(4, generator=own))
-    own.manual_seed(8)
-    _draw(torch, gpu)
-    assert torch.equal(torch.rand(4, generator=own), first), "the device's draws moved another"
 
 
 @case(

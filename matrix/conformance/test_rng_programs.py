@@ -11,8 +11,11 @@ from portagpu.suite import Search, case
         "Backend.manual_seed",
         "Backend.get_rng_state",
         "Backend.set_rng_state",
+        "Backend.initial_seed",
+        "portagpu.initial_seed",
         "portagpu.manual_seed",
     ),
+    traps=("P17",),
     search=Search("generators", seconds=3),
     smoke=True,
 )

@@ -17,6 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.search.area import Area
+from portagpu.text import error_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -265,9 +266,16 @@ class _Run:
             self.generators[generator].manual_seed(value)
 
     def _initial_seed(self, generator: str) -> str:
-        found = self.generators[generator].initial_seed()
+        from portagpu.functions import initial_seed
+
+        asked = {generator: self.generators[generator].initial_seed}
+        if generator == DEFAULT:
+            asked |= {"the device": self.gpu.initial_seed, "portagpu": initial_seed}
         wanted = self.model.states[generator][0]
-        return "" if found == wanted else f"{generator} says its seed is {found}, not {wanted}"
+        for who, ask in asked.items():
+            if (found := ask()) != wanted:
+                return f"{who} says its seed is {found}, not {wanted}"
+        return ""
 
     def _save(self, generator: str, slot: str, kind: str, n: int, dtype: str) -> str:
         """Keep the state, and draw: the same numbers have to come after :meth:`_restore`."""
@@ -285,10 +293,11 @@ class _Run:
         drawn = self.model.restore(generator, slot)
         if drawn is None:
             return ""
-        if generator == DEFAULT:
-            self.gpu.set_rng_state(self.saved[slot])
-        else:
-            self.generators[generator].set_state(self.saved[slot])
+        put = self.generators[generator].set_state
+        try:
+            (self.gpu.set_rng_state if generator == DEFAULT else put)(self.saved[slot])
+        except RuntimeError as error:
+            return f"{generator} refuses a state that was saved: {error_line(error)}"
         return self._draw(generator, *drawn)
 
     def _scribble(self, generator: str) -> None:

@@ -16,18 +16,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RetiredCase:
-    """A former case: the test of this package that replaced it, and the traps it looks for."""
+    """A former case, by what replaced it, and the traps that a test in its place looks for."""
 
     test: str
-    traps: tuple[str, ...]
+    """The test of this package that it became; empty if random programs do what it did."""
+    traps: tuple[str, ...] = ()
+    case: str = ""
+    """The case whose random programs cover it; empty if it became a test."""
 
 
 @cache
 def retired_cases() -> Mapping[str, RetiredCase]:
-    """The former cases whose result is the same on every machine, by ids that are never reused."""
+    """The former cases, by ids that are never used again."""
     file = matrix_dir() / "conformance" / "retired.toml"
     rows = tomllib.loads(file.read_text(encoding="utf-8"))
-    return {name: RetiredCase(row["test"], tuple(row["traps"])) for name, row in rows.items()}
+    return {
+        name: RetiredCase(row.get("test", ""), tuple(row.get("traps", ())), row.get("case", ""))
+        for name, row in rows.items()
+    }
 
 
 def base_id(full: str) -> str:
