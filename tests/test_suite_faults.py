@@ -573,7 +573,12 @@ MIXED_FP8 = Precision(
 
 FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
     # fault: (class, attributes, the case that catches it, what its sentence says)
-    "seeds the next number": (SeedsTheNext, {}, "rng/random-programs", "says its seed is"),
+    "seeds the next number": (
+        SeedsTheNext,
+        {},
+        "rng/random-programs",
+        "had the same seed and the same draws before",
+    ),
     "ignores seeds": (SeedsNothing, {}, "rng/seed-repeats[rand]", "other numbers"),
     "takes one seed": (AlwaysTheSameSeed, {}, "rng/seed-is-random", "different seeds"),
     "restores no state": (RestoresNoState, {}, "rng/state-restores[before17]", "other numbers"),
@@ -828,12 +833,7 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         "identity/pci-address-has-one-form",
         "'00000000:3B:00.0'",
     ),
-    "keeps one state": (
-        KeepsOneState,
-        {},
-        "rng/random-programs",
-        "had the same seed and the same draws",
-    ),
+    "keeps one state": (KeepsOneState, {}, "rng/random-programs", "refuses a state that was saved"),
     "draws while it waits": (
         WaitsByDrawing,
         {},

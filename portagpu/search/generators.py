@@ -239,7 +239,7 @@ class _Run:
             self.generators[HOST] = torch.default_generator
         self.model = Model(dict.fromkeys(self.generators, (0, ())))
         self.blocks.callback(torch.set_rng_state, torch.get_rng_state())
-        self.blocks.callback(self.gpu.set_rng_state, self.gpu.get_rng_state())
+        self.blocks.callback(self.gpu.set_rng_state, self.gpu.get_rng_state().clone())
         for each in self.generators.values():
             each.manual_seed(0)
         for name, given in program:
