@@ -121,12 +121,12 @@ def open_device(
     return handle
 
 
-def search_here(gpu: Backend, area: str) -> None:
+def search_here(gpu: Backend, area: str, programs: int = 800) -> None:
     """Random programs of an area of one rank, on ``gpu`` and in this process."""
     with tempfile.TemporaryFile() as journal:
         rank: Any = SimpleNamespace(gpu=gpu, rank=0, world=1)
-        round_ = Round(load_area(area), rank, journal.fileno())
-        round_.run(0, seconds=4.0, shrink_s=0.5)
+        round_ = Round(load_area(area), rank, journal.fileno(), programs)
+        round_.run(0, seconds=60.0, shrink_s=0.5)
     if round_.difference:
         raise AssertionError(f"{round_.difference}, in: {round_.smallest}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ class Round:
     rank: Rank
     journal: int
     """The file in which the program that runs now stands: it is read where the process dies."""
+    most: float = math.inf
+    """After so many programs without a failure the round ends."""
     programs: int = 0
     calls: int = 0
     first: str = ""
@@ -73,7 +76,8 @@ class Round:
             each()
 
     def _run_one(self, program: Program) -> None:
-        if time.monotonic() >= self._deadline:
+        over = not self.first and self.programs >= self.most
+        if over or time.monotonic() >= self._deadline:
             raise _TimeIsUp
         text = to_text(self.area.name, program)
         found = run_program(self.area, self.rank, program, text, self.journal)
