@@ -1,0 +1,19 @@
+"""Random programs over several ranks."""
+
+from portagpu.contract import Capability
+from portagpu.suite import Search, case
+
+
+@case(
+    "collectives/random-programs",
+    spec="Each rank gets what the model gives: the right values, no others written, inputs as they "
+    "were, whatever operation, dtype, root, group and order.",
+    capability=Capability.COLLECTIVES,
+    outcome="bounded: (n-1) u sum|x| + u |sum| where numbers are not exact in any order",
+    covers=("Comm.reduce_ops",),
+    search=Search("collectives", seconds=10),
+    smoke=True,
+    does_not_show="ranks of one machine: nothing about several machines or their network",
+)
+def test_random_programs(search, ranks):
+    search()

@@ -1,0 +1,15 @@
+"""Random programs of annotations and ranges."""
+
+from portagpu.suite import Search, case
+
+
+@case(
+    "profiling/random-programs",
+    spec="A profiler sees each range once, with its name, around what it encloses, also after "
+    "errors and in threads.",
+    covers=("Backend.annotate", "Backend.range_push", "Backend.range_pop"),
+    search=Search("ranges", seconds=3),
+    smoke=True,
+)
+def test_random_programs(search):
+    search()
