@@ -51,6 +51,7 @@ class Area(ABC):
 
 
 AREAS: Final[Mapping[str, str]] = {
+    "collectives": "portagpu.search.collectives.area:AREA",
     "generators": "portagpu.search.generators:AREA",
 }
 """Where each area is."""

@@ -1,0 +1,142 @@
+"""How programs of collectives are drawn: mostly one or two calls, of which some are in flight."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from hypothesis import strategies as st
+
+from portagpu.search.collectives.beside import REFUSED
+from portagpu.search.collectives.calls import CALLS, EACH_PART, HELPERS, REDUCES
+from portagpu.search.collectives.claims import FLOATS
+from portagpu.search.collectives.model import BITWISE
+from portagpu.search.collectives.values import INTEGER_BITS
+from portagpu.search.strategies import call
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+    from portagpu.contract import Backend
+    from portagpu.search.programs import Call, Program
+
+GROUPS: Final = ("default", "same", "even", "tail", "pair", "one")
+SIZES: Final = (1, 0, 2, 3, 4, 5, 6, 7, 12, 16, 17, 30, 31, 64, 65, 257, 1000, 1024, 20011)
+LARGE: Final = 300_007
+"""More than 1 MiB of float32, the segment of Gloo's ring (gloo/allreduce.cc, maxSegmentSize)."""
+HOW: Final = ("sync", "wait", "later")
+SHAPES: Final = ("flat", "rows", "deep", "transposed", "scalar")
+MOVED: Final = (
+    "float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool",
+    "int16", "complex64", "float8_e4m3fn",
+)  # fmt: skip
+REDUCED: Final = (
+    "float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool",
+    "int16", "complex64",
+)  # fmt: skip
+WHOLE: Final = frozenset({"all_gather_into_tensor", "all_gather_single", "all_gather_bytes"})
+_FLAT: Final = frozenset({"all_to_all_single", "all_to_all_bytes"})
+SEEDS: Final = st.integers(0, 2**16)
+
+
+def programs(gpu: Backend) -> SearchStrategy[Program]:
+    """Programs of 1 to 6 calls."""
+    names = list(CALLS)
+    # what trains models, twice as often
+    names += ["all_reduce", "all_reduce", "reduce_scatter_tensor", "message"]
+    each = [_collective(gpu, name) for name in names]
+    groups = st.sampled_from(GROUPS)
+    roots = st.integers(0, 3)
+    each += [
+        call("wait", which=("first", "last", "all")),
+        call("wait", which=("first", "last", "all")),
+        call("barrier", group=groups, late=roots, how=("sync", "wait")),
+        call(
+            "objects",
+            group=groups,
+            kind=(
+                "all_gather_object",
+                "gather_object",
+                "broadcast_object_list",
+                "scatter_object_list",
+            ),
+            root=roots,
+            seed=SEEDS,
+        ),
+        call("describe", group=groups),
+        call("refuse", group=groups, kind=REFUSED),
+    ]
+    return st.lists(st.one_of(*each), min_size=1, max_size=4)
+
+
+def _collective(gpu: Backend, name: str) -> SearchStrategy[Call]:
+    arguments: dict[str, Any] = {
+        "group": GROUPS,
+        "n": st.one_of(st.sampled_from(SIZES), st.sampled_from((*SIZES * 2, LARGE))),
+        "dtype": REDUCED if name in REDUCES else MOVED,
+        "seed": SEEDS,
+        "how": HOW,
+        "shape": SHAPES,
+        "offset": (4, 1, 3, 7),
+        "late": (-1, -1, -1, 0, 1, 2, 3),
+    }
+    if name in REDUCES:
+        arguments |= {
+            "op": (*sorted(gpu.comm.reduce_ops, reverse=True), *BITWISE),
+            "values": ("small", "exact", "random", "extreme", "special"),
+        }
+    if name in ("reduce", "broadcast", "gather", "scatter", "message", "ring"):
+        arguments |= {"root": st.integers(0, 3), "by_position": st.booleans()}
+    if name == "broadcast_bytes":
+        arguments["root"] = st.integers(0, 3)
+    if name in WHOLE or name.startswith("reduce_scatter_"):
+        arguments["in_place"] = st.booleans()
+    if name in _FLAT:
+        arguments["uneven"] = st.booleans()
+    if name in ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor"):
+        arguments["outsiders"] = st.booleans()
+    return call(name, **arguments).map(lambda drawn: (drawn[0], settled(*drawn)))
+
+
+def settled(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments, with those replaced that have no meaning beside the others."""
+    found = dict(given)
+    n, dtype = found["n"], found["dtype"]
+    single = name in WHOLE or name in _FLAT or name.startswith("reduce_scatter_")
+    several = name in EACH_PART or "gather" in name
+    if n > 2000 and several:
+        found["n"] = n // 5
+    if found["shape"] == "scalar" and (n != 1 or several):
+        found["shape"] = "flat"
+    if found["shape"] == "transposed" and (single or name in HELPERS):
+        found["shape"] = "rows"
+    if found.get("uneven"):
+        found |= {"shape": "flat", "n": n % 40}
+    if name in HELPERS:
+        found["how"] = "sync"
+        if name == "all_gather_bytes":
+            found["in_place"] = False
+    if "op" in found:
+        found |= _settled_reduction(name, dtype, found["op"], found["values"])
+    return found
+
+
+def _settled_reduction(name: str, dtype: str, op: str, values: str) -> dict[str, Any]:
+    """An op that the format has, and values whose reduction is specified."""
+    if name == "all_reduce_wider":
+        dtype = dtype if dtype in ("float32", "float16", "bfloat16") else "float16"
+        op = op if op in ("SUM", "AVG", "PRODUCT") else "SUM"
+    if name == "all_reduce_with_nan":
+        op = op if op in ("MIN", "MAX") else "MAX"
+        dtype = dtype if dtype in (*FLOATS, "int64") else "float32"
+    elif op in ("MIN", "MAX") and values == "special":
+        # what becomes of NaN depends on the library
+        values = "extreme"
+    if dtype == "complex64":
+        op = "SUM"
+    elif dtype == "bool":
+        op = "MAX"
+    elif op in BITWISE and dtype not in INTEGER_BITS:
+        op = "SUM"
+    if op == "PRODUCT" and dtype in FLOATS and values in ("small", "random"):
+        values = "exact"
+    return {"dtype": dtype, "op": op, "values": values}
