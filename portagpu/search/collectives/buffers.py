@@ -110,7 +110,7 @@ class Buffer:
     def _clause(self, got: torch.Tensor, part: Part, place: int, number: int, segments: int) -> str:
         if number in (0, segments - 1):
             where = "before" if number == 0 else "behind"
-            return f"an element {where} {self.content.what} was written: {self._shown(got[place])}"
+            return f"wrote {self._shown(got[place])} {where} {self.content.what}"
         within = ""
         if part.bounds:
             within = f" within {part.bounds[place % len(part.bounds)]:.3g}"

@@ -99,7 +99,10 @@ class Runner:
         if name == "wait":
             self._wait(**given)
         elif name in CALLS:
-            self._collective(index, name, **given)
+            again = dict(given)
+            for number in range(again.pop("times", 1)):
+                if self.report.wrong is None:
+                    self._collective(index, name, **again | {"seed": given["seed"] + number})
         else:
             self._beside(index, name, **given)
 
@@ -193,21 +196,11 @@ class Runner:
         self.report.labels[index] = f"{given.get('kind', name)} {of.words}"
         handle = None if group == "default" else of.handle
         if name == "barrier":
-            self._finish_unclaimed()
             self.report.barriers[index] = beside.barrier(self.rank, handle, of.ranks, **given)
             return
         found = getattr(beside, name)(self.rank, handle, of.ranks, **given)
         if found:
             self.report.wrong = index, found
-
-    def _finish_unclaimed(self) -> None:
-        """Wait for what may be refused: a barrier of Gloo raises the errors of all earlier works.
-
-        pytorch v2.13.0, ProcessGroupGloo.cpp, AsyncBarrierWork::run waits for ``priorWork``.
-        """
-        for step in [each for each in self.pending if not each.claimed]:
-            self.pending.remove(step)
-            self._finish(step)
 
     def _accepts(self, step: Step, start: Callable[[], Any]) -> bool:
         """Whether the call was taken; one that is not claimed may be refused."""
@@ -277,6 +270,7 @@ def make_groups(world: int, timeout: Any) -> dict[str, Group]:
     everyone = list(range(world))
     wanted = {
         "same": everyone,
+        "whole": everyone,
         "even": everyone[::2],
         "tail": everyone[1:],
         "pair": [0, world - 1],
