@@ -2,18 +2,21 @@
 
 Rank 0 tells every program to the others over sockets. Each rank runs it beside the model, which
 knows what all ranks have, and reports what was wrong. Errors are reports too. After an error of one
-rank the groups are out of step: then no other program is run, and the same one is as it was.
+rank the groups are out of step, and new ones are made. The default group cannot be: after an error
+in it no other program is run, and the same one is as it was.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 from dataclasses import asdict
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from portagpu.search.area import Area
 from portagpu.search.collectives.judge import difference
+from portagpu.text import error_line
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -36,8 +39,8 @@ class _Collectives(Area):
         self._number = 0
         self._leader: Leader | None = None
         self._groups: dict[str, Group] = {}
-        self._broken: dict[str, str] = {}
-        """The program that put the ranks out of step, and its difference."""
+        self._lost: dict[str, str] = {}
+        """The program after which no other one can run, and its difference."""
 
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
         from portagpu.search.collectives.drawing import programs
@@ -45,46 +48,50 @@ class _Collectives(Area):
         return programs(gpu)
 
     def difference(self, rank: Rank, program: Program) -> str:
-        from portagpu.search.collectives.runner import Runner
-
         leader = self._joined(rank)
         text = json.dumps(program)
-        if self._broken:
-            return self._broken.get(text, "")
+        if self._lost:
+            return self._lost.get(text, "")
         leader.tell(program)
-        reports = {0: asdict(Runner(rank, self._groups).run(program))}
+        reports = {0: self._report(rank, program)}
         try:
             reports |= leader.answers()
         except RuntimeError as error:
-            self._broken[text] = str(error)
+            rank.broke_group = True
+            self._lost[text] = f"it raised {error_line(error)}"
             raise
         found = difference(reports)
         if any(each["raised"] for each in reports.values()):
-            rank.broke_group = True
-            self._broken[text] = found
+            # the groups are out of step: new ones for the next program
+            self._drop_groups(rank)
+            if any(given.get("group") == "default" for _, given in program):
+                rank.broke_group = True
+                self._lost[text] = found
+            leader.tell("lost" if self._lost else "drop")
         return found
 
     def follow(self, rank: Rank) -> None:
         from portagpu.search.collectives import channel
-        from portagpu.search.collectives.runner import Runner
 
         link = channel.follow(rank, self._number)
         self._number += 1
-        self._make_groups(rank)
-        while (program := json.loads(link.recv_bytes())) is not None:
-            report = Runner(rank, self._groups).run([(name, given) for name, given in program])
-            rank.broke_group |= report.raised is not None
-            link.send_bytes(json.dumps(asdict(report)).encode())
+        while (told := json.loads(link.recv_bytes())) is not None:
+            if isinstance(told, str):
+                rank.broke_group |= told == "lost"
+                self._drop_groups(rank)
+                continue
+            report = self._report(rank, [(name, given) for name, given in told])
+            link.send_bytes(json.dumps(report).encode())
         link.close()
-        self._leave(rank)
+        self._drop_groups(rank)
 
     def end(self, rank: Rank) -> None:
         leader = self._joined(rank)
         leader.tell(None)
         leader.close()
         self._leader = None
-        self._broken = {}
-        self._leave(rank)
+        self._lost = {}
+        self._drop_groups(rank)
 
     def _joined(self, rank: Rank) -> Leader:
         """The link with the other ranks, which are met before the first program."""
@@ -93,24 +100,35 @@ class _Collectives(Area):
 
             self._leader = Leader.meet(rank, self._number)
             self._number += 1
-            self._make_groups(rank)
         return self._leader
 
-    def _make_groups(self, rank: Rank) -> None:
-        from portagpu.search.collectives.runner import make_groups
+    def _report(self, rank: Rank, program: Program) -> dict[str, Any]:
+        """Run the program on this rank. After an error its groups are gone.
 
-        self._groups = make_groups(rank.world, timedelta(seconds=TIMEOUT_S))
+        So the others' calls end at once, and not after TIMEOUT_S.
+        """
+        from portagpu.search.collectives.runner import Runner, make_groups
 
-    def _leave(self, rank: Rank) -> None:
-        """Destroy the groups of the round; groups out of step end with their process."""
+        if not self._groups:
+            self._groups = make_groups(rank.world, timedelta(seconds=TIMEOUT_S))
+        report = asdict(Runner(rank, self._groups).run(program))
+        if report["raised"]:
+            self._drop_groups(rank)
+        return report
+
+    def _drop_groups(self, rank: Rank) -> None:
+        """Destroy the groups of the programs, which closes their connections."""
         import torch.distributed as dist
 
         groups, self._groups = self._groups, {}
-        if rank.broke_group:
-            return
         for each in groups.values():
             if each.handle is not None and rank.rank in each.ranks:
                 dist.destroy_process_group(each.handle)
+        if groups:
+            # works and errors that stand in cycles hold connections open
+            del each
+            groups.clear()
+            gc.collect()
 
 
 AREA: Final = _Collectives()
