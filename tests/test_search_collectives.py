@@ -355,7 +355,7 @@ def silent_rank(rank: Rank) -> str | None:
     leader = channel.Leader.meet(rank, 0)
     leader.tell([])
     try:
-        leader.answers()
+        leader.answers(0.1, lambda: None)
     except RankDidNotAnswer as error:
         return str(error)
     finally:

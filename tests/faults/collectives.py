@@ -116,7 +116,9 @@ REGIONS: dict[str, Callable[[Seen], bool]] = {
     "in a group without rank 0": lambda c: 0 not in c.ranks,
     "in the default group": lambda c: c.given.get("group") is None,
     "in a group of one": lambda c: len(c.ranks) == 1,
-    "in another group than the call before": lambda c: c.last_group not in (None, c.group),
+    "in another group than the call before": lambda c: (
+        c.last_group not in (None, c.group.group_name)
+    ),
     "asynchronous": lambda c: c.asynchronous,
     "not asynchronous": lambda c: not c.asynchronous,
     "on rank 2": lambda c: dist.get_rank() == 2,
@@ -342,7 +344,7 @@ def installed(name: str, region: Callable[[Seen], bool], wrong: str) -> Iterator
             return good(*given, **named)
         applies = region(call)
         state["number"] += 1
-        state["group"] = call.group
+        state["group"] = call.group.group_name
         if not applies:
             return good(*given, **named)
         return _spoilt(good, call, wrong)

@@ -55,7 +55,7 @@ class _Collectives(Area):
         leader.tell(program)
         reports = {0: self._report(rank, program)}
         try:
-            reports |= leader.answers()
+            reports |= leader.answers(TIMEOUT_S, lambda: self._abandon(rank, program))
         except RuntimeError as error:
             rank.broke_group = True
             self._lost[text] = f"it raised {error_line(error)}"
@@ -64,10 +64,12 @@ class _Collectives(Area):
         if any(each["raised"] for each in reports.values()):
             # the groups are out of step: new ones for the next program
             self._drop_groups(rank)
-            if any(given.get("group") == "default" for _, given in program):
-                rank.broke_group = True
+            if _uses_default(program):
+                self._abandon(rank, program)
                 self._lost[text] = found
             leader.tell("lost" if self._lost else "drop")
+        elif found:
+            leader.tell("seen")
         return found
 
     def follow(self, rank: Rank) -> None:
@@ -78,10 +80,15 @@ class _Collectives(Area):
         while (told := json.loads(link.recv_bytes())) is not None:
             if isinstance(told, str):
                 rank.broke_group |= told == "lost"
-                self._drop_groups(rank)
+                if told == "drop":
+                    self._drop_groups(rank)
                 continue
-            report = self._report(rank, [(name, given) for name, given in told])
+            program = [(name, given) for name, given in told]
+            report = self._report(rank, program)
             link.send_bytes(json.dumps(report).encode())
+            # rank 0 always says that it has seen a difference, unless it hangs
+            if report["wrong"] and not link.poll(TIMEOUT_S):
+                self._abandon(rank, program)
         link.close()
         self._drop_groups(rank)
 
@@ -113,8 +120,20 @@ class _Collectives(Area):
             self._groups = make_groups(rank.world, timedelta(seconds=TIMEOUT_S))
         report = asdict(Runner(rank, self._groups).run(program))
         if report["raised"]:
-            self._drop_groups(rank)
+            self._abandon(rank, program)
         return report
+
+    def _abandon(self, rank: Rank, program: Program) -> None:
+        """Close the connections of the program's groups: who waits for this rank gets an error.
+
+        The default group has a limit of its own, which is longer than that of a program.
+        """
+        import torch.distributed as dist
+
+        self._drop_groups(rank)
+        if _uses_default(program) and not rank.broke_group:
+            rank.broke_group = True
+            dist.destroy_process_group()
 
     def _drop_groups(self, rank: Rank) -> None:
         """Destroy the groups of the programs, which closes their connections."""
@@ -129,6 +148,11 @@ class _Collectives(Area):
             del each
             groups.clear()
             gc.collect()
+
+
+def _uses_default(program: Program) -> bool:
+    """Whether the program has calls in the default group, which cannot be made again."""
+    return any(given.get("group") == "default" for _, given in program)
 
 
 AREA: Final = _Collectives()

@@ -12,6 +12,8 @@ from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from portagpu.world import Rank
 
 _HOST: Final = "127.0.0.1"
@@ -62,14 +64,22 @@ class Leader:
         for each in self.followers.values():
             each.send_bytes(text)
 
-    def answers(self) -> dict[int, Any]:
-        """What each rank says, by its number. Raises RankDidNotAnswer."""
+    def answers(self, patience_s: float, after: Callable[[], None]) -> dict[int, Any]:
+        """What each rank says, by its number; ``after`` is called once if one takes that long.
+
+        Raises RankDidNotAnswer after ANSWER_S.
+        """
         end = time.monotonic() + ANSWER_S
+        patient = True
         found: dict[int, Any] = {}
         while len(found) < len(self.followers):
             left = {link: each for each, link in self.followers.items() if each not in found}
-            ready = wait(list(left), max(0.0, end - time.monotonic()))
-            if not ready:
+            limit_s = patience_s if patient else max(0.0, end - time.monotonic())
+            ready = wait(list(left), limit_s)
+            if not ready and patient:
+                patient = False
+                after()
+            elif not ready:
                 missing = ", ".join(map(str, sorted(left.values())))
                 raise RankDidNotAnswer(f"rank {missing} did not answer within {ANSWER_S:g} s")
             for link in ready:
