@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from portagpu.search.collectives.values import bits
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -57,6 +59,32 @@ def objects(rank: Rank, group: Any, ranks: Sequence[int], kind: str, root: int, 
         given = everyone if me == root_rank else None
         dist.scatter_object_list(found, given, src=root_rank, group=group)
     return "" if found == wanted else f"got the objects {found!r:.120}, not {wanted!r:.120}"
+
+
+def all_gather_uneven(
+    rank: Rank, group: Any, ranks: Sequence[int], dtype: str, columns: int, seed: int
+) -> str:
+    """portagpu's gather of tensors with different numbers of rows, of none too."""
+    from portagpu.collectives import helpers
+
+    of = getattr(torch, dtype)
+    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[of.itemsize]
+    rows = [(seed >> 2 * each) % 4 for each in range(len(ranks))]
+    patterns = bits(dtype, seed, len(ranks), 1, 4 * columns)
+
+    def host(position: int) -> torch.Tensor:
+        numbers = patterns[position][0][: rows[position] * columns]
+        return torch.tensor(numbers, dtype=whole).reshape(rows[position], columns)
+
+    mine = host(ranks.index(rank.rank)).to(rank.gpu.device)
+    found = helpers.all_gather_uneven(mine.view(of), group)
+    for position, each in enumerate(found):
+        wanted = host(position)
+        if tuple(each.shape) != tuple(wanted.shape):
+            return f"got {list(each.shape)} from rank {ranks[position]}, not {list(wanted.shape)}"
+        if not torch.equal(each.cpu().contiguous().view(whole), wanted):
+            return f"got other elements of {dtype} than rank {ranks[position]} sent"
+    return "" if len(found) == len(ranks) else f"got tensors of {len(found)} ranks"
 
 
 def describe(rank: Rank, group: Any, ranks: Sequence[int]) -> str:

@@ -28,6 +28,8 @@ class Place:
     asynchronous: bool = False
     by_position: bool = False
     tag: int = 0
+    way: str = ""
+    """One of :mod:`portagpu.collectives.ways`, for calls that are tuned."""
     sends: Sequence[int] | None = None
     receives: Sequence[int] | None = None
 
@@ -182,6 +184,21 @@ def _all_to_all_bytes(t: list[torch.Tensor], at: Place) -> Any:
     helpers.all_to_all_bytes(t[1], t[0], at.receives, at.sends, at.group)
 
 
+def _tuned(operation: str) -> Callable[[list[torch.Tensor], Place], None]:
+    """The operation in the place's way, as :class:`portagpu.collectives.tuned.TunedGroup` does it.
+
+    The output is the first tensor, or the second where the first is an input.
+    """
+
+    def call(t: list[torch.Tensor], at: Place) -> None:
+        from portagpu.collectives.ways import Task, perform
+
+        output, read = t[::-1] if operation == "all_gather" else (t[0], t[-1])
+        perform(operation, at.way, Task(output=output, input=read, group=at.group, root=at.root))
+
+    return call
+
+
 CALLS: Final[Mapping[str, tuple[str, Callable[[list[torch.Tensor], Place], Any]]]] = {
     "all_reduce": ("all_reduce", _all_reduce),
     "reduce": ("reduce_to", _reduce),
@@ -203,6 +220,10 @@ CALLS: Final[Mapping[str, tuple[str, Callable[[list[torch.Tensor], Place], Any]]
     "broadcast_bytes": ("broadcast", _broadcast_bytes),
     "all_gather_bytes": ("all_gather_single", _all_gather_bytes),
     "all_to_all_bytes": ("all_to_all_single", _all_to_all_bytes),
+    "all_reduce_tuned": ("all_reduce", _tuned("all_reduce")),
+    "broadcast_tuned": ("broadcast", _tuned("broadcast")),
+    "all_gather_tuned": ("all_gather_single", _tuned("all_gather")),
+    "reduce_scatter_tuned": ("reduce_scatter_single", _tuned("reduce_scatter")),
 }
 """By a call's name: the model's function, and what starts it on the buffers of its contents."""
 REDUCES: Final = frozenset(name for name in CALLS if "reduce" in name)
@@ -213,6 +234,10 @@ HELPERS: Final = frozenset(
         "broadcast_bytes",
         "all_gather_bytes",
         "all_to_all_bytes",
+        "all_reduce_tuned",
+        "broadcast_tuned",
+        "all_gather_tuned",
+        "reduce_scatter_tuned",
     }
 )
 """portagpu's own: they have returned when they are done."""
@@ -222,6 +247,7 @@ EACH_PART: Final = frozenset(
         "reduce_scatter",
         "reduce_scatter_tensor",
         "reduce_scatter_single",
+        "reduce_scatter_tuned",
         "all_to_all",
         "all_to_all_single",
         "all_to_all_bytes",

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import strategies as st
 
+from portagpu.precision.levels import Support
 from portagpu.search.collectives.beside import REFUSED
 from portagpu.search.collectives.calls import CALLS, EACH_PART, HELPERS, REDUCES
-from portagpu.search.collectives.claims import FLOATS, is_claimed
+from portagpu.search.collectives.claims import CLAIMED, FLOATS, is_claimed
 from portagpu.search.collectives.model import BITWISE
 from portagpu.search.collectives.values import INTEGER_BITS
 from portagpu.search.strategies import call
@@ -16,7 +17,6 @@ from portagpu.search.strategies import call
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from portagpu.collectives.comm import Comm
     from portagpu.contract import Backend
     from portagpu.search.programs import Call, Program
 
@@ -42,7 +42,22 @@ REDUCED: Final = (
     "float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool",
     "int16", "complex64",
 )  # fmt: skip
-WHOLE: Final = frozenset({"all_gather_into_tensor", "all_gather_single", "all_gather_bytes"})
+WHOLE: Final = frozenset(
+    {"all_gather_into_tensor", "all_gather_single", "all_gather_bytes", "all_gather_tuned"}
+)
+TUNED: Final = {
+    "all_reduce_tuned": (
+        "chunks-2",
+        "chunks-4",
+        "reduce_scatter+all_gather",
+        "all_to_all+sum+all_gather",
+        "all_gather+sum",
+    ),
+    "broadcast_tuned": ("chunks-2", "chunks-4", "scatter+all_gather"),
+    "all_gather_tuned": ("list", "broadcasts"),
+    "reduce_scatter_tuned": ("all_reduce+share", "all_to_all+sum"),
+}
+"""Ways of :mod:`portagpu.collectives.ways` that are not the library's own call."""
 _FLAT: Final = frozenset({"all_to_all_single", "all_to_all_bytes"})
 SEEDS: Final = st.integers(0, 2**16)
 
@@ -72,11 +87,29 @@ def programs(gpu: Backend) -> SearchStrategy[Program]:
             seed=SEEDS,
         ),
         call("describe", group=groups),
+        call(
+            "all_gather_uneven",
+            group=groups,
+            dtype=MOVED,
+            columns=(1, 3, 0),
+            seed=SEEDS,
+        ),
         call("refuse", group=("whole", "even", "tail", "one"), kind=REFUSED),
     ]
     calls = st.lists(st.one_of(*each), min_size=1, max_size=4)
     # the default group in programs of its own: after an error in it there is no other program
     return st.one_of(calls, calls, calls, calls.map(_in_default_group))
+
+
+def has_float(gpu: Backend, name: str) -> bool:
+    """Whether the device has numbers of that format."""
+    import torch
+
+    return gpu.precision.support(getattr(torch, name)) is not Support.NONE
+
+
+def _widened(gpu: Backend) -> tuple[str, ...]:
+    return ("float16", "bfloat16", *(["float32"] if has_float(gpu, "float64") else []))
 
 
 def _in_default_group(program: Program) -> Program:
@@ -88,16 +121,20 @@ def _in_default_group(program: Program) -> Program:
 
 
 def _collective(gpu: Backend, name: str) -> SearchStrategy[Call]:
+    without = {name for name in FLOATS if not has_float(gpu, name)}
+    every = [each for each in (REDUCED if name in REDUCES else MOVED) if each not in without]
+    # those that libraries refuse half as often
+    dtypes = st.one_of(st.sampled_from(every[:-3]), st.sampled_from(every))
     arguments: dict[str, Any] = {
         "group": GROUPS,
         "n": st.one_of(*map(st.sampled_from, (SMALL, MIDDLE, SMALL, MIDDLE, LARGE))),
-        "dtype": REDUCED if name in REDUCES else MOVED,
+        "dtype": dtypes,
         "seed": SEEDS,
         "how": HOW,
         "shape": SHAPES,
         "offset": (4, 1, 3, 7),
-        "times": (1, 1, 1, 2),
-        "late": (-1, -1, -1, 0, 1, 2, 3),
+        "times": (1, 1, 2),
+        "late": (-1, -1, -1, -1, -1, -1, 0, 1, 2, 3),
     }
     if name in REDUCES:
         arguments |= {
@@ -106,18 +143,20 @@ def _collective(gpu: Backend, name: str) -> SearchStrategy[Call]:
         }
     if name in ("reduce", "broadcast", "gather", "scatter", "message", "ring"):
         arguments |= {"root": st.integers(0, 3), "by_position": st.booleans()}
-    if name == "broadcast_bytes":
+    if name in ("broadcast_bytes", "broadcast_tuned"):
         arguments["root"] = st.integers(0, 3)
     if name in WHOLE or name.startswith("reduce_scatter_"):
         arguments["in_place"] = st.booleans()
+    if name in TUNED:
+        arguments["way"] = TUNED[name]
     if name in _FLAT:
         arguments["uneven"] = st.booleans()
     if name in ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor"):
         arguments["outsiders"] = st.booleans()
-    return call(name, **arguments).map(lambda drawn: (drawn[0], settled(gpu.comm, *drawn)))
+    return call(name, **arguments).map(lambda drawn: (drawn[0], settled(gpu, *drawn)))
 
 
-def settled(comm: Comm, name: str, given: dict[str, Any]) -> dict[str, Any]:
+def settled(gpu: Backend, name: str, given: dict[str, Any]) -> dict[str, Any]:
     """The arguments, with those replaced that have no meaning beside the others."""
     found = dict(given)
     n, dtype = found["n"], found["dtype"]
@@ -133,12 +172,19 @@ def settled(comm: Comm, name: str, given: dict[str, Any]) -> dict[str, Any]:
         found |= {"shape": "flat", "n": n % 40}
     if name in HELPERS:
         found["how"] = "sync"
-        if name == "all_gather_bytes":
+        if "in_place" in found:
             found["in_place"] = False
+    if name in TUNED:
+        # they hold for tensors with elements, of dtypes that every library has
+        found |= {"n": max(1, n // 5), "dtype": dtype if dtype in CLAIMED else "float32"}
+        dtype = found["dtype"]
     if "op" in found:
+        if name == "all_reduce_wider" and dtype not in _widened(gpu):
+            # float32 would be summed in float64, which not every device has
+            dtype = "float16"
         found |= _settled_reduction(name, dtype, found["op"], found["values"])
     claimed = is_claimed(
-        comm,
+        gpu.comm,
         name,
         found["dtype"],
         found.get("op", ""),
@@ -153,8 +199,10 @@ def settled(comm: Comm, name: str, given: dict[str, Any]) -> dict[str, Any]:
 def _settled_reduction(name: str, dtype: str, op: str, values: str) -> dict[str, Any]:
     """An op that the format has, and values whose reduction is specified."""
     if name == "all_reduce_wider":
-        dtype = dtype if dtype in ("float32", "float16", "bfloat16") else "float16"
         op = op if op in ("SUM", "AVG", "PRODUCT") else "SUM"
+    if name in TUNED:
+        # torch.sum takes the sign of -0.0
+        op, values = "SUM", "exact" if values == "extreme" else values
     if name == "all_reduce_with_nan":
         op = op if op in ("MIN", "MAX") else "MAX"
         dtype = dtype if dtype in (*FLOATS, "int64") else "float32"

@@ -132,6 +132,7 @@ class Runner:
         outsiders: bool = False,
         uneven: bool = False,
         late: int = -1,
+        way: str = "",
     ) -> None:
         of = self.groups[group]
         ranks = of.ranks
@@ -141,7 +142,8 @@ class Runner:
             root = root % len(ranks) if name == "message" else 1 + root % (len(ranks) - 1)
         root %= len(ranks)
         reduction = f" {op}" if name in REDUCES else ""
-        label = f"{name}{reduction} of {n} {dtype} {of.words}"
+        manner = f" by {way}" if way else ""
+        label = f"{name}{reduction}{manner} of {n} {dtype} {of.words}"
         self.report.labels[index] = label
         position = ranks.index(self.rank.rank) if self.rank.rank in ranks else -1
         takes_part = position >= 0
@@ -151,8 +153,8 @@ class Runner:
             return
         kind = None
         if name in REDUCES:
-            way = {"all_reduce_wider": "wider", "all_reduce_with_nan": "nan"}.get(name, "")
-            kind = model.Sum(op, dtype, ranks, way)
+            helper = {"all_reduce_wider": "wider", "all_reduce_with_nan": "nan"}.get(name, "")
+            kind = model.Sum(op, dtype, ranks, helper)
         x, counts = _exchange(name, kind, dtype, seed, values, ranks, n, uneven)
         exchange = model.Exchange(x, counts, ranks, root=root, kind=kind, in_place=in_place)
         contents = getattr(model, CALLS[name][0])(exchange, max(position, 0))
@@ -167,6 +169,7 @@ class Runner:
             how != "sync",
             by_position,
             seed % 5,
+            way,
             counts[position] if uneven else None,
             [row[position] for row in counts] if uneven else None,
         )
