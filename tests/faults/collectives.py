@@ -424,6 +424,177 @@ def _equivalent(call: str, region: str, wrong: str) -> bool:
     )
 
 
+# calls without tensors, and batches
+
+
+def _holds_nobody(good: Any, call: dict[str, Any]) -> Any:
+    """The barrier does nothing."""
+    del good
+    return _Done() if call["async_op"] else None
+
+
+def _lets_first_through(good: Any, call: dict[str, Any]) -> Any:
+    """The first rank of the group does not wait; the others do not wait for it."""
+    ranks = dist.get_process_group_ranks(call["group"] or dist.group.WORLD)
+    found = good(**(call | {"async_op": True}))
+    if dist.get_rank() != ranks[0]:
+        found.wait()
+    return _Done() if call["async_op"] else None
+
+
+class _Done:
+    def wait(self, *given: Any) -> bool:
+        del given
+        return True
+
+
+def _list_of(call: dict[str, Any]) -> list[Any] | None:
+    names = ("object_list", "object_gather_list", "scatter_object_output_list")
+    return next((call[name] for name in names if call.get(name) is not None), None)
+
+
+def _reversed_objects(good: Any, call: dict[str, Any]) -> Any:
+    found = good(**call)
+    (_list_of(call) or []).reverse()
+    return found
+
+
+def _first_object_alone(good: Any, call: dict[str, Any]) -> Any:
+    found = good(**call)
+    every = _list_of(call)
+    if every:
+        every[:] = [every[0]] * len(every)
+    return found
+
+
+def _no_object(good: Any, call: dict[str, Any]) -> Any:
+    before = list(_list_of(call) or [])
+    found = good(**call)
+    every = _list_of(call)
+    if every:
+        every[:] = before
+    return found
+
+
+def _next_root_of_objects(good: Any, call: dict[str, Any]) -> Any:
+    name = "dst" if "dst" in call else "src"
+    ranks = dist.get_process_group_ranks(call["group"] or dist.group.WORLD)
+    call[name] = ranks[(ranks.index(call[name]) + 1) % len(ranks)]
+    return good(**call)
+
+
+def _one_less(good: Any, call: dict[str, Any]) -> Any:
+    return good(**call) - 1
+
+
+def _backwards(good: Any, call: dict[str, Any]) -> Any:
+    return good(**call)[::-1]
+
+
+def _spoilt_batch(spoil: Callable[[torch.Tensor], Any]) -> Any:
+    def change(good: Any, call: dict[str, Any]) -> Any:
+        works = good(**call)
+        received = [each.tensor for each in call["p2p_op_list"] if each.op is dist.irecv]
+
+        def after() -> None:
+            for each in received:
+                if each.numel():
+                    spoil(_flat(each))
+
+        return [*works[:-1], _Late(works[-1], after)] if works else works
+
+    return change
+
+
+def _last_zeroed(flat: torch.Tensor) -> None:
+    flat[-1] = 0
+
+
+BESIDE: dict[str, dict[str, Any]] = {
+    "barrier": {"holds nobody": _holds_nobody, "does not hold the first rank": _lets_first_through},
+    "all_gather_object": {
+        "reverses them": _reversed_objects,
+        "gives the first alone": _first_object_alone,
+        "gives none": _no_object,
+    },
+    "gather_object": {
+        "reverses them": _reversed_objects,
+        "gives the first alone": _first_object_alone,
+        "gives none": _no_object,
+    },
+    "broadcast_object_list": {
+        "takes the next root": _next_root_of_objects,
+        "reverses them": _reversed_objects,
+        "gives the first alone": _first_object_alone,
+        "gives none": _no_object,
+    },
+    "scatter_object_list": {"gives none": _no_object},
+    "get_world_size": {"is one less": _one_less},
+    "get_group_rank": {"is one less": _one_less},
+    "get_process_group_ranks": {"has them backwards": _backwards},
+    "batch_isend_irecv": {
+        "loses the last element": _spoilt_batch(_last_zeroed),
+        "is off by one element": _spoilt_batch(lambda flat: flat.copy_(flat.clone().roll(1))),
+        "receives nothing": _spoilt_batch(lambda flat: flat.fill_(77)),
+    },
+}
+BESIDE_REGIONS: dict[str, Callable[[list[int], dict[str, Any]], bool]] = {
+    "everywhere": lambda ranks, call: True,
+    "in a group of two": lambda ranks, call: len(ranks) == 2,
+    "in a group of some ranks": lambda ranks, call: 1 < len(ranks) < 4,
+    "in the default group": lambda ranks, call: call.get("group") is None,
+    "with another root than the first": lambda ranks, call: (
+        call.get("src", call.get("dst")) not in (None, ranks[0])
+    ),
+    "asynchronous": lambda ranks, call: bool(call.get("async_op")),
+}
+
+
+@contextlib.contextmanager
+def beside(name: str, region: Callable[..., bool], change: Any) -> Iterator[None]:
+    """``torch.distributed``'s function of that name has the fault inside the block."""
+    good = getattr(dist, name)
+    ranks_of = dist.get_process_group_ranks
+    signature = inspect.signature(good)
+
+    def faulty(*given: Any, **named: Any) -> Any:
+        bound = signature.bind(*given, **named)
+        bound.apply_defaults()
+        call = dict(bound.arguments)
+        group = call.get("group")
+        if name == "batch_isend_irecv":
+            group = call["p2p_op_list"][0].group
+        ranks = ranks_of(group if group is not None else dist.group.WORLD)
+        return change(good, call) if region(ranks, call) else good(*given, **named)
+
+    setattr(dist, name, faulty)
+    try:
+        yield
+    finally:
+        setattr(dist, name, good)
+
+
+def _beside_faults() -> list[Fault]:
+    found = []
+    for name, wrongs in BESIDE.items():
+        for (where, region), (wrong, change) in product(BESIDE_REGIONS.items(), wrongs.items()):
+            rooted = name in ("gather_object", "broadcast_object_list", "scatter_object_list")
+            none = (where.startswith("with another") and not rooted) or (
+                where == "asynchronous" and name != "barrier"
+            )
+            # the default group of torch's functions has a handle
+            named = name.startswith("get_group") or name == "get_process_group_ranks"
+            batch = name == "batch_isend_irecv"
+            if none or ((named or batch) and where == "in the default group"):
+                continue
+
+            def apply(name: str = name, region: Any = region, change: Any = change) -> Any:
+                return beside(name, region, change)
+
+            found.append(Fault("collectives", f"{name}: {where}: {wrong}", apply))
+    return found
+
+
 _PARTS = (
     "all_gather",
     "all_gather_into_tensor",
@@ -448,4 +619,4 @@ def faults() -> list[Fault]:
             return installed(call, region, wrong)
 
         found.append(Fault("collectives", f"{call}: {where}: {wrong}", apply))
-    return found
+    return found + _beside_faults()

@@ -118,7 +118,9 @@ class _Collectives(Area):
 
         if not self._groups:
             self._groups = make_groups(rank.world, timedelta(seconds=TIMEOUT_S))
-        report = asdict(Runner(rank, self._groups).run(program))
+        # as JSON has it, on rank 0 too
+        text = json.dumps(asdict(Runner(rank, self._groups).run(program)))
+        report: dict[str, Any] = json.loads(text)
         if report["raised"]:
             self._abandon(rank, program)
         return report

@@ -58,7 +58,23 @@ def objects(rank: Rank, group: Any, ranks: Sequence[int], kind: str, root: int, 
         found, wanted = [None], [thing(me, seed)]
         given = everyone if me == root_rank else None
         dist.scatter_object_list(found, given, src=root_rank, group=group)
-    return "" if found == wanted else f"got the objects {found!r:.120}, not {wanted!r:.120}"
+    return _difference_of_objects(found or [], wanted or [])
+
+
+def _difference_of_objects(found: list[Any], wanted: list[Any]) -> str:
+    """The first object that is another one: whose it is, where it has a rank."""
+    if len(found) != len(wanted):
+        return f"got {len(found)} objects, not {len(wanted)}"
+    for place, (got, right) in enumerate(zip(found, wanted, strict=True)):
+        if got != right:
+            names = [
+                f"the object of rank {each['rank']}" if isinstance(each, dict) else f"{each!r:.60}"
+                for each in (got, right)
+            ]
+            if names[0] == names[1]:
+                names = [f"{got!r:.120}", f"{right!r:.120}"]
+            return f"got {names[0]} at place {place}, not {names[1]}"
+    return ""
 
 
 def all_gather_uneven(

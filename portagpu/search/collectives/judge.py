@@ -80,7 +80,6 @@ def _early_leavers(reports: Mapping[int, dict[str, Any]]) -> list[tuple[int, int
 
 def _label(reports: Mapping[int, dict[str, Any]], index: int) -> str:
     for each in reports.values():
-        label = each["labels"].get(index) or each["labels"].get(str(index))
-        if label:
-            return str(label)
+        if str(index) in each["labels"]:
+            return str(each["labels"][str(index)])
     return f"call {index + 1}"
