@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import json
 from dataclasses import asdict
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from portagpu.search.area import Area
@@ -117,7 +116,7 @@ class _Collectives(Area):
         from portagpu.search.collectives.runner import Runner, make_groups
 
         if not self._groups:
-            self._groups = make_groups(rank.world, timedelta(seconds=TIMEOUT_S))
+            self._groups = make_groups(rank, TIMEOUT_S)
         # as JSON has it, on rank 0 too
         text = json.dumps(asdict(Runner(rank, self._groups).run(program)))
         report: dict[str, Any] = json.loads(text)

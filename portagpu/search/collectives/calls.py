@@ -28,6 +28,8 @@ class Place:
     asynchronous: bool = False
     by_position: bool = False
     tag: int = 0
+    checked: Any = None
+    """The :class:`portagpu.collectives.checked.CheckedGroup`, where the call is to be checked."""
     way: str = ""
     """One of :mod:`portagpu.collectives.ways`, for calls that are tuned."""
     sends: Sequence[int] | None = None
@@ -36,7 +38,13 @@ class Place:
     @property
     def how(self) -> dict[str, Any]:
         """Arguments of every call."""
-        return {"group": self.group, "async_op": self.asynchronous}
+        group = {} if self.checked is not None else {"group": self.group}
+        return group | {"async_op": self.asynchronous}
+
+    @property
+    def api(self) -> Any:
+        """What has the calls under torch's names: ``torch.distributed``, or the checked group."""
+        return dist if self.checked is None else self.checked
 
     @property
     def next_position(self) -> int:
@@ -56,27 +64,27 @@ class Place:
 
 
 def _all_reduce(t: list[torch.Tensor], at: Place) -> Any:
-    return dist.all_reduce(t[0], op=at.reduction, **at.how)
+    return at.api.all_reduce(t[0], op=at.reduction, **at.how)
 
 
 def _reduce(t: list[torch.Tensor], at: Place) -> Any:
-    return dist.reduce(t[0], op=at.reduction, **at.peer("dst", at.root), **at.how)
+    return at.api.reduce(t[0], op=at.reduction, **at.peer("dst", at.root), **at.how)
 
 
 def _broadcast(t: list[torch.Tensor], at: Place) -> Any:
-    return dist.broadcast(t[0], **at.peer("src", at.root), **at.how)
+    return at.api.broadcast(t[0], **at.peer("src", at.root), **at.how)
 
 
 def _all_gather(t: list[torch.Tensor], at: Place) -> Any:
-    return dist.all_gather(t[1:], t[0], **at.how)
+    return at.api.all_gather(t[1:], t[0], **at.how)
 
 
 def _all_gather_single(t: list[torch.Tensor], at: Place) -> Any:
-    return dist.all_gather_into_tensor(t[-1], _own_part(t, at), **at.how)
+    return at.api.all_gather_into_tensor(t[-1], _own_part(t, at), **at.how)
 
 
 def _all_gather_renamed(t: list[torch.Tensor], at: Place) -> Any:
-    call = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    call = getattr(at.api, "all_gather_single", None) or at.api.all_gather_into_tensor
     return call(t[-1], _own_part(t, at), **at.how)
 
 
@@ -89,35 +97,35 @@ def _own_part(t: list[torch.Tensor], at: Place) -> torch.Tensor:
 
 
 def _gather(t: list[torch.Tensor], at: Place) -> Any:
-    return dist.gather(t[0], t[1:] or None, **at.peer("dst", at.root), **at.how)
+    return at.api.gather(t[0], t[1:] or None, **at.peer("dst", at.root), **at.how)
 
 
 def _scatter(t: list[torch.Tensor], at: Place) -> Any:
-    return dist.scatter(t[0], t[1:] or None, **at.peer("src", at.root), **at.how)
+    return at.api.scatter(t[0], t[1:] or None, **at.peer("src", at.root), **at.how)
 
 
 def _reduce_scatter(t: list[torch.Tensor], at: Place) -> Any:
-    return dist.reduce_scatter(t[0], t[1:], op=at.reduction, **at.how)
+    return at.api.reduce_scatter(t[0], t[1:], op=at.reduction, **at.how)
 
 
 def _reduce_scatter_single(t: list[torch.Tensor], at: Place) -> Any:
-    return dist.reduce_scatter_tensor(_own_part(t, at), t[-1], op=at.reduction, **at.how)
+    return at.api.reduce_scatter_tensor(_own_part(t, at), t[-1], op=at.reduction, **at.how)
 
 
 def _reduce_scatter_renamed(t: list[torch.Tensor], at: Place) -> Any:
-    call = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    call = getattr(at.api, "reduce_scatter_single", None) or at.api.reduce_scatter_tensor
     return call(_own_part(t, at), t[-1], op=at.reduction, **at.how)
 
 
 def _all_to_all(t: list[torch.Tensor], at: Place) -> Any:
     half = len(t) // 2
-    return dist.all_to_all(t[half:], t[:half], **at.how)
+    return at.api.all_to_all(t[half:], t[:half], **at.how)
 
 
 def _all_to_all_single(t: list[torch.Tensor], at: Place) -> Any:
     if at.sends is None:
-        return dist.all_to_all_single(t[1], t[0], **at.how)
-    return dist.all_to_all_single(t[1], t[0], list(at.receives or ()), list(at.sends), **at.how)
+        return at.api.all_to_all_single(t[1], t[0], **at.how)
+    return at.api.all_to_all_single(t[1], t[0], list(at.receives or ()), list(at.sends), **at.how)
 
 
 def _message(t: list[torch.Tensor], at: Place) -> Any:
@@ -227,6 +235,23 @@ CALLS: Final[Mapping[str, tuple[str, Callable[[list[torch.Tensor], Place], Any]]
 }
 """By a call's name: the model's function, and what starts it on the buffers of its contents."""
 REDUCES: Final = frozenset(name for name in CALLS if "reduce" in name)
+CHECKED: Final = frozenset(
+    {
+        "all_reduce",
+        "reduce",
+        "broadcast",
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_gather_single",
+        "gather",
+        "scatter",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "reduce_scatter_single",
+        "all_to_all_single",
+    }
+)
+"""Calls that checked groups have too."""
 HELPERS: Final = frozenset(
     {
         "all_reduce_wider",

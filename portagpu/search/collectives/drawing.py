@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from portagpu.precision.levels import Support
 from portagpu.search.collectives.beside import REFUSED
-from portagpu.search.collectives.calls import CALLS, EACH_PART, HELPERS, REDUCES
+from portagpu.search.collectives.calls import CALLS, CHECKED, EACH_PART, HELPERS, REDUCES
 from portagpu.search.collectives.claims import CLAIMED, FLOATS, is_claimed
 from portagpu.search.collectives.model import BITWISE
 from portagpu.search.collectives.values import INTEGER_BITS
@@ -147,6 +147,8 @@ def _collective(gpu: Backend, name: str) -> SearchStrategy[Call]:
         arguments["root"] = st.integers(0, 3)
     if name in WHOLE or name.startswith("reduce_scatter_"):
         arguments["in_place"] = st.booleans()
+    if name in CHECKED:
+        arguments["checked"] = (*[False] * 9, True)
     if name in TUNED:
         arguments["way"] = TUNED[name]
     if name in _FLAT:
@@ -191,6 +193,9 @@ def settled(gpu: Backend, name: str, given: dict[str, Any]) -> dict[str, Any]:
         found["shape"],
         in_place=found.get("in_place", False),
     )
+    if found.get("checked"):
+        # a checked group that has refused a call refuses all others
+        found |= {"checked": claimed, "outsiders": False, "by_position": False}
     if not claimed:
         found["group"] = MAY_REFUSE.get(found["group"], found["group"])
     return found

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass, field
+from datetime import timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 import torch.distributed as dist
 
+from portagpu.errors import RankLost
 from portagpu.search.collectives import beside, model
 from portagpu.search.collectives.buffers import Buffer
 from portagpu.search.collectives.calls import CALLS, EACH_PART, HELPERS, REDUCES, Place
@@ -35,6 +37,8 @@ class Group:
 
     handle: Any
     ranks: Sequence[int]
+    checked: Any = None
+    """The same group as portagpu checks its calls, on its members."""
 
     @property
     def words(self) -> str:
@@ -133,6 +137,7 @@ class Runner:
         uneven: bool = False,
         late: int = -1,
         way: str = "",
+        checked: bool = False,
     ) -> None:
         of = self.groups[group]
         ranks = of.ranks
@@ -142,7 +147,7 @@ class Runner:
             root = root % len(ranks) if name == "message" else 1 + root % (len(ranks) - 1)
         root %= len(ranks)
         reduction = f" {op}" if name in REDUCES else ""
-        manner = f" by {way}" if way else ""
+        manner = " checked" if checked else f" by {way}" if way else ""
         label = f"{name}{reduction}{manner} of {n} {dtype} {of.words}"
         self.report.labels[index] = label
         position = ranks.index(self.rank.rank) if self.rank.rank in ranks else -1
@@ -169,6 +174,7 @@ class Runner:
             how != "sync",
             by_position,
             seed % 5,
+            of.checked if checked else None,
             way,
             counts[position] if uneven else None,
             [row[position] for row in counts] if uneven else None,
@@ -236,6 +242,8 @@ class Runner:
 
 def _is_of_others(error: Exception) -> bool:
     """Whether it says that another rank is not there."""
+    if isinstance(error, RankLost):
+        return True
     text = str(error).lower()
     return any(each in text for each in _NOT_REFUSED)
 
@@ -268,8 +276,9 @@ def _exchange(
     return cut, counts
 
 
-def make_groups(world: int, timeout: Any) -> dict[str, Group]:
+def make_groups(rank: Rank, timeout_s: float) -> dict[str, Group]:
     """The groups of a round, which every rank makes in the same order."""
+    world, comm = rank.world, rank.gpu.comm
     everyone = list(range(world))
     wanted = {
         "same": everyone,
@@ -279,7 +288,9 @@ def make_groups(world: int, timeout: Any) -> dict[str, Group]:
         "pair": [0, world - 1],
         "one": [world - 1],
     }
-    made = {"default": Group(None, everyone)}
+    made = {"default": Group(None, everyone, comm.checked(timeout_s=timeout_s))}
     for name, ranks in wanted.items():
-        made[name] = Group(dist.new_group(ranks, timeout=timeout), ranks)
+        handle = dist.new_group(ranks, timeout=timedelta(seconds=timeout_s))
+        checked = comm.checked(handle, timeout_s) if rank.rank in ranks else None
+        made[name] = Group(handle, ranks, checked)
     return made
