@@ -1,4 +1,4 @@
-"""How programs of collectives are drawn: up to four calls, of which some are in flight."""
+"""How programs of collectives are drawn: up to six calls, of which some are in flight."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from portagpu.search.collectives.values import INTEGER_BITS
 from portagpu.search.strategies import call
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from hypothesis.strategies import SearchStrategy
 
     from portagpu.contract import Backend
@@ -59,11 +61,13 @@ TUNED: Final = {
 }
 """Ways of :mod:`portagpu.collectives.ways` that are not the library's own call."""
 _FLAT: Final = frozenset({"all_to_all_single", "all_to_all_bytes"})
+INSTEAD: Final = {"BAND": "AVG", "BOR": "PRODUCT", "BXOR": "AVG"}
+"""What floats have for bitwise ops."""
 SEEDS: Final = st.integers(0, 2**16)
 
 
 def programs(gpu: Backend) -> SearchStrategy[Program]:
-    """Programs of 1 to 4 calls."""
+    """Programs of 1 to 6 calls."""
     names = list(CALLS)
     # what trains models, twice as often
     names += ["all_reduce", "all_reduce", "reduce_scatter_tensor", "message"]
@@ -96,7 +100,7 @@ def programs(gpu: Backend) -> SearchStrategy[Program]:
         ),
         call("refuse", group=("whole", "even", "tail", "one"), kind=REFUSED),
     ]
-    calls = st.lists(st.one_of(*each), min_size=1, max_size=4)
+    calls = st.lists(st.one_of(*each), min_size=1, max_size=6)
     # the default group in programs of its own: after an error in it there is no other program
     return st.one_of(calls, calls, calls, calls.map(_in_default_group))
 
@@ -184,7 +188,7 @@ def settled(gpu: Backend, name: str, given: dict[str, Any]) -> dict[str, Any]:
         if name == "all_reduce_wider" and dtype not in _widened(gpu):
             # float32 would be summed in float64, which not every device has
             dtype = "float16"
-        found |= _settled_reduction(name, dtype, found["op"], found["values"])
+        found |= _settled_reduction(name, dtype, found["op"], found["values"], gpu.comm.reduce_ops)
     claimed = is_claimed(
         gpu.comm,
         name,
@@ -201,7 +205,9 @@ def settled(gpu: Backend, name: str, given: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _settled_reduction(name: str, dtype: str, op: str, values: str) -> dict[str, Any]:
+def _settled_reduction(
+    name: str, dtype: str, op: str, values: str, ops: Collection[str]
+) -> dict[str, Any]:
     """An op that the format has, and values whose reduction is specified."""
     if name == "all_reduce_wider":
         op = op if op in ("SUM", "AVG", "PRODUCT") else "SUM"
@@ -219,7 +225,7 @@ def _settled_reduction(name: str, dtype: str, op: str, values: str) -> dict[str,
     elif dtype == "bool":
         op = "MAX"
     elif op in BITWISE and dtype not in INTEGER_BITS:
-        op = "SUM"
+        op = INSTEAD[op] if INSTEAD[op] in ops else "SUM"
     if op == "PRODUCT" and dtype in FLOATS and values in ("small", "random"):
         values = "exact"
     return {"dtype": dtype, "op": op, "values": values}
