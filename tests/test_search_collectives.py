@@ -243,7 +243,7 @@ def right_programs(rank: Rank, number: int, count: int) -> list[str] | None:
     return found
 
 
-@pytest.mark.parametrize(("ranks", "count"), [(4, 150), (3, 60), (2, 100)])
+@pytest.mark.parametrize(("ranks", "count"), [(4, 80), (3, 40), (2, 40)])
 def test_right_programs_differ_in_nothing(server: Ranks, ranks: int, count: int) -> None:
     found = run(server, "right_programs", ranks, number=ranks, count=count)
     assert len(found) >= count // 2

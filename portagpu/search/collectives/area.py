@@ -38,8 +38,11 @@ class _Collectives(Area):
         self._number = 0
         self._leader: Leader | None = None
         self._groups: dict[str, Group] = {}
-        self._lost: dict[str, str] = {}
-        """The program after which no other one can run, and its difference."""
+        self._kept: dict[str, str] = {}
+        """Differences of programs in which a rank waited in vain, which takes TIMEOUT_S: they are
+        not run again."""
+        self._is_over = False
+        """Whether the default group is broken, so that no other program can run."""
 
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
         from portagpu.search.collectives.drawing import programs
@@ -49,24 +52,26 @@ class _Collectives(Area):
     def difference(self, rank: Rank, program: Program) -> str:
         leader = self._joined(rank)
         text = json.dumps(program)
-        if self._lost:
-            return self._lost.get(text, "")
+        if self._is_over or text in self._kept:
+            return self._kept.get(text, "")
         leader.tell(program)
         reports = {0: self._report(rank, program)}
         try:
             reports |= leader.answers(TIMEOUT_S, lambda: self._abandon(rank, program))
         except RuntimeError as error:
             rank.broke_group = True
-            self._lost[text] = f"it raised {error_line(error)}"
+            self._kept[text] = f"it raised {error_line(error)}"
+            self._is_over = True
             raise
         found = difference(reports)
-        if any(each["raised"] for each in reports.values()):
+        every = reports.values()
+        if any(each["raised"] for each in every):
             # the groups are out of step: new ones for the next program
-            self._drop_groups(rank)
-            if _uses_default(program):
-                self._abandon(rank, program)
-                self._lost[text] = found
-            leader.tell("lost" if self._lost else "drop")
+            self._abandon(rank, program)
+            self._is_over = _uses_default(program)
+            if self._is_over or any(each["raised"] and each["raised"][2] for each in every):
+                self._kept[text] = found
+            leader.tell("over" if self._is_over else "drop")
         elif found:
             leader.tell("seen")
         return found
@@ -78,7 +83,7 @@ class _Collectives(Area):
         self._number += 1
         while (told := json.loads(link.recv_bytes())) is not None:
             if isinstance(told, str):
-                rank.broke_group |= told == "lost"
+                rank.broke_group |= told == "over"
                 if told == "drop":
                     self._drop_groups(rank)
                 continue
@@ -96,7 +101,7 @@ class _Collectives(Area):
         leader.tell(None)
         leader.close()
         self._leader = None
-        self._lost = {}
+        self._kept, self._is_over = {}, False
         self._drop_groups(rank)
 
     def _joined(self, rank: Rank) -> Leader:

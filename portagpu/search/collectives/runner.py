@@ -82,7 +82,7 @@ class Runner:
     pending: list[Step] = field(default_factory=list)
 
     def run(self, program: Program) -> Report:
-        """All calls, until one is wrong or raises."""
+        """All calls, until one raises. After a wrong one the others are made, as on other ranks."""
         index = 0
         try:
             with warnings.catch_warnings():
@@ -90,7 +90,7 @@ class Runner:
                 warnings.simplefilter("ignore")
                 for index, (name, given) in enumerate(program):
                     self._one(index, name, given)
-                while self.pending and self.report.wrong is None:
+                while self.pending:
                     index = self.pending[-1].index
                     self._finish(self.pending.pop())
         except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
@@ -98,15 +98,12 @@ class Runner:
         return self.report
 
     def _one(self, index: int, name: str, given: dict[str, Any]) -> None:
-        if self.report.wrong is not None:
-            return
         if name == "wait":
             self._wait(**given)
         elif name in CALLS:
             again = dict(given)
             for number in range(again.pop("times", 1)):
-                if self.report.wrong is None:
-                    self._collective(index, name, **again | {"seed": given["seed"] + number})
+                self._collective(index, name, **again | {"seed": given["seed"] + number})
         else:
             self._beside(index, name, **given)
 
@@ -187,7 +184,7 @@ class Runner:
             self.report.members.append(index)
         claimed = is_claimed(self.rank.gpu.comm, name, dtype, op, shape, in_place=in_place)
         step = Step(index, label, None, buffers, claimed)
-        if late == position:
+        if 0 <= late == position:
             time.sleep(LATE_S)
         tensors = [each.tensor for each in buffers]
         if self._accepts(step, lambda: CALLS[name][1](tensors, at)):
@@ -208,7 +205,11 @@ class Runner:
             self.report.barriers[index] = beside.barrier(self.rank, handle, of.ranks, **given)
             return
         found = getattr(beside, name)(self.rank, handle, of.ranks, **given)
-        if found:
+        self._see(index, found)
+
+    def _see(self, index: int, found: str) -> None:
+        """Keep the first difference."""
+        if found and self.report.wrong is None:
             self.report.wrong = index, found
 
     def _accepts(self, step: Step, start: Callable[[], Any]) -> bool:
@@ -234,10 +235,7 @@ class Runner:
                 self._refuse(step, error)
                 return
         for each in step.buffers:
-            found = each.difference()
-            if found:
-                self.report.wrong = step.index, found
-                return
+            self._see(step.index, each.difference())
 
 
 def _is_of_others(error: Exception) -> bool:
