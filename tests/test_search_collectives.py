@@ -153,6 +153,9 @@ def test_values_are_of_their_format() -> None:
     assert wrapped(128, "int8") == -128
     assert wrapped(-1, "uint8") == 255
     assert bits("int32", 5, 4, 1, 9) == bits("int32", 5, 4, 1, 9) != bits("int32", 6, 4, 1, 9)
+    # -0.0 and an infinity of float16 are among what is moved
+    moved = {each for seed in range(40) for each in bits("float16", seed, 1, 1, 9)[0][0]}
+    assert {0x7C00, -(2**15), 0, -1} <= moved
     for values in ("small", "exact", "random", "extreme", "special"):
         for op in ("SUM", "AVG", "PRODUCT"):
             for row in addends(values, op, "bfloat16", 3, 3, 1, 31):

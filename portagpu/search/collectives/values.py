@@ -29,6 +29,12 @@ SMALLEST: Final = {
     "bfloat16": 2.0**-133,
 }
 """The smallest subnormal number."""
+INFINITY_BITS: Final = {
+    "float64": 0x7FF0 << 48,
+    "float32": 0x7F80 << 16,
+    "float16": 0x7C00,
+    "bfloat16": 0x7F80,
+}
 INTEGER_BITS: Final = {"int64": 64, "int32": 32, "int16": 16, "int8": 8, "uint8": 8}
 SIZE: Final = {
     **{name: bits // 8 for name, bits in INTEGER_BITS.items()},
@@ -58,15 +64,21 @@ def wrapped(number: int, dtype: str) -> int:
 def bits(dtype: str, seed: int, ranks: int, parts: int, count: int) -> list[list[Pattern]]:
     """Patterns of bits for each rank and part, as integers of the element's size.
 
-    They are what calls move that do not calculate. A boolean is 0 or 1.
+    They are what calls move that do not calculate. A boolean is 0 or 1. One of each pattern is
+    special: 0, -0.0, an infinity, a NaN, or an end of the integers.
     """
     random = Random(seed)  # noqa: S311 - numbers, no secret
     low, high = (0, 1) if dtype == "bool" else integer_range(f"int{8 * SIZE[dtype]}")
+    special = (0, -1, low, high, INFINITY_BITS.get(dtype, low))
     length = min(count, PERIOD)
-    return [
-        [[random.randint(low, high) for _ in range(length)] for _ in range(parts)]
-        for _ in range(ranks)
-    ]
+
+    def pattern() -> Pattern:
+        found: Pattern = [random.randint(low, high) for _ in range(length)]
+        if length > 2 and dtype != "bool":
+            found[random.randrange(length)] = random.choice(special)
+        return found
+
+    return [[pattern() for _ in range(parts)] for _ in range(ranks)]
 
 
 def addends(
