@@ -136,6 +136,7 @@ class Runner:
         way: str = "",
         checked: bool = False,
     ) -> None:
+        """A call on buffers, with the arguments that ``drawing`` draws."""
         of = self.groups[group]
         ranks = of.ranks
         if name in ("message", "ring"):
@@ -153,28 +154,26 @@ class Runner:
             takes_part = position in (root, (root + 1) % len(ranks))
         if not takes_part and not (outsiders and position < 0):
             return
-        kind = None
-        if name in REDUCES:
-            helper = {"all_reduce_wider": "wider", "all_reduce_with_nan": "nan"}.get(name, "")
-            kind = model.Sum(op, dtype, ranks, helper)
+        helper = {"all_reduce_wider": "wider", "all_reduce_with_nan": "nan"}.get(name, "")
+        kind = model.Sum(op, dtype, ranks, helper) if name in REDUCES else None
         x, counts = _exchange(name, kind, dtype, seed, values, ranks, n, uneven)
         exchange = model.Exchange(x, counts, ranks, root=root, kind=kind, in_place=in_place)
         contents = getattr(model, CALLS[name][0])(exchange, max(position, 0))
         if not takes_part:
             contents = [model.Content(each.what, each.before, each.before) for each in contents]
         at = Place(
-            None if group == "default" else of.handle,
-            ranks,
-            position,
-            root,
-            op,
-            how != "sync",
-            by_position,
-            seed % 5,
-            of.checked if checked else None,
-            way,
-            counts[position] if uneven else None,
-            [row[position] for row in counts] if uneven else None,
+            group=of.handle,
+            ranks=ranks,
+            position=position,
+            root=root,
+            op=op,
+            asynchronous=how != "sync",
+            by_position=by_position,
+            tag=seed % 5,
+            checked=of.checked if checked else None,
+            way=way,
+            sends=counts[position] if uneven else None,
+            receives=[row[position] for row in counts] if uneven else None,
         )
         buffers = [
             Buffer(each, dtype, self.rank.gpu.device, kind is None, offset, shape, n)
@@ -200,11 +199,10 @@ class Runner:
             return
         self.report.members.append(index)
         self.report.labels[index] = f"{given.get('kind', name)} {of.words}"
-        handle = None if group == "default" else of.handle
         if name == "barrier":
-            self.report.barriers[index] = beside.barrier(self.rank, handle, of.ranks, **given)
+            self.report.barriers[index] = beside.barrier(self.rank, of.handle, of.ranks, **given)
             return
-        found = getattr(beside, name)(self.rank, handle, of.ranks, **given)
+        found = getattr(beside, name)(self.rank, of.handle, of.ranks, **given)
         self._see(index, found)
 
     def _see(self, index: int, found: str) -> None:
