@@ -151,6 +151,14 @@ def refuse(rank: Rank, group: Any, ranks: Sequence[int], kind: str) -> str:
     return f"took {kind} without an error"
 
 
+CALLS: dict[str, Callable[..., Any]] = {
+    "barrier": barrier,
+    "objects": objects,
+    "all_gather_uneven": all_gather_uneven,
+    "describe": describe,
+    "refuse": refuse,
+}
+"""By a call's name in programs."""
 REFUSED = (
     "BAND of floats",
     "BXOR of floats",

@@ -74,22 +74,19 @@ def programs(gpu: Backend) -> SearchStrategy[Program]:
     each = [_collective(gpu, name) for name in names]
     groups = st.sampled_from(GROUPS)
     roots = st.integers(0, 3)
+    objects = call(
+        "objects",
+        group=groups,
+        kind=("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
+        root=roots,
+        seed=SEEDS,
+    )
     each += [
+        objects,
+        objects,
         call("wait", which=("first", "last", "all")),
         call("wait", which=("first", "last", "all")),
         call("barrier", group=tuple(MAY_REFUSE), late=roots, how=("sync", "wait")),
-        call(
-            "objects",
-            group=groups,
-            kind=(
-                "all_gather_object",
-                "gather_object",
-                "broadcast_object_list",
-                "scatter_object_list",
-            ),
-            root=roots,
-            seed=SEEDS,
-        ),
         call("describe", group=groups),
         call(
             "all_gather_uneven",

@@ -17,6 +17,7 @@ from portagpu.search.collectives.buffers import Buffer
 from portagpu.search.collectives.calls import CALLS, EACH_PART, HELPERS, REDUCES, Place
 from portagpu.search.collectives.claims import is_claimed
 from portagpu.search.collectives.values import addends, bits
+from portagpu.search.programs import ProgramError
 from portagpu.text import error_line
 
 if TYPE_CHECKING:
@@ -104,8 +105,10 @@ class Runner:
             again = dict(given)
             for number in range(again.pop("times", 1)):
                 self._collective(index, name, **again | {"seed": given["seed"] + number})
-        else:
+        elif name in beside.CALLS:
             self._beside(index, name, **given)
+        else:
+            raise ProgramError(f"there is no call {name!r} in programs of collectives")
 
     def _wait(self, which: str) -> None:
         """Wait for the oldest or the newest work, or for all, the newest first."""
@@ -202,7 +205,7 @@ class Runner:
         if name == "barrier":
             self.report.barriers[index] = beside.barrier(self.rank, of.handle, of.ranks, **given)
             return
-        found = getattr(beside, name)(self.rank, of.handle, of.ranks, **given)
+        found = beside.CALLS[name](self.rank, of.handle, of.ranks, **given)
         self._see(index, found)
 
     def _see(self, index: int, found: str) -> None:
