@@ -1,0 +1,107 @@
+"""Which stream is current in each of two threads."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from portagpu.search.ordering.blame import stream_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from portagpu.contract import Backend
+
+_T = TypeVar("_T")
+
+
+class CurrentStreams:
+    """The main thread and another one, each with its blocks; both begin on stream 0.
+
+    A block that leaves the program open is closed at the end.
+    """
+
+    def __init__(self, gpu: Backend, streams: dict[int, Any]) -> None:
+        self._gpu = gpu
+        self._streams = streams
+        self._stacks: dict[bool, list[int]] = {False: [0], True: [0]}
+        """By thread, True for the other one: the stream of each open block, the inner last."""
+        self._blocks: dict[bool, list[Any]] = {False: [], True: []}
+        self._other: ThreadPoolExecutor | None = None
+        self._base = ExitStack()
+
+    def __enter__(self) -> CurrentStreams:
+        if self._streams:
+            self._base.enter_context(self._gpu.stream(self._streams[0]))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._base:
+            for thread, blocks in self._blocks.items():
+                while blocks:
+                    block = blocks.pop()
+                    self.run(thread, lambda block=block: block.__exit__(None, None, None))
+            if self._other is not None:
+                self._other.shutdown()
+
+    def run(self, thread: bool, do: Callable[[], _T]) -> _T:
+        """What ``do`` gives in this thread, or in the other one; the other one has then ended."""
+        if not thread:
+            return do()
+        self._other = self._other or ThreadPoolExecutor(1)
+        return self._other.submit(do).result()
+
+    def number(self, thread: bool) -> int:
+        """The stream that should be current."""
+        return self._stacks[thread][-1]
+
+    def enter(self, stream: int | None, thread: bool) -> str:
+        """Begin a block; the difference, if another stream is current then."""
+        block = self._gpu.stream(None if stream is None else self._streams[stream])
+        self.run(thread, block.__enter__)
+        self._blocks[thread].append(block)
+        self._stacks[thread].append(self.number(thread) if stream is None else stream)
+        return self.wrong(thread, f"inside a block of {_shown(stream)}")
+
+    def leave(self, error: bool, thread: bool) -> str:
+        """End the innermost block, by an error or without one."""
+        if not self._blocks[thread]:
+            return ""
+        block = self._blocks[thread].pop()
+        left = self._stacks[thread].pop()
+        raised = KeyError("on purpose")
+        given = (KeyError, raised, None) if error else (None, None, None)
+        if self.run(thread, lambda: block.__exit__(*given)):
+            return "a block of a stream swallowed the error that was raised in it"
+        how = "after an error in" if error else "after"
+        return self.wrong(thread, f"{how} a block of {stream_name(left)}")
+
+    def set(self, stream: int | None, thread: bool) -> str:
+        """Set the current stream, until the block ends."""
+        one = None if stream is None else self._streams[stream]
+        self.run(thread, lambda: self._gpu.set_stream(one))
+        if stream is not None:
+            self._stacks[thread][-1] = stream
+        return self.wrong(thread, f"after set_stream() of {_shown(stream)}")
+
+    def wrong(self, thread: bool, when: str) -> str:
+        """What is wrong with the current stream, and with the default one."""
+        if not self._streams:
+            return ""
+        found = self.run(thread, self._gpu.current_stream)
+        number = self.number(thread)
+        if found != self._streams[number]:
+            others = [each for each, one in self._streams.items() if one == found]
+            shown = stream_name(others[0]) if others else "one that was not made here"
+            where = " in another thread" if thread else ""
+            return f"{when} the current stream{where} is {shown}, not {stream_name(number)}"
+        if self._gpu.plugin.contract >= (1, 2):
+            default = self.run(thread, self._gpu.default_stream)
+            if default != self._streams[0]:
+                return f"{when} the default stream is another one"
+        return ""
+
+
+def _shown(stream: int | None) -> str:
+    return "None" if stream is None else stream_name(stream)
