@@ -1,7 +1,13 @@
-"""How programs are drawn: single calls, and phrases of some calls that hand work over."""
+"""How programs are drawn: phrases of some calls that hand work over, and single calls between.
+
+A phrase is what one wait that is missing shows in. Its parts are drawn one by one, the simplest
+first, so that they shrink.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -10,288 +16,297 @@ from hypothesis import strategies as st
 from portagpu.contract import Capability
 from portagpu.search.ordering.model import BUFFERS
 from portagpu.search.ordering.run import EVENTS, STREAMS, TIMED
-from portagpu.search.strategies import call
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hypothesis.strategies import SearchStrategy
 
     from portagpu.contract import Backend
-    from portagpu.search.programs import Program
+    from portagpu.search.programs import Call, Program
 
-MOST_PHRASES = 7
-_THREAD = st.sampled_from((False, False, False, True))
-_LONG = st.booleans()
-_BY = st.sampled_from(("event", "stream"))
-_BUFFER = st.sampled_from(BUFFERS)
+MOST_PHRASES = 6
 
 
-class _Draw:
-    """Strategies for what the device has; a device without streams has its one queue."""
+@cache
+def _one_of(values: tuple[Any, ...]) -> SearchStrategy[Any]:
+    return st.sampled_from(values)
 
-    def __init__(self, gpu: Backend) -> None:
-        self.streams = gpu.supports(Capability.STREAMS)
-        self.events = gpu.supports(Capability.EVENTS)
-        self.graphs = gpu.supports(Capability.GRAPHS)
-        self.newer = gpu.plugin.contract >= (1, 2)
-        stream = st.sampled_from(STREAMS) if self.streams else st.none()
-        self.stream: SearchStrategy[int | None] = stream
-        self.on = st.one_of(st.none(), stream)
 
-    def programs(self) -> SearchStrategy[Program]:
-        """Lists of phrases, joined."""
-        phrases = [self.single().map(lambda one: [one]), *self.phrases()]
-        lists = st.lists(st.one_of(*phrases), min_size=1, max_size=MOST_PHRASES)
-        return lists.map(lambda found: list(chain.from_iterable(found)))
+@dataclass(slots=True)
+class _Phrases:
+    """Draws phrases for what a device has; one without streams has its one queue."""
 
-    def single(self) -> SearchStrategy[Any]:
+    draw: Callable[[SearchStrategy[Any]], Any]
+    streams: bool
+    events: bool
+    graphs: bool
+    newer: bool
+
+    def pick(self, *values: Any) -> Any:
+        """One of the values."""
+        return self.draw(_one_of(values))
+
+    def phrase(self) -> Program:
+        """Some calls."""
+        have = (
+            (self.single, True),
+            (self.waited_for, True),
+            (self.handed_over, self.streams),
+            (self.recorded_again, self.streams and self.events),
+            (self.in_a_block, self.streams),
+            (self.replayed, self.graphs),
+            (self.timed, self.events),
+        )
+        every = [each for each, here in have if here]
+        return every[self.pick(*range(len(every)))]()
+
+    def single(self) -> Program:
         """One call."""
-        calls = [
-            self.write(),
-            self.read(),
-            call("peek", buffer=_BUFFER),
-            call("synchronize", what=("device",), which=(0,), thread=_THREAD),
-        ]
+        calls = [self.write, self.read, self.peek, lambda: self.host_wait("device", 0)]
         if self.events:
-            calls += [self.record(), self.wait(), self.host_wait("event"), self.query("event")]
-            calls += [call("elapsed", first=EVENTS, second=EVENTS)]
+            calls += [self.record, self.wait, self.elapsed]
+            calls += [lambda: self.host_wait("event"), lambda: self.query("event")]
         if self.streams:
-            calls += [
-                self.wait_stream(),
-                self.host_wait("stream"),
-                self.query("stream"),
-                call("enter", stream=self.on, thread=_THREAD),
-                call("leave", error=st.booleans(), thread=_THREAD),
-                call("current", thread=_THREAD),
-            ]
-            if self.newer:
-                calls += [call("set_stream", stream=self.on, thread=_THREAD)]
+            calls += [self.wait_stream, self.enter, self.leave, self.current]
+            calls += [lambda: self.host_wait("stream"), lambda: self.query("stream")]
+        if self.streams and self.newer:
+            calls += [self.set_stream]
         if self.graphs:
-            calls += [self.capture(), self.replay()]
-        return st.one_of(*calls)
+            calls += [self.capture, self.replay]
+        return [calls[self.pick(*range(len(calls)))]()]
 
-    def phrases(self) -> list[SearchStrategy[Program]]:
-        """Calls that belong together: what one wait that is missing shows in."""
-        return [
-            st.composite(each)()
-            for each, here in (
-                (self._handed_over, self.streams),
-                (self._waited_for, True),
-                (self._recorded_again, self.streams and self.events),
-                (self._in_a_block, self.streams),
-                (self._replayed, self.graphs),
-                (self._timed, self.events),
-            )
-            if here
-        ]
+    def singles(self, most: int) -> Program:
+        """Up to that many single calls."""
+        return list(chain.from_iterable(self.single() for _ in range(self.pick(*range(most + 1)))))
 
-    def _handed_over(self, draw: Any) -> Program:
+    def handed_over(self) -> Program:
         """Work on one stream, and work on another that has to come after it."""
-        first, second, buffers = draw(self.stream), draw(self.stream), draw(_orders())
-        work = [self.write(buffers[0], first, True), self.read(buffers[1], buffers[0], first, True)]
-        later = [
-            self.read(buffers[1], buffers[0], second),
-            self.write(buffers[0], second),
-            self.read(buffers[2], buffers[1], second),
-        ]
-        return [
-            draw(st.one_of(*work)),
-            *draw(self.edge(first, second)),
-            draw(st.one_of(*later)),
-            *draw(st.lists(self.single(), max_size=1)),
-        ]
+        first, second, buffers = self.pick(*STREAMS), self.pick(*STREAMS), self.buffers()
+        work = self.pick("write", "read")
+        then = self.pick("read", "write", "next")
+        if work == "write":
+            begun = self.write(buffers[0], first, long=True)
+        else:
+            begun = self.read(buffers[1], buffers[0], first, long=True)
+        between = self.singles(1)
+        edge = self.edge(first, second)
+        if then == "read":
+            later = self.read(buffers[1], buffers[0], second)
+        elif then == "write":
+            later = self.write(buffers[0], second)
+        else:
+            later = self.read(buffers[2], buffers[1], second)
+        return [begun, *between, *edge, later]
 
-    def edge(self, first: Any, second: Any) -> SearchStrategy[Program]:
-        """What orders the work on the second stream after that on the first."""
-        edges = [
-            st.tuples(self.wait_stream(second, first)),
-            st.tuples(call("synchronize", what=("device",), which=(0,), thread=_THREAD)),
-            st.tuples(self.host_wait("stream", first)),
-        ]
-        if self.events:
-            event = st.shared(st.sampled_from(EVENTS), key=f"edge {id(first)}")
-            edges += [
-                st.tuples(self.record(event, first), self.wait(event, second)),
-                st.tuples(self.record(event, first), self.wait(event, second)),
-                st.tuples(self.record(event, first), self.host_wait("event", event)),
-            ]
-        return st.one_of(*edges).map(list)
+    def edge(self, first: int, second: int) -> Program:
+        """What orders later work on the second stream after that on the first."""
+        kind = self.pick("stream", "event", "event and host", "host", "device")
+        if kind == "stream":
+            return [self.wait_stream(second, first)]
+        if kind == "device":
+            return [self.host_wait("device", 0)]
+        if kind == "host" or not self.events:
+            return [self.host_wait("stream", first)]
+        event = self.pick(*EVENTS)
+        late = self.singles(1)
+        if kind == "event":
+            return [self.record(event, first), *late, self.wait(event, second)]
+        return [self.record(event, first), *late, self.host_wait("event", event)]
 
-    def _waited_for(self, draw: Any) -> Program:
+    def waited_for(self) -> Program:
         """Work, and a host that waits for it, or asks, and looks."""
-        stream, buffer, event = draw(self.on), draw(_BUFFER), draw(st.sampled_from(EVENTS))
-        waits = [
-            st.tuples(call("synchronize", what=("device",), which=(0,), thread=_THREAD)),
-        ]
-        if self.streams:
-            waits += [st.tuples(self.host_wait("stream")), st.tuples(self.query("stream"))]
-        if self.streams and stream is not None:
-            waits += [
-                st.tuples(self.host_wait("stream", stream)),
-                st.tuples(self.query("stream", stream)),
-            ]
-        if self.events:
-            recorded = self.record(event, stream)
-            waits += [
-                st.tuples(recorded, self.host_wait("event", event)),
-                st.tuples(recorded, self.query("event", event)),
-            ]
-        return [
-            draw(self.write(buffer, stream, True)),
-            *draw(st.one_of(*waits)),
-            ("peek", {"buffer": buffer}),
-        ]
+        stream, buffer = self.on(), self.pick(*BUFFERS)
+        begun = self.write(buffer, stream, long=True)
+        look = ("peek", {"buffer": buffer})
+        wait = self.host_wait if self.pick(True, False) else self.query
+        what = self.pick("device", *(["event"] if self.events else []), *self.names())
+        if what == "event":
+            event = self.pick(*EVENTS)
+            return [begun, self.record(event, stream), wait("event", event), look]
+        if what == "stream":
+            return [begun, wait("stream", stream), look]
+        return [begun, self.host_wait("device", 0), look]
 
-    def _recorded_again(self, draw: Any) -> Program:
+    def names(self) -> list[str]:
+        return ["stream"] if self.streams else []
+
+    def recorded_again(self) -> Program:
         """An event that is recorded before and after long work, on one stream or on two."""
-        first, second, third = (draw(self.stream) for _ in range(3))
-        event, buffers = draw(st.sampled_from(EVENTS)), draw(_orders())
-        records = [draw(self.record(event, draw(st.sampled_from((first, third)))))]
-        work = draw(self.write(buffers[0], first, True))
-        again = draw(self.record(event, first))
-        waits = [self.wait(event, second), self.host_wait("event", event)]
-        return [*records, work, again, draw(st.one_of(*waits)), *draw(self._seen(buffers, second))]
+        first, second, third = (self.pick(*STREAMS) for _ in range(3))
+        event, buffers = self.pick(*EVENTS), self.buffers()
+        early = self.record(event, self.pick(first, third))
+        work = self.write(buffers[0], first, long=True)
+        again = self.record(event, first)
+        if self.pick(True, False):
+            wait, look = self.wait(event, second), self.read(buffers[1], buffers[0], second)
+        else:
+            wait, look = self.host_wait("event", event), ("peek", {"buffer": buffers[0]})
+        return [early, work, again, wait, look]
 
-    def _seen(self, buffers: Any, second: Any) -> SearchStrategy[Program]:
-        return st.tuples(
-            st.one_of(self.read(buffers[1], buffers[0], second), call("peek", buffer=[buffers[0]]))
-        ).map(list)
-
-    def _in_a_block(self, draw: Any) -> Program:
-        """Work on the current stream inside and after a block, and an edge between both."""
-        stream, thread, buffers = draw(self.stream), draw(_THREAD), draw(_orders())
-        inside = draw(self.write(buffers[0], None, True, thread))
-        after = draw(self.read(buffers[1], buffers[0], None, None, thread))
-        error = draw(st.booleans())
-        between = draw(st.lists(self.single(), max_size=2))
+    def in_a_block(self) -> Program:
+        """Work on the current stream in a block and after it."""
+        thread, buffers = self.thread(), self.buffers()
         return [
-            ("enter", {"stream": stream, "thread": thread}),
-            inside,
-            *between,
-            ("leave", {"error": error, "thread": thread}),
-            after,
+            ("enter", {"stream": self.on(), "thread": thread}),
+            self.write(buffers[0], None, long=self.pick(True, False), thread=thread),
+            *self.singles(2),
+            ("leave", {"error": self.pick(False, True), "thread": thread}),
+            self.read(buffers[1], buffers[self.pick(0, 2)], None, thread=thread),
         ]
 
-    def _replayed(self, draw: Any) -> Program:
-        """A graph, work before it, one or some replays, and work after it."""
-        captured, on = draw(self.capture()), draw(self.on)
-        name = captured[1]["graph"]
-        before = draw(st.lists(self.write(on=on), max_size=2))
-        after = draw(st.lists(st.one_of(self.read(on=on), self.write(on=on)), max_size=1))
-        return [captured, *before, draw(self.replay(name, on)), *after, *draw(self._replays(name))]
+    def replayed(self) -> Program:
+        """A graph, work before it, its replays, and work after it."""
+        graph, on = self.pick(0, 1), self.on()
+        found = [self.capture(graph)]
+        found += [self.write(on=on) for _ in range(self.pick(1, 0))]
+        found += [self.replay(graph, on)]
+        found += [self.read(on=on) for _ in range(self.pick(0, 1))]
+        found += [self.replay(graph) for _ in range(self.pick(0, 1))]
+        return found
 
-    def _replays(self, name: int) -> SearchStrategy[Program]:
-        return st.lists(self.replay(name), max_size=1)
-
-    def _timed(self, draw: Any) -> Program:
+    def timed(self) -> Program:
         """Two events with some milliseconds of the host between them."""
-        first, second = draw(st.permutations(TIMED))
-        asked = draw(st.permutations((first, second)))
+        first, second = self.pick(TIMED, TIMED[::-1])
+        asked = self.pick((first, second), (second, first))
         return [
-            draw(self.record(first)),
+            self.record(first),
             ("synchronize", {"what": "event", "which": first, "thread": False}),
-            *draw(st.lists(self.write(long=True), max_size=1)),
+            *([self.write(long=True)] if self.pick(False, True) else []),
             ("pause", {}),
-            draw(self.record(second)),
+            self.record(second),
             ("elapsed", {"first": asked[0], "second": asked[1]}),
         ]
 
-    # single calls; an argument that is given is not drawn
+    # arguments
+
+    def on(self) -> int | None:
+        """A stream, or None: the current one."""
+        found: int | None = self.pick(None, *STREAMS) if self.streams else None
+        return found
+
+    def thread(self) -> bool:
+        found: bool = self.pick(False, False, False, True)
+        return found
+
+    def buffers(self) -> list[str]:
+        """All buffers in some order."""
+        first = self.pick(*range(len(BUFFERS)))
+        return [*BUFFERS[first:], *BUFFERS[:first]]
+
+    # single calls; what is given is not drawn
 
     def write(
-        self, buffer: Any = None, on: Any = "", long: Any = None, thread: Any = None
-    ) -> SearchStrategy[Any]:
-        return call(
-            "write",
-            buffer=_given(buffer, _BUFFER),
-            on=self.on if on == "" else st.just(on),
-            long=_given(long, _LONG),
-            thread=_given(thread, _THREAD),
-        )
+        self, buffer: str = "", on: Any = "", long: bool | None = None, thread: bool | None = None
+    ) -> Call:
+        return "write", {
+            "buffer": buffer or self.pick(*BUFFERS),
+            "on": self.on() if on == "" else on,
+            "long": self.pick(False, True) if long is None else long,
+            "thread": self.thread() if thread is None else thread,
+        }
 
     def read(
         self,
-        target: Any = None,
-        source: Any = None,
+        target: str = "",
+        source: str = "",
         on: Any = "",
-        long: Any = None,
-        thread: Any = None,
-    ) -> SearchStrategy[Any]:
-        return call(
-            "read",
-            kind=("copy", "add", "through"),
-            target=_given(target, _BUFFER),
-            source=_given(source, _BUFFER),
-            on=self.on if on == "" else st.just(on),
-            long=_given(long, _LONG),
-            thread=_given(thread, _THREAD),
-        )
+        long: bool | None = None,
+        thread: bool | None = None,
+    ) -> Call:
+        return "read", {
+            "kind": self.pick("copy", "add", "through"),
+            "target": target or self.pick(*BUFFERS),
+            "source": source or self.pick(*BUFFERS),
+            "on": self.on() if on == "" else on,
+            "long": self.pick(False, True) if long is None else long,
+            "thread": self.thread() if thread is None else thread,
+        }
 
-    def record(self, event: Any = None, stream: Any = "") -> SearchStrategy[Any]:
-        where = self.on if stream == "" else st.just(stream)
-        event = _given(event, st.sampled_from(EVENTS))
-        return call("record", event=event, stream=where, by=_BY, thread=_THREAD)
+    def peek(self) -> Call:
+        return "peek", {"buffer": self.pick(*BUFFERS)}
 
-    def wait(self, event: Any = None, stream: Any = "") -> SearchStrategy[Any]:
-        where = self.on if stream == "" else st.just(stream)
-        event = _given(event, st.sampled_from(EVENTS))
-        return call("wait", event=event, stream=where, by=_BY, thread=_THREAD)
+    def record(self, event: int | None = None, stream: Any = "") -> Call:
+        return "record", self.event_and_stream(event, stream)
 
-    def wait_stream(self, stream: Any = None, other: Any = None) -> SearchStrategy[Any]:
-        return call(
-            "wait_stream",
-            stream=_given(stream, self.stream),
-            other=_given(other, self.stream),
-            thread=_THREAD,
-        )
+    def wait(self, event: int | None = None, stream: Any = "") -> Call:
+        return "wait", self.event_and_stream(event, stream)
 
-    def host_wait(self, what: str, which: Any = None) -> SearchStrategy[Any]:
-        every = st.sampled_from(EVENTS if what == "event" else STREAMS)
-        return call("synchronize", what=(what,), which=_given(which, every), thread=_THREAD)
+    def event_and_stream(self, event: int | None, stream: Any) -> dict[str, Any]:
+        return {
+            "event": self.pick(*EVENTS) if event is None else event,
+            "stream": self.on() if stream == "" else stream,
+            "by": self.pick("event", "stream"),
+            "thread": self.thread(),
+        }
 
-    def query(self, what: str, which: Any = None) -> SearchStrategy[Any]:
-        every = st.sampled_from(EVENTS if what == "event" else STREAMS)
-        return call("query", what=(what,), which=_given(which, every), thread=_THREAD)
+    def wait_stream(self, stream: int | None = None, other: int | None = None) -> Call:
+        return "wait_stream", {
+            "stream": self.pick(*STREAMS) if stream is None else stream,
+            "other": self.pick(*STREAMS) if other is None else other,
+            "thread": self.thread(),
+        }
 
-    def capture(self) -> SearchStrategy[Any]:
-        lanes = (0, 0, 1, 2) if self.streams else (0,)
+    def host_wait(self, what: str, which: int | None = None) -> Call:
+        return "synchronize", self.subject(what, which)
+
+    def query(self, what: str, which: int | None = None) -> Call:
+        return "query", self.subject(what, which)
+
+    def subject(self, what: str, which: int | None) -> dict[str, Any]:
+        every = EVENTS if what == "event" else STREAMS
+        which = self.pick(*every) if which is None else which
+        return {"what": what, "which": which, "thread": self.thread()}
+
+    def enter(self) -> Call:
+        return "enter", {"stream": self.on(), "thread": self.thread()}
+
+    def leave(self) -> Call:
+        return "leave", {"error": self.pick(False, True), "thread": self.thread()}
+
+    def set_stream(self) -> Call:
+        return "set_stream", {"stream": self.on(), "thread": self.thread()}
+
+    def current(self) -> Call:
+        return "current", {"thread": self.thread()}
+
+    def elapsed(self) -> Call:
+        return "elapsed", {"first": self.pick(*EVENTS), "second": self.pick(*EVENTS)}
+
+    def capture(self, graph: int | None = None) -> Call:
+        return "capture", {
+            "graph": self.pick(0, 1) if graph is None else graph,
+            "steps": [self.step() for _ in range(self.pick(1, 2, 3, 4, 5))],
+            "pool": self.pick(False, True),
+            "own": self.streams and self.pick(False, True),
+            "fork": self.pick("stream", "event") if self.events else "stream",
+            "thread": self.thread(),
+        }
+
+    def step(self) -> list[Any]:
+        """One of :func:`portagpu.search.ordering.capture.captured`."""
         kinds = ("write", "copy", "add", "through", *(["wait"] if self.streams else []))
-        step = st.tuples(
-            st.sampled_from(kinds),
-            st.sampled_from(lanes),
-            _BUFFER,
-            _BUFFER,
-            st.sampled_from(lanes),
-        ).map(list)
-        return call(
-            "capture",
-            graph=(0, 1),
-            steps=st.lists(step, min_size=1, max_size=5),
-            pool=st.booleans(),
-            own=st.booleans() if self.streams else st.just(False),
-            fork=("stream", "event") if self.events else ("stream",),
-            thread=_THREAD,
-        )
+        lanes = (0, 1, 2) if self.streams else (0,)
+        kind, lane = self.pick(*kinds), self.pick(*lanes)
+        return [kind, lane, self.pick(*BUFFERS), self.pick(*BUFFERS), self.pick(*lanes)]
 
-    def replay(self, graph: Any = None, on: Any = "") -> SearchStrategy[Any]:
-        return call(
-            "replay",
-            graph=_given(graph, st.sampled_from((0, 1))),
-            on=self.on if on == "" else st.just(on),
-            times=(1, 1, 2, 3),
-            thread=_THREAD,
-        )
-
-
-def _orders() -> SearchStrategy[Any]:
-    return st.permutations(BUFFERS)
-
-
-def _given(value: Any, drawn: SearchStrategy[Any]) -> SearchStrategy[Any]:
-    if value is None:
-        return drawn
-    return value if isinstance(value, st.SearchStrategy) else st.just(value)
+    def replay(self, graph: int | None = None, on: Any = "") -> Call:
+        return "replay", {
+            "graph": self.pick(0, 1) if graph is None else graph,
+            "on": self.on() if on == "" else on,
+            "times": self.pick(1, 2, 3),
+            "thread": self.thread(),
+        }
 
 
 def programs_for(gpu: Backend) -> SearchStrategy[Program]:
     """Programs for what the device claims."""
-    return _Draw(gpu).programs()
+    has = {
+        "streams": gpu.supports(Capability.STREAMS),
+        "events": gpu.supports(Capability.EVENTS),
+        "graphs": gpu.supports(Capability.GRAPHS),
+        "newer": gpu.plugin.contract >= (1, 2),
+    }
+    phrase = st.composite(lambda draw: _Phrases(draw, **has).phrase())()
+    lists = st.lists(phrase, min_size=1, max_size=MOST_PHRASES)
+    return lists.map(lambda found: list(chain.from_iterable(found)))
