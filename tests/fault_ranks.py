@@ -20,5 +20,7 @@ def search_with_fault(
 ) -> dict[str, Any] | None:
     """A round of ``seconds`` with that fault."""
     found = next(each for each in faults_of(area) if each.name == fault)
+    if found.device is not None:
+        rank.gpu = found.device()
     with found.apply():
         return search_rank(rank, area, number, seconds, 0.5, journal)

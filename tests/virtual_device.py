@@ -82,6 +82,10 @@ class VirtualEvent:
         self.recorded = False
         self.at = 0.0
         self.tail: frozenset[int] | None = None
+        self.moments: list[float] = []
+        """Of every record."""
+        self.thread = 0
+        """Which thread recorded it last."""
 
     def record(self, stream: VirtualStream | None = None) -> None:
         self.gpu.host_call()
@@ -89,6 +93,8 @@ class VirtualEvent:
         self.recorded = True
         self.tail = stream.tail
         self.at = stream.free_at = max(self.gpu.now, stream.free_at)
+        self.moments.append(self.at)
+        self.thread = threading.get_ident()
 
     def wait(self, stream: VirtualStream | None = None) -> None:
         (self.gpu.current_stream() if stream is None else stream).wait_event(self)
@@ -124,6 +130,7 @@ class VirtualGraph:
 
     def replay(self) -> None:
         self.gpu.host_call()
+        self.gpu.history.add("replay")
         self.replays += 1
         self.run(self.gpu.current_stream())
 
@@ -157,6 +164,8 @@ class VirtualDevice(CpuBackend):
         self._default = VirtualStream(self)
         self._streams = _Current(self._default)
         self.capturing: VirtualGraph | None = None
+        self.history: set[str] = set()
+        """What the program has done: "error", "capture", "replay"."""
 
     # the clock and the memory
 
@@ -248,6 +257,7 @@ class VirtualDevice(CpuBackend):
 
     def pop_after_error(self) -> None:
         """A block ends by an error."""
+        self.history.add("error")
         self._streams.streams.pop()
 
     def set_stream(self, stream: Any) -> None:
@@ -283,6 +293,7 @@ class VirtualDevice(CpuBackend):
     def end_capture(self, graph: VirtualGraph) -> None:
         """The graph is whole; its streams take work again."""
         del graph
+        self.history.add("capture")
         self.capturing = None
         for each in (self._default, *self.streams):
             each.tail = None
@@ -306,6 +317,7 @@ class VirtualKernels:
     def start(self, values: dict[str, int]) -> None:
         self.forget_streams()
         self._gpu.memory.update(values)
+        self._gpu.history.clear()
 
     def forget_streams(self) -> None:
         """Programs before this one have left nothing: all is over, and their streams are gone."""

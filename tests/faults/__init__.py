@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-AREAS = ("collectives", "generators")
+AREAS = ("collectives", "generators", "ordering")
 """The areas with faults, each in the module of that name."""
 
 
@@ -25,13 +25,15 @@ class Fault:
     """A fault of the CPU backend or of torch; ``apply()`` is a block in which it is there.
 
     ``name`` is "call: region: what goes wrong". One of ``words``, where there are any, stands in
-    the sentence of a failure that names the fault.
+    the sentence of a failure that names the fault. ``device`` makes the device to search on, where
+    that is not the CPU.
     """
 
     area: str
     name: str
     apply: Callable[[], AbstractContextManager[Any]]
     words: tuple[str, ...] = ()
+    device: Callable[[], Any] | None = None
 
 
 @contextlib.contextmanager
