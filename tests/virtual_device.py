@@ -343,5 +343,8 @@ class VirtualKernels:
     def now(self) -> float:
         return self._gpu.now
 
+    def settle(self) -> None:
+        self._gpu.wait_until(max([self._gpu.now, *(each[0] for each in self._gpu._effects)]))
+
     def pause(self, seconds: float) -> None:
         self._gpu.wait_until(self._gpu.now + seconds)

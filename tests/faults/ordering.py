@@ -65,8 +65,8 @@ ANYWHERE: dict[str, Region] = {
     "everywhere": lambda one, *given: True,
     "in another thread": lambda one, *given: threading.current_thread() is not _MAIN,
     "while a side stream is current": lambda one, *given: _side(_gpu(one).current_stream()),
-    "while the default stream is current": lambda one, *given: not _side(
-        _gpu(one).current_stream()
+    "while the default stream is current": lambda one, *given: (
+        not _side(_gpu(one).current_stream())
     ),
     "after an error in a block": lambda one, *given: "error" in _gpu(one).history,
     "after a capture": lambda one, *given: "capture" in _gpu(one).history,
@@ -493,12 +493,6 @@ TIMES = {
     ),
 }
 
-HOST_REGIONS = {
-    each: ANYWHERE[each] for each in ANYWHERE if each != "while the default stream is current"
-}
-WAIT_REGIONS = {
-    each: ANYWHERE[each] for each in ANYWHERE if each != "while the default stream is current"
-}
 TABLES: list[Table] = [
     (
         "device.synchronize",
@@ -647,7 +641,7 @@ TABLES: list[Table] = [
 
 def _equivalent(call: str, where: str, wrong: str, kernel_s: float) -> str:
     """Why nothing could tell that fault from right behaviour; empty if something could."""
-    host = call.endswith("synchronize") or call.endswith("query")
+    host = call.endswith(("synchronize", "query"))
     if host and kernel_s < 6e-6 and ("last kernel" in wrong or "one kernel early" in wrong):
         return "the kernel is over before the host's next call is"
     if "default stream" in wrong and where in (
@@ -655,18 +649,10 @@ def _equivalent(call: str, where: str, wrong: str, kernel_s: float) -> str:
         "while the default stream is current",
     ):
         return "it is that stream"
-    if "current stream" in wrong and where == "while the default stream is current":
-        return ""
-    if call.startswith("block ends") and wrong == "makes the default stream current":
-        return "" if "side" in where or where == "everywhere" else ""
-    if wrong == "runs backwards" and where == "of a graph with one kernel":
-        return "one kernel has one order"
-    if wrong == "loses its order" and where == "of a graph with one kernel":
+    if wrong in ("runs backwards", "loses its order") and where == "of a graph with one kernel":
         return "one kernel has one order"
     if call == "kernel" and wrong == "runs twice" and where in ("of a write", "of a copy"):
         return "a write that is repeated in its place leaves the same"
-    if wrong == "is never an error" and where == "of a timed event":
-        return ""
     return ""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from portagpu.search.area import Area
@@ -77,14 +77,15 @@ class Counted:
     not_judged: int = 0
 
 
-@dataclass(slots=True)
 class Ordering(Area):
     """``kernels`` makes what launches kernels on a device."""
 
     name: ClassVar[str] = "ordering"
-    kernels: Callable[[Backend], Kernels] = TorchKernels
-    counted: Counted = field(default_factory=Counted)
-    _length: Length | None = None
+
+    def __init__(self, kernels: Callable[[Backend], Kernels] = TorchKernels) -> None:
+        self.kernels = kernels
+        self.counted = Counted()
+        self._length: Length | None = None
 
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
         from portagpu.search.ordering.draw import programs_for

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.search.ordering.model import Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from portagpu.search.ordering.model import Kernel
 
 Entry = tuple[str, tuple[Any, ...], dict[str, Any]]
 """A method of the model, with its arguments."""
@@ -22,20 +24,25 @@ def modelled(log: Log) -> Model:
     return model
 
 
-def blame(log: Log, buffer: str, found: frozenset[int]) -> str:
+HOST, WAIT, PLACE, GRAPH, WORK = range(5)
+"""Kinds of faults: the host did not wait, or a stream; work in another order; what did not run."""
+_LIKELY: Final = {True: (HOST, PLACE, WAIT, GRAPH, WORK), False: (WAIT, PLACE, GRAPH, HOST, WORK)}
+"""By whether the right value came late: the more likely kinds first."""
+
+
+def blame(log: Log, buffer: str, found: frozenset[int], late: bool) -> str:
     """The fault with which the buffer may hold what was found; empty if no single fault explains.
 
-    A fault with which it must hold that is told before one with which it may.
+    ``late`` says that the buffer held something else after some time. Of several faults it is the
+    likelier kind, and then the one that leaves the fewest other values.
     """
-    maybe = ""
-    for sentence, changed in _faults(log):
+    explained: list[tuple[int, int, int, str]] = []
+    for kind, sentence, changed in _faults(log):
         values = modelled(changed).read(buffer)
-        if values is None or not found <= values:
-            continue
-        if len(values) == 1:
-            return sentence
-        maybe = maybe or sentence
-    return maybe
+        if values is not None and found <= values:
+            rank = _LIKELY[late].index(kind)
+            explained.append((rank, len(values), len(explained), sentence))
+    return min(explained)[-1] if explained else ""
 
 
 def stream_name(stream: Any) -> str:
@@ -55,83 +62,81 @@ def work_name(what: str, which: Any) -> str:
     return event_name(which) if what == "event" else stream_name(which)
 
 
-def _faults(log: Log) -> Iterator[tuple[str, Log]]:
-    """Sentences, and the log as it is where that fault is there."""
+def _faults(log: Log) -> Iterator[tuple[int, str, Log]]:
+    """Kinds, sentences, and the log as it is where that fault is there."""
     streams = sorted({each[1][0] for each in log if each[0] == "launch"})
     for number, (name, given, named) in enumerate(log):
-        for sentence, instead in _instead(log[:number], name, given, named, streams):
-            yield sentence, [*log[:number], *instead, *log[number + 1 :]]
+        for rank, sentence, instead in _instead(log[:number], name, given, named, streams):
+            yield rank, sentence, [*log[:number], *instead, *log[number + 1 :]]
 
 
 def _instead(
     before: Log, name: str, given: tuple[Any, ...], named: dict[str, Any], streams: list[Any]
-) -> Iterator[tuple[str, Log]]:
+) -> Iterator[tuple[int, str, Log]]:
     """Ways in which one call may go wrong, and what stands in its place then."""
     if name == "synchronize":
         what = work_name(*given)
         waited = "synchronize()" if given[0] == "device" else f"synchronize() of {what}"
-        yield f"{waited} returned before the work was done", []
+        yield HOST, f"{waited} returned before the work was done", []
     elif name == "said":
-        yield f"{work_name(*given)} said that its work was done before it was", []
-    elif name == "wait_event":
-        stream, event = stream_name(given[0]), event_name(given[1])
-        yield f"{stream} went on before {event} had happened", []
-        records = [
-            number
-            for number, each in enumerate(before)
-            if each[0] == "record" and each[1][0] == given[1]
-        ]
-        for number in records[:-1]:
-            earlier = modelled(before[: number + 1]).events[given[1]]
-            yield (
-                f"{stream} waited for an earlier record of {event} and not for its last",
-                [("wait_for", (given[0], earlier), {})],
-            )
+        yield HOST, f"{work_name(*given)} said that its work was done before it was", []
     elif name == "wait_stream":
         stream, other = map(stream_name, given)
-        yield f"{stream} went on before the work of {other} was done", []
+        yield WAIT, f"{stream} went on before the work of {other} was done", []
+    elif name == "wait_event":
+        yield from _instead_of_wait(before, *given)
     elif name == "record":
-        yield f"{event_name(given[0])} was not recorded", []
+        shown = event_name(given[0])
+        yield PLACE, f"{shown} was not recorded", []
         for other in streams:
             if other != given[1]:
-                yield (
-                    f"{event_name(given[0])} was recorded on {stream_name(other)} and not on "
-                    f"{stream_name(given[1])}",
-                    [("record", (given[0], other), {})],
-                )
+                where = f"{stream_name(other)} and not on {stream_name(given[1])}"
+                instead: Log = [("record", (given[0], other), {})]
+                yield PLACE, f"{shown} was recorded on {where}", instead
     elif name == "launch":
-        shown = given[1].shown()
-        for other in streams:
-            if other != given[0]:
-                yield (
-                    f"the {shown} ran on {stream_name(other)} while {stream_name(given[0])} was "
-                    "the current one",
-                    [("launch", (other, given[1]), {})],
-                )
-        yield (
-            f"{stream_name(given[0])} did not keep the order of its work: the {shown} ran early",
-            [(name, given, {**named, "ordered": False})],
-        )
-        yield f"the {shown} did not run", []
+        yield from _instead_of_launch(given[0], given[1], streams)
     elif name == "capture":
-        again = (name, given, named)
-        yield (
-            "the graph ran without a replay",
-            [again, ("replay", (given[0], "the capture"), {})],
-        )
-        yield (
-            f"the order inside graph {given[0]} was lost",
-            [(name, given, {"ordered": False})],
-        )
+        captured = (name, given, named)
+        for stream in ("the capture", *streams):
+            run: Log = [captured, ("replay", (given[0], stream), {})]
+            yield PLACE, "the graph ran without a replay", run
+        lost: Log = [(name, given, {"ordered": False})]
+        yield PLACE, f"the order inside graph {given[0]} was lost", lost
     elif name == "replay":
         graph, stream = f"graph {given[0]}", stream_name(given[1])
-        yield f"{graph} was replayed and did not run", []
-        yield f"one replay of {graph} ran it twice", [(name, given, {"times": 2})]
-        yield (
-            f"the replay of {graph} went on before the work of {stream} was done",
-            [(name, given, {"begins": False})],
-        )
-        yield (
-            f"{stream} went on before the replay of {graph} was done",
-            [(name, given, {"ends": False})],
-        )
+        for rank, sentence, changed in (
+            (PLACE, f"one replay of {graph} ran it twice", {"times": 2}),
+            (
+                PLACE,
+                f"the replay of {graph} went on before the work of {stream} was done",
+                {"begins": False},
+            ),
+            (PLACE, f"{stream} went on before the replay of {graph} was done", {"ends": False}),
+            (GRAPH, f"{graph} was replayed and did not run", {"times": 0}),
+        ):
+            yield rank, sentence, [(name, given, changed)]
+
+
+def _instead_of_wait(before: Log, stream: Any, event: Any) -> Iterator[tuple[int, str, Log]]:
+    waiting, awaited = stream_name(stream), event_name(event)
+    yield WAIT, f"{waiting} went on before {awaited} had happened", []
+    records = [
+        number for number, each in enumerate(before) if each[0] == "record" and each[1][0] == event
+    ]
+    for number in records[:-1]:
+        earlier = modelled(before[: number + 1]).events[event]
+        sentence = f"{waiting} waited for an earlier record of {awaited} and not for its last"
+        yield WAIT, sentence, [("wait_for", (stream, earlier), {})]
+
+
+def _instead_of_launch(
+    stream: Any, kernel: Kernel, streams: list[Any]
+) -> Iterator[tuple[int, str, Log]]:
+    shown, where = kernel.shown(), stream_name(stream)
+    for other in streams:
+        if other != stream:
+            sentence = f"the {shown} ran on {stream_name(other)} while {where} was the current one"
+            yield WORK, sentence, [("launch", (other, kernel), {})]
+    early: Log = [("launch", (stream, kernel), {"ordered": False})]
+    yield PLACE, f"{where} did not keep the order of its work: the {shown} ran early", early
+    yield WORK, f"the {shown} did not run", []

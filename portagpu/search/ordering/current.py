@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from portagpu.search.ordering.blame import stream_name
@@ -40,8 +41,7 @@ class CurrentStreams:
         with self._base:
             for thread, blocks in self._blocks.items():
                 while blocks:
-                    block = blocks.pop()
-                    self.run(thread, lambda block=block: block.__exit__(None, None, None))
+                    self.run(thread, partial(blocks.pop().__exit__, None, None, None))
             if self._other is not None:
                 self._other.shutdown()
 
@@ -58,11 +58,26 @@ class CurrentStreams:
 
     def enter(self, stream: int | None, thread: bool) -> str:
         """Begin a block; the difference, if another stream is current then."""
-        block = self._gpu.stream(None if stream is None else self._streams[stream])
-        self.run(thread, block.__enter__)
+        one = None if stream is None else self._streams[stream]
+
+        def begin() -> Any:
+            block = self._gpu.stream(one)
+            block.__enter__()
+            return block
+
+        block = self.run(thread, begin)
         self._blocks[thread].append(block)
         self._stacks[thread].append(self.number(thread) if stream is None else stream)
         return self.wrong(thread, f"inside a block of {_shown(stream)}")
+
+    def place(self, block: ExitStack, stream: int | None, number: int) -> str:
+        """Begin a block of the calling thread for a moment, in which ``number`` is current."""
+        if not self._streams:
+            return ""
+        if stream is None:
+            return self._other_than(number, "after the calls so far")
+        block.enter_context(self._gpu.stream(self._streams[stream]))
+        return self._other_than(stream, f"inside a block of {stream_name(stream)}")
 
     def leave(self, error: bool, thread: bool) -> str:
         """End the innermost block, by an error or without one."""
@@ -89,18 +104,24 @@ class CurrentStreams:
         """What is wrong with the current stream, and with the default one."""
         if not self._streams:
             return ""
-        found = self.run(thread, self._gpu.current_stream)
         number = self.number(thread)
-        if found != self._streams[number]:
-            others = [each for each, one in self._streams.items() if one == found]
-            shown = stream_name(others[0]) if others else "one that was not made here"
-            where = " in another thread" if thread else ""
-            return f"{when} the current stream{where} is {shown}, not {stream_name(number)}"
+        found = self.run(thread, lambda: self._other_than(number, when))
+        if found:
+            return found
         if self._gpu.plugin.contract >= (1, 2):
             default = self.run(thread, self._gpu.default_stream)
             if default != self._streams[0]:
                 return f"{when} the default stream is another one"
         return ""
+
+    def _other_than(self, number: int, when: str) -> str:
+        """What is wrong if not that stream is current in the calling thread."""
+        found = self._gpu.current_stream()
+        if found == self._streams[number]:
+            return ""
+        others = [each for each, one in self._streams.items() if one == found]
+        shown = stream_name(others[0]) if others else "one that was not made here"
+        return f"{when} the current stream is {shown}, not {stream_name(number)}"
 
 
 def _shown(stream: int | None) -> str:

@@ -29,7 +29,9 @@ MOST_PHRASES = 6
 
 
 @cache
-def _one_of(values: tuple[Any, ...]) -> SearchStrategy[Any]:
+def _one_of(values: tuple[Any, ...], types: tuple[type, ...]) -> SearchStrategy[Any]:
+    """One of the values; 0 and False are equal and not the same, hence the types."""
+    del types
     return st.sampled_from(values)
 
 
@@ -45,7 +47,7 @@ class _Phrases:
 
     def pick(self, *values: Any) -> Any:
         """One of the values."""
-        return self.draw(_one_of(values))
+        return self.draw(_one_of(values, tuple(map(type, values))))
 
     def phrase(self) -> Program:
         """Some calls."""
@@ -59,7 +61,8 @@ class _Phrases:
             (self.timed, self.events),
         )
         every = [each for each, here in have if here]
-        return every[self.pick(*range(len(every)))]()
+        found: Program = every[self.pick(*range(len(every)))]()
+        return found
 
     def single(self) -> Program:
         """One call."""
@@ -147,10 +150,15 @@ class _Phrases:
     def in_a_block(self) -> Program:
         """Work on the current stream in a block and after it."""
         thread, buffers = self.thread(), self.buffers()
+        bodies = (
+            *(lambda: self.singles(2), self.waited_for, self.handed_over),
+            *((self.recorded_again,) if self.events else ()),
+            *((self.replayed,) if self.graphs else ()),
+        )
         return [
             ("enter", {"stream": self.on(), "thread": thread}),
             self.write(buffers[0], None, long=self.pick(True, False), thread=thread),
-            *self.singles(2),
+            *bodies[self.pick(*range(len(bodies)))](),
             ("leave", {"error": self.pick(False, True), "thread": thread}),
             self.read(buffers[1], buffers[self.pick(0, 2)], None, thread=thread),
         ]
@@ -175,7 +183,7 @@ class _Phrases:
             *([self.write(long=True)] if self.pick(False, True) else []),
             ("pause", {}),
             self.record(second),
-            ("elapsed", {"first": asked[0], "second": asked[1]}),
+            ("elapsed", {"first": asked[0], "second": asked[1], "thread": self.thread()}),
         ]
 
     # arguments
@@ -271,7 +279,8 @@ class _Phrases:
         return "current", {"thread": self.thread()}
 
     def elapsed(self) -> Call:
-        return "elapsed", {"first": self.pick(*EVENTS), "second": self.pick(*EVENTS)}
+        first, second = self.pick(*EVENTS), self.pick(*EVENTS)
+        return "elapsed", {"first": first, "second": second, "thread": self.thread()}
 
     def capture(self, graph: int | None = None) -> Call:
         return "capture", {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from portagpu.contract import Capability
 from portagpu.search.ordering.model import BUFFERS, FACTOR
@@ -15,16 +15,23 @@ if TYPE_CHECKING:
     from portagpu.search.ordering.model import Kernel
 
 
+SETTLE_S: Final = 0.2
+"""Longer than the longest work of a program. Nothing is judged by it: it chooses the words."""
+
+
 class Kernels(Protocol):
     """Buffers of whole numbers, and kernels over them on the current stream.
 
     Every element of a buffer holds the same value, but where kernels race.
     """
 
-    most: int
-    """The longest work that :meth:`busy` is asked for."""
-    waits: bool
-    """Whether :meth:`peek` waits for all work, as it must where there is only one queue."""
+    @property
+    def most(self) -> int:
+        """The longest work that :meth:`busy` is asked for."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether :meth:`peek` waits for all work, as it must where there is only one queue."""
 
     def start(self, values: dict[str, int]) -> None:
         """Put a value into each buffer, and wait until it is there."""
@@ -40,6 +47,9 @@ class Kernels(Protocol):
 
     def peek(self, buffer: str) -> frozenset[int]:
         """The values in a buffer now, on a stream of its own that waits for nothing."""
+
+    def settle(self) -> None:
+        """Let all work end without asking the device when it does."""
 
     def now(self) -> float:
         """Seconds on the host's clock."""
@@ -90,16 +100,21 @@ class TorchKernels:
     def busy(self, work: int) -> None:
         import torch
 
-        if work and self._large is None:
+        if not work:
+            return
+        if self._large is None:
             # 64 MiB: longer to read and write than a launch takes, on any device
             self._large = torch.zeros(1 << 24, dtype=torch.float32, device=self._gpu.device)
         for _ in range(work):
-            assert self._large is not None
             self._large.mul_(1.0)
 
     def peek(self, buffer: str) -> frozenset[int]:
         with self._gpu.stream(self._reader):
             return frozenset(self._buffers[buffer].tolist())
+
+    def settle(self) -> None:
+        time.sleep(SETTLE_S)
+        self._gpu.synchronize()
 
     def now(self) -> float:
         return time.perf_counter()

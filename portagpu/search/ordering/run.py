@@ -73,9 +73,7 @@ class Run:
         self.current = blocks.enter_context(CurrentStreams(self.gpu, self.streams))
         if has(Capability.EVENTS):
             self.events = {
-                number: self.gpu.Event(
-                    enable_timing=number in TIMED, blocking=number == EVENTS[-1]
-                )
+                number: self.gpu.Event(enable_timing=number in TIMED, blocking=number == EVENTS[-1])
                 for number in EVENTS
             }
         self.clock = Clock(self.kernels, self.model)
@@ -107,20 +105,20 @@ class Run:
         stream = self.current.number(thread) if on is None else on
         witness = f"witness {len(self.log)}" if long and self.work and self.events else ""
 
-        def launch() -> None:
+        def launch() -> str:
             with ExitStack() as block:
-                if on is not None:
-                    block.enter_context(self.gpu.stream(self.streams[on]))
+                wrong = self.current.place(block, on, stream)
                 self.kernels.busy(self.work if long else 0)
                 (self.kernels.launch_through if through else self.kernels.launch)(kernel)
             if witness:
                 self.events[witness] = self.gpu.Event()
                 self.events[witness].record(self.streams.get(stream))
+            return wrong
 
-        self.current.run(thread, launch)
+        wrong = self.current.run(thread, launch)
         self._log("launch", stream, kernel)
-        if not witness:
-            return ""
+        if wrong or not witness:
+            return wrong
         self._log("record", witness, stream)
         self.pending.append(witness)
         return self._ask_witness(witness)
@@ -131,11 +129,19 @@ class Run:
             return ""
         self.early = True
         self.pending.remove(witness)
-        self._log("said", "event", witness)
-        if self.work < self.kernels.most:
-            return ""
-        kernel = next(each[1][1] for each in reversed(self.log) if each[0] == "launch")
-        return self._look(kernel.target)
+        return self._over("said", "event", witness, look=self.work == self.kernels.most)
+
+    def _over(self, how: str, what: str, which: Any, look: bool = True) -> str:
+        """The host knows by ``how`` that work is over: look at what its last kernel left."""
+        fresh = self.model.work_of(what, which) & ~self.model.host
+        self._log(how, what, which)
+        self.clock.looked()
+        kernels = [
+            node.kernel
+            for number, node in enumerate(self.model.nodes)
+            if node.kernel is not None and fresh >> number & 1
+        ]
+        return self._look(kernels[-1].target) if look and kernels else ""
 
     def _before_waiting(self) -> str:
         """Ask the events behind long work, before the host waits for anything."""
@@ -184,9 +190,7 @@ class Run:
         if found:
             return found
         self.current.run(thread, self._subject(what, which).synchronize)
-        self._log("synchronize", what, which)
-        self.clock.looked()
-        return ""
+        return self._over("synchronize", what, which)
 
     def _subject(self, what: str, which: int) -> Any:
         if what == "device":
@@ -201,10 +205,7 @@ class Run:
             return f"query() of {shown} is a {type(answer).__name__}"
         if known and not answer:
             return f"{shown} said that its work was not done after it was waited for"
-        if answer and not known:
-            self._log("said", what, which)
-            self.clock.looked()
-        return ""
+        return self._over("said", what, which) if answer and not known else ""
 
     # current streams
 
@@ -225,7 +226,7 @@ class Run:
     def _pause(self) -> None:
         self.kernels.pause(0.003)
 
-    def _elapsed(self, first: int, second: int) -> str:
+    def _elapsed(self, first: int, second: int, thread: bool) -> str:
         for event in (first, second):
             found = self._synchronize("event", event, False)
             if found:
@@ -233,7 +234,8 @@ class Run:
         timed = first in TIMED and second in TIMED
         recorded = first in self.model.events and second in self.model.events
         try:
-            value = self.events[first].elapsed_time(self.events[second])
+            begin, end = self.events[first], self.events[second]
+            value = self.current.run(thread, lambda: begin.elapsed_time(end))
         except (ValueError, RuntimeError) as error:
             return f"elapsed_time() raised {error}" if timed and recorded else ""
         shown = f"elapsed_time() from {event_name(first)} to {event_name(second)}"
@@ -265,27 +267,28 @@ class Run:
         self._log("capture", graph, recipe.steps)
         return wrong or self.current.wrong(thread, "after a capture")
 
-    def _replay(self, graph: int, on: int | None, times: int, thread: bool) -> None:
+    def _replay(self, graph: int, on: int | None, times: int, thread: bool) -> str:
         found = [each for each in self.graphs if each[0] == graph]
         if not found:
-            return
+            return ""
         _, pool, made = found[-1]
         stream = self.current.number(thread) if on is None else on
         if pool and self.pool_stream not in (None, stream):
             self._wait_stream(stream, self.pool_stream or 0, thread)
 
-        def replay() -> None:
+        def replay() -> str:
             with ExitStack() as block:
-                if on is not None:
-                    block.enter_context(self.gpu.stream(self.streams[on]))
+                wrong = self.current.place(block, on, stream)
                 for _ in range(times):
                     made.replay()
+            return wrong
 
-        self.current.run(thread, replay)
+        wrong = self.current.run(thread, replay)
         for _ in range(times):
             self._log("replay", graph, stream)
         if pool:
             self.pool_stream = stream
+        return wrong
 
     # what the host sees
 
@@ -300,7 +303,9 @@ class Run:
         self.clock.looked()
         if allowed is None or found <= allowed:
             return ""
-        reason = blame(self.log, buffer, found)
+        self.kernels.settle()
+        late = self.kernels.peek(buffer) != found
+        reason = blame(self.log, buffer, found, late)
         shown = f"buffer {buffer} holds {_listed(found)}, and the order allows {_listed(allowed)}"
         return f"{reason}: {shown}" if reason else shown
 
