@@ -167,7 +167,7 @@ class _Phrases:
         """A graph, work before it, its replays, and work after it."""
         graph, on = self.pick(0, 1), self.on()
         found = [self.capture(graph)]
-        found += [self.write(on=on) for _ in range(self.pick(1, 0))]
+        found += [self.write(on=on) for _ in range(self.pick(0, 1))]
         found += [self.replay(graph, on)]
         found += [self.read(on=on) for _ in range(self.pick(0, 1))]
         found += [self.replay(graph) for _ in range(self.pick(0, 1))]
