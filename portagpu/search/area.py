@@ -53,6 +53,7 @@ class Area(ABC):
 AREAS: Final[Mapping[str, str]] = {
     "collectives": "portagpu.search.collectives.area:AREA",
     "generators": "portagpu.search.generators:AREA",
+    "memory": "portagpu.search.memory:AREA",
     "ordering": "portagpu.search.ordering:AREA",
 }
 """Where each area is."""
