@@ -75,7 +75,7 @@ def first_difference(most: int) -> str:
 
 
 def test_the_cpu_passes():
-    assert first_difference(60) == ""
+    assert first_difference(40) == ""
 
 
 CAUGHT = {
@@ -83,8 +83,8 @@ CAUGHT = {
     "memory_stats of allocated_bytes.all.current: always: counts half": "allocated",
     "memory_stats of allocated_bytes.all.peak: always: is in KiB": "below its current value",
     "memory_reserved: in another thread: is a float": "no whole number",
-    "memory_allocated: always: is in MiB": "memory_allocated()",
-    "mem_get_info, total: always: is half": "total",
+    "memory_allocated: in another thread: is 0": "memory_allocated()",
+    "mem_get_info, total: at every second call: is half": "",
     "clone: always: keeps its result alive": "",
 }
 

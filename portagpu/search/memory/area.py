@@ -108,8 +108,7 @@ class _Run:
         if found:
             return found
         left = max(self.gpu.memory_allocated() - started, self.gpu.memory_reserved() - reserved)
-        most = SLACK * max(1, self.model.number)
-        if left > most:
+        if left > SLACK:
             return f"{left / MIB:.1f} MiB are still counted when all tensors are gone"
         return ""
 

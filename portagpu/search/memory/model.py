@@ -102,6 +102,8 @@ class Model:
     def released(self, value: int) -> str:
         """No garbage is left, and the counter is ``value``; the difference."""
         self.garbage = 0
+        # what is gone may not count any more
+        self.changed = min(self.changed, len(self.storages))
         found = self.current().wrong("memory_allocated() after empty_cache()", value)
         self.start(value)
         return found
