@@ -55,6 +55,7 @@ AREAS: Final[Mapping[str, str]] = {
     "generators": "portagpu.search.generators:AREA",
     "memory": "portagpu.search.memory:AREA",
     "ordering": "portagpu.search.ordering:AREA",
+    "ranges": "portagpu.search.ranges:AREA",
 }
 """Where each area is."""
 

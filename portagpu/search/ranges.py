@@ -1,0 +1,404 @@
+"""Profiler ranges: a model of nesting, and programs of blocks that torch's profiler records.
+
+Every annotated block is in torch's profile, with its name, its labels and its domain, under the
+block around it in its thread (:class:`portagpu.functions.annotate`; devices since contract 1.4).
+Depths and errors are judged on every device. Blocks that were open when the recording began are not
+in it.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from portagpu.captures.labels import DOMAIN, decode
+from portagpu.search.area import Area
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hypothesis.strategies import SearchStrategy
+
+    from portagpu.contract import Backend
+    from portagpu.search.programs import Program
+    from portagpu.world import Rank
+
+NAMES: Final = (
+    *("forward", "", "a b", "layer/3", 'a "quote"', "back\\slash", "schöne Grüße", "日本"),
+    *("tab\tand\nline", "x" * 300, "50%20", "{'k':1}", "portagpu:x", "a:b", "it's", " "),
+)
+LABELS: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"step": 3},
+    {"step": -(2**63), "loss": 0.1, "ok": True},
+    {"text": "it's {here}", "empty": ""},
+    {"big": 2**70, "small": 5e-324, "no": False},
+    {"infinite": float("inf")},
+    {"ü": 'schön "so"\n'},
+)
+DOMAINS: Final = (DOMAIN, "mine", "a.b-c_1")
+COLORS: Final = (None, "red", "#00ff80", 0x123456)
+KINDS: Final = ("annotate", "labelled", "function", "push", "region")
+PLAIN: Final = ("forward", "a b", "layer/3")
+"""Names that a profile shows as they are."""
+Shown = tuple[str, str, tuple[tuple[str, Any], ...]]
+"""Domain, name and labels, as a profile tells them."""
+
+
+class _Ranges(Area):
+    name: ClassVar[str] = "ranges"
+
+    def programs(self, gpu: Backend) -> SearchStrategy[Program]:
+        from portagpu.search.strategies import call, programs
+
+        thread = (False, False, True)
+        label = tuple(range(len(LABELS)))
+        enter = call(
+            "enter",
+            kind=KINDS,
+            title=NAMES,
+            labels=label,
+            domain=DOMAINS,
+            color=COLORS,
+            thread=thread,
+        )
+        leave = call("leave", error=(False, True), thread=thread)
+        return programs(
+            *(enter, enter, enter, leave, leave),
+            call("mark", title=NAMES, thread=thread),
+            call("decorated", title=NAMES, labels=label, error=(False, True), thread=thread),
+            call("again", title=NAMES, times=(2, 3), thread=thread),
+            call("pop_of_none", thread=thread),
+            call("listen"),
+            call("listens", thread=thread),
+            most=14,
+        )
+
+    def difference(self, rank: Rank, program: Program) -> str:
+        run = _Run(rank.gpu)
+        with ExitStack() as blocks:
+            blocks.callback(run.close)
+            return run.all(program)
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A block as it should be shown, the number of the one around it, and whether it may lack."""
+
+    shown: Shown
+    around: int | None
+    mark: bool
+
+
+@dataclass(slots=True)
+class _Open:
+    """A block that is open: how it is closed, and its node where it is recorded."""
+
+    kind: str
+    close: Callable[..., Any]
+    node: int | None
+
+
+@dataclass(slots=True)
+class _Run:
+    """One program on the device, beside the model; threads are False and, beside it, True."""
+
+    gpu: Backend
+    stacks: dict[bool, list[_Open]] = field(default_factory=lambda: {False: [], True: []})
+    nodes: dict[bool, list[_Node]] = field(default_factory=lambda: {False: [], True: []})
+    """By thread, in the order of their beginnings: blocks, and the number of the one around."""
+    profile: Any = None
+    other: ThreadPoolExecutor | None = None
+    failed: str = ""
+
+    def all(self, program: Program) -> str:
+        """The first difference."""
+        if not any(name == "listen" for name, _ in program):
+            self._listen()
+        for name, given in program:
+            found: str | None = getattr(self, f"_{name}")(**given)
+            if found:
+                return found
+        for thread, stack in self.stacks.items():
+            while stack:
+                found = self._leave(False, thread)
+                if found:
+                    return found
+        return self._recorded()
+
+    def close(self) -> None:
+        """Close what a difference left open."""
+        for thread, stack in self.stacks.items():
+            while stack:
+                self._in(thread, partial(stack.pop().close, None, None, None))
+        if self.profile is not None:
+            self.profile.__exit__(None, None, None)
+            self.profile = None
+        if self.other is not None:
+            self.other.shutdown()
+
+    def _in(self, thread: bool, do: Callable[[], Any]) -> Any:
+        if not thread:
+            return do()
+        self.other = self.other or ThreadPoolExecutor(1)
+        return self.other.submit(do).result()
+
+    # the model
+
+    def _depth(self, thread: bool) -> int:
+        """How many ranges are open that range_push opened."""
+        return sum(each.kind == "push" for each in self.stacks[thread])
+
+    def _node(
+        self, thread: bool, name: str, labels: dict[str, Any], domain: str, mark: bool = False
+    ) -> int | None:
+        """A block begins; its number, None where nothing records it."""
+        if self.profile is None:
+            return None
+        shown = (
+            "" if domain == DOMAIN else domain,
+            name,
+            tuple(
+                (key, str(value) if value == math.inf else value) for key, value in labels.items()
+            ),
+        )
+        around = [each.node for each in self.stacks[thread] if each.node is not None]
+        self.nodes[thread].append(_Node(shown, around[-1] if around else None, mark))
+        return len(self.nodes[thread]) - 1
+
+    # calls
+
+    def _listen(self) -> None:
+        import torch
+        from torch.autograd.profiler import profile
+
+        if self.profile is not None:
+            return
+        self.profile = profile(**_options())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.profile.__enter__()
+        with torch.profiler.record_function(_thread_name(False)):
+            pass
+        if self.other is not None or _every_thread():
+            self._in(True, self._name_other)
+
+    def _name_other(self) -> None:
+        import torch
+
+        with torch.profiler.record_function(_thread_name(True)):
+            pass
+
+    def _listens(self, thread: bool) -> str:
+        if thread or self.profile is None or self._in(thread, self.gpu.listens) is True:
+            return ""
+        return "listens() is not True while torch's profiler records"
+
+    def _enter(
+        self, kind: str, title: str, labels: int, domain: str, color: Any, thread: bool
+    ) -> str:
+        import portagpu
+
+        given: dict[str, Any] = dict(LABELS[labels])
+        if kind == "push":
+            depth = self._in(thread, partial(self.gpu.range_push, title))
+            expected = self._depth(thread)
+            node = self._node(thread, title, {}, DOMAIN)
+            self.stacks[thread].append(_Open(kind, partial(_pop, self.gpu), node))
+            return "" if depth == expected else f"range_push() is {depth} at depth {expected}"
+        make: Callable[[], Any]
+        if kind == "annotate":
+            given, domain = {}, DOMAIN
+            make = partial(self.gpu.annotate, title)
+        elif kind == "labelled":
+            make = partial(self.gpu.labelled_block, title, given, domain, color)
+        elif kind == "function":
+            make = partial(portagpu.annotate, title, domain=domain, color=color, **given)
+        else:
+            given, domain = {}, DOMAIN
+            make = partial(portagpu.region, title)
+
+        def begin() -> Any:
+            block = make()
+            block.__enter__()
+            return block
+
+        block = self._in(thread, begin)
+        marked = kind != "region" or title
+        node = self._node(thread, title, given, domain) if marked else None
+        self.stacks[thread].append(_Open(kind, block.__exit__, node))
+        return ""
+
+    def _leave(self, error: bool, thread: bool) -> str:
+        if not self.stacks[thread]:
+            return ""
+        block = self.stacks[thread].pop()
+        raised = KeyError("on purpose")
+        if block.kind == "push":
+            found = self._in(thread, self.gpu.range_pop)
+            expected = self._depth(thread)
+            return "" if found == expected else f"range_pop() is {found} at depth {expected}"
+        how = (KeyError, raised, None) if error else (None, None, None)
+        try:
+            swallowed = self._in(thread, partial(block.close, *how))
+        except KeyError as other:
+            return "" if error and other is raised else f"a block ended with {other!r}"
+        return "an annotated block swallowed the error that was raised in it" if swallowed else ""
+
+    def _mark(self, title: str, thread: bool) -> None:
+        """A mark is for the vendor's profiler: torch's may show it or not."""
+        self._in(thread, partial(self.gpu.mark, f"{title} mark"))
+        self._node(thread, f"{title} mark", {}, DOMAIN, mark=True)
+
+    def _decorated(self, title: str, labels: int, error: bool, thread: bool) -> str:
+        import portagpu
+
+        def body(one: int, two: int = 2) -> int:
+            if error:
+                raise KeyError("on purpose")
+            return one + two
+
+        function = portagpu.annotate(title, **LABELS[labels])(body)
+        try:
+            found = self._in(thread, partial(function, 40))
+        except KeyError:
+            found = None
+        self._node(thread, title, dict(LABELS[labels]), DOMAIN)
+        expected = None if error else 42
+        if found != expected:
+            return f"a decorated function gave {found}, not {expected}"
+        return "" if function.__name__ == "body" else "a decorated function lost its name"
+
+    def _again(self, title: str, times: int, thread: bool) -> None:
+        """One object, entered several times before it is left."""
+        import portagpu
+
+        block = portagpu.annotate(title)
+
+        def nest() -> None:
+            for _ in range(times):
+                block.__enter__()
+            for _ in range(times):
+                block.__exit__(None, None, None)
+
+        self._in(thread, nest)
+        opened = 0
+        for _ in range(times):
+            node = self._node(thread, title, {}, DOMAIN)
+            if node is not None:
+                self.stacks[thread].append(_Open("again", _nothing, node))
+                opened += 1
+        del self.stacks[thread][len(self.stacks[thread]) - opened :]
+
+    def _pop_of_none(self, thread: bool) -> str:
+        if self._depth(thread):
+            return ""
+        try:
+            found = self._in(thread, self.gpu.range_pop)
+        except IndexError:
+            return ""
+        return f"range_pop() without an open range is {found}, and no IndexError"
+
+    # what was recorded
+
+    def _recorded(self) -> str:
+        if self.profile is None:
+            return ""
+        profile, self.profile = self.profile, None
+        profile.__exit__(None, None, None)
+        if self.gpu.plugin.contract < (1, 4):
+            return ""
+        threads: dict[int, list[Any]] = defaultdict(list)
+        for event in sorted(profile.function_events, key=lambda one: one.time_range.start):
+            threads[event.thread].append(event)
+        for events in threads.values():
+            own = {_thread_name(each): each for each in (False, True)}
+            thread = own.get(events[0].name)
+            if thread is not None:
+                found = _compared(events[1:], self.nodes[thread], thread)
+                if found:
+                    return found
+        return ""
+
+
+def _compared(events: list[Any], expected: list[_Node], thread: bool) -> str:
+    """The first difference between what a thread's profile shows and what was marked."""
+    where = " of another thread" if thread else ""
+    left, place = list(enumerate(expected)), {}
+    for number, event in enumerate(events):
+        name, labels, domain = decode(event.name)
+        found = (domain, name, tuple(labels.items()))
+        while left and left[0][1].mark and not _same(found, left[0][1].shown):
+            left.pop(0)
+        if not left:
+            return f"the profile{where} shows a block {event.name!r} that was not marked"
+        index, node = left.pop(0)
+        if not _same(found, node.shown):
+            told = _told(node.shown)
+            return f"block {number + 1}{where} is {event.name!r}, and was marked as {told}"
+        if name in PLAIN and not labels and not domain and event.name != name:
+            return f"the block {name!r}{where} is shown as {event.name!r}"
+        place[id(event)] = index
+        parent = place.get(id(event.cpu_parent))
+        if parent != node.around:
+            inside = "no block" if parent is None else _told(expected[parent].shown)
+            right = "no block" if node.around is None else _told(expected[node.around].shown)
+            return f"the block {event.name!r}{where} is inside {inside}, and was inside {right}"
+    missing = next((node for _, node in left if not node.mark), None)
+    return (
+        "" if missing is None else f"the block {_told(missing.shown)}{where} is not in the profile"
+    )
+
+
+def _same(found: Shown, shown: Shown) -> bool:
+    return found == shown and _types(found) == _types(shown)
+
+
+def _types(shown: Shown) -> list[type]:
+    return [type(value) for _, value in shown[2]]
+
+
+def _told(shown: Shown) -> str:
+    domain, name, labels = shown
+    of = f" of the domain {domain}" if domain else ""
+    return f"{name!r}{of}" + (f" with {dict(labels)}" if labels else "")
+
+
+def _nothing(*given: Any) -> None:
+    del given
+
+
+def _pop(gpu: Backend, *given: Any) -> None:
+    del given
+    gpu.range_pop()
+
+
+def _thread_name(other: bool) -> str:
+    return "the other thread begins" if other else "the main thread begins"
+
+
+def _every_thread() -> bool:
+    """Whether this torch can record all threads."""
+    return "experimental_config" in _options()
+
+
+def _options() -> dict[str, Any]:
+    """Of a profile of the host's side, of all threads where this torch can."""
+    from torch._C._profiler import _ExperimentalConfig
+
+    options: dict[str, Any] = {"use_cpu": True, "use_kineto": True}
+    try:
+        options["experimental_config"] = _ExperimentalConfig(profile_all_threads=True)
+    except TypeError:  # an older torch
+        return options
+    return options
+
+
+AREA: Final = _Ranges()
+"""See :mod:`portagpu.search.ranges`."""
