@@ -1,7 +1,7 @@
 """Profiler ranges: a model of nesting, and programs of blocks that torch's profiler records.
 
 Every annotated block is in torch's profile, with its name, its labels and its domain, under the
-block around it in its thread (:class:`portagpu.functions.annotate`; devices since contract 1.4).
+block around it in its thread: so :class:`portagpu.functions.annotate` has it for every device.
 Depths and errors are judged on every device. Blocks that were open when the recording began are not
 in it.
 """
@@ -312,11 +312,13 @@ class _Run:
             return ""
         profile, self.profile = self.profile, None
         profile.__exit__(None, None, None)
-        if self.gpu.plugin.contract < (1, 4):
-            return ""
-        threads: dict[int, list[Any]] = defaultdict(list)
-        for event in sorted(profile.function_events, key=lambda one: one.time_range.start):
-            threads[event.thread].append(event)
+        threads: dict[int, list[_Event]] = defaultdict(list)
+        # not function_events, from which torch removes the only child that has its parent's name
+        for event in sorted(profile.kineto_results.events(), key=lambda one: one.start_ns()):
+            begin = event.start_ns()
+            shown = _Event(event.name(), begin, begin + event.duration_ns())
+            if event.is_user_annotation():
+                threads[event.start_thread_id()].append(shown)
         for events in threads.values():
             own = {_thread_name(each): each for each in (False, True)}
             thread = own.get(events[0].name)
@@ -327,10 +329,20 @@ class _Run:
         return ""
 
 
-def _compared(events: list[Any], expected: list[_Node], thread: bool) -> str:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Event:
+    """A block of a profile, in nanoseconds."""
+
+    name: str
+    begin: int
+    end: int
+
+
+def _compared(events: list[_Event], expected: list[_Node], thread: bool) -> str:
     """The first difference between what a thread's profile shows and what was marked."""
     where = " of another thread" if thread else ""
-    left, place = list(enumerate(expected)), {}
+    left = list(enumerate(expected))
+    around: list[tuple[_Event, int]] = []
     for number, event in enumerate(events):
         name, labels, domain = decode(event.name)
         found = (domain, name, tuple(labels.items()))
@@ -344,8 +356,10 @@ def _compared(events: list[Any], expected: list[_Node], thread: bool) -> str:
             return f"block {number + 1}{where} is {event.name!r}, and was marked as {told}"
         if name in PLAIN and not labels and not domain and event.name != name:
             return f"the block {name!r}{where} is shown as {event.name!r}"
-        place[id(event)] = index
-        parent = place.get(id(event.cpu_parent))
+        while around and around[-1][0].end < event.end:
+            around.pop()
+        parent = around[-1][1] if around else None
+        around.append((event, index))
         if parent != node.around:
             inside = "no block" if parent is None else _told(expected[parent].shown)
             right = "no block" if node.around is None else _told(expected[node.around].shown)
