@@ -349,13 +349,13 @@ def _compared(events: list[_Event], expected: list[_Node], thread: bool) -> str:
         while left and left[0][1].mark and not _same(found, left[0][1].shown):
             left.pop(0)
         if not left:
-            return f"the profile{where} shows a block {event.name!r} that was not marked"
+            return f"the profile{where} shows a block {_short(event.name)} that was not marked"
         index, node = left.pop(0)
         if not _same(found, node.shown):
             told = _told(node.shown)
-            return f"block {number + 1}{where} is {event.name!r}, and was marked as {told}"
+            return f"block {number + 1}{where} is {_short(event.name)}, and was marked as {told}"
         if name in PLAIN and not labels and not domain and event.name != name:
-            return f"the block {name!r}{where} is shown as {event.name!r}"
+            return f"the block {name!r}{where} is shown as {_short(event.name)}"
         while around and around[-1][0].end < event.end:
             around.pop()
         parent = around[-1][1] if around else None
@@ -363,11 +363,18 @@ def _compared(events: list[_Event], expected: list[_Node], thread: bool) -> str:
         if parent != node.around:
             inside = "no block" if parent is None else _told(expected[parent].shown)
             right = "no block" if node.around is None else _told(expected[node.around].shown)
-            return f"the block {event.name!r}{where} is inside {inside}, and was inside {right}"
+            return (
+                f"the block {_short(event.name)}{where} is inside {inside}, and was inside {right}"
+            )
     missing = next((node for _, node in left if not node.mark), None)
     return (
         "" if missing is None else f"the block {_told(missing.shown)}{where} is not in the profile"
     )
+
+
+def _short(name: str) -> str:
+    """A name for a sentence, with its length if it is long."""
+    return repr(name) if len(name) <= 80 else f"{name[:40]!r}... of {len(name)} characters"
 
 
 def _same(found: Shown, shown: Shown) -> bool:
@@ -381,7 +388,7 @@ def _types(shown: Shown) -> list[type]:
 def _told(shown: Shown) -> str:
     domain, name, labels = shown
     of = f" of the domain {domain}" if domain else ""
-    return f"{name!r}{of}" + (f" with {dict(labels)}" if labels else "")
+    return f"{_short(name)}{of}" + (f" with {dict(labels)}" if labels else "")
 
 
 def _nothing(*given: Any) -> None:

@@ -1,0 +1,105 @@
+"""Ranges: what a profile must show, by hand, and faults that programs find."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("hypothesis")
+
+from hypothesis import given, seed, settings
+
+import portagpu as pg
+from portagpu.search.ranges import AREA, _compared, _Event, _Node
+from portagpu.search.rounds import SETTINGS
+from tests.faults.ranges import faults
+
+pytestmark = pytest.mark.torch
+
+OUTER = _Node(("", "outer", ()), None, mark=False)
+INNER = _Node(("mine", "inner", (("step", 3),)), 0, mark=False)
+MARK = _Node(("", "x mark", ()), 0, mark=True)
+
+
+def test_a_block_is_where_it_was_marked():
+    events = [_Event("outer", 0, 10), _Event("mine:inner {'step':3}", 2, 5)]
+    assert _compared(events, [OUTER, INNER], thread=False) == ""
+    beside = [events[0], _Event(events[1].name, 11, 15)]
+    found = _compared(beside, [OUTER, INNER], thread=False)
+    assert "is inside no block, and was inside 'outer'" in found, found
+
+
+def test_a_mark_may_be_shown_or_not():
+    events = [_Event("outer", 0, 10), _Event("x mark", 2, 3)]
+    assert _compared(events, [OUTER, MARK], thread=False) == ""
+    assert _compared(events[:1], [OUTER, MARK], thread=False) == ""
+
+
+def test_labels_keep_their_types():
+    found = _compared([_Event("mine:inner {'step':3.0}", 0, 1)], [INNER], thread=False)
+    assert "was marked as 'inner' of the domain mine with {'step': 3}" in found, found
+
+
+def test_a_block_that_is_missing_or_too_many_is_named():
+    found = _compared([], [OUTER], thread=True)
+    assert found == "the block 'outer' of another thread is not in the profile", found
+    found = _compared([_Event("outer", 0, 1)], [], thread=False)
+    assert found == "the profile shows a block 'outer' that was not marked", found
+
+
+class Differs(Exception):
+    """A program differed."""
+
+
+def first_difference(most: int) -> str:
+    rank, found = SimpleNamespace(gpu=pg.backend("cpu"), rank=0, world=1), []
+
+    @settings(SETTINGS, max_examples=most, phases=SETTINGS.phases[:1])
+    @seed(15)
+    @given(AREA.programs(rank.gpu))
+    def each(program) -> None:
+        wrong = AREA.difference(rank, program)
+        if wrong:
+            found.append(wrong)
+            raise Differs
+
+    with contextlib.suppress(Differs):
+        each()
+    return found[0] if found else ""
+
+
+def test_the_cpu_passes():
+    assert first_difference(200) == ""
+
+
+CAUGHT = {
+    "name: everywhere: in upper case": "was marked as",
+    "name: everywhere: cut to 255 characters": "was marked as",
+    "labels: everywhere: are lost": "was marked as",
+    "labels: everywhere: have 1 for True": "was marked as",
+    "domain: everywhere: is lost": "of the domain",
+    "block: everywhere: is not marked": "not in the profile",
+    "block: everywhere: swallows errors": "swallowed",
+    "range_push: everywhere: counts from 1": "range_push() is",
+    "range_pop: in another thread: is None": "range_pop() is None",
+    "range_pop: of none: is -1": "no IndexError",
+    "decorated function: everywhere: loses its result": "a decorated function gave None",
+}
+
+
+@pytest.mark.parametrize("name", CAUGHT)
+def test_a_fault_is_caught(name):
+    fault = next(each for each in faults() if each.name == name)
+    with fault.apply():
+        found = first_difference(400)
+    assert found, "no program found it"
+    others = ("is not in the profile", "that was not marked")
+    assert any(words in found for words in (CAUGHT[name], *others)), found
+
+
+def test_the_catalogue_is_made_of_different_faults():
+    names = [each.name for each in faults()]
+    assert len(names) == len(set(names)) > 60, f"{len(set(names))} of {len(names)} faults differ"
