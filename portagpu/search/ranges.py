@@ -75,6 +75,7 @@ class _Ranges(Area):
             call("decorated", title=NAMES, labels=label, error=(False, True), thread=thread),
             call("again", title=NAMES, times=(2, 3), thread=thread),
             call("pop_of_none", thread=thread),
+            call("push_and_pop", title=NAMES, times=(1, 2, 3, 5), thread=thread),
             call("listen"),
             call("listens", thread=thread),
             most=14,
@@ -115,7 +116,8 @@ class _Run:
     """By thread, in the order of their beginnings: blocks, and the number of the one around."""
     profile: Any = None
     other: ThreadPoolExecutor | None = None
-    failed: str = ""
+    named: bool = False
+    """Whether the profile shows which thread is the other one."""
 
     def all(self, program: Program) -> str:
         """The first difference."""
@@ -147,6 +149,9 @@ class _Run:
         if not thread:
             return do()
         self.other = self.other or ThreadPoolExecutor(1)
+        if self.profile is not None and not self.named:
+            self.named = True
+            self.other.submit(_name_thread, other=True).result()
         return self.other.submit(do).result()
 
     # the model
@@ -175,7 +180,6 @@ class _Run:
     # calls
 
     def _listen(self) -> None:
-        import torch
         from torch.autograd.profiler import profile
 
         if self.profile is not None:
@@ -184,16 +188,7 @@ class _Run:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.profile.__enter__()
-        with torch.profiler.record_function(_thread_name(False)):
-            pass
-        if self.other is not None or _every_thread():
-            self._in(True, self._name_other)
-
-    def _name_other(self) -> None:
-        import torch
-
-        with torch.profiler.record_function(_thread_name(True)):
-            pass
+        _name_thread(other=False)
 
     def _listens(self, thread: bool) -> str:
         if thread or self.profile is None or self._in(thread, self.gpu.listens) is True:
@@ -295,6 +290,18 @@ class _Run:
                 self.stacks[thread].append(_Open("again", _nothing, node))
                 opened += 1
         del self.stacks[thread][len(self.stacks[thread]) - opened :]
+
+    def _push_and_pop(self, title: str, times: int, thread: bool) -> str:
+        """Several ranges, each in the one before."""
+        for _ in range(times):
+            found = self._enter("push", title, 0, DOMAIN, None, thread)
+            if found:
+                return found
+        for _ in range(times):
+            found = self._leave(False, thread)
+            if found:
+                return found
+        return ""
 
     def _pop_of_none(self, thread: bool) -> str:
         if self._depth(thread):
@@ -400,13 +407,16 @@ def _pop(gpu: Backend, *given: Any) -> None:
     gpu.range_pop()
 
 
+def _name_thread(other: bool) -> None:
+    """Show in the profile which thread this is, by torch alone."""
+    import torch
+
+    with torch.profiler.record_function(_thread_name(other)):
+        pass
+
+
 def _thread_name(other: bool) -> str:
     return "the other thread begins" if other else "the main thread begins"
-
-
-def _every_thread() -> bool:
-    """Whether this torch can record all threads."""
-    return "experimental_config" in _options()
 
 
 def _options() -> dict[str, Any]:
