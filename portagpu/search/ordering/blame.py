@@ -68,6 +68,28 @@ def _faults(log: Log) -> Iterator[tuple[int, str, Log]]:
     for number, (name, given, named) in enumerate(log):
         for rank, sentence, instead in _instead(log[:number], name, given, named, streams):
             yield rank, sentence, [*log[:number], *instead, *log[number + 1 :]]
+    yield from _always(log)
+
+
+def _always(log: Log) -> Iterator[tuple[int, str, Log]]:
+    """Faults that are there at every call of a kind."""
+    for name, sentence in (
+        ("wait_stream", "streams went on before the work of those that they wait for was done"),
+        ("wait_event", "streams went on before events had happened"),
+    ):
+        yield WAIT, sentence, [each for each in log if each[0] != name]
+    for kind, name, sentence, changed in (
+        (PLACE, "capture", "the order inside graphs was lost", {"ordered": False}),
+        (PLACE, "replay", "replays of a graph went on before earlier work", {"begins": False}),
+        (PLACE, "replay", "work went on before the replay of a graph was done", {"ends": False}),
+        (GRAPH, "replay", "each replay of a graph ran it twice", {"times": 2}),
+        (GRAPH, "replay", "a graph was replayed and did not run", {"times": 0}),
+    ):
+        yield (
+            kind,
+            sentence,
+            [(one, given, changed if one == name else named) for one, given, named in log],
+        )
 
 
 def _instead(

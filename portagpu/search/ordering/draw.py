@@ -44,6 +44,8 @@ class _Phrases:
     events: bool
     graphs: bool
     newer: bool
+    usual: bool = False
+    """In which thread most calls of the phrase are."""
 
     def pick(self, *values: Any) -> Any:
         """One of the values."""
@@ -60,6 +62,7 @@ class _Phrases:
             (self.replayed, self.graphs),
             (self.timed, self.events),
         )
+        self.usual = self.pick(False, False, True)
         every = [each for each, here in have if here]
         found: Program = every[self.pick(*range(len(every)))]()
         return found
@@ -194,7 +197,22 @@ class _Phrases:
         return found
 
     def thread(self) -> bool:
-        found: bool = self.pick(False, False, False, True)
+        found: bool = self.pick(self.usual, self.usual, self.usual, not self.usual)
+        return found
+
+    def before(self) -> Program:
+        """What has happened when the program begins: a side stream is current, or was."""
+        if not self.streams:
+            return []
+        what = self.pick("nothing", "nothing", "side stream", "error")
+        if what == "nothing":
+            return []
+        found: Program = [
+            ("enter", {"stream": self.pick(*STREAMS[1:]), "thread": thread})
+            for thread in self.pick((False,), (False, True))
+        ]
+        if what == "error":
+            found.append(("leave", {"error": True, "thread": False}))
         return found
 
     def buffers(self) -> list[str]:
@@ -317,5 +335,6 @@ def programs_for(gpu: Backend) -> SearchStrategy[Program]:
         "newer": gpu.plugin.contract >= (1, 2),
     }
     phrase = st.composite(lambda draw: _Phrases(draw, **has).phrase())()
-    lists = st.lists(phrase, min_size=1, max_size=MOST_PHRASES)
-    return lists.map(lambda found: list(chain.from_iterable(found)))
+    before = st.composite(lambda draw: _Phrases(draw, **has).before())()
+    lists = st.tuples(before, st.lists(phrase, min_size=1, max_size=MOST_PHRASES))
+    return lists.map(lambda found: [*found[0], *chain.from_iterable(found[1])])
