@@ -222,6 +222,9 @@ class _Run:
             return
         more = (tensor.numel() * 3 // 2) * tensor.element_size()
         tensor.resize_(tensor.numel() * 3 // 2).fill_(self.numbers[slot])
+        # whether the old memory lived until all of the new one was written is not said
+        self.model.also(0, more)
+        self.model.keep(slot, None)
         self.model.made(slot, [more])
 
     def _temporary(self, slot: str, error: bool) -> None:
