@@ -56,6 +56,7 @@ AREAS: Final[Mapping[str, str]] = {
     "memory": "portagpu.search.memory:AREA",
     "ordering": "portagpu.search.ordering:AREA",
     "ranges": "portagpu.search.ranges:AREA",
+    "numbers": "portagpu.search.numbers.area:AREA",
 }
 """Where each area is."""
 

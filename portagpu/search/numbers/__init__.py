@@ -1,0 +1,1 @@
+"""Random programs of casts, arithmetic, sums, indexing, gradients and attention."""

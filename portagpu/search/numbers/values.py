@@ -1,0 +1,144 @@
+"""Numbers by class and seed: the same ones at each call, and each a number of its dtype."""
+
+from __future__ import annotations
+
+import math
+import random
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.search.numbers.formats import (
+    COMPLEX,
+    INTEGERS,
+    SMALL,
+    fp8_codes,
+    kind_of,
+    largest,
+    pattern_values,
+    rounded,
+    smallest,
+    smallest_normal,
+    whole_to_dtype,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+CLASSES: Final = ("integers", "ordinary", "special", "wide", "ones", "mixed", "distinct")
+EXACT: Final = ("integers", "ones", "distinct")
+"""The classes of small whole numbers: sums and products of a few are exact in any order."""
+MOST: Final = 8
+"""The largest of the class "integers"."""
+
+
+@lru_cache(maxsize=4096)
+def numbers(dtype: str, kind: str, n: int, seed: int) -> tuple[Any, ...]:
+    """``n`` numbers.
+
+    integers: whole, at most ``MOST``; negative ones too. ones: all 1. distinct: whole and all
+    different as far as the dtype goes, in no order. ordinary: 2^-4 to 2^4 with all bits of the
+    mantissa. wide: any bits of the dtype. special: NaN, infinities, -0.0, denormals, the largest
+    number, and for integers the ends. mixed: ordinary with a few special ones.
+    """
+    chance = random.Random(f"{dtype} {kind} {n} {seed}")  # noqa: S311 - test data, no secret
+    if dtype in COMPLEX:
+        part = COMPLEX[dtype]
+        parts = [_draw(part, kind, n, chance) for _ in range(2)]
+        return tuple(map(complex, *parts))
+    return tuple(_draw(dtype, kind, n, chance))
+
+
+def _draw(dtype: str, kind: str, n: int, chance: random.Random) -> list[Any]:
+    if kind == "ones":
+        return [True if dtype == "bool" else 1 if dtype in INTEGERS else 1.0] * n
+    if kind == "distinct" and dtype != "bool":
+        return _distinct(dtype, n, chance)
+    if dtype == "bool":
+        return [chance.random() < 0.5 for _ in range(n)]
+    make = _whole_maker(dtype, kind, chance) if dtype in INTEGERS else _maker(dtype, kind, chance)
+    return [make() for _ in range(n)]
+
+
+def _distinct(dtype: str, n: int, chance: random.Random) -> list[Any]:
+    low = 0 if dtype == "uint8" else -n // 2
+    found = [low + each for each in range(n)]
+    chance.shuffle(found)
+    if dtype in INTEGERS:
+        return [whole_to_dtype(each, dtype) for each in found]
+    most = 2 ** (3 if kind_of(dtype) == "fp8" else 8)
+    return [float(each if abs(each) <= most else each % most) for each in found]
+
+
+def _whole_maker(dtype: str, kind: str, chance: random.Random) -> Callable[[], int]:
+    bits = INTEGERS[dtype]
+    low, high = (0, 2**bits - 1) if dtype == "uint8" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    if kind in ("integers", "ordinary"):
+        return lambda: chance.randint(max(low, -MOST), MOST)
+    if kind == "wide":
+        return lambda: chance.randint(low, high)
+    ends = [low, high, low + 1, high - 1, 0, 1, 3, whole_to_dtype(-1, dtype)]
+    ends += [each for each in (2**24 + 1, -(2**24) - 1, 2**31, 2**53 + 1) if low <= each <= high]
+    if kind == "special":
+        return lambda: chance.choice(ends)
+    return lambda: chance.choice(ends) if chance.random() < 0.1 else chance.randint(max(low, -9), 9)
+
+
+def _maker(dtype: str, kind: str, chance: random.Random) -> Callable[[], float]:
+    if kind == "integers":
+        most = MOST if largest(dtype) >= MOST else 4
+        return lambda: float(chance.randint(-most, most))
+
+    def ordinary() -> float:
+        return rounded(math.ldexp(chance.uniform(-1, 1), chance.randint(-4, 4)), dtype)
+
+    def wide() -> float:
+        if dtype in SMALL:
+            return chance.choice(pattern_values(dtype))
+        lowest = math.frexp(smallest(dtype))[1]
+        exponent = chance.randint(lowest, math.frexp(largest(dtype))[1])
+        return rounded(math.ldexp(chance.choice((-1, 1)) * chance.uniform(0.5, 1), exponent), dtype)
+
+    if kind == "ordinary":
+        return ordinary
+    if kind == "wide":
+        return wide
+    ends = specials(dtype)
+    if kind == "special":
+        return lambda: chance.choice(ends)
+    return lambda: chance.choice(ends) if chance.random() < 0.1 else ordinary()
+
+
+@lru_cache
+def specials(dtype: str) -> tuple[float, ...]:
+    """NaN, infinities, zeros, denormals, the ends, and what is near the limits of casts."""
+    found = {
+        str(rounded(each, dtype)): rounded(each, dtype)
+        for each in (
+            *(math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 3.0),
+            *(smallest(dtype), -smallest(dtype), 3 * smallest(dtype), smallest_normal(dtype)),
+            *(largest(dtype), -largest(dtype), largest(dtype) / 2, smallest_normal(dtype) / 2),
+            *(88.0, 89.0, -88.0, 2.0**24 + 1, 2.0**24 + 2, 2.0**31, 2.0**-126, 2.0**-140, 2.0**-25),
+            *(448.0, 464.0, 466.0, 240.0, 57344.0, 61440.0, 65504.0, 65520.0, 65519.0, 2.0**-24),
+            *(1 + 2.0**-8, 1 + 2.0**-11, 1 + 3 * 2.0**-8, 1 + 2.0**-4, 1 + 2.0**-3, 255.0, 127.0),
+        )
+    }
+    return tuple(found.values())
+
+
+@lru_cache(maxsize=4096)
+def on_host(dtype: str, kind: str, n: int, seed: int) -> torch.Tensor:
+    """:func:`numbers` as a tensor of shape (n,) on the CPU; nobody writes into it."""
+    return host_tensor(numbers(dtype, kind, n, seed), dtype)
+
+
+def host_tensor(values: tuple[Any, ...] | list[Any], dtype: str) -> torch.Tensor:
+    """A tensor of one dimension on the CPU of numbers of that dtype, without rounding."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    if kind_of(dtype) == "fp8":
+        codes = fp8_codes(dtype)
+        return torch.tensor([codes[str(each)] for each in values], dtype=torch.uint8).view(kind)
+    return torch.tensor(values, dtype=kind)
