@@ -22,8 +22,8 @@ from portagpu.search.numbers.formats import (
     INTEGERS,
     kind_of,
     largest,
-    roundoff,
     rounded,
+    roundoff,
     smallest,
     smallest_normal,
     whole_to_dtype,
@@ -185,7 +185,12 @@ def _triple(sign: int) -> Callable[..., Any]:
         if not math.isfinite(product) or not math.isfinite(value):
             return None
         # in float64 the model rounds too
-        bound = (1 + (t == "float64")) * roundoff(t) * (1 + 2 * roundoff(t)) * (abs(product) + abs(value))
+        bound = (
+            (1 + (t == "float64"))
+            * roundoff(t)
+            * (1 + 2 * roundoff(t))
+            * (abs(product) + abs(value))
+        )
         exact = value.is_integer() and abs(value) + abs(product) < 2**8
         return value if exact and product.is_integer() else Within(value, bound + smallest(t))
 
