@@ -54,8 +54,9 @@ def attention_difference(
         given = torch.tensor(allowed).to(gpu.device)
     elif mask in ("float", "infinite"):
         given = torch.tensor(added, dtype=getattr(torch, dtype)).to(gpu.device)
+    query, key, value = (each.tensor for each in placed)
     found = torch.nn.functional.scaled_dot_product_attention(
-        *(each.tensor for each in placed), attn_mask=given, is_causal=mask == "causal", scale=scale
+        query, key, value, attn_mask=given, is_causal=mask == "causal", scale=scale
     )
     factor = scale if scale is not None else 1 / math.sqrt(width)
     wanted: list[Right] = []

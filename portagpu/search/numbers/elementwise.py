@@ -153,6 +153,9 @@ class _Call:
         first, second = order.index(kind_of(self.dtype)), order.index(kind_of(self.other))
         if self.beside == "no dimension" and self.shape and second <= first:
             return self.dtype
+        if self.beside == "no dimension" and self.shape and first == order.index("float"):
+            # c10's toComplexType: the complex dtype of the other one's parts
+            return "complex128" if self.dtype == "float64" else "complex64"
         return promoted(self.dtype, self.other)
 
     def _result(self) -> str:

@@ -214,7 +214,11 @@ def promoted(first: str, second: str) -> str:
     part = "float64" if "float64" in parts else "float32"
     if high == "complex":
         return "complex128" if part == "float64" else "complex64"
-    return one if len(parts) == 1 else "float32" if parts <= {"float16", "bfloat16"} else part
+    return "float32" if parts == {"float16", "bfloat16"} else _wider_float(one, two)
+
+
+def _wider_float(one: str, two: str) -> str:
+    return one if FORMATS[one].storage_bits >= FORMATS[two].storage_bits else two
 
 
 def _wider_integer(one: str, two: str) -> str:

@@ -376,8 +376,8 @@ def gradient_difference(
         "integers",
         seed + 2,
     )
-    rows = [_rows(each.values, tuple(each.tensor.shape)) for each in (first, second, back)]
-    wanted = step.pull(*rows, dtype)
+    a, b, g = (_rows(each.values, tuple(each.tensor.shape)) for each in (first, second, back))
+    wanted = step.pull(a, b, g, dtype)
     leaves = [x] if step.other == "none" else [x, y]
     gradients, times = _gradients(step, form, leaves, (x, y), result, back.tensor, gpu)
     what = f"of {op} of {dtype} ({form}, {(m, n)}, {layout})"

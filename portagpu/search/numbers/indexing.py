@@ -257,13 +257,15 @@ def _where(g: Given) -> tuple[torch.Tensor, Rows]:
 
 def _order(a: Any, b: Any) -> int:
     """NaN is above all numbers, as torch documents for sort."""
-    lost = (a != a, b != b)
-    return lost[0] - lost[1] if any(lost) else (a > b) - (a < b)
+    lost = (bool(a != a), bool(b != b))
+    return lost[0] - lost[1] if any(lost) else bool(a > b) - bool(a < b)
 
 
 def _sorted_line(line: list[Any], descending: bool) -> list[int]:
-    key = cmp_to_key(lambda i, j: _order(line[i], line[j]) * (-1 if descending else 1))
-    return sorted(range(len(line)), key=key)
+    def order(i: int, j: int) -> int:
+        return _order(line[i], line[j]) * (-1 if descending else 1)
+
+    return sorted(range(len(line)), key=cmp_to_key(order))
 
 
 def _sort(g: Given) -> tuple[torch.Tensor, Rows]:

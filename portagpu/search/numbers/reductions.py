@@ -123,7 +123,8 @@ def _mean(values: Sequence[Any], dtype: str) -> Right:
 
 
 def _mean_bound(total: Within, n: int, dtype: str) -> float:
-    return total.bound / n + 3 * roundoff(dtype) * abs(total.value / n) + smallest(dtype)
+    value = abs(float(total.value)) / n
+    return total.bound / n + 3 * roundoff(dtype) * value + smallest(dtype)
 
 
 def _prod(values: Sequence[Any], dtype: str) -> Right:
@@ -154,7 +155,7 @@ def _place_of(pick: Callable[[Sequence[Any]], Any]) -> Callable[..., Right]:
 
     def right(values: Sequence[Any], _dtype: str) -> Right:
         lost = tuple(index for index, each in enumerate(values) if each != each)
-        return lost or values.index(pick(values))  # type: ignore[attr-defined]
+        return lost or values.index(pick(values))
 
     return right
 
@@ -180,7 +181,8 @@ def _running(values: Sequence[Any], dtype: str) -> list[Right]:
             _running([getattr(v, p) for v in values], COMPLEX[dtype]) for p in ("real", "imag")
         ]
         return list(map(_joined, *parts)) if values else []
-    u, found = roundoff(dtype), []
+    u = roundoff(dtype)
+    found: list[Right] = []
     whole = all(each.is_integer() for each in values if math.isfinite(each))
     sizes = accumulate(abs(each) if math.isfinite(each) else 0.0 for each in values)
     for n, (total, size) in enumerate(zip(accumulate(values), sizes, strict=True)):
