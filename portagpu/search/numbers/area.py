@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.search.area import Area
-from portagpu.search.numbers import attention, gradients, indexing, products, reductions
-from portagpu.search.numbers.casts import FORMS as CAST_FORMS
-from portagpu.search.numbers.casts import KINDS, SHAPES, SOURCES, cast_difference
-from portagpu.search.numbers.elementwise import FORMS, OTHERS, elementwise_difference
-from portagpu.search.numbers.elementwise import SHAPES as ELEMENTWISE_SHAPES
+from portagpu.search.numbers import (
+    attention,
+    casts,
+    elementwise,
+    gradients,
+    indexing,
+    products,
+    reductions,
+)
+from portagpu.search.numbers.draws import Choice, drawn
 from portagpu.search.numbers.formats import FLOATS, FP8, claimed, kind_of
 from portagpu.search.numbers.pointwise import OPS
 from portagpu.search.numbers.tensors import LAYOUTS
 from portagpu.search.numbers.values import CLASSES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from hypothesis.strategies import SearchStrategy
 
     from portagpu.contract import Backend
-    from portagpu.search.programs import Call, Program
+    from portagpu.search.programs import Program
     from portagpu.world import Rank
 
 SEEDS: Final = tuple(range(16))
 PATTERN_SEEDS: Final = tuple(range(64))
-MOST_CALLS: Final = 8
+BATCHES: Final = 4
+BATCH: Final = 8
+CASTS: Final = 24
+"""How often the cast is named among the operations, for its many pairs of dtypes."""
+ATTENTIONS: Final = 6
 CALLS: Final[dict[str, Callable[..., str]]] = {
-    "cast": cast_difference,
-    "elementwise": elementwise_difference,
+    "cast": casts.cast_difference,
+    "elementwise": elementwise.elementwise_difference,
     "reduce": reductions.reduction_difference,
     "product": products.product_difference,
     "move": indexing.indexing_difference,
@@ -43,23 +52,11 @@ class _Numbers(Area):
     name = "numbers"
 
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
-        from portagpu.search.strategies import programs
-
-        have = claimed(gpu)
-        arithmetic = [each for each in have if each not in FP8]
-        calls = [
-            _casts(have),
-            *_elementwise(arithmetic),
-            *_reductions(arithmetic),
-            *_products(arithmetic),
-            _moves(arithmetic),
-            *_gradients([each for each in have if each in FLOATS]),
-        ]
-        return programs(*calls, most=MOST_CALLS)
+        return drawn(_choices(claimed(gpu)), batches=BATCHES, calls=BATCH)
 
     def difference(self, rank: Rank, program: Program) -> str:
         with warnings.catch_warnings():
-            # torch warns about complex32 and about the layout of tensors given as out
+            # torch warns about tensors given as out whose memory it has to allocate anew
             warnings.simplefilter("ignore")
             for name, given in program:
                 found = CALLS[name](rank.gpu, **given)
@@ -68,141 +65,40 @@ class _Numbers(Area):
         return ""
 
 
-def _casts(have: list[str]) -> SearchStrategy[Call]:
-    from portagpu.search.strategies import call
+def _choices(have: list[str]) -> list[Choice]:
+    """All operations in the dtypes that the device has."""
+    arithmetic = [each for each in have if each not in FP8]
+    floats = [each for each in have if each in FLOATS]
+    complexes = [each for each in arithmetic if kind_of(each) in ("float", "complex")]
+    found = _of_kinds("elementwise", OPS, arithmetic, _ELEMENTWISE, other=True)
+    found += _of_kinds("reduce", reductions.OPS, arithmetic, _REDUCE)
+    found += [_choice("product", op, complexes, _PRODUCT) for op in products.OPS]
+    found += [_choice("move", op, arithmetic, _MOVE) for op in indexing.OPS]
+    found += [_choice("gradient", op, floats, _GRADIENT) for op in gradients.OPS]
+    found += [Choice("attention", {}, {"dtype": floats, **_ATTENTION})] * ATTENTIONS
+    sources = [each for each in casts.SOURCES if each in have]
+    found += [Choice("cast", {}, {"source": sources, "target": sources, **_CAST})] * CASTS
+    return [each for each in found if all(each.lists.values())]
 
-    dtypes = [each for each in SOURCES if each in have]
-    return call(
-        "cast",
-        source=dtypes,
-        target=dtypes,
-        kind=KINDS,
-        shape=_lists(SHAPES),
-        layout=LAYOUTS,
-        form=CAST_FORMS,
-        seed=PATTERN_SEEDS,
-    )
+
+def _choice(name: str, op: str, dtypes: list[str], lists: Mapping[str, Any]) -> Choice:
+    return Choice(name, {"op": op}, {"dtype": dtypes, **lists})
 
 
-def _elementwise(have: list[str]) -> list[SearchStrategy[Call]]:
-    """One kind of call for the operations of each set of dtypes, so that most calls do something."""
-    from portagpu.search.strategies import call
-
+def _of_kinds(
+    name: str,
+    ops: Mapping[str, Any],
+    have: list[str],
+    lists: Mapping[str, Any],
+    *,
+    other: bool = False,
+) -> list[Choice]:
+    """Operations of a table, each in the dtypes of its kinds."""
     found = []
-    for kinds in sorted({each.kinds for each in OPS.values()}):
-        dtypes = [each for each in have if kind_of(each) in kinds.split()]
-        names = [name for name, each in OPS.items() if each.kinds == kinds]
-        if not dtypes:
-            continue
-        found.append(
-            call(
-                "elementwise",
-                op=names,
-                dtype=dtypes,
-                other=dtypes,
-                kind=CLASSES,
-                shape=_lists(ELEMENTWISE_SHAPES),
-                layout=LAYOUTS,
-                beside=OTHERS,
-                form=FORMS,
-                seed=SEEDS,
-            )
-        )
+    for op, each in ops.items():
+        dtypes = [dtype for dtype in have if kind_of(dtype) in each.kinds.split()]
+        found.append(_choice(name, op, dtypes, {**({"other": dtypes} if other else {}), **lists}))
     return found
-
-
-def _reductions(have: list[str]) -> list[SearchStrategy[Call]]:
-    from portagpu.search.strategies import call
-
-    found = []
-    for kinds in sorted({each.kinds for each in reductions.OPS.values()}):
-        dtypes = [each for each in have if kind_of(each) in kinds.split()]
-        names = [name for name, each in reductions.OPS.items() if each.kinds == kinds]
-        if dtypes:
-            found.append(
-                call(
-                    "reduce",
-                    op=names,
-                    dtype=dtypes,
-                    kind=CLASSES,
-                    shape=_lists(reductions.SHAPES),
-                    dims=_lists(reductions.DIMS),
-                    layout=LAYOUTS,
-                    form=reductions.FORMS,
-                    seed=SEEDS,
-                )
-            )
-    return found
-
-
-def _products(have: list[str]) -> list[SearchStrategy[Call]]:
-    """Of floating-point and complex numbers: torch multiplies no integer matrices on a GPU."""
-    from portagpu.search.strategies import call
-
-    dtypes = [each for each in have if kind_of(each) in ("float", "complex")]
-    if not dtypes:
-        return []
-    one = call(
-        "product",
-        op=products.OPS,
-        dtype=dtypes,
-        kind=products.KINDS,
-        m=products.SIZES,
-        k=products.INNER,
-        n=products.SIZES,
-        layout=LAYOUTS,
-        other_layout=LAYOUTS,
-        alpha=products.ALPHAS,
-        beta=products.BETAS,
-        form=products.FORMS,
-        seed=SEEDS,
-    )
-    return [one, one]
-
-
-def _moves(have: list[str]) -> SearchStrategy[Call]:
-    from portagpu.search.strategies import call
-
-    return call(
-        "move",
-        op=list(indexing.OPS),
-        dtype=have,
-        kind=indexing.KINDS,
-        shape=_lists(indexing.SIZES),
-        dim=(0, 1),
-        layout=LAYOUTS,
-        seed=SEEDS,
-    )
-
-
-def _gradients(have: list[str]) -> list[SearchStrategy[Call]]:
-    """Gradients of operations, and attention: for floating-point numbers."""
-    from portagpu.search.strategies import call
-
-    if not have:
-        return []
-    gradient = call(
-        "gradient",
-        op=gradients.OPS,
-        dtype=have,
-        shape=_lists(gradients.SIZES),
-        layout=LAYOUTS,
-        form=gradients.FORMS,
-        seed=SEEDS,
-    )
-    masked = call(
-        "attention",
-        dtype=have,
-        mask=attention.MASKS,
-        queries=attention.QUERIES,
-        keys=attention.KEYS,
-        width=attention.WIDTHS,
-        scale=attention.SCALES,
-        heads=(1, 2),
-        layout=attention.LAYOUTS,
-        seed=SEEDS,
-    )
-    return [gradient, gradient, masked]
 
 
 def _lists(shapes: tuple[tuple[int, ...], ...]) -> list[list[int]]:
@@ -210,4 +106,63 @@ def _lists(shapes: tuple[tuple[int, ...], ...]) -> list[list[int]]:
     return [list(each) for each in shapes]
 
 
+_ELEMENTWISE: Final = {
+    "kind": CLASSES,
+    "shape": _lists(elementwise.SHAPES),
+    "layout": LAYOUTS,
+    "beside": elementwise.OTHERS,
+    "form": elementwise.FORMS,
+    "seed": SEEDS,
+}
+_REDUCE: Final = {
+    "kind": CLASSES,
+    "shape": _lists(reductions.SHAPES),
+    "dims": _lists(reductions.DIMS),
+    "layout": LAYOUTS,
+    "form": reductions.FORMS,
+    "seed": SEEDS,
+}
+_PRODUCT: Final = {
+    "kind": products.KINDS,
+    "m": products.SIZES,
+    "k": products.INNER,
+    "n": products.SIZES,
+    "layout": LAYOUTS,
+    "other_layout": LAYOUTS,
+    "alpha": products.ALPHAS,
+    "beta": products.BETAS,
+    "form": products.FORMS,
+    "seed": SEEDS,
+}
+_MOVE: Final = {
+    "kind": indexing.KINDS,
+    "shape": _lists(indexing.SIZES),
+    "dim": (0, 1),
+    "layout": LAYOUTS,
+    "seed": SEEDS,
+}
+_GRADIENT: Final = {
+    "shape": _lists(gradients.SIZES),
+    "layout": LAYOUTS,
+    "form": gradients.FORMS,
+    "seed": SEEDS,
+}
+_ATTENTION: Final = {
+    "mask": attention.MASKS,
+    "queries": attention.QUERIES,
+    "keys": attention.KEYS,
+    "width": attention.WIDTHS,
+    "scale": attention.SCALES,
+    "heads": (1, 2),
+    "layout": attention.LAYOUTS,
+    "seed": SEEDS,
+}
+_CAST: Final = {
+    "kind": casts.KINDS,
+    "shape": _lists(casts.SHAPES),
+    "layout": LAYOUTS,
+    "form": casts.FORMS,
+    "seed": PATTERN_SEEDS,
+}
 AREA: Final = _Numbers()
+"""Casts, arithmetic, sums, products, indexing, gradients and attention."""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from portagpu.contract import Backend
 
 MASKS: Final = ("none", "bool", "float", "causal", "infinite", "empty row")
-QUERIES: Final = (4, 1, 7, 17)
-KEYS: Final = (5, 1, 4, 19)
+QUERIES: Final = (4, 1, 7, 9)
+KEYS: Final = (5, 1, 4, 9)
 WIDTHS: Final = (4, 1, 8, 16)
 SCALES: Final = (None, 0.5, 2.0)
 

@@ -147,5 +147,5 @@ def _copied(
 
 KINDS: Final = (PATTERNS, "integers", "special", "ordinary", "mixed", "wide")
 SOURCES: Final = ("float32", "bool", *INTEGERS, "bfloat16", "float16", "float64", *COMPLEX, *FP8)
-SHAPES: Final = ((7,), (), (0,), (1,), (3, 5), (33,), (2, 3, 4), (65,), (1, 17), (1031,))
+SHAPES: Final = ((7,), (), (0,), (1,), (3, 5), (33,), (2, 3, 4), (65,), (1, 17), (300,))
 LAYOUTS_OF_CASTS: Final = LAYOUTS

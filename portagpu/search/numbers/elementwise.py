@@ -28,7 +28,7 @@ second operand, with a conjugate view as the first, and with the first as the se
 OTHERS: Final = ("equal", "row", "column", "one element", "no dimension")
 """The shape of the second operand against that of the first."""
 SCALARS: Final = (2, -1, 3, 1, 4, 8, -2, 5)
-SHAPES: Final = ((7,), (), (0,), (1,), (3, 5), (33,), (2, 3, 4), (65,), (0, 3), (17, 19), (1031,))
+SHAPES: Final = ((7,), (), (0,), (1,), (3, 5), (33,), (2, 3, 4), (65,), (0, 3), (9, 7), (300,))
 NO_OUT: Final = ("relu", "isnan", "isinf", "isfinite")
 TENSORS_ALONE: Final = (
     *("maximum", "minimum", "fmax", "fmin", "copysign"),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Rows = list[list[Any]]
 Pulled = tuple[Rows, Rows | None]
-SIZES: Final = ((3, 5), (1, 7), (5, 1), (17, 19), (1, 1), (0, 4), (33, 2))
+SIZES: Final = ((3, 5), (1, 7), (5, 1), (9, 7), (1, 1), (0, 4), (33, 8))
 FORMS: Final = ("backward", "accumulate", "grad", "retain", "detached")
 INDEX: Final = (0, -1, 0, 1)
 """The rows that index_select takes, from a matrix of two rows or more; of fewer the first."""

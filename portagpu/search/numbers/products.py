@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from portagpu.contract import Backend
 
 TILE: Final = 16
-SIZES: Final = (3, 1, 5, 8, 17, 2)
+SIZES: Final = (3, 1, 5, 8, 2, 17)
 INNER: Final = (4, 1, 3, 0, 16, 33, 67)
 ALPHAS: Final = (1, 2, -1)
 """Not 0: with it torch 2.13 on a CPU returns the input of baddbmm in half precision as it is,
@@ -154,9 +154,10 @@ def _wanted(
 
     batch, m, k, n = sizes
     flushes = getattr(torch, dtype) in gpu.precision.flushes
+    tame = kind_of(dtype) == "float" and not flushes and _are_tame([*a.storage, *b.storage])
     found: list[Any] = []
     if op == "outer":
-        return [_product([x], [y], dtype, flushes) for x in a.values for y in b.values]
+        return [_product([x], [y], dtype, flushes, tame) for x in a.values for y in b.values]
     if op in ("mv", "dot", "addmv"):
         n = 1
     for each in range(max(1, batch)):
@@ -166,7 +167,9 @@ def _wanted(
             columns = [b.values[j * k : (j + 1) * k] for j in range(n)]
         else:
             columns = [b.values[start + j : start + k * n : n] if k else [] for j in range(n)]
-        found += [_product(line, column, dtype, flushes) for line in lines for column in columns]
+        found += [
+            _product(line, column, dtype, flushes, tame) for line in lines for column in columns
+        ]
     return found
 
 
@@ -181,11 +184,13 @@ def _certain(wanted: list[Raw | None], values: list[float]) -> list[Raw | None]:
     return [each if each and each[0] != each[0] else None for each in wanted]
 
 
-def _product(line: Sequence[Any], column: Sequence[Any], dtype: str, flushes: bool) -> Raw | None:
+def _product(
+    line: Sequence[Any], column: Sequence[Any], dtype: str, flushes: bool, tame: bool = False
+) -> Raw | None:
     terms = list(map(mul, line, column))
     if kind_of(dtype) == "complex":
         return sum(terms, 0j), 0.0, 0, 0.0
-    if not all(map(math.isfinite, terms)):
+    if not tame and not all(map(math.isfinite, terms)):
         total = sum(terms)
         finite = sum(abs(each) for each in terms if math.isfinite(each))
         certain = total != total or finite < largest(dtype) / 4
@@ -194,7 +199,7 @@ def _product(line: Sequence[Any], column: Sequence[Any], dtype: str, flushes: bo
         return (total, 0.0, 0, 0.0) if certain and given and _is_certain(line, column) else None
     size, most = sum(map(abs, terms)), largest(dtype) / 8
     # a library may scale an operand by alpha before it multiplies
-    if size > most or any(abs(each) > most for each in (*line, *column)):
+    if not tame and (size > most or any(abs(each) > most for each in (*line, *column))):
         return None
     lost = 0.0
     if flushes:
@@ -212,6 +217,11 @@ def _product(line: Sequence[Any], column: Sequence[Any], dtype: str, flushes: bo
     if u != roundoff(dtype):
         bound += gamma(math.ceil(k / TILE), roundoff(dtype)) * size if k > TILE else 0.0
     return total, bound, -1, lost + k * smallest(accumulator(dtype))
+
+
+def _are_tame(values: Sequence[float]) -> bool:
+    """Whether all are so small that no product of them is near the end of a dtype."""
+    return all(abs(each) <= 2.0**4 for each in values)
 
 
 def _is_certain(line: Sequence[float], column: Sequence[float]) -> bool:

@@ -1,0 +1,496 @@
+"""Autocast as a state of each thread: which blocks are open, and in which dtype operations run.
+
+Sources: "Automatic Mixed Precision package - torch.amp" (its lists of operations for CPU and CUDA;
+"autocast state is thread-local"), and torch/amp/autocast_mode.py and aten/src/ATen/autocast_mode.h
+of pytorch v2.13.0: only floating-point tensors other than float64 are cast, a block without a dtype
+takes the one that is set, and the cache of cast leaves ends with the outermost block. A leaf that is
+changed while a block is open may be used as it was: both results are right there.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.search.area import Area
+from portagpu.search.numbers.compare import Right, Within, wrong_result
+from portagpu.search.numbers.formats import claimed, promoted, rounded, roundoff
+from portagpu.search.numbers.values import host_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+    from hypothesis.strategies import SearchStrategy
+
+    from portagpu.contract import Backend
+    from portagpu.search.programs import Program
+    from portagpu.world import Rank
+
+LOWER: Final = ("mm", "matmul", "bmm", "addmm", "baddbmm", "linear")
+"""Run in the block's dtype on every type of device that torch documents."""
+WIDER: Final = {"cpu": ("prod", "mse_loss"), "cuda": ("prod", "mse_loss", "sum", "cumsum", "exp")}
+"""Run in float32, by type of device."""
+WIDEST: Final = ("cat", "stack")
+"""Run in the widest dtype of their operands."""
+PLAIN: Final = ("add", "mul", "neg", "relu")
+"""In none of the lists: they run in the dtype of their operands."""
+HALVES: Final = ("bfloat16", "float16")
+DEFAULTS: Final = {"cpu": "bfloat16", "cuda": "float16"}
+"""torch's dtype of a block where none was set."""
+EDGE: Final = 1 + 2.0**-12
+"""A float32 that is 1 in both half formats."""
+NUMBERS: Final = (EDGE, 2.0, -3.0, 0.5, 1.0, EDGE, -EDGE, 4.0, 3.0)
+WEIGHTS: Final = ((1.0, 2.0, -3.0, 0.5), (EDGE, 1.0, 2.0, -1.0), (2.0, EDGE, EDGE, 4.0))
+
+
+@dataclass(slots=True)
+class State:
+    """What is set in one thread, and the former states of the open blocks."""
+
+    dtype: str
+    enabled: bool = False
+    cached: bool = True
+    outer: list[tuple[str, bool, bool]] = field(default_factory=list)
+
+    def enter(self, dtype: str | None, enabled: bool, cached: bool | None) -> None:
+        self.outer.append((self.dtype, self.enabled, self.cached))
+        self.dtype, self.enabled = dtype or self.dtype, enabled
+        self.cached = self.cached if cached is None else cached
+
+    def leave(self) -> bool:
+        """Whether a block was open."""
+        if not self.outer:
+            return False
+        self.dtype, self.enabled, self.cached = self.outer.pop()
+        return True
+
+    def runs(self, op: str, dtypes: list[str], device: str) -> str:
+        """The dtype in which an operation of operands of those dtypes runs, and of its result."""
+        eligible = self.enabled and "float64" not in dtypes
+        if eligible and op in LOWER:
+            return self.dtype
+        if eligible and op in WIDER.get(device, ()):
+            return "float32"
+        found = dtypes[0]
+        for each in dtypes[1:]:
+            found = promoted(found, each)
+        return found
+
+
+class _Autocast(Area):
+    name = "autocast"
+
+    def programs(self, gpu: Backend) -> SearchStrategy[Program]:
+        from portagpu.search.strategies import call, programs
+
+        if not gpu.supports("autocast"):
+            return programs(
+                call("refuse"), call("enter", dtype=(None,), enabled=(False,)), call("leave")
+            )
+        halves = [None, *claimed(gpu, HALVES)]
+        dtypes = claimed(gpu, ("float32", *HALVES, "float64"))
+        wider = WIDER.get(gpu.device.type, ())
+        enter = call(
+            "enter",
+            dtype=halves,
+            enabled=(True, False),
+            cached=(None, True, False),
+            via=("gpu", "torch"),
+        )
+        operation = call(
+            "run",
+            op=(*LOWER, *wider, *WIDEST, *PLAIN),
+            dtype=dtypes,
+            other=dtypes,
+            thread=(False, False, False, True),
+            block=("none", "enter", "decorate", "own"),
+            seed=tuple(range(6)),
+        )
+        weigh = call("weigh", number=(0, 1, 2), dtype=dtypes, back=("no", "now", "later"))
+        return programs(
+            enter,
+            enter,
+            call("leave", raising=(False, True)),
+            operation,
+            operation,
+            operation,
+            weigh,
+            weigh,
+            call("change", number=(0, 1, 2), how=("add_", "copy_", "data")),
+            call("custom", cast=(False, True), dtype=dtypes, inside=(False, True)),
+            call("query", thread=(False, True)),
+        )
+
+    def difference(self, rank: Rank, program: Program) -> str:
+        import torch
+
+        kind = rank.gpu.device.type
+        with ExitStack() as blocks:
+            if rank.gpu.supports("autocast"):
+                blocks.callback(torch.set_autocast_dtype, kind, torch.get_autocast_dtype(kind))
+                blocks.enter_context(torch.autocast(kind, enabled=False, cache_enabled=True))
+            run = _Run(rank.gpu, blocks)
+            return run.all(program)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One program on the device, beside the model."""
+
+    gpu: Backend
+    blocks: ExitStack
+    state: State = field(init=False)
+    open: list[ExitStack] = field(default_factory=list)
+    leaves: list[torch.Tensor] = field(default_factory=list)
+    weights: list[list[float]] = field(default_factory=list)
+    former: list[list[list[float]]] = field(default_factory=list)
+    """What each leaf was since the outermost block was entered."""
+    later: list[tuple[torch.Tensor, int, list[list[float]], str]] = field(default_factory=list)
+
+    def all(self, program: Program) -> str:
+        """The first difference."""
+        import torch
+
+        kind = self.gpu.device.type
+        default = "bfloat16"
+        if self.gpu.supports("autocast"):
+            default = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
+            wanted = DEFAULTS.get(kind, default)
+            if default != wanted:
+                return f"a block without a dtype computes in {default}, not {wanted}"
+        self.state = State(default)
+        self.weights = [list(each) for each in WEIGHTS]
+        self.former = [[] for _ in WEIGHTS]
+        if program and program[0][0] != "refuse":
+            self.leaves = [self._tensor(each, "float32").requires_grad_() for each in self.weights]
+        for name, given in program:
+            found: str | None = getattr(self, f"_{name}")(**given)
+            if found:
+                return found
+        return ""
+
+    def _tensor(self, values: list[float], dtype: str) -> torch.Tensor:
+        """A matrix of 2 by 2 on the device."""
+        return (
+            host_tensor([rounded(v, dtype) for v in values], dtype).to(self.gpu.device).view(2, 2)
+        )
+
+    def _refuse(self) -> str:
+        from portagpu.errors import Unsupported
+
+        try:
+            self.gpu.autocast()
+        except Unsupported:
+            return ""
+        return "autocast, which is not claimed, was not refused"
+
+    def _block(self, dtype: str | None, enabled: bool, cached: bool | None, via: str) -> Any:
+        import torch
+
+        kind = None if dtype is None else getattr(torch, dtype)
+        if via == "torch":
+            return torch.autocast(self.gpu.device.type, kind, enabled, cached)
+        return self.gpu.autocast(kind, enabled=enabled, cache_enabled=cached)
+
+    def _enter(
+        self, dtype: str | None, enabled: bool, cached: bool | None = None, via: str = "gpu"
+    ) -> str:
+        block = self.blocks.enter_context(ExitStack())
+        block.enter_context(self._block(dtype, enabled, cached, via))
+        if not self.state.outer:
+            self.former = [[] for _ in WEIGHTS]
+        self.open.append(block)
+        self.state.enter(dtype, enabled, cached)
+        return self._query(thread=False)
+
+    def _leave(self, raising: bool = False) -> str:
+        if not self.state.leave():
+            return ""
+        block = self.open.pop()
+        if raising:
+            error = ValueError("an error inside of the block")
+            if block.__exit__(ValueError, error, None):
+                return "a block of autocast swallowed the error that was raised inside"
+        else:
+            block.close()
+        if not self.state.outer:
+            self.former = [[] for _ in WEIGHTS]
+        return self._query(thread=False)
+
+    def _query(self, thread: bool) -> str:
+        import torch
+
+        if not self.gpu.supports("autocast"):
+            return ""
+        kind = self.gpu.device.type
+        state = State(DEFAULTS.get(kind, self.state.dtype)) if thread else self.state
+        seen: list[tuple[bool, str]] = []
+
+        def ask() -> None:
+            dtype = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
+            seen.append((torch.is_autocast_enabled(kind), dtype))
+
+        _in(thread, ask)
+        where = "in another thread" if thread else f"with {len(state.outer)} blocks open"
+        enabled, dtype = seen[0]
+        if enabled != state.enabled:
+            return f"autocast is {_on(enabled)} and not {_on(state.enabled)} {where}"
+        if enabled and dtype != state.dtype:
+            return f"autocast computes in {dtype} and not in {state.dtype} {where}"
+        return ""
+
+    def _run(self, op: str, dtype: str, other: str, thread: bool, block: str, seed: int) -> str:
+        state = State(self.state.dtype) if thread else self.state
+        if thread:
+            state = State(DEFAULTS.get(self.gpu.device.type, self.state.dtype))
+        around: Any = nullcontext()
+        if block != "none":
+            half = "float16" if block == "own" else None
+            if half and half not in claimed(self.gpu, HALVES):
+                half = None
+            around = self._block(half, True, None, "gpu")
+            state = State(state.dtype, state.enabled, state.cached)
+            state.enter(half, True, None)
+        if not (state.enabled and op in LOWER) or "float64" in (dtype, other):
+            # operands of several dtypes need autocast
+            other = dtype if op not in WIDEST else other
+        values = [NUMBERS[(seed + i) % len(NUMBERS)] for i in range(4)]
+        weights = list(WEIGHTS[seed % len(WEIGHTS)])
+        x, w = self._tensor(values, dtype), self._tensor(weights, other)
+        kept: list[torch.Tensor] = []
+
+        def work() -> None:
+            if block == "decorate":
+                kept.append(around(lambda: _apply(op, x, w))())
+            else:
+                with around:
+                    kept.append(_apply(op, x, w))
+
+        _in(thread, work)
+        what = f"{op} of {dtype} and {other}" + (" in another thread" if thread else "")
+        what += f" in {_where(state)}"
+        if not kept:
+            return f"{what} raised"
+        dtypes = (
+            [dtype, other] if op not in ("prod", "sum", "cumsum", "exp", "neg", "relu") else [dtype]
+        )
+        inside = state.runs(op, dtypes, self.gpu.device.type)
+        given = [[rounded(v, t) for v in each] for each, t in ((values, dtype), (weights, other))]
+        cast = [[rounded(v, inside) for v in each] for each in given]
+        wanted = _right(op, *cast, inside)
+        wrong = wrong_result(kept[0], wanted, tuple(kept[0].shape), inside, signs=False)
+        if wrong:
+            return f"{what} {wrong}"
+        for name, tensor, right, kind in (
+            ("first", x, given[0], dtype),
+            ("second", w, given[1], other),
+        ):
+            wrong = wrong_result(tensor, right, (2, 2), kind)
+            if wrong:
+                return f"the {name} operand of {what} changed: it {wrong}"
+        return ""
+
+    def _weigh(self, number: int, dtype: str, back: str) -> str:
+        """A product with a leaf, which may be cast once for all of the outermost block."""
+        state = self.state
+        if not state.enabled or dtype == "float64":
+            dtype = "float32"
+        values = [EDGE, 2.0, -1.0, 4.0]
+        x = self._tensor(values, dtype)
+        found = _apply("mm", x, self.leaves[number])
+        inside = state.runs("mm", [dtype, "float32"], self.gpu.device.type)
+        mine = [rounded(rounded(v, dtype), inside) for v in values]
+        candidates = [self.weights[number], *self.former[number]]
+        right = [
+            tuple(each)
+            for each in zip(
+                *(_right("mm", mine, [rounded(v, inside) for v in w], inside) for w in candidates),
+                strict=True,
+            )
+        ]
+        what = f"the product with leaf {number} in {_where(state)}"
+        wrong = wrong_result(found, right, (2, 2), inside, signs=False)
+        if wrong:
+            stale = "" if len(candidates) > 1 else self._stale(found, mine, number, inside)
+            return f"{what} {wrong}{stale}"
+        if back == "now":
+            return self._back(found, number, mine, inside)
+        if back == "later":
+            self.later.append((found, number, [mine], inside))
+        elif self.later:
+            result, index, kept, kind = self.later.pop()
+            return self._back(result, index, kept[0], kind)
+        return ""
+
+    def _stale(self, found: torch.Tensor, mine: list[float], number: int, inside: str) -> str:
+        """Whether the leaf was used as it was before a change."""
+        for old in (WEIGHTS[number], [each - 1 for each in self.weights[number]]):
+            right = _right("mm", mine, [rounded(v, inside) for v in old], inside)
+            if not wrong_result(found, right, (2, 2), inside, signs=False):
+                return ": it is that of the leaf before it changed, as a cache has it"
+        return ""
+
+    def _back(self, result: torch.Tensor, number: int, mine: list[float], inside: str) -> str:
+        """The gradient of the leaf: the transposed operand, cast as in the forward pass."""
+        import torch
+
+        leaf = self.leaves[number]
+        leaf.grad = None
+        result.backward(torch.ones_like(result))
+        what = f"the gradient of leaf {number}, whose product ran in {inside},"
+        if leaf.grad is None:
+            return f"{what} is missing"
+        sums = [mine[0] + mine[2], mine[1] + mine[3]]
+        right = [Within(each, roundoff(inside) * 2 * abs(each)) for each in sums for _ in range(2)]
+        wrong = wrong_result(leaf.grad, right, (2, 2), "float32", signs=False)
+        return f"{what} {wrong}" if wrong else ""
+
+    def _change(self, number: int, how: str) -> None:
+        """Add 1 to a leaf, as an optimizer does."""
+        import torch
+
+        if not self.leaves:
+            return
+        leaf, old = self.leaves[number], self.weights[number]
+        self.later = [each for each in self.later if each[1] != number]
+        self.former[number].append(list(old))
+        self.weights[number] = [rounded(each + 1, "float32") for each in old]
+        new = self._tensor(self.weights[number], "float32")
+        with torch.no_grad():
+            if how == "add_":
+                leaf.add_(1)
+            elif how == "copy_":
+                leaf.copy_(new)
+            else:
+                leaf.data = new
+        if not self.state.outer:
+            self.former[number] = []
+
+    def _custom(self, cast: bool, dtype: str, inside: bool) -> str:
+        """A function of one's own, whose backward pass runs as its forward pass did."""
+        import torch
+
+        kind, seen = self.gpu.device.type, []
+        options: dict[str, Any] = {"cast_inputs": torch.float32} if cast else {}
+
+        def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+            seen.append((torch.is_autocast_enabled(kind), str(x.dtype)))
+            return x.clone()
+
+        def backward(context: Any, g: torch.Tensor) -> torch.Tensor:
+            seen.append((torch.is_autocast_enabled(kind), str(g.dtype)))
+            return g
+
+        own = type(
+            "Own",
+            (torch.autograd.Function,),
+            {
+                "forward": staticmethod(torch.amp.custom_fwd(forward, device_type=kind, **options)),
+                "backward": staticmethod(torch.amp.custom_bwd(backward, device_type=kind)),
+            },
+        )
+        x = self._tensor([1.0, 2.0, 3.0, 4.0], dtype).requires_grad_()
+        result = own.apply(x)
+        block: Any = self._block(None, not self.state.enabled, None, "torch")
+        with block if inside else nullcontext():
+            result.backward(torch.ones_like(result))
+        changed = cast and self.state.enabled and dtype != "float64"
+        enabled = self.state.enabled and not cast
+        given = "float32" if changed else dtype
+        for name, (on, kept) in zip(("forward", "backward"), seen, strict=True):
+            told = f"{name} of a function with custom_fwd({'cast_inputs' if cast else ''})"
+            if on != enabled:
+                return f"{told} ran with autocast {_on(on)} and not {_on(enabled)}"
+            if kept != f"torch.{given}":
+                return f"{told} of {dtype} was given {kept.removeprefix('torch.')}, not {given}"
+        return ""
+
+
+def _on(enabled: bool) -> str:
+    return "on" if enabled else "off"
+
+
+def _where(state: State) -> str:
+    return f"a block of {state.dtype}" if state.enabled else "no enabled block"
+
+
+def _in(thread: bool, work: Callable[[], None]) -> None:
+    """Run here, or in a thread of its own."""
+    if not thread:
+        work()
+        return
+    beside = threading.Thread(target=work)
+    beside.start()
+    beside.join()
+
+
+def _apply(op: str, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The operation of two matrices of 2 by 2."""
+    import torch
+
+    functional: Any = torch.nn.functional
+    found: Any
+    if op in ("bmm", "baddbmm"):
+        pair = (x.view(1, 2, 2), w.view(1, 2, 2))
+        found = torch.bmm(*pair) if op == "bmm" else torch.baddbmm(pair[1], *pair)
+    elif op == "addmm":
+        found = torch.addmm(w, x, w)
+    elif op == "linear":
+        found = functional.linear(x, w.t())
+    elif op == "mse_loss":
+        found = functional.mse_loss(x, w, reduction="none")
+    elif op in ("cat", "stack"):
+        found = getattr(torch, op)([x, w])
+    elif op in ("prod", "exp", "neg", "relu", "sum"):
+        found = getattr(torch, op)(x)
+    elif op == "cumsum":
+        found = torch.cumsum(x, 1)
+    else:
+        found = getattr(torch, op)(x, w)
+    result: torch.Tensor = found
+    return result
+
+
+def _right(op: str, x: list[float], w: list[float], dtype: str) -> list[Right]:
+    """The elements; exact but for up to four roundings where the operation takes several."""
+    import math
+
+    if op in LOWER:
+        sums = [x[2 * i] * w[j] + x[2 * i + 1] * w[2 + j] for i in range(2) for j in range(2)]
+        if op in ("addmm", "baddbmm"):
+            sums = [a + b for a, b in zip(sums, w, strict=True)]
+        return [_near(each, 60.0, dtype) for each in sums]
+    if op in WIDEST:
+        return [*x, *w]
+    if op == "prod":
+        return [_near(math.prod(x), abs(math.prod(x)), dtype)]
+    if op == "sum":
+        return [_near(sum(x), 12.0, dtype)]
+    if op == "cumsum":
+        return [_near(v, 12.0, dtype) for v in (x[0], x[0] + x[1], x[2], x[2] + x[3])]
+    if op == "exp":
+        return [Within(math.exp(v), 8 * roundoff(dtype) * math.exp(v)) for v in x]
+    if op == "mse_loss":
+        squares = [(a - b) ** 2 for a, b in zip(x, w, strict=True)]
+        return [_near(each, each, dtype) for each in squares]
+    if op in ("neg", "relu"):
+        return [-v if op == "neg" else max(v, 0.0) for v in x]
+    both = zip(x, w, strict=True)
+    return [rounded(a + b if op == "add" else a * b, dtype) for a, b in both]
+
+
+def _near(value: float, size: float, dtype: str) -> Right:
+    """Half precision adds up exactly here, in float32, and rounds once or, with a bias, twice."""
+    u = roundoff(dtype)
+    return Within(value, 4 * u * abs(value) + 4 * min(u, 2.0**-24) * size)
+
+
+def _unused() -> Iterator[None]:
+    yield
+
+
+AREA: Final = _Autocast()
+"""Autocast."""
