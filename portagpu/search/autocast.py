@@ -20,7 +20,7 @@ from portagpu.search.numbers.formats import claimed, promoted, rounded, roundoff
 from portagpu.search.numbers.values import host_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import torch
     from hypothesis.strategies import SearchStrategy
@@ -246,23 +246,20 @@ class _Run:
         state = State(self.state.dtype) if thread else self.state
         if thread:
             state = State(DEFAULTS.get(self.gpu.device.type, self.state.dtype))
-        around: Any = nullcontext()
+        half: str | None = None
         if block != "none":
-            half = "float16" if block == "own" else None
-            if half and half not in claimed(self.gpu, HALVES):
-                half = None
-            around = self._block(half, True, None, "gpu")
+            half = "float16" if block == "own" and "float16" in claimed(self.gpu, HALVES) else None
             state = State(state.dtype, state.enabled, state.cached)
             state.enter(half, True, None)
-        if not (state.enabled and op in LOWER) or "float64" in (dtype, other):
-            # operands of several dtypes need autocast
-            other = dtype if op not in WIDEST else other
+        dtype, other = _dtypes(op, dtype, other, state)
         values = [NUMBERS[(seed + i) % len(NUMBERS)] for i in range(4)]
         weights = list(WEIGHTS[seed % len(WEIGHTS)])
         x, w = self._tensor(values, dtype), self._tensor(weights, other)
         kept: list[torch.Tensor] = []
 
         def work() -> None:
+            # made in the thread, whose dtype it takes
+            around: Any = nullcontext() if block == "none" else self._block(half, True, None, "gpu")
             if block == "decorate":
                 kept.append(around(lambda: _apply(op, x, w))())
             else:
@@ -343,8 +340,9 @@ class _Run:
         what = f"the gradient of leaf {number}, whose product ran in {inside},"
         if leaf.grad is None:
             return f"{what} is missing"
-        sums = [mine[0] + mine[2], mine[1] + mine[3]]
-        right = [Within(each, roundoff(inside) * 2 * abs(each)) for each in sums for _ in range(2)]
+        # in an open block the gradients are not told: torch does not recommend it, and casts again
+        kinds = {inside, self.state.dtype} if self.state.enabled else {inside}
+        right = [tuple(each) for each in zip(*(_sums(mine, kind) for kind in kinds), strict=True)]
         wrong = wrong_result(leaf.grad, right, (2, 2), "float32", signs=False)
         return f"{what} {wrong}" if wrong else ""
 
@@ -407,6 +405,22 @@ class _Run:
             if kept != f"torch.{given}":
                 return f"{told} of {dtype} was given {kept.removeprefix('torch.')}, not {given}"
         return ""
+
+
+def _dtypes(op: str, dtype: str, other: str, state: State) -> tuple[str, str]:
+    """The dtypes of the operands, where torch takes those.
+
+    Without autocast products take one dtype. With it the widest of a list may not be float64, nor
+    the half format that is not the block's (``prioritize``, autocast_mode.h): that is an error.
+    """
+    if not state.enabled:
+        return dtype, other if op in WIDEST else dtype
+    if op in LOWER:
+        return dtype, dtype if "float64" in (dtype, other) else other
+    if op in WIDEST:
+        known = {dtype, other} <= {"float32", state.dtype}
+        return (dtype, other) if known else ("float32", "float32")
+    return dtype, dtype
 
 
 def _on(enabled: bool) -> str:
@@ -482,14 +496,18 @@ def _right(op: str, x: list[float], w: list[float], dtype: str) -> list[Right]:
     return [rounded(a + b if op == "add" else a * b, dtype) for a, b in both]
 
 
+def _sums(values: list[float], dtype: str) -> list[Right]:
+    """The gradient of the second matrix of a product where that of the result is 1."""
+    a, b, c, d = (rounded(each, dtype) for each in values)
+    return [
+        Within(each, roundoff(dtype) * 2 * abs(each)) for each in (a + c, b + d) for _ in range(2)
+    ]
+
+
 def _near(value: float, size: float, dtype: str) -> Right:
     """Half precision adds up exactly here, in float32, and rounds once or, with a bias, twice."""
     u = roundoff(dtype)
     return Within(value, 4 * u * abs(value) + 4 * min(u, 2.0**-24) * size)
-
-
-def _unused() -> Iterator[None]:
-    yield
 
 
 AREA: Final = _Autocast()
