@@ -291,8 +291,8 @@ class _Call:
         if into is not None and str(got[bad]) == str(into.values[bad]):
             return "; it was not written"
         if not first.tensor.is_contiguous() and self.form not in ("conj", "in place"):
-            columns = [list(first.storage[: len(got)]), *columns[1:]]
-            if not wrong_elements(got, self._right(columns)[0], self.dtype, signs=False):
+            stored = [list(first.storage[: len(got)]), *columns[1:]]
+            if not wrong_elements(got, self._right(stored)[0], self.dtype, signs=False):
                 return "; the strides were ignored"
         values = [each[bad] for each in columns if bad < len(each)]
         return f" (of {', '.join(map(str, values))})"
