@@ -3,8 +3,8 @@
 Sources: "Automatic Mixed Precision package - torch.amp" (its lists of operations for CPU and CUDA;
 "autocast state is thread-local"), and torch/amp/autocast_mode.py and aten/src/ATen/autocast_mode.h
 of pytorch v2.13.0: only floating-point tensors other than float64 are cast, a block without a dtype
-takes the one that is set, and the cache of cast leaves ends with the outermost block. A leaf that is
-changed while a block is open may be used as it was: both results are right there.
+takes the one that is set, and the cache of cast leaves ends with the outermost block. A leaf that
+is changed while a block is open may be used as it was: both results are right there.
 """
 
 from __future__ import annotations
@@ -42,7 +42,13 @@ DEFAULTS: Final = {"cpu": "bfloat16", "cuda": "float16"}
 """torch's dtype of a block where none was set."""
 EDGE: Final = 1 + 2.0**-12
 """A float32 that is 1 in both half formats."""
-NUMBERS: Final = (EDGE, 2.0, -3.0, 0.5, 1.0, EDGE, -EDGE, 4.0, 3.0)
+PAIRS: Final = (
+    ((EDGE, -1.0, 2.0, -2 * EDGE), (1.0, 2.0, 1.0, 2.0)),
+    ((1.0, -1.0, 2.0, -2.0), (EDGE, EDGE, 1.0, 1.0)),
+    ((2.0, -3.0, 0.5, 4.0), (1.0, -2.0, 3.0, 0.5)),
+    ((-EDGE, 1.0, EDGE, -1.0), (2.0, 4.0, 2.0, 4.0)),
+)
+"""Two matrices each: where their operands were not rounded, sums that should be 0 are not."""
 WEIGHTS: Final = ((1.0, 2.0, -3.0, 0.5), (EDGE, 1.0, 2.0, -1.0), (2.0, EDGE, EDGE, 4.0))
 
 
@@ -92,7 +98,7 @@ class _Autocast(Area):
             )
         halves = [None, *claimed(gpu, HALVES)]
         dtypes = claimed(gpu, ("float32", *HALVES, "float64"))
-        wider = WIDER.get(gpu.device.type, ())
+        ops = _operations(gpu)
         enter = call(
             "enter",
             dtype=halves,
@@ -102,14 +108,21 @@ class _Autocast(Area):
         )
         operation = call(
             "run",
-            op=(*LOWER, *wider, *WIDEST, *PLAIN),
+            # one operation, or all of them as often
+            op=(*ops, *["every"] * len(ops)),
             dtype=dtypes,
             other=dtypes,
             thread=(False, False, False, True),
             block=("none", "enter", "decorate", "own"),
-            seed=tuple(range(6)),
+            seed=tuple(range(len(PAIRS))),
         )
-        weigh = call("weigh", number=(0, 1, 2), dtype=dtypes, back=("no", "now", "later"))
+        weigh = call(
+            "weigh",
+            number=(0, 1, 2),
+            dtype=dtypes,
+            back=("no", "now", "later"),
+            block=(False, True, True),
+        )
         return programs(
             enter,
             enter,
@@ -243,6 +256,13 @@ class _Run:
         return ""
 
     def _run(self, op: str, dtype: str, other: str, thread: bool, block: str, seed: int) -> str:
+        for each in _operations(self.gpu) if op == "every" else (op,):
+            found = self._run_one(each, dtype, other, thread, block, seed)
+            if found:
+                return found
+        return ""
+
+    def _run_one(self, op: str, dtype: str, other: str, thread: bool, block: str, seed: int) -> str:
         state = State(self.state.dtype) if thread else self.state
         if thread:
             state = State(DEFAULTS.get(self.gpu.device.type, self.state.dtype))
@@ -252,8 +272,7 @@ class _Run:
             state = State(state.dtype, state.enabled, state.cached)
             state.enter(half, True, None)
         dtype, other = _dtypes(op, dtype, other, state)
-        values = [NUMBERS[(seed + i) % len(NUMBERS)] for i in range(4)]
-        weights = list(WEIGHTS[seed % len(WEIGHTS)])
+        values, weights = map(list, PAIRS[seed])
         x, w = self._tensor(values, dtype), self._tensor(weights, other)
         kept: list[torch.Tensor] = []
 
@@ -277,7 +296,7 @@ class _Run:
         inside = state.runs(op, dtypes, self.gpu.device.type)
         given = [[rounded(v, t) for v in each] for each, t in ((values, dtype), (weights, other))]
         cast = [[rounded(v, inside) for v in each] for each in given]
-        wanted = _right(op, *cast, inside)
+        wanted = _right(op, cast[0], cast[1], inside)
         wrong = wrong_result(kept[0], wanted, tuple(kept[0].shape), inside, signs=False)
         if wrong:
             return f"{what} {wrong}"
@@ -290,7 +309,14 @@ class _Run:
                 return f"the {name} operand of {what} changed: it {wrong}"
         return ""
 
-    def _weigh(self, number: int, dtype: str, back: str) -> str:
+    def _weigh(self, number: int, dtype: str, back: str, block: bool = False) -> str:
+        """:meth:`_product` in a block of its own, or as it is."""
+        if not block:
+            return self._product(number, dtype, back)
+        found = self._enter(None, True) or self._product(number, dtype, "no")
+        return self._leave() or found
+
+    def _product(self, number: int, dtype: str, back: str) -> str:
         """A product with a leaf, which may be cast once for all of the outermost block."""
         state = self.state
         if not state.enabled or dtype == "float64":
@@ -382,7 +408,7 @@ class _Run:
             seen.append((torch.is_autocast_enabled(kind), str(g.dtype)))
             return g
 
-        own = type(
+        own: Any = type(
             "Own",
             (torch.autograd.Function,),
             {
@@ -405,6 +431,11 @@ class _Run:
             if kept != f"torch.{given}":
                 return f"{told} of {dtype} was given {kept.removeprefix('torch.')}, not {given}"
         return ""
+
+
+def _operations(gpu: Backend) -> tuple[str, ...]:
+    """All whose dtype torch documents for that type of device."""
+    return (*LOWER, *WIDER.get(gpu.device.type, ()), *WIDEST, *PLAIN)
 
 
 def _dtypes(op: str, dtype: str, other: str, state: State) -> tuple[str, str]:

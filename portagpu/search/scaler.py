@@ -148,6 +148,15 @@ class _Scaler(Area):
         have = gpu.supports("autocast")
         _load_optimizers(gpu)
         which = call("step", optimizer=OPTIMIZERS)
+        train = call(
+            "train",
+            optimizer=("both", "a", "b"),
+            bad=BAD,
+            where=(0, 1, 2),
+            seed=(0, 1, 2, 3),
+            unscale=(False, True),
+            cycles=(1, 2, 3),
+        )
         loss = call(
             "loss",
             optimizer=("a", "b", "both"),
@@ -174,6 +183,8 @@ class _Scaler(Area):
             which,
             call("unscale", optimizer=OPTIMIZERS),
             call("clip", optimizer=OPTIMIZERS),
+            train,
+            train,
             call("zero", optimizer=OPTIMIZERS),
             call("update", new=(None, None, None, None, 4.0, 1024.0), tensor=(False, True)),
             call("update", new=(None,), tensor=(False,)),
@@ -236,7 +247,7 @@ class _Run:
                 torch.ones(size, dtype=getattr(torch, dtype)).to(self.gpu.device).requires_grad_()
                 for (size, _), dtype in zip(sizes, dtypes, strict=True)
             ]
-            groups = [{"params": tensors[:1]}, {"params": tensors[1:], "lr": RATES[1]}]
+            groups: list[Any] = [{"params": tensors[:1]}, {"params": tensors[1:], "lr": RATES[1]}]
             kept = groups if tensors[1:] else groups[:1]
             self.optimizers[name] = torch.optim.SGD(kept, lr=RATES[0], foreach=foreach)
             self.parameters[name], self.steps[name] = tensors, 0
@@ -276,6 +287,26 @@ class _Run:
         scaled = self.scaler.scale(total)
         self.model.used = True
         scaled.backward()
+        return ""
+
+    def train(
+        self, optimizer: str, bad: str, where: int, seed: int, unscale: bool, cycles: int
+    ) -> str:
+        """Whole cycles of training; in the last one a gradient may not be finite."""
+        names = OPTIMIZERS if optimizer == "both" else (optimizer,)
+        for cycle in range(cycles):
+            kind = bad if cycle == cycles - 1 else "none"
+            when = f"in cycle {cycle + 1} of training"
+            for each in OPTIMIZERS:
+                self.zero(each)
+            found = self.loss(optimizer, kind, where, seed, skip=False) or self.check(when)
+            for each in names:
+                if unscale:
+                    found = found or self.unscale(each) or self.check(when)
+                found = found or self.step(each)
+            found = found or self.check(when) or self.update(None, False) or self.check(when)
+            if found:
+                return found
         return ""
 
     def _allowed(self, what: str, right: bool, call: Callable[[], Any]) -> tuple[str, Any]:

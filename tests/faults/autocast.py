@@ -153,7 +153,7 @@ def _nothing_left(where: str, wrong: str, errors: bool) -> bool:
     if where == "in another thread":
         return True
     if wrong == "swallows errors":
-        return not errors or where == "inside of another" and False
+        return not errors or (where == "inside of another" and False)
     # a block that is left leaves the cache to the outermost one, and a disabled one has none
     return wrong == "keeps the cache" and where in (
         "inside of another",

@@ -56,14 +56,33 @@ REDUCTIONS = {
     "count_nonzero": "if",
 }
 PRODUCTS = {
-    **{"mm": "fc", "matmul": "fc", "bmm": "fc", "mv": "fc", "addmm": "fc", "baddbmm": "fc"},
-    **{"outer": "fc", "linear": "fc"},
+    "mm": "fc",
+    "matmul": "fc",
+    "bmm": "fc",
+    "mv": "fc",
+    "addmm": "fc",
+    "baddbmm": "fc",
+    "outer": "fc",
+    "linear": "fc",
 }
 MOVES = {
-    **{"gather": "ifc", "scatter": "ifc", "scatter_add": "ifc", "index_select": "ifc"},
-    **{"index_add": "ifc", "masked_fill": "ifc", "masked_select": "ifc", "where": "ifc"},
-    **{"sort": "if", "topk": "if", "flip": "ifc", "roll": "ifc", "cat": "ifc", "tril": "ifc"},
-    **{"index_copy": "ifc", "masked_scatter": "ifc", "nonzero": "if"},
+    "gather": "ifc",
+    "scatter": "ifc",
+    "scatter_add": "ifc",
+    "index_select": "ifc",
+    "index_add": "ifc",
+    "masked_fill": "ifc",
+    "masked_select": "ifc",
+    "where": "ifc",
+    "sort": "if",
+    "topk": "if",
+    "flip": "ifc",
+    "roll": "ifc",
+    "cat": "ifc",
+    "tril": "ifc",
+    "index_copy": "ifc",
+    "masked_scatter": "ifc",
+    "nonzero": "if",
 }
 
 
@@ -385,12 +404,10 @@ def _float_result(region: Callable[..., bool]) -> Callable[..., bool]:
 def _is_told(op: str, where: str, wrong: str) -> bool:
     """Whether the result can have such numbers there, and the dtype's rules say what is right."""
     if wrong == "denormals become 0":
-        return where not in ("with a NaN",)
+        return where != "with a NaN"
     if wrong == "one number too far" and op == "addcmul":
         return False
-    if op in ("exp", "mm", "matmul", "cumsum") and where == "with a denormal":
-        return False
-    return True
+    return not (op in ("exp", "mm", "matmul", "cumsum") and where == "with a denormal")
 
 
 def _fault(op: str, where: str, wrong: str, region: Any, change: Any) -> Fault:
@@ -398,10 +415,27 @@ def _fault(op: str, where: str, wrong: str, region: Any, change: Any) -> Fault:
 
 
 GRADIENT_OPS = {
-    **{"add": "f", "mul": "f", "where": "f", "maximum": "f", "abs": "f", "relu": "f", "clamp": "f"},
-    **{"exp": "f", "tanh": "f", "sum": "f", "mean": "f", "amax": "f", "prod": "f", "cumsum": "f"},
-    **{"softmax": "f", "gather": "f", "index_select": "f", "cat": "f", "matmul": "f"},
-    **{"linear": "f", "masked_fill": "f"},
+    "add": "f",
+    "mul": "f",
+    "where": "f",
+    "maximum": "f",
+    "abs": "f",
+    "relu": "f",
+    "clamp": "f",
+    "exp": "f",
+    "tanh": "f",
+    "sum": "f",
+    "mean": "f",
+    "amax": "f",
+    "prod": "f",
+    "cumsum": "f",
+    "softmax": "f",
+    "gather": "f",
+    "index_select": "f",
+    "cat": "f",
+    "matmul": "f",
+    "linear": "f",
+    "masked_fill": "f",
 }
 GRADIENT_REGIONS = (
     *("everywhere", "of float16", "of bfloat16", "of float64", "of more than 256"),

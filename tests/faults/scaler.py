@@ -1,4 +1,4 @@
-"""Faults of gradient scaling: of the scale, of what is checked, of skipped steps and of the state."""
+"""Faults of gradient scaling: of the scale, the check, skipped steps and the state."""
 
 from __future__ import annotations
 
@@ -120,12 +120,12 @@ UPDATES: dict[str, Callable[[Any, float], bool]] = {
 
 
 def _no_growth(good: Any, scale: Any, tracker: Any, found: Any, *options: Any) -> None:
-    growth, backoff, interval = options
+    _growth, backoff, interval = options
     good(scale, tracker, found, 1.0, backoff, interval)
 
 
 def _no_backoff(good: Any, scale: Any, tracker: Any, found: Any, *options: Any) -> None:
-    growth, backoff, interval = options
+    growth, _backoff, interval = options
     good(scale, tracker, found, growth, 1.0, interval)
 
 

@@ -108,7 +108,8 @@ def rounded(value: float | Fraction, dtype: str) -> float:
     if not value:
         zero = value if isinstance(value, float) else 0.0
         return zero if FORMATS[dtype].has_minus_zero else 0.0
-    if dtype != "float64" and float(abs(value)) >= 2 * most:
+    size: Any = abs(value)
+    if dtype != "float64" and size >= 2 * most:
         return overflow(math.inf if value > 0 else -math.inf, dtype)
     quantum = max(_exponent(value) - precision, lowest)
     if isinstance(value, float):

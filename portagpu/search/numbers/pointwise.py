@@ -1,4 +1,4 @@
-"""The right result of operations element by element, as data: one function of Python's numbers each.
+"""The right result of operations element by element: one function of Python's numbers each.
 
 What is correctly rounded (IEEE 754-2019, 5.4.1) is computed in float64 and rounded. For +, -, *, /
 and the square root of formats of at most 24 bits that is the nearest number: 53 >= 2 * 24 + 2

@@ -118,7 +118,7 @@ def _mean_bound(total: Within, n: int, dtype: str) -> float:
 
 
 def _prod(values: Sequence[Any], dtype: str) -> Right:
-    """Of whole numbers: n roundings of the product; an absolute product beyond the dtype is none."""
+    """Of whole numbers: n roundings of the product; nothing where it leaves the dtype."""
     if dtype in INTEGERS:
         return whole_to_dtype(math.prod(map(int, values)), dtype)
     if not all(each.is_integer() for each in values):
