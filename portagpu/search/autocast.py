@@ -144,7 +144,9 @@ class _Autocast(Area):
         with ExitStack() as blocks:
             if rank.gpu.supports("autocast"):
                 blocks.callback(torch.set_autocast_dtype, kind, torch.get_autocast_dtype(kind))
-                blocks.enter_context(torch.autocast(kind, enabled=False, cache_enabled=True))
+                blocks.callback(torch.set_autocast_enabled, kind, torch.is_autocast_enabled(kind))
+                # the cache ends with the outermost block: there may be none around the program's
+                torch.clear_autocast_cache()
             run = _Run(rank.gpu, blocks)
             return run.all(program)
 
@@ -178,7 +180,10 @@ class _Run:
         self.weights = [list(each) for each in WEIGHTS]
         self.former = [[] for _ in WEIGHTS]
         if program and program[0][0] != "refuse":
-            self.leaves = [self._tensor(each, "float32").requires_grad_() for each in self.weights]
+            # no views: those are not cached
+            self.leaves = [
+                self._tensor(each, "float32").clone().requires_grad_() for each in self.weights
+            ]
         for name, given in program:
             found: str | None = getattr(self, f"_{name}")(**given)
             if found:
