@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("hypothesis")
 
 import portagpu
-from portagpu.search.autocast import AREA, EDGE, LOWER, State, _right
+from portagpu.search.autocast.area import AREA
+from portagpu.search.autocast.state import EDGE, LOWER, State, right_elements
 from portagpu.search.numbers.formats import rounded
 from tests.faults import faults_of
 
@@ -61,7 +62,7 @@ def test_operations_run_in_the_dtype_of_their_list() -> None:
 
 def test_operands_that_were_not_rounded_leave_a_sum() -> None:
     assert rounded(EDGE, "float16") == rounded(EDGE, "bfloat16") == 1.0
-    first = _right("mm", [EDGE, -1.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0], "float32")[0]
+    first = right_elements("mm", [EDGE, -1.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0], "float32")[0]
     assert first.value == 2.0**-12
     assert first.bound < 2.0**-13
 

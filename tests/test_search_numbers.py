@@ -22,6 +22,7 @@ from portagpu.search.numbers import (
     indexing,
     products,
     reductions,
+    sums,
 )
 from portagpu.search.numbers.area import AREA, CALLS, _choices
 from portagpu.search.numbers.compare import Within, is_right, nature
@@ -188,13 +189,13 @@ def test_values_are_of_their_dtype_and_come_again() -> None:
 
 
 def test_sums_have_their_bound() -> None:
-    assert reductions.gamma(2, 0.25) == 1.0
-    assert reductions.sum_of([1.0] * 1031, "bfloat16") == 1032.0
-    assert reductions.sum_of([1.0, math.inf, -math.inf], "float32") != 0
-    exact = reductions.sum_of([0.1, 0.2], "float64")
+    assert sums.gamma(2, 0.25) == 1.0
+    assert sums.sum_of([1.0] * 1031, "bfloat16") == 1032.0
+    assert sums.sum_of([1.0, math.inf, -math.inf], "float32") != 0
+    exact = sums.sum_of([0.1, 0.2], "float64")
     assert isinstance(exact, Within)
     assert abs(exact.value - 0.3) <= exact.bound < 1e-15
-    assert reductions.sum_of([127, 127], "int8") == -2
+    assert sums.sum_of([127, 127], "int8") == -2
 
 
 def test_products_are_exact_where_whole_and_bounded_else() -> None:
@@ -222,12 +223,13 @@ def test_a_difference_has_a_nature(got: Any, right: Any, dtype: str, told: str) 
 
 def test_every_operation_is_right_on_a_right_device(gpu: Any) -> None:
     chance = random.Random(11)  # noqa: S311 - test data, no secret
+    rank: Any = _Rank(gpu)
     choices = _choices(claimed(gpu))
     assert len({each.fixed.get("op") for each in choices}) > 110
     for choice in choices:
         for _ in range(6):
-            name, given = choice.call(chance.getrandbits(23), chance.getrandbits(23))
-            assert CALLS[name](gpu, **given) == "", given
+            call = choice.call(chance.getrandbits(23), chance.getrandbits(23))
+            assert AREA.difference(rank, [call]) == "", call
 
 
 def test_a_program_stops_at_the_first_difference(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +256,12 @@ SAMPLES: dict[str, tuple[Callable[..., str], dict[str, Any], str]] = {
     "neg: everywhere: the first operand is written": (
         elementwise.elementwise_difference,
         {
-            "op": "neg", "dtype": "int32", "other": "int32", "kind": "distinct", "beside": "equal", "form": "function"
+            "op": "neg",
+            "dtype": "int32",
+            "other": "int32",
+            "kind": "distinct",
+            "beside": "equal",
+            "form": "function",
         },
         "wrote operand 1",
     ),
@@ -280,7 +287,15 @@ SAMPLES: dict[str, tuple[Callable[..., str], dict[str, Any], str]] = {
     ),
     "attention: everywhere: is not causal": (
         attention.attention_difference,
-        {"dtype": "float32", "mask": "causal", "queries": 4, "keys": 5, "width": 4, "scale": None, "heads": 1},
+        {
+            "dtype": "float32",
+            "mask": "causal",
+            "queries": 4,
+            "keys": 5,
+            "width": 4,
+            "scale": None,
+            "heads": 1,
+        },
         "mask causal",
     ),
 }

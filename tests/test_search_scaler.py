@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("hypothesis")
 
 import portagpu
-from portagpu.search.scaler import AREA, Group, Model
+from portagpu.search.scaler.area import AREA
+from portagpu.search.scaler.model import Group, Model
 from tests.faults import faults_of
 
 pytestmark = pytest.mark.torch

@@ -57,8 +57,8 @@ AREAS: Final[Mapping[str, str]] = {
     "ordering": "portagpu.search.ordering:AREA",
     "ranges": "portagpu.search.ranges:AREA",
     "numbers": "portagpu.search.numbers.area:AREA",
-    "autocast": "portagpu.search.autocast:AREA",
-    "scaler": "portagpu.search.scaler:AREA",
+    "autocast": "portagpu.search.autocast.area:AREA",
+    "scaler": "portagpu.search.scaler.area:AREA",
 }
 """Where each area is."""
 

@@ -12,6 +12,7 @@ from portagpu.search.numbers import (
     elementwise,
     gradients,
     indexing,
+    moves,
     products,
     reductions,
 )
@@ -73,7 +74,7 @@ def _choices(have: list[str]) -> list[Choice]:
     found = _of_kinds("elementwise", OPS, arithmetic, _ELEMENTWISE, other=True)
     found += _of_kinds("reduce", reductions.OPS, arithmetic, _REDUCE)
     found += [_choice("product", op, complexes, _PRODUCT) for op in products.OPS]
-    found += [_choice("move", op, arithmetic, _MOVE) for op in indexing.OPS]
+    found += [_choice("move", op, arithmetic, _MOVE) for op in moves.OPS]
     found += [_choice("gradient", op, floats, _GRADIENT) for op in gradients.OPS]
     found += [Choice("attention", {}, {"dtype": floats, **_ATTENTION})] * ATTENTIONS
     sources = [each for each in casts.SOURCES if each in have]

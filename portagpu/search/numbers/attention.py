@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.search.numbers.compare import Right, Within, wrong_result
 from portagpu.search.numbers.formats import rounded, roundoff, smallest_normal
-from portagpu.search.numbers.reductions import accumulator, gamma
+from portagpu.search.numbers.sums import accumulator, gamma
 from portagpu.search.numbers.tensors import WRITABLE, place
 
 if TYPE_CHECKING:

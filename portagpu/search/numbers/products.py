@@ -23,7 +23,7 @@ from portagpu.search.numbers.formats import (
     smallest,
     smallest_normal,
 )
-from portagpu.search.numbers.reductions import accumulator, gamma
+from portagpu.search.numbers.sums import accumulator, gamma
 from portagpu.search.numbers.tensors import WRITABLE, Placed, Shape, place
 
 if TYPE_CHECKING:
