@@ -28,6 +28,9 @@ second operand, with a conjugate view as the first, and with the first as the se
 OTHERS: Final = ("equal", "row", "column", "one element", "no dimension")
 """The shape of the second operand against that of the first."""
 SCALARS: Final = (2, -1, 3, 1, 4, 8, -2, 5)
+POWERS: Final = (2, -1, 4, 8, 1, -2)
+"""Divisors: by another number torch may multiply by its reciprocal, which rounds twice
+(pytorch v2.13.0, aten/src/ATen/native/cuda/BinaryDivTrueKernel.cu)."""
 SHAPES: Final = ((7,), (), (0,), (1,), (3, 5), (33,), (2, 3, 4), (65,), (0, 3), (9, 7), (300,))
 NO_OUT: Final = ("relu", "isnan", "isinf", "isfinite")
 TENSORS_ALONE: Final = (
@@ -115,7 +118,8 @@ class _Call:
         columns = [values, *(self._spread(each) for each in rest)]
         given: list[Any] = [each.tensor for each in rest]
         if self.form == "scalar":
-            scalar = SCALARS[self.seed % len(SCALARS)]
+            scalars = POWERS if self.name == "div" else SCALARS
+            scalar = scalars[self.seed % len(scalars)]
             if self.dtype == "uint8":
                 scalar = abs(scalar)
             columns, given = [values, [scalar] * len(values)], [scalar]

@@ -58,16 +58,18 @@ class _Scaler(Area):
             seed=(0, 1, 2, 3),
             skip=(False, False, False, True),
         )
+        new = call(
+            "new",
+            enabled=(True, True, False) if have else (False,),
+            scale=(8.0, 1.0, 65536.0, 0.25),
+            growth=(2.0, 4.0),
+            backoff=(0.5, 0.25),
+            interval=(2, 1, 3),
+            foreach=(None, True, False),
+        )
         return programs(
-            call(
-                "new",
-                enabled=(True, True, False) if have else (False,),
-                scale=(8.0, 1.0, 65536.0, 0.25),
-                growth=(2.0, 4.0),
-                backoff=(0.5, 0.25),
-                interval=(2, 1, 3),
-                foreach=(None, True, False),
-            ),
+            new,
+            new,
             loss,
             loss,
             loss,
