@@ -114,6 +114,8 @@ class _Run:
     weights: list[list[float]] = field(default_factory=list)
     former: list[list[list[float]]] = field(default_factory=list)
     """What each leaf was since the outermost block was entered."""
+    cast: dict[int, str] = field(default_factory=dict)
+    """The dtype in which each leaf was first used since the outermost block was entered."""
     later: list[tuple[torch.Tensor, int, list[list[float]], str]] = field(default_factory=list)
 
     def all(self, program: Program) -> str:
@@ -170,7 +172,7 @@ class _Run:
         block = self.blocks.enter_context(ExitStack())
         block.enter_context(self._block(dtype, enabled, cached, via))
         if not self.state.outer:
-            self.former = [[] for _ in WEIGHTS]
+            self._forget()
         self.open.append(block)
         self.state.enter(dtype, enabled, cached)
         return self._query(thread=False)
@@ -186,8 +188,13 @@ class _Run:
         else:
             block.close()
         if not self.state.outer:
-            self.former = [[] for _ in WEIGHTS]
+            self._forget()
         return self._query(thread=False)
+
+    def _forget(self) -> None:
+        """The outermost block is entered or left: no leaf is cached."""
+        self.former = [[] for _ in WEIGHTS]
+        self.cast.clear()
 
     def _query(self, thread: bool) -> str:
         import torch
@@ -275,6 +282,10 @@ class _Run:
     def _product(self, number: int, dtype: str, back: str) -> str:
         """A product with a leaf, which may be cast once for all of the outermost block."""
         state = self.state
+        if state.enabled and self.cast.setdefault(number, state.dtype) != state.dtype:
+            # the cache knows no dtypes: torch 2.13 hands out the leaf in the outer block's
+            # (cached_cast, aten/src/ATen/autocast_mode.cpp), and the product is an error
+            return ""
         if not state.enabled or dtype == "float64":
             dtype = "float32"
         values = [EDGE, 2.0, -1.0, 4.0]

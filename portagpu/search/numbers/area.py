@@ -76,9 +76,11 @@ def _choices(have: list[str]) -> list[Choice]:
     found += [_choice("product", op, complexes, _PRODUCT) for op in products.OPS]
     found += [_choice("move", op, arithmetic, _MOVE) for op in moves.OPS]
     found += [_choice("gradient", op, floats, _GRADIENT) for op in gradients.OPS]
-    found += [Choice("attention", {}, {"dtype": floats, **_ATTENTION})] * ATTENTIONS
+    masked = {"dtype": floats, **_ATTENTION}
+    found += [Choice("attention", {}, masked, shift) for shift in range(ATTENTIONS)]
     sources = [each for each in casts.SOURCES if each in have]
-    found += [Choice("cast", {}, {"source": sources, "target": sources, **_CAST})] * CASTS
+    pairs = {"source": sources, "target": sources, **_CAST}
+    found += [Choice("cast", {}, pairs, shift) for shift in range(CASTS)]
     return [each for each in found if all(each.lists.values())]
 
 

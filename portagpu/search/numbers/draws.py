@@ -27,10 +27,12 @@ class Choice:
     name: str
     fixed: Mapping[str, Any]
     lists: Mapping[str, Sequence[Any]]
+    shift: int = 0
+    """Added to the first integer: an operation that is named several times differs in a batch."""
 
     def call(self, first: int, second: int) -> Call:
         """The call of two integers, in which the first values stand for 0."""
-        found, numbers = dict(self.fixed), [first, second]
+        found, numbers = dict(self.fixed), [first + self.shift, second]
         for place, (name, values) in enumerate(self.lists.items()):
             numbers[place % 2], index = divmod(numbers[place % 2], len(values))
             found[name] = values[index]

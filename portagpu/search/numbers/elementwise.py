@@ -294,7 +294,8 @@ class _Call:
         )
         if into is not None and str(got[bad]) == str(into.values[bad]):
             return "; it was not written"
-        if not first.tensor.is_contiguous() and self.form not in ("conj", "in place"):
+        enough = len(first.storage) >= len(got) and self.form not in ("conj", "in place")
+        if enough and not first.tensor.is_contiguous():
             stored = [list(first.storage[: len(got)]), *columns[1:]]
             if not wrong_elements(got, self._right(stored)[0], self.dtype, signs=False):
                 return "; the strides were ignored"
