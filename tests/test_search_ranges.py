@@ -13,40 +13,41 @@ pytest.importorskip("hypothesis")
 from hypothesis import given, seed, settings
 
 import portagpu as pg
-from portagpu.search.ranges import AREA, _compared, _Event, _Node
+from portagpu.search.ranges import AREA
+from portagpu.search.ranges.profile import Event, Node, compared
 from portagpu.search.rounds import SETTINGS
 from tests.faults.ranges import faults
 
 pytestmark = pytest.mark.torch
 
-OUTER = _Node(("", "outer", ()), None, mark=False)
-INNER = _Node(("mine", "inner", (("step", 3),)), 0, mark=False)
-MARK = _Node(("", "x mark", ()), 0, mark=True)
+OUTER = Node(("", "outer", ()), None, mark=False)
+INNER = Node(("mine", "inner", (("step", 3),)), 0, mark=False)
+MARK = Node(("", "x mark", ()), 0, mark=True)
 
 
 def test_a_block_is_where_it_was_marked():
-    events = [_Event("outer", 0, 10), _Event("mine:inner {'step':3}", 2, 5)]
-    assert _compared(events, [OUTER, INNER], thread=False) == ""
-    beside = [events[0], _Event(events[1].name, 11, 15)]
-    found = _compared(beside, [OUTER, INNER], thread=False)
+    events = [Event("outer", 0, 10), Event("mine:inner {'step':3}", 2, 5)]
+    assert compared(events, [OUTER, INNER], thread=False) == ""
+    beside = [events[0], Event(events[1].name, 11, 15)]
+    found = compared(beside, [OUTER, INNER], thread=False)
     assert "is inside no block, and was inside 'outer'" in found, found
 
 
 def test_a_mark_may_be_shown_or_not():
-    events = [_Event("outer", 0, 10), _Event("x mark", 2, 3)]
-    assert _compared(events, [OUTER, MARK], thread=False) == ""
-    assert _compared(events[:1], [OUTER, MARK], thread=False) == ""
+    events = [Event("outer", 0, 10), Event("x mark", 2, 3)]
+    assert compared(events, [OUTER, MARK], thread=False) == ""
+    assert compared(events[:1], [OUTER, MARK], thread=False) == ""
 
 
 def test_labels_keep_their_types():
-    found = _compared([_Event("mine:inner {'step':3.0}", 0, 1)], [INNER], thread=False)
+    found = compared([Event("mine:inner {'step':3.0}", 0, 1)], [INNER], thread=False)
     assert "was marked as 'inner' of the domain mine with {'step': 3}" in found, found
 
 
 def test_a_block_that_is_missing_or_too_many_is_named():
-    found = _compared([], [OUTER], thread=True)
+    found = compared([], [OUTER], thread=True)
     assert found == "the block 'outer' of another thread is not in the profile", found
-    found = _compared([_Event("outer", 0, 1)], [], thread=False)
+    found = compared([Event("outer", 0, 1)], [], thread=False)
     assert found == "the profile shows a block 'outer' that was not marked", found
 
 

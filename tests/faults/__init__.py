@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-AREAS = ("collectives", "generators", "ordering", "memory", "ranges", "numbers", "autocast", "scaler")
+AREAS = (
+    "collectives",
+    "generators",
+    "ordering",
+    "memory",
+    "ranges",
+    "numbers",
+    "autocast",
+    "scaler",
+)
 """The areas with faults, each in the module of that name."""
 
 

@@ -1,7 +1,8 @@
 """Profiler ranges: a model of nesting, and programs of blocks that torch's profiler records.
 
 Every annotated block is in torch's profile, with its name, its labels and its domain, under the
-block around it in its thread: so :class:`portagpu.functions.annotate` has it for every device.
+block around it in its thread: so :class:`portagpu.functions.annotate` has it for every device. What
+a device's own calls mark is in it where the device has no vendor, whose profiler they would tell.
 Depths and errors are judged on every device. Blocks that were open when the recording began are not
 in it.
 """
@@ -17,8 +18,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from portagpu.captures.labels import DOMAIN, decode
+from portagpu.captures.labels import DOMAIN
 from portagpu.search.area import Area
+from portagpu.search.ranges.profile import Event, Node, compared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,10 +47,6 @@ LABELS: Final[tuple[dict[str, Any], ...]] = (
 DOMAINS: Final = (DOMAIN, "mine", "a.b-c_1")
 COLORS: Final = (None, "red", "#00ff80", 0x123456)
 KINDS: Final = ("annotate", "labelled", "function", "push", "region")
-PLAIN: Final = ("forward", "a b", "layer/3")
-"""Names that a profile shows as they are."""
-Shown = tuple[str, str, tuple[tuple[str, Any], ...]]
-"""Domain, name and labels, as a profile tells them."""
 
 
 class _Ranges(Area):
@@ -61,7 +59,8 @@ class _Ranges(Area):
         label = tuple(range(len(LABELS)))
         enter = call(
             "enter",
-            kind=KINDS,
+            # what a vendor's own profiler is told need not be in torch's
+            kind=("function",) if gpu.plugin.vendor else KINDS,
             title=NAMES,
             labels=label,
             domain=DOMAINS,
@@ -69,13 +68,16 @@ class _Ranges(Area):
             thread=thread,
         )
         leave = call("leave", error=(False, True), thread=thread)
+        own = (
+            call("mark", title=NAMES, thread=thread),
+            call("push_and_pop", title=NAMES, times=(1, 2, 3, 5), thread=thread),
+        )
         return programs(
             *(enter, enter, enter, leave, leave),
-            call("mark", title=NAMES, thread=thread),
+            *(() if gpu.plugin.vendor else own),
             call("decorated", title=NAMES, labels=label, error=(False, True), thread=thread),
             call("again", title=NAMES, times=(2, 3), thread=thread),
             call("pop_of_none", thread=thread),
-            call("push_and_pop", title=NAMES, times=(1, 2, 3, 5), thread=thread),
             call("listen"),
             call("listens", thread=thread),
             most=14,
@@ -86,15 +88,6 @@ class _Ranges(Area):
         with ExitStack() as blocks:
             blocks.callback(run.close)
             return run.all(program)
-
-
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A block as it should be shown, the number of the one around it, and whether it may lack."""
-
-    shown: Shown
-    around: int | None
-    mark: bool
 
 
 @dataclass(slots=True)
@@ -112,7 +105,7 @@ class _Run:
 
     gpu: Backend
     stacks: dict[bool, list[_Open]] = field(default_factory=lambda: {False: [], True: []})
-    nodes: dict[bool, list[_Node]] = field(default_factory=lambda: {False: [], True: []})
+    nodes: dict[bool, list[Node]] = field(default_factory=lambda: {False: [], True: []})
     """By thread, in the order of their beginnings: blocks, and the number of the one around."""
     profile: Any = None
     other: ThreadPoolExecutor | None = None
@@ -174,7 +167,7 @@ class _Run:
             ),
         )
         around = [each.node for each in self.stacks[thread] if each.node is not None]
-        self.nodes[thread].append(_Node(shown, around[-1] if around else None, mark))
+        self.nodes[thread].append(Node(shown, around[-1] if around else None, mark))
         return len(self.nodes[thread]) - 1
 
     # calls
@@ -198,7 +191,7 @@ class _Run:
     def _enter(
         self, kind: str, title: str, labels: int, domain: str, color: Any, thread: bool
     ) -> str:
-        import portagpu
+        from portagpu.functions import annotate, region
 
         given: dict[str, Any] = dict(LABELS[labels])
         if kind == "push":
@@ -214,10 +207,10 @@ class _Run:
         elif kind == "labelled":
             make = partial(self.gpu.labelled_block, title, given, domain, color)
         elif kind == "function":
-            make = partial(portagpu.annotate, title, domain=domain, color=color, **given)
+            make = partial(annotate, title, domain=domain, color=color, **given)
         else:
             given, domain = {}, DOMAIN
-            make = partial(portagpu.region, title)
+            make = partial(region, title)
 
         def begin() -> Any:
             block = make()
@@ -252,14 +245,14 @@ class _Run:
         self._node(thread, f"{title} mark", {}, DOMAIN, mark=True)
 
     def _decorated(self, title: str, labels: int, error: bool, thread: bool) -> str:
-        import portagpu
+        from portagpu.functions import annotate
 
         def body(one: int, two: int = 2) -> int:
             if error:
                 raise KeyError("on purpose")
             return one + two
 
-        function = portagpu.annotate(title, **LABELS[labels])(body)
+        function = annotate(title, **LABELS[labels])(body)
         try:
             found = self._in(thread, partial(function, 40))
         except KeyError:
@@ -272,9 +265,9 @@ class _Run:
 
     def _again(self, title: str, times: int, thread: bool) -> None:
         """One object, entered several times before it is left."""
-        import portagpu
+        from portagpu.functions import annotate
 
-        block = portagpu.annotate(title)
+        block = annotate(title)
 
         def nest() -> None:
             for _ in range(times):
@@ -319,83 +312,21 @@ class _Run:
             return ""
         profile, self.profile = self.profile, None
         profile.__exit__(None, None, None)
-        threads: dict[int, list[_Event]] = defaultdict(list)
+        threads: dict[int, list[Event]] = defaultdict(list)
         # not function_events, from which torch removes the only child that has its parent's name
         for event in sorted(profile.kineto_results.events(), key=lambda one: one.start_ns()):
             begin = event.start_ns()
-            shown = _Event(event.name(), begin, begin + event.duration_ns())
+            shown = Event(event.name(), begin, begin + event.duration_ns())
             if event.is_user_annotation():
                 threads[event.start_thread_id()].append(shown)
         for events in threads.values():
             own = {_thread_name(each): each for each in (False, True)}
             thread = own.get(events[0].name)
             if thread is not None:
-                found = _compared(events[1:], self.nodes[thread], thread)
+                found = compared(events[1:], self.nodes[thread], thread)
                 if found:
                     return found
         return ""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Event:
-    """A block of a profile, in nanoseconds."""
-
-    name: str
-    begin: int
-    end: int
-
-
-def _compared(events: list[_Event], expected: list[_Node], thread: bool) -> str:
-    """The first difference between what a thread's profile shows and what was marked."""
-    where = " of another thread" if thread else ""
-    left = list(enumerate(expected))
-    around: list[tuple[_Event, int]] = []
-    for number, event in enumerate(events):
-        name, labels, domain = decode(event.name)
-        found = (domain, name, tuple(labels.items()))
-        while left and left[0][1].mark and not _same(found, left[0][1].shown):
-            left.pop(0)
-        if not left:
-            return f"the profile{where} shows a block {_short(event.name)} that was not marked"
-        index, node = left.pop(0)
-        if not _same(found, node.shown):
-            told = _told(node.shown)
-            return f"block {number + 1}{where} is {_short(event.name)}, and was marked as {told}"
-        if name in PLAIN and not labels and not domain and event.name != name:
-            return f"the block {name!r}{where} is shown as {_short(event.name)}"
-        while around and around[-1][0].end < event.end:
-            around.pop()
-        parent = around[-1][1] if around else None
-        around.append((event, index))
-        if parent != node.around:
-            inside = "no block" if parent is None else _told(expected[parent].shown)
-            right = "no block" if node.around is None else _told(expected[node.around].shown)
-            return (
-                f"the block {_short(event.name)}{where} is inside {inside}, and was inside {right}"
-            )
-    missing = next((node for _, node in left if not node.mark), None)
-    return (
-        "" if missing is None else f"the block {_told(missing.shown)}{where} is not in the profile"
-    )
-
-
-def _short(name: str) -> str:
-    """A name for a sentence, with its length if it is long."""
-    return repr(name) if len(name) <= 80 else f"{name[:40]!r}... of {len(name)} characters"
-
-
-def _same(found: Shown, shown: Shown) -> bool:
-    return found == shown and _types(found) == _types(shown)
-
-
-def _types(shown: Shown) -> list[type]:
-    return [type(value) for _, value in shown[2]]
-
-
-def _told(shown: Shown) -> str:
-    domain, name, labels = shown
-    of = f" of the domain {domain}" if domain else ""
-    return f"{_short(name)}{of}" + (f" with {dict(labels)}" if labels else "")
 
 
 def _nothing(*given: Any) -> None:
@@ -432,4 +363,3 @@ def _options() -> dict[str, Any]:
 
 
 AREA: Final = _Ranges()
-"""See :mod:`portagpu.search.ranges`."""
