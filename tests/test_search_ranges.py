@@ -87,7 +87,7 @@ CAUGHT = {
     "range_push: everywhere: counts from 1": "range_push() is",
     "range_pop: in another thread: is None": "range_pop() is None",
     "range_pop: of none: is -1": "no IndexError",
-    "decorated function: everywhere: loses its result": "a decorated function gave None",
+    "decorated function: everywhere: loses its result": "a decorated function",
 }
 
 
