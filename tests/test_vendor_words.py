@@ -43,6 +43,7 @@ ALLOWED: Final = (
     Allowed("__init__.py", "CUDAGraph|cudart", "names of torch.cuda that this package has too"),
     Allowed("optional.py", r".*has no CUDA runtime.*", "what torch.cuda.cudart is"),
     Allowed("run.py", "__cuda_array_interface__", "an attribute of torch's tensors"),
+    Allowed("state.py", "cuda", "a type of device of torch, whoever made it"),
     Allowed("masks.py", r"torch\.cuda", "torch's module for the devices of both its builds"),
     Allowed("sitecustomize.py", r"torch\.cuda\.profiler", "the same"),
     Allowed("torchview.py", "GPU-|MIG-", "torch/cuda/__init__.py compares with these itself"),
