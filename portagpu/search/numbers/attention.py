@@ -3,7 +3,8 @@
 Scores are within ``gamma_(d+2)`` of their absolute terms, rounded to the dtype where it is a half
 one, and the mask is added with one more rounding: together at most s. A weight then is off by
 ``exp(2 s) - 1`` and by exponentials of 20 ULPs (``exp_u20``, aten/src/ATen/cpu/vec); the weights
-are rounded to the dtype, and their sum over the values is a product of matrices (:mod:`portagpu.search.numbers.products`).
+are rounded to the dtype, and their sum over the values is a product of matrices
+(:mod:`portagpu.search.numbers.products`).
 
 A row whose mask leaves nothing is 0 since torch 2.5 and NaN in other kernels: no number but these.
 """
