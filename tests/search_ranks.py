@@ -8,10 +8,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from portagpu.search import rounds
-from portagpu.search.area import AREAS, Area
+from portagpu.search.area import AREAS, Area, NotSearchable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from hypothesis.strategies import SearchStrategy
 
@@ -63,6 +63,33 @@ class Adding(Area):
         return ""
 
 
+class Listed(Adding):
+    """The same of sixty listed programs, and every tenth is not judged."""
+
+    def __init__(self, wrong: Callable[[], str], missing: str = "") -> None:
+        super().__init__(wrong)
+        self.missing = missing
+        self.reasons: list[str] = []
+
+    def listed(self, gpu: Backend) -> list[Program] | None:
+        if self.missing:
+            raise NotSearchable(self.missing)
+        return [[("add", {"n": n})] for n in range(60)]
+
+    def aside(self) -> Iterator[str]:
+        return iter(self.reasons)
+
+    def difference(self, rank: Rank, program: Program) -> str:
+        if program[0][1]["n"] % 10 == 0:
+            self.reasons.append("n ends in 0")
+            return ""
+        return super().difference(rank, program)
+
+
+LISTED = Listed(str)
+LISTED_WRONG = Listed(_wrong)
+LISTED_DIES = Listed(_dies)
+LISTED_MISSING = Listed(str, "install adding")
 RIGHT = Adding(str)
 WRONG = Adding(_wrong)
 FLAKY = Adding(_flaky)

@@ -108,6 +108,59 @@ def test_one_program_is_repeated_alone(server: Ranks, monkeypatch: pytest.Monkey
     assert failure.program == [("add", {"n": 77})]
 
 
+def test_listed_programs_run_each_once(server: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = run(server, "LISTED", monkeypatch, seconds=20)
+    assert (report.programs, report.total, report.failures) == (60, 60, ())
+    assert report.aside == (("n ends in 0", 6),)
+
+
+def test_listed_programs_go_on_after_a_difference(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = run(server, "LISTED_WRONG", monkeypatch, seconds=20)
+    assert report.programs == 60
+    # by hand: 41 to 59 without 50
+    numbers = sorted(failure.program[0][1]["n"] for failure in report.failures)
+    assert numbers == [n for n in range(41, 60) if n != 50]
+    assert {(failure.seen, failure.runs) for failure in report.failures} == {(10, 10)}
+
+
+def test_no_more_listed_programs_than_can_be_read_are_told(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "MOST_LISTED", 3)
+    report = run(server, "LISTED_WRONG", monkeypatch, seconds=20)
+    assert len(report.failures) == 3
+    assert report.programs < 60
+
+
+def test_listed_programs_go_on_behind_one_that_ends_its_process(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "MOST_LOST", 18)
+    report = run(server, "LISTED_DIES", monkeypatch, seconds=60)
+    assert len({str(failure.program) for failure in report.failures}) == 18
+    # those that ended their process returned nothing
+    assert report.programs + 18 <= 60
+
+
+def test_listed_programs_come_in_the_order_of_the_seed(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "MOST_LISTED", 1)
+    firsts = [
+        run(server, "LISTED_WRONG", monkeypatch, seed=seed).failures[0].program[0][1]["n"]
+        for seed in (1, 1, 2, 3)
+    ]
+    assert firsts[0] == firsts[1]
+    assert len(set(firsts)) > 1
+
+
+def test_what_a_machine_lacks_is_told(server: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = run(server, "LISTED_MISSING", monkeypatch)
+    assert report.not_here == "install adding"
+
+
 def test_seeds_of_rounds_are_the_same_everywhere() -> None:
     # by hand: int.from_bytes(sha256(b"0 adding 0").digest()[:8])
     assert engine.round_seed(0, "adding", 0) == 3492942986069235470

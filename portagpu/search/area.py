@@ -6,17 +6,22 @@ from abc import ABC, abstractmethod
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from portagpu.errors import PortagpuError
 from portagpu.search.programs import ProgramError
 from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from hypothesis.strategies import SearchStrategy
 
     from portagpu.contract import Backend
     from portagpu.search.programs import Program
     from portagpu.world import Rank
+
+
+class NotSearchable(PortagpuError, RuntimeError):
+    """This machine lacks what an area needs; the message says what and how to get it."""
 
 
 class Area(ABC):
@@ -34,6 +39,16 @@ class Area(ABC):
     @abstractmethod
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
         """Programs for what the device claims, the simplest first, so that they shrink well."""
+
+    def listed(self, gpu: Backend) -> list[Program] | None:
+        """All programs of the area, where there are so few that none is drawn; else None.
+
+        Raises NotSearchable where this machine lacks what it takes.
+        """
+
+    def aside(self) -> Iterator[str]:
+        """What the programs of this process did not judge, one reason for each time."""
+        return iter(())
 
     @abstractmethod
     def difference(self, rank: Rank, program: Program) -> str:
@@ -59,6 +74,12 @@ AREAS: Final[Mapping[str, str]] = {
     "numbers": "portagpu.search.numbers.area:AREA",
     "autocast": "portagpu.search.autocast.area:AREA",
     "scaler": "portagpu.search.scaler.area:AREA",
+    "operators-elementwise": "portagpu.search.operators.area:ELEMENTWISE",
+    "operators-movement": "portagpu.search.operators.area:MOVEMENT",
+    "operators-reductions": "portagpu.search.operators.area:REDUCTIONS",
+    "operators-linalg": "portagpu.search.operators.area:LINALG",
+    "operators-nn": "portagpu.search.operators.area:NN",
+    "operators-other": "portagpu.search.operators.area:OTHER",
 }
 """Where each area is."""
 

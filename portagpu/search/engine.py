@@ -8,8 +8,10 @@ before it is told: :class:`Failure` says how often it was seen.
 from __future__ import annotations
 
 import hashlib
+import json
 import shlex
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -38,6 +40,10 @@ MOST_LOST: Final = 3
 """After so many programs that died or hung the search ends."""
 LONGEST_REPEATS_S: Final = 120.0
 """What repeating and shrinking failures may add to the time of a search."""
+LISTED_ROUND_S: Final = 60.0
+"""The length of a round of listed programs: it is long where their database is slow to load."""
+MOST_LISTED: Final = 20
+"""After so many listed programs that differ the search ends."""
 _ROUNDS: Final = "portagpu.search.rounds"
 
 
@@ -84,12 +90,19 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a search went; ``seconds`` is what it took."""
+    """How a search went; ``seconds`` is what it took.
+
+    ``total`` is how many programs there are where the area lists them, ``aside`` what was not
+    judged of those that ran, as (reason, how often), and ``not_here`` what the machine lacks.
+    """
 
     programs: int = 0
     calls: int = 0
     failures: tuple[Failure, ...] = ()
     seconds: float = 0.0
+    total: int = 0
+    aside: tuple[tuple[str, int], ...] = ()
+    not_here: str = ""
 
 
 def search(request: SearchRequest, fork: Fork) -> Report:
@@ -119,24 +132,38 @@ class _Searcher:
         """All rounds."""
         area, found = self.request.area, Report()
         end = time.monotonic() + self.request.seconds
-        number = 0
+        number, start, lost = 0, 0, 0
         while (left := end - time.monotonic()) > 0 or not number:
-            seconds = min(max(left, 0.0), ROUND_S)
+            seconds = min(max(left, 0.0), LISTED_ROUND_S if found.total else ROUND_S)
             arguments = {
                 "area": area,
                 "number": round_seed(self.request.seed, area, number),
                 "seconds": seconds,
                 "shrink_s": SHRINK_S,
                 "journal": str(self.journal),
+                "seed": round_seed(self.request.seed, area, 0),
+                "start": start,
+                "most": max(1, MOST_LISTED - len(found.failures)),
             }
             number += 1
             outcome = self.fork(f"{_ROUNDS}:search_rank", arguments, seconds + SHRINK_S + HANG_S)
             if not outcome.ok:
+                lost += 1
+                before = self._journal()[1]
+                if before:
+                    found, start = _with_listed(area, found, before), before["next"] + 1
                 found = replace(found, failures=(*found.failures, self._lost(outcome)))
-                if len(found.failures) == MOST_LOST:
+                if lost == MOST_LOST:
                     return found
                 continue
             value = outcome.values[0]
+            if "not_here" in value:
+                return replace(found, not_here=value["not_here"])
+            if "total" in value:
+                found, start = _with_listed(area, found, value), value["next"]
+                if start >= value["total"] or len(found.failures) >= MOST_LISTED:
+                    return found
+                continue
             found = replace(
                 found,
                 programs=found.programs + value["programs"],
@@ -179,7 +206,7 @@ class _Searcher:
     def _lost(self, outcome: WorldOutcome) -> Failure:
         """The failure of a round whose process died or hung: the shortest program that does so."""
         area, ended = self.request.area, _how_it_ended(outcome)
-        text = self.journal.read_text() if self.journal.exists() else ""
+        text = self._journal()[0]
         if not text:
             return Failure(area, [], f"{ended} before its first program", 1, 1)
         program = from_text(text)[1]
@@ -194,6 +221,12 @@ class _Searcher:
                 failure = replace(failure, program=fewer, difference=shorter)
         return failure
 
+    def _journal(self) -> tuple[str, dict[str, Any]]:
+        """The program that ran last, and of a round of listed programs what it told before."""
+        text = self.journal.read_text() if self.journal.exists() else ""
+        program, _, before = text.partition("\n")
+        return program, json.loads(before or "{}")
+
     def _repeat(self, program: Program, times: int) -> tuple[list[str], str]:
         """(the difference of each repetition, "") in a fresh process, or ([], how that ended)."""
         arguments = {
@@ -206,6 +239,22 @@ class _Searcher:
         if outcome.ok:
             return outcome.values[0], ""
         return [], _how_it_ended(outcome)
+
+
+def _with_listed(area: str, found: Report, value: Mapping[str, Any]) -> Report:
+    """The report with a round of listed programs."""
+    failures = [
+        Failure(area, from_text(text)[1], difference, seen, runs)
+        for text, difference, seen, runs in value["found"]
+    ]
+    return replace(
+        found,
+        programs=found.programs + value["programs"],
+        calls=found.calls + value["calls"],
+        failures=(*found.failures, *failures),
+        total=value["total"],
+        aside=tuple(sorted((Counter(dict(found.aside)) + Counter(value["aside"])).items())),
+    )
 
 
 def _hung(outcome: WorldOutcome) -> bool:

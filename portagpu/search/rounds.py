@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import math
+import json
 import os
+import random
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.errors import HypothesisException
 
-from portagpu.search.area import load_area
+from portagpu.search.area import NotSearchable, load_area
 from portagpu.search.programs import to_text
 from portagpu.text import error_line
 
@@ -31,6 +34,12 @@ SETTINGS: Final = settings(
     print_blob=False,
     verbosity=Verbosity.quiet,
 )
+
+
+REPEAT_S: Final = 1.0
+"""How long a listed program that differed is repeated: there may be many, and they are large."""
+LISTED_REPEATS: Final = 10
+"""How often at most, the first time included."""
 
 
 class _TimeIsUp(BaseException):
@@ -93,6 +102,59 @@ class Round:
         raise _Differs
 
 
+@dataclass(slots=True)
+class Listing:
+    """The listed programs of an area, shuffled by the search's seed, until the time is over.
+
+    A program that differs is repeated at once, and the next one follows: none is smaller.
+    """
+
+    area: Area
+    rank: Rank
+    journal: int
+    next: int
+    """The index of the first program that did not run."""
+    programs: int = 0
+    calls: int = 0
+    found: list[tuple[str, str, int, int]] = field(default_factory=list)
+    """Of each that differed: the program as text, the difference, how often, of how many runs."""
+
+    def run(self, listed: list[Program], deadline: float, most: int) -> None:
+        """Run one program at least, until the deadline, or until ``most`` of them differ."""
+        for program in listed[self.next :]:
+            if self.programs and (time.monotonic() >= deadline or len(self.found) >= most):
+                return
+            text = to_text(self.area.name, program)
+            # a process that dies leaves behind what it found, and where to go on
+            journal = f"{text}\n{json.dumps(self.told(len(listed)))}"
+            difference = run_program(self.area, self.rank, program, journal, self.journal)
+            self.next += 1
+            self.programs += 1
+            self.calls += len(program)
+            if difference:
+                self.found.append((text, difference, *self._seen(program, journal)))
+
+    def told(self, total: int) -> dict[str, Any]:
+        """The round as JSON, of ``total`` programs in the list."""
+        return {
+            "total": total,
+            "next": self.next,
+            "programs": self.programs,
+            "calls": self.calls,
+            "found": self.found,
+            "difference": self.found[0][1] if self.found else "",
+            "aside": Counter(self.area.aside()),
+        }
+
+    def _seen(self, program: Program, journal: str) -> tuple[int, int]:
+        """How often the program differs, and of how many runs, the first one included."""
+        seen, runs, deadline = 1, 1, time.monotonic() + REPEAT_S
+        while runs < LISTED_REPEATS and time.monotonic() < deadline:
+            seen += bool(run_program(self.area, self.rank, program, journal, self.journal))
+            runs += 1
+        return seen, runs
+
+
 def run_program(area: Area, rank: Rank, program: Program, text: str, journal: int) -> str:
     """The difference of one program, which is in the journal while it runs.
 
@@ -107,14 +169,38 @@ def run_program(area: Area, rank: Rank, program: Program, text: str, journal: in
 
 
 def search_rank(
-    rank: Rank, area: str, number: int, seconds: float, shrink_s: float, journal: str
+    rank: Rank,
+    area: str,
+    number: int,
+    seconds: float,
+    shrink_s: float,
+    journal: str,
+    *,
+    seed: int = 0,
+    start: int = 0,
+    most: int = 1,
 ) -> dict[str, Any] | None:
-    """One round on rank 0, as JSON; the other ranks follow it."""
+    """One round on rank 0, as JSON; the other ranks follow it.
+
+    Listed programs run in the order of ``seed`` from index ``start`` on, until ``most`` differ.
+    """
     found = load_area(area)
     if rank.rank:
         found.follow(rank)
         return None
-    round_ = Round(found, rank, os.open(journal, os.O_RDWR | os.O_CREAT, 0o600))
+    file = os.open(journal, os.O_RDWR | os.O_CREAT, 0o600)
+    deadline = time.monotonic() + seconds
+    try:
+        listed = found.listed(rank.gpu)
+    except NotSearchable as error:
+        return {"not_here": str(error)}
+    if listed is not None:
+        random.Random(seed).shuffle(listed)  # noqa: S311 - an order, no secret
+        listing = Listing(found, rank, file, start)
+        listing.run(listed, deadline, most)
+        found.end(rank)
+        return listing.told(len(listed))
+    round_ = Round(found, rank, file)
     round_.run(number, seconds, shrink_s)
     found.end(rank)
     return {

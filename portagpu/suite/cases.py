@@ -22,6 +22,7 @@ AREAS: Final = (
     "streams",
     "graphs",
     "precision",
+    "operators",
     "attention",
     "kernels",
     "collectives",
@@ -98,10 +99,17 @@ class RankFailed(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """That a case runs random programs: of which area, and for how many seconds by default."""
+    """That a case runs random programs: of which area, and for how many seconds by default.
+
+    The area's name may hold a parameter of the case: "operators-{kind}".
+    """
 
     area: str
     seconds: float
+
+    def area_of(self, params: Mapping[str, Any]) -> str:
+        """The area's name for the form of the case with those parameters."""
+        return self.area.format(**params)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,7 +152,7 @@ def _list_cases(session: Session, items: list[pytest.Item]) -> Iterator[ListedCa
             does_not_show=case.does_not_show,
             function=where,
             per_device=_is_per_device(item),
-            search=case.search.area if case.search else "",
+            search=case.search.area_of(call.params if call else {}) if case.search else "",
             search_s=case.search.seconds if case.search else 0.0,
             evidence=EARNS[next(iter(given))],
         )

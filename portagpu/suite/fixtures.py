@@ -177,7 +177,9 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
         declared = case.search
         if declared is None:
             raise ValueError(f"{case.id} declares no search")
-        n = load_area(declared.area).ranks
+        form = request.node
+        area = declared.area_of(form.callspec.params if hasattr(form, "callspec") else {})
+        n = load_area(area).ranks
         if n > 1:
             comm_of(gpu)
             n = n if gpu.plugin.shared else min(n, gpu.device_count())
@@ -185,7 +187,7 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
                 raise NotHere("needs 2 devices, and this machine has 1")
         asked = session.searches
         wanted = SearchRequest(
-            area=declared.area,
+            area=area,
             seconds=declared.seconds * asked.share,
             seed=asked.seed,
             program=from_text(asked.program)[1] if asked.program else None,
@@ -203,10 +205,13 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
             )
 
         report = run_programs(wanted, fork)
-        session.observed.append(
-            f"{report.programs} programs of {report.calls} calls in {report.seconds:.1f} s, "
-            f"seed {asked.seed}"
-        )
+        if report.not_here:
+            raise NotHere(report.not_here)
+        programs = f"{report.programs} programs of {report.calls} calls"
+        if report.total:
+            programs = f"{report.programs} of {report.total} programs"
+        aside = "".join(f"; {reason}: {count} programs" for reason, count in report.aside)
+        session.observed.append(f"{programs} in {report.seconds:.1f} s, seed {asked.seed}{aside}")
         if report.failures:
             raise AssertionError("; and ".join(each.sentence for each in report.failures))
 

@@ -1,0 +1,84 @@
+"""The areas: each lists the pairs of one class of operators; a program is one pair."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from portagpu.search.area import Area
+from portagpu.search.operators.classes import CLASSES, class_of
+from portagpu.search.operators.database import claimed_dtypes, operators
+from portagpu.search.operators.pair import Judged, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hypothesis.strategies import SearchStrategy
+
+    from portagpu.contract import Backend
+    from portagpu.search.programs import Program
+    from portagpu.world import Rank
+
+
+class Operators(Area):
+    """The operators of one class."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.reasons: Counter[str] = Counter()
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"operators-{self.kind}"
+
+    def programs(self, gpu: Backend) -> SearchStrategy[Program]:
+        raise NotImplementedError(f"the programs of {self.name} are listed")
+
+    def listed(self, gpu: Backend) -> list[Program]:
+        """Every operator of the class and every dtype that torch declares for it there."""
+        _hold_float32(gpu)
+        return [
+            [("samples", {"op": name, "variant": variant, "dtype": dtype})]
+            for (name, variant), operator in operators().items()
+            if class_of(operator) == self.kind
+            for dtype in claimed_dtypes(operator, gpu.device.type)
+        ]
+
+    def aside(self) -> Iterator[str]:
+        return self.reasons.elements()
+
+    def difference(self, rank: Rank, program: Program) -> str:
+        _hold_float32(rank.gpu)
+        for _, given in program:
+            found = judged(rank.gpu, **given)
+            self.reasons.update(set(found.aside))
+            if found.difference:
+                return found.difference
+        return ""
+
+
+def judged(gpu: Backend, op: str, variant: str, dtype: str) -> Judged:
+    """What became of one pair."""
+    import torch
+
+    operator = operators()[op, variant]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return judge(gpu.device, operator, getattr(torch, dtype))
+
+
+def _hold_float32(gpu: Backend) -> None:
+    """Products of float32 are float32 in this process: the bounds are of no narrower format."""
+    gpu.set_float32_precision("ieee")
+
+
+ELEMENTWISE: Final = Operators("elementwise")
+MOVEMENT: Final = Operators("movement")
+REDUCTIONS: Final = Operators("reductions")
+LINALG: Final = Operators("linalg")
+NN: Final = Operators("nn")
+OTHER: Final = Operators("other")
+KINDS: Final[tuple[str, ...]] = tuple(CLASSES)
+
+

@@ -1,0 +1,128 @@
+"""How far a result may be from its float64 reference, told by the reference alone.
+
+``|y^ - y| <= g (S + |y|) + t``: g the growth of the class's roundings
+(:func:`portagpu.search.operators.classes.growth`), S what a relative change of the inputs by one
+unit roundoff changes, divided by it, and t the underflow of each. S is the sum over the leaves of
+the largest change among some random signs: roundings of inner results act as such changes do
+(backward error analysis: Higham, section 1.5). Where the class does not bound each element by
+itself, S and ``|y|`` are the largest of the result. What a device gives is no part of any of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.search.operators.calls import backward, forward
+from portagpu.search.operators.classes import growth, smallest, unit_roundoff
+from portagpu.search.operators.samples import leaf_count, nudged
+
+if TYPE_CHECKING:
+    from portagpu.search.operators.calls import Result
+    from portagpu.search.operators.database import Operator
+    from portagpu.search.operators.samples import Sample
+
+SIGNS: Final = 4
+"""Of how many changes of a leaf the largest counts: plus, minus, and two with random signs."""
+_LEAST: Final = 2.0**-20
+"""The least relative change: float64 still tells what it does."""
+_NO_MATTER: Final = math.inf
+
+
+@dataclass(slots=True)
+class Reference:
+    """The right results of a sample, and what roundings of ``dtype`` may do to them."""
+
+    operator: Operator
+    sample: Sample
+    """Widened, on the CPU."""
+    dtype: Any
+    gradient: bool = False
+    right: list[Result] = field(init=False)
+    _changes: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.right = self._of(self.sample, 0.0)
+
+    def _of(self, sample: Sample, nudge: float) -> list[Result]:
+        if self.gradient:
+            return backward(self.operator, sample, self.dtype, widened=True, nudge=nudge)
+        return forward(self.operator, sample, widened=True)
+
+    def changes(self, number: int) -> Any:
+        """For each element of a result what changes of the inputs by 1 change; inf if unknown.
+
+        Of whole numbers inf where one changes, and else 0.
+        """
+        if not self._changes:
+            self._changes = self._all_changes()
+        return self._changes[number]
+
+    def _all_changes(self) -> list[Any]:
+        import torch
+
+        eps = max(unit_roundoff(self.dtype), _LEAST)
+        zeros = [
+            torch.zeros(each.shape, dtype=torch.float64)
+            if isinstance(each, torch.Tensor)
+            else torch.zeros(())
+            for each in self.right
+        ]
+        found = zeros
+        whole = not (self.dtype.is_floating_point or self.dtype.is_complex)
+        count = leaf_count(self.sample, self.dtype)
+        for leaf in range(count + self.gradient):
+            largest = [each.clone() for each in zeros]
+            for seed in range(SIGNS):
+                moved = self.sample if leaf == count else nudged(self.sample, self.dtype, eps, leaf, seed)
+                try:
+                    others = self._of(moved, eps if leaf == count else 0.0)
+                except (RuntimeError, ValueError, IndexError, TypeError):
+                    # the changed input is none of this operator's: of numbers that are no longer
+                    # whole that says nothing, and else nothing is known of the size of a change
+                    others = self.right if whole else []
+                for k, right in enumerate(self.right):
+                    other = others[k] if k < len(others) else None
+                    largest[k] = torch.maximum(largest[k], _change(right, other, eps))
+            found = [one + more for one, more in zip(found, largest, strict=True)]
+        return found
+
+    def bound(self, number: int, terms: int, each: bool, dtype: Any) -> Any:
+        """The bound of each element of a floating-point result; 0 where it has to be equal."""
+        import torch
+
+        right = self.right[number]
+        unit = max(unit_roundoff(self.dtype), unit_roundoff(dtype))
+        if self.dtype in (torch.float64, torch.complex128):
+            # the reference is rounded as often
+            unit *= 2
+        size = torch.as_tensor(right).abs().double()
+        size = torch.where(size.isfinite(), size, 0.0)
+        change = self.changes(number)
+        if not each and size.numel():
+            size = size.max()
+            known = change[change.isfinite()]
+            # one element that nothing is known of tells nothing of the others
+            change = torch.where(change.isfinite(), known.max() if known.numel() else 0.0, change)
+        return growth(terms, unit) * (size + change) + terms * smallest(dtype)
+
+
+def _change(right: Result, other: Result, eps: float) -> Any:
+    """How much a changed result is off, divided by the relative change of its input."""
+    import torch
+
+    if other is None and right is None:
+        return torch.zeros(())
+    one, two = torch.as_tensor(_number(right)), torch.as_tensor(_number(other))
+    if one.shape != two.shape:
+        return torch.full(one.shape, _NO_MATTER, dtype=torch.float64)
+    if not (one.is_floating_point() or one.is_complex()):
+        return torch.where(one == two, 0.0, _NO_MATTER).double()
+    same = (one == two) | (one.isnan() & two.isnan())
+    change = (one - two).abs().double() / eps
+    return torch.where(same, 0.0, torch.where(change.isfinite(), change, _NO_MATTER))
+
+
+def _number(value: Result) -> Any:
+    return hash(value) if isinstance(value, str) else math.nan if value is None else value

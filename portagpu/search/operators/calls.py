@@ -1,0 +1,97 @@
+"""An operator called on a sample: its results, and the gradients of its inputs, on the CPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.search.operators.samples import seeded, tensors
+
+if TYPE_CHECKING:
+    from portagpu.search.operators.database import Operator
+    from portagpu.search.operators.samples import Sample
+
+Result = Any
+"""A tensor on the CPU, a Python number, a text for what is neither, or None."""
+_SEED: Final = 1
+
+
+def _called(operator: Operator, sample: Sample) -> Any:
+    """The value, made unique as torch's own gradient tests do."""
+    value = operator.gradcheck_wrapper(
+        operator.op, sample.input, *sample.args, **sample.kwargs
+    )
+    return sample.output_process_fn_grad(value)
+
+
+def _flat(value: Any) -> list[Any]:
+    """The tensors and numbers of a value, in order."""
+    if isinstance(value, (list, tuple)):
+        return [each for part in value for each in _flat(part)]
+    return [value]
+
+
+def _kept(value: Any) -> Result:
+    """A result as it is now, whatever is written later into what it is a view of."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        value = value.detach()
+        if value.layout != torch.strided:
+            value = value.to_dense()
+        return value.cpu().resolve_conj().resolve_neg().clone()
+    return value if isinstance(value, (bool, int, float, complex)) else repr(value)
+
+
+def forward(
+    operator: Operator, sample: Sample, seed: int = _SEED, widened: bool = False
+) -> list[Result]:
+    """The results; the call draws its random numbers from ``seed``.
+
+    With ``widened`` what torch makes of whole numbers is float64 where it is float32 else.
+    """
+    import torch
+
+    with seeded(seed), torch.no_grad():
+        if widened:
+            torch.set_default_dtype(torch.float64)
+        return [_kept(each) for each in _flat(_called(operator, sample))]
+
+
+def backward(
+    operator: Operator, sample: Sample, dtype: Any, widened: bool = False, nudge: float = 0.0
+) -> list[Result]:
+    """The gradients of the inputs that have one, None for one that does not matter.
+
+    They are weighted with numbers of ``dtype`` in [-1, 1], the same on every device; ``nudge`` is
+    a relative change of each, with random signs. Raises what torch raises.
+    """
+    import torch
+
+    inputs = [each for each in tensors(sample) if each.requires_grad]
+    with seeded(_SEED), torch.enable_grad():
+        if widened:
+            torch.set_default_dtype(torch.float64)
+        results = [
+            each
+            for each in _flat(_called(operator, sample))
+            if isinstance(each, torch.Tensor) and each.requires_grad
+        ]
+        weights = [_weight(each, dtype, nudge, k) for k, each in enumerate(results)]
+        if not results or not inputs:
+            return []
+        found = torch.autograd.grad(results, inputs, weights, allow_unused=True)
+    return [None if each is None else _kept(each) for each in found]
+
+
+def _weight(result: Any, dtype: Any, nudge: float, number: int) -> Any:
+    import torch
+
+    numbers = torch.Generator().manual_seed(number)
+    shape = (*result.shape, 2) if result.is_complex() else result.shape
+    made = 2 * torch.rand(shape, generator=numbers, dtype=torch.float64) - 1
+    real = dtype.to_real() if dtype.is_complex else dtype
+    rounded = made.to(real).double() if real.is_floating_point else made
+    signs = 2 * torch.randint(0, 2, shape, generator=numbers) - 1
+    moved = rounded * (1 + nudge * signs)
+    whole = torch.view_as_complex(moved) if result.is_complex() else moved
+    return whole.to(result.device, result.dtype)

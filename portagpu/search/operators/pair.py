@@ -1,0 +1,237 @@
+"""One pair judged: all its samples, forward, spread out, called again, and backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from portagpu.search.operators import exceptions
+from portagpu.search.operators.bounds import Reference
+from portagpu.search.operators.calls import backward, forward
+from portagpu.search.operators.classes import CLASSES, class_of
+from portagpu.search.operators.compare import first_difference
+from portagpu.search.operators.database import dtype_name, full_name, has_backward
+from portagpu.search.operators.exceptions import AGAIN, BACKWARD, FORWARD, SPREAD
+from portagpu.search.operators.samples import moved, samples, shown, tensors, widened
+from portagpu.text import error_line
+
+if TYPE_CHECKING:
+    from portagpu.search.operators.calls import Result
+    from portagpu.search.operators.database import Operator
+    from portagpu.search.operators.samples import Sample
+
+
+@dataclass(slots=True)
+class Judged:
+    """What became of a pair: its first difference, how many comparisons, and what was set aside."""
+
+    difference: str = ""
+    compared: int = 0
+    aside: list[str] = field(default_factory=list)
+    """"not compared: results are random", "excepted by torch: backward"."""
+
+
+@dataclass(slots=True)
+class _Pair:
+    device: Any
+    operator: Operator
+    dtype: Any
+    found: Judged = field(default_factory=Judged)
+
+    def excepted(self, direction: str) -> bool:
+        """Whether torch excepts the direction; it is then noted."""
+        told = exceptions.declared(self.operator, direction, self.device.type, self.dtype)
+        if told:
+            self.found.aside.append(f"excepted by torch: {direction}")
+        return told
+
+    def judge(self) -> None:
+        """Every sample and direction, until one differs."""
+        gradient = has_backward(self.operator, self.device.type, self.dtype)
+        excepted = {each: self.excepted(each) for each in (FORWARD, SPREAD)}
+        excepted[BACKWARD] = gradient and self.excepted(BACKWARD)
+        try:
+            every = samples(self.operator, self.dtype, gradient)
+        except Exception as error:  # noqa: BLE001 - torch's own, for a build that lacks something
+            self.found.aside.append(f"not compared: torch makes no samples ({_kind(error)})")
+            return
+        for number, sample in every:
+            self._forward(number, sample, excepted)
+            if not self.found.difference and gradient and not excepted[BACKWARD]:
+                self._backward(number, sample, spread=False)
+                if not (self.found.difference or excepted[SPREAD]):
+                    self._backward(number, sample, spread=True)
+            if self.found.difference:
+                return
+
+    def _forward(self, number: int, sample: Sample, excepted: dict[str, bool]) -> None:
+        if excepted[FORWARD]:
+            return
+        reference = self._reference(sample, gradient=False)
+        if reference is None:
+            return
+        values = self._has_values(reference)
+        here = moved(sample, self.device)
+        before = [each.clone() for each in tensors(here)]
+        got = self._run(number, sample, here, FORWARD, reference, values)
+        if got is None:
+            return
+        self._inputs_unchanged(number, sample, here, before)
+        if self.found.difference:
+            return
+        if values:
+            again = self._run(number, sample, here, AGAIN, reference, values)
+            if again is None:
+                return
+            self._equal(number, sample, got, again)
+        if not (self.found.difference or excepted[SPREAD]):
+            self._run(number, sample, moved(sample, self.device, True), SPREAD, reference, values)
+
+    def _reference(self, sample: Sample, gradient: bool) -> Reference | None:
+        """The right results; None where the wide dtype has none."""
+        try:
+            return Reference(
+                self.operator, widened(moved(sample, "cpu"), self.dtype), self.dtype, gradient
+            )
+        except Exception as error:  # noqa: BLE001 - whatever torch raises, there is no reference
+            what = "gradient" if gradient else "result"
+            self.found.aside.append(f"not compared: no {what} in float64 ({_kind(error)})")
+            return None
+
+    def _has_values(self, reference: Reference) -> bool:
+        """Whether the results are the same with other random numbers."""
+        if self.operator.name in exceptions.UNINITIALISED:
+            self.found.aside.append("not compared: results are uninitialised")
+            return False
+        others = forward(self.operator, reference.sample, seed=2, widened=True)
+        if all(_same(*both) for both in zip(reference.right, others, strict=True)):
+            return True
+        self.found.aside.append("not compared: results are random")
+        return False
+
+    def _run(
+        self,
+        number: int,
+        sample: Sample,
+        here: Sample,
+        direction: str,
+        reference: Reference,
+        values: bool,
+    ) -> list[Result] | None:
+        """The results on the device; None if there is a difference, which is then told."""
+        try:
+            got = forward(self.operator, here)
+        except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
+            self._tell(number, sample, direction, f"it raised {error_line(error)}")
+            return None
+        return got if self._compare(number, sample, got, direction, reference, values) else None
+
+    def _compare(
+        self,
+        number: int,
+        sample: Sample,
+        got: list[Result],
+        direction: str,
+        reference: Reference,
+        values: bool,
+    ) -> bool:
+        """Whether the results are right."""
+        kind = CLASSES[class_of(self.operator)]
+        sizes = [each.numel() for each in reference.right if hasattr(each, "numel")]
+        terms = kind.terms(self.operator, reference.sample, max(sizes, default=1))
+        each = kind.each
+        if direction == BACKWARD:
+            of = "the gradient of input"
+            names = [f"{of} {k}" for k in range(len(reference.right))]
+            terms = CLASSES["other"].terms(self.operator, reference.sample, 1) + 2 * terms
+            each = False
+        else:
+            several = len(reference.right) > 1
+            names = [
+                f"result {k}" if several else "the result" for k in range(len(reference.right))
+            ]
+        self.found.compared += 1
+        found = first_difference(got, reference, terms, each, names, values)
+        if found:
+            self._tell(number, sample, direction, found)
+        return not found
+
+    def _inputs_unchanged(self, number: int, sample: Sample, here: Sample, before: Any) -> None:
+        """An operator that changes its inputs on the CPU does so by its nature."""
+        changed = [
+            k
+            for k, (one, other) in enumerate(zip(tensors(here), before, strict=True))
+            if not _same(one, other)
+        ]
+        if not changed:
+            return
+        right = moved(sample, "cpu")
+        start = [each.clone() for each in tensors(right)]
+        forward(self.operator, widened(right, self.dtype))
+        wide = widened(right, self.dtype)
+        forward(self.operator, wide)
+        if all(
+            _same(one.to(other.dtype), other)
+            for one, other in zip(tensors(wide), start, strict=True)
+        ):
+            self._tell(number, sample, FORWARD, f"the call changed its input {changed[0]}")
+
+    def _equal(self, number: int, sample: Sample, got: Any, again: Any) -> None:
+        """The second call gives what the first gave, unless torch promises no such thing."""
+        import torch
+
+        if all(_same(*both) for both in zip(got, again, strict=True)):
+            return
+        before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            both = [forward(self.operator, moved(sample, self.device)) for _ in range(2)]
+        finally:
+            torch.use_deterministic_algorithms(before)
+        if all(_same(*each) for each in zip(*both, strict=True)) and self.device.type != "cpu":
+            self.found.aside.append("not compared: second call is not deterministic")
+            return
+        self._tell(number, sample, AGAIN, "its result is not that of the first")
+
+    def _backward(self, number: int, sample: Sample, spread: bool) -> None:
+        reference = self._reference(sample, gradient=True)
+        if reference is None:
+            return
+        direction = BACKWARD
+        try:
+            got = backward(self.operator, moved(sample, self.device, spread), self.dtype)
+        except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
+            self._tell(number, sample, direction, f"it raised {error_line(error)}")
+            return
+        self._compare(number, sample, got, direction, reference, values=True)
+
+    def _tell(self, number: int, sample: Sample, direction: str, what: str) -> None:
+        name = f"{full_name(self.operator)} in {dtype_name(self.dtype)}"
+        self.found.difference = (
+            f"{name}, sample {number} ({shown(sample)}), {direction}: {what}"
+        )
+
+
+def judge(device: Any, operator: Operator, dtype: Any) -> Judged:
+    """What became of the pair on that device."""
+    pair = _Pair(device, operator, dtype)
+    pair.judge()
+    return pair.found
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two results have the same values; NaN is NaN."""
+    import torch
+
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        if one.shape != other.shape:
+            return False
+        if one.layout != torch.strided:
+            one, other = one.to_dense(), other.to_dense()
+        equal = (one == other) | ((one != one) & (other != other))
+        return bool(equal.all())
+    return bool(one == other) or (one != one and other != other)
+
+
+def _kind(error: Exception) -> str:
+    return type(error).__name__
