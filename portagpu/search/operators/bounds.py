@@ -3,8 +3,9 @@
 ``|y^ - y| <= g (S + |y|) + t``: g the growth of the class's roundings
 (:func:`portagpu.search.operators.classes.growth`), S what a relative change of the inputs by one
 unit roundoff changes, divided by it, and t the underflow of each. S is the sum over the leaves of
-the largest change among some random signs: roundings of inner results act as such changes do
-(backward error analysis: Higham, section 1.5). Where the class does not bound each element by
+the largest change among some random signs (backward error analysis: Higham, section 1.5), and what
+such changes of the results of all inner operators change: where terms cancel, as in the gradient of
+a correlation of two points, no change of an input tells how large they were. Where the class does not bound each element by
 itself, S and ``|y|`` are the largest of the result. What a device gives is no part of any of it.
 """
 
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.search.operators.calls import backward, forward
 from portagpu.search.operators.classes import growth, smallest, unit_roundoff
+from portagpu.search.operators.inner import inner_results_nudged
 from portagpu.search.operators.samples import leaf_count, nudged
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ class Reference:
     sample: Sample
     """Widened, on the CPU."""
     dtype: Any
+    unit: float
+    """The largest unit roundoff of the sample's dtypes."""
     gradient: bool = False
     right: list[Result] = field(init=False)
     _changes: list[Any] = field(default_factory=list)
@@ -62,38 +66,44 @@ class Reference:
     def _all_changes(self) -> list[Any]:
         import torch
 
-        eps = max(unit_roundoff(self.dtype), _LEAST)
-        zeros = [
-            torch.zeros(each.shape, dtype=torch.float64)
-            if isinstance(each, torch.Tensor)
-            else torch.zeros(())
+        eps = max(self.unit, _LEAST)
+        found = [
+            torch.zeros(each.shape if isinstance(each, torch.Tensor) else (), dtype=torch.float64)
             for each in self.right
         ]
-        found = zeros
-        whole = not (self.dtype.is_floating_point or self.dtype.is_complex)
-        count = leaf_count(self.sample, self.dtype)
-        for leaf in range(count + self.gradient):
-            largest = [each.clone() for each in zeros]
+        leaves = leaf_count(self.sample, self.dtype)
+        # one more for the inner results, and one for the weights of a gradient
+        for leaf in range(leaves + 1 + self.gradient):
+            largest = [torch.zeros_like(each) for each in found]
             for seed in range(SIGNS):
-                moved = self.sample if leaf == count else nudged(self.sample, self.dtype, eps, leaf, seed)
-                try:
-                    others = self._of(moved, eps if leaf == count else 0.0)
-                except (RuntimeError, ValueError, IndexError, TypeError):
-                    # the changed input is none of this operator's: of numbers that are no longer
-                    # whole that says nothing, and else nothing is known of the size of a change
-                    others = self.right if whole else []
+                others = self._nudged(leaf, leaves, eps, seed)
                 for k, right in enumerate(self.right):
                     other = others[k] if k < len(others) else None
                     largest[k] = torch.maximum(largest[k], _change(right, other, eps))
             found = [one + more for one, more in zip(found, largest, strict=True)]
         return found
 
+    def _nudged(self, leaf: int, leaves: int, eps: float, seed: int) -> list[Result]:
+        """The results with one leaf changed; [] where the changed one is refused."""
+        try:
+            if leaf < leaves:
+                return self._of(nudged(self.sample, self.dtype, eps, leaf, seed), 0.0)
+            if leaf > leaves:
+                return self._of(self.sample, eps)
+            with inner_results_nudged(eps, seed):
+                return self._of(self.sample, 0.0)
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            # whole numbers that are no longer whole say nothing when they are refused; of others
+            # nothing is known of the size of a change
+            whole = not (self.dtype.is_floating_point or self.dtype.is_complex)
+            return self.right if whole else []
+
     def bound(self, number: int, terms: int, each: bool, dtype: Any) -> Any:
         """The bound of each element of a floating-point result; 0 where it has to be equal."""
         import torch
 
         right = self.right[number]
-        unit = max(unit_roundoff(self.dtype), unit_roundoff(dtype))
+        unit = max(self.unit, unit_roundoff(dtype))
         if self.dtype in (torch.float64, torch.complex128):
             # the reference is rounded as often
             unit *= 2

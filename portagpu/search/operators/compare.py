@@ -87,7 +87,7 @@ def _element(
     same = (wide == other) | (wide.isnan() & other.isnan())
     if bool(same.all()):
         return ""
-    unit = max(unit_roundoff(reference.dtype), unit_roundoff(one.dtype))
+    unit = max(reference.unit, unit_roundoff(one.dtype))
     near = (wide - other).abs() <= growth(terms, unit) * other.abs() + smallest(one.dtype)
     if bool((same | near).all()):
         return ""

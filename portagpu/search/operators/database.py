@@ -33,6 +33,9 @@ def operators() -> dict[tuple[str, str], Operator]:
     """
     import torch
 
+    # importing the database forbids assignments to torch.backends, which other code makes
+    forbid = torch.backends.disable_global_flags
+    torch.backends.disable_global_flags = lambda: None
     try:
         from torch.testing._internal import common_methods_invocations as invocations
     except ImportError as error:
@@ -42,8 +45,8 @@ def operators() -> dict[tuple[str, str], Operator]:
             if not missing.startswith("torch")
             else f"torch {torch.__version__} has no {_PLACE}"
         ) from error
-    # importing it forbids plain assignments to torch.backends, which other code makes
-    torch.backends.__allow_nonbracketed_mutation_flag = True  # type: ignore[attr-defined]
+    finally:
+        torch.backends.disable_global_flags = forbid
     found = getattr(invocations, "op_db", None)
     if not found:
         raise NotSearchable(f"torch {torch.__version__} has no op_db in {_PLACE}")

@@ -42,6 +42,10 @@ UNINITIALISED: Final = frozenset(
 )
 """Results that hold whatever was in memory (docs of torch.empty, Tensor.resize_)."""
 
+WRITES: Final = frozenset(("nn.functional.batch_norm", "nn.functional.instance_norm"))
+"""They write their running statistics, also where the momentum is 0 (docs of torch.nn.BatchNorm2d),
+which rounds them."""
+
 TIES: Final = frozenset(
     ("sort", "argsort", "topk", "kthvalue", "mode", "median", "nanmedian", "masked.median")
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from portagpu.search.operators import exceptions
 from portagpu.search.operators.bounds import Reference
 from portagpu.search.operators.calls import backward, forward
-from portagpu.search.operators.classes import CLASSES, class_of
+from portagpu.search.operators.classes import CLASSES, class_of, unit_roundoff
 from portagpu.search.operators.compare import first_difference
 from portagpu.search.operators.database import dtype_name, full_name, has_backward
 from portagpu.search.operators.exceptions import AGAIN, BACKWARD, FORWARD, SPREAD
@@ -37,6 +37,10 @@ class _Pair:
     operator: Operator
     dtype: Any
     found: Judged = field(default_factory=Judged)
+    ran: set[str] = field(default_factory=set)
+    """The directions in which a sample ran."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """By direction the first sentence of a sample for which torch has no kernel."""
 
     def excepted(self, direction: str) -> bool:
         """Whether torch excepts the direction; it is then noted."""
@@ -63,6 +67,11 @@ class _Pair:
                     self._backward(number, sample, spread=True)
             if self.found.difference:
                 return
+        for direction, sentence in self.refused.items():
+            if direction in self.ran:
+                self.found.aside.append("not compared: torch has kernels for some samples alone")
+            else:
+                self.found.difference = sentence
 
     def _forward(self, number: int, sample: Sample, excepted: dict[str, bool]) -> None:
         if excepted[FORWARD]:
@@ -90,9 +99,10 @@ class _Pair:
     def _reference(self, sample: Sample, gradient: bool) -> Reference | None:
         """The right results; None where the wide dtype has none."""
         try:
-            return Reference(
-                self.operator, widened(moved(sample, "cpu"), self.dtype), self.dtype, gradient
-            )
+            wide = widened(moved(sample, "cpu"), self.dtype)
+            units = [unit_roundoff(each.dtype) for each in tensors(sample)]
+            unit = max([unit_roundoff(self.dtype), *units])
+            return Reference(self.operator, wide, self.dtype, unit, gradient)
         except Exception as error:  # noqa: BLE001 - whatever torch raises, there is no reference
             what = "gradient" if gradient else "result"
             self.found.aside.append(f"not compared: no {what} in float64 ({_kind(error)})")
@@ -122,7 +132,7 @@ class _Pair:
         try:
             got = forward(self.operator, here)
         except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
-            self._tell(number, sample, direction, f"it raised {error_line(error)}")
+            self._raised(number, sample, direction, error)
             return None
         return got if self._compare(number, sample, got, direction, reference, values) else None
 
@@ -151,6 +161,7 @@ class _Pair:
                 f"result {k}" if several else "the result" for k in range(len(reference.right))
             ]
         self.found.compared += 1
+        self.ran.add(direction)
         found = first_difference(got, reference, terms, each, names, values)
         if found:
             self._tell(number, sample, direction, found)
@@ -163,7 +174,7 @@ class _Pair:
             for k, (one, other) in enumerate(zip(tensors(here), before, strict=True))
             if not _same(one, other)
         ]
-        if not changed:
+        if not changed or self.operator.name in exceptions.WRITES:
             return
         right = moved(sample, "cpu")
         start = [each.clone() for each in tensors(right)]
@@ -201,15 +212,28 @@ class _Pair:
         try:
             got = backward(self.operator, moved(sample, self.device, spread), self.dtype)
         except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
-            self._tell(number, sample, direction, f"it raised {error_line(error)}")
+            self._raised(number, sample, direction, error)
             return
         self._compare(number, sample, got, direction, reference, values=True)
 
+    def _raised(self, number: int, sample: Sample, direction: str, error: Exception) -> None:
+        """An error is a difference.
+
+        Torch declares a dtype where one sample runs: others may lack a kernel (``test_dtypes`` in
+        its test/test_ops.py: dtypes that "worked on some samples").
+        """
+        what = f"it raised {error_line(error)}"
+        if isinstance(error, NotImplementedError) and "not implemented for" in what:
+            self.refused.setdefault(direction, self._sentence(number, sample, direction, what))
+        else:
+            self._tell(number, sample, direction, what)
+
     def _tell(self, number: int, sample: Sample, direction: str, what: str) -> None:
+        self.found.difference = self._sentence(number, sample, direction, what)
+
+    def _sentence(self, number: int, sample: Sample, direction: str, what: str) -> str:
         name = f"{full_name(self.operator)} in {dtype_name(self.dtype)}"
-        self.found.difference = (
-            f"{name}, sample {number} ({shown(sample)}), {direction}: {what}"
-        )
+        return f"{name}, sample {number} ({shown(sample)}), {direction}: {what}"
 
 
 def judge(device: Any, operator: Operator, dtype: Any) -> Judged:
