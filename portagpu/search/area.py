@@ -45,6 +45,7 @@ class Area(ABC):
 
         Raises NotSearchable where this machine lacks what it takes.
         """
+        return None
 
     def aside(self) -> Iterator[str]:
         """What the programs of this process did not judge, one reason for each time."""

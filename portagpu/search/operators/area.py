@@ -80,5 +80,3 @@ LINALG: Final = Operators("linalg")
 NN: Final = Operators("nn")
 OTHER: Final = Operators("other")
 KINDS: Final[tuple[str, ...]] = tuple(CLASSES)
-
-

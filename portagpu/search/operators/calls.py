@@ -17,9 +17,7 @@ _SEED: Final = 1
 
 def _called(operator: Operator, sample: Sample) -> Any:
     """The value, made unique as torch's own gradient tests do."""
-    value = operator.gradcheck_wrapper(
-        operator.op, sample.input, *sample.args, **sample.kwargs
-    )
+    value = operator.gradcheck_wrapper(operator.op, sample.input, *sample.args, **sample.kwargs)
     return sample.output_process_fn_grad(value)
 
 

@@ -76,25 +76,30 @@ CLASSES: Final[Mapping[str, OperatorClass]] = {
     "other": OperatorClass(_all),
 }
 
-PRODUCTS: Final = frozenset(
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+PRODUCTS: Final = _names(
     """addbmm addmm addmv addr baddbmm bmm dot inner kron linalg.vecdot matmul mm mv outer
-    __rmatmul__ vdot linalg.cross cross trace""".split()
+    __rmatmul__ vdot linalg.cross cross trace"""
 )
 """Sums of products over one dimension."""
 
-_LINALG: Final = PRODUCTS | frozenset(
+_LINALG: Final = PRODUCTS | _names(
     """cdist cholesky cholesky_inverse cholesky_solve corrcoef cov einsum geqrf logdet lu lu_solve
     lu_unpack matrix_exp norm ormqr pca_lowrank pinverse qr sparse.mm sparse.sampled_addmm svd
-    svd_lowrank tensordot triangular_solve""".split()
+    svd_lowrank tensordot triangular_solve"""
 )
-_REDUCTIONS: Final = frozenset(
+_REDUCTIONS: Final = _names(
     """aminmax bincount count_nonzero cummax cummin cumprod cumsum cumulative_trapezoid dist equal
     allclose hash_tensor histc histogram histogramdd index_add index_reduce kthvalue log_softmax
     logcumsumexp logsumexp max median min mode nanmean nanmedian nanquantile quantile renorm
     scatter_add scatter_reduce _segment_reduce softmax _softmax_backward_data std_mean sum_to_size
-    torch.ops.aten._safe_softmax.default trapezoid trapz unique unique_consecutive var_mean""".split()
+    torch.ops.aten._safe_softmax.default trapezoid trapz unique unique_consecutive var_mean"""
 )
-_MOVEMENT: Final = frozenset(
+_MOVEMENT: Final = _names(
     """T H mT mH alias_copy argsort argwhere as_strided as_strided_copy as_strided_scatter
     atleast_1d atleast_2d atleast_3d block_diag broadcast_shapes broadcast_tensors broadcast_to
     bool bfloat16 byte cartesian_prod cat cdouble cfloat chalf char chunk clone column_stack
@@ -113,16 +118,16 @@ _MOVEMENT: Final = frozenset(
     vsplit vstack where zero_ zeros zeros_like __getitem__ _chunk_cat _unsafe_masked_index
     nn.functional.channel_shuffle nn.functional.embedding nn.functional.one_hot
     nn.functional.pad nn.functional.pixel_shuffle nn.functional.pixel_unshuffle
-    nn.functional.unfold nn.functional.upsample_nearest fft.fftshift fft.ifftshift""".split()
+    nn.functional.unfold nn.functional.upsample_nearest fft.fftshift fft.ifftshift"""
 )
-_ELEMENTWISE: Final = frozenset(
+_ELEMENTWISE: Final = _names(
     """addcdiv addcmul clamp clamp_max clamp_min deg2rad float_power lerp polar rad2deg special.zeta
     nn.functional.celu nn.functional.elu nn.functional.gelu nn.functional.glu
     nn.functional.hardshrink nn.functional.hardsigmoid nn.functional.hardswish
     nn.functional.hardtanh nn.functional.leaky_relu nn.functional.logsigmoid nn.functional.mish
     nn.functional.prelu nn.functional.relu nn.functional.relu6 nn.functional.selu
     nn.functional.silu nn.functional.softplus nn.functional.softshrink nn.functional.softsign
-    nn.functional.tanhshrink nn.functional.threshold""".split()
+    nn.functional.tanhshrink nn.functional.threshold"""
 )
 
 
@@ -131,7 +136,7 @@ def class_of(operator: Operator) -> str:
     from torch.testing._internal.opinfo import core
 
     name: str = operator.name
-    if name in _MOVEMENT and not (name == "norm"):
+    if name in _MOVEMENT:
         return "movement"
     if (name, operator.variant_test_name) in (("max", "binary"), ("min", "binary")):
         return "elementwise"

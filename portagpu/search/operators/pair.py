@@ -160,6 +160,10 @@ class _Pair:
             names = [
                 f"result {k}" if several else "the result" for k in range(len(reference.right))
             ]
+        whole = not (self.dtype.is_floating_point or self.dtype.is_complex)
+        if whole and self.operator.name in exceptions.TIES:
+            self.found.aside.append("not compared: which of equal values an index names")
+            names[len(names) > 1 :] = [""] * len(names[len(names) > 1 :])
         self.found.compared += 1
         self.ran.add(direction)
         found = first_difference(got, reference, terms, each, names, values)
