@@ -17,7 +17,8 @@ def first_difference(
 ) -> str:
     """What is wrong first: "element 7 of the result is 3.5, not 3.25 (12 times the bound)".
 
-    ``names`` are those of the results; one without a name is not compared. Without ``values`` shapes and dtypes alone are compared.
+    ``names`` are those of the results; one without a name is not compared. Without ``values``
+    shapes and dtypes alone are compared.
     """
     right = reference.right
     if len(got) != len(right):

@@ -52,6 +52,21 @@ TIES: Final = frozenset(
 """Which of several equal values an index names is not promised (docs of torch.sort without
 ``stable``, topk, kthvalue, mode, median)."""
 
+FLOAT16: Final = frozenset(("float16",))
+OWN: Final[Mapping[str, tuple[frozenset[str], str]]] = {
+    "nn.functional.soft_margin_loss": (
+        FLOAT16,
+        "exp of the product overflows in float16 (pytorch v2.13.0, aten/src/ATen/native/Loss.cpp)",
+    ),
+}
+"""Operator -> the dtypes in which torch's own formula is not right, and why, with the source."""
+
+
+def own_reason(operator: Operator, dtype: str) -> str:
+    """Why this package does not judge the operator in that dtype; empty if it does."""
+    dtypes, reason = OWN.get(operator.name, (frozenset(), ""))
+    return reason if dtype in dtypes else ""
+
 
 def declared(operator: Operator, direction: str, device_type: str, dtype: Any) -> bool:
     """Whether torch skips its own test of that direction, or expects it to fail."""

@@ -42,8 +42,8 @@ def inner_results_nudged(eps: float, seed: int) -> AbstractContextManager[Any]:
             fresh = [each.alias_info is None for each in func._schema.returns]
             if len(fresh) == 1:
                 return tree_map(nudged, found) if fresh[0] else found
-            pairs = zip(found, fresh, strict=True)
-            return tuple(tree_map(nudged, each) if new else each for each, new in pairs)
+            both = zip(found, fresh, strict=True)
+            return tuple(tree_map(nudged, each) if new else each for each, new in both)
 
     made: AbstractContextManager[Any] = Nudging()  # type: ignore[no-untyped-call]
     return made

@@ -51,6 +51,10 @@ class _Pair:
 
     def judge(self) -> None:
         """Every sample and direction, until one differs."""
+        reason = exceptions.own_reason(self.operator, dtype_name(self.dtype))
+        if reason:
+            self.found.aside.append(f"not compared: {reason}")
+            return
         gradient = has_backward(self.operator, self.device.type, self.dtype)
         excepted = {each: self.excepted(each) for each in (FORWARD, SPREAD)}
         excepted[BACKWARD] = gradient and self.excepted(BACKWARD)
@@ -182,9 +186,8 @@ class _Pair:
             return
         right = moved(sample, "cpu")
         start = [each.clone() for each in tensors(right)]
-        forward(self.operator, widened(right, self.dtype))
         wide = widened(right, self.dtype)
-        forward(self.operator, wide)
+        forward(self.operator, wide, widened=True)
         if all(
             _same(one.to(other.dtype), other)
             for one, other in zip(tensors(wide), start, strict=True)
