@@ -34,13 +34,12 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "matrix products": ("linalg", "mm bmm addmm baddbmm addmv mv dot"),
     "factorisations": (
         "linalg",
-        "linalg_cholesky_ex linalg_qr _linalg_svd _linalg_eigh linalg_lu_factor_ex _linalg_det "
-        "_linalg_solve_ex linalg_inv_ex",
+        "linalg_cholesky_ex linalg_qr _linalg_svd _linalg_eigh _linalg_det _linalg_solve_ex",
     ),
     "convolutions": ("nn", "convolution convolution_backward"),
     "pooling": ("nn", "avg_pool2d max_pool2d_with_indices _adaptive_avg_pool2d avg_pool3d"),
     "normalisation": ("nn", "native_layer_norm native_batch_norm native_group_norm"),
-    "indexing": ("movement", "index index_select gather take scatter scatter_add index_put embedding"),
+    "indexing": ("movement", "index index_select gather take scatter scatter_add embedding"),
     "copies": ("movement", "cat copy clone _to_copy repeat roll flip stack constant_pad_nd"),
     "triangles": ("movement", "tril triu diag_embed diagonal_copy"),
     "sorting": ("movement", "sort topk"),

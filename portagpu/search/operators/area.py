@@ -63,9 +63,15 @@ def judged(gpu: Backend, op: str, variant: str, dtype: str) -> Judged:
     import torch
 
     operator = operators()[op, variant]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return judge(gpu.device, operator, getattr(torch, dtype))
+    threads = torch.get_num_threads()
+    # samples are small: threads would wait for each other most of the time
+    torch.set_num_threads(1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return judge(gpu.device, operator, getattr(torch, dtype))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _hold_float32(gpu: Backend) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.search.operators.calls import backward, forward
-from portagpu.search.operators.classes import growth, smallest, unit_roundoff
+from portagpu.search.operators.classes import CANCELLING, growth, smallest, unit_roundoff
 from portagpu.search.operators.inner import inner_results_nudged
 from portagpu.search.operators.samples import leaf_count, nudged
 
@@ -111,6 +111,8 @@ class Reference:
         size = torch.as_tensor(right).abs().double()
         size = torch.where(size.isfinite(), size, 0.0)
         change = self.changes(number)
+        if self.operator.name in CANCELLING and not self.gradient:
+            change = change + self.sample.input.abs()
         if not each and size.numel():
             size = size.max()
             known = change[change.isfinite()]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.search.operators.samples import seeded, tensors
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from portagpu.search.operators.database import Operator
     from portagpu.search.operators.samples import Sample
 
@@ -38,6 +41,22 @@ def _kept(value: Any) -> Result:
             value = value.to_dense()
         return value.cpu().resolve_conj().resolve_neg().clone()
     return value if isinstance(value, (bool, int, float, complex)) else repr(value)
+
+
+@contextmanager
+def unseeded() -> Iterator[None]:
+    """A block in which operators of the database do not seed torch's numbers themselves.
+
+    Torch's database does so for random ones (``wrapper_set_seed``), so that they repeat.
+    """
+    import torch
+
+    good = torch.manual_seed
+    torch.manual_seed = lambda seed: torch.default_generator
+    try:
+        yield
+    finally:
+        torch.manual_seed = good
 
 
 def forward(

@@ -67,6 +67,10 @@ def _cubed(operator: Operator, sample: Sample, results: int) -> int:
     return ELEMENT_TERMS + (dimension if operator.name in PRODUCTS else 3 * dimension**3)
 
 
+CANCELLING: Final = frozenset(("nn.functional.gelu",))
+"""Kernels that subtract numbers as large as their inputs where the result is much smaller:
+``x (1 + erf(x / sqrt(2))) / 2`` is rounded at the size of x (docs of torch.nn.functional.gelu)."""
+
 CLASSES: Final[Mapping[str, OperatorClass]] = {
     "elementwise": OperatorClass(_one, each=True),
     "movement": OperatorClass(_none, each=True),
@@ -94,7 +98,8 @@ _LINALG: Final = PRODUCTS | _names(
 )
 _REDUCTIONS: Final = _names(
     """aminmax bincount count_nonzero cummax cummin cumprod cumsum cumulative_trapezoid dist equal
-    allclose hash_tensor histc histogram histogramdd index_add index_reduce kthvalue log_softmax
+    allclose hash_tensor histc histogram histogramdd index_add index_put index_reduce kthvalue put
+    log_softmax
     logcumsumexp logsumexp max median min mode nanmean nanmedian nanquantile quantile renorm
     scatter_add scatter_reduce _segment_reduce softmax _softmax_backward_data std_mean sum_to_size
     torch.ops.aten._safe_softmax.default trapezoid trapz unique unique_consecutive var_mean"""
@@ -106,9 +111,9 @@ _MOVEMENT: Final = _names(
     combinations complex conj conj_physical constant_pad_nd contiguous diag diag_embed diagflat
     diagonal diagonal_copy diagonal_scatter double dsplit dstack expand expand_as expand_copy eye
     fill flatten flip fliplr flipud float full full_like gather half hsplit hstack imag
-    index_copy index_fill index_put index_select int isin item linalg.diagonal long
+    index_copy index_fill index_select int isin item linalg.diagonal long
     masked_fill masked_scatter masked_select meshgrid movedim msort narrow narrow_copy new_full
-    new_ones new_zeros nonzero nonzero_static ones ones_like permute permute_copy put ravel real
+    new_ones new_zeros nonzero nonzero_static ones ones_like permute permute_copy ravel real
     repeat repeat_interleave reshape reshape_as resolve_conj resolve_neg roll rot90 scalar_tensor
     scatter searchsorted bucketize select select_scatter short slice slice_scatter sort split
     split_with_sizes split_with_sizes_copy squeeze squeeze_copy stack swapaxes t t_copy take

@@ -31,7 +31,7 @@ def seeded(seed: int) -> Iterator[None]:
 
     state, default = random.getstate(), torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         random.seed(seed)
         try:
             yield
