@@ -1,0 +1,88 @@
+"""What ``tests/test_search_operators.py`` asks of torch's operator database, in another process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+
+from portagpu.search.area import AREAS, Area, NotSearchable, load_area
+from portagpu.search.operators import database
+from portagpu.search.operators.area import judged
+from portagpu.search.operators.samples import nudged, widened
+from tests.faults import faults_of
+
+if TYPE_CHECKING:
+    from portagpu.world import Rank
+
+ASIDE = ("nn.functional.dropout", "empty", "bernoulli", "linalg.solve")
+
+
+def everything(rank: Rank, step: int, faults: list[list[str]]) -> dict[str, Any]:
+    """All of it, once: torch is slow to load its database."""
+    areas = [load_area(each) for each in AREAS if each.startswith("operators-")]
+    absent = _without_expecttest(rank, areas[0])
+    operators = database.operators().values()
+    return {
+        "listed": {each.name: len(each.listed(rank.gpu) or []) for each in areas},
+        "claimed": sum(len(database.claimed_dtypes(each, "cpu")) for each in operators),
+        "differences": _differences(rank, areas, step),
+        "aside": {each: judged(rank.gpu, each, "", "float32").aside for each in ASIDE},
+        "faults": {name: _with_fault(rank, area, name, pair) for area, name, *pair in faults},
+        "nudged": _nudged(),
+        "missing": {"no expecttest": absent, **_other_databases(rank, areas[0])},
+    }
+
+
+def _differences(rank: Rank, areas: list[Area], step: int) -> list[str]:
+    """The difference of every ``step``th pair."""
+    every = [(area, program) for area in areas for program in area.listed(rank.gpu) or []]
+    return [area.difference(rank, program) for area, program in every[::step]]
+
+
+def _with_fault(rank: Rank, area: str, name: str, pair: list[str]) -> str:
+    fault = next(each for each in faults_of(area) if each.name == name)
+    with fault.apply():
+        return judged(rank.gpu, *pair).difference
+
+
+def _told(rank: Rank, area: Area) -> str:
+    database.operators.cache_clear()
+    try:
+        area.listed(rank.gpu)
+    except NotSearchable as error:
+        return str(error)
+    return ""
+
+
+def _without_expecttest(rank: Rank, area: Area) -> str:
+    sys.modules["expecttest"] = None  # type: ignore[assignment]
+    told = _told(rank, area)
+    del sys.modules["expecttest"]
+    return told
+
+
+def _other_databases(rank: Rank, area: Area) -> dict[str, str]:
+    from torch.testing._internal import common_methods_invocations as invocations
+
+    other = type("OpInfo", (), dict.fromkeys(database._NEEDED))()
+    del type(other).get_decorators
+    invocations.op_db = [other]
+    lacking = _told(rank, area)
+    del invocations.op_db
+    return {"no get_decorators": lacking, "no op_db": _told(rank, area)}
+
+
+def _nudged() -> list[Any]:
+    """A sample with a leaf nudged up, another one down, and a wide dtype."""
+    from torch.testing._internal.opinfo.core import SampleInput
+
+    numbers = torch.tensor([2.0, 2.0])
+    wide = widened(SampleInput(numbers, args=(2 * numbers, torch.tensor([1, 2]))), torch.float32)
+    up = nudged(wide, torch.float32, 0.25, 0, 0)
+    down = nudged(wide, torch.float32, 0.25, 1, 1)
+    return [up.input.tolist(), down.args[0].tolist(), str(wide.input.dtype), up.args[1].tolist()]
