@@ -44,6 +44,8 @@ class Reference:
     unit: float
     """The largest unit roundoff of the sample's dtypes."""
     gradient: bool = False
+    plain: bool = False
+    """Whether the dtype of the first result is that of the pair: the sample has no other one."""
     right: list[Result] = field(init=False)
     _changes: list[Any] = field(default_factory=list)
 

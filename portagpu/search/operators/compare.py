@@ -26,6 +26,8 @@ def first_difference(
     for number, (one, other) in enumerate(zip(got, right, strict=True)):
         name = names[number]
         found = _kind(one, other, reference.dtype, name)
+        if not found and ((reference.plain and not number) or reference.gradient):
+            found = _width(one, other, reference.dtype, name)
         if not found and values and name:
             found = _element(one, number, reference, terms, each, name)
         if found:
@@ -45,20 +47,43 @@ def _kind(one: Result, other: Result, dtype: Any, name: str) -> str:
         ]
         whole = not kinds[0][1] and one.dtype != other.dtype
         if kinds[0] != kinds[1] or whole:
-            return f"{name} is {dtype_name(one.dtype)}, not {_narrow(other.dtype, dtype)}"
+            return (
+                f"{name} is {dtype_name(one.dtype)}, not {dtype_name(_narrow(other.dtype, dtype))}"
+            )
         return ""
     if type(one) is not type(other):
         return f"{name} is {_shown(one)}, not {_shown(other)}"
     return f"{name} is {one}, not {other}" if isinstance(one, str) and one != other else ""
 
 
-def _narrow(dtype: Any, of: Any) -> str:
-    """The name of the dtype that a widened one stands for, in a pair of dtype ``of``."""
+def _width(one: Result, other: Result, dtype: Any, name: str) -> str:
+    """A floating-point result has the pair's width, or float64's where the call asks for it."""
     import torch
 
-    if dtype == torch.float64 and of.is_floating_point:
-        return dtype_name(of)
-    return dtype_name(dtype)
+    if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
+        return ""
+    narrow = _narrow(other.dtype, dtype)
+    if one.dtype in (narrow, other.dtype):
+        return ""
+    return f"{name} is {dtype_name(one.dtype)}, not {dtype_name(narrow)}"
+
+
+def _narrow(wide: Any, dtype: Any) -> Any:
+    """The dtype that a widened one stands for in a pair: that of whole numbers is the default."""
+    import torch
+
+    if wide == torch.float64:
+        if dtype.is_complex:
+            return dtype.to_real()
+        return dtype if dtype.is_floating_point else torch.get_default_dtype()
+    if wide == torch.complex128:
+        if dtype.is_complex:
+            return dtype
+        # there is no complex number of two bfloat16
+        halves = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+        real = dtype.is_floating_point and dtype not in halves
+        return dtype.to_complex() if real else torch.complex64
+    return wide
 
 
 def _shown(value: Any) -> str:

@@ -52,6 +52,9 @@ TIES: Final = frozenset(
 """Which of several equal values an index names is not promised (docs of torch.sort without
 ``stable``, topk, kthvalue, mode, median)."""
 
+OTHER_WIDTH: Final = frozenset(("linspace", "logspace", "torch.ops.aten._safe_softmax.default"))
+"""Results of the default dtype (docs of torch.linspace), or of the one in which they are summed."""
+
 FLOAT16: Final = frozenset(("float16",))
 OWN: Final[Mapping[str, tuple[frozenset[str], str]]] = {
     "nn.functional.soft_margin_loss": (

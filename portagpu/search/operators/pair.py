@@ -107,11 +107,19 @@ class _Pair:
             wide = widened(moved(sample, "cpu"), self.dtype)
             units = [unit_roundoff(each.dtype) for each in tensors(sample)]
             unit = max([unit_roundoff(self.dtype), *units])
-            return Reference(self.operator, wide, self.dtype, unit, gradient)
+            return Reference(self.operator, wide, self.dtype, unit, gradient, self._plain(sample))
         except Exception as error:  # noqa: BLE001 - whatever torch raises, there is no reference
             what = "gradient" if gradient else "result"
             self.found.aside.append(f"not compared: no {what} in float64 ({_kind(error)})")
             return None
+
+    def _plain(self, sample: Sample) -> bool:
+        rounded = [
+            each.dtype
+            for each in tensors(sample)
+            if each.dtype.is_floating_point or each.dtype.is_complex
+        ]
+        return self.operator.name not in exceptions.OTHER_WIDTH and {*rounded} <= {self.dtype}
 
     def _has_values(self, reference: Reference) -> bool:
         """Whether the results are the same with other random numbers."""
