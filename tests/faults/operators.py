@@ -221,5 +221,6 @@ def _equivalent(family: str, where: str, wrong: str) -> bool:
         or (wrong == "keeps 8 bits" and (half or whole or family in ("comparisons", "searches")))
         # LAPACK and FFT libraries have no 16-bit kernels on a CPU
         or (half and family in ("factorisations", "Fourier transforms"))
-        or (where == "of one number" and family in ("convolutions", "pooling", "normalisation"))
+        # what has dimensions to work on
+        or (one and family in ("convolutions", "pooling", "normalisation", "triangles"))
     )
