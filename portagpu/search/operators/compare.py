@@ -26,7 +26,7 @@ def first_difference(
     for number, (one, other) in enumerate(zip(got, right, strict=True)):
         name = names[number]
         found = _kind(one, other, reference.dtype, name)
-        if not found and ((reference.plain and not number) or reference.gradient):
+        if not found and (reference.plain and (reference.gradient or not number)):
             found = _width(one, other, reference.dtype, name)
         if not found and values and name:
             found = _element(one, number, reference, terms, each, name)
