@@ -65,7 +65,8 @@ def test_a_hundred_faults_are_seeded_into_every_area_that_computes(
     rows = [case for group in pages.faults().values() for case in group.values()]
     assert len(rows) >= 100
     assert set(rows) <= {each.id for each in cases}
-    assert {case.partition("/")[0] for case in rows} == set(AREAS)
+    # operators run in processes of their own: tests/faults has their faults
+    assert {case.partition("/")[0] for case in rows} == set(AREAS) - {"operators"}
 
 
 def test_there_are_300_cases_before_their_parameters(cases: list[ListedCase]) -> None:

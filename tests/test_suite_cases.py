@@ -152,8 +152,8 @@ def test_incomplete_declaration_is_refused(
 
 def test_areas_are_the_designs() -> None:
     expected = (
-        "identity, visibility, memory, rng, streams, graphs, precision, attention, kernels, "
-        "collectives, failures, profiling, telemetry"
+        "identity, visibility, memory, rng, streams, graphs, precision, operators, attention, "
+        "kernels, collectives, failures, profiling, telemetry"
     )
     assert ", ".join(AREAS) == expected
 
