@@ -80,6 +80,7 @@ class Listed(Adding):
         return iter(self.reasons)
 
     def difference(self, rank: Rank, program: Program) -> str:
+        self.listed(rank.gpu)
         if program[0][1]["n"] % 10 == 0:
             self.reasons.append("n ends in 0")
             return ""

@@ -127,6 +127,8 @@ class _Searcher:
     request: SearchRequest
     fork: Fork
     journal: Path
+    not_here: str = ""
+    """What this machine lacks for the program that was repeated last."""
 
     def rounds(self) -> Report:
         """All rounds."""
@@ -178,6 +180,8 @@ class _Searcher:
         """The request's own program, several times."""
         program = self.request.program or []
         differences, ended = self._repeat(program, REPEATS)
+        if self.not_here:
+            return Report(not_here=self.not_here)
         seen = [each for each in differences if each]
         runs = len(differences)
         report = Report(runs, runs * len(program))
@@ -237,7 +241,11 @@ class _Searcher:
         }
         outcome = self.fork(f"{_ROUNDS}:repeat_rank", arguments, HANG_S)
         if outcome.ok:
-            return outcome.values[0], ""
+            value = outcome.values[0]
+            if not isinstance(value, dict):
+                return value, ""
+            self.not_here = value["not_here"]
+            return [], ""
         return [], _how_it_ended(outcome)
 
 

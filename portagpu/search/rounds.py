@@ -164,6 +164,8 @@ def run_program(area: Area, rank: Rank, program: Program, text: str, journal: in
     os.pwrite(journal, text.encode(), 0)
     try:
         return area.difference(rank, program)
+    except NotSearchable:
+        raise
     except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
         return f"it raised {error_line(error)}"
 
@@ -214,8 +216,11 @@ def search_rank(
 
 def repeat_rank(
     rank: Rank, area: str, calls: list[list[Any]], times: int, journal: str
-) -> list[str] | None:
-    """The difference of one program at each of ``times`` repetitions; the other ranks follow."""
+) -> list[str] | dict[str, str] | None:
+    """The difference of one program at each of ``times`` repetitions; the other ranks follow.
+
+    Or what this machine lacks for it.
+    """
     found = load_area(area)
     if rank.rank:
         found.follow(rank)
@@ -223,6 +228,9 @@ def repeat_rank(
     program = [(name, arguments) for name, arguments in calls]
     file = os.open(journal, os.O_RDWR | os.O_CREAT, 0o600)
     text = to_text(area, program)
-    differences = [run_program(found, rank, program, text, file) for _ in range(times)]
-    found.end(rank)
-    return differences
+    try:
+        return [run_program(found, rank, program, text, file) for _ in range(times)]
+    except NotSearchable as error:
+        return {"not_here": str(error)}
+    finally:
+        found.end(rank)

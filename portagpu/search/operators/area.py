@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from portagpu.search.area import Area
+from portagpu.search.area import Area, NotSearchable
 from portagpu.search.operators.classes import CLASSES, class_of
 from portagpu.search.operators.database import claimed_dtypes, operators
 from portagpu.search.operators.pair import Judged, judge
@@ -59,10 +59,15 @@ class Operators(Area):
 
 
 def judged(gpu: Backend, op: str, variant: str, dtype: str) -> Judged:
-    """What became of one pair."""
+    """What became of one pair; raises NotSearchable where torch does not claim it here."""
     import torch
 
-    operator = operators()[op, variant]
+    operator = operators().get((op, variant))
+    if operator is None or dtype not in claimed_dtypes(operator, gpu.device.type):
+        raise NotSearchable(
+            f"torch {torch.__version__} claims no operator {op} {variant or ''}".rstrip()
+            + f" in {dtype} on {gpu.device.type}"
+        )
     threads = torch.get_num_threads()
     # samples are small: threads would wait for each other most of the time
     torch.set_num_threads(1)
