@@ -2,7 +2,8 @@
 
 A round is at most ``ROUND_S`` long. If its process dies or hangs, the program is known from the
 journal, and the next round begins in a fresh process with the next seed. A failure is repeated
-before it is told: :class:`Failure` says how often it was seen.
+before it is told: :class:`Failure` says how often it was seen. Where an area lists its programs,
+each runs once in the order of the seed, and the search goes on after one that differs.
 """
 
 from __future__ import annotations

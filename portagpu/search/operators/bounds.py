@@ -112,6 +112,8 @@ class Reference:
             unit *= 2
         size = torch.as_tensor(right).abs().double()
         size = torch.where(size.isfinite(), size, 0.0)
+        if not terms:
+            return torch.zeros_like(size)
         change = self.changes(number)
         if self.operator.name in CANCELLING and not self.gradient:
             change = change + self.sample.input.abs()
