@@ -216,7 +216,7 @@ def _equivalent(family: str, where: str, wrong: str) -> bool:
         (one and wrong.startswith(few))
         # whole numbers become float32 there, or are refused
         or (whole and family in real)
-        or (where == "in complex64" and family in ("sorting", "pooling", "comparisons"))
+        or (where == "in complex64" and family in ("sorting", "pooling", "comparisons", "softmax"))
         # numbers of 8 or 11 bits rounded to 8 are within the bound of n roundings
         or (wrong == "keeps 8 bits" and (half or whole or family in ("comparisons", "searches")))
         # LAPACK and FFT libraries have no 16-bit kernels on a CPU
