@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import json
+import math
 import os
 import random
 import time

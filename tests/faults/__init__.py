@@ -16,7 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-AREAS = ("collectives", "generators", "ordering", "memory", "ranges", "numbers", "autocast", "scaler", "operators")
+AREAS = (
+    "collectives",
+    "generators",
+    "ordering",
+    "memory",
+    "ranges",
+    "numbers",
+    "autocast",
+    "scaler",
+    "operators",
+)
 """The areas with faults, each in the module of that name."""
 
 
