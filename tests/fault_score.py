@@ -1,27 +1,43 @@
-"""``python -m tests.fault_score``: of faults drawn by a seed, how many random programs find."""
+"""``python -m tests.fault_score``: of faults drawn by a seed, how many random programs find.
+
+Without ``--seed`` the seed is a new one, and printed. Each fault is searched for as long as the
+case of its area searches in ``--deep --time 10m``, or until it is found. So one run tells what each
+level would have found.
+"""
 
 from __future__ import annotations
 
 import argparse
+import secrets
+import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from portagpu.search.area import load_area
 from portagpu.search.engine import HANG_S, round_seed
+from portagpu.suite import list_cases
+from portagpu.suite.runner import SMOKE_SHARE
 from portagpu.world import Ranks
 from tests.faults import AREAS, Fault, drawn
 
-RANKS = f"{Path(__file__).with_name('fault_ranks.py')}:search_with_fault"
+RANKS: Final = f"{Path(__file__).with_name('fault_ranks.py')}:search_with_fault"
+LEVELS: Final = {"smoke": SMOKE_SHARE, "default": 1.0, "deep": 10.0}
+"""The share of its default time that an area is searched in at each level."""
+LEAST: Final = 0.5
+"""Where less of all drawn faults is found, the search itself is broken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What became of one fault: the sentence, empty if it was missed."""
+    """What became of one fault: the sentence, empty if it was missed, and when it was found."""
 
     fault: Fault
     sentence: str
     programs: int
+    seconds: float
 
     @property
     def named(self) -> bool:
@@ -29,9 +45,15 @@ class Score:
         words = self.fault.words
         return bool(self.sentence) and (not words or any(each in self.sentence for each in words))
 
+    @property
+    def mark(self) -> str:
+        """The outcome as a word."""
+        return "missed" if not self.sentence else "caught" if self.named else "unnamed"
+
 
 def score(server: Ranks, fault: Fault, seed: int, seconds: float) -> Score:
     """Search with that fault for ``seconds``; what hangs or dies was found."""
+    started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         arguments = {
             "area": fault.area,
@@ -50,33 +72,48 @@ def score(server: Ranks, fault: Fault, seed: int, seconds: float) -> Score:
             timeout_s=seconds + HANG_S,
         )
     if not outcome.ok:
-        return Score(fault, outcome.sentence, 0)
+        return Score(fault, outcome.sentence, 0, min(time.monotonic() - started, seconds))
     value = outcome.values[0]
-    return Score(fault, value["difference"], value["programs"])
+    return Score(fault, value["difference"], value["programs"], value["found_s"])
+
+
+def line(area: str, scores: list[Score], seconds: float, levels: list[str]) -> str:
+    """How many were found at each level."""
+    caught = [each.seconds for each in scores if each.sentence]
+    by_level = ", ".join(
+        f"{level} {sum(found <= LEVELS[level] * seconds for found in caught)}" for level in levels
+    )
+    named = sum(each.named for each in scores)
+    return f"{area}: of {len(scores)} faults {by_level}; {named} named"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--area", choices=AREAS, action="append")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(2**32))
     parser.add_argument("--faults", type=int, default=60, help="of each area")
-    parser.add_argument("--seconds", type=float, default=3.0, help="for each fault")
+    parser.add_argument("--level", choices=LEVELS, default="default", help="how long to search")
     parser.add_argument("--quiet", action="store_true", help="print missed faults alone")
     given = parser.parse_args()
+    print(f"seed {given.seed}", flush=True)
+    default = {each.search: each.search_s for each in list_cases() if each.search}
+    levels = [level for level, share in LEVELS.items() if share <= LEVELS[given.level]]
+    every: list[Score] = []
     with Ranks() as server:
         for area in given.area or AREAS:
             scores = []
             for fault in drawn(area, given.seed, given.faults):
-                each = score(server, fault, given.seed, given.seconds)
+                seconds = default[fault.area]
+                each = score(server, fault, given.seed, LEVELS[given.level] * seconds)
                 scores.append(each)
-                mark = "missed" if not each.sentence else "caught" if each.named else "UNNAMED"
-                if not (given.quiet and mark == "caught"):
-                    print(
-                        f"{mark}  {fault.name}  [{each.programs}] {each.sentence[:160]}", flush=True
-                    )
-            caught = sum(bool(each.sentence) for each in scores)
-            named = sum(each.named for each in scores)
-            print(f"{area}: {caught} of {len(scores)} caught, {named} named, seed {given.seed}")
+                if not (given.quiet and each.mark == "caught"):
+                    told = f"[{each.programs} programs, {each.seconds:.1f} s] {each.sentence[:160]}"
+                    print(f"{each.mark}  {area}: {fault.name}  {told}", flush=True)
+            print(line(area, scores, seconds, levels), flush=True)
+            every += scores
+    caught = sum(bool(each.sentence) for each in every)
+    print(f"all: {caught} of {len(every)} caught, {sum(each.named for each in every)} named")
+    sys.exit(caught < LEAST * len(every))
 
 
 if __name__ == "__main__":

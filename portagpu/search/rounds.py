@@ -64,14 +64,18 @@ class Round:
     calls: int = 0
     first: str = ""
     """The first program that failed, as text."""
+    found_s: float = 0.0
+    """Seconds until then."""
     smallest: str = ""
     difference: str = ""
+    _started: float = field(default=0.0)
     _deadline: float = field(default=0.0)
     _shrink_s: float = field(default=0.0)
 
     def run(self, number: int, seconds: float, shrink_s: float) -> None:
         """Run programs of the seed ``number`` for ``seconds``, and shrink for ``shrink_s``."""
-        self._deadline = time.monotonic() + seconds
+        self._started = time.monotonic()
+        self._deadline = self._started + seconds
         self._shrink_s = shrink_s
 
         @SETTINGS
@@ -96,6 +100,7 @@ class Round:
             return
         if not self.first:
             self.first = text
+            self.found_s = time.monotonic() - self._started
             self._deadline = time.monotonic() + self._shrink_s
         if not self.smallest or (len(text), text) <= (len(self.smallest), self.smallest):
             self.smallest, self.difference = text, found
@@ -118,9 +123,12 @@ class Listing:
     calls: int = 0
     found: list[tuple[str, str, int, int]] = field(default_factory=list)
     """Of each that differed: the program as text, the difference, how often, of how many runs."""
+    found_s: float = 0.0
+    """Seconds until the first that differed."""
 
     def run(self, listed: list[Program], deadline: float, most: int) -> None:
         """Run one program at least, until the deadline, or until ``most`` of them differ."""
+        started = time.monotonic()
         for program in listed[self.next :]:
             if self.programs and (time.monotonic() >= deadline or len(self.found) >= most):
                 return
@@ -132,6 +140,7 @@ class Listing:
             self.programs += 1
             self.calls += len(program)
             if difference:
+                self.found_s = self.found_s or time.monotonic() - started
                 self.found.append((text, difference, *self._seen(program, journal)))
 
     def told(self, total: int) -> dict[str, Any]:
@@ -143,6 +152,7 @@ class Listing:
             "calls": self.calls,
             "found": self.found,
             "difference": self.found[0][1] if self.found else "",
+            "found_s": self.found_s,
             "aside": Counter(self.area.aside()),
         }
 
@@ -211,6 +221,7 @@ def search_rank(
         "first": round_.first,
         "smallest": round_.smallest,
         "difference": round_.difference,
+        "found_s": round_.found_s,
     }
 
 
