@@ -229,7 +229,7 @@ def right_programs(rank: Rank, number: int, count: int) -> list[str] | None:
 
     from portagpu.search.rounds import SETTINGS, settings
 
-    area = load_area("collectives")
+    area = load_area("collectives-4")
     if rank.rank:
         area.follow(rank)
         return None
@@ -255,7 +255,7 @@ def test_right_programs_differ_in_nothing(server: Ranks, ranks: int, count: int)
 
 def faulty_programs(rank: Rank, cases: list[Any]) -> list[str] | None:
     """The difference of each program while its fault is installed."""
-    area = load_area("collectives")
+    area = load_area("collectives-4")
     every = {each.name: each for each in faults_of("collectives")}
     found = []
     for fault, program in cases:
@@ -321,7 +321,7 @@ def without_a_call(rank: Rank) -> list[str] | None:
     from portagpu.search.collectives import area as module
 
     module.TIMEOUT_S = 1.0  # type: ignore[misc]
-    area = load_area("collectives")
+    area = load_area("collectives-4")
     if rank.rank:
         dist.all_reduce = lambda *given, **named: None
         area.follow(rank)

@@ -11,9 +11,10 @@ from portagpu.suite import Search, case
     capability=Capability.COLLECTIVES,
     outcome="bounded: (n-1) u sum|x| + u |sum| where numbers are not exact in any order",
     covers=("Comm.reduce_ops",),
-    search=Search("collectives", seconds=10),
+    params={"n": (2, 3, 4, 8)},
+    search=Search("collectives-{n}", seconds=3),
     smoke=True,
     does_not_show="ranks of one machine: nothing about several machines or their network",
 )
-def test_random_programs(search, ranks):
+def test_random_programs(search, ranks, n):
     search()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import PortagpuError
 from portagpu.search.programs import ProgramError
@@ -32,9 +32,9 @@ class Area(ABC):
     depends on the program alone: it starts from a state that it makes itself, and leaves none.
     """
 
-    name: ClassVar[str]
-    ranks: ClassVar[int] = 1
-    """On how many ranks a program runs; with fewer devices on fewer, but on two at least."""
+    name: str
+    ranks: int = 1
+    """On how many ranks a program runs."""
 
     @abstractmethod
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
@@ -67,7 +67,10 @@ class Area(ABC):
 
 
 AREAS: Final[Mapping[str, str]] = {
-    "collectives": "portagpu.search.collectives.area:AREA",
+    "collectives-2": "portagpu.search.collectives.area:TWO",
+    "collectives-3": "portagpu.search.collectives.area:THREE",
+    "collectives-4": "portagpu.search.collectives.area:FOUR",
+    "collectives-8": "portagpu.search.collectives.area:EIGHT",
     "generators": "portagpu.search.generators:AREA",
     "memory": "portagpu.search.memory:AREA",
     "ordering": "portagpu.search.ordering:AREA",

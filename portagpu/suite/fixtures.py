@@ -121,10 +121,7 @@ def world(
     def run(
         n: int, function: Callable[..., Any], *, lost: Sequence[int] = (), **arguments: Any
     ) -> list[Any]:
-        comm_of(gpu)
-        if n > gpu.device_count() and not gpu.plugin.shared:
-            raise NotHere(f"needs {n} devices, and this machine has {gpu.device_count()}")
-
+        _check_ranks(gpu, n)
         indices = _indices(gpu, n)
 
         def fork(place: str, given: dict[str, Any], share: float = 1.0) -> WorldOutcome:
@@ -165,7 +162,7 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
     """``search()``: run random programs of the case's area.
 
     Raises AssertionError with the smallest program on which the device differs from the model, and
-    NotHere if there are fewer than two devices for an area of ranks.
+    NotHere if there are fewer devices than the area has ranks.
     """
     case: Case = getattr(request.function, ATTRIBUTE)
     session = request.config.stash[SESSION]
@@ -181,10 +178,7 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
         area = declared.area_of(form.callspec.params if hasattr(form, "callspec") else {})
         n = load_area(area).ranks
         if n > 1:
-            comm_of(gpu)
-            n = n if gpu.plugin.shared else min(n, gpu.device_count())
-            if n == 1:
-                raise NotHere("needs 2 devices, and this machine has 1")
+            _check_ranks(gpu, n)
         asked = session.searches
         wanted = SearchRequest(
             area=area,
@@ -216,6 +210,13 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
             raise AssertionError("; and ".join(each.sentence for each in report.failures))
 
     return run
+
+
+def _check_ranks(gpu: Backend, n: int) -> None:
+    """Raise Unsupported without collectives, and NotHere for fewer than n devices."""
+    comm_of(gpu)
+    if n > gpu.device_count() and not gpu.plugin.shared:
+        raise NotHere(f"needs {n} devices, and this machine has {gpu.device_count()}")
 
 
 def _indices(gpu: Backend, n: int) -> list[int]:

@@ -595,7 +595,7 @@ def _beside_faults() -> list[Fault]:
             def apply(name: str = name, region: Any = region, change: Any = change) -> Any:
                 return beside(name, region, change)
 
-            found.append(Fault("collectives", f"{name}: {where}: {wrong}", apply))
+            found.append(Fault("collectives-4", f"{name}: {where}: {wrong}", apply))
     return found
 
 
@@ -623,5 +623,5 @@ def faults() -> list[Fault]:
         def apply(call: str = call, region: Any = region, wrong: str = wrong) -> Any:
             return installed(call, region, wrong)
 
-        found.append(Fault("collectives", f"{call}: {where}: {wrong}", apply))
+        found.append(Fault("collectives-4", f"{call}: {where}: {wrong}", apply))
     return found + _beside_faults()

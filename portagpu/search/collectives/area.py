@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.search.area import Area
 from portagpu.search.collectives.judge import difference
@@ -31,10 +31,9 @@ TIMEOUT_S: Final = 8.0
 
 
 class _Collectives(Area):
-    name: ClassVar[str] = "collectives"
-    ranks: ClassVar[int] = 4
-
-    def __init__(self) -> None:
+    def __init__(self, ranks: int) -> None:
+        self.name = f"collectives-{ranks}"
+        self.ranks = ranks
         self._number = 0
         self._leader: Leader | None = None
         self._groups: dict[str, Group] = {}
@@ -161,4 +160,7 @@ def _uses_default(program: Program) -> bool:
     return any(given.get("group") == "default" for _, given in program)
 
 
-AREA: Final = _Collectives()
+TWO: Final = _Collectives(2)
+THREE: Final = _Collectives(3)
+FOUR: Final = _Collectives(4)
+EIGHT: Final = _Collectives(8)

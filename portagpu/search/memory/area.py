@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.contract import Capability
 from portagpu.search.area import Area
@@ -35,7 +35,7 @@ KEYS: Final = tuple(
 
 
 class _Memory(Area):
-    name: ClassVar[str] = "memory"
+    name = "memory"
 
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
         from portagpu.search.strategies import call, programs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from portagpu.search.area import Area
 from portagpu.search.ordering.kernels import Kernels, TorchKernels
@@ -80,7 +80,7 @@ class Counted:
 class Ordering(Area):
     """``kernels`` makes what launches kernels on a device."""
 
-    name: ClassVar[str] = "ordering"
+    name = "ordering"
 
     def __init__(self, kernels: Callable[[Backend], Kernels] = TorchKernels) -> None:
         self.kernels = kernels

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.captures.labels import DOMAIN
 from portagpu.search.area import Area
@@ -50,7 +50,7 @@ KINDS: Final = ("annotate", "labelled", "function", "push", "region")
 
 
 class _Ranges(Area):
-    name: ClassVar[str] = "ranges"
+    name = "ranges"
 
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
         from portagpu.search.strategies import call, programs
