@@ -70,15 +70,15 @@ FAULTS = {
     ),
     "agrees on zeros on four ranks": (
         "collectives/ranks-agree[float32]",
-        "the sum that all have of float32 is",
+        "the sum of float32 that all have: ",
     ),
     "sums to zero on four ranks, the same each time": (
         "collectives/sums-repeat",
-        "a repeated sum is",
+        "a repeated sum: ",
     ),
     "repeats zeros at every size": (
         "collectives/sums-repeat-at-every-size[count1024]",
-        "one of 1024 sums is",
+        "one of 1024 sums: ",
     ),
     "sums to zero where terms cancel": (
         "collectives/cancellation",

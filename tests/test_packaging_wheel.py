@@ -107,7 +107,9 @@ def test_metadata_states_licence_and_python(names: set[str], metadata: Message) 
 def test_core_needs_no_torch_and_extras_name_no_build_of_it(metadata: Message) -> None:
     requires = metadata.get_all("Requires-Dist") or []
     core = {entry.split(">=")[0] for entry in requires if "extra ==" not in entry}
-    assert core == {"click", "pytest", "rich"}, "the core needs small pure-Python packages only"
+    assert core == {"click", "hypothesis", "pytest", "rich"}, (
+        "the core needs small pure-Python packages only"
+    )
     torch = [entry for entry in requires if entry.startswith("torch")]
     assert torch == ["torch>=2.9; extra == 'torch'"], (
         "torch is an extra with a floor and no build, so that a vendor's wheel is never replaced"

@@ -27,7 +27,7 @@ def test_what_is_within_its_bound_passes() -> None:
         (EXACT * float("nan"), "is nan instead of 1 within 9.54e-07; .* each wrong element is nan"),
         (EXACT + 2.0**-9 * 4, r"it keeps about 9 bits of the largest value \(bfloat16\)"),
         (EXACT + 2.0**-12 * 4, r"it keeps about 12 bits of the largest value \(TF32 or float16\)"),
-        (EXACT[0], r"has the shape \(2,\), not \(2, 2\)"),
+        (EXACT[0], r"a sum: the shape is \(2,\), not \(2, 2\)"),
     ],
 )
 def test_what_is_off_is_named(found: torch.Tensor, said: str) -> None:

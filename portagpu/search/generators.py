@@ -179,6 +179,16 @@ class Model:
         return True
 
 
+def claimed_dtypes(gpu: Backend) -> list[str]:
+    """The floating-point dtypes in which the device computes."""
+    import torch
+
+    from portagpu.precision import Support
+
+    computes = (Support.NATIVE, Support.EMULATED)
+    return [each for each in BITS if gpu.precision.support(getattr(torch, each)) in computes]
+
+
 def differ(one: State, other: State) -> bool:
     """Whether two states have to give different numbers."""
     if one[0] % 2**32 != other[0] % 2**32:
@@ -196,7 +206,7 @@ class _Generators(Area):
         from portagpu.search.strategies import call, programs
 
         names = [DEFAULT, *OWN] if gpu.device.type == "cpu" else [DEFAULT, *OWN, HOST]
-        numbers = {"kind": sorted(draws()), "n": SIZES, "dtype": sorted(BITS)}
+        numbers = {"kind": sorted(draws()), "n": SIZES, "dtype": claimed_dtypes(gpu)}
         draw = call("draw", generator=names, **numbers, times=(1, 2), thread=(False, True))
         return programs(
             draw,

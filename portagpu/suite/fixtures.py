@@ -174,6 +174,10 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
         declared = case.search
         if declared is None:
             raise ValueError(f"{case.id} declares no search")
+        for each in case.capability:
+            if each not in gpu.capabilities:
+                # programs draw what is claimed; other cases ask whether the rest is refused
+                raise Unsupported(f"the {gpu.name} backend does not claim {each}")
         form = request.node
         area = declared.area_of(form.callspec.params if hasattr(form, "callspec") else {})
         n = load_area(area).ranks

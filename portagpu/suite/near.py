@@ -18,12 +18,17 @@ def check_near(found: Any, exact: Any, bound: Any, what: str) -> None:
     ``found``, ``exact`` and ``bound`` are tensors of one shape, or what makes one; they are
     compared in float64 on the CPU. ``what`` begins the sentence: "a product in bfloat16".
     """
+    if wrong := beyond(found, exact, bound):
+        raise AssertionError(f"{what}: {wrong}")
+
+
+def beyond(found: Any, exact: Any, bound: Any) -> str:
+    """What is off by more than its bound, for a sentence; empty if nothing is."""
     found, exact, bound = map(_float64, (found, exact, bound))
     if found.shape != exact.shape:
-        raise AssertionError(f"{what} has the shape {tuple(found.shape)}, not {tuple(exact.shape)}")
+        return f"the shape is {tuple(found.shape)}, not {tuple(exact.shape)}"
     right = ((found - exact).abs() <= bound) | (found == exact) | (found.isnan() & exact.isnan())
-    if not bool(right.all()):
-        raise AssertionError(f"{what}: {_worst(found, exact, bound, right)}")
+    return "" if bool(right.all()) else _worst(found, exact, bound, right)
 
 
 def bits_kept(found: float, exact: float) -> int:

@@ -369,6 +369,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
   return {back(of_input), back(of_weight), back(of_bias)};
 }
 
+// Its kernel is in a table of devices that one from outside has no place in.
+at::Tensor& conj_physical_(at::Tensor& self) {
+  on_host(self).conj_physical_();
+  return self;
+}
+
 void record_stream(at::Tensor&, c10::Stream) {}
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -414,6 +420,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
   m.impl("convolution_overrideable", &convolution);
   m.impl("convolution_backward_overrideable", &convolution_backward);
+  m.impl("conj_physical_", &conj_physical_);
   m.impl("record_stream", &record_stream);
 }
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from portagpu.precision import Support
 from portagpu.search.area import Area, NotSearchable
 from portagpu.search.operators.classes import CLASSES, class_of
 from portagpu.search.operators.database import claimed_dtypes, operators
@@ -14,6 +16,7 @@ from portagpu.search.operators.pair import Judged, judge
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import torch
     from hypothesis.strategies import SearchStrategy
 
     from portagpu.contract import Backend
@@ -37,12 +40,15 @@ class Operators(Area):
 
     def listed(self, gpu: Backend) -> list[Program]:
         """Every operator of the class and every dtype that torch declares for it there."""
+        import torch
+
         _hold_float32(gpu)
         return [
             [("samples", {"op": name, "variant": variant, "dtype": dtype})]
             for (name, variant), operator in operators().items()
             if class_of(operator) == self.kind
             for dtype in claimed_dtypes(operator, gpu.device.type)
+            if _computes(gpu, getattr(torch, dtype))
         ]
 
     def aside(self) -> Iterator[str]:
@@ -56,6 +62,11 @@ class Operators(Area):
             if found.difference:
                 return found.difference
         return ""
+
+
+def _computes(gpu: Backend, dtype: torch.dtype) -> bool:
+    """Whether the device has tensors of that dtype; those without a row in its table are whole."""
+    return gpu.precision.support(dtype) is not Support.NONE
 
 
 def judged(gpu: Backend, op: str, variant: str, dtype: str) -> Judged:
@@ -74,7 +85,7 @@ def judged(gpu: Backend, op: str, variant: str, dtype: str) -> Judged:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return judge(gpu.device, operator, getattr(torch, dtype))
+            return judge(gpu.device, operator, getattr(torch, dtype), partial(_computes, gpu))
     finally:
         torch.set_num_threads(threads)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.search.operators.samples import seeded, tensors
+from portagpu.search.operators.samples import changed, moved, seeded, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,6 +72,23 @@ def forward(
         if widened:
             torch.set_default_dtype(torch.float64)
         return [_kept(each) for each in _flat(_called(operator, sample))]
+
+
+def dtypes(operator: Operator, sample: Sample) -> set[Any]:
+    """The dtypes of the sample's tensors and arguments, and of its results on the CPU."""
+    import torch
+
+    found: set[Any] = set()
+
+    def note(value: Any) -> Any:
+        if isinstance(value, torch.dtype):
+            found.add(value)
+        return value
+
+    changed(sample, note)
+    results = forward(operator, moved(sample, "cpu"))
+    every = [*tensors(sample), *results]
+    return found | {each.dtype for each in every if isinstance(each, torch.Tensor)}
 
 
 def backward(

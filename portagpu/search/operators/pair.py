@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from portagpu.search.operators import exceptions
 from portagpu.search.operators.bounds import Reference
-from portagpu.search.operators.calls import backward, forward, unseeded
+from portagpu.search.operators.calls import backward, dtypes, forward, unseeded
 from portagpu.search.operators.classes import CLASSES, class_of, unit_roundoff
 from portagpu.search.operators.compare import first_difference
 from portagpu.search.operators.database import dtype_name, full_name, has_backward
@@ -16,6 +17,8 @@ from portagpu.search.operators.samples import moved, samples, shown, tensors, wi
 from portagpu.text import error_line
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from portagpu.search.operators.calls import Result
     from portagpu.search.operators.database import Operator
     from portagpu.search.operators.samples import Sample
@@ -36,6 +39,8 @@ class _Pair:
     device: Any
     operator: Operator
     dtype: Any
+    has: Callable[[Any], bool]
+    """Whether the device has tensors of a dtype."""
     found: Judged = field(default_factory=Judged)
     ran: set[str] = field(default_factory=set)
     """The directions in which a sample ran."""
@@ -64,6 +69,8 @@ class _Pair:
             self.found.aside.append(f"not compared: torch makes no samples ({_kind(error)})")
             return
         for number, sample in every:
+            if self._lacks(sample):
+                continue
             reference = self._reference(sample, gradient=False)
             if reference is None:
                 continue
@@ -81,6 +88,22 @@ class _Pair:
                 self.found.aside.append("not compared: torch has kernels for some samples alone")
             else:
                 self.found.difference = sentence
+
+    def _lacks(self, sample: Sample) -> bool:
+        """Whether the sample has a dtype that the device does not have; it is then noted."""
+        import torch
+
+        if all(map(self.has, (torch.float64, torch.complex128, torch.int64, torch.bfloat16))):
+            return False
+        try:
+            lacking = sorted(
+                dtype_name(each) for each in dtypes(self.operator, sample) if not self.has(each)
+            )
+        except Exception:  # noqa: BLE001 - without a result on the CPU there is no reference either
+            return False
+        if lacking:
+            self.found.aside.append(f"not compared: the device has no {lacking[0]}")
+        return bool(lacking)
 
     def _forward(
         self, number: int, sample: Sample, reference: Reference, values: bool, no_spread: bool
@@ -240,10 +263,31 @@ class _Pair:
         its test/test_ops.py: dtypes that "worked on some samples").
         """
         what = f"it raised {error_line(error)}"
-        if isinstance(error, NotImplementedError) and "not implemented for" in what:
+        missing = self._not_claimed(error)
+        if missing:
+            self.found.aside.append(f"not compared: {missing}")
+        elif isinstance(error, NotImplementedError) and "not implemented for" in what:
             self.refused.setdefault(direction, self._sentence(number, sample, direction, what))
         else:
             self._tell(number, sample, direction, what)
+
+    def _not_claimed(self, error: Exception) -> str:
+        """What the device does not claim, where the error is about that; else empty.
+
+        Some operators compute in float64 inside, whatever their inputs are. A type of device that
+        torch's database does not know has the kernels that it has.
+        """
+        import torch
+
+        text = str(error)
+        for dtype, word in ((torch.float64, "Double"), (torch.complex128, "ComplexDouble")):
+            if not self.has(dtype) and re.search(rf"\b({word}|{dtype_name(dtype)})\b", text):
+                return f"torch computes it in {dtype_name(dtype)}, which the device does not have"
+        column = f"dtypesif{self.device.type}"
+        known = any(name.lower() == column for name in vars(self.operator))
+        if not (known or self.device.type == "cpu") and isinstance(error, NotImplementedError):
+            return f"torch has no kernel of it for {self.device.type}"
+        return ""
 
     def _tell(self, number: int, sample: Sample, direction: str, what: str) -> None:
         self.found.difference = self._sentence(number, sample, direction, what)
@@ -253,9 +297,11 @@ class _Pair:
         return f"{name}, sample {number} ({shown(sample)}), {direction}: {what}"
 
 
-def judge(device: Any, operator: Operator, dtype: Any) -> Judged:
-    """What became of the pair on that device."""
-    pair = _Pair(device, operator, dtype)
+def judge(
+    device: Any, operator: Operator, dtype: Any, has: Callable[[Any], bool] = lambda _: True
+) -> Judged:
+    """What became of the pair on that device, which ``has`` tensors of these dtypes."""
+    pair = _Pair(device, operator, dtype, has)
     pair.judge()
     return pair.found
 

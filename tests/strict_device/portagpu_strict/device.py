@@ -5,6 +5,7 @@ It claims streams, events and peaks of memory, and nothing else.
 
 from __future__ import annotations
 
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -25,7 +26,7 @@ from portagpu import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from portagpu import Plugin
@@ -175,7 +176,17 @@ class StrictBackend(Backend):
         return torch.accelerator.current_stream(self.device)
 
     def stream(self, stream: torch.Stream | None) -> AbstractContextManager[Any]:
-        return self.current_stream() if stream is None else stream
+        return nullcontext() if stream is None else self._inside(stream)
+
+    @contextmanager
+    def _inside(self, stream: torch.Stream) -> Iterator[None]:
+        """A block of its own: a torch.Stream keeps one former stream and cannot nest in itself."""
+        former = self.current_stream()
+        torch.accelerator.set_stream(stream)
+        try:
+            yield
+        finally:
+            torch.accelerator.set_stream(former)
 
     def default_stream(self) -> torch.Stream:
         # the number 0 is c10::Stream::DEFAULT, and 20 PrivateUse1 (c10/core/DeviceType.h)
