@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 
+from portagpu.precision import Support
 from portagpu.search.area import AREAS, Area, NotSearchable, load_area
 from portagpu.search.operators import database
 from portagpu.search.operators.area import judged
@@ -29,7 +30,11 @@ def everything(rank: Rank, step: int, faults: list[list[str]]) -> dict[str, Any]
     operators = database.operators().values()
     return {
         "listed": {each.name: len(each.listed(rank.gpu) or []) for each in areas},
-        "claimed": sum(len(database.claimed_dtypes(each, "cpu")) for each in operators),
+        "claimed": sum(
+            rank.gpu.precision.support(getattr(torch, dtype)) is not Support.NONE
+            for each in operators
+            for dtype in database.claimed_dtypes(each, "cpu")
+        ),
         "differences": _differences(rank, areas, step),
         "aside": {each: judged(rank.gpu, each, "", "float32").aside for each in ASIDE},
         "faults": {name: _with_fault(rank, area, name, pair) for area, name, *pair in faults},

@@ -35,6 +35,8 @@ class Area(ABC):
     name: str
     ranks: int = 1
     """On how many ranks a program runs."""
+    start_s: float = 0.0
+    """Seconds that a process may need before its first program, on a busy machine."""
 
     @abstractmethod
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:

@@ -60,12 +60,13 @@ class Fork(Protocol):
 class SearchRequest:
     """What to search: the area, for how long in seconds, and from which seed.
 
-    With ``program`` that one is run ``REPEATS`` times, and nothing else.
+    ``start_s`` is that of the area. With ``program`` that one is run ``REPEATS`` times, and nothing else.
     """
 
     area: str
     seconds: float
     seed: int = 0
+    start_s: float = 0.0
     program: Program | None = None
 
 
@@ -149,7 +150,8 @@ class _Searcher:
                 "most": max(1, MOST_LISTED - len(found.failures)),
             }
             number += 1
-            outcome = self.fork(f"{_ROUNDS}:search_rank", arguments, seconds + SHRINK_S + HANG_S)
+            limit_s = self.request.start_s + seconds + SHRINK_S + HANG_S
+            outcome = self.fork(f"{_ROUNDS}:search_rank", arguments, limit_s)
             if not outcome.ok:
                 lost += 1
                 before = self._journal()[1]
@@ -240,7 +242,7 @@ class _Searcher:
             "times": times,
             "journal": str(self.journal),
         }
-        outcome = self.fork(f"{_ROUNDS}:repeat_rank", arguments, HANG_S)
+        outcome = self.fork(f"{_ROUNDS}:repeat_rank", arguments, self.request.start_s + HANG_S)
         if outcome.ok:
             value = outcome.values[0]
             if not isinstance(value, dict):

@@ -180,7 +180,8 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
                 raise Unsupported(f"the {gpu.name} backend does not claim {each}")
         form = request.node
         area = declared.area_of(form.callspec.params if hasattr(form, "callspec") else {})
-        n = load_area(area).ranks
+        loaded = load_area(area)
+        n = loaded.ranks
         if n > 1:
             _check_ranks(gpu, n)
         asked = session.searches
@@ -188,6 +189,7 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
             area=area,
             seconds=declared.seconds * asked.share,
             seed=asked.seed,
+            start_s=loaded.start_s,
             program=from_text(asked.program)[1] if asked.program else None,
         )
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class Operators(Area):
     """The operators of one class."""
 
+    start_s = 60.0
+
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.reasons: Counter[str] = Counter()

@@ -17,7 +17,7 @@ from portagpu.search.operators.samples import moved, samples, shown, tensors, wi
 from portagpu.text import error_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from portagpu.search.operators.calls import Result
     from portagpu.search.operators.database import Operator
@@ -71,16 +71,10 @@ class _Pair:
         for number, sample in every:
             if self._lacks(sample):
                 continue
-            reference = self._reference(sample, gradient=False)
-            if reference is None:
-                continue
-            values = self._has_values(reference)
-            if not excepted[FORWARD]:
-                self._forward(number, sample, reference, values, excepted[SPREAD])
-            if not self.found.difference and values and gradient and not excepted[BACKWARD]:
-                self._backward(number, sample, spread=False)
-                if not (self.found.difference or excepted[SPREAD]):
-                    self._backward(number, sample, spread=True)
+            try:
+                self._sample(number, sample, gradient, excepted)
+            except NotImplementedError as error:  # from the copy of the sample to the device
+                self._raised(number, sample, FORWARD, error)
             if self.found.difference:
                 return
         for direction, sentence in self.refused.items():
@@ -88,6 +82,21 @@ class _Pair:
                 self.found.aside.append("not compared: torch has kernels for some samples alone")
             else:
                 self.found.difference = sentence
+
+    def _sample(
+        self, number: int, sample: Sample, gradient: bool, excepted: Mapping[str, bool]
+    ) -> None:
+        """One sample in all directions that torch does not except."""
+        reference = self._reference(sample, gradient=False)
+        if reference is None:
+            return
+        values = self._has_values(reference)
+        if not excepted[FORWARD]:
+            self._forward(number, sample, reference, values, excepted[SPREAD])
+        if not self.found.difference and values and gradient and not excepted[BACKWARD]:
+            self._backward(number, sample, spread=False)
+            if not (self.found.difference or excepted[SPREAD]):
+                self._backward(number, sample, spread=True)
 
     def _lacks(self, sample: Sample) -> bool:
         """Whether the sample has a dtype that the device does not have; it is then noted."""
