@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from portagpu.collectives.comm import Comm

@@ -50,7 +50,7 @@ def test_a_right_device_has_programs_and_no_failure(
     server: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = run(server, "RIGHT", monkeypatch)
-    assert report.programs > 10
+    assert report.programs > 0
     assert report.calls >= report.programs
     assert report.failures == ()
 

@@ -60,7 +60,8 @@ class Fork(Protocol):
 class SearchRequest:
     """What to search: the area, for how long in seconds, and from which seed.
 
-    ``start_s`` is that of the area. With ``program`` that one is run ``REPEATS`` times, and nothing else.
+    ``start_s`` is that of the area. With ``program`` that one is run ``REPEATS`` times, and nothing
+    else.
     """
 
     area: str
