@@ -91,7 +91,7 @@ def fail(rank, port, world_size, numbers=None, victim=None, how="never"):
     method = f"tcp://127.0.0.1:{port}"
     first = told(
         lambda: rank.gpu.comm.init(
-            rank=number, world_size=size, init_method=method, timeout_s=20.0
+            rank=number, world_size=size, init_method=method, timeout_s=TIMEOUT_S
         )
     )
     rank.gpu.comm.shutdown()
