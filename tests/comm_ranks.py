@@ -81,7 +81,6 @@ def join(rank, environment=None, times=2, numbers=None, **options):
 def fail(rank, port, world_size, numbers=None, victim=None, how="never"):
     """Join where one rank never comes, or ends or stops when it has registered."""
     me = rank.rank
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as in every process of Python
     if me == victim and how == "never":
         return None
     if me == victim:
@@ -119,7 +118,6 @@ def one_device(rank, port, devices):
 
 def lose(rank, port, victim, how):
     """One rank is lost in a collective that the others wait for; they shut down."""
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     world = rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}")
     if rank.rank == victim:
         os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
@@ -140,7 +138,6 @@ def lose(rank, port, victim, how):
 
 def keeps_other_sockets(rank, port, victim):
     """Connections that another thread makes during init, when a rank is lost in a collective."""
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     pairs, ended = [], threading.Event()
     server = socket.create_server(("127.0.0.1", 0))
 

@@ -198,3 +198,14 @@ def sends(rank, line):
     if rank.rank == 1:
         os.write(rank._channel.writer, line.encode("latin-1") + b"\n")
     time.sleep(NAP_S)
+
+
+def writes_to_nobody(rank):
+    """Write into a pipe that nobody reads, as a library does to a rank that is gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        os.write(writer, b"x")
+    except BrokenPipeError:
+        return "an error"
+    return "written"

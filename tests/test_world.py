@@ -370,6 +370,10 @@ def test_a_backend_that_does_not_exist_is_a_clear_sentence(ranks):
     assert "did you mean 'cpu'" in outcome.sentence
 
 
+def test_a_write_to_a_rank_that_is_gone_is_an_error_and_no_death(ranks):
+    assert ranks.run(at("writes_to_nobody"), 2, group=False).values == ["an error", "an error"]
+
+
 def test_a_callback_that_raises_ends_the_world():
     def callback(rank, name, data):
         raise RuntimeError("stop here")

@@ -33,6 +33,7 @@ _OWNER_KEY: Final = "portagpu/store"
 _FIRST_POLL_S: Final = 1e-3
 POLL_S: Final = 0.05
 _CONNECT_S: Final = 2.0
+_LONGEST_S: Final = 10.0
 _CUT_S: Final = 0.1
 """How often connections are shut down while a call does not end."""
 CUTS_END_S: Final = 0.6
@@ -227,7 +228,8 @@ def _connect(meeting: Meeting, owner: str | None, deadline: float) -> Store:
                 port,
                 None,
                 False,
-                timedelta(seconds=_CONNECT_S),
+                # it answered just now; on a busy machine torch's own handshake takes longer
+                timedelta(seconds=min(max(left, _CONNECT_S), _LONGEST_S)),
                 wait_for_workers=False,
             )
             if owner is None:

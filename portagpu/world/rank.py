@@ -100,8 +100,10 @@ def run_rank(request: dict[str, Any], outputs: RankOutputs, server: int, control
         die_with_parent()
         if os.getppid() != server:
             os._exit(code)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+        for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
+        # as in every process of Python: a write to a rank that is gone is an error, and no death
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         _redirect(outputs, control)
         trace = outputs.trace_file.open("w")
         faulthandler.register(signal.SIGUSR1, file=trace, all_threads=False)
