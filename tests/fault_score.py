@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from portagpu.search.area import load_area
 from portagpu.search.engine import HANG_S, round_seed
 from portagpu.suite import list_cases
@@ -107,7 +109,7 @@ def main() -> None:
                 each = score(server, fault, given.seed, LEVELS[given.level] * seconds)
                 scores.append(each)
                 if not (given.quiet and each.mark == "caught"):
-                    told = f"[{each.programs} programs, {each.seconds:.1f} s] {each.sentence[:160]}"
+                    told = f"[{each.programs} programs] {each.sentence[:160]}"
                     print(f"{each.mark}  {area}: {fault.name}  {told}", flush=True)
             print(line(area, scores, seconds, levels), flush=True)
             every += scores
