@@ -91,7 +91,7 @@ def test_what_was_a_case_is_a_test_or_searched_for_and_no_case_again(
 ) -> None:
     again = retired_cases().keys() & {base_id(each.id) for each in cases}
     assert not again, f"{', '.join(sorted(again))} took an id that bundles have"
-    searches = {each.id for each in cases if each.search}
+    searches = {base_id(each.id) for each in cases if each.search}
     for name, each in retired_cases().items():
         if each.case:
             assert each.case in searches, f"{name}: {each.case} runs no random programs"

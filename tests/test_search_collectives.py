@@ -165,6 +165,53 @@ def test_values_are_of_their_format() -> None:
                 assert all(float(math.frexp(each)[0] * 256).is_integer() for each in finite)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "float8_e4m3fn", "float8_e4m3fnuz"])
+@pytest.mark.parametrize("op", ["SUM", "AVG"])
+def test_formats_that_libraries_often_refuse_are_judged(dtype: str, op: str) -> None:
+    torch = pytest.importorskip("torch")
+    from portagpu.search.collectives.buffers import Buffer
+
+    for n in (2, 4, 8):
+        x = addends("random", op, dtype, 5, n, 1, 7)
+        e = model.Exchange(x, [[7]] * n, range(n), kind=model.Sum(op, dtype, range(n)))
+        (content,) = model.all_reduce(e, 1)
+        buffer = Buffer(content, dtype, torch.device("cpu"), moved=False)
+        assert "what was there before the call" in buffer.difference()
+        numbers = torch.tensor(content.after[0].pattern, dtype=torch.float64)
+        buffer.tensor.copy_(numbers.to(getattr(torch, dtype)))
+        assert buffer.difference() == "", f"{op} of {n} {dtype} is not exact"
+
+
+def test_ranks_agree_on_the_bits_of_what_is_rounded() -> None:
+    torch = pytest.importorskip("torch")
+    from portagpu.search.collectives.buffers import Buffer
+
+    rows: Any = [[[1.0, math.nan]], [[2.0**-24, 1.0]]]
+    e = exchange(rows, kind=model.Sum("SUM", "float32", (0, 1)))
+    (content,) = model.all_reduce(e, 0)
+    digests = []
+    for number in (1.0, 1.0 + 2.0**-23, 1.0):
+        buffer = Buffer(content, "float32", torch.device("cpu"), moved=False)
+        buffer.tensor.copy_(torch.tensor([number, math.nan]))
+        assert buffer.difference() == ""
+        digests.append(buffer.digest())
+    assert digests[0] == digests[2] != digests[1]
+
+
+def test_a_result_that_is_as_it_was_is_no_input() -> None:
+    torch = pytest.importorskip("torch")
+    from portagpu.search.collectives.buffers import Buffer
+
+    e = exchange([[[5]], [[3]]], kind=model.Sum("MAX", "int32", (0, 1)))
+    (content,) = model.all_reduce(e, 0)
+    buffer = Buffer(content, "int32", torch.device("cpu"), moved=False)
+    buffer.tensor.fill_(3)
+    told = "got 3 at element 0 of 1 in the result, not 5, which is the input of rank 1 alone"
+    assert buffer.difference() == told
+    buffer.tensor = buffer.tensor.reshape(1, 1)
+    assert buffer.difference() == "got [1, 1] as the shape of the result"
+
+
 def test_what_a_library_may_refuse() -> None:
     comm = Comm("gloo", "Gloo", None, "cpu", frozenset({"SUM", "MAX"}))
     claimed = {"shape": "flat", "in_place": False}
@@ -186,6 +233,7 @@ def report(**given: Any) -> dict[str, Any]:
         "refused": [],
         "members": [0, 1],
         "barriers": {},
+        "rounded": {},
     }
     return found | given
 
@@ -214,6 +262,12 @@ def report(**given: Any) -> dict[str, Any]:
             {"barriers": {"1": (1.0, 2.0)}},
             {"barriers": {"1": (3.0, 4.0)}},
             "barrier: rank 0 left the barrier before rank 1 came to it",
+        ),
+        ({"rounded": {"0": "aa"}}, {"rounded": {"0": "aa"}}, ""),
+        (
+            {"rounded": {"0": "aa"}},
+            {"rounded": {"0": "ab"}},
+            "broadcast of 3 int8: rank 1 got other bits than rank 0",
         ),
     ],
 )

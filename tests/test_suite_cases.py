@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+from typing import Any
 
 import pytest
+from hypothesis import Phase, given, seed, settings
 
 import portagpu
 from portagpu.collectives.comm import Comm
 from portagpu.contract import Backend, Capability, Description, Plugin
 from portagpu.precision import Fp8, Precision
+from portagpu.search.area import load_area
 from portagpu.suite import AREAS, case, list_cases, refused
 from portagpu.suite.case_ids import matches
 from portagpu.suite.messages import ListedCase
@@ -92,11 +95,27 @@ def test_every_dtype_of_the_cpu_s_table_has_its_own_cases(cases: list[ListedCase
     assert torch.float32 in portagpu.backend("cpu").precision.table
 
 
-def test_every_reduce_op_of_the_cpu_has_its_own_case(cases: list[ListedCase]) -> None:
+def test_every_reduce_op_of_the_cpu_is_drawn_and_asked_of_one_rank(
+    cases: list[ListedCase],
+) -> None:
     pytest.importorskip("torch")
+    gpu = portagpu.backend("cpu")
+    search = next(each for each in cases if each.id == "collectives/random-programs[n2]")
+    assert "Comm.reduce_ops" in search.covers
+    drawn: set[tuple[str, str]] = set()
+
+    @settings(max_examples=2000, database=None, deadline=None, phases=[Phase.generate])
+    @seed(0)
+    @given(load_area(search.search).programs(gpu))
+    def draw(program: Any) -> None:
+        drawn.update((name, given["op"]) for name, given in program if "op" in given)
+
+    draw()
     ids = {each.id for each in cases}
-    for op in portagpu.backend("cpu").comm.reduce_ops:
-        assert f"collectives/all-reduce-op[{op}-n2]" in ids, f"no case for the reduce op {op}"
+    for op in gpu.comm.reduce_ops:
+        for name in ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor"):
+            assert (name, op) in drawn, f"no program has {name} {op}"
+        assert f"collectives/all-reduce-alone[{op}]" in ids, f"no case for the reduce op {op}"
 
 
 def test_ids_are_unique_and_named_after_their_file(cases: list[ListedCase]) -> None:

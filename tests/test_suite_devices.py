@@ -69,7 +69,7 @@ PLUGIN = Many()
 """
 PRODUCT = "precision/matmul-of-small-integers[float32-n16]"
 DATA = "precision/finfo[float64]"
-RANKS = "collectives/all-reduce-op[SUM-n2]"
+RANKS = "collectives/asynchronous[count1]"
 
 
 @pytest.fixture

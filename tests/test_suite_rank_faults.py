@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import json
+import sys
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("torch")
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from portagpu.search.area import load_area
+from portagpu.search.rounds import Round
+from portagpu.world import Ranks
 from tests import broken_collectives
-from tests.broken_collectives import FAULTS, GOOD
+from tests.broken_collectives import FAULTS, GOOD, SEARCH
 from tests.conftest import run_child
 from tests.fake_plugins import install
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from portagpu.world import Rank
 
 pytestmark = pytest.mark.torch
 
@@ -32,13 +45,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     source = Path(broken_collectives.__file__).read_text(encoding="utf-8")
     modules = {"portagpu_broken": source}
     install(site, "portagpu-broken", {"broken": "portagpu_broken:PLUGIN"}, modules)
-    names = [name for name, _ in FAULTS.values()]
+    names = [name for name, _ in FAULTS.values() if name != SEARCH]
     ended = run_child(folder, "-c", CONFORM, *names, *GOOD, path=[site])
     judged: dict[str, list[str]] = json.loads(ended.ok())
     return judged
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [fault for fault, (name, _) in FAULTS.items() if name != SEARCH])
 def test_library_with_a_fault_fails_the_case_for_it(
     found: dict[str, list[str]], fault: str
 ) -> None:
@@ -46,6 +59,43 @@ def test_library_with_a_fault_fails_the_case_for_it(
     verdict, reason = found[name]
     assert verdict == "FAIL", f"a library that {fault} is {verdict} in {name}: {reason}"
     assert sentence in reason, f"the sentence of {name} does not tell the fault: {reason}"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Ranks]:
+    with Ranks() as ranks:
+        yield ranks
+
+
+def random_programs(rank: Rank, fault: str) -> str | None:
+    """What random programs of the seed 0 tell of that fault, as rank 0 does."""
+    import torch.distributed as dist
+
+    broken_collectives.alone(dist, fault)
+    area = load_area("collectives-4")
+    if rank.rank:
+        area.follow(rank)
+        return None
+    with tempfile.TemporaryFile() as journal:
+        found = Round(area, rank, journal.fileno(), 400)
+        found.run(0, seconds=40.0, shrink_s=0.5)
+    area.end(rank)
+    return found.difference
+
+
+@pytest.mark.parametrize("fault", [fault for fault, (name, _) in FAULTS.items() if name == SEARCH])
+def test_random_programs_find_the_fault_and_name_it(server: Ranks, fault: str) -> None:
+    outcome = server.run(
+        f"{Path(__file__)}:random_programs",
+        4,
+        arguments={"fault": fault},
+        backend="cpu",
+        group=True,
+        timeout_s=90.0,
+    )
+    told = outcome.values[0]
+    assert told, f"400 random programs pass on a library that {fault}"
+    assert FAULTS[fault][1] in told, f"the sentence does not tell the fault: {told}"
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -1,4 +1,4 @@
-"""Collectives: groups of ranks, meshes, and worlds that start again.
+"""Collectives: ranks outside of a group, meshes, and worlds that start again.
 
 Functions whose name begins with an underscore run on every rank; the oracles are worked out here.
 """
@@ -10,27 +10,6 @@ from portagpu.suite import case
 from portagpu.suite.ranks import check_each_rank, json_values, payload, rank_tensor, total
 
 COLLECTIVES = Capability.COLLECTIVES
-
-
-def _sum_in_subgroup(rank):
-    import torch.distributed as dist
-
-    group = dist.new_group([0, 2])
-    value = rank_tensor(rank, payload(rank.rank))
-    if rank.rank in (0, 2):
-        dist.all_reduce(value, group=group)
-    return json_values(value)
-
-
-@case(
-    "collectives/subgroup",
-    spec="A sum within a group takes in its members and leaves the others alone.",
-    capability=COLLECTIVES,
-)
-def test_subgroup(world):
-    both = [a + b for a, b in zip(payload(0), payload(2), strict=True)]
-    expected = [both, payload(1), both, payload(3)]
-    check_each_rank(world(4, _sum_in_subgroup), expected, "a sum within ranks 0 and 2")
 
 
 def _sum_as_non_member(rank):
@@ -54,77 +33,6 @@ def _sum_as_non_member(rank):
 def test_not_a_member(world):
     expected = [[payload(0), False], [payload(1), True]]
     check_each_rank(world(2, _sum_as_non_member), expected, "a sum within rank 0 alone")
-
-
-def _sum_in_overlapping_groups(rank):
-    import torch.distributed as dist
-
-    groups = [dist.new_group([0, 1]), dist.new_group([1, 2])]
-    value = rank_tensor(rank, [float(rank.rank + 1)])
-    for group, members in zip(groups, ((0, 1), (1, 2)), strict=True):
-        if rank.rank in members:
-            dist.all_reduce(value, group=group)
-    return json_values(value)
-
-
-@case(
-    "collectives/overlapping-groups",
-    spec="Groups that share a rank work one after the other.",
-    capability=COLLECTIVES,
-)
-def test_overlapping_groups(world):
-    # 1 + 2 = 3 on ranks 0 and 1, then 3 + 3 = 6 on ranks 1 and 2
-    check_each_rank(
-        world(3, _sum_in_overlapping_groups), [[3.0], [6.0], [6.0]], "sums in two groups"
-    )
-
-
-def _sum_in_two_groups_at_once(rank):
-    import torch.distributed as dist
-
-    everyone = [dist.new_group(list(range(rank.world))) for _ in range(2)]
-    values = [rank_tensor(rank, [rank.rank + shift]) for shift in (1.0, 10.0)]
-    work = [
-        dist.all_reduce(value, group=group, async_op=True)
-        for value, group in zip(values, everyone, strict=True)
-    ]
-    for each in reversed(work):
-        each.wait()
-    return [json_values(value) for value in values]
-
-
-@case(
-    "collectives/concurrent-groups",
-    spec="Two groups of the same ranks do not mix up collectives that run at the same time.",
-    capability=COLLECTIVES,
-)
-def test_concurrent_groups(world):
-    check_each_rank(
-        world(2, _sum_in_two_groups_at_once), [[[3.0], [21.0]]] * 2, "sums in two groups at once"
-    )
-
-
-def _broadcast_in_group(rank):
-    import torch.distributed as dist
-
-    group = dist.new_group([1, 2])
-    value = rank_tensor(rank, payload(rank.rank))
-    place = dist.get_group_rank(group, rank.rank) if rank.rank else -1
-    if rank.rank:
-        dist.broadcast(value, src=2, group=group)
-    return [place, json_values(value)]
-
-
-@case(
-    "collectives/root-is-global",
-    spec="The root of a collective in a group is named by its rank in the world.",
-    capability=COLLECTIVES,
-)
-def test_root_is_global(world):
-    expected = [[-1, payload(0)], [0, payload(2)], [1, payload(2)]]
-    check_each_rank(
-        world(3, _broadcast_in_group), expected, "a broadcast from rank 2 in the group of 1 and 2"
-    )
 
 
 def _sum_along_mesh(rank):

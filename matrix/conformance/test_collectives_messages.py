@@ -8,8 +8,6 @@ from __future__ import annotations
 from portagpu.contract import Capability
 from portagpu.suite import case
 from portagpu.suite.ranks import (
-    SEVERAL,
-    check_all_refused,
     check_each_rank,
     json_values,
     payload,
@@ -19,30 +17,6 @@ from portagpu.suite.ranks import (
 )
 
 COLLECTIVES = Capability.COLLECTIVES
-
-
-def _send_and_receive(rank):
-    import torch
-    import torch.distributed as dist
-
-    value = rank_tensor(rank, payload(rank.rank))
-    got = torch.zeros_like(value)
-    if rank.rank == 0:
-        dist.send(value, 1)
-        dist.recv(got, 1)
-    else:
-        dist.recv(got, 0)
-        dist.send(value, 0)
-    return json_values(got)
-
-
-@case(
-    "collectives/send-and-receive",
-    spec="What one rank sends another receives.",
-    capability=COLLECTIVES,
-)
-def test_send_and_receive(world):
-    check_each_rank(world(2, _send_and_receive), [payload(1), payload(0)], "sent values")
 
 
 def _pass_around_ring(rank, rounds=1):
@@ -62,20 +36,6 @@ def _pass_around_ring(rank, rounds=1):
             each.wait()
         value = got
     return json_values(value)
-
-
-@case(
-    "collectives/ring",
-    spec="In a ring of batched sends and receives every rank gets its neighbour's tensor.",
-    capability=COLLECTIVES,
-    params={"n": SEVERAL},
-)
-def test_ring(world, n):
-    check_each_rank(
-        world(n, _pass_around_ring),
-        [payload((rank - 1) % n) for rank in range(n)],
-        "the neighbour's",
-    )
 
 
 @case(
@@ -113,27 +73,6 @@ def _exchange_both_ways(rank):
 def test_messages_keep_order(world):
     expected = [[100.0 * (1 - rank) + each for each in range(20)] for rank in range(2)]
     check_each_rank(world(2, _exchange_both_ways), expected, "twenty messages")
-
-
-def _send_to_itself(rank):
-    import torch
-    import torch.distributed as dist
-
-    def call():
-        dist.send(torch.zeros(1, device=rank.gpu.device), rank.rank)
-        return "accepted"
-
-    return value_or_refusal(call)
-
-
-@case(
-    "collectives/send-to-itself",
-    spec="Sending to one's own rank is refused with an error.",
-    capability=COLLECTIVES,
-    outcome="unsupported",
-)
-def test_send_to_itself(world):
-    check_all_refused(world(2, _send_to_itself), "a message to itself")
 
 
 def _receive_from_anyone(rank):

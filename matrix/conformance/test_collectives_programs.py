@@ -11,6 +11,7 @@ from portagpu.suite import Search, case
     capability=Capability.COLLECTIVES,
     outcome="bounded: (n-1) u sum|x| + u |sum| where numbers are not exact in any order",
     covers=("Comm.reduce_ops",),
+    traps=("C01", "C02", "P13", "P20"),
     params={"n": (2, 3, 4, 8)},
     search=Search("collectives-{n}", seconds=3),
     smoke=True,

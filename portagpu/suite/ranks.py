@@ -6,12 +6,10 @@ on every rank; a wrong result is a failure. torch is imported where a rank needs
 
 from __future__ import annotations
 
-import math
-from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
 
@@ -35,21 +33,6 @@ def columns(n: int, count: int = 12) -> list[tuple[int, ...]]:
 def total(n: int, count: int = 12) -> list[int]:
     """The sums of every rank's payload."""
     return [sum(column) for column in columns(n, count)]
-
-
-def fold(op: str, places: Iterable[Sequence[int]]) -> list[float]:
-    """The result of the reduce op for the values at each position, in Python's numbers."""
-    operations: dict[str, Callable[[Sequence[int]], float]] = {
-        "SUM": sum,
-        "AVG": lambda column: sum(column) / len(column),
-        "PRODUCT": math.prod,
-        "MIN": min,
-        "MAX": max,
-        "BAND": lambda column: reduce(lambda a, b: a & b, column),
-        "BOR": lambda column: reduce(lambda a, b: a | b, column),
-        "BXOR": lambda column: reduce(lambda a, b: a ^ b, column),
-    }
-    return [operations[op](column) for column in places]
 
 
 def rank_tensor(rank: Rank, values: Any, dtype: str = "float32") -> torch.Tensor:

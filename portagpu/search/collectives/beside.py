@@ -135,6 +135,7 @@ def refuse(rank: Rank, group: Any, ranks: Sequence[int], kind: str) -> str:
 
     every: dict[str, Callable[[], Any]] = {
         "BAND of floats": lambda: dist.all_reduce(zeros(4), op=dist.ReduceOp.BAND, group=group),
+        "BOR of floats": lambda: dist.all_reduce(zeros(4), op=dist.ReduceOp.BOR, group=group),
         "BXOR of floats": lambda: dist.all_reduce(zeros(4), op=dist.ReduceOp.BXOR, group=group),
         "an output of one element more": lambda: dist.all_gather_into_tensor(
             zeros(n + 1), zeros(1), group=group
@@ -161,6 +162,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 """By a call's name in programs."""
 REFUSED = (
     "BAND of floats",
+    "BOR of floats",
     "BXOR of floats",
     "an output of one element more",
     "splits that do not add up",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -37,11 +38,13 @@ class Buffer:
     unit: int = 0
     storage: torch.Tensor = field(init=False)
     tensor: torch.Tensor = field(init=False)
+    _sizes: torch.Size = field(init=False)
 
     def __post_init__(self) -> None:
         self.storage = self._host(self.content.before).to(self.device)
         flat = self.storage[self.offset : len(self.storage) - _BEHIND].view(self._torch_dtype)
         self.tensor = shaped(flat, self.shape, self.unit)
+        self._sizes = self.tensor.shape
 
     @property
     def _torch_dtype(self) -> torch.dtype:
@@ -75,6 +78,8 @@ class Buffer:
 
     def difference(self) -> str:
         """The first difference as a clause: "7 at element 3 of 8 of the result, not 9"."""
+        if self.tensor.shape != self._sizes:
+            return f"got {list(self.tensor.shape)} as the shape of {self.content.what}"
         found = self.storage.cpu()
         if not any(part.pattern is None or part.bounds for part in self.content.after):
             wanted = self._host(self.content.after)
@@ -90,6 +95,13 @@ class Buffer:
                 return self._clause(got, part, wrong, number, len(segments))
         return ""
 
+    def digest(self) -> str:
+        """A text that is the same for the same bits, whatever the bits of a NaN are."""
+        found = self.storage.cpu()
+        wide = found.to(torch.float64)
+        numbers = _bits(found).masked_fill(wide.isnan(), 0)
+        return hashlib.blake2b(numbers.numpy().tobytes(), digest_size=8).hexdigest()
+
     def _first_wrong(self, got: torch.Tensor, part: Part) -> int | None:
         """The place of the first wrong element; None without one."""
         if part.pattern is None or not part.count:
@@ -99,7 +111,7 @@ class Buffer:
         if self._torch_dtype.is_complex and not self.moved:
             same = got == wanted
         elif got.is_floating_point():
-            same |= got.isnan() & wanted.isnan()
+            same |= _both_nan(got, wanted)
             if part.bounds:
                 # both are compared as float64 on the host, where a difference is rounded once
                 exact = _repeated(part.pattern, part.count)
@@ -121,7 +133,7 @@ class Buffer:
             f"got {self._shown(got[place])} at element {place} of {part.count}{several} in "
             f"{self.content.what}, not {right}{within}"
         )
-        if self.content.before == self.content.after:
+        if self.content.before is self.content.after:
             return f"{clause}: what the call only reads was changed"
         return clause + self._nature(got, part, number - 1)
 
@@ -171,7 +183,9 @@ def _bits(values: torch.Tensor) -> torch.Tensor:
 
 
 def _both_nan(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    return one.isnan() & other.isnan()
+    # formats of one byte have no isnan, and unsigned integers no comparison of their own
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    return one.to(wide).isnan() & other.to(wide).isnan()
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -1,7 +1,6 @@
 """What a communication library has to do, and what it may refuse, if every rank does.
 
-The cases of the suite say so (``collectives/claimed-dtypes-sum``, ``all-reduce-op``,
-``all-gather-dtypes``, ``strided-all-reduce``, ``all-to-all``, ``reduce-scatter-in-place``).
+``collectives/random-programs`` asks for it. What a library may refuse is right where it does not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""How programs of collectives are drawn: up to six calls, of which some are in flight."""
+"""How programs of collectives are drawn: up to six steps, of which some are in flight.
+
+A step is a call, or the same call of several dtypes: faults are often of one dtype and one op.
+"""
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import strategies as st
@@ -10,7 +14,7 @@ from portagpu.precision.levels import Support
 from portagpu.search.collectives.beside import REFUSED
 from portagpu.search.collectives.calls import CALLS, CHECKED, EACH_PART, HELPERS, REDUCES
 from portagpu.search.collectives.claims import CLAIMED, FLOATS, is_claimed
-from portagpu.search.collectives.model import BITWISE
+from portagpu.search.collectives.model import BITWISE, OPS
 from portagpu.search.collectives.values import INTEGER_BITS
 from portagpu.search.strategies import call
 
@@ -29,8 +33,8 @@ MAY_REFUSE: Final = {"same": "whole", "pair": "even"}
 A barrier of Gloo raises the errors of earlier calls of its group, as long as somebody holds their
 works (pytorch v2.13.0, ProcessGroupGloo.cpp: AsyncBarrierWork waits for ``priorWork``).
 """
-SMALL: Final = (1, 0, 2, 3, 4, 5, 6, 7)
-MIDDLE: Final = (12, 16, 17, 30, 31, 64, 65, 257, 1000, 1024)
+SMALL: Final = (1, 0, 2, 3, 4, 5, 6, 7, 8)
+MIDDLE: Final = (12, 16, 17, 30, 31, 64, 65, 257, 1000, 1023, 1024)
 LARGE: Final = (70_001, 70_001, 70_001, 300_007)
 """More than 64 KiB of any dtype, and more than 1 MiB of float32, the segment of Gloo's ring
 (gloo/allreduce.h, kMaxSegmentSize)."""
@@ -38,12 +42,14 @@ HOW: Final = ("sync", "wait", "later")
 SHAPES: Final = ("flat", "rows", "deep", "transposed", "scalar")
 MOVED: Final = (
     "float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool",
-    "int16", "complex64", "float8_e4m3fn",
+    "int16", "complex64", "float8_e4m3fn", "float8_e5m2",
 )  # fmt: skip
 REDUCED: Final = (
     "float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool",
-    "int16", "complex64",
+    "int16", "complex64", "uint16", "uint32", "float8_e4m3fn", "float8_e4m3fnuz",
 )  # fmt: skip
+RARE: Final = 4
+"""How many of the last of them libraries refuse often: they are drawn half as often."""
 WHOLE: Final = frozenset(
     {"all_gather_into_tensor", "all_gather_single", "all_gather_bytes", "all_gather_tuned"}
 )
@@ -67,11 +73,11 @@ SEEDS: Final = st.integers(0, 2**16)
 
 
 def programs(gpu: Backend) -> SearchStrategy[Program]:
-    """Programs of 1 to 6 calls."""
+    """Programs of 1 to 6 steps."""
     names = list(CALLS)
     # what trains models, twice as often
     names += ["all_reduce", "all_reduce", "reduce_scatter_tensor", "message"]
-    each = [_collective(gpu, name) for name in names]
+    moving = [_collective(gpu, name) for name in names]
     groups = st.sampled_from(GROUPS)
     roots = st.integers(0, 3)
     objects = call(
@@ -81,7 +87,7 @@ def programs(gpu: Backend) -> SearchStrategy[Program]:
         root=roots,
         seed=SEEDS,
     )
-    each += [
+    each = [
         objects,
         objects,
         call("wait", which=("first", "last", "all")),
@@ -97,7 +103,8 @@ def programs(gpu: Backend) -> SearchStrategy[Program]:
         ),
         call("refuse", group=("whole", "even", "tail", "one"), kind=REFUSED),
     ]
-    calls = st.lists(st.one_of(*each), min_size=1, max_size=6)
+    steps = st.one_of(*moving, *(step.map(lambda drawn: [drawn]) for step in each))
+    calls = st.lists(steps, min_size=1, max_size=6).map(lambda drawn: list(chain(*drawn)))
     # the default group in programs of its own: after an error in it there is no other program
     return st.one_of(calls, calls, calls, calls.map(_in_default_group))
 
@@ -121,15 +128,16 @@ def _in_default_group(program: Program) -> Program:
     ]
 
 
-def _collective(gpu: Backend, name: str) -> SearchStrategy[Call]:
+def _collective(gpu: Backend, name: str) -> SearchStrategy[list[Call]]:
+    """The same call of one dtype or several."""
     without = {name for name in FLOATS if not has_float(gpu, name)}
     every = [each for each in (REDUCED if name in REDUCES else MOVED) if each not in without]
-    # those that libraries refuse half as often
-    dtypes = st.one_of(st.sampled_from(every[:-3]), st.sampled_from(every))
+    often = len(every) - (RARE + 2 if name in REDUCES else RARE)
+    dtypes = st.one_of(st.sampled_from(every[:often]), st.sampled_from(every))
     arguments: dict[str, Any] = {
         "group": GROUPS,
         "n": st.one_of(*map(st.sampled_from, (SMALL, MIDDLE, SMALL, MIDDLE, LARGE))),
-        "dtype": dtypes,
+        "dtype": st.lists(dtypes, min_size=1, max_size=5, unique=True),
         "seed": SEEDS,
         "how": HOW,
         "shape": SHAPES,
@@ -139,7 +147,8 @@ def _collective(gpu: Backend, name: str) -> SearchStrategy[Call]:
     }
     if name in REDUCES:
         arguments |= {
-            "op": (*sorted(gpu.comm.reduce_ops, reverse=True), *BITWISE),
+            # claimed ones three times as often as others
+            "op": (*3 * sorted(gpu.comm.reduce_ops, reverse=True), *sorted(OPS, reverse=True)),
             "values": ("small", "exact", "random", "extreme", "special"),
         }
     if name in ("reduce", "broadcast", "gather", "scatter", "message", "ring"):
@@ -156,7 +165,14 @@ def _collective(gpu: Backend, name: str) -> SearchStrategy[Call]:
         arguments["uneven"] = st.booleans()
     if name in ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor"):
         arguments["outsiders"] = st.booleans()
-    return call(name, **arguments).map(lambda drawn: (drawn[0], settled(gpu, *drawn)))
+
+    def settle(drawn: Call) -> list[Call]:
+        _, given = drawn
+        # large buffers of one dtype only
+        few = given["dtype"][: 1 if given["n"] > MIDDLE[-1] else None]
+        return [(name, settled(gpu, name, given | {"dtype": each})) for each in few]
+
+    return call(name, **arguments).map(settle)
 
 
 def settled(gpu: Backend, name: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -214,10 +230,11 @@ def _settled_reduction(
     if name == "all_reduce_with_nan":
         op = op if op in ("MIN", "MAX") else "MAX"
         dtype = dtype if dtype in (*FLOATS, "int64") else "float32"
+        values = "zeros" if values == "small" else values
     elif op in ("MIN", "MAX") and values == "special":
         # what becomes of NaN depends on the library
         values = "extreme"
-    if dtype == "complex64":
+    if dtype == "complex64" or (dtype.startswith("float8") and op != "AVG"):
         op = "SUM"
     elif dtype == "bool":
         op = "MAX"

@@ -22,7 +22,7 @@ def difference(reports: Mapping[int, dict[str, Any]]) -> str:
         for rank, report in reports.items()
         for index, text in _own(report)
     ]
-    found += _refusals(reports) + _early_leavers(reports)
+    found += _refusals(reports) + _early_leavers(reports) + _other_bits(reports)
     if found:
         index, _, text = min(found)
         return f"{_label(reports, index)}: {text}"
@@ -75,6 +75,18 @@ def _early_leavers(reports: Mapping[int, dict[str, Any]]) -> list[tuple[int, int
             if came[last] > left:
                 text = f"rank {rank} left the barrier before rank {last} came to it"
                 found.append((int(index), rank, text))
+    return found
+
+
+def _other_bits(reports: Mapping[int, dict[str, Any]]) -> list[tuple[int, int, str]]:
+    """Rounded results that one rank has otherwise than the first one that has them."""
+    found = []
+    first: dict[str, tuple[int, str]] = {}
+    for rank, report in sorted(reports.items()):
+        for index, digest in report["rounded"].items():
+            other, wanted = first.setdefault(index, (rank, digest))
+            if digest != wanted:
+                found.append((int(index), rank, f"rank {rank} got other bits than rank {other}"))
     return found
 
 

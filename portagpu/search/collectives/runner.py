@@ -56,6 +56,8 @@ class Step:
     work: Any
     buffers: list[Buffer]
     claimed: bool
+    agrees: bool = False
+    """Whether all ranks have to get the same bits."""
 
 
 @dataclass(slots=True)
@@ -71,6 +73,8 @@ class Report:
     """Calls in which this rank took part."""
     barriers: dict[int, tuple[float, float]] = field(default_factory=dict)
     """When it came to a barrier and when it left, in seconds of the machine's monotonic clock."""
+    rounded: dict[int, str] = field(default_factory=dict)
+    """A digest of results that all ranks have in common, where they were rounded."""
 
 
 @dataclass(slots=True)
@@ -185,7 +189,8 @@ class Runner:
         if takes_part:
             self.report.members.append(index)
         claimed = is_claimed(self.rank.gpu.comm, name, dtype, op, shape, in_place=in_place)
-        step = Step(index, label, None, buffers, claimed)
+        agrees = takes_part and CALLS[name][0] == "all_reduce"
+        step = Step(index, label, None, buffers, claimed, agrees)
         if 0 <= late == position:
             time.sleep(LATE_S)
         tensors = [each.tensor for each in buffers]
@@ -237,6 +242,9 @@ class Runner:
                 return
         for each in step.buffers:
             self._see(step.index, each.difference())
+            if step.agrees and any(part.bounds for part in each.content.after):
+                before = self.report.rounded.get(step.index, "")
+                self.report.rounded[step.index] = before + each.digest()
 
 
 def _is_of_others(error: Exception) -> bool:

@@ -14,7 +14,14 @@ Number = int | float | complex
 Pattern = list[Number]
 
 PERIOD: Final = 31
-SIGNIFICAND: Final = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+SIGNIFICAND: Final = {
+    "float64": 53,
+    "float32": 24,
+    "float16": 11,
+    "bfloat16": 8,
+    "float8_e4m3fn": 4,
+    "float8_e4m3fnuz": 4,
+}
 """Bits of the significand, with the one that is not stored."""
 LARGEST: Final = {
     "float64": (2 - 2**-52) * 2.0**1023,
@@ -35,7 +42,15 @@ INFINITY_BITS: Final = {
     "float16": 0x7C00,
     "bfloat16": 0x7F80,
 }
-INTEGER_BITS: Final = {"int64": 64, "int32": 32, "int16": 16, "int8": 8, "uint8": 8}
+INTEGER_BITS: Final = {
+    "int64": 64,
+    "int32": 32,
+    "int16": 16,
+    "int8": 8,
+    "uint8": 8,
+    "uint16": 16,
+    "uint32": 32,
+}
 SIZE: Final = {
     **{name: bits // 8 for name, bits in INTEGER_BITS.items()},
     "float64": 8,
@@ -45,6 +60,8 @@ SIZE: Final = {
     "bool": 1,
     "complex64": 8,
     "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2": 1,
 }
 """Bytes of an element."""
 
@@ -86,7 +103,8 @@ def addends(
 ) -> list[list[Pattern]]:
     """Patterns of numbers for each rank and part, which are reduced over the ranks.
 
-    ``values`` is "small", "exact", "random", "extreme" or "special"; all are representable.
+    ``values`` is "small", "exact", "random", "extreme", "special" or "zeros". All numbers are
+    representable.
     """
     random = Random(seed)  # noqa: S311 - numbers, no secret
     length = min(count, PERIOD)
@@ -104,8 +122,14 @@ def _column(random: Random, values: str, op: str, dtype: str, n: int) -> list[Nu
         return [complex(_sign(random, 1, 9), _sign(random, 1, 9)) for _ in range(n)]
     if dtype in INTEGER_BITS:
         return _integers(random, values, op, dtype, n)
+    if SIZE[dtype] == 1:
+        # no order of a sum has more than four bits
+        times = n if op == "AVG" else 1
+        return [float(times * _sign(random, 1, max(1, 16 // (n * times)))) for _ in range(n)]
+    if values == "zeros":
+        return [random.choice((0.0, -0.0)) for _ in range(n)]
     if values == "special":
-        return _specials(random, dtype, n)
+        return _specials(random, op, n)
     if values == "extreme":
         return _extremes(random, op, dtype, n)
     if op == "PRODUCT":
@@ -167,7 +191,11 @@ def _extremes(random: Random, op: str, dtype: str, n: int) -> list[Number]:
     return [sign * math.inf if rank == one else float(_sign(random, 1, 9)) for rank in range(n)]
 
 
-def _specials(random: Random, dtype: str, n: int) -> list[Number]:
-    """A NaN of one rank beside numbers of the others."""
+def _specials(random: Random, op: str, n: int) -> list[Number]:
+    """A NaN of one rank beside numbers of the others, or infinities of both signs in a sum."""
     one = random.randrange(n)
-    return [math.nan if rank == one else float(_sign(random, 1, 5)) for rank in range(n)]
+    found: list[Number] = [float(_sign(random, 1, 5)) for _ in range(n)]
+    found[one] = math.nan
+    if op in ("SUM", "AVG") and n > 1 and random.random() < 0.5:
+        found[one], found[one - 1] = math.inf, -math.inf
+    return found
