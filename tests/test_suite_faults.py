@@ -898,14 +898,14 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
     "has autocast off": (
         AutocastIsOff,
         {},
-        "precision/autocast-changes-products[method]",
-        "a product is torch.float32",
+        "precision/autocast-programs",
+        "autocast is off and not on",
     ),
     "autocasts to float16": (
         AutocastInFloat16,
         {},
-        "precision/autocast-changes-products[function]",
-        "a product is torch.float16",
+        "precision/autocast-programs",
+        "autocast computes in float16 and not in bfloat16",
     ),
     "takes a bool for a dtype": (
         AutocastTakesABool,
@@ -913,8 +913,13 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         "precision/autocast-of-a-bool-is-refused",
         "was not refused",
     ),
-    "scales nothing": (ScalesNothing, {}, "precision/scaler-skips-infinity", "weight"),
-    "forgets options": (ForgetsScalerOptions, {}, "precision/scaler-grows", "the scale went"),
+    "scales nothing": (ScalesNothing, {}, "precision/scaler-programs", "says False"),
+    "forgets options": (
+        ForgetsScalerOptions,
+        {},
+        "precision/scaler-programs",
+        "scale is 65536 ",
+    ),
     "marks nothing": (MarksNothing, {}, "profiling/annotate-marks", "marks nothing"),
     "swallows errors": (SwallowsErrors, {}, "profiling/annotate-passes-errors", "was not refused"),
     "tells no labels": (
