@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 import torch
 
 from portagpu.arch import Arch
+from portagpu.captures.marked_blocks import Annotation
 from portagpu.contract import Capability
 from portagpu.precision import (
     Arithmetic,
@@ -468,10 +469,15 @@ class MarksNothing(CpuBackend):
         return contextlib.nullcontext()
 
 
+class _SwallowsErrors(Annotation):
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        return True
+
+
 class SwallowsErrors(CpuBackend):
     def annotate(self, name):
-        del name
-        return contextlib.suppress(Exception)
+        return _SwallowsErrors(name)
 
 
 class TellsNoLabels(CpuBackend):
@@ -921,7 +927,7 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         "scale is 65536 ",
     ),
     "marks nothing": (MarksNothing, {}, "profiling/annotate-marks", "marks nothing"),
-    "swallows errors": (SwallowsErrors, {}, "profiling/annotate-passes-errors", "was not refused"),
+    "swallows errors": (SwallowsErrors, {}, "profiling/random-programs", "swallowed the error"),
     "tells no labels": (
         TellsNoLabels,
         {},
@@ -931,8 +937,8 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
     "never listens": (
         NeverListens,
         {},
-        "profiling/listens-while-recording",
-        "it says False",
+        "profiling/random-programs",
+        "listens() is not True while",
     ),
     "marks no steps of a schedule": (
         NeverListens,
@@ -952,7 +958,7 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         "profiling/region-keeps-the-work",
         "inside a region the sum is 0",
     ),
-    "counts depth from one": (DepthFromOne, {}, "profiling/range-depth[method]", "returned [1"),
+    "counts depth from one": (DepthFromOne, {}, "profiling/random-programs", "is 1 at depth 0"),
     "sets no stream": (
         SetsNoStream,
         {},
@@ -1025,7 +1031,7 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         "visibility/child-without-devices-says-why",
         "the child sees [1, None, None]",
     ),
-    "pops nothing": (PopsNothing, {}, "profiling/range-pop-of-none", "was not refused"),
+    "pops nothing": (PopsNothing, {}, "profiling/random-programs", "range_pop()"),
 }
 
 
