@@ -161,8 +161,9 @@ def world(
 def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
     """``search()``: run random programs of the case's area.
 
-    Raises AssertionError with the smallest program on which the device differs from the model, and
-    NotHere if there are fewer devices than the area has ranks.
+    Raises AssertionError with the smallest program on which the device differs from the model,
+    NotHere if there are fewer devices than the area has ranks, and Unsupported without a capability
+    of the case: then programs that have no use for it ran.
     """
     case: Case = getattr(request.function, ATTRIBUTE)
     session = request.config.stash[SESSION]
@@ -208,6 +209,10 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
         session.observed.append(f"{programs} in {report.seconds:.1f} s, seed {asked.seed}{aside}")
         if report.failures:
             raise AssertionError("; and ".join(each.sentence for each in report.failures))
+        lacks = [each for each in case.capability if not gpu.supports(each)]
+        if lacks:
+            named = " and ".join(map(str, lacks))
+            raise Unsupported(f"{gpu.name} claims no {named}: programs without them agreed")
 
     return run
 
