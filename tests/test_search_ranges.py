@@ -43,6 +43,12 @@ def test_a_mark_may_be_shown_or_not():
     assert compared(events[:1], [OUTER, MARK], thread=False) == ""
 
 
+def test_a_name_may_be_shown_as_it_is():
+    node = Node(("", "portagpu:x", ()), None, may_lack=False)
+    assert compared([Event("portagpu:x", 0, 1)], [node], thread=False) == ""
+    assert "was marked as" in compared([Event("x", 0, 1)], [node], thread=False)
+
+
 def test_a_block_in_one_that_is_not_shown_is_in_the_one_around_that():
     unseen = Node(("", "own", ()), 0, may_lack=True)
     within = Node(("", "within", ()), 1, may_lack=False)

@@ -40,13 +40,13 @@ def compared(events: list[Event], expected: list[Node], thread: bool) -> str:
     for number, event in enumerate(events):
         name, labels, domain = decode(event.name)
         found = (domain, name, tuple(labels.items()))
-        while left and left[0][1].may_lack and not _same(found, left[0][1].shown):
+        while left and left[0][1].may_lack and not _is(event, found, left[0][1].shown):
             left.pop(0)
         if not left:
             return f"the profile{where} shows a block {_short(event.name)} that was not marked"
         index, node = left.pop(0)
         seen.add(index)
-        if not _same(found, node.shown):
+        if not _is(event, found, node.shown):
             told = _told(node.shown)
             return f"block {number + 1}{where} is {_short(event.name)}, and was marked as {told}"
         if name in PLAIN and not labels and not domain and event.name != name:
@@ -73,6 +73,11 @@ def compared(events: list[Event], expected: list[Node], thread: bool) -> str:
 def _short(name: str) -> str:
     """A name for a sentence, with its length if it is long."""
     return repr(name) if len(name) <= 80 else f"{name[:40]!r}... of {len(name)} characters"
+
+
+def _is(event: Event, found: Shown, shown: Shown) -> bool:
+    """Whether it is that block; a device may show a name as it is, whatever it would decode to."""
+    return _same(found, shown) or shown == ("", event.name, ())
 
 
 def _same(found: Shown, shown: Shown) -> bool:
