@@ -201,13 +201,13 @@ PATCHES: dict[str, Patch] = {
         broken.replaced(torch.Tensor, "__mul__", broken.narrow_products),
     ),
     "conjugates nothing": Patch(
-        "precision/complex-products[complex64]",
-        "a conjugated product is",
+        "precision/random-programs",
+        "the conjugate view was read as it is",
         broken.replaced(torch.Tensor, "conj", broken.unconjugated),
     ),
     "multiplies the first of a batch only": Patch(
-        "precision/batched-matmul-is-each",
-        "[1, 2, 3, 4] are others",
+        "precision/random-programs",
+        "bmm of",
         broken.replaced(torch, "bmm", broken.first_of_a_batch),
     ),
     "takes a variance for a difference of squares": Patch(
@@ -283,23 +283,17 @@ PATCHES: dict[str, Patch] = {
     "multiplies nothing long, the same each time": Patch(
         "precision/long-matmul-repeats", "of its own norm off", UNWRITTEN_PRODUCT
     ),
-    "multiplies nothing under autocast's default": Patch(
-        "precision/autocast-default", "a product of eight ones in", UNWRITTEN_PRODUCT
-    ),
-    "multiplies nothing with autocast disabled": Patch(
-        "precision/autocast-disabled", "a product of eight ones with", UNWRITTEN_PRODUCT
-    ),
-    "multiplies nothing after an error": Patch(
-        "precision/autocast-ends-after-error", "after an exception is [0.0]", UNWRITTEN_PRODUCT
+    "multiplies nothing under autocast": Patch(
+        "precision/autocast-programs", "matmul of", UNWRITTEN_PRODUCT
     ),
     "has layers of zeros under autocast": Patch(
-        "precision/autocast-keeps-weights",
-        "result and gradients are",
+        "precision/autocast-programs",
+        "linear of",
         broken.replaced(broken.FUNCTIONAL, "linear", broken.written_by_nobody(0.0)),
     ),
-    "adds nothing to the largest integer": Patch(
-        "precision/integers-wrap[uint8]",
-        "255 + 3 in uint8 is 0",
+    "adds nothing": Patch(
+        "precision/random-programs",
+        "all of it is 0",
         broken.replaced(torch.Tensor, "__add__", broken.written_by_nobody(0.0)),
     ),
     **{

@@ -50,9 +50,10 @@ def unconjugated(good: Any, values: Any) -> Any:
     return values
 
 
-def first_of_a_batch(good: Any, left: Any, right: Any) -> Any:
+def first_of_a_batch(good: Any, left: Any, right: Any, **named: Any) -> Any:
     """The product of the first pair for every pair."""
-    return good(left, right)[:1].expand(len(left), -1, -1)
+    found = good(left, right, **named)
+    return found.copy_(found[:1].clone().expand(len(left), -1, -1))
 
 
 def variance_by_squares(good: Any, values: Any, shape: Any, eps: float = 1e-5) -> Any:

@@ -304,6 +304,12 @@ def test_events_raise_what_torch_raises(cpu):
     cpu.Event().synchronize()
 
 
+def test_a_block_of_no_stream_is_of_the_one_that_it_finds(cpu):
+    block, side = cpu.stream(None), cpu.Stream()
+    with cpu.stream(side), block:
+        assert cpu.current_stream() is side, "the block has the stream of where it was made"
+
+
 def test_an_event_between_processes_is_unsupported(cpu):
     with pytest.raises(Unsupported, match="between processes"):
         cpu.Event(interprocess=True)

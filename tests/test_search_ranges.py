@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -16,13 +18,15 @@ import portagpu as pg
 from portagpu.search.ranges import AREA
 from portagpu.search.ranges.profile import Event, Node, compared
 from portagpu.search.rounds import SETTINGS
+from portagpu_cpu.backend import CpuBackend
 from tests.faults.ranges import faults
+from tests.suite_harness import open_device
 
 pytestmark = pytest.mark.torch
 
-OUTER = Node(("", "outer", ()), None, mark=False)
-INNER = Node(("mine", "inner", (("step", 3),)), 0, mark=False)
-MARK = Node(("", "x mark", ()), 0, mark=True)
+OUTER = Node(("", "outer", ()), None, may_lack=False)
+INNER = Node(("mine", "inner", (("step", 3),)), 0, may_lack=False)
+MARK = Node(("", "x mark", ()), 0, may_lack=True)
 
 
 def test_a_block_is_where_it_was_marked():
@@ -37,6 +41,23 @@ def test_a_mark_may_be_shown_or_not():
     events = [Event("outer", 0, 10), Event("x mark", 2, 3)]
     assert compared(events, [OUTER, MARK], thread=False) == ""
     assert compared(events[:1], [OUTER, MARK], thread=False) == ""
+
+
+def test_a_name_may_be_shown_as_it_is():
+    node = Node(("", "portagpu:x", ()), None, may_lack=False)
+    assert compared([Event("portagpu:x", 0, 1)], [node], thread=False) == ""
+    assert "was marked as" in compared([Event("x", 0, 1)], [node], thread=False)
+
+
+def test_a_block_in_one_that_is_not_shown_is_in_the_one_around_that():
+    unseen = Node(("", "own", ()), 0, may_lack=True)
+    within = Node(("", "within", ()), 1, may_lack=False)
+    events = [Event("outer", 0, 10), Event("within", 2, 3)]
+    assert compared(events, [OUTER, unseen, within], thread=False) == ""
+    shown = [events[0], Event("own", 1, 4), events[1]]
+    assert compared(shown, [OUTER, unseen, within], thread=False) == ""
+    found = compared([events[0], Event("within", 11, 12)], [OUTER, unseen, within], thread=False)
+    assert "is inside no block, and was inside 'outer'" in found, found
 
 
 def test_labels_keep_their_types():
@@ -55,8 +76,8 @@ class Differs(Exception):
     """A program differed."""
 
 
-def first_difference(most: int) -> str:
-    rank, found = SimpleNamespace(gpu=pg.backend("cpu"), rank=0, world=1), []
+def first_difference(most: int, gpu: Any = None) -> str:
+    rank, found = SimpleNamespace(gpu=gpu or pg.backend("cpu"), rank=0, world=1), []
 
     @settings(SETTINGS, max_examples=most, phases=SETTINGS.phases[:1])
     @seed(15)
@@ -74,6 +95,39 @@ def first_difference(most: int) -> str:
 
 def test_the_cpu_passes():
     assert first_difference(200) == ""
+
+
+class OfAVendor(CpuBackend):
+    """A device whose own ranges torch's profiler does not show."""
+
+    opened: ClassVar[threading.local] = threading.local()
+
+    def mark(self, msg):
+        del msg
+
+    def range_push(self, msg):
+        del msg
+        self.opened.depth = getattr(self.opened, "depth", 0) + 1
+        return self.opened.depth - 1
+
+    def range_pop(self):
+        if not getattr(self.opened, "depth", 0):
+            raise IndexError("no range is open")
+        self.opened.depth -= 1
+        return self.opened.depth
+
+
+class CountsFromOne(OfAVendor):
+    def range_push(self, msg):
+        return super().range_push(msg) + 1
+
+
+@pytest.mark.parametrize(("kind", "told"), [(OfAVendor, ""), (CountsFromOne, "range_push() is 1")])
+def test_depths_are_judged_on_a_device_of_a_vendor(monkeypatch, kind, told):
+    gpu = open_device(monkeypatch, kind)
+    monkeypatch.setattr(type(gpu.plugin), "vendor", "maker", raising=False)
+    found = first_difference(200, gpu)
+    assert found.startswith(told) if told else not found, found
 
 
 CAUGHT = {

@@ -60,8 +60,8 @@ LIES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "every capability is claimed": (
         {"change": "handle.capabilities = frozenset(Capability)"},
         (
-            "precision/autocast-changes-products[method]",
-            "precision/scaler-steps[function]",
+            "precision/autocast-programs",
+            "precision/scaler-programs",
             "graphs/capture-does-not-run",
             "memory/pinned-copies-are-right[method]",
             "streams/external-stream-is-the-same[method]",
@@ -127,7 +127,7 @@ LIES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
             "method": "def autocast(self, *arguments, **options):"
             " return super().autocast(enabled=False)",
         },
-        ("precision/autocast-changes-products[method]",),
+        ("precision/autocast-programs",),
     ),
     "calls without a capability do nothing": (
         {

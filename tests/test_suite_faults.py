@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 import torch
 
 from portagpu.arch import Arch
+from portagpu.captures.marked_blocks import Annotation
 from portagpu.contract import Capability
 from portagpu.precision import (
     Arithmetic,
@@ -468,10 +469,15 @@ class MarksNothing(CpuBackend):
         return contextlib.nullcontext()
 
 
+class _SwallowsErrors(Annotation):
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        return True
+
+
 class SwallowsErrors(CpuBackend):
     def annotate(self, name):
-        del name
-        return contextlib.suppress(Exception)
+        return _SwallowsErrors(name)
 
 
 class TellsNoLabels(CpuBackend):
@@ -898,14 +904,14 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
     "has autocast off": (
         AutocastIsOff,
         {},
-        "precision/autocast-changes-products[method]",
-        "a product is torch.float32",
+        "precision/autocast-programs",
+        "autocast is off and not on",
     ),
     "autocasts to float16": (
         AutocastInFloat16,
         {},
-        "precision/autocast-changes-products[function]",
-        "a product is torch.float16",
+        "precision/autocast-programs",
+        "autocast computes in float16 and not in bfloat16",
     ),
     "takes a bool for a dtype": (
         AutocastTakesABool,
@@ -913,10 +919,15 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         "precision/autocast-of-a-bool-is-refused",
         "was not refused",
     ),
-    "scales nothing": (ScalesNothing, {}, "precision/scaler-skips-infinity", "weight"),
-    "forgets options": (ForgetsScalerOptions, {}, "precision/scaler-grows", "the scale went"),
+    "scales nothing": (ScalesNothing, {}, "precision/scaler-programs", "says False"),
+    "forgets options": (
+        ForgetsScalerOptions,
+        {},
+        "precision/scaler-programs",
+        "scale is 65536 ",
+    ),
     "marks nothing": (MarksNothing, {}, "profiling/annotate-marks", "marks nothing"),
-    "swallows errors": (SwallowsErrors, {}, "profiling/annotate-passes-errors", "was not refused"),
+    "swallows errors": (SwallowsErrors, {}, "profiling/random-programs", "swallowed the error"),
     "tells no labels": (
         TellsNoLabels,
         {},
@@ -926,8 +937,8 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
     "never listens": (
         NeverListens,
         {},
-        "profiling/listens-while-recording",
-        "it says False",
+        "profiling/random-programs",
+        "listens() is not True while",
     ),
     "marks no steps of a schedule": (
         NeverListens,
@@ -947,7 +958,7 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         "profiling/region-keeps-the-work",
         "inside a region the sum is 0",
     ),
-    "counts depth from one": (DepthFromOne, {}, "profiling/range-depth[method]", "returned [1"),
+    "counts depth from one": (DepthFromOne, {}, "profiling/random-programs", "is 1 at depth 0"),
     "sets no stream": (
         SetsNoStream,
         {},
@@ -1020,7 +1031,7 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         "visibility/child-without-devices-says-why",
         "the child sees [1, None, None]",
     ),
-    "pops nothing": (PopsNothing, {}, "profiling/range-pop-of-none", "was not refused"),
+    "pops nothing": (PopsNothing, {}, "profiling/random-programs", "range_pop()"),
 }
 
 

@@ -32,7 +32,6 @@ DRAWS: Final = (
 """torch's operations that draw random numbers."""
 NOT_ABOUT_THEM: Final = {
     "precision/matmul-bfloat16-subnormals": "zero is one of its two answers, where it is claimed",
-    "precision/matmul-of-nothing": "zero is its answer",
     "rng/questions-draw-nothing": "its products are what must not draw",
     "streams/": "the order and the time of work, whatever it is",
     "profiling/": "the record of work, whatever it is",

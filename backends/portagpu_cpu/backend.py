@@ -107,7 +107,7 @@ class CpuBackend(Backend):
 
     def stream(self, stream: CpuStream | None) -> AbstractContextManager[Any]:
         """Make ``stream`` the calling thread's current one inside the block."""
-        return StreamBlock(self._current, self.current_stream() if stream is None else stream)
+        return StreamBlock(self._current, stream)
 
     def set_stream(self, stream: CpuStream | None) -> None:
         """Make ``stream`` the calling thread's current one."""

@@ -44,49 +44,6 @@ def _decode(code, exponent_bits, mantissa_bits, bias, fnuz):
     return sign * math.ldexp(1 + fraction, exponent - bias)
 
 
-def _is_same_number(left, right):
-    """Whether both are NaN, or equal with the same sign."""
-    if math.isnan(left) or math.isnan(right):
-        return math.isnan(left) and math.isnan(right)
-    return left == right and math.copysign(1, left) == math.copysign(1, right)
-
-
-@case(
-    "precision/fp8-decode",
-    spec="Each of the 256 codes of an fp8 format has the value that its definition gives.",
-    traps=("P01", "P05"),
-    params={"dtype": tuple(FP8)},
-    smoke=True,
-)
-def test_fp8_decode(gpu, torch, dtype):
-    require_dtypes(gpu, dtype)
-    codes = torch.arange(256, dtype=torch.uint8, device=gpu.device)
-    found = float64_values(codes.view(getattr(torch, dtype)).to(torch.float32))
-    wrong = [
-        f"0x{code:02x} is {value}, not {_decode(code, *FP8[dtype])}"
-        for code, value in enumerate(found)
-        if not _is_same_number(value, _decode(code, *FP8[dtype]))
-    ]
-    assert not wrong, f"{len(wrong)} codes of {dtype} decode wrongly: {'; '.join(wrong[:3])}"
-
-
-@case(
-    "precision/fp8-encode",
-    spec="Every finite value of an fp8 format is encoded to a code of that value.",
-    traps=("P01",),
-    params={"dtype": tuple(FP8)},
-)
-def test_fp8_encode(gpu, torch, dtype):
-    require_dtypes(gpu, dtype)
-    codes = [code for code in range(256) if math.isfinite(_decode(code, *FP8[dtype]))]
-    values = [_decode(code, *FP8[dtype]) for code in codes]
-    encoded = torch.tensor(values, device=gpu.device).to(getattr(torch, dtype))
-    found = encoded.view(torch.uint8).cpu().tolist()
-    pairs = zip(values, found, codes, strict=True)
-    wrong = [f"{value} became 0x{got:02x}" for value, got, code in pairs if got != code]
-    assert not wrong, f"{len(wrong)} values of {dtype} are encoded wrongly: {'; '.join(wrong[:3])}"
-
-
 @case(
     "precision/fp8-flavours-differ-by-two",
     spec="The same byte is twice as large in the OCP as in the FNUZ format, where both are finite.",
@@ -112,22 +69,6 @@ def test_fp8_flavours_differ_by_two(gpu, torch, pair):
     assert ratios == {2.0}, (
         f"the same bytes in {ocp} and {fnuz} have the ratios {sorted(ratios)[:3]}"
     )
-
-
-@case(
-    "precision/fp8-zero-and-nan",
-    spec="NaN stays NaN in fp8; minus zero stays in the OCP formats and is plus zero in FNUZ.",
-    traps=("P05",),
-    params={"dtype": tuple(FP8)},
-)
-def test_fp8_zero_and_nan(gpu, torch, dtype):
-    require_dtypes(gpu, dtype)
-    cast = torch.tensor([math.nan, -0.0], device=gpu.device).to(getattr(torch, dtype))
-    nan, zero = float64_values(cast.to(torch.float32))
-    assert math.isnan(nan), f"NaN became {nan} in {dtype}"
-    expected = 1.0 if FP8[dtype][3] else -1.0
-    assert zero == 0.0, f"-0.0 became {zero} in {dtype}"
-    assert math.copysign(1, zero) == expected, f"-0.0 became {zero} in {dtype}"
 
 
 @case(

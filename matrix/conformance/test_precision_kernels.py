@@ -46,36 +46,6 @@ def test_integer_products_are_wide(gpu, torch):
 
 
 @case(
-    "precision/complex-products",
-    spec="Products of complex numbers and of conjugated matrices are right.",
-    params={"dtype": ("complex64", "complex128")},
-)
-def test_complex_products(gpu, torch, dtype):
-    require_dtypes(gpu, dtype)
-    kind = getattr(torch, dtype)
-    matrix = torch.tensor([[1 + 2j, 3 - 1j], [0 + 1j, 2 + 0j]], dtype=kind, device=gpu.device)
-    squared = (matrix * matrix).cpu().tolist()
-    assert squared == [[-3 + 4j, 8 - 6j], [-1 + 0j, 4 + 0j]], f"the squares are {squared}"
-    product = (matrix.conj().T @ matrix).cpu().tolist()
-    by_hand = [[6 + 0j, 1 - 9j], [1 + 9j, 14 + 0j]]
-    assert product == by_hand, f"a conjugated product is {product}, not {by_hand}"
-
-
-@case(
-    "precision/batched-matmul-is-each",
-    spec="A product of batches is that of each pair of matrices.",
-)
-def test_batched_matmul_is_each(gpu, torch):
-    made = torch.Generator().manual_seed(4)
-    left = torch.randint(-8, 9, (5, 7, 33), generator=made).float()
-    right = torch.randint(-8, 9, (5, 33, 9), generator=made).float()
-    found = torch.bmm(left.to(gpu.device), right.to(gpu.device)).cpu()
-    exact = left.double() @ right.double()
-    wrong = [n for n in range(5) if not torch.equal(found[n].double(), exact[n])]
-    assert not wrong, f"of five products of a batch {wrong} are others"
-
-
-@case(
     "precision/layer-norm-of-a-large-mean",
     spec="A layer norm in float32 does not lose a small variance beside a large mean.",
     outcome="bounded: 2^-8 absolute",

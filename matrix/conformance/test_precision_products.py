@@ -172,31 +172,6 @@ def test_matmul_repeats(gpu, torch, dtype):
 
 
 @case(
-    "precision/matmul-strides",
-    spec="A product of transposed and strided matrices is that of their copies.",
-    params={"dtype": ("float64", "float32", "bfloat16")},
-)
-def test_matmul_strides(gpu, torch, dtype):
-    require_dtypes(gpu, dtype)
-    base = (torch.arange(40 * 40) % 5).reshape(40, 40).to(getattr(torch, dtype)).to(gpu.device)
-    left, right = base.t()[::2], base[:, 1::3]
-    found = (left @ right).cpu().double()
-    exact = left.cpu().double() @ right.cpu().double()
-    assert torch.equal(found, exact), f"a product of strided matrices in {dtype} is wrong"
-
-
-@case(
-    "precision/matmul-of-nothing",
-    spec="A product over no element is zero, and one with no row has no row.",
-)
-def test_matmul_of_nothing(gpu, torch):
-    empty = torch.empty(3, 0, device=gpu.device) @ torch.empty(0, 2, device=gpu.device)
-    assert empty.tolist() == [[0.0, 0.0]] * 3, f"a sum over nothing is {empty.tolist()}"
-    none = torch.empty(0, 4, device=gpu.device) @ torch.ones(4, 2, device=gpu.device)
-    assert tuple(none.shape) == (0, 2), f"a product without rows has the shape {tuple(none.shape)}"
-
-
-@case(
     "precision/index-add-is-exact",
     spec="Whole numbers that are added to the same place many times are all counted.",
     traps=("K17", "K18"),

@@ -9,6 +9,7 @@ from portagpu.suite import Search, case
     spec="Casts, arithmetic, sums, products, indexing and their gradients give what exact numbers "
     "give, and change nothing else.",
     outcome="bounded: exact where the format rounds once, else by the number of terms and u",
+    traps=("P01", "P05", "P13", "P20"),
     search=Search("numbers", seconds=6),
     smoke=True,
     does_not_show="values and rounding, not speed",
@@ -23,7 +24,7 @@ def test_random_programs(search):
     "they are now.",
     capability=Capability.AUTOCAST,
     outcome="bounded: by the number of terms and u of the dtype",
-    covers=("Backend.autocast",),
+    covers=("Backend.autocast", "portagpu.autocast"),
     search=Search("autocast", seconds=3),
     smoke=True,
 )
@@ -35,7 +36,7 @@ def test_autocast_programs(search):
     "precision/scaler-programs",
     spec="A gradient scaler grows, backs off and skips steps as torch documents.",
     capability=Capability.AUTOCAST,
-    covers=("Backend.GradScaler",),
+    covers=("Backend.GradScaler", "portagpu.GradScaler"),
     search=Search("scaler", seconds=3),
     smoke=True,
 )

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 
 import portagpu as pg
 from portagpu.captures.labels import decode
 from portagpu.errors import Unsupported
-from portagpu.suite import NotClaimed, case, refused
+from portagpu.suite import NotClaimed, case
 
 CALLS = ("method", "function")
-NAMES = {
-    "plain": "forward",
-    "accented": "schöne Grüße",
-    "punctuated": "model:layer/3",
-    "markup": "<b>&\"'</b>",
-    "long": "x" * 500,
-}
 
 
 def _source(gpu, call):
@@ -54,100 +46,6 @@ def test_annotate_keeps_the_work(gpu, torch, call):
 
 
 @case(
-    "profiling/annotate-nests",
-    spec="Annotated blocks nest, also under the same name.",
-    covers=("Backend.annotate",),
-)
-def test_annotate_nests(gpu, torch):
-    depth = 0
-    with (
-        torch.profiler.profile(),
-        gpu.annotate("outer"),
-        gpu.annotate("inner"),
-        gpu.annotate("inner"),
-    ):
-        depth += 1
-    assert depth == 1, "the innermost block did not run once"
-
-
-@case(
-    "profiling/annotate-passes-errors",
-    spec="An exception inside an annotated block passes through.",
-    covers=("Backend.annotate",),
-)
-def test_annotate_passes_errors(gpu, torch):
-    def body():
-        with torch.profiler.profile(), gpu.annotate("broken"):
-            raise KeyError("on purpose")
-
-    refused(body, KeyError, "an exception inside an annotated block")
-
-
-@case(
-    "profiling/annotate-any-name",
-    spec="A name may have any characters.",
-    covers=("Backend.annotate",),
-    params={"name": tuple(NAMES)},
-)
-def test_annotate_any_name(gpu, torch, name):
-    entered = False
-    with torch.profiler.profile(), gpu.annotate(NAMES[name]):
-        entered = True
-    assert entered, f"the block with a name that is {name} did not run"
-
-
-@case(
-    "profiling/range-depth",
-    spec="range_push() returns the depth from 0, and range_pop() the depth that it closes.",
-    covers=(
-        "Backend.range_push",
-        "Backend.range_pop",
-        "portagpu.range_push",
-        "portagpu.range_pop",
-    ),
-    params={"call": CALLS},
-    smoke=True,
-)
-def test_range_depth(gpu, torch, call):
-    source = _source(gpu, call)
-    with torch.profiler.profile():
-        depths = [source.range_push("a"), source.range_push("b"), source.range_pop()]
-        depths += [source.range_push("c"), source.range_pop(), source.range_pop()]
-    assert depths == [0, 1, 1, 1, 1, 0], f"push, push, pop, push, pop, pop returned {depths}"
-
-
-@case(
-    "profiling/range-pop-of-none",
-    spec="Closing a range when none is open is an IndexError.",
-    covers=("Backend.range_pop",),
-    outcome="unsupported",
-)
-def test_range_pop_of_none(backend):
-    refused(backend.range_pop, IndexError, "closing a range that is not open")
-
-
-@case(
-    "profiling/ranges-are-per-thread",
-    spec="A range that one thread opened is not open in another.",
-    covers=("Backend.range_push",),
-)
-def test_ranges_are_per_thread(gpu, torch):
-    found = []
-
-    def push_in_thread():
-        found.append(gpu.range_push("theirs"))
-        gpu.range_pop()
-
-    with torch.profiler.profile():
-        gpu.range_push("mine")
-        thread = threading.Thread(target=push_in_thread)
-        thread.start()
-        thread.join()
-        gpu.range_pop()
-    assert found == [0], f"a first range in another thread has the depth {found}"
-
-
-@case(
     "profiling/torch-profiler-sees-work",
     spec="torch's profiler counts the operations that ran on the device.",
     traps=("T06",),
@@ -166,7 +64,7 @@ def test_torch_profiler_sees_work(gpu, torch):
 @case(
     "profiling/mark-leaves-no-range",
     spec="A mark of a moment opens no range.",
-    covers=("Backend.mark", "portagpu.mark"),
+    covers=("Backend.mark", "portagpu.mark", "portagpu.range_push", "portagpu.range_pop"),
     params={"call": CALLS},
 )
 def test_mark_leaves_no_range(gpu, torch, call):
@@ -218,20 +116,6 @@ def test_runtime_has_the_profilers_calls(backend):
             assert callable(getattr(runtime, name, None)), f"cudart() has no {name}"
 
 
-@case(
-    "profiling/annotate-decorates",
-    spec="annotate() decorates a function, which is marked at each call and returns its value.",
-    covers=("portagpu.annotate",),
-)
-def test_annotate_decorates(gpu, torch):
-    @pg.annotate("portagpu-decorated")
-    def total(count):
-        return int(torch.arange(count, device=gpu.device).sum())
-
-    assert (total(4), total(5)) == (6, 10), "a decorated function returns another value"
-    assert total.__name__ == "total", f"a decorated function is called {total.__name__}"
-
-
 def _annotated_in(profile, path):
     """(name, labels, domain) of the annotated blocks in the file that torch's profiler writes."""
     profile.export_chrome_trace(str(path))
@@ -266,17 +150,6 @@ def test_annotate_tells_labels(gpu, torch, tmp_path, call):
         raise NotClaimed("torch's profiler shows no annotated block of this device")
     expected = ("schön", labels, "mine")
     assert expected in found, f"the annotated block {expected} is one of {found} in the trace"
-
-
-@case(
-    "profiling/listens-while-recording",
-    spec="listens() says that a profiler may take annotations while torch's profiler records.",
-    covers=("Backend.listens",),
-)
-def test_listens_while_recording(backend, torch):
-    with torch.profiler.profile():
-        while_recording = backend.listens()
-    assert while_recording is True, f"while torch's profiler records it says {while_recording}"
 
 
 @case(

@@ -7,7 +7,13 @@ from portagpu.suite import Search, case
     "profiling/random-programs",
     spec="A profiler sees each range once, with its name, around what it encloses, also after "
     "errors and in threads.",
-    covers=("Backend.annotate", "Backend.range_push", "Backend.range_pop"),
+    covers=(
+        "Backend.annotate",
+        "Backend.listens",
+        "Backend.range_push",
+        "Backend.range_pop",
+        "portagpu.annotate",
+    ),
     search=Search("ranges", seconds=3),
     smoke=True,
 )

@@ -161,8 +161,9 @@ def world(
 def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
     """``search()``: run random programs of the case's area.
 
-    Raises AssertionError with the smallest program on which the device differs from the model, and
-    NotHere if there are fewer devices than the area has ranks.
+    Raises AssertionError with the smallest program on which the device differs from the model,
+    NotHere if there are fewer devices than the area has ranks, and Unsupported without a capability
+    of the case: programs draw what is claimed, and other cases ask whether the rest is refused.
     """
     case: Case = getattr(request.function, ATTRIBUTE)
     session = request.config.stash[SESSION]
@@ -176,7 +177,6 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
             raise ValueError(f"{case.id} declares no search")
         for each in case.capability:
             if each not in gpu.capabilities:
-                # programs draw what is claimed; other cases ask whether the rest is refused
                 raise Unsupported(f"the {gpu.name} backend does not claim {each}")
         form = request.node
         area = declared.area_of(form.callspec.params if hasattr(form, "callspec") else {})

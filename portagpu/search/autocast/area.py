@@ -55,7 +55,7 @@ class _Autocast(Area):
             dtype=halves,
             enabled=(True, False),
             cached=(None, True, False),
-            via=("gpu", "torch"),
+            via=("gpu", "function", "torch"),
         )
         operation = call(
             "run",
@@ -161,9 +161,13 @@ class _Run:
     def _block(self, dtype: str | None, enabled: bool, cached: bool | None, via: str) -> Any:
         import torch
 
+        from portagpu.functions import autocast
+
         kind = None if dtype is None else getattr(torch, dtype)
         if via == "torch":
             return torch.autocast(self.gpu.device.type, kind, enabled, cached)
+        if via == "function":
+            return autocast(kind, enabled=enabled, cache_enabled=cached)
         return self.gpu.autocast(kind, enabled=enabled, cache_enabled=cached)
 
     def _enter(

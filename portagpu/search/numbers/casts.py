@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,7 @@ from portagpu.search.numbers.formats import (
     converted,
     kind_of,
     pattern_values,
+    rounded,
 )
 from portagpu.search.numbers.tensors import LAYOUTS, Placed, Shape, place, positions, strides_of
 from portagpu.search.numbers.values import host_tensor, numbers
@@ -27,25 +29,43 @@ FORMS: Final = ("to", "copy_", "type", "copy_ into every second", "twice", "host
 BLOCK: Final = 64
 """Of a format of 16 bits a call tries every 64th pattern, from one of 64 on."""
 PATTERNS: Final = "patterns"
+WIDE: Final = ("float32", "float64")
+"""Of these the patterns are those of the dtype that they are cast to, and what is between."""
 
 
 @lru_cache(maxsize=512)
 def rights(source: str, target: str, kind: str, n: int, seed: int) -> tuple[Right, ...]:
     """What each number of the storage becomes."""
-    values = pattern_block(source, seed) if kind == PATTERNS else numbers(source, kind, n, seed)
+    values = (
+        pattern_block(source, seed, target) if kind == PATTERNS else numbers(source, kind, n, seed)
+    )
     return tuple(converted(each, source, target) for each in values)
 
 
 @lru_cache(maxsize=512)
-def pattern_block(dtype: str, seed: int) -> tuple[float, ...]:
-    """The numbers of one block of bit patterns, or of all 256."""
-    every = pattern_values(dtype)
-    return every if len(every) == 256 else every[seed * 7 % BLOCK :: BLOCK]
+def pattern_block(dtype: str, seed: int, target: str = "") -> tuple[float, ...]:
+    """The numbers of one block of bit patterns, or of all 256.
+
+    Of a wide dtype those of the small ``target``, the middle up to the next one, and beside it.
+    """
+    if dtype in SMALL:
+        every = pattern_values(dtype)
+        return every if len(every) == 256 else every[seed * 7 % BLOCK :: BLOCK]
+    every = pattern_values(target)
+    step = 4 if len(every) == 256 else 4 * BLOCK
+    found = []
+    for code in range(seed * 7 % step, len(every), step):
+        low, high = every[code], every[min(code + 1, len(every) - 1)]
+        found.append(low)
+        if math.isfinite(low) and math.isfinite(high) and low * high >= 0:
+            middle = (low + high) / 2
+            found += [middle, middle * (1 - 2.0**-20), middle * (1 + 2.0**-20)]
+    return tuple(rounded(each, dtype) for each in found)
 
 
 @lru_cache(maxsize=512)
-def _block_on_host(dtype: str, seed: int) -> torch.Tensor:
-    return host_tensor(pattern_block(dtype, seed), dtype)
+def _block_on_host(dtype: str, seed: int, target: str) -> torch.Tensor:
+    return host_tensor(pattern_block(dtype, seed, target), dtype)
 
 
 def cast_difference(
@@ -63,9 +83,9 @@ def cast_difference(
 
     if not _is_claimed(source, target):
         return ""
-    every = kind == PATTERNS and source in SMALL
+    every = kind == PATTERNS and (source in SMALL or (source in WIDE and target in SMALL))
     if every:
-        placed = _patterns(gpu, source, seed)
+        placed = _patterns(gpu, source, seed, target)
         size: Shape = tuple(placed.tensor.shape)
     else:
         kind = "wide" if kind == PATTERNS else kind
@@ -117,9 +137,10 @@ def _is_claimed(source: str, target: str) -> bool:
     return not (source in COMPLEX and kind_of(target) in ("int", "float", "fp8"))
 
 
-def _patterns(gpu: Backend, dtype: str, seed: int) -> Placed:
-    values = pattern_block(dtype, seed)
-    host = _block_on_host(dtype, seed)
+def _patterns(gpu: Backend, dtype: str, seed: int, target: str) -> Placed:
+    target = "" if dtype in SMALL else target
+    values = pattern_block(dtype, seed, target)
+    host = _block_on_host(dtype, seed, target)
     whole = host.clone().to(gpu.device)
     where = tuple(range(len(values)))
     return Placed(whole, list(values), whole, host, where, values)

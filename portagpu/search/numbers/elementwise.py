@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.search.numbers.compare import Right, wrong_elements, wrong_result
@@ -22,9 +23,32 @@ if TYPE_CHECKING:
 
     from portagpu.contract import Backend
 
-FORMS: Final = ("function", "method", "in place", "out", "again", "scalar", "conj", "same")
+FORMS: Final = ("function", "method", "in place", "out", "again", "scalar", "conj", "same", "+")
 """torch.add(a, b), a.add(b), a.add_(b), torch.add(a, b, out=c), twice, with a Python number as the
-second operand, with a conjugate view as the first, and with the first as the second too."""
+second operand, with a conjugate view as the first, with the first as the second too, and a + b."""
+OPERATORS: Final[dict[str, Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "neg": operator.neg,
+    "abs": abs,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "remainder": operator.mod,
+    "floor_divide": operator.floordiv,
+    "bitwise_and": operator.and_,
+    "bitwise_or": operator.or_,
+    "bitwise_xor": operator.xor,
+    "bitwise_not": operator.invert,
+    "bitwise_left_shift": operator.lshift,
+    "bitwise_right_shift": operator.rshift,
+}
+"""Python's own, which are methods of their own of a tensor."""
 OTHERS: Final = ("equal", "row", "column", "one element", "no dimension")
 """The shape of the second operand against that of the first."""
 SCALARS: Final = (2, -1, 3, 1, 4, 8, -2, 5)
@@ -148,6 +172,8 @@ class _Call:
                 self.form = "method"
         if self.form == "out" and self.name in NO_OUT:
             self.form = "function"
+        if self.form == "+" and self.name not in OPERATORS:
+            self.form = "method"
 
     def _common(self) -> str:
         if self.other == self.dtype:
@@ -222,9 +248,10 @@ class _Call:
         return wanted, result
 
     def _promoted(self, value: Any, source: str, common: str) -> Any:
-        """``value`` in the common dtype; a tensor without dimensions may not have been rounded."""
+        """``value`` in the common dtype; a tensor of one element may not have been rounded."""
         found = converted(value, source, common)
-        kept = self.beside != "no dimension" or found == value or found != found
+        one = 1 in (size_of(self.shape), size_of(_beside(self.shape, self.beside)))
+        kept = not one or found == value or found != found
         return found if kept else None
 
     def _run(
@@ -250,6 +277,8 @@ class _Call:
             found = function(a, *given, out=into.tensor)
         elif self.form == "method":
             found = getattr(a, self.name)(*given)
+        elif self.form == "+":
+            found = OPERATORS[self.name](a, *given)
         else:
             found = function(a, *given)
             if self.form == "again":
@@ -299,6 +328,10 @@ class _Call:
             stored = [list(first.storage[: len(got)]), *columns[1:]]
             if not wrong_elements(got, self._right(stored)[0], self.dtype, signs=False):
                 return "; the strides were ignored"
+        if self.form == "conj":
+            plain = [[each.conjugate() for each in columns[0]], *columns[1:]]
+            if not wrong_elements(got, self._right(plain)[0], self.dtype, signs=False):
+                return "; the conjugate view was read as it is"
         values = [each[bad] for each in columns if bad < len(each)]
         return f" (of {', '.join(map(str, values))})"
 

@@ -10,10 +10,11 @@ up. Whole numbers whose absolute sum is exact in the format are right exactly.
 from __future__ import annotations
 
 import math
+import operator
 from operator import mul
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.search.numbers.compare import Right, Within, wrong_result
+from portagpu.search.numbers.compare import Right, Within, wrong_elements, wrong_result
 from portagpu.search.numbers.formats import (
     COMPLEX,
     kind_of,
@@ -24,21 +25,24 @@ from portagpu.search.numbers.formats import (
     smallest_normal,
 )
 from portagpu.search.numbers.sums import accumulator, gamma
-from portagpu.search.numbers.tensors import WRITABLE, Placed, Shape, place
+from portagpu.search.numbers.tensors import WRITABLE, Placed, Shape, listed, place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import torch
+
     from portagpu.contract import Backend
 
 TILE: Final = 16
-SIZES: Final = (3, 1, 5, 8, 2, 17)
+SIZES: Final = (3, 1, 5, 8, 2, 17, 0, 20)
 INNER: Final = (4, 1, 3, 0, 16, 33, 67)
 ALPHAS: Final = (1, 2, -1)
 """Not 0: with it torch 2.13 on a CPU returns the input of baddbmm in half precision as it is,
 without beta (seen on a CPU with AMX), and its documentation says nothing of it."""
 BETAS: Final = (1, 0, 2, -1)
-FORMS: Final = ("function", "method", "out", "in place", "again", "gradless")
+FORMS: Final = ("function", "method", "out", "in place", "again", "gradless", "@", "conj")
+"""With "conj" the first operand is a conjugate view, whose numbers a library conjugates itself."""
 OPS: Final = ("mm", "matmul", "bmm", "mv", "dot", "addmm", "baddbmm", "linear", "outer", "addmv")
 KINDS: Final = ("integers", "ordinary", "ones", "distinct", "mixed")
 _ADDS: Final = ("addmm", "baddbmm", "addmv", "linear")
@@ -66,10 +70,14 @@ def product_difference(
         kind = "integers"
     if op == "linear":
         alpha = beta = 1
-    batch = 2 if op in ("bmm", "baddbmm") or (op == "matmul" and seed % 2) else 0
+    batched = op in ("bmm", "baddbmm") or (op == "matmul" and seed % 2)
+    batch = 2 + seed // 2 % 4 if batched else 0
     left, right, out = _shapes(op, batch, m, k, n)
     a = place(gpu, dtype, left, layout, kind, seed)
     b = place(gpu, dtype, right, other_layout, kind, seed + 1)
+    x, y = a.tensor, b.tensor
+    if form == "conj" and dtype in COMPLEX:
+        x, a.values = x.conj(), [each.conjugate() for each in a.values]
     wanted = _wanted(gpu, op, dtype, a, b, (batch, m, k, n))
     if accumulator(dtype) != dtype and kind == "mixed":
         wanted = _certain(wanted, [*a.storage, *b.storage])
@@ -88,7 +96,6 @@ def product_difference(
         ]
     what = f"{op} of {dtype} ({form}, {left} by {right}, {layout} and {other_layout}, {kind}"
     what += f", alpha {alpha}, beta {beta})" if op in _ADDS else ")"
-    x, y = a.tensor, b.tensor
     named: dict[str, Any] = {}
     given: tuple[Any, ...] = (x, y)
     function: Any = getattr(torch, op, None)
@@ -99,6 +106,8 @@ def product_difference(
         given, named = (extra.tensor, x, y), {"alpha": alpha, "beta": beta}
         if form == "in place":
             function, into = getattr(torch.Tensor, f"{op}_"), extra
+    if form == "@" and op in ("mm", "mv", "bmm", "matmul", "dot"):
+        function = operator.matmul
     if form == "method" and op != "linear":
         function = getattr(torch.Tensor, op)
     if form == "out" and op != "linear":
@@ -111,13 +120,37 @@ def product_difference(
         found = function(*given, **named)
     wrong = wrong_result(found, [finished(each, dtype) for each in wanted], out, dtype, signs=False)
     if wrong:
-        return f"{what} {wrong}"
+        sizes = (batch, m, k, n)
+        lost = (
+            _plain(gpu, op, dtype, a, b, sizes, found)
+            if dtype in COMPLEX and form == "conj"
+            else ""
+        )
+        return f"{what} {wrong}{lost}"
     if into is not None and (changed := into.changed(written=True)):
         return f"{what} wrote beside its elements: {changed}"
     for number, each in enumerate(operands, 1):
         if each is not into and (changed := each.changed()):
             return f"{what} wrote operand {number}: {changed}"
     return ""
+
+
+def _plain(
+    gpu: Backend,
+    op: str,
+    dtype: str,
+    a: Placed,
+    b: Placed,
+    sizes: tuple[int, int, int, int],
+    found: torch.Tensor,
+) -> str:
+    """Whether the product of a conjugate view is that of the numbers as they lie in memory."""
+    if op in _ADDS:
+        return ""
+    a.values = [each.conjugate() for each in a.values]
+    plain = [finished(each, dtype) for each in _wanted(gpu, op, dtype, a, b, sizes)]
+    same = not wrong_elements(listed(found), plain, dtype, signs=False)
+    return "; the conjugate view was read as it is" if same else ""
 
 
 def _shapes(op: str, batch: int, m: int, k: int, n: int) -> tuple[Shape, Shape, Shape]:
@@ -208,6 +241,9 @@ def _product(
         lost = sum(abs(t) for x, y, t in pairs if abs(x) < low or abs(y) < low) + low
     total, u = math.fsum(terms), roundoff(accumulator(dtype))
     whole = all(each.is_integer() for each in terms)
+    if whole and 0.0 in terms:
+        # nor has any product become 0 that a library may scale by alpha first
+        whole = all(t or not (x and y) for x, y, t in zip(line, column, terms, strict=True))
     if whole and size <= 1 / roundoff(dtype):
         return total, 0.0, int(size), lost
     k, bound = len(terms), 0.0

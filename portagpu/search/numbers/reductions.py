@@ -40,7 +40,21 @@ from portagpu.search.numbers.sums import (
 DIMS: Final = ((), (0,), (-1,), (0, 1), (1,))
 """The dimensions that are reduced; () is all of them."""
 SHAPES: Final = (
-    *((7,), (), (0,), (3, 5), (2, 3, 4), (65,), (0, 3), (3, 0), (9, 7), (300,), (2, 131), (1031,)),
+    *(
+        (7,),
+        (),
+        (0,),
+        (3, 5),
+        (2, 3, 4),
+        (65,),
+        (0, 3),
+        (3, 0),
+        (9, 7),
+        (300,),
+        (2, 131),
+        (1031,),
+        (4099,),
+    ),
 )
 FORMS: Final = ("function", "method", "out", "keepdim", "again", "wider")
 WIDER: Final = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
@@ -51,7 +65,7 @@ class Reduction:
     """One operation over dimensions. ``right(values, dtype)`` is of one row.
 
     ``dims``: "any" number of dimensions, "one" or none, or exactly one ("each"), for which the
-    result has as many elements as the row if ``running``.
+    result has as many elements as the row if ``running``, or "all", which are not named.
     """
 
     kinds: str
@@ -74,6 +88,8 @@ OPS: Final[dict[str, Reduction]] = {
     "argmin": Reduction("int float", place_of(min), "one", "int64", empty=False),
     "max": Reduction("bool int float", extreme(max), "each", empty=False),
     "min": Reduction("bool int float", extreme(min), "each", empty=False),
+    "max of all": Reduction("bool int float", extreme(max), "all", empty=False),
+    "min of all": Reduction("bool int float", extreme(min), "all", empty=False),
     "any": Reduction(ALL, lambda values, _: any(values), "one", "bool"),
     "all": Reduction(ALL, lambda values, _: all(values), "one", "bool"),
     "count_nonzero": Reduction(ALL, lambda values, _: sum(map(bool, values)), result="int64"),
@@ -81,8 +97,9 @@ OPS: Final[dict[str, Reduction]] = {
     "softmax": Reduction("float", softmax_of, "each", running=True, empty=False),
     "linalg.vector_norm": Reduction("float", norm_of, empty=False),
 }
-NO_KEEPDIM: Final = ("count_nonzero", "cumsum", "softmax")
-NO_OUT: Final = ("softmax", "count_nonzero", "max", "min", "prod", "any", "all")
+OF_ALL: Final = ("max of all", "min of all")
+NO_KEEPDIM: Final = ("count_nonzero", "cumsum", "softmax", *OF_ALL)
+NO_OUT: Final = ("softmax", "count_nonzero", "max", "min", "prod", "any", "all", *OF_ALL)
 NO_METHOD: Final = ("linalg.vector_norm",)
 WITH_DTYPE: Final = ("sum", "mean", "prod", "cumsum")
 
@@ -145,6 +162,8 @@ def reduction_difference(
 def _dims(op: Reduction, ndim: int, dims: Shape) -> Shape:
     """The dimensions, from 0, that exist and that the operation takes."""
     valid = sorted({each % ndim for each in dims if -ndim <= each < ndim}) if ndim else []
+    if op.dims == "all":
+        return tuple(range(ndim))
     if op.dims != "any":
         valid = valid[:1]
     if op.dims == "each":
@@ -211,11 +230,14 @@ def _run(
     import torch
 
     x: Any = placed.tensor
-    function: Any = torch.linalg.vector_norm if "norm" in op else getattr(torch, op)
+    name = op.partition(" ")[0]
+    function: Any = torch.linalg.vector_norm if "norm" in op else getattr(torch, name)
     named: dict[str, Any] = {}
     one = OPS[op].dims != "any"
-    if dims and not (
-        len(dims) == ndim and seed % 2 and OPS[op].dims != "each" and form != "keepdim"
+    if (
+        OPS[op].dims != "all"
+        and dims
+        and not (len(dims) == ndim and seed % 2 and OPS[op].dims != "each" and form != "keepdim")
     ):
         # a negative dimension is counted from the end
         shifted = tuple(each - ndim if seed % 3 == 0 else each for each in dims)
@@ -234,7 +256,7 @@ def _run(
         changed = into.changed(written=True)
         return f"wrote beside its elements: {changed}" if changed else found
     if form == "method":
-        function, x = getattr(x, op), None
+        function, x = getattr(x, name), None
     given = () if x is None else (x,)
     found = function(*given, **named)
     return function(*given, **named) if form == "again" else found

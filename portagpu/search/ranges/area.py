@@ -2,9 +2,9 @@
 
 Every annotated block is in torch's profile, with its name, its labels and its domain, under the
 block around it in its thread: so :class:`portagpu.functions.annotate` has it for every device. What
-a device's own calls mark is in it where the device has no vendor, whose profiler they would tell.
-Depths and errors are judged on every device. Blocks that were open when the recording began are not
-in it.
+a device's own calls mark has to be in it where the device has no vendor, and may be where they tell
+the profiler of one. Depths and errors are judged on every device. Blocks that were open when the
+recording began are not in it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,17 @@ if TYPE_CHECKING:
 
 NAMES: Final = (
     *("forward", "", "a b", "layer/3", 'a "quote"', "back\\slash", "schöne Grüße", "日本"),
-    *("tab\tand\nline", "x" * 300, "50%20", "{'k':1}", "portagpu:x", "a:b", "it's", " "),
+    *(
+        "tab\tand\nline",
+        "x" * 500,
+        "50%20",
+        "<b>&\"'</b>",
+        "{'k':1}",
+        "portagpu:x",
+        "a:b",
+        "it's",
+        " ",
+    ),
 )
 LABELS: Final[tuple[dict[str, Any], ...]] = (
     {},
@@ -47,6 +57,8 @@ LABELS: Final[tuple[dict[str, Any], ...]] = (
 DOMAINS: Final = (DOMAIN, "mine", "a.b-c_1")
 COLORS: Final = (None, "red", "#00ff80", 0x123456)
 KINDS: Final = ("annotate", "labelled", "function", "push", "region")
+MOST_LEFT: Final = 64
+"""Ranges that another program may have left open, where it was ended by an error."""
 
 
 class _Ranges(Area):
@@ -59,8 +71,7 @@ class _Ranges(Area):
         label = tuple(range(len(LABELS)))
         enter = call(
             "enter",
-            # what a vendor's own profiler is told need not be in torch's
-            kind=("function",) if gpu.plugin.vendor else KINDS,
+            kind=KINDS,
             title=NAMES,
             labels=label,
             domain=DOMAINS,
@@ -74,7 +85,7 @@ class _Ranges(Area):
         )
         return programs(
             *(enter, enter, enter, leave, leave),
-            *(() if gpu.plugin.vendor else own),
+            *own,
             call("decorated", title=NAMES, labels=label, error=(False, True), thread=thread),
             call("again", title=NAMES, times=(2, 3), thread=thread),
             call("pop_of_none", thread=thread),
@@ -114,8 +125,11 @@ class _Run:
 
     def all(self, program: Program) -> str:
         """The first difference."""
+        wrong = self._none_open()
         if not any(name == "listen" for name, _ in program):
-            self._listen()
+            wrong = wrong or self._listen()
+        if wrong:
+            return wrong
         for name, given in program:
             found: str | None = getattr(self, f"_{name}")(**given)
             if found:
@@ -153,8 +167,12 @@ class _Run:
         """How many ranges are open that range_push opened."""
         return sum(each.kind == "push" for each in self.stacks[thread])
 
+    def _name(self, title: str, kind: str) -> str:
+        """What a device's own call marks: on one of a vendor no other kind of block is named so."""
+        return f"{title} of {kind}" if self.gpu.plugin.vendor else title
+
     def _node(
-        self, thread: bool, name: str, labels: dict[str, Any], domain: str, mark: bool = False
+        self, thread: bool, name: str, labels: dict[str, Any], domain: str, may_lack: bool = False
     ) -> int | None:
         """A block begins; its number, None where nothing records it."""
         if self.profile is None:
@@ -167,21 +185,31 @@ class _Run:
             ),
         )
         around = [each.node for each in self.stacks[thread] if each.node is not None]
-        self.nodes[thread].append(Node(shown, around[-1] if around else None, mark))
+        self.nodes[thread].append(Node(shown, around[-1] if around else None, may_lack))
         return len(self.nodes[thread]) - 1
 
     # calls
 
-    def _listen(self) -> None:
+    def _none_open(self) -> str:
+        """Close what another program left open."""
+        for _ in range(MOST_LEFT):
+            try:
+                found = self.gpu.range_pop()
+            except IndexError:
+                return ""
+        return f"range_pop() without an open range is {found}, and no IndexError"
+
+    def _listen(self) -> str:
         from torch.autograd.profiler import profile
 
         if self.profile is not None:
-            return
+            return ""
         self.profile = profile(**_options())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.profile.__enter__()
         _name_thread(other=False)
+        return self._listens(thread=False)
 
     def _listens(self, thread: bool) -> str:
         if thread or self.profile is None or self._in(thread, self.gpu.listens) is True:
@@ -194,10 +222,16 @@ class _Run:
         from portagpu.functions import annotate, region
 
         given: dict[str, Any] = dict(LABELS[labels])
+        may_lack = bool(self.gpu.plugin.vendor) and kind != "function"
+        title = (
+            title
+            if kind == "function" or (kind == "region" and not title)
+            else self._name(title, kind)
+        )
         if kind == "push":
             depth = self._in(thread, partial(self.gpu.range_push, title))
             expected = self._depth(thread)
-            node = self._node(thread, title, {}, DOMAIN)
+            node = self._node(thread, title, {}, DOMAIN, may_lack)
             self.stacks[thread].append(_Open(kind, partial(_pop, self.gpu), node))
             return "" if depth == expected else f"range_push() is {depth} at depth {expected}"
         make: Callable[[], Any]
@@ -219,7 +253,7 @@ class _Run:
 
         block = self._in(thread, begin)
         marked = kind != "region" or title
-        node = self._node(thread, title, given, domain) if marked else None
+        node = self._node(thread, title, given, domain, may_lack) if marked else None
         self.stacks[thread].append(_Open(kind, block.__exit__, node))
         return ""
 
@@ -242,7 +276,7 @@ class _Run:
     def _mark(self, title: str, thread: bool) -> None:
         """A mark is for the vendor's profiler: torch's may show it or not."""
         self._in(thread, partial(self.gpu.mark, f"{title} mark"))
-        self._node(thread, f"{title} mark", {}, DOMAIN, mark=True)
+        self._node(thread, f"{title} mark", {}, DOMAIN, may_lack=True)
 
     def _decorated(self, title: str, labels: int, error: bool, thread: bool) -> str:
         from portagpu.functions import annotate

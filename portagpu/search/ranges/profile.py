@@ -19,7 +19,7 @@ class Node:
 
     shown: Shown
     around: int | None
-    mark: bool
+    may_lack: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,15 +36,17 @@ def compared(events: list[Event], expected: list[Node], thread: bool) -> str:
     where = " of another thread" if thread else ""
     left = list(enumerate(expected))
     around: list[tuple[Event, int]] = []
+    seen: set[int] = set()
     for number, event in enumerate(events):
         name, labels, domain = decode(event.name)
         found = (domain, name, tuple(labels.items()))
-        while left and left[0][1].mark and not _same(found, event, left[0][1].shown):
+        while left and left[0][1].may_lack and not _is(event, found, left[0][1].shown):
             left.pop(0)
         if not left:
             return f"the profile{where} shows a block {_short(event.name)} that was not marked"
         index, node = left.pop(0)
-        if not _same(found, event, node.shown):
+        seen.add(index)
+        if not _is(event, found, node.shown):
             told = _told(node.shown)
             return f"block {number + 1}{where} is {_short(event.name)}, and was marked as {told}"
         if name in PLAIN and not labels and not domain and event.name != name:
@@ -53,13 +55,16 @@ def compared(events: list[Event], expected: list[Node], thread: bool) -> str:
             around.pop()
         parent = around[-1][1] if around else None
         around.append((event, index))
-        if parent != node.around:
+        outer = node.around
+        while outer is not None and outer not in seen and expected[outer].may_lack:
+            outer = expected[outer].around
+        if parent != outer:
             inside = "no block" if parent is None else _told(expected[parent].shown)
-            right = "no block" if node.around is None else _told(expected[node.around].shown)
+            right = "no block" if outer is None else _told(expected[outer].shown)
             return (
                 f"the block {_short(event.name)}{where} is inside {inside}, and was inside {right}"
             )
-    missing = next((node for _, node in left if not node.mark), None)
+    missing = next((node for _, node in left if not node.may_lack), None)
     return (
         "" if missing is None else f"the block {_told(missing.shown)}{where} is not in the profile"
     )
@@ -70,10 +75,12 @@ def _short(name: str) -> str:
     return repr(name) if len(name) <= 80 else f"{name[:40]!r}... of {len(name)} characters"
 
 
-def _same(found: Shown, event: Event, shown: Shown) -> bool:
-    """Whether it is that block; a name alone may stand as it is, whatever it looks like."""
-    if shown == ("", event.name, ()):
-        return True
+def _is(event: Event, found: Shown, shown: Shown) -> bool:
+    """Whether it is that block; a device may show a name as it is, whatever it would decode to."""
+    return _same(found, shown) or shown == ("", event.name, ())
+
+
+def _same(found: Shown, shown: Shown) -> bool:
     return found == shown and _types(found) == _types(shown)
 
 

@@ -66,6 +66,7 @@ class _Scaler(Area):
             backoff=(0.5, 0.25),
             interval=(2, 1, 3),
             foreach=(None, True, False),
+            via=("gpu", "function"),
         )
         return programs(
             new,
@@ -128,11 +129,15 @@ class _Run:
         backoff: float = 0.5,
         interval: int = 2,
         foreach: bool | None = None,
+        via: str = "gpu",
     ) -> str:
         """A new scaler and new optimizers."""
         import torch
 
-        self.scaler = self.gpu.GradScaler(scale, growth, backoff, interval, enabled)
+        from portagpu.functions import GradScaler
+
+        make = self.gpu.GradScaler if via == "gpu" else GradScaler
+        self.scaler = make(scale, growth, backoff, interval, enabled)
         self.model = Model(enabled, scale, growth, backoff, interval)
         self.saved = None
         half = "bfloat16" if claimed(self.gpu, ("bfloat16",)) else "float32"
