@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("hypothesis")
 
-from hypothesis import given, seed, settings
-from hypothesis.errors import HypothesisException
-
-import portagpu as pg
-from portagpu.search.memory import AREA
 from portagpu.search.memory.model import MIB, SLACK, Bounds, Model
-from portagpu.search.rounds import SETTINGS
+from portagpu.world import Ranks
+from tests.fault_score import score
 from tests.faults.memory import faults
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.torch
 
@@ -54,29 +51,23 @@ def test_a_peak_remembers_what_is_gone():
     assert model.highest == Bounds(-SLACK, SLACK), "a reset forgets it"
 
 
-class Differs(Exception):
-    """A program differed."""
+@pytest.fixture(scope="module")
+def server() -> Iterator[Ranks]:
+    """Processes of their own: the tests' process frees and takes memory beside a program."""
+    with Ranks() as found:
+        yield found
 
 
-def first_difference(most: int) -> str:
-    rank, found = SimpleNamespace(gpu=pg.backend("cpu"), rank=0, world=1), []
-
-    @settings(SETTINGS, max_examples=most, phases=SETTINGS.phases[:1])
-    @seed(15)
-    @given(AREA.programs(rank.gpu))
-    def each(program) -> None:
-        wrong = AREA.difference(rank, program)
-        if wrong:
-            found.append(wrong)
-            raise Differs
-
-    with contextlib.suppress(Differs, HypothesisException):
-        each()
-    return found[0] if found else ""
-
-
-def test_the_cpu_passes():
-    assert first_difference(40) == ""
+def test_the_cpu_passes(server, tmp_path):
+    arguments = {"area": "memory", "number": 15, "seconds": 3.0, "shrink_s": 1.0}
+    outcome = server.run(
+        "portagpu.search.rounds:search_rank",
+        arguments={**arguments, "journal": str(tmp_path / "program")},
+        backend="cpu",
+        group=False,
+    )
+    assert outcome.values[0]["programs"] > 0
+    assert outcome.values[0]["difference"] == ""
 
 
 CAUGHT = {
@@ -91,10 +82,9 @@ CAUGHT = {
 
 
 @pytest.mark.parametrize("name", CAUGHT)
-def test_a_fault_is_caught(name):
+def test_a_fault_is_caught(server, name):
     fault = next(each for each in faults() if each.name == name)
-    with fault.apply():
-        found = first_difference(120)
+    found = score(server, fault, 0, seconds=30.0).sentence
     assert found, "no program found it"
     assert CAUGHT[name] in found, found
 
