@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from portagpu.contract import Backend
-    from portagpu.search.programs import Program
+    from portagpu.search.programs import Program, Runners
     from portagpu.world import Rank
 
 
@@ -56,6 +56,9 @@ class Adding(Area):
         from portagpu.search.strategies import call, programs
 
         return programs(call("add", n=st.integers(0, 1000)), call("rest"))
+
+    def calls(self) -> Runners:
+        return {"add": lambda n: n, "rest": lambda: None}
 
     def difference(self, rank: Rank, program: Program) -> str:
         if any(given.get("n", 0) > 40 for _, given in program):

@@ -9,14 +9,20 @@ import pytest
 
 pytest.importorskip("torch")
 
+from hypothesis import given, seed, settings
+
+import portagpu
 from portagpu.search import Report, SearchRequest, engine, from_text, program_line, search, to_text
-from portagpu.search.area import load_area
-from portagpu.search.programs import ProgramError
+from portagpu.search.area import AREAS, load_area
+from portagpu.search.programs import ProgramError, check_calls
+from portagpu.search.rounds import SETTINGS
+from portagpu.suite import ConformOptions, conform
 from portagpu.world import Ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from portagpu.search.programs import Program
     from portagpu.world import WorldOutcome
 
 RANKS = Path(__file__).with_name("search_ranks.py")
@@ -106,6 +112,51 @@ def test_one_program_is_repeated_alone(server: Ranks, monkeypatch: pytest.Monkey
     assert (report.programs, report.failures) == (10, ())
     (failure,) = run(server, "WRONG", monkeypatch, program=[("add", {"n": 77})]).failures
     assert failure.program == [("add", {"n": 77})]
+
+
+@pytest.mark.parametrize("name", [each for each in AREAS if not each.startswith("operators")])
+def test_an_area_knows_the_calls_that_it_draws(name: str) -> None:
+    area = load_area(name)
+    known = area.calls()
+
+    @settings(SETTINGS, max_examples=100)
+    @seed(0)
+    @given(area.programs(portagpu.backend("cpu")))
+    def draws(program: Program) -> None:
+        check_calls(name, program, known)
+
+    draws()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            """generators [["sed", {}]]""",
+            "generators has no call 'sed': did you mean 'seed'?",
+        ),
+        (
+            """generators [["xyzzy", {}]]""",
+            "generators has no call 'xyzzy': the program may be of another version",
+        ),
+        (
+            """generators [["seed", {"generator": "g0", "valeu": 1, "via": "own"}]]""",
+            "the call 'seed' of generators has no argument 'valeu': did you mean 'value'?",
+        ),
+        (
+            """operators-nn [["samples", {"op": "relu", "dtype": "float32"}]]""",
+            "the call 'samples' of operators-nn needs the argument 'variant'",
+        ),
+        (
+            """collectives-2 [["barrier", {"group": "default"}]]""",
+            "the call 'barrier' of collectives-2 needs the argument 'late'",
+        ),
+    ],
+)
+def test_a_program_with_an_unknown_call_is_wrong_usage(text: str, told: str) -> None:
+    with pytest.raises(ProgramError) as raised:
+        conform(ConformOptions(backend="cpu", program=text))
+    assert str(raised.value) == told
 
 
 def test_listed_programs_run_each_once(server: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from portagpu.contract import Backend
-    from portagpu.search.programs import Program
+    from portagpu.search.programs import Program, Runners
     from portagpu.world import Rank
 
 
@@ -52,6 +52,10 @@ class Area(ABC):
     def aside(self) -> Iterator[str]:
         """What the programs of this process did not judge, one reason for each time."""
         return iter(())
+
+    @abstractmethod
+    def calls(self) -> Runners:
+        """What runs each call of a program."""
 
     @abstractmethod
     def difference(self, rank: Rank, program: Program) -> str:

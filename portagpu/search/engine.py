@@ -174,6 +174,7 @@ class _Searcher:
                 found,
                 programs=found.programs + value["programs"],
                 calls=found.calls + value["calls"],
+                aside=_both(found.aside, value["aside"]),
             )
             if value["smallest"]:
                 failure = self._differing(value)
@@ -265,8 +266,15 @@ def _with_listed(area: str, found: Report, value: Mapping[str, Any]) -> Report:
         calls=found.calls + value["calls"],
         failures=(*found.failures, *failures),
         total=value["total"],
-        aside=tuple(sorted((Counter(dict(found.aside)) + Counter(value["aside"])).items())),
+        aside=_both(found.aside, value["aside"]),
     )
+
+
+def _both(
+    before: tuple[tuple[str, int], ...], now: Mapping[str, int]
+) -> tuple[tuple[str, int], ...]:
+    """How often each reason was given, in an earlier round and in this one."""
+    return tuple(sorted((Counter(dict(before)) + Counter(now)).items()))
 
 
 def _hung(outcome: WorldOutcome) -> bool:

@@ -17,6 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.search.area import Area
+from portagpu.search.programs import methods
 from portagpu.text import error_line
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from portagpu.contract import Backend
-    from portagpu.search.programs import Program
+    from portagpu.search.programs import Program, Runners
     from portagpu.world import Rank
 
 Drawn = tuple[str, int, str]
@@ -221,6 +222,9 @@ class _Generators(Area):
             call("fork"),
             call("join"),
         )
+
+    def calls(self) -> Runners:
+        return methods(_Run)
 
     def difference(self, rank: Rank, program: Program) -> str:
         with ExitStack() as blocks:

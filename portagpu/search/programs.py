@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from portagpu.errors import PortagpuError
+from portagpu.text import did_you_mean
 
 Call = tuple[str, dict[str, Any]]
 """A call's name, and its arguments by name: numbers, texts, lists and None."""
 Program = list[Call]
+Runners = Mapping[str, Callable[..., Any]]
+"""What runs each call, by its name: the arguments of the call are parameters of that name."""
 
 _LONGEST_LINE = 400
+_NOT_DRAWN: Final = frozenset({"self", "gpu", "index", "name", "rank", "ranks"})
+"""Parameters of what runs a call that are no arguments of the call."""
 
 
 class ProgramError(PortagpuError, ValueError):
@@ -49,3 +56,35 @@ def program_line(program: Program) -> str:
         for name, arguments in program
     )
     return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..."
+
+
+def methods(run: type) -> Runners:
+    """The methods of a class by which it runs calls: ``_draw`` or ``draw`` for the call "draw"."""
+    return {
+        name.removeprefix("_"): each for name, each in vars(run).items() if inspect.isfunction(each)
+    }
+
+
+def check_calls(area: str, program: Program, known: Runners) -> None:
+    """Raise ProgramError for a call, or an argument of it, that the area does not know."""
+    for name, given in program:
+        if name not in known:
+            hint = did_you_mean(name, known, "the program may be of another version")
+            raise ProgramError(f"{area} has no call {name!r}: {hint}")
+        parameters = {
+            key: each
+            for key, each in inspect.signature(known[name]).parameters.items()
+            if key not in _NOT_DRAWN
+        }
+        takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        for key in () if takes_any else given:
+            if key not in parameters:
+                hint = did_you_mean(key, parameters, f"it has {', '.join(parameters)}")
+                raise ProgramError(f"the call {name!r} of {area} has no argument {key!r}: {hint}")
+        for key, each in parameters.items():
+            if (
+                each.kind is not each.VAR_KEYWORD
+                and each.default is each.empty
+                and key not in given
+            ):
+                raise ProgramError(f"the call {name!r} of {area} needs the argument {key!r}")

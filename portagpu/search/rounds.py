@@ -222,6 +222,7 @@ def search_rank(
         "smallest": round_.smallest,
         "difference": round_.difference,
         "found_s": round_.found_s,
+        "aside": Counter(found.aside()),
     }
 
 

@@ -13,7 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from portagpu.running import Progress, RunOptions, check_device, complete
-from portagpu.search.programs import from_text
+from portagpu.search.area import load_area
+from portagpu.search.programs import check_calls, from_text
 from portagpu.suite.cases import AREAS, Case, NotClaimed, NotHere, Search, case, refused
 from portagpu.suite.select import EVERYTHING, Selection
 
@@ -103,7 +104,8 @@ def conform(options: ConformOptions, progress: Progress | None = None) -> Run:
 
     options.load_target()
     if options.program:
-        from_text(options.program)
+        area, program = from_text(options.program)
+        check_calls(area, program, load_area(area).calls())
     options, progress = replace(options, index=options.indices()), progress or Progress()
     work = partial(judge_cases, options=options, progress=progress)
     return complete(options.new_run(), progress, work)

@@ -11,6 +11,7 @@ from portagpu.search.area import Area
 from portagpu.search.numbers.compare import wrong_result
 from portagpu.search.numbers.formats import claimed, rounded
 from portagpu.search.numbers.values import host_tensor
+from portagpu.search.programs import methods
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from portagpu.contract import Backend
-    from portagpu.search.programs import Program
+    from portagpu.search.programs import Program, Runners
     from portagpu.world import Rank
 
 from portagpu.search.autocast.state import (
@@ -87,6 +88,9 @@ class _Autocast(Area):
             call("custom", cast=(False, True), dtype=dtypes, inside=(False, True)),
             call("query", thread=(False, True)),
         )
+
+    def calls(self) -> Runners:
+        return methods(_Run)
 
     def difference(self, rank: Rank, program: Program) -> str:
         import torch

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from portagpu.contract import Backend
     from portagpu.search.collectives.channel import Leader
     from portagpu.search.collectives.runner import Group
-    from portagpu.search.programs import Program
+    from portagpu.search.programs import Program, Runners
     from portagpu.world import Rank
 
 TIMEOUT_S: Final = 8.0
@@ -47,6 +47,11 @@ class _Collectives(Area):
         from portagpu.search.collectives.drawing import programs
 
         return programs(gpu)
+
+    def calls(self) -> Runners:
+        from portagpu.search.collectives.runner import RUNNERS
+
+        return RUNNERS
 
     def difference(self, rank: Rank, program: Program) -> str:
         leader = self._joined(rank)

@@ -23,7 +23,7 @@ from portagpu.text import error_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from portagpu.search.programs import Program
+    from portagpu.search.programs import Program, Runners
     from portagpu.world import Rank
 
 LATE_S: Final = 0.001
@@ -106,9 +106,7 @@ class Runner:
         if name == "wait":
             self._wait(**given)
         elif name in CALLS:
-            again = dict(given)
-            for number in range(again.pop("times", 1)):
-                self._collective(index, name, **again | {"seed": given["seed"] + number})
+            self._collectives(index, name, **given)
         elif name in beside.CALLS:
             self._beside(index, name, **given)
         else:
@@ -120,6 +118,11 @@ class Runner:
             self._finish(self.pending.pop(0 if which == "first" else -1))
             if which != "all":
                 return
+
+    def _collectives(self, index: int, name: str, seed: int, times: int = 1, **given: Any) -> None:
+        """The same call several times, each with other values."""
+        for number in range(times):
+            self._collective(index, name, seed=seed + number, **given)
 
     def _collective(
         self,
@@ -301,3 +304,11 @@ def make_groups(rank: Rank, timeout_s: float) -> dict[str, Group]:
         checked = comm.checked(handle, timeout_s) if rank.rank in ranks else None
         made[name] = Group(handle, ranks, checked)
     return made
+
+
+RUNNERS: Final[Runners] = {
+    "wait": Runner._wait,
+    **dict.fromkeys(CALLS, Runner._collectives),
+    **beside.CALLS,
+}
+"""What runs each call of programs."""

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.contract import Capability
 from portagpu.search.area import Area
 from portagpu.search.memory.model import MIB, SLACK, Model
+from portagpu.search.programs import methods
 
 if TYPE_CHECKING:
     import torch
     from hypothesis.strategies import SearchStrategy
 
     from portagpu.contract import Backend
-    from portagpu.search.programs import Program
+    from portagpu.search.programs import Program, Runners
     from portagpu.world import Rank
 
 SLOTS: Final = ("x", "y", "z")
@@ -81,6 +82,9 @@ class _Memory(Area):
     def __init__(self) -> None:
         self._process = 0
         """The process in which each call has run once."""
+
+    def calls(self) -> Runners:
+        return methods(_Run)
 
     def difference(self, rank: Rank, program: Program) -> str:
         if self._process != os.getpid():

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from portagpu.contract import Backend
-    from portagpu.search.programs import Program
+    from portagpu.search.programs import Program, Runners
     from portagpu.world import Rank
 
 SEEDS: Final = tuple(range(16))
@@ -54,6 +54,9 @@ class _Numbers(Area):
 
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
         return drawn(_choices(claimed(gpu)), batches=BATCHES, calls=BATCH)
+
+    def calls(self) -> Runners:
+        return CALLS
 
     def difference(self, rank: Rank, program: Program) -> str:
         with warnings.catch_warnings():

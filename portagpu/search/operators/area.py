@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from portagpu.contract import Backend
-    from portagpu.search.programs import Program
+    from portagpu.search.programs import Program, Runners
     from portagpu.world import Rank
 
 
@@ -55,6 +55,9 @@ class Operators(Area):
 
     def aside(self) -> Iterator[str]:
         return self.reasons.elements()
+
+    def calls(self) -> Runners:
+        return {"samples": judged}
 
     def difference(self, rank: Rank, program: Program) -> str:
         _hold_float32(rank.gpu)

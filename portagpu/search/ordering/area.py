@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from portagpu.search.area import Area
 from portagpu.search.ordering.kernels import Kernels, TorchKernels
 from portagpu.search.ordering.model import Kernel
 from portagpu.search.ordering.run import START, Run
+from portagpu.search.programs import methods
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from hypothesis.strategies import SearchStrategy
 
     from portagpu.contract import Backend
-    from portagpu.search.programs import Program
+    from portagpu.search.programs import Program, Runners
     from portagpu.world import Rank
 
 FACTOR: Final = 4
@@ -69,14 +71,6 @@ class Length:
             self.work, self.streak = max(1, work // FACTOR), 0
 
 
-@dataclass(slots=True)
-class Counted:
-    """How many programs had their long work in flight, and how many had not."""
-
-    judged: int = 0
-    not_judged: int = 0
-
-
 class Ordering(Area):
     """``kernels`` makes what launches kernels on a device."""
 
@@ -84,13 +78,20 @@ class Ordering(Area):
 
     def __init__(self, kernels: Callable[[Backend], Kernels] = TorchKernels) -> None:
         self.kernels = kernels
-        self.counted = Counted()
+        self._early = 0
+        """How many programs had no work in flight when they looked at it."""
         self._length: Length | None = None
 
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
         from portagpu.search.ordering.draw import programs_for
 
         return programs_for(gpu)
+
+    def aside(self) -> Iterator[str]:
+        return repeat("the work was over too early", self._early)
+
+    def calls(self) -> Runners:
+        return methods(Run)
 
     def difference(self, rank: Rank, program: Program) -> str:
         length = self._length
@@ -107,12 +108,11 @@ class Ordering(Area):
             if found or not run.early:
                 break
             if work >= length.kernels.most:
-                self.counted.not_judged += 1
+                self._early += 1
                 return ""
             work = min(work * FACTOR, length.kernels.most)
         if work and not found:
             length.proved(work, work == first)
-        self.counted.judged += not found
         return found
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.captures.labels import DOMAIN
 from portagpu.search.area import Area
+from portagpu.search.programs import methods
 from portagpu.search.ranges.profile import Event, Node, compared
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from portagpu.contract import Backend
-    from portagpu.search.programs import Program
+    from portagpu.search.programs import Program, Runners
     from portagpu.world import Rank
 
 NAMES: Final = (
@@ -93,6 +94,9 @@ class _Ranges(Area):
             call("listens", thread=thread),
             most=14,
         )
+
+    def calls(self) -> Runners:
+        return methods(_Run)
 
     def difference(self, rank: Rank, program: Program) -> str:
         run = _Run(rank.gpu)

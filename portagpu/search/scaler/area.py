@@ -9,6 +9,7 @@ from portagpu.search.area import Area
 from portagpu.search.numbers.compare import wrong_elements
 from portagpu.search.numbers.formats import claimed
 from portagpu.search.numbers.tensors import listed
+from portagpu.search.programs import methods
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from portagpu.contract import Backend
-    from portagpu.search.programs import Program
+    from portagpu.search.programs import Program, Runners
     from portagpu.world import Rank
 
 from portagpu.search.scaler.model import RATES, Group, Model
@@ -89,6 +90,9 @@ class _Scaler(Area):
             call("half"),
             most=24,
         )
+
+    def calls(self) -> Runners:
+        return methods(_Run)
 
     def difference(self, rank: Rank, program: Program) -> str:
         run = _Run(rank.gpu)
