@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from portagpu.search.rounds import search_rank
+from portagpu.search.rounds import repeat_rank, search_rank
 from tests.faults import faults_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from portagpu.world import Rank
 
 
-def search_with_fault(
-    rank: Rank, area: str, fault: str, number: int, seconds: float, journal: str
-) -> dict[str, Any] | None:
-    """A round of ``seconds`` with that fault."""
-    found = next(each for each in faults_of(area) if each.name == fault)
+@contextlib.contextmanager
+def _fault(rank: Rank, area: str, name: str) -> Iterator[None]:
+    """The fault of that name is there in the block."""
+    found = next(each for each in faults_of(area) if each.name == name)
     if found.device is not None:
         rank.gpu = found.device()
     with found.apply():
-        return search_rank(rank, area, number, seconds, 0.5, journal)
+        yield
+
+
+def search_with_fault(rank: Rank, area: str, fault: str, **arguments: Any) -> Any:
+    """``rounds.search_rank`` with that fault."""
+    with _fault(rank, area, fault):
+        return search_rank(rank, area, **arguments)
+
+
+def repeat_with_fault(rank: Rank, area: str, fault: str, **arguments: Any) -> Any:
+    """``rounds.repeat_rank`` with that fault."""
+    with _fault(rank, area, fault):
+        return repeat_rank(rank, area, **arguments)

@@ -14,18 +14,23 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from portagpu.search.area import load_area
-from portagpu.search.engine import HANG_S, round_seed
+from portagpu.search.engine import HANG_S, SearchRequest, round_seed, search
 from portagpu.suite import list_cases
 from portagpu.suite.runner import SMOKE_SHARE
 from portagpu.world import Ranks
 from tests.faults import AREAS, Fault, drawn
 
-RANKS: Final = f"{Path(__file__).with_name('fault_ranks.py')}:search_with_fault"
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from portagpu.world import WorldOutcome
+
+RANKS: Final = Path(__file__).with_name("fault_ranks.py")
 LEVELS: Final = {"smoke": SMOKE_SHARE, "default": 1.0, "deep": 10.0}
 """The share of its default time that an area is searched in at each level."""
 LEAST: Final = 0.5
@@ -62,11 +67,12 @@ def score(server: Ranks, fault: Fault, seed: int, seconds: float) -> Score:
             "fault": fault.name,
             "number": round_seed(seed, fault.area, 0),
             "seconds": seconds,
+            "shrink_s": 0.5,
             "journal": str(Path(folder, "program")),
         }
         ranks = load_area(fault.area).ranks
         outcome = server.run(
-            RANKS,
+            f"{RANKS}:search_with_fault",
             ranks,
             arguments=arguments,
             backend="cpu",
@@ -77,6 +83,25 @@ def score(server: Ranks, fault: Fault, seed: int, seconds: float) -> Score:
         return Score(fault, outcome.sentence, 0, min(time.monotonic() - started, seconds))
     value = outcome.values[0]
     return Score(fault, value["difference"], value["programs"], value["found_s"])
+
+
+def failure(server: Ranks, fault: Fault, seed: int, seconds: float) -> str:
+    """What the suite prints of that fault: the smallest program and the rest of the line."""
+    ranks = load_area(fault.area).ranks
+
+    def fork(place: str, arguments: Mapping[str, Any], timeout_s: float) -> WorldOutcome:
+        function = place.rpartition(":")[2].replace("_rank", "_with_fault")
+        return server.run(
+            f"{RANKS}:{function}",
+            ranks,
+            arguments={**arguments, "fault": fault.name},
+            backend="cpu",
+            group=ranks > 1,
+            timeout_s=timeout_s,
+        )
+
+    report = search(SearchRequest(area=fault.area, seconds=seconds, seed=seed), fork)
+    return "; and ".join(each.sentence for each in report.failures)
 
 
 def line(area: str, scores: list[Score], seconds: float, levels: list[str]) -> str:
@@ -95,6 +120,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**32))
     parser.add_argument("--faults", type=int, default=60, help="of each area")
     parser.add_argument("--level", choices=LEVELS, default="default", help="how long to search")
+    parser.add_argument("--print", action="store_true", help="print failures as the suite does")
     parser.add_argument("--quiet", action="store_true", help="print missed faults alone")
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
@@ -111,6 +137,8 @@ def main() -> None:
                 if not (given.quiet and each.mark == "caught"):
                     told = f"[{each.programs} programs] {each.sentence[:160]}"
                     print(f"{each.mark}  {area}: {fault.name}  {told}", flush=True)
+                if given.print and each.sentence:
+                    print(f"FAIL: {failure(server, fault, given.seed, seconds)}", flush=True)
             print(line(area, scores, seconds, levels), flush=True)
             every += scores
     caught = sum(bool(each.sentence) for each in every)
