@@ -360,6 +360,7 @@ INTERRUPTED = {
     ),
     "profile": ("portagpu.profile.make_plan", ("--", "true")),
     "targets": ("portagpu.target.load_targets", ()),
+    "matrix": ("portagpu.target.load_targets", ("show",)),
     "report": ("portagpu.results.run.read_json", ("result.json",)),
 }
 """Verb: what is at work when Ctrl-C is pressed, and the words that get it there."""

@@ -57,6 +57,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.targets:targets",
         "List the known targets, or show one with its facts and sources.",
     ),
+    "matrix": (
+        "portagpu.cli.matrix:matrix",
+        "Show and run the matrix of all targets.",
+    ),
     "report": (
         "portagpu.cli.report:report",
         "Write HTML reports from result files.",

@@ -1,0 +1,26 @@
+"""``portagpu matrix``: verbs about all targets together, each with a module of its own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from portagpu.cli._group import VerbGroup
+
+_VERBS: Final[dict[str, tuple[str, str]]] = {
+    "show": (
+        "portagpu.cli.matrix_show:show",
+        "Show what was proven of each target, and by which evidence.",
+    ),
+    "run": (
+        "portagpu.cli.matrix_run:run",
+        "Run what this machine can of every target, through tox.",
+    ),
+}
+"""As ``portagpu.cli.VERBS``."""
+
+
+@click.group(cls=VerbGroup, verbs=_VERBS, subcommand_metavar="VERB ...")
+def matrix() -> None:
+    """Show and run the matrix of all targets."""
