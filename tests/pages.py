@@ -6,6 +6,7 @@ compares each file with what this module makes.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sys
@@ -28,6 +29,7 @@ from portagpu.kernels.cpp.sources import KERNELS
 from portagpu.matrix.committed import read_committed
 from portagpu.precision import FORMATS
 from portagpu.results import advice
+from portagpu.results.schema import json_schema
 from portagpu.suite import list_cases
 from portagpu.suite.case_ids import base_id, retired_cases
 from portagpu.suite.cases import AREAS
@@ -297,6 +299,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/cases.md": lambda: cases_page(list_cases(), traps()),
     "docs/faults.md": faults_page,
     "docs/when-it-fails.md": advice_page,
+    "docs/result.schema.json": lambda: f"{json.dumps(json_schema(), indent=2)}\n",
     "matrix/contents.toml": contents,
     **{
         str(path.relative_to(ROOT)): partial(cost_models.known_errors, vendor)
