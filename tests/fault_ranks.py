@@ -23,4 +23,4 @@ def search_with_fault(
     if found.device is not None:
         rank.gpu = found.device()
     with found.apply():
-        return search_rank(rank, area, number, seconds, 0.5, journal)
+        return search_rank(rank, area, number, seconds, 0.5, journal, seed=number)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections import Counter
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from portagpu.precision import Support
@@ -52,6 +54,26 @@ class Operators(Area):
             for dtype in claimed_dtypes(operator, gpu.device.type)
             if _computes(gpu, getattr(torch, dtype))
         ]
+
+    def ordered(self, listed: list[Program], seed: int) -> list[Program]:
+        """Every operator in one dtype, then every one in its next dtype.
+
+        Operators that stand side by side in torch's database are alike, and begin with different
+        dtypes.
+        """
+        order = random.Random(seed)  # noqa: S311 - an order, no secret
+        dtypes = sorted({given["dtype"] for [(_, given)] in listed})
+        order.shuffle(dtypes)
+        rows: dict[tuple[str, str], list[Program]] = {}
+        for program in sorted(listed, key=lambda program: dtypes.index(program[0][1]["dtype"])):
+            given = program[0][1]
+            rows.setdefault((given["op"], given["variant"]), []).append(program)
+        for place, each in enumerate(operators()):
+            row = rows.get(each, [])
+            row.extend([row.pop(0) for _ in range(place % max(1, len(row)))])
+        turns = list(rows.values())
+        order.shuffle(turns)
+        return [each for turn in zip_longest(*turns) for each in turn if each is not None]
 
     def aside(self) -> Iterator[str]:
         return self.reasons.elements()

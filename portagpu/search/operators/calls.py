@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.search.operators.samples import changed, moved, seeded, tensors
+from portagpu.search.operators.samples import changed, moved, reseeded, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,15 +62,13 @@ def unseeded() -> Iterator[None]:
 def forward(
     operator: Operator, sample: Sample, seed: int = _SEED, widened: bool = False
 ) -> list[Result]:
-    """The results; the call draws its random numbers from ``seed``.
+    """The results; the call draws its random numbers from ``seed``, and keeps no other state.
 
     With ``widened`` what torch makes of whole numbers is float64 where it is float32 else.
     """
     import torch
 
-    with seeded(seed), torch.no_grad():
-        if widened:
-            torch.set_default_dtype(torch.float64)
+    with reseeded(seed, torch.float64 if widened else None), torch.no_grad():
         return [_kept(each) for each in _flat(_called(operator, sample))]
 
 
@@ -102,9 +100,7 @@ def backward(
     import torch
 
     inputs = [each for each in tensors(sample) if each.requires_grad]
-    with seeded(_SEED), torch.enable_grad():
-        if widened:
-            torch.set_default_dtype(torch.float64)
+    with reseeded(_SEED, torch.float64 if widened else None), torch.enable_grad():
         results = [
             each
             for each in _flat(_called(operator, sample))

@@ -13,7 +13,8 @@ from portagpu.search.operators.classes import CLASSES, class_of, unit_roundoff
 from portagpu.search.operators.compare import first_difference
 from portagpu.search.operators.database import dtype_name, full_name, has_backward
 from portagpu.search.operators.exceptions import AGAIN, BACKWARD, FORWARD, SPREAD
-from portagpu.search.operators.samples import moved, samples, shown, tensors, widened
+from portagpu.search.operators.samples import moved, seeded, shown, tensors, widened
+from portagpu.search.operators.sizes import samples
 from portagpu.text import error_line
 
 if TYPE_CHECKING:
@@ -63,13 +64,15 @@ class _Pair:
         gradient = has_backward(self.operator, self.device.type, self.dtype)
         excepted = {each: self.excepted(each) for each in (FORWARD, SPREAD)}
         excepted[BACKWARD] = gradient and self.excepted(BACKWARD)
+        if excepted[FORWARD] and (excepted[BACKWARD] or not gradient):
+            return
         try:
             every = samples(self.operator, self.dtype, gradient)
         except Exception as error:  # noqa: BLE001 - torch's own, for a build that lacks something
             self.found.aside.append(f"not compared: torch makes no samples ({_kind(error)})")
             return
-        for number, sample in every:
-            if self._lacks(sample):
+        for number, sample, own in every:
+            if self._lacks(sample) or not (own or self._runs(sample)):
                 continue
             try:
                 self._sample(number, sample, gradient, excepted)
@@ -83,6 +86,14 @@ class _Pair:
             else:
                 self.found.difference = sentence
 
+    def _runs(self, sample: Sample) -> bool:
+        """Whether the CPU takes a sample that torch did not make for the operator."""
+        try:
+            forward(self.operator, moved(sample, "cpu"))
+        except Exception:  # noqa: BLE001 - torch's own
+            return False
+        return True
+
     def _sample(
         self, number: int, sample: Sample, gradient: bool, excepted: Mapping[str, bool]
     ) -> None:
@@ -94,9 +105,7 @@ class _Pair:
         if not excepted[FORWARD]:
             self._forward(number, sample, reference, values, excepted[SPREAD])
         if not self.found.difference and values and gradient and not excepted[BACKWARD]:
-            self._backward(number, sample, spread=False)
-            if not (self.found.difference or excepted[SPREAD]):
-                self._backward(number, sample, spread=True)
+            self._backward(number, sample, excepted[SPREAD])
 
     def _lacks(self, sample: Sample) -> bool:
         """Whether the sample has a dtype that the device does not have; it is then noted."""
@@ -126,10 +135,7 @@ class _Pair:
         if self.found.difference:
             return
         if values:
-            again = self._run(number, sample, here, AGAIN, reference, values)
-            if again is None:
-                return
-            self._equal(number, sample, got, again)
+            self._again(number, sample, here, got, reference)
         if not (self.found.difference or no_spread):
             self._run(number, sample, moved(sample, self.device, True), SPREAD, reference, values)
 
@@ -236,11 +242,24 @@ class _Pair:
         ):
             self._tell(number, sample, FORWARD, f"the call changed its input {changed[0]}")
 
-    def _equal(self, number: int, sample: Sample, got: Any, again: Any) -> None:
+    def _again(
+        self, number: int, sample: Sample, here: Sample, got: Any, reference: Reference
+    ) -> None:
         """The second call gives what the first gave, unless torch promises no such thing."""
         import torch
 
-        if all(_same(*both) for both in zip(got, again, strict=True)):
+        try:
+            again = forward(self.operator, here)
+        except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
+            self._raised(number, sample, AGAIN, error)
+            return
+        if len(got) == len(again) and all(_equal(*both) for both in zip(got, again, strict=True)):
+            self.found.compared += 1
+            return
+        if not self._compare(number, sample, again, AGAIN, reference, values=True):
+            return
+        if self.operator.name in exceptions.UNWRITTEN:
+            self.found.aside.append("not compared: second call starts from unwritten memory")
             return
         before = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -253,17 +272,18 @@ class _Pair:
             return
         self._tell(number, sample, AGAIN, "its result is not that of the first")
 
-    def _backward(self, number: int, sample: Sample, spread: bool) -> None:
+    def _backward(self, number: int, sample: Sample, no_spread: bool) -> None:
         reference = self._reference(sample, gradient=True)
         if reference is None:
             return
-        direction = BACKWARD
-        try:
-            got = backward(self.operator, moved(sample, self.device, spread), self.dtype)
-        except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
-            self._raised(number, sample, direction, error)
-            return
-        self._compare(number, sample, got, direction, reference, values=True)
+        for spread in (False,) if no_spread else (False, True):
+            try:
+                got = backward(self.operator, moved(sample, self.device, spread), self.dtype)
+            except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
+                self._raised(number, sample, BACKWARD, error)
+                return
+            if not self._compare(number, sample, got, BACKWARD, reference, values=True):
+                return
 
     def _raised(self, number: int, sample: Sample, direction: str, error: Exception) -> None:
         """An error is a difference.
@@ -311,8 +331,14 @@ def judge(
 ) -> Judged:
     """What became of the pair on that device, which ``has`` tensors of these dtypes."""
     pair = _Pair(device, operator, dtype, has)
-    pair.judge()
+    with seeded(0):
+        pair.judge()
     return pair.found
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two results have the same dtypes and values."""
+    return getattr(one, "dtype", None) == getattr(other, "dtype", None) and _same(one, other)
 
 
 def _same(one: Any, other: Any) -> bool:
