@@ -59,6 +59,29 @@ def unseeded() -> Iterator[None]:
         torch.manual_seed = good
 
 
+@contextmanager
+def drawing() -> Iterator[list[bool]]:
+    """A block that tells at its end, in the list, whether the CPU's random numbers were used.
+
+    Torch's database seeds the numbers of random operators, and restores them.
+    """
+    import torch
+
+    good, seeds, found = torch.manual_seed, [], [False]
+
+    def noted(seed: int) -> Any:
+        seeds.append(seed)
+        return torch.default_generator.manual_seed(seed)
+
+    torch.manual_seed = noted
+    before = torch.default_generator.get_state()
+    try:
+        yield found
+    finally:
+        torch.manual_seed = good
+        found[0] = bool(seeds) or not torch.equal(before, torch.default_generator.get_state())
+
+
 def forward(
     operator: Operator, sample: Sample, seed: int = _SEED, widened: bool = False
 ) -> list[Result]:

@@ -117,6 +117,9 @@ def _element(
     near = (wide - other).abs() <= growth(terms, unit) * other.abs() + smallest(one.dtype)
     if bool((same | near).all()):
         return ""
+    first = reference.bound(number, terms, each, one.dtype, signs=1)
+    if bool((same | ((wide - other).abs() <= first) & first.isfinite()).all()):
+        return ""
     bound = reference.bound(number, terms, each, one.dtype)
     off = (wide - other).abs().double()
     largest = torch.finfo(one.dtype).max

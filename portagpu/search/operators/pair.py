@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from portagpu.search.operators.classes import CLASSES, class_of, unit_roundoff
 from portagpu.search.operators.compare import first_difference
 from portagpu.search.operators.database import dtype_name, full_name, has_backward
 from portagpu.search.operators.exceptions import AGAIN, BACKWARD, FORWARD, SPREAD
-from portagpu.search.operators.samples import moved, seeded, shown, tensors, widened
+from portagpu.search.operators.samples import moved, reordered, seeded, shown, tensors, widened
 from portagpu.search.operators.sizes import samples
 from portagpu.text import error_line
 
@@ -45,6 +46,8 @@ class _Pair:
     found: Judged = field(default_factory=Judged)
     ran: set[str] = field(default_factory=set)
     """The directions in which a sample ran."""
+    own: bool = True
+    """Whether torch made this sample for the operator."""
     refused: dict[str, str] = field(default_factory=dict)
     """By direction the first sentence of a sample for which torch has no kernel."""
 
@@ -72,8 +75,9 @@ class _Pair:
             self.found.aside.append(f"not compared: torch makes no samples ({_kind(error)})")
             return
         for number, sample, own in every:
-            if self._lacks(sample) or not (own or self._runs(sample)):
+            if self._lacks(sample):
                 continue
+            self.own = own
             try:
                 self._sample(number, sample, gradient, excepted)
             except NotImplementedError as error:  # from the copy of the sample to the device
@@ -86,13 +90,17 @@ class _Pair:
             else:
                 self.found.difference = sentence
 
-    def _runs(self, sample: Sample) -> bool:
-        """Whether the CPU takes a sample that torch did not make for the operator."""
+    def _cpu_refuses(self, sample: Sample, direction: str) -> bool:
+        """Whether the CPU refuses it as well."""
         try:
-            forward(self.operator, moved(sample, "cpu"))
+            here = moved(sample, "cpu")
+            if direction == BACKWARD:
+                backward(self.operator, here, self.dtype)
+            else:
+                forward(self.operator, here)
         except Exception:  # noqa: BLE001 - torch's own
-            return False
-        return True
+            return True
+        return False
 
     def _sample(
         self, number: int, sample: Sample, gradient: bool, excepted: Mapping[str, bool]
@@ -148,7 +156,8 @@ class _Pair:
             return Reference(self.operator, wide, self.dtype, unit, gradient, self._plain(sample))
         except Exception as error:  # noqa: BLE001 - whatever torch raises, there is no reference
             what = "gradient" if gradient else "result"
-            self.found.aside.append(f"not compared: no {what} in float64 ({_kind(error)})")
+            if self.own:
+                self.found.aside.append(f"not compared: no {what} in float64 ({_kind(error)})")
             return None
 
     def _plain(self, sample: Sample) -> bool:
@@ -164,6 +173,8 @@ class _Pair:
         if self.operator.name in exceptions.UNINITIALISED:
             self.found.aside.append("not compared: results are uninitialised")
             return False
+        if not reference.drew:
+            return True
         with unseeded():
             others = forward(self.operator, reference.sample, seed=2, widened=True)
         if all(_same(*both) for both in zip(reference.right, others, strict=True)):
@@ -248,6 +259,9 @@ class _Pair:
         """The second call gives what the first gave, unless torch promises no such thing."""
         import torch
 
+        with suppress(Exception):
+            # of other numbers: what is left of them is seen in the next call
+            forward(self.operator, reordered(here, self.dtype))
         try:
             again = forward(self.operator, here)
         except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
@@ -277,6 +291,10 @@ class _Pair:
         if reference is None:
             return
         for spread in (False,) if no_spread else (False, True):
+            if spread:
+                with suppress(Exception):
+                    other = moved(reordered(sample, self.dtype), self.device)
+                    backward(self.operator, other, self.dtype)
             try:
                 got = backward(self.operator, moved(sample, self.device, spread), self.dtype)
             except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
@@ -291,6 +309,8 @@ class _Pair:
         Torch declares a dtype where one sample runs: others may lack a kernel (``test_dtypes`` in
         its test/test_ops.py: dtypes that "worked on some samples").
         """
+        if not self.own and self.device.type != "cpu" and self._cpu_refuses(sample, direction):
+            return
         what = f"it raised {error_line(error)}"
         missing = self._not_claimed(error)
         if missing:

@@ -126,6 +126,26 @@ def moved(sample: Sample, device: Any, spread: bool = False) -> Sample:
     return changed(sample, change)
 
 
+def reordered(sample: Sample, dtype: Any) -> Sample:
+    """A copy with other numbers of the same shape: the first tensor's backwards, and halved."""
+    import torch
+
+    first = True
+
+    def change(value: Any) -> Any:
+        nonlocal first
+        if not first or not isinstance(value, torch.Tensor):
+            return value.clone() if isinstance(value, torch.Tensor) else value
+        first = False
+        rounded = value.is_floating_point() or value.is_complex()
+        if value.layout != torch.strided or not (rounded or value.dtype == dtype):
+            return value.clone()
+        turned = value.flip(tuple(range(value.dim())))
+        return turned / 2 if rounded else turned
+
+    return changed(sample, change)
+
+
 def widened(sample: Sample, dtype: Any) -> Sample:
     """A copy in float64 or complex128 where it has the dtype; whole numbers stay as they are."""
     import torch
