@@ -60,6 +60,22 @@ def unseeded() -> Iterator[None]:
 
 
 @contextmanager
+def cpu_seeds() -> Iterator[None]:
+    """A block in which ``torch.manual_seed`` seeds the CPU alone.
+
+    Where a device is not there it notes the call for later, with the stack as a text.
+    """
+    import torch
+
+    good = torch.manual_seed
+    torch.manual_seed = torch.default_generator.manual_seed
+    try:
+        yield
+    finally:
+        torch.manual_seed = good
+
+
+@contextmanager
 def drawing() -> Iterator[list[bool]]:
     """A block that tells at its end, in the list, whether the CPU's random numbers were used.
 

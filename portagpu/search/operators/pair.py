@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from portagpu.search.operators import exceptions
 from portagpu.search.operators.bounds import Reference
-from portagpu.search.operators.calls import backward, dtypes, forward, unseeded
+from portagpu.search.operators.calls import backward, cpu_seeds, dtypes, forward, unseeded
 from portagpu.search.operators.classes import CLASSES, class_of, unit_roundoff
 from portagpu.search.operators.compare import first_difference
 from portagpu.search.operators.database import dtype_name, full_name, has_backward
@@ -43,6 +43,7 @@ class _Pair:
     dtype: Any
     has: Callable[[Any], bool]
     """Whether the device has tensors of a dtype."""
+    half: int | None
     found: Judged = field(default_factory=Judged)
     ran: set[str] = field(default_factory=set)
     """The directions in which a sample ran."""
@@ -70,7 +71,7 @@ class _Pair:
         if excepted[FORWARD] and (excepted[BACKWARD] or not gradient):
             return
         try:
-            every = samples(self.operator, self.dtype, gradient)
+            every = samples(self.operator, self.dtype, gradient, self.half)
         except Exception as error:  # noqa: BLE001 - torch's own, for a build that lacks something
             self.found.aside.append(f"not compared: torch makes no samples ({_kind(error)})")
             return
@@ -347,11 +348,18 @@ class _Pair:
 
 
 def judge(
-    device: Any, operator: Operator, dtype: Any, has: Callable[[Any], bool] = lambda _: True
+    device: Any,
+    operator: Operator,
+    dtype: Any,
+    has: Callable[[Any], bool] = lambda _: True,
+    half: int | None = None,
 ) -> Judged:
-    """What became of the pair on that device, which ``has`` tensors of these dtypes."""
-    pair = _Pair(device, operator, dtype, has)
-    with seeded(0):
+    """What became of the pair on that device, which ``has`` tensors of these dtypes.
+
+    With ``half`` every second of its samples runs.
+    """
+    pair = _Pair(device, operator, dtype, has, half)
+    with seeded(0), cpu_seeds() if device.type == "cpu" else nullcontext():
         pair.judge()
     return pair.found
 

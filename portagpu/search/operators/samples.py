@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _SEED: Final = 1234
 """That of torch's tests (``--seed`` of torch.testing._internal.common_utils), for each sample."""
-_LOOKED_AT: Final = 64
+_LOOKED_AT: Final = 32
 """Some operators have thousands of samples; those that run are spread over so many."""
 
 Sample = Any

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.search.operators.samples import changed, made, shown, tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from portagpu.search.operators.database import Operator
     from portagpu.search.operators.samples import Sample
@@ -31,10 +31,13 @@ _OWN_SIZES: Final = frozenset(("_segment_reduce", "histogramdd"))
 where it is told to trust them (``unsafe``)."""
 
 
-def samples(operator: Operator, dtype: Any, gradient: bool) -> list[tuple[int, Sample, bool]]:
+def samples(
+    operator: Operator, dtype: Any, gradient: bool, half: int | None = None
+) -> list[tuple[int, Sample, bool]]:
     """At most ``MOST_SAMPLES`` of the operator, with their numbers and whether they are torch's.
 
     Half of them are not, or more where torch has few. What the CPU refuses of those is no sample.
+    With ``half`` 0 or 1 it is every second of each kind.
     """
     usual = made(operator, dtype, gradient)
     other = _others(operator, dtype, gradient, usual)
@@ -42,12 +45,16 @@ def samples(operator: Operator, dtype: Any, gradient: bool) -> list[tuple[int, S
     most = min(len(usual), MOST_SAMPLES - count)
     first = [round(k * (len(usual) - 1) / max(1, most - 1)) for k in range(most)]
     places = [len(other) * (2 * k + 1) // (2 * count) for k in range(count)]
-    return [(number, usual[number], True) for number in first] + [
-        (len(usual) + place, other[place], False) for place in places
+    every: list[tuple[int, Callable[[], Sample], bool]] = [
+        *((number, partial(usual.__getitem__, number), True) for number in first),
+        *((len(usual) + place, other[place], False) for place in places),
     ]
+    return [(number, make(), own) for number, make, own in every[half :: 1 if half is None else 2]]
 
 
-def _others(operator: Operator, dtype: Any, gradient: bool, usual: list[Sample]) -> list[Sample]:
+def _others(
+    operator: Operator, dtype: Any, gradient: bool, usual: list[Sample]
+) -> list[Callable[[], Sample]]:
     if operator.name in _OWN_SIZES:
         return []
     try:
@@ -57,8 +64,10 @@ def _others(operator: Operator, dtype: Any, gradient: bool, usual: list[Sample])
         odd = []
     known = {*map(shown, usual)}
     odd = [each for each in odd if shown(each) not in known]
-    return odd or [
-        enlarged(each, number)
+    if odd:
+        return [partial(odd.__getitem__, number) for number in range(len(odd))]
+    return [
+        partial(enlarged, each, number)
         for number, each in enumerate(usual)
         if all(_may_grow(one, dtype) for one in tensors(each))
         and any(size > 1 for one in tensors(each) for size in one.shape)
