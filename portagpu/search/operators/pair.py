@@ -69,6 +69,8 @@ class _Pair:
         excepted = {each: self.excepted(each) for each in (FORWARD, SPREAD)}
         excepted[BACKWARD] = gradient and self.excepted(BACKWARD)
         if excepted[FORWARD] and (excepted[BACKWARD] or not gradient):
+            if self.operator.name in exceptions.UNINITIALISED:
+                self.found.aside.append("not compared: results are uninitialised")
             return
         try:
             every = samples(self.operator, self.dtype, gradient, self.half)

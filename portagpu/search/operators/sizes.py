@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from portagpu.search.operators.samples import Sample
 
 MOST_SAMPLES: Final = 4
-ODD: Final[Mapping[str, int]] = {"S": 7, "M": 11, "L": 21}
-"""Instead of 5, 10 and 20. Odd sizes leave a rest in every vector and block, and the square of each
-is more than a warp has lanes."""
+ODD: Final[Mapping[str, int]] = {"S": 7, "M": 11, "L": 33}
+"""Instead of 5, 10 and 20. Odd sizes leave a rest in every vector and block, and the largest and each
+square are more than a warp of 32 lanes."""
 LARGEST: Final = 2**12
 """Elements of an enlarged tensor at most: a sample takes milliseconds."""
 _OWN_SIZES: Final = frozenset(("_segment_reduce", "histogramdd"))
