@@ -67,7 +67,8 @@ def _all_or_weights(operator: Operator, sample: Sample, results: int) -> int:
         weight = tensors(sample)[1]
         # of a transposed convolution the second dimension is that of the outputs
         outputs = 1 if name.startswith("conv_transpose") else 0
-        return ELEMENT_TERMS + weight.numel() // max(1, (*weight.shape, 1)[outputs])
+        terms: int = weight.numel() // max(1, (*weight.shape, 1)[outputs])
+        return ELEMENT_TERMS + terms
     return _all(operator, sample, results)
 
 

@@ -11,7 +11,7 @@ from portagpu.search.operators import exceptions
 from portagpu.search.operators.bounds import Reference
 from portagpu.search.operators.calls import backward, cpu_seeds, dtypes, forward, unseeded
 from portagpu.search.operators.classes import CLASSES, class_of, unit_roundoff
-from portagpu.search.operators.compare import first_difference
+from portagpu.search.operators.compare import equal_results, first_difference, same_values
 from portagpu.search.operators.database import dtype_name, full_name, has_backward
 from portagpu.search.operators.exceptions import AGAIN, BACKWARD, FORWARD, SPREAD
 from portagpu.search.operators.samples import moved, reordered, seeded, shown, tensors, widened
@@ -180,7 +180,7 @@ class _Pair:
             return True
         with unseeded():
             others = forward(self.operator, reference.sample, seed=2, widened=True)
-        if all(_same(*both) for both in zip(reference.right, others, strict=True)):
+        if all(same_values(*both) for both in zip(reference.right, others, strict=True)):
             return True
         self.found.aside.append("not compared: results are random")
         return False
@@ -242,7 +242,7 @@ class _Pair:
         changed = [
             k
             for k, (one, other) in enumerate(zip(tensors(here), before, strict=True))
-            if not _same(one, other)
+            if not same_values(one, other)
         ]
         if not changed or self.operator.name in exceptions.WRITES:
             return
@@ -251,7 +251,7 @@ class _Pair:
         wide = widened(right, self.dtype)
         forward(self.operator, wide, widened=True)
         if all(
-            _same(one.to(other.dtype), other)
+            same_values(one.to(other.dtype), other)
             for one, other in zip(tensors(wide), start, strict=True)
         ):
             self._tell(number, sample, FORWARD, f"the call changed its input {changed[0]}")
@@ -270,7 +270,9 @@ class _Pair:
         except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
             self._raised(number, sample, AGAIN, error)
             return
-        if len(got) == len(again) and all(_equal(*both) for both in zip(got, again, strict=True)):
+        if len(got) == len(again) and all(
+            equal_results(*both) for both in zip(got, again, strict=True)
+        ):
             self.found.compared += 1
             return
         if not self._compare(number, sample, again, AGAIN, reference, values=True):
@@ -284,7 +286,10 @@ class _Pair:
             both = [forward(self.operator, moved(sample, self.device)) for _ in range(2)]
         finally:
             torch.use_deterministic_algorithms(before)
-        if all(_same(*each) for each in zip(*both, strict=True)) and self.device.type != "cpu":
+        if (
+            all(same_values(*each) for each in zip(*both, strict=True))
+            and self.device.type != "cpu"
+        ):
             self.found.aside.append("not compared: second call is not deterministic")
             return
         self._tell(number, sample, AGAIN, "its result is not that of the first")
@@ -364,25 +369,6 @@ def judge(
     with seeded(0), cpu_seeds() if device.type == "cpu" else nullcontext():
         pair.judge()
     return pair.found
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Whether two results have the same dtypes and values."""
-    return getattr(one, "dtype", None) == getattr(other, "dtype", None) and _same(one, other)
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two results have the same values; NaN is NaN."""
-    import torch
-
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        if one.shape != other.shape:
-            return False
-        if one.layout != torch.strided:
-            one, other = one.to_dense(), other.to_dense()
-        equal = (one == other) | ((one != one) & (other != other))
-        return bool(equal.all())
-    return bool(one == other) or (one != one and other != other)
 
 
 def _kind(error: Exception) -> str:

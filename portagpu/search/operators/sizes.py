@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 MOST_SAMPLES: Final = 4
 ODD: Final[Mapping[str, int]] = {"S": 7, "M": 11, "L": 33}
-"""Instead of 5, 10 and 20. Odd sizes leave a rest in every vector and block, and the largest and each
-square are more than a warp of 32 lanes."""
+"""Instead of 5, 10 and 20. Odd sizes leave a rest in every vector and block; the largest, and the
+squares of the others, are more than the 32 lanes of a warp."""
 LARGEST: Final = 2**12
 """Elements of an enlarged tensor at most: a sample takes milliseconds."""
 _OWN_SIZES: Final = frozenset(("_segment_reduce", "histogramdd"))
