@@ -62,10 +62,12 @@ def score(server: Ranks, fault: Fault, seed: int, seconds: float) -> Score:
     """Search with that fault for ``seconds``; what hangs or dies was found."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
+        number = round_seed(seed, fault.area, 0)
         arguments = {
             "area": fault.area,
             "fault": fault.name,
-            "number": round_seed(seed, fault.area, 0),
+            "number": number,
+            "seed": number,
             "seconds": seconds,
             "shrink_s": 0.5,
             "journal": str(Path(folder, "program")),

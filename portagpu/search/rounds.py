@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import random
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -206,7 +205,7 @@ def search_rank(
     except NotSearchable as error:
         return {"not_here": str(error)}
     if listed is not None:
-        random.Random(seed).shuffle(listed)  # noqa: S311 - an order, no secret
+        listed = found.ordered(listed, seed)
         listing = Listing(found, rank, file, start)
         # how long a list takes to make is no part of the time: torch's database takes seconds
         listing.run(listed, time.monotonic() + seconds, most)
