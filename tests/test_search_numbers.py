@@ -26,6 +26,7 @@ from portagpu.search.numbers import (
 )
 from portagpu.search.numbers.area import AREA, CALLS, _choices
 from portagpu.search.numbers.compare import Within, is_right, nature
+from portagpu.search.numbers.draws import BYTES, Choice, drawn, spread
 from portagpu.search.numbers.formats import (
     FP8,
     claimed,
@@ -174,8 +175,8 @@ def test_a_number_written_beside_the_elements_is_told(gpu: Any) -> None:
 
 
 def test_rows_and_broadcasts_are_counted_by_hand() -> None:
-    assert rows((2, 3), (1,)) == [[0, 1, 2], [3, 4, 5]]
-    assert rows((2, 3), (0,)) == [[0, 3], [1, 4], [2, 5]]
+    assert rows((2, 3), (1,)) == ((0, 1, 2), (3, 4, 5))
+    assert rows((2, 3), (0,)) == ((0, 3), (1, 4), (2, 5))
     assert broadcast_index((2, 1), (2, 3)) == (0, 0, 0, 1, 1, 1)
     assert broadcast_index((), (2,)) == (0, 0)
 
@@ -228,7 +229,7 @@ def test_every_operation_is_right_on_a_right_device(gpu: Any) -> None:
     assert len({each.fixed.get("op") for each in choices}) > 110
     for choice in choices:
         for _ in range(6):
-            call = choice.call(chance.getrandbits(23), chance.getrandbits(23))
+            call = choice.call(chance.randbytes(BYTES))
             assert AREA.difference(rank, [call]) == "", call
 
 

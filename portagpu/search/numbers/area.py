@@ -33,11 +33,13 @@ if TYPE_CHECKING:
 
 SEEDS: Final = tuple(range(16))
 PATTERN_SEEDS: Final = tuple(range(64))
-BATCHES: Final = 4
-BATCH: Final = 8
-CASTS: Final = 24
+MOST: Final = 24
+"""Calls of a program."""
+DTYPES: Final = 4
+"""An operation is named once for so many of its dtypes."""
+CASTS: Final = 40
 """How often the cast is named among the operations, for its many pairs of dtypes."""
-ATTENTIONS: Final = 6
+ATTENTIONS: Final = 8
 CALLS: Final[dict[str, Callable[..., str]]] = {
     "cast": casts.cast_difference,
     "elementwise": elementwise.elementwise_difference,
@@ -53,7 +55,7 @@ class _Numbers(Area):
     name = "numbers"
 
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
-        return drawn(_choices(claimed(gpu)), batches=BATCHES, calls=BATCH)
+        return drawn(_choices(claimed(gpu)), calls=MOST)
 
     def difference(self, rank: Rank, program: Program) -> str:
         with warnings.catch_warnings():
@@ -77,15 +79,16 @@ def _choices(have: list[str]) -> list[Choice]:
     found += [_choice("move", op, arithmetic, _MOVE) for op in moves.OPS]
     found += [_choice("gradient", op, floats, _GRADIENT) for op in gradients.OPS]
     masked = {"dtype": floats, **_ATTENTION}
-    found += [Choice("attention", {}, masked, shift) for shift in range(ATTENTIONS)]
+    found.append(Choice("attention", {}, masked, times=ATTENTIONS))
     sources = [each for each in casts.SOURCES if each in have]
     pairs = {"source": sources, "target": sources, **_CAST}
-    found += [Choice("cast", {}, pairs, shift) for shift in range(CASTS)]
+    found.append(Choice("cast", {}, pairs, times=CASTS))
     return [each for each in found if all(each.lists.values())]
 
 
 def _choice(name: str, op: str, dtypes: list[str], lists: Mapping[str, Any]) -> Choice:
-    return Choice(name, {"op": op}, {"dtype": dtypes, **lists})
+    times = -(-len(dtypes) // DTYPES)
+    return Choice(name, {"op": op}, {"dtype": dtypes, **lists}, times=times)
 
 
 def _of_kinds(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.search.numbers.compare import Right, Within
@@ -237,6 +238,7 @@ def _make_index_select(x: torch.Tensor, _y: torch.Tensor, _gpu: Any) -> torch.Te
     return x.index_select(0, index)
 
 
+@cache
 def steps() -> dict[str, Step]:
     """All operations, by name."""
     import torch
