@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from portagpu.world import Rank
 
 SEEDS: Final = tuple(range(16))
-PATTERN_SEEDS: Final = tuple(range(64))
+PATTERN_SEEDS: Final = tuple(range(256))
 MOST: Final = 24
 """Calls of a program."""
 DTYPES: Final = 4
@@ -76,7 +76,7 @@ def _choices(have: list[str]) -> list[Choice]:
     found = _of_kinds("elementwise", OPS, arithmetic, _ELEMENTWISE, other=True)
     found += _of_kinds("reduce", reductions.OPS, arithmetic, _REDUCE)
     found += [_choice("product", op, complexes, _PRODUCT) for op in products.OPS]
-    found += [_choice("move", op, arithmetic, _MOVE) for op in moves.OPS]
+    found += [_choice("move", op, _moved(op, arithmetic), _MOVE) for op in moves.OPS]
     found += [_choice("gradient", op, floats, _GRADIENT) for op in gradients.OPS]
     masked = {"dtype": floats, **_ATTENTION}
     found.append(Choice("attention", {}, masked, times=ATTENTIONS))
@@ -89,6 +89,13 @@ def _choices(have: list[str]) -> list[Choice]:
 def _choice(name: str, op: str, dtypes: list[str], lists: Mapping[str, Any]) -> Choice:
     times = -(-len(dtypes) // DTYPES)
     return Choice(name, {"op": op}, {"dtype": dtypes, **lists}, times=times)
+
+
+def _moved(op: str, have: list[str]) -> list[str]:
+    """The dtypes in which an operation that moves elements is told."""
+    found = moves.OPS[op]
+    barred = (found.ordered and "complex", found.sums and "bool")
+    return [each for each in have if kind_of(each) not in barred]
 
 
 def _of_kinds(
@@ -117,6 +124,7 @@ _ELEMENTWISE: Final = {
     "shape": _lists(elementwise.SHAPES),
     "layout": LAYOUTS,
     "beside": elementwise.OTHERS,
+    "other_layout": LAYOUTS,
     "form": elementwise.FORMS,
     "seed": SEEDS,
 }

@@ -55,7 +55,7 @@ SCALARS: Final = (2, -1, 3, 1, 4, 8, -2, 5)
 POWERS: Final = (2, -1, 4, 8, 1, -2)
 """Divisors: by another number torch may multiply by its reciprocal, which rounds twice
 (pytorch v2.13.0, aten/src/ATen/native/cuda/BinaryDivTrueKernel.cu)."""
-SHAPES: Final = ((7,), (), (0,), (1,), (3, 5), (33,), (2, 3, 4), (65,), (0, 3), (9, 7), (300,))
+SHAPES: Final = ((7,), (), (1,), (3, 5), (33,), (2, 3, 4), (65,), (0, 3), (9, 7), (300,))
 NO_OUT: Final = ("relu", "isnan", "isinf", "isfinite")
 TENSORS_ALONE: Final = (
     *("maximum", "minimum", "fmax", "fmin", "copysign"),
@@ -75,6 +75,7 @@ def elementwise_difference(
     beside: str,
     form: str,
     seed: int,
+    other_layout: str = "plain",
 ) -> str:
     """The first difference of one operation, as a clause."""
     found = OPS[op]
@@ -82,6 +83,7 @@ def elementwise_difference(
         return ""
     other = _second_dtype(gpu, found, dtype, other)
     call = _Call(gpu, op, found, dtype, other, tuple(shape), layout, beside, form, seed)
+    call.other_layout = other_layout
     return call.difference(_class(found, kind, dtype))
 
 
@@ -126,6 +128,7 @@ class _Call:
         self.gpu, self.name, self.op = gpu, name, op
         self.dtype, self.other, self.shape = dtype, other, shape
         self.layout, self.beside, self.form, self.seed = layout, beside, form, seed
+        self.other_layout = "plain"
 
     def difference(self, kind: str) -> str:
         """The first one."""
@@ -204,7 +207,7 @@ class _Call:
         for number in range(1, self.op.arity):
             size = shape if number == 1 else self.shape
             what = "ordinary" if kind == "special" and self.seed % 3 == 0 else kind
-            each = place(self.gpu, self.other, size, "plain", what, self.seed + number)
+            each = place(self.gpu, self.other, size, self.other_layout, what, self.seed + number)
             if self.op.divisor or self.op.count:
                 each = self._limited(each, size)
             found.append(each)

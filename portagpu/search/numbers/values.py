@@ -24,7 +24,7 @@ from portagpu.search.numbers.formats import (
 if TYPE_CHECKING:
     import torch
 
-CLASSES: Final = ("integers", "ordinary", "special", "wide", "ones", "mixed", "distinct")
+CLASSES: Final = ("integers", "ordinary", "special", "wide", "ones", "mixed", "distinct", "denormal")
 EXACT: Final = ("integers", "ones", "distinct")
 """The classes of small whole numbers: sums and products of a few are exact in any order."""
 MOST: Final = 8
@@ -39,7 +39,8 @@ def numbers(dtype: str, kind: str, n: int, seed: int) -> tuple[Any, ...]:
 
     integers: whole, at most ``MOST``; negative ones too. ones: all 1. distinct: whole and all
     different as far as the dtype goes, in no order. ordinary: 2^-4 to 2^4 with all bits of the
-    mantissa. wide: any bits of the dtype. special: NaN, infinities, -0.0, denormals, the largest
+    mantissa. denormal: below the smallest normal number or little above, integers for others. wide:
+    any bits of the dtype. special: NaN, infinities, -0.0, denormals, the largest
     number, and for integers the ends. mixed: ordinary with a few special ones.
     """
     return _stored(dtype, kind, _length(kind, n), seed)[:n]
@@ -106,7 +107,10 @@ def _floats(dtype: str, kind: str, n: int, chance: random.Random) -> list[float]
     if kind == "wide" and dtype in SMALL:
         return chance.choices(pattern_values(dtype), k=n)
     exponents: Any = range(-4, 5)
-    if kind == "wide":
+    if kind == "denormal":
+        lowest = math.frexp(smallest_normal(dtype))[1]
+        exponents = range(lowest - 4, lowest + 2)
+    elif kind == "wide":
         # all exponents, down to those of denormals
         exponents = range(math.frexp(smallest(dtype))[1], math.frexp(largest(dtype))[1] + 1)
     sizes = [chance.uniform(0.5, 1) if kind == "wide" else chance.random() for _ in range(n)]
