@@ -55,7 +55,7 @@ SCALARS: Final = (2, -1, 3, 1, 4, 8, -2, 5)
 POWERS: Final = (2, -1, 4, 8, 1, -2)
 """Divisors: by another number torch may multiply by its reciprocal, which rounds twice
 (pytorch v2.13.0, aten/src/ATen/native/cuda/BinaryDivTrueKernel.cu)."""
-SHAPES: Final = ((7,), (), (1,), (3, 5), (33,), (2, 3, 4), (65,), (0, 3), (9, 7), (300,))
+SHAPES: Final = ((7,), (), (1,), (3, 5), (33,), (2, 3, 4), (65,), (0, 3), (9, 7), (300,), (17, 19))
 NO_OUT: Final = ("relu", "isnan", "isinf", "isfinite")
 TENSORS_ALONE: Final = (
     *("maximum", "minimum", "fmax", "fmin", "copysign"),

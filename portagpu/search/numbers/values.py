@@ -24,7 +24,16 @@ from portagpu.search.numbers.formats import (
 if TYPE_CHECKING:
     import torch
 
-CLASSES: Final = ("integers", "ordinary", "special", "wide", "ones", "mixed", "distinct", "denormal")
+CLASSES: Final = (
+    "integers",
+    "ordinary",
+    "special",
+    "wide",
+    "ones",
+    "mixed",
+    "distinct",
+    "denormal",
+)
 EXACT: Final = ("integers", "ones", "distinct")
 """The classes of small whole numbers: sums and products of a few are exact in any order."""
 MOST: Final = 8
@@ -68,7 +77,9 @@ def _draw(dtype: str, kind: str, n: int, chance: random.Random) -> list[Any]:
     if kind == "distinct":
         return _distinct(dtype, n, chance)
     if kind == "mixed":
-        ends = _draw(dtype, "special", n, chance)
+        ends = (
+            _wholes(dtype, "special", n, chance) if dtype in INTEGERS else _ends(dtype, n, chance)
+        )
         others = _draw(dtype, "ordinary", n, chance)
         return [
             end if chance.random() < 0.1 else each for end, each in zip(ends, others, strict=True)
@@ -100,7 +111,10 @@ def _wholes(dtype: str, kind: str, n: int, chance: random.Random) -> list[int]:
 
 def _floats(dtype: str, kind: str, n: int, chance: random.Random) -> list[float]:
     if kind == "special":
-        return chance.choices(specials(dtype), k=n)
+        rare = specials(dtype)
+        # what is no number, and the infinities, are few among them
+        found = _ends(dtype, n, chance)
+        return [each if chance.random() < 0.2 else chance.choice(rare) for each in found]
     if kind == "integers":
         most = MOST if largest(dtype) >= MOST else 4
         return [float(each) for each in chance.choices(range(-most, most + 1), k=n)]
@@ -120,6 +134,12 @@ def _floats(dtype: str, kind: str, n: int, chance: random.Random) -> list[float]
         rounded(math.ldexp(sign * size, power), dtype)
         for sign, size, power in zip(signs, sizes, powers, strict=True)
     ]
+
+
+def _ends(dtype: str, n: int, chance: random.Random) -> list[float]:
+    """NaN, infinities, minus zero, a denormal and the largest numbers, each as often."""
+    ends = (math.nan, math.inf, -math.inf, -0.0, -3 * smallest(dtype), largest(dtype))
+    return chance.choices([rounded(each, dtype) for each in (*ends, -largest(dtype))], k=n)
 
 
 @lru_cache
