@@ -110,7 +110,9 @@ def _of_kinds(
     found = []
     for op, each in ops.items():
         dtypes = [dtype for dtype in have if kind_of(dtype) in each.kinds.split()]
-        found.append(_choice(name, op, dtypes, {**({"other": dtypes} if other else {}), **lists}))
+        # half of the calls are of one dtype
+        both = {"other": [*[""] * len(dtypes), *dtypes]} if other else {}
+        found.append(_choice(name, op, dtypes, {**both, **lists}))
     return found
 
 

@@ -77,11 +77,11 @@ def elementwise_difference(
     seed: int,
     other_layout: str = "plain",
 ) -> str:
-    """The first difference of one operation, as a clause."""
+    """The first difference of one operation, as a clause; no ``other`` is the same dtype."""
     found = OPS[op]
     if kind_of(dtype) not in found.kinds.split():
         return ""
-    other = _second_dtype(gpu, found, dtype, other)
+    other = _second_dtype(gpu, found, dtype, other or dtype)
     call = _Call(gpu, op, found, dtype, other, tuple(shape), layout, beside, form, seed)
     call.other_layout = other_layout
     return call.difference(_class(found, kind, dtype))
@@ -159,11 +159,11 @@ class _Call:
         import torch
 
         if self.op.count or self.op.divisor:
-            self.form = "function" if self.form in ("scalar", "same") else self.form
+            self.form = "+" if self.form in ("scalar", "same") else self.form
         if self.form == "conj" and self.dtype not in COMPLEX:
-            self.form = "method"
+            self.form = "+"
         if self.form == "scalar" and (self.op.arity != 2 or self.dtype == "bool"):
-            self.form = "function"
+            self.form = "+"
         if self.form == "scalar" and self.name in TENSORS_ALONE:
             self.form = "again"
         if self.form in ("same", "scalar"):

@@ -49,7 +49,8 @@ def numbers(dtype: str, kind: str, n: int, seed: int) -> tuple[Any, ...]:
     integers: whole, at most ``MOST``; negative ones too. ones: all 1. distinct: whole and all
     different as far as the dtype goes, in no order. ordinary: 2^-4 to 2^4 with all bits of the
     mantissa. denormal: below the smallest normal number or little above, integers for others. wide:
-    any bits of the dtype. special: NaN, infinities, -0.0, denormals, the largest
+    any bits of the dtype. whole: integers with a few NaN and infinities, for which their sums need
+    no order. special: NaN, infinities, -0.0, denormals, the largest
     number, and for integers the ends. mixed: ordinary with a few special ones.
     """
     return _stored(dtype, kind, _length(kind, n), seed)[:n]
@@ -82,7 +83,7 @@ def _draw(dtype: str, kind: str, n: int, chance: random.Random) -> list[Any]:
         )
         others = _draw(dtype, "ordinary", n, chance)
         return [
-            end if chance.random() < 0.1 else each for end, each in zip(ends, others, strict=True)
+            end if chance.random() < 0.15 else each for end, each in zip(ends, others, strict=True)
         ]
     return (_wholes if dtype in INTEGERS else _floats)(dtype, kind, n, chance)
 
@@ -114,10 +115,14 @@ def _floats(dtype: str, kind: str, n: int, chance: random.Random) -> list[float]
         rare = specials(dtype)
         # what is no number, and the infinities, are few among them
         found = _ends(dtype, n, chance)
-        return [each if chance.random() < 0.2 else chance.choice(rare) for each in found]
+        return [each if chance.random() < 0.3 else chance.choice(rare) for each in found]
     if kind == "integers":
         most = MOST if largest(dtype) >= MOST else 4
         return [float(each) for each in chance.choices(range(-most, most + 1), k=n)]
+    if kind == "whole":
+        rare = (math.nan, math.inf, -math.inf)
+        others = _floats(dtype, "integers", n, chance)
+        return [chance.choice(rare) if chance.random() < 0.05 else each for each in others]
     if kind == "wide" and dtype in SMALL:
         return chance.choices(pattern_values(dtype), k=n)
     exponents: Any = range(-4, 5)
@@ -137,8 +142,8 @@ def _floats(dtype: str, kind: str, n: int, chance: random.Random) -> list[float]
 
 
 def _ends(dtype: str, n: int, chance: random.Random) -> list[float]:
-    """NaN, infinities, minus zero, a denormal and the largest numbers, each as often."""
-    ends = (math.nan, math.inf, -math.inf, -0.0, -3 * smallest(dtype), largest(dtype))
+    """Infinities, minus zero, a denormal and the largest numbers, and NaN twice as often."""
+    ends = (math.nan, math.nan, math.inf, -math.inf, -0.0, -3 * smallest(dtype), largest(dtype))
     return chance.choices([rounded(each, dtype) for each in (*ends, -largest(dtype))], k=n)
 
 
