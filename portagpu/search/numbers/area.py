@@ -20,7 +20,6 @@ from portagpu.search.numbers.draws import Choice, drawn
 from portagpu.search.numbers.formats import FLOATS, FP8, claimed, kind_of
 from portagpu.search.numbers.pointwise import OPS
 from portagpu.search.numbers.tensors import LAYOUTS
-from portagpu.search.numbers.values import CLASSES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,10 +32,10 @@ if TYPE_CHECKING:
 
 SEEDS: Final = tuple(range(16))
 PATTERN_SEEDS: Final = tuple(range(256))
-MOST: Final = 24
+MOST: Final = 32
 """Calls of a program."""
-DTYPES: Final = 4
-"""An operation is named once for so many of its dtypes."""
+DTYPES: Final = {"reduce": 2, "product": 2}
+"""An operation is named once for so many of its dtypes, or once for 4; these have more forms."""
 CASTS: Final = 40
 """How often the cast is named among the operations, for its many pairs of dtypes."""
 ATTENTIONS: Final = 8
@@ -87,7 +86,7 @@ def _choices(have: list[str]) -> list[Choice]:
 
 
 def _choice(name: str, op: str, dtypes: list[str], lists: Mapping[str, Any]) -> Choice:
-    times = -(-len(dtypes) // DTYPES)
+    times = -(-len(dtypes) // DTYPES.get(name, 4))
     return Choice(name, {"op": op}, {"dtype": dtypes, **lists}, times=times)
 
 
@@ -122,7 +121,7 @@ def _lists(shapes: tuple[tuple[int, ...], ...]) -> list[list[int]]:
 
 
 _ELEMENTWISE: Final = {
-    "kind": CLASSES,
+    "kind": elementwise.KINDS,
     "shape": _lists(elementwise.SHAPES),
     "layout": LAYOUTS,
     "beside": elementwise.OTHERS,
@@ -131,7 +130,7 @@ _ELEMENTWISE: Final = {
     "seed": SEEDS,
 }
 _REDUCE: Final = {
-    "kind": CLASSES,
+    "kind": reductions.KINDS,
     "shape": _lists(reductions.SHAPES),
     "dims": _lists(reductions.DIMS),
     "layout": LAYOUTS,

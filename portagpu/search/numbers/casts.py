@@ -169,7 +169,7 @@ def _copied(
     return found
 
 
-KINDS: Final = (PATTERNS, "mixed", "special", "wide", "ordinary")
+KINDS: Final = (PATTERNS, "mixed", "special", "wide")
 SOURCES: Final = ("float32", "bool", *INTEGERS, "bfloat16", "float16", "float64", *COMPLEX, *FP8)
 SHAPES: Final = ((7,), (), (0,), (1,), (3, 5), (33,), (2, 3, 4), (65,), (1, 17), (300,))
 LAYOUTS_OF_CASTS: Final = LAYOUTS

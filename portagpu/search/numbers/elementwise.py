@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from portagpu.contract import Backend
 
+KINDS: Final = ("integers", "mixed", "special", "wide", "denormal")
+"""Few: "mixed" has nearly all of the others."""
 FORMS: Final = ("function", "method", "in place", "out", "again", "scalar", "conj", "same", "+")
 """torch.add(a, b), a.add(b), a.add_(b), torch.add(a, b, out=c), twice, with a Python number as the
 second operand, with a conjugate view as the first, with the first as the second too, and a + b."""
@@ -82,8 +84,8 @@ def elementwise_difference(
     if kind_of(dtype) not in found.kinds.split():
         return ""
     other = _second_dtype(gpu, found, dtype, other or dtype)
-    call = _Call(gpu, op, found, dtype, other, tuple(shape), layout, beside, form, seed)
-    call.other_layout = other_layout
+    rest = (layout, beside, form, seed, other_layout)
+    call = _Call(gpu, op, found, dtype, other, tuple(shape), *rest)
     return call.difference(_class(found, kind, dtype))
 
 
@@ -124,19 +126,18 @@ class _Call:
         beside: str,
         form: str,
         seed: int,
+        other_layout: str,
     ) -> None:
-        self.gpu, self.name, self.op = gpu, name, op
-        self.dtype, self.other, self.shape = dtype, other, shape
+        self.gpu, self.name, self.op, self.shape = gpu, name, op, shape
+        self.dtype, self.other, self.other_layout = dtype, other, other_layout
         self.layout, self.beside, self.form, self.seed = layout, beside, form, seed
-        self.other_layout = "plain"
 
     def difference(self, kind: str) -> str:
         """The first one."""
         self._settle()
         first = place(self.gpu, self.dtype, self.shape, self.layout, kind, self.seed)
         rest = self._rest(kind)
-        operands, a = [first, *rest], first.tensor
-        values = first.values
+        operands, a, values = [first, *rest], first.tensor, first.values
         if self.form == "conj":
             a, values = a.conj(), [each.conjugate() for each in values]
         if self.form == "same":

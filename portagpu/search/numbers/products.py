@@ -44,7 +44,7 @@ BETAS: Final = (1, 0, 2, -1)
 FORMS: Final = ("function", "method", "out", "in place", "again", "gradless", "@", "conj")
 """With "conj" the first operand is a conjugate view, whose numbers a library conjugates itself."""
 OPS: Final = ("mm", "matmul", "bmm", "mv", "dot", "addmm", "baddbmm", "linear", "outer", "addmv")
-KINDS: Final = ("integers", "ordinary", "ones", "distinct", "mixed", "special")
+KINDS: Final = ("integers", "mixed", "ordinary", "special", "distinct")
 _ADDS: Final = ("addmm", "baddbmm", "addmv", "linear")
 
 

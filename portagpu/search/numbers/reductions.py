@@ -37,6 +37,7 @@ from portagpu.search.numbers.sums import (
     sum_of,
 )
 
+KINDS: Final = ("integers", "mixed", "special", "wide", "ones", "ordinary", "denormal")
 DIMS: Final = ((), (0,), (-1,), (0, 1), (1,))
 """The dimensions that are reduced; () is all of them."""
 SHAPES: Final = (

@@ -34,8 +34,6 @@ CLASSES: Final = (
     "distinct",
     "denormal",
 )
-EXACT: Final = ("integers", "ones", "distinct")
-"""The classes of small whole numbers: sums and products of a few are exact in any order."""
 MOST: Final = 8
 """The largest of the class "integers"."""
 SHORT: Final = 32
