@@ -73,13 +73,15 @@ class Round:
 
     def run(self, number: int, seconds: float, shrink_s: float) -> None:
         """Run programs of the seed ``number`` for ``seconds``, and shrink for ``shrink_s``."""
+        programs = self.area.programs(self.rank.gpu)
+        # how long they take to describe is no part of the time
         self._started = time.monotonic()
         self._deadline = self._started + seconds
         self._shrink_s = shrink_s
 
         @SETTINGS
         @seed(number)
-        @given(self.area.programs(self.rank.gpu))
+        @given(programs)
         def each(program: Program) -> None:
             self._run_one(program)
 

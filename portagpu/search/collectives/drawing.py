@@ -17,16 +17,16 @@ from portagpu.search.collectives.calls import CALLS, CHECKED, EACH_PART, HELPERS
 from portagpu.search.collectives.claims import CLAIMED, FLOATS, is_claimed
 from portagpu.search.collectives.model import BITWISE, OPS
 from portagpu.search.collectives.values import INTEGER_BITS
+from portagpu.search.strategies import call, hands
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from hypothesis.strategies import SearchStrategy
 
     from portagpu.contract import Backend
     from portagpu.search.programs import Call, Program
-
-    Tables = Mapping[str, Sequence[Any]]
+    from portagpu.search.strategies import Table
 
 GROUPS: Final = ("same", "whole", "even", "tail", "pair", "one", "pair")
 MAY_REFUSE: Final = {"same": "whole", "pair": "even"}
@@ -97,50 +97,40 @@ def programs(gpu: Backend) -> SearchStrategy[Program]:
     }
 
     def made(drawn: tuple[bool, list[bytes]]) -> Program:
-        default, hands = drawn
-        calls = [_dealt(gpu, every[default], each) for each in hands if each[0]]
+        default, dealt = drawn
+        calls = [_dealt(gpu, every[default], each) for each in dealt]
         return _in_default_group(calls) if default else calls
 
-    one = st.binary(min_size=_WIDTH, max_size=_WIDTH)
-    # unique: else more than half of all programs are others with one part in place of another
-    hands = st.one_of(
-        *(st.lists(one, min_size=least, max_size=MOST, unique=True) for least in (1, 8))
-    )
     # the default group in programs of its own: after an error in it there is no other program
-    return st.tuples(st.sampled_from((False, False, True)), hands).map(made).filter(bool)
+    return st.tuples(st.sampled_from((False, False, True)), hands(_WIDTH, MOST)).map(made)
 
 
-def _dealt(gpu: Backend, every: Sequence[tuple[str, Tables]], hand: bytes) -> Call:
+def _dealt(gpu: Backend, every: Sequence[Table], hand: bytes) -> Call:
     """The call of those bytes."""
-    name, tables = every[hand[0] % len(every)]
-    given = {
-        key: table[byte % len(table)]
-        for (key, table), byte in zip(tables.items(), hand[1:], strict=False)
-    }
+    name, given = every[hand[0] % len(every)].dealt(hand[1:])
     return name, settled(gpu, name, given) if name in CALLS else given
 
 
-def _tables(gpu: Backend, groups: Sequence[str]) -> list[tuple[str, Tables]]:
+def _tables(gpu: Backend, groups: Sequence[str]) -> list[Table]:
     """Each call as often as it is drawn, with the values of its arguments."""
     found = [
-        (name, _collective(gpu, name) | {"group": groups})
+        call(name, **_collective(gpu, name), group=groups)
         for name in CALLS
         for _ in range(OFTEN.get(name, 1 if name in HELPERS else 3))
     ]
     kinds = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
-    beside: list[tuple[int, str, Tables]] = [
-        (4, "objects", {"group": groups, "kind": kinds, "root": ROOTS, "seed": BYTES}),
-        (3, "wait", {"which": ("first", "last", "all")}),
-        (2, "barrier", {"group": tuple(MAY_REFUSE), "late": ROOTS, "how": ("sync", "wait")}),
-        (1, "describe", {"group": groups}),
+    beside = [
+        (4, call("objects", group=groups, kind=kinds, root=ROOTS, seed=BYTES)),
+        (3, call("wait", which=("first", "last", "all"))),
+        (2, call("barrier", group=tuple(MAY_REFUSE), late=ROOTS, how=("sync", "wait"))),
+        (1, call("describe", group=groups)),
         (
             1,
-            "all_gather_uneven",
-            {"group": groups, "dtype": MOVED, "columns": (1, 3, 0), "seed": BYTES},
+            call("all_gather_uneven", group=groups, dtype=MOVED, columns=(1, 3, 0), seed=BYTES),
         ),
-        (1, "refuse", {"group": ("whole", "even", "tail", "one"), "kind": REFUSED}),
+        (1, call("refuse", group=("whole", "even", "tail", "one"), kind=REFUSED)),
     ]
-    return found + [(name, tables) for often, name, tables in beside for _ in range(often)]
+    return found + [each for often, each in beside for _ in range(often)]
 
 
 def has_float(gpu: Backend, name: str) -> bool:
