@@ -22,6 +22,7 @@ from portagpu.search.numbers import (
     elementwise,
     gradients,
     indexing,
+    pointwise,
     products,
     reductions,
     sums,
@@ -250,6 +251,16 @@ def test_products_are_exact_where_whole_and_bounded_else() -> None:
     near = products.finished_product([0.1], [0.1], "float32")
     assert isinstance(near, Within)
     assert near.bound < 1e-8
+
+
+def test_nothing_is_claimed_of_a_sum_whose_product_is_no_number() -> None:
+    right = pointwise.OPS["addcmul"].right
+    # by hand: -1.85 * 3.4e38 is beyond float32, and the sum of both is not; a float64 has both
+    assert right(3.4e38, 1.85, -3.4e38, "float32") is None
+    assert right(3.4e38, 1.85, -3.4e38, "float64").value == pytest.approx(-2.89e38, rel=1e-3)
+    # 65519 rounds to the largest float16, 65520 to infinity
+    assert right(-65504.0, 65519.0, 1.0, "float16") is not None
+    assert right(-65504.0, 65520.0, 1.0, "float16") is None
 
 
 @pytest.mark.parametrize(

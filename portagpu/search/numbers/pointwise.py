@@ -179,14 +179,17 @@ def _clamp(a: Any, b: Any, c: Any, _t: str) -> Any:
 
 
 def _triple(sign: int) -> Callable[..., Any]:
-    """a + b * c: exact for whole numbers, else with a rounding of the product, or without one."""
+    """a + b * c: exact for whole numbers, else with a rounding of the product, or without one.
+
+    Nothing is claimed where the rounded product is no number, though the sum may be one.
+    """
 
     def right(a: Any, b: Any, c: Any, t: str) -> Any:
         if t in INTEGERS:
             return a + sign * b * c
         product = b * c * sign
         value = a + product
-        if not math.isfinite(product) or not math.isfinite(value):
+        if not (math.isfinite(value) and math.isfinite(rounded(product, t))):
             return None
         # in float64 the model rounds too
         bound = (
