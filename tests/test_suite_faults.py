@@ -708,6 +708,12 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         "was not refused",
     ),
     "pins nothing silently": (SilentPin, {}, "memory/pinned-copies-are-right[method]", "not claim"),
+    "claims graphs that share memory": (
+        CpuBackend,
+        {"capabilities": ALL},
+        "graphs/pool-is-shared[method]",
+        "claims graphs, but it raised Unsupported",
+    ),
     "claims graphs": (
         CpuBackend,
         {"capabilities": ALL},
