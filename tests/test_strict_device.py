@@ -83,7 +83,7 @@ LIES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
         (
             "streams/priorities[priority0]",
             "streams/elapsed-time-adds-up",
-            "identity/unclaimed-calls-are-refused[reset_peak_memory_stats]",
+            "memory/peak-resets[method]",
         ),
     ),
     "dtypes are claimed that are not held": (

@@ -729,8 +729,8 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
     "does unclaimed resets": (
         CpuBackend,
         {"capabilities": SOME},
-        "identity/unclaimed-calls-are-refused[reset_peak_memory_stats]",
-        "was not refused",
+        "memory/peak-resets[method]",
+        "must raise Unsupported",
     ),
     "claims what is no capability": (
         CpuBackend,

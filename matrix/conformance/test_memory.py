@@ -46,6 +46,28 @@ def test_no_growth(gpu, torch):
     assert growth <= SLACK, f"fifty tensors of 8 MiB, each freed, left {growth} bytes"
 
 
+@case(
+    "memory/peak-resets",
+    spec="After a reset the peaks are near the current values again.",
+    outcome="bounded: peak - current <= 16 MiB",
+    capability=Capability.PEAK_MEMORY,
+    covers=("Backend.reset_peak_memory_stats", "portagpu.reset_peak_memory_stats"),
+    params={"call": ("method", "function")},
+    smoke=True,
+)
+def test_peak_resets(gpu, torch, call):
+    held = _resident_tensor(torch, gpu, 64 * MIB)
+    del held
+    _release_memory(gpu)
+    reset = gpu.reset_peak_memory_stats if call == "method" else pg.reset_peak_memory_stats
+    reset()
+    stats = gpu.memory_stats()
+    for kind in ("allocated", "reserved"):
+        now, peak = (stats[f"{kind}_bytes.all.{what}"] for what in ("current", "peak"))
+        over = peak - now
+        assert over <= SLACK, f"after a reset the {kind} peak is {over} bytes above the current"
+
+
 def _free_bytes(gpu, best, wanted):
     """The ``best`` of the free bytes over half a second: freed memory is counted with a delay."""
     found = []

@@ -48,7 +48,7 @@ def wrong_info(source: Any, gpu: Backend, least: int = 0) -> str:
         return f"mem_get_info's total of {total} bytes changes between two calls"
     if abs(total - stated) > 0.01 * stated:
         return f"mem_get_info's total is {total} bytes, and the properties state {stated}"
-    if not 0 < used <= total:
+    if not 0 <= used <= total:
         return f"device_memory_used is {used} of {total} bytes"
     if used < least:
         return f"device_memory_used is {used} bytes, less than the tensors that live"
