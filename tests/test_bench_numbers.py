@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from portagpu.bench.judge import within
 from portagpu.bench.load import drift_percent
+from portagpu.bench.software import within
 from portagpu.collectives.bandwidth import bus_factor
 from portagpu.rules.peers import compare_peers
 from portagpu.stats import mad, summarise

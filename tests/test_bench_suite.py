@@ -71,13 +71,32 @@ def test_the_product_that_a_target_expects_is_planned() -> None:
     h200 = plan(["gemm/bf16"], GPU, Effort.QUICK, 8, load_target("nvidia-h200-sxm"))
     assert "gemm/bf16[2048x2048x13312]" in [case.id for case in h200]
     expected = next(case for case in h200 if "2048x2048" in case.id)
-    assert expected.arguments == {"dtype": "bf16", "m": 2048, "n": 2048, "k": 13312}
+    shape = {"m": 2048, "n": 2048, "k": 13312}
+    assert expected.arguments == {"dtype": "bf16", **shape, "contiguous": "kn"}
+
+
+def test_a_product_lies_in_memory_as_the_source_has_it() -> None:
+    """The transposes of the vendor's command lines, column by column: N and T; T and N."""
+    planned = plan(["gemm/fp32"], GPU, Effort.QUICK, 8, load_target("amd-mi300x"))
+    layouts = {case.id: case.arguments["contiguous"] for case in planned}
+    assert layouts == {
+        "gemm/fp32[4096]": "kn",
+        "gemm/fp32[4000,mn]": "mn",
+        "gemm/fp32[3072,kk]": "kk",
+    }
 
 
 def test_the_size_that_a_target_expects_is_planned_in_a_full_run() -> None:
     room = replace(GPU, free_bytes=130_000 * MIB)
-    (case,) = plan(["collectives/all_reduce"], room, Effort.FULL, 8, load_target("amd-mi300x"))
-    assert {4294967296, 17179869184} <= set(case.arguments["sizes"])
+    found = plan(["collectives/all_reduce"], room, Effort.FULL, 8, load_target("amd-mi300x"))
+    sizes = {case.id: case.arguments["sizes"] for case in found}
+    assert sizes["collectives/all_reduce[8,4096MiB]"] == [4 << 30]
+    assert sizes["collectives/all_reduce[8,8192MiB]"] == [8 << 30]
+    assert sizes["collectives/all_reduce[8,16384MiB]"] == [16 << 30]
+    assert len(sizes) == 4
+    small = replace(GPU, free_bytes=40_000 * MIB)
+    found = plan(["collectives/all_reduce"], small, Effort.FULL, 8, load_target("amd-mi300x"))
+    assert len(found) == 3, "16 GiB do not fit"
 
 
 @pytest.mark.parametrize("dtype", ["fp8", "fp16", "tf32"])

@@ -52,19 +52,29 @@ _GROWING: Final = frozenset({"all_reduce", "reduce"})
 def cases(
     *, device: MeasuredDevice, effort: Effort, world: int, target: Target | None
 ) -> list[BenchCase]:
-    """Every operation over ``world`` ranks and several sizes; the value is that of the largest."""
-    return [
-        _case(device, operation, world, _sizes(device, effort, operation, world, target))
-        for operation in OPERATIONS
-    ]
+    """Every operation over ``world`` ranks and several sizes; the value is that of the largest.
+
+    With the full effort, also each size by itself that the target has an expectation for.
+    """
+    found = []
+    for operation in OPERATIONS:
+        found.append(_case(device, operation, world, _sizes(device, effort, world)))
+        if effort is Effort.FULL:
+            stated = _stated_sizes(device, operation, world, target)
+            found += [
+                _case(device, operation, world, [size], f",{size >> 20}MiB") for size in stated
+            ]
+    return found
 
 
-def _case(device: MeasuredDevice, operation: str, world: int, sizes: list[int]) -> BenchCase:
+def _case(
+    device: MeasuredDevice, operation: str, world: int, sizes: list[int], variant: str = ""
+) -> BenchCase:
     factor = bus_factor(operation, world)
     told = "not applicable" if factor is None else f"{factor:.6g}"
     alone = device.shared and world > 1
     return BenchCase(
-        id=f"collectives/{operation}[{world}]",
+        id=f"collectives/{operation}[{world}{variant}]",
         metric=f"collectives/{operation}",
         area="collectives",
         unit="GB/s",
@@ -80,24 +90,31 @@ def _case(device: MeasuredDevice, operation: str, world: int, sizes: list[int]) 
     )
 
 
-def _sizes(
-    device: MeasuredDevice, effort: Effort, operation: str, world: int, target: Target | None
-) -> list[int]:
-    """Total bytes S: whole elements for each rank; the sizes that the target expects too."""
+def _sizes(device: MeasuredDevice, effort: Effort, world: int) -> list[int]:
+    """Total bytes S: whole elements for each rank."""
     if not device.shared:
         quick, full = (_MIB, 16 * _MIB, 256 * _MIB), tuple(4**i * _KIB for i in range(1, 11))
     else:
         quick, full = (64 * _KIB, _MIB, 4 * _MIB), tuple(4**i * _KIB for i in range(1, 8))
     sizes = list(quick if effort is Effort.QUICK else full)
-    if target is not None and effort is Effort.FULL:
-        expected = target.expectations(f"collectives/{operation}")
-        sizes += [each.size_bytes for each in expected if each.ranks == world and each.size_bytes]
-    if device.free_bytes is not None:
-        # a buffer, a result of the same size, and what the check needs
-        sharing = world if device.shared else 1
-        sizes = [size for size in sizes if 4 * size * sharing <= device.free_bytes] or sizes[:1]
+    sizes = [size for size in sizes if _fits(device, size, world)] or sizes[:1]
     unit = 4 * world
     return sorted({-(-size // unit) * unit for size in sizes})
+
+
+def _stated_sizes(
+    device: MeasuredDevice, operation: str, world: int, target: Target | None
+) -> list[int]:
+    """The sizes that ``target`` has an expectation for, which fit the device's memory."""
+    expected = target.expectations(f"collectives/{operation}") if target is not None else ()
+    sizes = {each.size_bytes for each in expected if each.ranks == world and each.size_bytes}
+    return sorted(size for size in sizes if size % (4 * world) == 0 and _fits(device, size, world))
+
+
+def _fits(device: MeasuredDevice, size: int, world: int) -> bool:
+    """Whether a buffer, a result of the same size and what the check needs fit the memory."""
+    sharing = world if device.shared else 1
+    return device.free_bytes is None or 4 * size * sharing <= device.free_bytes
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bench.cases import Absent, BenchCase
 from portagpu.bench.device import DTYPES
+from portagpu.bench.matmul import usual_layout
 from portagpu.precision import Support
 from portagpu.results.verdicts import Verdict
 
@@ -34,19 +35,31 @@ def cases(
     for dtype in DTYPES:
         support = Support(device.support.get(dtype, Support.NONE))
         edge = _edge(device, dtype, support)
-        shapes = [(edge, edge, edge)]
+        products = [((edge, edge, edge), usual_layout(dtype))]
         if target is not None:
-            stated = [_shape(each.shape) for each in target.expectations(f"gemm/{dtype}")]
-            shapes += [shape for shape in stated if shape is not None]
-        found.extend(_case(device, dtype, support, shape) for shape in dict.fromkeys(shapes))
+            products += [
+                (shape, each.contiguous or usual_layout(dtype))
+                for each in target.expectations(f"gemm/{dtype}")
+                if (shape := _shape(each.shape)) is not None
+            ]
+        found.extend(
+            _case(device, dtype, support, shape, contiguous)
+            for shape, contiguous in dict.fromkeys(products)
+        )
     return found
 
 
 def _case(
-    device: MeasuredDevice, dtype: str, support: Support, shape: tuple[int, int, int]
+    device: MeasuredDevice,
+    dtype: str,
+    support: Support,
+    shape: tuple[int, int, int],
+    contiguous: str,
 ) -> BenchCase:
     m, n, k = shape
     name = f"{m}" if m == n == k else f"{m}x{n}x{k}"
+    if contiguous != usual_layout(dtype):
+        name += f",{contiguous}"
     absent = None
     if support in _REASONS:
         reason = _REASONS[support].format(dtype=dtype)
@@ -61,10 +74,10 @@ def _case(
         area="gemm",
         unit="TOPS" if dtype.startswith("int") else "TFLOPS",
         function="gemm",
-        arguments={"dtype": dtype, "m": m, "n": n, "k": k},
+        arguments={"dtype": dtype, "m": m, "n": n, "k": k, "contiguous": contiguous},
         algorithm="dense",
         dtype=dtype,
-        shape={"m": m, "n": n, "k": k, "dtype": dtype},
+        shape={"m": m, "n": n, "k": k, "dtype": dtype, "contiguous": contiguous},
         counts="2 M N K operations",
         checks="sampled rows and columns against float64, within the bound of rounding",
         does_not_show="; ".join(limit for limit in limits if limit),
@@ -87,13 +100,15 @@ def _shape(text: str | None) -> tuple[int, int, int] | None:
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
-def gemm(rank: Rank, *, effort: str, dtype: str, m: int, n: int, k: int) -> dict[str, Any]:
+def gemm(
+    rank: Rank, *, effort: str, dtype: str, m: int, n: int, k: int, contiguous: str
+) -> dict[str, Any]:
     """Check one product of the operands, time many, and check the last."""
     from portagpu.bench import matmul
     from portagpu.bench.samples import RankSamples
     from portagpu.bench.timing import PACES, Effort, Stopwatch, measure
 
-    work = matmul.product(rank.gpu, dtype, m, n, k, _SEED)
+    work = matmul.product(rank.gpu, dtype, m, n, k, _SEED, contiguous)
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)
     reading.notes = {"seed": _SEED}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from portagpu.bench.cases import SCALES, SUITE, TIME_SCALES
+from portagpu.bench.figures import figures_of, figures_to_show
 from portagpu.bench.judge import judge, share_of_limit
 from portagpu.bench.samples import RankSamples
 from portagpu.bench.suite import function_spec
@@ -98,6 +99,11 @@ class BenchContext:
         )
         wrong = judgement.verdict is Verdict.ERROR
         limit_share = share_of_limit(case, last, self.target)
+        extra = _extra_fields(case, readings, [] if wrong else points, limit_share)
+        if self.target is not None and not wrong:
+            stated = self.target.expectations(case.metric)
+            if figures := figures_to_show(figures_of(stated, case, last, size, versions)):
+                extra["figures"] = figures
         several = not self.device.shared and self.device.count > 1 and case.world == 1
         return _case_result(
             case,
@@ -112,7 +118,7 @@ class BenchContext:
             expected=judgement.expected,
             evidence=() if wrong else (Evidence.EXECUTED,),
             duration_s=duration_s,
-            extra=_extra_fields(case, readings, [] if wrong else points, limit_share),
+            extra=extra,
         )
 
 

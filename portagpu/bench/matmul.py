@@ -52,8 +52,21 @@ class Product:
         return {"m": self.m, "n": self.n, "k": self.k, "dtype": self.dtype}
 
 
-def product(gpu: Backend, dtype: str, m: int, n: int, k: int, seed: int) -> Product:
+def usual_layout(dtype: str) -> str:
+    """The index along which A and along which B is contiguous, unless something else is asked for.
+
+    torch's own products of int8 and fp8 want their second operand column by column.
+    """
+    return "kk" if dtype in ("int8", "fp8") else "kn"
+
+
+def product(
+    gpu: Backend, dtype: str, m: int, n: int, k: int, seed: int, contiguous: str | None = None
+) -> Product:
     """Seeded random operands: normal for floating-point dtypes, all of -128 to 127 for int8.
+
+    ``contiguous`` names the index along which A (m, k) and along which B (k, n) is contiguous, as
+    ``portagpu.target.model.CONTIGUOUS`` lists them; by default ``usual_layout``.
 
     Sets torch's switches so that only "tf32" rounds float32 operands, and that partial sums of
     16-bit products are not rounded to 16 bits.
@@ -86,8 +99,10 @@ def product(gpu: Backend, dtype: str, m: int, n: int, k: int, seed: int) -> Prod
         "bf16": torch.bfloat16,
         "fp16": torch.float16,
     }[dtype]
-    a = torch.randn((m, k), **on).to(kind)  # type: ignore[call-overload]
-    b = torch.randn((k, n), **on).to(kind)  # type: ignore[call-overload]
+    along_a, along_b = tuple(contiguous or usual_layout(dtype))
+    a = torch.randn((m, k) if along_a == "k" else (k, m), **on).to(kind)  # type: ignore[call-overload]
+    b = torch.randn((k, n) if along_b == "n" else (n, k), **on).to(kind)  # type: ignore[call-overload]
+    a, b = a if along_a == "k" else a.t(), b if along_b == "n" else b.t()
     return Product(dtype, m, n, k, a, b, torch.empty((m, n), dtype=kind, device=gpu.device))
 
 

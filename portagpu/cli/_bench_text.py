@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from portagpu.cli._tables import VERDICT, first_few, print_table, reason_lines
 from portagpu.results.expectations import expected_in_words, value_in_words
+from portagpu.results.wording import further_figures
 from portagpu.units import size
 
 if TYPE_CHECKING:
@@ -74,6 +75,11 @@ def notes(run: Run) -> list[str]:
         f"({result.expected['source']})"
         for result in run.results
         if result.expected is not None and not result.failed
+    ]
+    lines += [
+        f"also stated: {_id_and_device(result)}: {figure}"
+        for result in run.results
+        for figure in further_figures(result)
     ]
     return lines + _timing(run.results)
 

@@ -219,9 +219,11 @@ EXPECTED_RULES: Final[Mapping[str, Rule]] = {
 }
 
 
+_EXPECTED_OPTIONAL: Final = frozenset({"statistic", "shape", "algorithm", "software", "confidence"})
+
+
 def expected(value: object, path: str) -> None:
-    optional = frozenset({"statistic", "shape", "algorithm", "software", "confidence"})
-    keys(value, path, EXPECTED_RULES, optional)
+    keys(value, path, EXPECTED_RULES, _EXPECTED_OPTIONAL)
     document = mapping(value, path)
     words = isinstance(document["reference"], str)
     for key in ("lower", "upper", "unit"):
@@ -252,11 +254,22 @@ def curve(value: object, path: str) -> None:
         raise ResultError(f"{path}.y: must have as many values as x, {points[0]}, not {points[1]}")
 
 
+def figure(value: object, path: str) -> None:
+    """What one source expects, and whether it judges."""
+    rules = {"met": or_null(flag), "judges": flag, "not_judged": text}
+    keys(value, path, {**EXPECTED_RULES, **rules}, _EXPECTED_OPTIONAL)
+
+
 def extra(value: object, path: str) -> None:
-    """Any object; its ``curve``, ``curves`` and ``samples`` have a fixed form."""
+    """Any object; its ``curve``, ``curves``, ``figures`` and ``samples`` have a fixed form."""
     document = mapping(value, path)
     plain(document, path)
-    special = {"curve": curve, "curves": each(curve), "samples": each(or_null(number))}
+    special = {
+        "curve": curve,
+        "curves": each(curve),
+        "figures": each(figure),
+        "samples": each(or_null(number)),
+    }
     for key, rule in special.items():
         if key in document:
             rule(document[key], f"{path}.{key}")

@@ -55,7 +55,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         ),
         Metric("transfer/h2d", "GB/s", ("pinned", "pageable")),
         Metric("transfer/d2h", "GB/s", ("pinned", "pageable")),
-        Metric("transfer/p2p", "GB/s", ("copy",)),
+        Metric("transfer/p2p", "GB/s", ("copy", "kernel", "dma")),
         Metric("collectives/all_reduce", "GB/s", ("ring", "tree", "nvls", _UNSTATED), ranks=True),
         *(
             Metric(f"collectives/{name}", "GB/s", ("ring", _UNSTATED), ranks=True)
