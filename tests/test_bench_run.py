@@ -15,7 +15,7 @@ pytestmark = pytest.mark.torch
 from portagpu import bench
 from portagpu.bench import Effort, MeasuredDevice, load, load_ranks
 from portagpu.bench.case_runner import BenchContext
-from portagpu.bench.runner import OPEN_ID
+from portagpu.bench.runner import OPEN_ID, shuffled
 from portagpu.bench.suite import plan
 from portagpu.results.run import Evidence, Result, Verdict
 from portagpu.running import Progress
@@ -65,6 +65,12 @@ def run_one(
     return BenchContext(ranks, device, Effort.QUICK, None, timeout_s).result(case)
 
 
+def assert_measured(result: Result) -> None:
+    """Nothing judges it; on a machine that others use its spread may be too wide to be judged."""
+    noisy = result.verdict is Verdict.INCONCLUSIVE and "too wide to judge" in result.reason
+    assert result.verdict is Verdict.UNVERIFIED or noisy, f"{result.id}: {result.reason}"
+
+
 def test_the_cpu_is_described(device: MeasuredDevice) -> None:
     assert (device.backend, device.shared, device.triton) == ("cpu", True, False)
     assert device.support["fp32"] == "native"
@@ -96,7 +102,7 @@ def test_the_cpu_is_described(device: MeasuredDevice) -> None:
 )
 def test_a_right_operation_is_measured(ranks: Ranks, device: MeasuredDevice, name: str) -> None:
     result = run_one(ranks, device, name)
-    assert result.verdict is Verdict.UNVERIFIED, f"{result.id}: {result.reason}"
+    assert_measured(result)
     assert result.value is not None
     assert result.value > 0
     assert result.statistic == "median"
@@ -106,6 +112,10 @@ def test_a_right_operation_is_measured(ranks: Ranks, device: MeasuredDevice, nam
     assert result.evidence == (Evidence.EXECUTED,)
     assert result.extra["threads"] >= 1
     assert result.extra["resolution_s"] > 0
+    low, high = result.extra["interval"]
+    assert low <= result.value <= high
+    assert result.extra["interval_level"] == 0.95
+    assert result.extra["telemetry"], "neither readings nor why there are none"
 
 
 @pytest.mark.parametrize("operation", ["all_reduce", "reduce_scatter", "all_to_all"])
@@ -114,8 +124,7 @@ def test_collectives_of_three_ranks_are_exact(
 ) -> None:
     (case,) = plan([f"collectives/{operation}"], device, Effort.QUICK, 3, None)
     case = replace(case, arguments={**case.arguments, "sizes": [12 * 1001]})
-    result = BenchContext(ranks, device, Effort.QUICK, None).result(case)
-    assert result.verdict is Verdict.UNVERIFIED, result.reason
+    assert_measured(BenchContext(ranks, device, Effort.QUICK, None).result(case))
 
 
 def test_a_bandwidth_has_a_curve_that_ends_in_its_value(
@@ -202,17 +211,32 @@ def measured(ranks: Ranks, *names: str, backend: str = "cpu", **more: Any) -> li
 def test_a_run_reports_each_case_as_it_ends() -> None:
     recorder = Recorder()
     run = bench.run(bench.BenchOptions(names=["launch", "gemm/tf32"], backend="cpu"), recorder)
-    assert recorder.results == run.results
+    assert sorted(each.id for each in recorder.results) == sorted(each.id for each in run.results)
     ids = [each.id for each in run.results]
     assert ids == ["gemm/tf32[1024]", "launch/issue", "launch/roundtrip"]
-    begun = [("launch/issue", 2, 3), ("launch/roundtrip", 3, 3)]
-    assert recorder.begun == begun, "a skipped case does not begin"
+    begun = {name for name, _, _ in recorder.begun}
+    assert begun == {"launch/issue", "launch/roundtrip"}, "a skipped case does not begin"
+    assert [each[1:] for each in recorder.begun] == [(1, 3), (2, 3)]
     (device,) = recorder.devices
     assert device.backend == run.info.backend == "cpu"
     assert [each["name"] for each in run.info.devices] == [device.product or device.name]
     assert run.info.versions["torch"] == device.versions["torch"]
     assert not run.info.interrupted
     assert run.results[0].verdict is Verdict.SKIP
+
+
+def test_the_order_is_that_of_the_seed_and_the_list_that_of_the_plan() -> None:
+    cases = plan(None, MeasuredDevice(backend="", name=""), Effort.QUICK, 2, None)
+    first, again, other = (shuffled(cases, seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+    assert sorted(case.id for case in first) == sorted(case.id for case in cases)
+    recorder = Recorder()
+    run = bench.run(bench.BenchOptions(names=["launch"], backend="cpu", seed=7), recorder)
+    order = {each.id: each.extra["order"] for each in run.results}
+    assert {each["seed"] for each in order.values()} == {7}
+    assert [name for name, _, _ in recorder.begun] == sorted(order, key=lambda n: order[n]["place"])
+    assert [each.id for each in run.results][:2] == ["launch/issue", "launch/roundtrip"]
 
 
 def test_collectives_of_one_rank_have_no_value(ranks: Ranks) -> None:

@@ -14,7 +14,7 @@ from portagpu.results.expectations import exactly
 from portagpu.results.run import Result
 from portagpu.results.verdicts import Evidence, Verdict
 from portagpu.running import broken_world
-from portagpu.stats import Summary, summarise
+from portagpu.stats import INTERVAL_LEVEL, Summary, median_interval, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,7 @@ class BenchContext:
             backend=self.device.backend,
             indices=range(case.world) if case.world > 1 else [self.device.index],
             group=case.world > 1,
-            timeout_s=self.timeout_s or PACES[self.effort].timeout_s,
+            timeout_s=self.timeout_s or time_limit_s(case, self.effort),
         )
         if not outcome.ok:
             return self._broken_result(case, outcome)
@@ -85,7 +85,8 @@ class BenchContext:
         if skip := next((reading.skip for reading in readings if reading.skip), ""):
             return not_run(case, skip, verdict=Verdict.SKIP)
         try:
-            points = [summarise(samples) for samples in rates(case, readings)]
+            samples = rates(case, readings)
+            points = [summarise(each) for each in samples]
         except ValueError as error:
             return _case_result(
                 case, Verdict.ERROR, f"nothing was measured: {error}", duration_s=duration_s
@@ -112,8 +113,18 @@ class BenchContext:
             expected=judgement.expected,
             evidence=() if wrong else (Evidence.EXECUTED,),
             duration_s=duration_s,
-            extra=_extra_fields(case, readings, [] if wrong else points, limit_share),
+            extra={
+                **_extra_fields(case, readings, [] if wrong else points, limit_share),
+                **({} if wrong else _interval_fields(samples[-1])),
+            },
         )
+
+
+def time_limit_s(case: BenchCase, effort: Effort) -> float:
+    """The hard limit of ``case``: longer with each further rank, all of which start and are checked
+    on one host."""
+    pace = PACES[effort]
+    return case.time_factor * (pace.timeout_s + (case.world - 1) * pace.rank_s)
 
 
 def rates(case: BenchCase, readings: Sequence[RankSamples]) -> list[list[float]]:
@@ -155,11 +166,16 @@ def _extra_fields(
         "repeats": first.points[-1].repeats,
         "threads": first.threads,
         "load_average": first.load_average,
+        "stable_warmup": all(each.stable for each in readings),
+        "telemetry": first.telemetry_summary(),
         "ranks": case.world,
         **first.notes,
     }
     if points:
         extra["mean"], extra["min"], extra["max"] = points[-1].mean, points[-1].low, points[-1].high
+        last = first.points[-1]
+        extra |= {"flops": last.flops} if last.flops is not None else {}
+        extra |= {"bytes": last.bytes} if last.bytes is not None else {}
     if of_limit is not None:
         extra["of_limit"] = of_limit
     if case.axis and points:
@@ -174,6 +190,10 @@ def _extra_fields(
             "series": case.id.partition("/")[2],
         }
     return extra
+
+
+def _interval_fields(samples: list[float]) -> dict[str, Any]:
+    return {"interval": list(median_interval(samples)), "interval_level": INTERVAL_LEVEL}
 
 
 def _named_versions(device: MeasuredDevice) -> dict[str, str | None]:
