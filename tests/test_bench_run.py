@@ -14,6 +14,7 @@ pytestmark = pytest.mark.torch
 
 from portagpu import bench
 from portagpu.bench import Effort, MeasuredDevice, load, load_ranks
+from portagpu.bench.caches import CacheLevel
 from portagpu.bench.case_runner import BenchContext
 from portagpu.bench.runner import OPEN_ID, shuffled
 from portagpu.bench.suite import plan
@@ -87,7 +88,11 @@ def test_the_cpu_is_described(device: MeasuredDevice) -> None:
         "gemm/fp16",
         "gemm/int8",
         "memory/copy",
+        "memory/scale",
+        "memory/add",
         "memory/triad",
+        "memory/read",
+        "memory/write",
         "transfer/h2d[pageable]",
         "transfer/d2h[pageable]",
         "launch/issue",
@@ -138,6 +143,16 @@ def test_a_bandwidth_has_a_curve_that_ends_in_its_value(
         assert curve["y"][-1] == result.value, "the value is that of the largest size"
 
 
+def test_a_memory_measure_has_levels_bytes_and_flops(ranks: Ranks, device: MeasuredDevice) -> None:
+    named = replace(device, caches=(CacheLevel("L1d", 1 << 18),))
+    result = run_one(ranks, named, "memory/triad")
+    low, high = result.extra["curve"]["y"]
+    assert result.extra["levels"] == {"L1d": low, "memory": high}
+    # 2**18 elements of 1 MiB: a multiplication and an addition each, three arrays
+    assert (result.extra["flops"], result.extra["bytes"]) == (2 << 18, 3 << 20)
+    assert "flops" not in run_one(ranks, named, "memory/copy").extra
+
+
 @pytest.mark.parametrize(
     ("name", "fault", "words"),
     [
@@ -148,7 +163,11 @@ def test_a_bandwidth_has_a_curve_that_ends_in_its_value(
         ("gemm/int8", "gemm_that_does_nothing", "wrong"),
         ("gemm/fp32", "gemm_in_half_precision", "wrong"),
         ("memory/copy", "stream_that_skips_the_last_element", "element 16383 is nan"),
+        ("memory/scale", "stream_that_skips_the_last_element", "element 16383 is nan"),
+        ("memory/add", "stream_that_skips_the_last_element", "element 16383 is nan"),
         ("memory/triad", "stream_that_skips_the_last_element", "element 16383 is nan"),
+        ("memory/write", "stream_that_skips_the_last_element", "element 16383 is nan"),
+        ("memory/read", "sum_that_skips_the_last_element", "the sum is"),
         ("transfer/h2d[pageable]", "transfer_that_flips_a_bit", "byte 4711"),
         ("transfer/d2h[pageable]", "transfer_that_flips_a_bit", "byte 4711"),
         ("launch/issue", "launch_that_is_lost", "calls added up to"),

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.bench import AREAS, Effort, MeasuredDevice, UnknownMeasure, metrics
+from portagpu.bench.caches import CacheLevel, best_by_level, levels_of_host, levels_of_target
 from portagpu.bench.cases import BEYOND_CACHE, cache_sentence, large_array_bytes
 from portagpu.bench.suite import load_area, plan, selected_areas
+from portagpu.host import Cache
 from portagpu.results.run import Verdict
 from portagpu.target import load_target
 from portagpu.target.limits import METRICS
@@ -126,6 +128,47 @@ def test_arrays_are_larger_than_the_cache() -> None:
     size = large_array_bytes(CPU, arrays=3)
     assert size >= BEYOND_CACHE * 32 * MIB
     assert cache_sentence(CPU, size) == ""
+
+
+def test_the_sizes_of_memory_lead_through_every_cache() -> None:
+    caches = (CacheLevel("L1d", 128 << 10), CacheLevel("L2", 4 * MIB), CacheLevel("L3", 32 * MIB))
+    device = replace(CPU, caches=caches)
+    for effort in Effort:
+        for case in plan(["memory"], device, effort, 2, None):
+            sizes = case.arguments["sizes"]
+            assert sizes[0] == 4096
+            assert sizes == sorted(set(sizes))
+            arrays = {"read": 1, "write": 1, "copy": 2, "scale": 2}.get(case.id[7:], 3)
+            found = best_by_level(caches, [arrays * size for size in sizes], sizes)
+            assert list(found) == ["L1d", "L2", "L3", "memory"], case.id
+
+
+def test_a_level_has_the_best_of_the_sizes_that_only_it_holds() -> None:
+    levels = [CacheLevel("L1d", 100), CacheLevel("L2", 1000)]
+    sizes, values = [50, 100, 101, 1000, 1001], [3.0, 9.0, 8.0, 7.0, 2.0]
+    assert best_by_level(levels, sizes, values) == {"L1d": 9.0, "L2": 8.0, "memory": 2.0}
+    assert best_by_level(levels, [50, 2000], [3.0, 2.0]) == {"L1d": 3.0, "memory": 2.0}
+    assert best_by_level([], [50], [3.0]) == {"memory": 3.0}
+
+
+def test_caches_have_the_names_and_sizes_of_the_facts() -> None:
+    host = [
+        Cache(1, "data", 48 << 10, 4, 1),
+        Cache(1, "instruction", 64 << 10, 4, 1),
+        Cache(2, "unified", 2 * MIB, 4, 1),
+        Cache(3, "unified", 32 * MIB, 1, 4),
+    ]
+    assert levels_of_host(host) == [
+        CacheLevel("L1d", 192 << 10),
+        CacheLevel("L2", 8 * MIB),
+        CacheLevel("L3", 32 * MIB),
+    ]
+    # 32 KiB in each of 304 compute units, 4 MiB in each of 8 chiplets, 256 MiB of Infinity Cache
+    assert levels_of_target(load_target("amd-mi300x"), 304) == [
+        CacheLevel("L1", 304 * 32 << 10),
+        CacheLevel("L2", 32 * MIB),
+        CacheLevel("memory-side cache", 256 * MIB),
+    ]
 
 
 def test_quick_arrays_of_a_cpu_are_small_beside_a_large_cache() -> None:

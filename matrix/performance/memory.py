@@ -1,11 +1,13 @@
-"""Bandwidth of the device's own memory: copy and triad, over arrays beyond the last-level cache.
+"""Bandwidth of the device's own memory and of its caches, over sizes from a few KiB on.
 
-Bytes are counted as STREAM counts them (https://www.cs.virginia.edu/stream/ref.html): what the
-operation reads and what it writes, without what a cache fetches to write. 1 GB is 1e9 bytes.
+Copy, scale, add and triad count bytes as STREAM does (https://www.cs.virginia.edu/stream/ref.html):
+what the operation reads and what it writes, without what a cache fetches to write. Read is a sum,
+write fills an array with one number. 1 GB is 1e9 bytes.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,56 +15,90 @@ from portagpu.bench.cases import BenchCase, cache_sentence, large_array_bytes
 from portagpu.bench.timing import Effort
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from portagpu.bench.device import MeasuredDevice
     from portagpu.target import Target
     from portagpu.world import Rank
 
-METRICS: Final = ("memory/copy", "memory/triad")
-
 _SEED: Final = 20240301
 _SCALAR: Final = 3.0
-_ARRAYS: Final = {"copy": 2, "triad": 3}
-"""Arrays that one call reads or writes."""
-_COUNTS: Final = {
-    "copy": "a = b: 1 array read and 1 written, 8 bytes for each float32 element",
-    "triad": "a = b + 3 c: 2 arrays read and 1 written, 12 bytes for each float32 element",
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation: how many arrays a call reads or writes, and operations for each element."""
+
+    arrays: int
+    flops: int
+    counts: str
+
+
+OPERATIONS: Final = {
+    "copy": Operation(2, 0, "a = b: 1 array read and 1 written, 8 bytes for each float32 element"),
+    "scale": Operation(2, 1, "a = 3 b: 1 array read and 1 written, 8 bytes for each element"),
+    "add": Operation(3, 1, "a = b + c: 2 arrays read and 1 written, 12 bytes for each element"),
+    "triad": Operation(
+        3, 2, "a = b + 3 c: 2 arrays read and 1 written, 12 bytes for each float32 element"
+    ),
+    "read": Operation(1, 1, "the sum of an array: 1 array read, 4 bytes for each float32 element"),
+    "write": Operation(1, 0, "a = 3: 1 array written, 4 bytes for each float32 element"),
 }
+METRICS: Final = tuple(f"memory/{name}" for name in OPERATIONS)
+
 _BLOCK: Final = 1 << 20
 _VALUES: Final = 1 << 20
 """Values are four times a whole number below this, so that b + 3 c is a multiple of 4 below 2**24
 and exact in float32."""
+_ODD: Final = 1 << 7
+"""What is summed are odd numbers of both signs below this. Their sums are exact in float32 in any
+order while they stay below 2**24, and no element is zero."""
+_LEAST: Final = 4 << 10
+_CALL_SENTENCE: Final = (
+    "a cache at sizes of which a call takes few us: there the call is most of it"
+)
 
 
 def cases(
     *, device: MeasuredDevice, effort: Effort, world: int, target: Target | None
 ) -> list[BenchCase]:
-    """Copy and triad, each over several sizes; the value is that of the largest."""
+    """Each operation over sizes that show every cache; the value is that of the largest."""
     del world, target
     largest = large_array_bytes(device, 3, effort)
-    steps = (64, 8, 1) if effort is Effort.QUICK else (256, 64, 16, 8, 4, 2, 1)
-    sizes = sorted({max(largest // step, 4 * _BLOCK) for step in steps})
+    step = 4 if effort is Effort.QUICK else 2
+    sizes = [_LEAST]
+    while sizes[-1] * step < largest:
+        sizes.append(sizes[-1] * step)
+    sizes.append(largest)
+    limits = (_CALL_SENTENCE, cache_sentence(device, largest))
     return [
         BenchCase(
-            id=metric,
-            metric=metric,
+            id=f"memory/{name}",
+            metric=f"memory/{name}",
             area="memory",
             unit="GB/s",
             function="stream",
-            arguments={"operation": metric.removeprefix("memory/"), "sizes": sizes},
+            arguments={
+                "operation": name,
+                "sizes": sizes,
+                "caches": [asdict(each) for each in device.caches],
+            },
             algorithm="stream",
-            shape={"array_bytes": sizes[-1], "dtype": "fp32"},
+            shape={"array_bytes": largest, "dtype": "fp32"},
             axis="array size",
-            counts=_COUNTS[metric.removeprefix("memory/")],
-            checks="every element, bit for bit",
-            does_not_show=cache_sentence(device, sizes[-1]),
+            counts=operation.counts,
+            checks="every element, bit for bit; of a sum, that it is exact",
+            does_not_show="; ".join(limit for limit in limits if limit),
         )
-        for metric in METRICS
+        for name, operation in OPERATIONS.items()
     ]
 
 
-def stream(rank: Rank, *, effort: str, operation: str, sizes: list[int]) -> dict[str, Any]:
+def stream(
+    rank: Rank, *, effort: str, operation: str, sizes: list[int], caches: list[dict[str, Any]]
+) -> dict[str, Any]:
     """Time ``operation`` over arrays of each of ``sizes`` bytes, and check the result."""
     import torch
 
@@ -71,11 +107,13 @@ def stream(rank: Rank, *, effort: str, operation: str, sizes: list[int]) -> dict
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)
-    reading.notes = {"seed": _SEED}
-    count = max(sizes) // 4
-    first = whole_numbers(rank.gpu.device, count, _SEED)
-    second = whole_numbers(rank.gpu.device, count, _SEED + 1) if operation == "triad" else first
-    written = torch.empty(count, device=rank.gpu.device)
+    counted = OPERATIONS[operation]
+    reading.notes = {"seed": _SEED, "caches": caches, "arrays": counted.arrays}
+    count, device = max(sizes) // 4, rank.gpu.device
+    make = odd_numbers if operation == "read" else whole_numbers
+    first = make(device, count, _SEED)
+    second = make(device, count, _SEED + 1) if counted.arrays == 3 else first
+    written = torch.empty(1 if operation == "read" else count, device=device)
     for size in sizes:
         rank.step(f"timing {operation} of {size} bytes")
         a, b, c = (whole[: size // 4] for whole in (written, first, second))
@@ -85,49 +123,90 @@ def stream(rank: Rank, *, effort: str, operation: str, sizes: list[int]) -> dict
         if wrong := first_wrong(operation, a, b, c):
             reading.reject(f"{operation} of {size} bytes: {wrong}")
             break
-        reading.keep(timing, x=size, work=_ARRAYS[operation] * size)
+        moved = counted.arrays * size
+        flops = counted.flops * (size // 4) or None
+        reading.keep(timing, x=size, work=moved, flops=flops, moved=moved)
     return reading.to_json()
 
 
 def apply(operation: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
-    """One call of ``operation``, which writes ``a``."""
+    """One call of ``operation``, which writes ``a``; of "read" that is one element."""
     import torch
 
     if operation == "copy":
         a.copy_(b)
-    else:
+    elif operation == "scale":
+        torch.mul(b, _SCALAR, out=a)
+    elif operation == "add":
+        torch.add(b, c, out=a)
+    elif operation == "triad":
         torch.add(b, c, alpha=_SCALAR, out=a)
+    elif operation == "read":
+        torch.sum(b, 0, keepdim=True, out=a)
+    else:
+        a.fill_(_SCALAR)
 
 
 def whole_numbers(device: torch.device, count: int, seed: int) -> torch.Tensor:
     """``count`` random multiples of 4 as float32; every block is different."""
+    return _random_blocks(device, count, seed, _VALUES, 0xFFFF, lambda block: 4 * block)
+
+
+def odd_numbers(device: torch.device, count: int, seed: int) -> torch.Tensor:
+    """``count`` random odd numbers between -127 and 127 as float32; every block is different."""
+    return _random_blocks(device, count, seed, _ODD, _ODD - 1, lambda block: 2 * block - (_ODD - 1))
+
+
+def _random_blocks(
+    device: torch.device,
+    count: int,
+    seed: int,
+    values: int,
+    mask: int,
+    made_of: Callable[[torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """``made_of`` whole numbers below ``values``, of which a block changes the bits of ``mask``."""
     import torch
 
     generator = torch.Generator(device).manual_seed(seed)
     block = torch.randint(
-        0, _VALUES, (min(_BLOCK, count),), dtype=torch.int32, generator=generator, device=device
+        0, values, (min(_BLOCK, count),), dtype=torch.int32, generator=generator, device=device
     )
     blocks = -(-count // block.numel())
-    values = torch.empty((blocks, block.numel()), device=device)
+    found = torch.empty((blocks, block.numel()), device=device)
     # random numbers for every element would take longer than the measure
     for index in range(blocks):
-        values[index] = 4 * (block.roll(index * 7919) ^ (index & 0xFFFF))
-    return values.flatten()[:count]
+        found[index] = made_of(block.roll(index * 7919) ^ (index & mask))
+    return found.flatten()[:count]
 
 
 def first_wrong(operation: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> str:
-    """A sentence about the first wrong element of ``a``; empty if all are right."""
+    """A sentence about the first wrong element of ``a``, or its sum; empty if all is right."""
     import torch
 
+    if operation == "read":
+        right, found = int(b.to(torch.int64).sum()), float(a[0])
+        return "" if found == right else f"the sum is {found:.10g} instead of {right}"
     for start in range(0, a.numel(), 8 * _BLOCK):
         part = slice(start, start + 8 * _BLOCK)
-        # in whole numbers, so that the reference shares no arithmetic with what is checked
-        expected = b[part].to(torch.int32)
-        if operation == "triad":
-            expected = expected + int(_SCALAR) * c[part].to(torch.int32)
+        expected = _expected(operation, b[part], c[part])
         differs = a[part] != expected
         if bool(differs.any()):
             index = int(differs.nonzero()[0])
-            found, right = float(a[part][index]), float(expected[index])
-            return f"element {start + index} is {found:g} instead of {right:g}"
+            wrong, right_one = float(a[part][index]), float(expected[index])
+            return f"element {start + index} is {wrong:g} instead of {right_one:g}"
     return ""
+
+
+def _expected(operation: str, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """In whole numbers, so that the reference shares no arithmetic with what is checked."""
+    import torch
+
+    left, right = b.to(torch.int32), c.to(torch.int32)
+    if operation == "write":
+        return torch.full_like(left, int(_SCALAR))
+    if operation == "add":
+        return left + right
+    if operation == "triad":
+        return left + int(_SCALAR) * right
+    return int(_SCALAR) * left if operation == "scale" else left

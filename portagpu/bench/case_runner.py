@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from portagpu.bench.caches import CacheLevel, best_by_level
 from portagpu.bench.cases import SCALES, SUITE, TIME_SCALES
 from portagpu.bench.judge import judge, share_of_limit
 from portagpu.bench.samples import RankSamples
@@ -179,6 +180,7 @@ def _extra_fields(
     if of_limit is not None:
         extra["of_limit"] = of_limit
     if case.axis and points:
+        extra |= _levels(first, points)
         extra["curve"] = {
             "x": [point.x for point in first.points],
             "y": [point.median for point in points],
@@ -190,6 +192,15 @@ def _extra_fields(
             "series": case.id.partition("/")[2],
         }
     return extra
+
+
+def _levels(reading: RankSamples, points: Sequence[Summary]) -> dict[str, Any]:
+    """The best value in each cache and beyond, of a case that notes caches and its arrays."""
+    if not reading.notes.get("caches"):
+        return {}
+    levels = [CacheLevel(**each) for each in reading.notes["caches"]]
+    sizes = [reading.notes["arrays"] * point.x for point in reading.points]
+    return {"levels": best_by_level(levels, sizes, [point.median for point in points])}
 
 
 def _interval_fields(samples: list[float]) -> dict[str, Any]:
