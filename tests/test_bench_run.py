@@ -16,6 +16,7 @@ from portagpu import bench
 from portagpu.bench import Effort, MeasuredDevice, load, load_ranks
 from portagpu.bench.caches import CacheLevel
 from portagpu.bench.case_runner import BenchContext
+from portagpu.bench.ceilings import with_shares
 from portagpu.bench.runner import OPEN_ID, shuffled
 from portagpu.bench.suite import plan
 from portagpu.results.run import Evidence, Result, Verdict
@@ -57,10 +58,13 @@ def run_one(
     *,
     world: int = 2,
     timeout_s: float = 60.0,
+    effort: Effort = Effort.QUICK,
+    small: bool = True,
 ) -> Result:
     """One case on small operands, with the function of that name in place of its own."""
-    (case,) = plan([name], device, Effort.QUICK, world, None)
-    case = replace(case, arguments={**case.arguments, **SMALL[case.area]})
+    case = plan([name], device, effort, world, None)[0]
+    if small:
+        case = replace(case, arguments={**case.arguments, **SMALL[case.area]})
     if fault is not None:
         case = replace(case, function=f"{FAULTS}:{fault}")
     return BenchContext(ranks, device, Effort.QUICK, None, timeout_s).result(case)
@@ -141,6 +145,76 @@ def test_a_bandwidth_has_a_curve_that_ends_in_its_value(
         assert curve["x"] == SMALL[result.area]["sizes"]
         assert (curve["x_unit"], curve["y_unit"]) == ("B", "GB/s")
         assert curve["y"][-1] == result.value, "the value is that of the largest size"
+
+
+def searched(ranks: Ranks, device: MeasuredDevice, fault: str | None = None) -> Result:
+    (case,) = plan(["gemm/fp32[max]"], device, Effort.FULL, 2, None)
+    case = replace(case, arguments={**case.arguments, "edges": [32, 64]})
+    if fault is not None:
+        case = replace(case, function=f"{FAULTS}:{fault}")
+    return BenchContext(ranks, device, Effort.QUICK, None).result(case)
+
+
+def test_a_search_says_which_shape_won(ranks: Ranks, device: MeasuredDevice) -> None:
+    result = searched(ranks, device)
+    assert_measured(result)
+    assert set(result.extra["searched_tera_per_s"]) == {"32", "64"}
+    won = int(result.extra["won"].partition("x")[0])
+    assert result.extra["won"] == f"{won}x{won}x{won}"
+    assert result.extra["flops"] == 2 * won**3
+    assert result.extra["bytes"] == 3 * 4 * won**2
+
+
+def test_a_wrong_product_ends_a_search(ranks: Ranks, device: MeasuredDevice) -> None:
+    result = searched(ranks, device, "search_with_one_wrong_square")
+    assert result.verdict is Verdict.FAIL
+    assert "wrong in row 63" in result.reason
+    assert result.value is None
+
+
+def test_cold_operands_take_turns_and_each_is_checked(ranks: Ranks, device: MeasuredDevice) -> None:
+    (case,) = plan(["gemm/fp32[1024]"], device, Effort.QUICK, 2, None)
+    # (64*32 + 32*48 + 64*48) * 4 bytes = 26,624 a copy
+    arguments = {**case.arguments, **SMALL["gemm"], "role": "skinny", "beyond_bytes": 26_625}
+    context = BenchContext(ranks, device, Effort.QUICK, None)
+    right = context.result(replace(case, arguments=arguments))
+    assert (right.extra["operand_copies"], right.extra["role"]) == (2, "skinny")
+    fault = f"{FAULTS}:gemm_wrong_in_a_copy"
+    wrong = context.result(replace(case, arguments=arguments, function=fault))
+    assert wrong.verdict is Verdict.FAIL
+    assert "wrong in row 0" in wrong.reason
+
+
+def test_shares_of_the_ceiling_are_of_the_same_dtype_and_of_memory() -> None:
+    def of(metric: str, value: float | None, unit: str, **more: Any) -> Result:
+        fields = {"verdict": Verdict.UNVERIFIED, "extra": {"metric": metric}, **more}
+        return Result(
+            id=metric, suite="performance", area=metric.partition("/")[0], value=value,
+            unit=unit if value is not None else None, **fields,
+        )  # fmt: skip
+
+    fp32 = [of("gemm/fp32", value, "TFLOPS") for value in (1.0, 2.0)]
+    fp32 = [replace(each, id=f"gemm/fp32[{place}]") for place, each in enumerate(fp32)]
+    rest = [of("gemm/bf16", 8.0, "TFLOPS"), of("memory/copy", 10.0, "GB/s")]
+    # a sum reads faster than STREAM copies: it is above the ceiling and does not set it
+    rest += [of("memory/triad", 20.0, "GB/s"), of("memory/read", 30.0, "GB/s")]
+    rest += [
+        of("launch/issue", 2.0, "us"),
+        of("memory/add", None, "", verdict=Verdict.FAIL, reason="x"),
+    ]
+    found = {each.id: each.extra for each in with_shares([*fp32, *rest])}
+    shares = {name: extra.get("of_ceiling") for name, extra in found.items()}
+    assert shares == {
+        "gemm/fp32[0]": 0.5,
+        "gemm/fp32[1]": 1.0,
+        "gemm/bf16": 1.0,
+        "memory/copy": 0.5,
+        "memory/triad": 1.0,
+        "memory/read": 1.5,
+        "launch/issue": None,
+        "memory/add": None,
+    }
+    assert found["memory/copy"]["ceiling"]["id"] == "memory/triad"
 
 
 def test_a_memory_measure_has_levels_bytes_and_flops(ranks: Ranks, device: MeasuredDevice) -> None:

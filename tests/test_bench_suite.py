@@ -76,6 +76,28 @@ def test_the_product_that_a_target_expects_is_planned() -> None:
     assert expected.arguments == {"dtype": "bf16", "m": 2048, "n": 2048, "k": 13312}
 
 
+def test_a_transformers_products_are_planned_and_skinny_and_unaligned_ones() -> None:
+    quick = {case.id: case for case in plan(["gemm"], GPU, Effort.QUICK, 8, None)}
+    # Llama 3 8B: 32 heads of 128 and 2 x 8 of them for keys and values; an MLP of 14336
+    for shape in ("4096x6144x4096", "4096x14336x4096", "4096x4096x14336", "4096x128256x4096"):
+        assert f"gemm/bf16[{shape}]" in quick
+        assert f"gemm/fp32[{shape}]" not in quick, "a quick run has them in one dtype"
+    skinny = quick["gemm/bf16[16x14336x4096]"]
+    assert skinny.arguments["beyond_bytes"] == 2 * 32 * MIB
+    assert "weights from memory" in skinny.arguments["role"]
+    assert "gemm/bf16[8193]" in quick
+    full = [case.id for case in plan(["gemm"], GPU, Effort.FULL, 8, None)]
+    assert {"gemm/fp8[4096x6144x4096]", "gemm/fp16[8193]", "gemm/bf16[max]"} <= set(full)
+    assert "gemm/fp8[8193]" not in full, "torch multiplies fp8 by multiples of 16 only"
+    assert not [name for name in quick if "max" in name]
+
+
+def test_a_dtype_that_is_emulated_has_no_further_shapes() -> None:
+    ids = [case.id for case in plan(["gemm"], CPU, Effort.QUICK, 2, None)]
+    assert "gemm/fp32[512x2304x768]" in ids
+    assert [name for name in ids if name.startswith("gemm/bf16")] == ["gemm/bf16[256]"]
+
+
 def test_the_size_that_a_target_expects_is_planned_in_a_full_run() -> None:
     room = replace(GPU, free_bytes=130_000 * MIB)
     (case,) = plan(["collectives/all_reduce"], room, Effort.FULL, 8, load_target("amd-mi300x"))
@@ -216,8 +238,8 @@ def test_an_unknown_name_offers_the_closest(name: str, offer: str) -> None:
 
 
 def test_an_unknown_case_of_a_known_metric_is_refused() -> None:
-    with pytest.raises(UnknownMeasure, match=r"gemm/fp32\[1024\]"):
-        plan(["gemm/fp32[1025]"], CPU, Effort.QUICK, 2, None)
+    with pytest.raises(UnknownMeasure, match=r"gemm/fp32\[102[45]\]"):
+        plan(["gemm/fp32[1026]"], CPU, Effort.QUICK, 2, None)
 
 
 def test_areas_run_in_their_order_whatever_is_asked_first() -> None:

@@ -159,7 +159,9 @@ def _applies_to(expectation: Expectation, case: BenchCase, size_bytes: int | Non
 
 
 def _product_shape(case: BenchCase) -> str:
-    return "x".join(str(case.arguments[edge]) for edge in ("m", "n", "k"))
+    """ "MxNxK"; empty for a search, whose shape nobody can expect."""
+    edges = [case.arguments.get(edge) for edge in ("m", "n", "k")]
+    return "" if None in edges else "x".join(map(str, edges))
 
 
 def _expectation_text(expectation: Expectation) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.bench import suite
 from portagpu.bench.case_runner import BenchContext, not_run
 from portagpu.bench.cases import SUITE
+from portagpu.bench.ceilings import with_shares
 from portagpu.bench.device import MeasuredDevice
 from portagpu.bench.timing import Effort
 from portagpu.contents import check_installation
@@ -154,9 +155,10 @@ def _new_seed() -> int:
 
 
 def _put_in_order(run: Run, cases: Sequence[BenchCase]) -> None:
-    """List the results as they were planned, whatever order they ran in."""
+    """List the results as they were planned, whatever order they ran in, with their shares."""
     places = {case.id: place for place, case in enumerate(cases)}
     run.results.sort(key=lambda result: places.get(result.id, -1))
+    run.results[:] = with_shares(run.results)
 
 
 def default_world(device: MeasuredDevice) -> int:
