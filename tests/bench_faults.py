@@ -54,10 +54,44 @@ def gemm_in_half_precision(rank: Any, **arguments: Any) -> Any:
     return load_area("gemm").gemm(rank, **arguments)
 
 
+def gemm_wrong_in_a_copy(rank: Any, **arguments: Any) -> Any:
+    """The second set of operands is multiplied wrongly; the first, which is checked before, not."""
+    right, first = matmul.multiply, None
+
+    def multiply(work: matmul.Product) -> None:
+        nonlocal first
+        first = first or work
+        right(work)
+        if work is not first:
+            work.result[0] *= 2
+
+    matmul.multiply = multiply
+    return load_area("gemm").gemm(rank, **arguments)
+
+
+def search_with_one_wrong_square(rank: Any, **arguments: Any) -> Any:
+    right = matmul.multiply
+
+    def multiply(work: matmul.Product) -> None:
+        right(work)
+        if work.m == 64:
+            work.result[-1] += 100
+
+    matmul.multiply = multiply
+    return load_area("gemm").search(rank, **arguments)
+
+
 def stream_that_skips_the_last_element(rank: Any, **arguments: Any) -> Any:
     area = load_area("memory")
     right = area.apply
     area.apply = lambda operation, a, b, c: right(operation, a[:-1], b[:-1], c[:-1])
+    return area.stream(rank, **arguments)
+
+
+def sum_that_skips_the_last_element(rank: Any, **arguments: Any) -> Any:
+    area = load_area("memory")
+    right = area.apply
+    area.apply = lambda operation, a, b, c: right(operation, a, b[:-1], c[:-1])
     return area.stream(rank, **arguments)
 
 

@@ -120,7 +120,7 @@ NO_CASE = {
     "at once": "no case runs batched products",
     "fp8 result": "products of fp8 are written as bf16 here",
     "TransferBench": "no case copies between devices by a kernel or a chosen engine",
-    "BabelStream": "no case runs arrays of doubles",
+    "memory/dot": "no case runs it",
 }
 
 
@@ -145,7 +145,7 @@ def test_a_full_run_has_a_case_for_every_vendors_figure_but_the_ones_that_are_li
             expected = not why and figure.operands != "whole"
             assert has_case(target, figure) is expected, f"{target.id}: {figure.metric} {why}"
             listed += expected
-    assert listed > 25, "the vendors' figures are gone"
+    assert listed > 45, "the vendors' figures are gone"
 
 
 DAY = datetime.date(2026, 1, 1)
@@ -233,3 +233,27 @@ def test_a_figure_of_another_form_is_refused() -> None:
     wrong = {**shown_result().extra["figures"][0], "met": "yes"}
     with pytest.raises(ResultError, match=r"figures\[0\]\.met"):
         replace(shown_result(), extra={"figures": [wrong]})
+
+
+@pytest.mark.parametrize(
+    ("target_id", "operation", "floor"),
+    [
+        ("amd-mi300x", "copy", 4177.285),
+        ("amd-mi300x", "scale", 4067.069),
+        ("amd-mi300x", "add", 3920.853),
+        ("amd-mi300x", "triad", 3885.301),
+        ("amd-mi250x", "triad", 1100.0),
+        ("amd-mi210", "copy", 1230.0),
+    ],
+)
+def test_amds_babelstream_is_judged_for_arrays_of_doubles_of_2_gib(
+    target_id: str, operation: str, floor: float
+) -> None:
+    target = load_target(target_id)
+    here = cases(target_id)
+    case = here[f"memory/{operation}[fp64,2048MiB]"]
+    assert case.arguments["sizes"] == [8 * 268435456]
+    assert judged(case, floor, target, 2 * GIB).verdict is Verdict.PASS
+    assert judged(case, floor - 0.001, target, 2 * GIB).verdict is Verdict.FAIL
+    usual = here[f"memory/{operation}"]
+    assert judged(usual, 1.0, target, usual.arguments["sizes"][-1]).verdict is Verdict.UNVERIFIED

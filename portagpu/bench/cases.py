@@ -63,6 +63,8 @@ class BenchCase:
     least: float | None = None
     """The least value that this project requires on any hardware; None for no requirement."""
     absent: Absent | None = None
+    time_factor: float = 1.0
+    """How many times the usual limit it may take, where it does more than one measure."""
 
 
 def large_array_bytes(device: MeasuredDevice, arrays: int, effort: Effort = Effort.FULL) -> int:

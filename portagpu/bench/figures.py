@@ -150,7 +150,9 @@ def _shape_dtype(case: BenchCase) -> object:
 
 
 def _product_shape(case: BenchCase) -> str:
-    return "x".join(str(case.arguments[edge]) for edge in ("m", "n", "k"))
+    """ "MxNxK"; empty for a search, whose shape nobody can expect."""
+    edges = [case.arguments.get(edge) for edge in ("m", "n", "k")]
+    return "" if None in edges else "x".join(map(str, edges))
 
 
 def _other_operands(expectation: Expectation, case: BenchCase) -> str:

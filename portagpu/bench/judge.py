@@ -6,6 +6,9 @@
    there are several. Inside is PASS. Outside is FAIL where the vendor or this project stands behind
    the figure and its software range holds here, else UNVERIFIED.
 3. Without a figure that speaks of this case it is UNVERIFIED.
+4. With a spread of more than 10 % all of these are INCONCLUSIVE: half of the samples are further
+   off the median than the 10 % that an expectation usually allows, so that another run may say
+   otherwise.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from portagpu.target import Expectation, Target
 
 ABOVE_PEAK: Final = 1.02
+WIDEST_SPREAD: Final = 0.1
+"""The largest median absolute deviation, as a share of the median, of a value that is judged."""
 
 
 def judge(
@@ -44,6 +49,25 @@ def judge(
     ``size_bytes`` is the size of the value where the case has one; ``versions`` is what runs.
     ``busy`` says that other work runs on the machine: then what is too slow is UNVERIFIED.
     """
+    found = _judge_median(case, summary, target, size_bytes, versions or {}, busy)
+    share = summary.spread / summary.median if summary.median else 0.0
+    if found.verdict is Verdict.ERROR or share <= WIDEST_SPREAD:
+        return found
+    return replace(
+        found,
+        verdict=Verdict.INCONCLUSIVE,
+        reason=f"the spread of {share:.0%} is too wide to judge by: more than {WIDEST_SPREAD:.0%}",
+    )
+
+
+def _judge_median(
+    case: BenchCase,
+    summary: Summary,
+    target: Target | None,
+    size_bytes: int | None,
+    versions: Mapping[str, str | None],
+    busy: str,
+) -> Judgement:
     if case.least is not None:
         return _judge_by_least(case, case.least, summary)
     if target is None:
@@ -57,8 +81,7 @@ def judge(
             expected=at_most(most[0], f"{target.id}: {most[1]}", case.unit),
         )
     stated = target.expectations(case.metric)
-    figures = figures_of(stated, case, summary, size_bytes, versions or {})
-    best = verdict_of_figures(figures)
+    best = verdict_of_figures(figures_of(stated, case, summary, size_bytes, versions))
     if best is None:
         reason = f"{target.id} states no expectation of this measure"
         if stated:

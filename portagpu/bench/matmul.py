@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 SAMPLED: Final = 8
 """Rows, and columns, that are compared with float64: the first, the last and random ones."""
+_PART: Final = 8192
+"""Columns of the second operand that are converted to float64 at a time."""
 
 _HALF_ULP: Final = {"fp64": 2**-53, "fp32": 2**-24, "bf16": 2**-8, "fp16": 2**-11}
 """The unit roundoff u of what a product is written in: half the gap above 1."""
@@ -45,6 +47,11 @@ class Product:
     def operations(self) -> int:
         """2 M N K: a multiplication and an addition for each of the M N K products."""
         return 2 * self.m * self.n * self.k
+
+    @property
+    def moved_bytes(self) -> int:
+        """Both operands read and the result written, once each."""
+        return sum(each.nbytes for each in (self.a, self.b, self.result))
 
     @property
     def shape(self) -> dict[str, int | str]:
@@ -150,16 +157,15 @@ def verify(work: Product, seed: int) -> str:
     generator = torch.Generator().manual_seed(seed)
     rows, columns = (_sample(size, generator) for size in (work.m, work.n))
     a, b = work.a.cpu(), work.b.cpu()
-    return _compare(
-        work, a[rows], b, work.result[rows.to(work.result.device)].cpu(), "row", rows
-    ) or _compare(
-        work,
-        a,
-        b[:, columns],
-        work.result[:, columns.to(work.result.device)].cpu(),
-        "column",
-        columns,
-    )
+    found = work.result[rows.to(work.result.device)].cpu()
+    # in parts: float64 of all of a wide operand may not fit the host's memory
+    for start in range(0, work.n, _PART):
+        part = slice(start, start + _PART)
+        wrong = _compare(work, a[rows], b[:, part], found[:, part], "row", rows)
+        if wrong:
+            return wrong
+    found = work.result[:, columns.to(work.result.device)].cpu()
+    return _compare(work, a, b[:, columns], found, "column", columns)
 
 
 def _sample(size: int, generator: torch.Generator) -> torch.Tensor:

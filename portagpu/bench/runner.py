@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import random
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from portagpu.bench import suite
 from portagpu.bench.case_runner import BenchContext, not_run
 from portagpu.bench.cases import SUITE
+from portagpu.bench.ceilings import with_shares
 from portagpu.bench.device import MeasuredDevice
 from portagpu.bench.timing import Effort
 from portagpu.contents import check_installation
@@ -64,7 +66,9 @@ class BenchOptions(RunOptions):
     ``index`` is the device for single-device measures, ``world`` the number of ranks of collectives
     (by default every device, or two ranks if all share one). ``target`` is what is judged, by
     default this device's; another target makes every case INCONCLUSIVE. ``timeout_s`` is the hard
-    limit of each case.
+    limit of each case. Cases run in an order shuffled by ``seed`` (by default a new one for each
+    run), so that what one leaves behind does not always meet the same other; every result that ran
+    has the seed and its place in ``extra.order``.
     """
 
     names: Sequence[str] = ()
@@ -73,6 +77,7 @@ class BenchOptions(RunOptions):
     world: int | None = None
     effort: Effort = Effort.QUICK
     timeout_s: float | None = None
+    seed: int | None = None
 
 
 def run(options: BenchOptions, progress: Progress | None = None) -> Run:
@@ -123,13 +128,37 @@ def measure(run: Run, options: BenchOptions, ranks: Ranks, progress: Progress) -
     size = options.world or default_world(opened)
     cases = suite.plan(names, opened, effort, size, judged)
     session = BenchContext(ranks, opened, effort, judged, options.timeout_s, read_host().busy)
-    for number, case in enumerate(cases, 1):
-        if case.absent is None and (reason := progress.stop_reason()):
-            add_result(run, progress, not_run(case, reason))
-            continue
-        if case.absent is None:
-            progress.item_begins(case.id, number, len(cases))
-        add_result(run, progress, session.result(case))
+    seed = _new_seed() if options.seed is None else options.seed
+    try:
+        for number, case in enumerate(shuffled(cases, seed), 1):
+            if case.absent is None and (reason := progress.stop_reason()):
+                add_result(run, progress, not_run(case, reason))
+                continue
+            if case.absent is None:
+                progress.item_begins(case.id, number, len(cases))
+            found = session.result(case)
+            order = {"seed": seed, "place": number}
+            add_result(run, progress, replace(found, extra={**found.extra, "order": order}))
+    finally:
+        _put_in_order(run, cases)
+
+
+def shuffled(cases: Sequence[BenchCase], seed: int) -> list[BenchCase]:
+    """``cases`` in the order of ``seed``: those that run, and after them those that do not."""
+    order = sorted(cases, key=lambda case: case.id)
+    random.Random(seed).shuffle(order)  # noqa: S311 - an order, not a secret
+    return sorted(order, key=lambda case: case.absent is not None)
+
+
+def _new_seed() -> int:
+    return random.SystemRandom().randrange(2**31)
+
+
+def _put_in_order(run: Run, cases: Sequence[BenchCase]) -> None:
+    """List the results as they were planned, whatever order they ran in, with their shares."""
+    places = {case.id: place for place, case in enumerate(cases)}
+    run.results.sort(key=lambda result: places.get(result.id, -1))
+    run.results[:] = with_shares(run.results)
 
 
 def default_world(device: MeasuredDevice) -> int:

@@ -45,6 +45,12 @@ if TYPE_CHECKING:
 @click.option("--quick", is_flag=True, help="Take seconds for everything (default).")
 @click.option("--full", is_flag=True, help="Take more samples and sizes: minutes.")
 @click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Seed of the order in which the measures run. Default: a new one, which is recorded.",
+)
+@click.option(
     "--target",
     metavar="ID",
     shell_complete=complete_target,
@@ -60,6 +66,7 @@ def bench(
     world: int | None,
     quick: bool,
     full: bool,
+    seed: int | None,
     target: str | None,
     junit: str | None,
     strict: bool,
@@ -84,6 +91,7 @@ def bench(
         index=index,
         world=world,
         effort=engine.Effort(effort),
+        seed=seed,
         target=target,
         strict=strict,
         command=["portagpu", *sys.argv[1:]],
