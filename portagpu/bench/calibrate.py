@@ -1,0 +1,258 @@
+"""Expectations from own results: rows for a target's file, proposed and never written there.
+
+The reference is the median of the runs' values. The tolerance is that of the rule for peers
+(``portagpu.rules.peers``): 3.5 standard deviations, estimated from the median absolute deviation of
+the runs, and at least 5 %. So a later value outside is one that these runs would call an outlier.
+A row is proposed only where it could judge: the file's own checks accept it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.bench.cases import SUITE
+from portagpu.errors import PortagpuError, TargetError
+from portagpu.results.verdicts import FAILING, Evidence, Verdict
+from portagpu.rules.peers import DEVIATIONS, NORMAL, RELATIVE
+from portagpu.stats import mad
+from portagpu.target.expect import read_expectation
+from portagpu.target.limits import METRICS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from portagpu.results.run import Result, Run
+    from portagpu.target import Target
+
+LEAST_RUNS: Final = 5
+"""The rule for peers needs four values; with five, the median and its deviation survive two odd
+runs."""
+WIDEST: Final = 0.25
+"""A measure that needs a wider tolerance is not proposed: it would accept a broken device."""
+_OF_NO_RESULT: Final = frozenset({"kernel", "python", "portagpu", "comm"})
+"""Versions that say nothing of the speed of a device, or are named otherwise in expectations."""
+
+
+class CannotCalibrate(PortagpuError, ValueError):
+    """These runs give no expectations; the message says why, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """``rows`` are tables of TOML; ``left_out`` says why of each measure without one."""
+
+    rows: tuple[str, ...]
+    left_out: tuple[tuple[str, str], ...]
+    runs: int
+    hosts: int
+    days: tuple[str, str]
+
+    @property
+    def text(self) -> str:
+        """The rows with a head that says where they are from."""
+        day = self.days[0] if len(set(self.days)) == 1 else " to ".join(self.days)
+        head = (
+            f"# Proposed from {self.runs} runs on {self.hosts} host{'s' * (self.hosts > 1)}, {day}"
+        )
+        return "\n".join([f"{head}.", *self.rows])
+
+
+def propose(runs: Sequence[Run], target: Target) -> Proposal:
+    """Rows for ``target`` from ``runs`` of it. Raises CannotCalibrate (see ``check_runs``)."""
+    check_runs(runs, target.id)
+    software = _software(runs[0].info.versions)
+    days = sorted(run.info.started[:10] for run in runs)
+    found = Proposal((), (), len(runs), len({run.info.host for run in runs}), (days[0], days[-1]))
+    measures: dict[str, list[Result]] = {}
+    for run in runs:
+        first = {each.id: each for each in reversed(run.results) if each.suite == SUITE}
+        for name, result in reversed(first.items()):
+            if result.extra.get("metric"):
+                measures.setdefault(name, []).append(result)
+    rows, left_out = [], []
+    for name, results in measures.items():
+        if reason := _why_not(results, len(runs)):
+            left_out.append((name, reason))
+            continue
+        row = _row(results, software, found, portagpu=runs[0].info.versions.get("portagpu"))
+        if reason := _refusal(row, target):
+            left_out.append((name, reason))
+        else:
+            rows.append(_toml(row))
+    return Proposal(tuple(rows), tuple(left_out), found.runs, found.hosts, found.days)
+
+
+def check_runs(runs: Sequence[Run], target: str | None = None) -> str:
+    """The one target of ``runs``. Raises CannotCalibrate, in one line, where they cannot be used.
+
+    They have to be at least five finished runs, each given once, on one target and with the same
+    versions of everything. ``target`` is what they have to be of.
+    """
+    ids = [run.info.id for run in runs]
+    if twice := next((each for each in ids if ids.count(each) > 1), None):
+        raise CannotCalibrate(f"run {twice} is given twice: give each result once")
+    if len(runs) < LEAST_RUNS:
+        raise CannotCalibrate(f"{len(runs)} runs are too few: {LEAST_RUNS} are needed")
+    for run in runs:
+        if run.info.interrupted or run.info.replay:
+            what = "was interrupted" if run.info.interrupted else "judged recordings"
+            raise CannotCalibrate(f"run {run.info.id} {what}: leave it out")
+    targets = {run.info.target for run in runs}
+    if None in targets:
+        raise CannotCalibrate("a run matches no target: expectations belong to one")
+    if len(targets) > 1:
+        raise CannotCalibrate(
+            f"the runs are of several targets: {', '.join(sorted(map(str, targets)))}"
+        )
+    (only,) = targets
+    if target is not None and only != target:
+        raise CannotCalibrate(f"the runs are of {only}, not of {target}")
+    for name in sorted({name for run in runs for name in run.info.versions}):
+        values = sorted({str(run.info.versions.get(name)) for run in runs})
+        if len(values) > 1:
+            raise CannotCalibrate(
+                f"the runs have several versions of {name}: {', '.join(values)}; "
+                "calibrate those of one version"
+            )
+    return str(only)
+
+
+def _why_not(results: Sequence[Result], runs: int) -> str:
+    """Why no expectation follows from the results of one measure; empty where one does."""
+    first = results[0]
+    if first.extra["metric"] not in METRICS:
+        return "targets state no expectations of it"
+    if all(each.verdict is Verdict.SKIP for each in results):
+        return "it was skipped"
+    values = [each.value for each in results if isinstance(each.value, int | float)]
+    if failed := sum(each.verdict in FAILING for each in results):
+        return f"it failed in {failed} of {runs} runs"
+    if len(values) < runs:
+        return f"only {len(values)} of {runs} runs have a value"
+    if any(Evidence.EXECUTED not in each.evidence for each in results):
+        return "it was not executed in every run"
+    if any(each.verdict is Verdict.INCONCLUSIVE for each in results):
+        return "a run's own spread is too wide"
+    if (
+        len(
+            {
+                (json.dumps(each.shape, sort_keys=True), each.unit, each.statistic)
+                for each in results
+            }
+        )
+        > 1
+    ):
+        return "its shape, unit or statistic differs among the runs"
+    if not all(value > 0 and math.isfinite(value) for value in values):
+        return "a value is not positive"
+    if (share := tolerance(values)) > WIDEST:
+        return f"the runs differ too much: a tolerance of {share:.0%} would be needed"
+    return ""
+
+
+def tolerance(values: Sequence[float]) -> float:
+    """The fraction of the median beyond which the rule for peers calls a value an outlier.
+
+    Rounded up to a half percent, so that every value it accepts is inside.
+    """
+    share = max(RELATIVE, DEVIATIONS * NORMAL * mad(values) / median(values))
+    return math.ceil(round(200 * share, 9)) / 200
+
+
+def _row(
+    results: Sequence[Result],
+    software: Mapping[str, str],
+    found: Proposal,
+    portagpu: str | None,
+) -> dict[str, Any]:
+    first = results[0]
+    values = [float(each.value) for each in results if isinstance(each.value, int | float)]
+    middle, share = median(values), tolerance(values)
+    day = found.days[0] if len(set(found.days)) == 1 else " to ".join(found.days)
+    hosts = f"{found.hosts} host{'s' * (found.hosts > 1)}"
+    return {
+        "metric": first.extra["metric"],
+        "reference": float(f"{middle:.6g}"),
+        "lower": -share,
+        "upper": share,
+        "unit": first.unit,
+        "statistic": first.statistic,
+        **_conditions(first),
+        **({"software": dict(software)} if software else {}),
+        "source": [],
+        "authority": "own",
+        "note": f"median of {found.runs} runs on {hosts}, {day}, portagpu {portagpu}; "
+        f"they deviate by {mad(values) / middle:.2%}",
+    }
+
+
+def _conditions(result: Result) -> dict[str, Any]:
+    """Shape, algorithm, ranks, size and element type, as expectations state them."""
+    shape = dict(result.shape) if isinstance(result.shape, dict) else {}
+    area, variant = result.area, result.id.partition("[")[2].rstrip("]")
+    if area == "gemm":
+        edges = "x".join(str(shape.get(edge, "")) for edge in ("m", "n", "k"))
+        laid_out = {"contiguous": shape["contiguous"]} if "contiguous" in shape else {}
+        return {"shape": edges, "algorithm": "dense", **laid_out}
+    if area == "memory":
+        size = shape.get("array_bytes")
+        words = f"arrays of {size} bytes"
+        return {
+            "shape": words,
+            "algorithm": "stream",
+            "size_bytes": size,
+            "dtype": shape.get("dtype"),
+        }
+    size = shape.get("bytes")
+    if area == "transfer":
+        return {"shape": f"{size} bytes", "algorithm": variant, "size_bytes": size}
+    ranks = shape.get("ranks")
+    return {
+        "shape": f"{ranks} ranks, {size} bytes",
+        "algorithm": "unstated",
+        "ranks": ranks,
+        "size_bytes": size,
+        "dtype": shape.get("dtype"),
+    }
+
+
+def _software(versions: Mapping[str, str | None]) -> dict[str, str]:
+    """The versions that the expectations hold for: the library of collectives by its name."""
+    named = {name: version for name, version in versions.items() if name not in _OF_NO_RESULT}
+    library, _, number = (versions.get("comm") or "").partition(" ")
+    if number:
+        named[library.lower()] = number
+    found = {}
+    for name, version in named.items():
+        if release := re.match(r"\d+(\.\d+)*", version or ""):
+            found[name] = f"=={release[0]}"
+    return found
+
+
+def _refusal(row: dict[str, Any], target: Target) -> str:
+    """Why a target's file would refuse the row; empty where it would not."""
+    try:
+        read_expectation("", "", row, target.facts, {})
+    except TargetError as error:
+        return str(error).lstrip(": ")
+    return ""
+
+
+def _toml(row: Mapping[str, Any]) -> str:
+    lines = [f"{key} = {_value(value)}" for key, value in row.items()]
+    return "\n".join(["", "[[expectations]]", *lines])
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict):
+        return (
+            "{ "
+            + ", ".join(f"{json.dumps(key)} = {_value(each)}" for key, each in value.items())
+            + " }"
+        )
+    return json.dumps(value)
