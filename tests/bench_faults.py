@@ -121,6 +121,59 @@ def launch_that_is_lost(rank: Any, **arguments: Any) -> Any:
     return area.launch(rank, **arguments)
 
 
+def burst_that_loses_a_launch(rank: Any, **arguments: Any) -> Any:
+    area = load_area("launch")
+    right, calls = area.add_one, 0
+
+    def add_one(element: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls != 777:
+            right(element)
+
+    area.add_one = add_one
+    return area.burst(rank, **arguments)
+
+
+class RecordedGraph:
+    """Makes the calls of a capture again: as much of a graph as a CPU can be."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def replay(self) -> None:
+        for function, arguments in self.calls:
+            function(*arguments)
+
+
+def _with_graphs(rank: Any, replays: bool) -> Any:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Recorder(TorchDispatchMode):
+        def __init__(self, graph: RecordedGraph) -> None:
+            super().__init__()
+            self.graph = graph
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            if replays:
+                self.graph.calls.append((func, args))
+            return func(*args, **(kwargs or {}))
+
+    gpu = rank.gpu
+    same = ("synchronize", "capabilities", "plugin", "index", "device", "Event")
+    shown = {name: getattr(gpu, name) for name in same}
+    rank.gpu = SimpleNamespace(**shown, Graph=RecordedGraph, graph=Recorder)
+    return load_area("launch")
+
+
+def replay_of_a_recorder(rank: Any, **arguments: Any) -> Any:
+    return _with_graphs(rank, replays=True).replay(rank, **arguments)
+
+
+def replay_of_nothing(rank: Any, **arguments: Any) -> Any:
+    return _with_graphs(rank, replays=False).replay(rank, **arguments)
+
+
 def collective_wrong_on_rank_1(rank: Any, **arguments: Any) -> Any:
     area = load_area("collectives")
     right = area.perform

@@ -43,7 +43,8 @@ class TestWithTorch:
         assert "UNVERIFIED" in out
         assert " µs " in out, "a number without its unit"
         run = read_json(json_file)
-        assert [each.id for each in run.results] == ["launch/issue", "launch/roundtrip"]
+        names = ("issue", "roundtrip", "throughput", "graph")
+        assert [each.id for each in run.results] == [f"launch/{name}" for name in names]
         assert run.info.backend == "cpu"
         assert run.info.versions["torch"]
         cases = list(ET.parse(junit).getroot().iter("testcase"))  # noqa: S314 - our own file

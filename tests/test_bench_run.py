@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FAULTS = Path(__file__).with_name("bench_faults.py")
+LAUNCHES = ["launch/issue", "launch/roundtrip", "launch/throughput"]
 SMALL: dict[str, dict[str, Any]] = {
     "gemm": {"m": 64, "n": 48, "k": 32},
     "memory": {"sizes": [1 << 16, 1 << 20]},
@@ -102,6 +103,7 @@ def test_the_cpu_is_described(device: MeasuredDevice) -> None:
         "transfer/d2h[pageable]",
         "launch/issue",
         "launch/roundtrip",
+        "launch/throughput",
         "collectives/all_reduce",
         "collectives/all_gather",
         "collectives/reduce_scatter",
@@ -173,6 +175,23 @@ def test_a_bandwidth_has_a_curve_that_ends_in_its_value(
         assert curve["x"] == SMALL[result.area]["sizes"]
         assert (curve["x_unit"], curve["y_unit"]) == ("B", "GB/s")
         assert curve["y"][-1] == result.value, "the value is that of the largest size"
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"), [("replay_of_a_recorder", ""), ("replay_of_nothing", "of them in graphs")]
+)
+def test_a_graph_is_timed_against_the_same_adds(
+    ranks: Ranks, device: MeasuredDevice, fault: str, words: str
+) -> None:
+    """Calls that were recorded and are made again: this CPU has no graphs."""
+    graphs = replace(device, capabilities=(*device.capabilities, "graphs"))
+    result = run_one(ranks, graphs, "launch/graph", fault)
+    if words:
+        assert result.verdict is Verdict.FAIL
+        assert words in result.reason
+    else:
+        assert_measured(result)
+        assert result.unit == "1"
 
 
 def searched(ranks: Ranks, device: MeasuredDevice, fault: str | None = None) -> Result:
@@ -273,6 +292,7 @@ def test_a_memory_measure_has_levels_bytes_and_flops(ranks: Ranks, device: Measu
         ("transfer/h2d[pageable]", "transfer_that_flips_a_bit", "byte 4711"),
         ("transfer/d2h[pageable]", "transfer_that_flips_a_bit", "byte 4711"),
         ("launch/issue", "launch_that_is_lost", "calls added up to"),
+        ("launch/throughput", "burst_that_loses_a_launch", "bursts of 200 calls added up to"),
     ],
 )
 def test_a_wrong_value_fails_and_keeps_no_number(
@@ -334,10 +354,10 @@ def test_a_run_reports_each_case_as_it_ends() -> None:
     run = bench.run(bench.BenchOptions(names=["launch", "gemm/tf32"], backend="cpu"), recorder)
     assert sorted(each.id for each in recorder.results) == sorted(each.id for each in run.results)
     ids = [each.id for each in run.results]
-    assert ids == ["gemm/tf32[1024]", "launch/issue", "launch/roundtrip"]
+    assert ids == ["gemm/tf32[1024]", *LAUNCHES, "launch/graph"]
     begun = {name for name, _, _ in recorder.begun}
-    assert begun == {"launch/issue", "launch/roundtrip"}, "a skipped case does not begin"
-    assert [each[1:] for each in recorder.begun] == [(1, 3), (2, 3)]
+    assert begun == set(LAUNCHES), "a skipped case does not begin"
+    assert [each[1:] for each in recorder.begun] == [(1, 5), (2, 5), (3, 5)]
     (device,) = recorder.devices
     assert device.backend == run.info.backend == "cpu"
     assert [each["name"] for each in run.info.devices] == [device.product or device.name]
@@ -354,10 +374,10 @@ def test_the_order_is_that_of_the_seed_and_the_list_that_of_the_plan() -> None:
     assert sorted(case.id for case in first) == sorted(case.id for case in cases)
     recorder = Recorder()
     run = bench.run(bench.BenchOptions(names=["launch"], backend="cpu", seed=7), recorder)
-    order = {each.id: each.extra["order"] for each in run.results}
+    order = {each.id: each.extra["order"] for each in run.results if each.id in LAUNCHES}
     assert {each["seed"] for each in order.values()} == {7}
     assert [name for name, _, _ in recorder.begun] == sorted(order, key=lambda n: order[n]["place"])
-    assert [each.id for each in run.results][:2] == ["launch/issue", "launch/roundtrip"]
+    assert [each.id for each in run.results][:3] == LAUNCHES
 
 
 def test_collectives_of_one_rank_have_no_value(ranks: Ranks) -> None:
@@ -381,7 +401,7 @@ def test_a_device_that_does_not_open_blocks_everything(ranks: Ranks) -> None:
     results = measured(ranks, "launch", backend="no-such-backend")
     assert results[0].id == OPEN_ID
     assert results[0].verdict is Verdict.ERROR
-    assert [each.verdict for each in results[1:]] == [Verdict.INCONCLUSIVE] * 2
+    assert [each.verdict for each in results[1:]] == [Verdict.INCONCLUSIVE] * 4
     assert {each.blocked_by for each in results[1:]} == {OPEN_ID}
 
 

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 SUITE: Final = "performance"
 
-SCALES: Final[Mapping[str, float]] = {"TFLOPS": 1e12, "TOPS": 1e12, "GB/s": 1e9, "1": 1.0}
+SCALES: Final[Mapping[str, float]] = {
+    "TFLOPS": 1e12,
+    "TOPS": 1e12,
+    "GB/s": 1e9,
+    "1/s": 1.0,
+    "tokens/s": 1.0,
+    "1": 1.0,
+}
 """Work per second in each unit of rate: decimal, 1 GB is 1e9 bytes; "1" is a ratio of two."""
 TIME_SCALES: Final[Mapping[str, float]] = {"us": 1e6}
 """Seconds in each unit of time."""
