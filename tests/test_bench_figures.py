@@ -257,3 +257,14 @@ def test_amds_babelstream_is_judged_for_arrays_of_doubles_of_2_gib(
     assert judged(case, floor - 0.001, target, 2 * GIB).verdict is Verdict.FAIL
     usual = here[f"memory/{operation}"]
     assert judged(usual, 1.0, target, usual.arguments["sizes"][-1]).verdict is Verdict.UNVERIFIED
+
+
+def test_a_hostile_figure_stays_text_in_the_report(tmp_path: Path) -> None:
+    bad = "<script>alert(1)</script>"
+    result = shown_result()
+    figures = [{**each, "source": bad, "not_judged": bad} for each in result.extra["figures"]]
+    run = new_run(["portagpu", "bench"])
+    run.add(replace(result, extra={"figures": figures}))
+    text = write_report(run.finish(), tmp_path / "report.html").read_text()
+    assert bad not in text
+    assert "&lt;script&gt;alert(1)" in text
