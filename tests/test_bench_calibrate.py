@@ -124,6 +124,9 @@ def test_a_row_says_what_it_is_of_and_a_targets_file_accepts_it() -> None:
         ([measure(BF16, 600.0)] * 4 + [measure(BF16, 600.0, shape={"m": 1})], "shape, unit or"),
         ([measure(BF16, 6000.0)] * 5, "above-limit"),
         ([measure(BF16, 0.0)] * 5, "not positive"),
+        ([measure("gemm/bf16[max]", 9.0, shape="the fastest square")] * 5, "no fixed one"),
+        ([measure("memory/copy", 9.0, shape=None)] * 5, "no fixed one"),
+        ([measure(BF16, 9.0, extra={"metric": ["gemm/bf16"]})] * 5, "no expectations of it"),
         ([measure(BF16, None, verdict="SKIP", reason="no bf16")] * 5, "skipped"),
     ],
 )

@@ -16,6 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bench.cases import SUITE
+from portagpu.bench.fleet import repeated_id
 from portagpu.errors import PortagpuError, TargetError
 from portagpu.results.verdicts import FAILING, Evidence, Verdict
 from portagpu.rules.peers import DEVIATIONS, NORMAL, RELATIVE
@@ -44,47 +45,49 @@ class CannotCalibrate(PortagpuError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """``rows`` are tables of TOML; ``left_out`` says why of each measure without one."""
+    """``rows`` are tables of TOML; ``left_out`` says why of each measure without one.
+
+    ``origin`` is where the rows are from: "median of 6 runs on 2 hosts, 2026-11-23".
+    """
 
     rows: tuple[str, ...]
     left_out: tuple[tuple[str, str], ...]
-    runs: int
-    hosts: int
-    days: tuple[str, str]
+    origin: str
 
     @property
     def text(self) -> str:
         """The rows with a head that says where they are from."""
-        day = self.days[0] if len(set(self.days)) == 1 else " to ".join(self.days)
-        head = (
-            f"# Proposed from {self.runs} runs on {self.hosts} host{'s' * (self.hosts > 1)}, {day}"
-        )
-        return "\n".join([f"{head}.", *self.rows])
+        return "\n".join([f"# Proposed: {self.origin}.", *self.rows])
 
 
 def propose(runs: Sequence[Run], target: Target) -> Proposal:
     """Rows for ``target`` from ``runs`` of it. Raises CannotCalibrate (see ``check_runs``)."""
     check_runs(runs, target.id)
-    software = _software(runs[0].info.versions)
-    days = sorted(run.info.started[:10] for run in runs)
-    found = Proposal((), (), len(runs), len({run.info.host for run in runs}), (days[0], days[-1]))
+    software, origin = _software(runs[0].info.versions), _origin(runs)
     measures: dict[str, list[Result]] = {}
     for run in runs:
-        first = {each.id: each for each in reversed(run.results) if each.suite == SUITE}
-        for name, result in reversed(first.items()):
+        of_run = {each.id: each for each in run.results if each.suite == SUITE}
+        for name, result in of_run.items():
             if result.extra.get("metric"):
                 measures.setdefault(name, []).append(result)
     rows, left_out = [], []
     for name, results in measures.items():
-        if reason := _why_not(results, len(runs)):
-            left_out.append((name, reason))
-            continue
-        row = _row(results, software, found, portagpu=runs[0].info.versions.get("portagpu"))
-        if reason := _refusal(row, target):
+        reason = _why_not(results, len(runs))
+        row = {} if reason else _row(results, software, origin)
+        if reason := reason or _refusal(row, target):
             left_out.append((name, reason))
         else:
             rows.append(_toml(row))
-    return Proposal(tuple(rows), tuple(left_out), found.runs, found.hosts, found.days)
+    return Proposal(tuple(rows), tuple(left_out), origin)
+
+
+def _origin(runs: Sequence[Run]) -> str:
+    days = sorted(run.info.started[:10] for run in runs)
+    when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    hosts = len({run.info.host for run in runs})
+    made = f"portagpu {runs[0].info.versions.get('portagpu')}"
+    where = f"{hosts} host" if hosts == 1 else f"{hosts} hosts"
+    return f"median of {len(runs)} runs on {where}, {when}, {made}"
 
 
 def check_runs(runs: Sequence[Run], target: str | None = None) -> str:
@@ -93,8 +96,7 @@ def check_runs(runs: Sequence[Run], target: str | None = None) -> str:
     They have to be at least five finished runs, each given once, on one target and with the same
     versions of everything. ``target`` is what they have to be of.
     """
-    ids = [run.info.id for run in runs]
-    if twice := next((each for each in ids if ids.count(each) > 1), None):
+    if twice := repeated_id(runs):
         raise CannotCalibrate(f"run {twice} is given twice: give each result once")
     if len(runs) < LEAST_RUNS:
         raise CannotCalibrate(f"{len(runs)} runs are too few: {LEAST_RUNS} are needed")
@@ -125,34 +127,32 @@ def check_runs(runs: Sequence[Run], target: str | None = None) -> str:
 def _why_not(results: Sequence[Result], runs: int) -> str:
     """Why no expectation follows from the results of one measure; empty where one does."""
     first = results[0]
-    if first.extra["metric"] not in METRICS:
+    if str(first.extra["metric"]) not in METRICS:
         return "targets state no expectations of it"
     if all(each.verdict is Verdict.SKIP for each in results):
         return "it was skipped"
-    values = [each.value for each in results if isinstance(each.value, int | float)]
     if failed := sum(each.verdict in FAILING for each in results):
         return f"it failed in {failed} of {runs} runs"
+    values = [each.value for each in results if isinstance(each.value, int | float)]
     if len(values) < runs:
         return f"only {len(values)} of {runs} runs have a value"
     if any(Evidence.EXECUTED not in each.evidence for each in results):
         return "it was not executed in every run"
     if any(each.verdict is Verdict.INCONCLUSIVE for each in results):
         return "a run's own spread is too wide"
-    if (
-        len(
-            {
-                (json.dumps(each.shape, sort_keys=True), each.unit, each.statistic)
-                for each in results
-            }
-        )
-        > 1
-    ):
+    if any(_of(each) != _of(first) for each in results):
         return "its shape, unit or statistic differs among the runs"
-    if not all(value > 0 and math.isfinite(value) for value in values):
+    if None in _conditions(first).values():
+        return "its shape is no fixed one"
+    if not all(value > 0 for value in values):
         return "a value is not positive"
     if (share := tolerance(values)) > WIDEST:
         return f"the runs differ too much: a tolerance of {share:.0%} would be needed"
     return ""
+
+
+def _of(result: Result) -> tuple[object, ...]:
+    return result.shape, result.unit, result.statistic
 
 
 def tolerance(values: Sequence[float]) -> float:
@@ -164,17 +164,10 @@ def tolerance(values: Sequence[float]) -> float:
     return math.ceil(round(200 * share, 9)) / 200
 
 
-def _row(
-    results: Sequence[Result],
-    software: Mapping[str, str],
-    found: Proposal,
-    portagpu: str | None,
-) -> dict[str, Any]:
+def _row(results: Sequence[Result], software: Mapping[str, str], origin: str) -> dict[str, Any]:
     first = results[0]
     values = [float(each.value) for each in results if isinstance(each.value, int | float)]
     middle, share = median(values), tolerance(values)
-    day = found.days[0] if len(set(found.days)) == 1 else " to ".join(found.days)
-    hosts = f"{found.hosts} host{'s' * (found.hosts > 1)}"
     return {
         "metric": first.extra["metric"],
         "reference": float(f"{middle:.6g}"),
@@ -186,39 +179,30 @@ def _row(
         **({"software": dict(software)} if software else {}),
         "source": [],
         "authority": "own",
-        "note": f"median of {found.runs} runs on {hosts}, {day}, portagpu {portagpu}; "
-        f"they deviate by {mad(values) / middle:.2%}",
+        "note": f"{origin}; they deviate by {mad(values) / middle:.2%}",
     }
 
 
 def _conditions(result: Result) -> dict[str, Any]:
-    """Shape, algorithm, ranks, size and element type, as expectations state them."""
+    """Shape, algorithm, ranks, size and element type, as expectations state them.
+
+    None is a condition that the result does not state, as of a search for the fastest shape.
+    """
     shape = dict(result.shape) if isinstance(result.shape, dict) else {}
-    area, variant = result.area, result.id.partition("[")[2].rstrip("]")
-    if area == "gemm":
-        edges = "x".join(str(shape.get(edge, "")) for edge in ("m", "n", "k"))
-        laid_out = {"contiguous": shape["contiguous"]} if "contiguous" in shape else {}
-        return {"shape": edges, "algorithm": "dense", **laid_out}
-    if area == "memory":
-        size = shape.get("array_bytes")
-        words = f"arrays of {size} bytes"
+    if result.area == "gemm":
+        edges = [shape.get(edge) for edge in ("m", "n", "k")]
         return {
-            "shape": words,
-            "algorithm": "stream",
-            "size_bytes": size,
-            "dtype": shape.get("dtype"),
+            "shape": None if None in edges else "x".join(map(str, edges)),
+            "algorithm": "dense",
+            "contiguous": shape.get("contiguous"),
         }
-    size = shape.get("bytes")
-    if area == "transfer":
-        return {"shape": f"{size} bytes", "algorithm": variant, "size_bytes": size}
-    ranks = shape.get("ranks")
-    return {
-        "shape": f"{ranks} ranks, {size} bytes",
-        "algorithm": "unstated",
-        "ranks": ranks,
-        "size_bytes": size,
-        "dtype": shape.get("dtype"),
-    }
+    size, dtype = shape.get("array_bytes", shape.get("bytes")), shape.get("dtype")
+    sized = {"shape": f"{size} bytes", "size_bytes": size}
+    if result.area == "memory":
+        return {**sized, "algorithm": "stream", "dtype": dtype}
+    if result.area == "transfer":
+        return {**sized, "algorithm": result.id.partition("[")[2].rstrip("]")}
+    return {**sized, "algorithm": "unstated", "ranks": shape.get("ranks"), "dtype": dtype}
 
 
 def _software(versions: Mapping[str, str | None]) -> dict[str, str]:
@@ -250,9 +234,6 @@ def _toml(row: Mapping[str, Any]) -> str:
 
 def _value(value: object) -> str:
     if isinstance(value, dict):
-        return (
-            "{ "
-            + ", ".join(f"{json.dumps(key)} = {_value(each)}" for key, each in value.items())
-            + " }"
-        )
-    return json.dumps(value)
+        pairs = (f"{json.dumps(key)} = {_value(each)}" for key, each in value.items())
+        return f"{{ {', '.join(pairs)} }}"
+    return json.dumps(value, ensure_ascii=False)

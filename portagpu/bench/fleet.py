@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,8 +42,7 @@ def compare_runs(runs: Sequence[Run], command: Sequence[str] = ()) -> Run:
     if len(targets) > 1:
         named = ", ".join(sorted(str(each or "no target") for each in targets))
         raise NoPeers(f"the runs are of several targets, which are no peers: {named}")
-    ids = [run.info.id for run in runs]
-    if twice := next((each for each in ids if ids.count(each) > 1), None):
+    if twice := repeated_id(runs):
         raise NoPeers(f"run {twice} is given twice: give each result once")
     found = new_run(command, target=next(iter(targets), None))
     found.extend([*_versions(runs), *_measures(runs)])
@@ -51,6 +51,12 @@ def compare_runs(runs: Sequence[Run], command: Sequence[str] = ()) -> Run:
             "there is no measure in these results: give those that bench or bringup wrote"
         )
     return found.finish()
+
+
+def repeated_id(runs: Sequence[Run]) -> str | None:
+    """The id of a run that is there twice; None where each is there once."""
+    (most, count), *_ = Counter(run.info.id for run in runs).most_common(1) or [("", 0)]
+    return most if count > 1 else None
 
 
 def _measures(runs: Sequence[Run]) -> Iterator[Result]:
@@ -62,13 +68,13 @@ def _measures(runs: Sequence[Run]) -> Iterator[Result]:
                 key = result.id, json.dumps(result.shape, sort_keys=True)
                 peer = " ".join(part for part in (run.info.host, result.device) if part)
                 by_measure.setdefault(key, {}).setdefault(peer, []).append(result)
-    several = {name for name, _ in by_measure if sum(each == name for each, _ in by_measure) > 1}
+    shapes = Counter(name for name, _ in by_measure)
     for (name, shape), results in by_measure.items():
         values = {
             peer: value for peer, own in results.items() if (value := _value(own)) is not None
         }
         if values or any(each.value is not None for own in results.values() for each in own):
-            shown = f"{AREA}/{name}" + (f" {shape}" if name in several else "")
+            shown = f"{AREA}/{name}" + (f" {shape}" if shapes[name] > 1 else "")
             compared = compare_peers(values)
             yield from (
                 _result(shown, peer, own, values, compared) for peer, own in results.items()
