@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from portagpu.bench import metrics
 from portagpu.bench.suite import FURTHER_IDS
-from portagpu.bringup import load_gates
+from portagpu.bringup import BringupOptions, bringup, load_gates
+from portagpu.errors import RecordingError
+from portagpu.recordings.replay import Recording
 from portagpu.results.advice import checks
+from portagpu.results.verdicts import Evidence, Verdict
+from portagpu.target import Authority, load_targets
 from tests.health_page import VENDORS, read_data, status
 
+FOLDERS = (
+    *(
+        "amd-smi",
+        "amdgpu-top",
+        "kfd",
+        "rocm-smi",
+        "rocminfo",
+        "lspci",
+        "kernel-logs",
+        "nccl-topo-xml",
+    ),
+    *("nvidia-smi-xml", "nvidia-smi-capture", "nvidia-smi-text"),
+)
+RECORDINGS = Path(__file__).parents[2] / "shared/recordings"
 DATA = read_data()
 ROWS = [row for group in DATA["lists"] for row in group["rows"]]
 
@@ -63,3 +84,54 @@ def test_the_four_lists_are_there_and_dated() -> None:
 def test_a_row_that_is_not_covered_or_falls_short_says_of_what() -> None:
     open_ = [row["expected"] for row in ROWS if not row["checks"]]
     assert len(open_) > 10, "the page claims to cover everything"
+
+
+@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside this checkout")
+def test_what_is_recorded_is_what_the_recordings_judge() -> None:
+    """The vendor is that of the target or of the devices, and of a log that of its driver."""
+    found: dict[str, set[str]] = {vendor: set() for vendor in VENDORS}
+    for folder in FOLDERS:
+        for path in sorted((RECORDINGS / folder).iterdir()):
+            try:
+                run = bringup(BringupOptions(replay=Recording(path)))
+            except RecordingError:  # a description by a vendor, and no recording
+                continue
+            names = " ".join([run.info.target or "", path.name, str(run.info.devices)]).lower()
+            vendor = "nvidia" if "nvidia" in names or "xid" in names else "amd"
+            found[vendor] |= {
+                each.id
+                for each in run.results
+                if Evidence.RECORDED in each.evidence and each.verdict is not Verdict.SKIP
+            }
+    for vendor in VENDORS:
+        missing = set(DATA["recorded"][vendor]) - found[vendor]
+        assert not missing, f"no recording of {vendor} judges {sorted(missing)}"
+
+
+def judged_products(metric: str, source: str) -> str:
+    """The products whose figures of ``metric`` from such sources bind: "MI100, MI210"."""
+    found = {
+        target.id.removeprefix("amd-").upper()
+        for target in load_targets().values()
+        for each in target.expectations(metric)
+        if each.authority is Authority.VENDOR and each.source[0].startswith(source)
+    }
+    return ", ".join(sorted(found, key=lambda name: (len(name), name)))
+
+
+@pytest.mark.parametrize(
+    ("expected", "metric", "source"),
+    [
+        ("`gst`", "gemm/bf16", "A-RVS"),
+        ("`all_reduce_perf", "collectives/all_reduce", "A-ACC"),
+        ("`rocblas-bench`, fp32", "gemm/fp32", "A-ACC"),
+        ("BabelStream", "memory/copy", "A-ACC"),
+    ],
+)
+def test_the_products_that_a_row_names_are_those_of_the_targets(
+    expected: str, metric: str, source: str
+) -> None:
+    (row,) = [row for row in ROWS if row["expected"].startswith(expected)]
+    named = re.findall(r"MI\d+[AX]?", row["missing"])
+    wanted = judged_products(metric, source).split(", ")
+    assert sorted(named) == sorted(wanted), f"{row['expected']}: {wanted}"
