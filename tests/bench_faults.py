@@ -121,6 +121,51 @@ def launch_that_is_lost(rank: Any, **arguments: Any) -> Any:
     return area.launch(rank, **arguments)
 
 
+def attention_wrong_in_one_element(rank: Any, **arguments: Any) -> Any:
+    area = load_area("attention")
+    right, other = area.compute, area.differentiate
+
+    def compute(given: Any) -> Any:
+        output = right(given).clone()
+        output[-1, -1, 5, 3] += 1
+        return output
+
+    def differentiate(*given: Any) -> Any:
+        gradients = other(*given)
+        gradients[1][-1, -1, 5, 3] += 10
+        return gradients
+
+    area.compute, area.differentiate = compute, differentiate
+    return area.attention(rank, **arguments)
+
+
+def attention_by_another_back_end(rank: Any, **arguments: Any) -> Any:
+    area = load_area("attention")
+    right = area.chosen
+    area.chosen = lambda choice: right("math")
+    return area.attention(rank, **arguments)
+
+
+def norm_without_its_weight(rank: Any, **arguments: Any) -> Any:
+    area = load_area("operators")
+    right = area.normalise
+    area.normalise = lambda name, x, weight: right(name, x, weight.abs())
+    return area.norm(rank, **arguments)
+
+
+def step_with_another_rate(rank: Any, **arguments: Any) -> Any:
+    area = load_area("operators")
+    right = area.make
+
+    def make(*given: Any) -> Any:
+        found = right(*given)
+        found.param_groups[0]["lr"] *= 1.001
+        return found
+
+    area.make = make
+    return area.step(rank, **arguments)
+
+
 def burst_that_loses_a_launch(rank: Any, **arguments: Any) -> Any:
     area = load_area("launch")
     right, calls = area.add_one, 0

@@ -18,7 +18,7 @@ from portagpu.bench.caches import CacheLevel
 from portagpu.bench.case_runner import BenchContext
 from portagpu.bench.ceilings import with_shares
 from portagpu.bench.runner import OPEN_ID, shuffled
-from portagpu.bench.suite import plan
+from portagpu.bench.suite import load_area, plan
 from portagpu.results.run import Evidence, Result, Verdict
 from portagpu.running import Progress
 from portagpu.world import Ranks
@@ -28,12 +28,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FAULTS = Path(__file__).with_name("bench_faults.py")
+WAYS = ("forward", "backward")
+FORMS = ("fused", "foreach", "loop")
 LAUNCHES = ["launch/issue", "launch/roundtrip", "launch/throughput"]
 SMALL: dict[str, dict[str, Any]] = {
     "gemm": {"m": 64, "n": 48, "k": 32},
     "memory": {"sizes": [1 << 16, 1 << 20]},
     "transfer": {"sizes": [1 << 16]},
     "launch": {},
+    "attention": {"sizes": [1, 2, 64, 16]},
+    "operators": {},
     "collectives": {"sizes": [1 << 12, 1 << 14]},
 }
 
@@ -60,12 +64,13 @@ def run_one(
     world: int = 2,
     timeout_s: float = 60.0,
     effort: Effort = Effort.QUICK,
-    small: bool = True,
 ) -> Result:
     """One case on small operands, with the function of that name in place of its own."""
     case = plan([name], device, effort, world, None)[0]
-    if small:
-        case = replace(case, arguments={**case.arguments, **SMALL[case.area]})
+    small = SMALL[case.area]
+    if case.area == "operators":
+        small = {"elements": 1000} if case.function == "step" else {"rows": 128, "columns": 64}
+    case = replace(case, arguments={**case.arguments, **small})
     if fault is not None:
         case = replace(case, function=f"{FAULTS}:{fault}")
     return BenchContext(ranks, device, Effort.QUICK, None, timeout_s).result(case)
@@ -103,6 +108,10 @@ def test_the_cpu_is_described(device: MeasuredDevice) -> None:
         "launch/issue",
         "launch/roundtrip",
         "launch/throughput",
+        *(f"attention/{way}[{name},fp32]" for way in WAYS for name in ("default", "math", "flash")),
+        "operators/layer_norm",
+        "operators/rms_norm",
+        *(f"operators/{name}[{form}]" for name in ("adamw", "sgd") for form in FORMS),
         "collectives/all_reduce",
         "collectives/all_gather",
         "collectives/reduce_scatter",
@@ -112,7 +121,8 @@ def test_the_cpu_is_described(device: MeasuredDevice) -> None:
     ],
 )
 def test_a_right_operation_is_measured(ranks: Ranks, device: MeasuredDevice, name: str) -> None:
-    result = run_one(ranks, device, name)
+    effort = Effort.FULL if name.startswith(("attention/", "operators/")) else Effort.QUICK
+    result = run_one(ranks, device, name, effort=effort)
     assert_measured(result)
     assert result.value is not None
     assert result.value > 0
@@ -164,6 +174,32 @@ def test_a_graph_is_timed_against_the_same_adds(
     else:
         assert_measured(result)
         assert result.unit == "1"
+
+
+def test_attention_says_what_ran_and_skips_what_the_device_lacks(
+    ranks: Ranks, device: MeasuredDevice
+) -> None:
+    result = run_one(ranks, device, "attention/forward[default,fp32]", effort=Effort.FULL)
+    assert (result.extra["asked"], result.extra["ran"]) == ("default", "flash")
+    # 4 * 2 heads * 64^2 * 16 operations, half of them under the mask
+    assert result.extra["flops"] == 4 * 2 * 64**2 * 16 / 2
+    lacking = run_one(ranks, device, "attention/forward[efficient,fp32]", effort=Effort.FULL)
+    assert lacking.verdict is Verdict.SKIP
+    assert "torch has no efficient attention in fp32 on cpu" in lacking.reason
+
+
+@pytest.mark.parametrize(
+    ("operators", "name"),
+    [
+        (["aten::_scaled_dot_product_flash_attention_for_cpu"], "flash"),
+        (["aten::bmm", "aten::_scaled_dot_product_efficient_attention"], "efficient"),
+        (["aten::_scaled_dot_product_attention_math"], "math"),
+        (["aten::_scaled_dot_product_fused_attention_overrideable"], "overrideable"),
+        (["aten::_scaled_dot_product_flash_attention_backward", "aten::mm"], "none of torch's"),
+    ],
+)
+def test_the_back_end_is_that_of_the_operator(operators: list[str], name: str) -> None:
+    assert load_area("attention").back_end_of(operators) == name
 
 
 def searched(ranks: Ranks, device: MeasuredDevice, fault: str | None = None) -> Result:
@@ -265,12 +301,21 @@ def test_a_memory_measure_has_levels_bytes_and_flops(ranks: Ranks, device: Measu
         ("transfer/d2h[pageable]", "transfer_that_flips_a_bit", "byte 4711"),
         ("launch/issue", "launch_that_is_lost", "calls added up to"),
         ("launch/throughput", "burst_that_loses_a_launch", "bursts of 200 calls added up to"),
+        ("attention/forward[flash,fp32]", "attention_wrong_in_one_element", "in row 5, column 3"),
+        ("attention/backward[math,bf16]", "attention_wrong_in_one_element", "dk of head -1"),
+        ("attention/forward[flash,fp32]", "attention_by_another_back_end", "and math ran"),
+        ("operators/rms_norm", "norm_without_its_weight", "further off than their bound"),
+        ("operators/layer_norm", "norm_without_its_weight", "further off than their bound"),
+        ("operators/adamw[fused]", "step_with_another_rate", "of parameter 0"),
+        ("operators/sgd[foreach]", "step_with_another_rate", "of parameter 0"),
     ],
 )
 def test_a_wrong_value_fails_and_keeps_no_number(
     ranks: Ranks, device: MeasuredDevice, name: str, fault: str, words: str
 ) -> None:
-    result = run_one(ranks, device, name, fault)
+    everything = replace(device, support=dict.fromkeys(device.support, "native"))
+    effort = Effort.FULL if name.startswith("attention/") else Effort.QUICK
+    result = run_one(ranks, everything, name, fault, effort=effort)
     assert result.verdict is Verdict.FAIL, f"{fault} was not noticed: {result.value}"
     assert words in result.reason
     assert result.value is None, "a number was kept of an operation that is wrong"
