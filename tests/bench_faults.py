@@ -107,6 +107,40 @@ def transfer_that_flips_a_bit(rank: Any, **arguments: Any) -> Any:
     return area.transfer(rank, **arguments)
 
 
+def both_ways_that_flip_a_bit(rank: Any, **arguments: Any) -> Any:
+    area = load_area("transfer")
+    right = area.move
+
+    def move(to: Any, what: Any, pinned: bool) -> None:
+        right(to, what, pinned)
+        to[4711] ^= 1
+
+    area.move = move
+    return area.both_ways(rank, **arguments)
+
+
+def peers_of_which_one_is_wrong(rank: Any, **arguments: Any) -> Any:
+    area = load_area("transfer")
+    right, calls = area.first_wrong, 0
+
+    def first_wrong(found: Any, expected: Any) -> str:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            found[99] ^= 1
+        answer: str = right(found, expected)
+        return answer
+
+    area.first_wrong = first_wrong
+    return area.between_devices(rank, **arguments)
+
+
+def reduce_that_tells_its_environment(rank: Any, **arguments: Any) -> Any:
+    found = load_area("collectives").collective(rank, **arguments)
+    found["notes"]["seen"] = os.environ.get("EXAMPLE_NO_P2P")
+    return found
+
+
 def launch_that_is_lost(rank: Any, **arguments: Any) -> Any:
     area = load_area("launch")
     calls = 0

@@ -105,6 +105,7 @@ def test_the_cpu_is_described(device: MeasuredDevice) -> None:
         "memory/write",
         "transfer/h2d[pageable]",
         "transfer/d2h[pageable]",
+        "transfer/both[pageable]",
         "launch/issue",
         "launch/roundtrip",
         "launch/throughput",
@@ -200,6 +201,50 @@ def test_attention_says_what_ran_and_skips_what_the_device_lacks(
 )
 def test_the_back_end_is_that_of_the_operator(operators: list[str], name: str) -> None:
     assert load_area("attention").back_end_of(operators) == name
+
+
+def test_peers_are_a_matrix_and_the_value_is_the_slowest(
+    ranks: Ranks, device: MeasuredDevice
+) -> None:
+    """Three handles of one CPU: what is timed is no link."""
+    several = replace(device, shared=False, count=3)
+    (case,) = plan(["transfer/p2p"], several, Effort.QUICK, 2, None)
+    case = replace(case, arguments={**case.arguments, "size": 1 << 16})
+    context = BenchContext(ranks, device, Effort.QUICK, None)
+    result = context.result(case)
+    assert_measured(result)
+    rates = [rate for row in result.extra["gb_per_s"] for rate in row if rate is not None]
+    assert len(rates) == 6
+    assert min(rates) == pytest.approx(result.value)
+    assert [result.extra["gb_per_s"][place][place] for place in range(3)] == [None] * 3
+    wrong = context.result(replace(case, function=f"{FAULTS}:peers_of_which_one_is_wrong"))
+    assert wrong.verdict is Verdict.FAIL
+    assert "1 to 2: byte 99" in wrong.reason
+
+
+def test_an_all_reduce_without_peers_has_the_backends_environment(
+    ranks: Ranks, device: MeasuredDevice
+) -> None:
+    name = "collectives/all_reduce_without_p2p"
+    (here,) = plan([name], device, Effort.QUICK, 2, None)
+    assert here.absent is not None
+    assert here.absent.verdict is Verdict.SKIP
+    told = replace(device, no_peer_copies={"EXAMPLE_NO_P2P": "1"})
+    result = run_one(ranks, told, name, "reduce_that_tells_its_environment")
+    assert_measured(result)
+    assert result.id == f"{name}[2]"
+    assert result.extra["seen"] == "1"
+    assert result.extra["environment"] == {"EXAMPLE_NO_P2P": "1"}
+
+
+def test_a_collective_has_bandwidths_and_latency(ranks: Ranks, device: MeasuredDevice) -> None:
+    result = run_one(ranks, device, "collectives/all_gather")
+    # two ranks: busbw = algbw * (n - 1) / n
+    assert result.extra["algorithm_bandwidth_gb_per_s"] == pytest.approx(2 * result.value)
+    low = result.extra["curve"]["y"][0]
+    # half of the bytes cross the bus, in as many us as their bandwidth allows
+    assert result.extra["latency_us"] == pytest.approx((1 << 12) / 2 / (low * 1e9) * 1e6)
+    assert result.extra["latency_bytes"] == 1 << 12
 
 
 def searched(ranks: Ranks, device: MeasuredDevice, fault: str | None = None) -> Result:
@@ -299,6 +344,7 @@ def test_a_memory_measure_has_levels_bytes_and_flops(ranks: Ranks, device: Measu
         ("memory/read", "sum_that_skips_the_last_element", "the sum is"),
         ("transfer/h2d[pageable]", "transfer_that_flips_a_bit", "byte 4711"),
         ("transfer/d2h[pageable]", "transfer_that_flips_a_bit", "byte 4711"),
+        ("transfer/both[pageable]", "both_ways_that_flip_a_bit", "h2d of 65536 bytes: byte 4711"),
         ("launch/issue", "launch_that_is_lost", "calls added up to"),
         ("launch/throughput", "burst_that_loses_a_launch", "bursts of 200 calls added up to"),
         ("attention/forward[flash,fp32]", "attention_wrong_in_one_element", "in row 5, column 3"),
@@ -399,7 +445,7 @@ def test_the_order_is_that_of_the_seed_and_the_list_that_of_the_plan() -> None:
 
 def test_collectives_of_one_rank_have_no_value(ranks: Ranks) -> None:
     results = measured(ranks, "collectives", world=1)
-    assert len(results) == 6
+    assert len(results) == 7
     for result in results:
         assert result.verdict is Verdict.SKIP
         assert result.value is None

@@ -52,6 +52,8 @@ class MeasuredDevice(OpenedDevice):
     capabilities: tuple[str, ...] = ()
     attention: tuple[str, ...] = ("math", "flash", "efficient")
     """torch's back ends of attention, whether they run on this device or not."""
+    no_peer_copies: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the vendor with which collectives do not copy between devices directly."""
     comm: str = ""
     comm_version: str | None = None
     units: int = 0
@@ -109,6 +111,7 @@ def describe(rank: Rank) -> dict[str, Any]:
         support=_support(gpu),
         capabilities=tuple(sorted(map(str, gpu.capabilities))),
         attention=_attention_back_ends(),
+        no_peer_copies=dict(gpu.plugin.variables.no_peer_copies),
         versions={**gpu.versions, "comm": _comm_version(gpu)},
         comm=gpu.comm.library,
         comm_version=gpu.comm.version,
