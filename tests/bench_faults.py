@@ -107,6 +107,40 @@ def transfer_that_flips_a_bit(rank: Any, **arguments: Any) -> Any:
     return area.transfer(rank, **arguments)
 
 
+def both_ways_that_flip_a_bit(rank: Any, **arguments: Any) -> Any:
+    area = load_area("transfer")
+    right = area.move
+
+    def move(to: Any, what: Any, pinned: bool) -> None:
+        right(to, what, pinned)
+        to[4711] ^= 1
+
+    area.move = move
+    return area.both_ways(rank, **arguments)
+
+
+def peers_of_which_one_is_wrong(rank: Any, **arguments: Any) -> Any:
+    area = load_area("transfer")
+    right, calls = area.first_wrong, 0
+
+    def first_wrong(found: Any, expected: Any) -> str:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            found[99] ^= 1
+        answer: str = right(found, expected)
+        return answer
+
+    area.first_wrong = first_wrong
+    return area.between_devices(rank, **arguments)
+
+
+def reduce_that_tells_its_environment(rank: Any, **arguments: Any) -> Any:
+    found = load_area("collectives").collective(rank, **arguments)
+    found["notes"]["seen"] = os.environ.get("EXAMPLE_NO_P2P")
+    return found
+
+
 def launch_that_is_lost(rank: Any, **arguments: Any) -> Any:
     area = load_area("launch")
     calls = 0
@@ -119,6 +153,51 @@ def launch_that_is_lost(rank: Any, **arguments: Any) -> Any:
 
     area.add_one = add_one
     return area.launch(rank, **arguments)
+
+
+def attention_wrong_in_one_element(rank: Any, **arguments: Any) -> Any:
+    area = load_area("attention")
+    right, other = area.compute, area.differentiate
+
+    def compute(given: Any) -> Any:
+        output = right(given).clone()
+        output[-1, -1, 5, 3] += 1
+        return output
+
+    def differentiate(*given: Any) -> Any:
+        gradients = other(*given)
+        gradients[1][-1, -1, 5, 3] += 10
+        return gradients
+
+    area.compute, area.differentiate = compute, differentiate
+    return area.attention(rank, **arguments)
+
+
+def attention_by_another_back_end(rank: Any, **arguments: Any) -> Any:
+    area = load_area("attention")
+    right = area.chosen
+    area.chosen = lambda choice: right("math")
+    return area.attention(rank, **arguments)
+
+
+def norm_without_its_weight(rank: Any, **arguments: Any) -> Any:
+    area = load_area("operators")
+    right = area.normalise
+    area.normalise = lambda name, x, weight: right(name, x, weight.abs())
+    return area.norm(rank, **arguments)
+
+
+def step_with_another_rate(rank: Any, **arguments: Any) -> Any:
+    area = load_area("operators")
+    right = area.make
+
+    def make(*given: Any) -> Any:
+        found = right(*given)
+        found.param_groups[0]["lr"] *= 1.001
+        return found
+
+    area.make = make
+    return area.step(rank, **arguments)
 
 
 def burst_that_loses_a_launch(rank: Any, **arguments: Any) -> Any:

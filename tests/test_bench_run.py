@@ -18,7 +18,7 @@ from portagpu.bench.caches import CacheLevel
 from portagpu.bench.case_runner import BenchContext
 from portagpu.bench.ceilings import with_shares
 from portagpu.bench.runner import OPEN_ID, shuffled
-from portagpu.bench.suite import plan
+from portagpu.bench.suite import load_area, plan
 from portagpu.results.run import Evidence, Result, Verdict
 from portagpu.running import Progress
 from portagpu.target import Expectation, Target, load_target
@@ -29,12 +29,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FAULTS = Path(__file__).with_name("bench_faults.py")
+WAYS = ("forward", "backward")
+FORMS = ("fused", "foreach", "loop")
 LAUNCHES = ["launch/issue", "launch/roundtrip", "launch/throughput"]
 SMALL: dict[str, dict[str, Any]] = {
     "gemm": {"m": 64, "n": 48, "k": 32},
     "memory": {"sizes": [1 << 16, 1 << 20]},
     "transfer": {"sizes": [1 << 16]},
     "launch": {},
+    "attention": {"sizes": [1, 2, 64, 16]},
+    "operators": {},
     "collectives": {"sizes": [1 << 12, 1 << 14]},
 }
 
@@ -61,12 +65,13 @@ def run_one(
     world: int = 2,
     timeout_s: float = 60.0,
     effort: Effort = Effort.QUICK,
-    small: bool = True,
 ) -> Result:
     """One case on small operands, with the function of that name in place of its own."""
     case = plan([name], device, effort, world, None)[0]
-    if small:
-        case = replace(case, arguments={**case.arguments, **SMALL[case.area]})
+    small = SMALL[case.area]
+    if case.area == "operators":
+        small = {"elements": 1000} if case.function == "step" else {"rows": 128, "columns": 64}
+    case = replace(case, arguments={**case.arguments, **small})
     if fault is not None:
         case = replace(case, function=f"{FAULTS}:{fault}")
     return BenchContext(ranks, device, Effort.QUICK, None, timeout_s).result(case)
@@ -101,9 +106,14 @@ def test_the_cpu_is_described(device: MeasuredDevice) -> None:
         "memory/write",
         "transfer/h2d[pageable]",
         "transfer/d2h[pageable]",
+        "transfer/both[pageable]",
         "launch/issue",
         "launch/roundtrip",
         "launch/throughput",
+        *(f"attention/{way}[{name},fp32]" for way in WAYS for name in ("default", "math", "flash")),
+        "operators/layer_norm",
+        "operators/rms_norm",
+        *(f"operators/{name}[{form}]" for name in ("adamw", "sgd") for form in FORMS),
         "collectives/all_reduce",
         "collectives/all_gather",
         "collectives/reduce_scatter",
@@ -113,7 +123,8 @@ def test_the_cpu_is_described(device: MeasuredDevice) -> None:
     ],
 )
 def test_a_right_operation_is_measured(ranks: Ranks, device: MeasuredDevice, name: str) -> None:
-    result = run_one(ranks, device, name)
+    effort = Effort.FULL if name.startswith(("attention/", "operators/")) else Effort.QUICK
+    result = run_one(ranks, device, name, effort=effort)
     assert_measured(result)
     assert result.value is not None
     assert result.value > 0
@@ -192,6 +203,76 @@ def test_a_graph_is_timed_against_the_same_adds(
     else:
         assert_measured(result)
         assert result.unit == "1"
+
+
+def test_attention_says_what_ran_and_skips_what_the_device_lacks(
+    ranks: Ranks, device: MeasuredDevice
+) -> None:
+    result = run_one(ranks, device, "attention/forward[default,fp32]", effort=Effort.FULL)
+    assert (result.extra["asked"], result.extra["ran"]) == ("default", "flash")
+    # 4 * 2 heads * 64^2 * 16 operations, half of them under the mask
+    assert result.extra["flops"] == 4 * 2 * 64**2 * 16 / 2
+    lacking = run_one(ranks, device, "attention/forward[efficient,fp32]", effort=Effort.FULL)
+    assert lacking.verdict is Verdict.SKIP
+    assert "torch has no efficient attention in fp32 on cpu" in lacking.reason
+
+
+@pytest.mark.parametrize(
+    ("operators", "name"),
+    [
+        (["aten::_scaled_dot_product_flash_attention_for_cpu"], "flash"),
+        (["aten::bmm", "aten::_scaled_dot_product_efficient_attention"], "efficient"),
+        (["aten::_scaled_dot_product_attention_math"], "math"),
+        (["aten::_scaled_dot_product_fused_attention_overrideable"], "overrideable"),
+        (["aten::_scaled_dot_product_flash_attention_backward", "aten::mm"], "none of torch's"),
+    ],
+)
+def test_the_back_end_is_that_of_the_operator(operators: list[str], name: str) -> None:
+    assert load_area("attention").back_end_of(operators) == name
+
+
+def test_peers_are_a_matrix_and_the_value_is_the_slowest(
+    ranks: Ranks, device: MeasuredDevice
+) -> None:
+    """Three handles of one CPU: what is timed is no link."""
+    several = replace(device, shared=False, count=3)
+    (case,) = plan(["transfer/p2p"], several, Effort.QUICK, 2, None)
+    case = replace(case, arguments={**case.arguments, "size": 1 << 16})
+    context = BenchContext(ranks, device, Effort.QUICK, None)
+    result = context.result(case)
+    assert_measured(result)
+    rates = [rate for row in result.extra["gb_per_s"] for rate in row if rate is not None]
+    assert len(rates) == 6
+    assert min(rates) == pytest.approx(result.value)
+    assert [result.extra["gb_per_s"][place][place] for place in range(3)] == [None] * 3
+    wrong = context.result(replace(case, function=f"{FAULTS}:peers_of_which_one_is_wrong"))
+    assert wrong.verdict is Verdict.FAIL
+    assert "1 to 2: byte 99" in wrong.reason
+
+
+def test_an_all_reduce_without_peers_has_the_backends_environment(
+    ranks: Ranks, device: MeasuredDevice
+) -> None:
+    name = "collectives/all_reduce_without_p2p"
+    (here,) = plan([name], device, Effort.QUICK, 2, None)
+    assert here.absent is not None
+    assert here.absent.verdict is Verdict.SKIP
+    told = replace(device, no_peer_copies={"EXAMPLE_NO_P2P": "1"})
+    result = run_one(ranks, told, name, "reduce_that_tells_its_environment")
+    assert_measured(result)
+    assert result.id == f"{name}[2]"
+    assert result.extra["seen"] == "1"
+    assert result.extra["environment"] == {"EXAMPLE_NO_P2P": "1"}
+
+
+def test_a_collective_has_bandwidths_and_latency(ranks: Ranks, device: MeasuredDevice) -> None:
+    result = run_one(ranks, device, "collectives/all_gather")
+    # two ranks: busbw = algbw * (n - 1) / n
+    assert result.extra["algorithm_bandwidth_gb_per_s"] == pytest.approx(2 * result.value)
+    low = result.extra["curve"]["y"][0]
+    # half of the bytes cross the bus, in as many us as their bandwidth allows
+    assert result.extra["latency_us"] == pytest.approx((1 << 12) / 2 / (low * 1e9) * 1e6)
+    assert result.extra["latency_bytes"] == 1 << 12
 
 
 def searched(ranks: Ranks, device: MeasuredDevice, fault: str | None = None) -> Result:
@@ -291,14 +372,24 @@ def test_a_memory_measure_has_levels_bytes_and_flops(ranks: Ranks, device: Measu
         ("memory/read", "sum_that_skips_the_last_element", "the sum is"),
         ("transfer/h2d[pageable]", "transfer_that_flips_a_bit", "byte 4711"),
         ("transfer/d2h[pageable]", "transfer_that_flips_a_bit", "byte 4711"),
+        ("transfer/both[pageable]", "both_ways_that_flip_a_bit", "h2d of 65536 bytes: byte 4711"),
         ("launch/issue", "launch_that_is_lost", "calls added up to"),
         ("launch/throughput", "burst_that_loses_a_launch", "bursts of 200 calls added up to"),
+        ("attention/forward[flash,fp32]", "attention_wrong_in_one_element", "in row 5, column 3"),
+        ("attention/backward[math,bf16]", "attention_wrong_in_one_element", "dk of head -1"),
+        ("attention/forward[flash,fp32]", "attention_by_another_back_end", "and math ran"),
+        ("operators/rms_norm", "norm_without_its_weight", "further off than their bound"),
+        ("operators/layer_norm", "norm_without_its_weight", "further off than their bound"),
+        ("operators/adamw[fused]", "step_with_another_rate", "of parameter 0"),
+        ("operators/sgd[foreach]", "step_with_another_rate", "of parameter 0"),
     ],
 )
 def test_a_wrong_value_fails_and_keeps_no_number(
     ranks: Ranks, device: MeasuredDevice, name: str, fault: str, words: str
 ) -> None:
-    result = run_one(ranks, device, name, fault)
+    everything = replace(device, support=dict.fromkeys(device.support, "native"))
+    effort = Effort.FULL if name.startswith("attention/") else Effort.QUICK
+    result = run_one(ranks, everything, name, fault, effort=effort)
     assert result.verdict is Verdict.FAIL, f"{fault} was not noticed: {result.value}"
     assert words in result.reason
     assert result.value is None, "a number was kept of an operation that is wrong"
@@ -382,7 +473,7 @@ def test_the_order_is_that_of_the_seed_and_the_list_that_of_the_plan() -> None:
 
 def test_collectives_of_one_rank_have_no_value(ranks: Ranks) -> None:
     results = measured(ranks, "collectives", world=1)
-    assert len(results) == 6
+    assert len(results) == 7
     for result in results:
         assert result.verdict is Verdict.SKIP
         assert result.value is None

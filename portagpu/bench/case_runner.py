@@ -17,6 +17,7 @@ from portagpu.results.run import Result
 from portagpu.results.verdicts import Evidence, Verdict
 from portagpu.running import broken_world
 from portagpu.stats import INTERVAL_LEVEL, Summary, median_interval, summarise
+from portagpu.world import Ranks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from portagpu.bench.cases import BenchCase
     from portagpu.bench.device import MeasuredDevice
     from portagpu.target import Target
-    from portagpu.world import Ranks, WorldOutcome
+    from portagpu.world import WorldOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,21 @@ class BenchContext:
         """Run ``case`` and judge its samples."""
         if case.absent is not None:
             return not_run(case, case.absent.reason, verdict=case.absent.verdict)
-        outcome = self.ranks.run(
+        outcome = self._run(case)
+        if not outcome.ok:
+            return self._broken_result(case, outcome)
+        readings = [RankSamples.from_json(value) for value in outcome.values]
+        return self._judge_samples(case, readings, outcome.duration_s)
+
+    def _run(self, case: BenchCase) -> WorldOutcome:
+        if case.environment:
+            # a variable may be read when the library is loaded, long before a rank could set it
+            with Ranks({**self.ranks.environment, **case.environment}) as ranks:
+                return self._run_on(ranks, case)
+        return self._run_on(self.ranks, case)
+
+    def _run_on(self, ranks: Ranks, case: BenchCase) -> WorldOutcome:
+        return ranks.run(
             function_spec(case),
             case.world,
             arguments={"effort": str(self.effort), **case.arguments},
@@ -52,10 +67,6 @@ class BenchContext:
             group=case.world > 1,
             timeout_s=self.timeout_s or time_limit_s(case, self.effort),
         )
-        if not outcome.ok:
-            return self._broken_result(case, outcome)
-        readings = [RankSamples.from_json(value) for value in outcome.values]
-        return self._judge_samples(case, readings, outcome.duration_s)
 
     def _broken_result(self, case: BenchCase, outcome: WorldOutcome) -> Result:
         culprit, fields = outcome.culprit, broken_world(outcome, outcome.first_failure)
@@ -184,8 +195,11 @@ def _extra_fields(
         "stable_warmup": all(each.stable for each in readings),
         "telemetry": first.telemetry_summary(),
         "ranks": case.world,
+        **({"environment": dict(case.environment)} if case.environment else {}),
         **first.notes,
     }
+    if "bus_factor" in first.notes and points:
+        extra |= _collective_fields(first, points)
     if points:
         extra["mean"], extra["min"], extra["max"] = points[-1].mean, points[-1].low, points[-1].high
         last = first.points[-1]
@@ -206,6 +220,16 @@ def _extra_fields(
             "series": case.id.partition("/")[2],
         }
     return extra
+
+
+def _collective_fields(reading: RankSamples, points: Sequence[Summary]) -> dict[str, float]:
+    """Algorithm bandwidth S / t at the largest size, and the time at the smallest."""
+    smallest = reading.points[0].work / SCALES["GB/s"] / points[0].median
+    return {
+        "algorithm_bandwidth_gb_per_s": points[-1].median / reading.notes["bus_factor"],
+        "latency_us": smallest * TIME_SCALES["us"],
+        "latency_bytes": reading.points[0].x,
+    }
 
 
 def _levels(reading: RankSamples, points: Sequence[Summary]) -> dict[str, Any]:

@@ -50,6 +50,10 @@ class MeasuredDevice(OpenedDevice):
     total_bytes: int | None = None
     support: Mapping[str, str] = field(default_factory=dict)
     capabilities: tuple[str, ...] = ()
+    attention: tuple[str, ...] = ("math", "flash", "efficient")
+    """torch's back ends of attention, whether they run on this device or not."""
+    no_peer_copies: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the vendor with which collectives do not copy between devices directly."""
     comm: str = ""
     comm_version: str | None = None
     units: int = 0
@@ -60,7 +64,8 @@ class MeasuredDevice(OpenedDevice):
         """The device that :func:`describe` returned."""
         caches = tuple(CacheLevel(**each) for each in document["caches"])
         capabilities = tuple(document["capabilities"])
-        return cls(**{**document, "capabilities": capabilities, "caches": caches})
+        known = {"capabilities": capabilities, "caches": caches}
+        return cls(**{**document, **known, "attention": tuple(document["attention"])})
 
     @classmethod
     def from_target(cls, target: Target) -> MeasuredDevice:
@@ -105,12 +110,21 @@ def describe(rank: Rank) -> dict[str, Any]:
         total_bytes=total,
         support=_support(gpu),
         capabilities=tuple(sorted(map(str, gpu.capabilities))),
+        attention=_attention_back_ends(),
+        no_peer_copies=dict(gpu.plugin.variables.no_peer_copies),
         versions={**gpu.versions, "comm": _comm_version(gpu)},
         comm=gpu.comm.library,
         comm_version=gpu.comm.version,
         units=gpu.sizing.unit_count,
     )
     return asdict(device)
+
+
+def _attention_back_ends() -> tuple[str, ...]:
+    from torch.nn.attention import SDPBackend
+
+    names = [name for name in SDPBackend.__members__ if name != "ERROR"]
+    return tuple(name.lower().removesuffix("_attention") for name in names)
 
 
 def _comm_version(gpu: Backend) -> str:

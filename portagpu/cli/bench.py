@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.argument(
     "names",
     nargs=-1,
-    metavar="[gemm|memory|transfer|launch|collectives|METRIC|RESULT ...]",
+    metavar="[AREA|METRIC|ID|RESULT ...]",
     shell_complete=complete_measure,
 )
 @click.option("--backend", metavar="NAME", help="Measure this backend. Default: this machine's.")
@@ -85,7 +85,8 @@ def bench(
     calibrate: bool,
     json_to: str | None,
 ) -> int:
-    """Measure this device: matrix products, memory, transfers, launches, kernels and collectives.
+    """Measure this device: matrix products, memory, transfers, launches, kernels, attention,
+    operators and collectives.
 
     The computed values are checked before a time is kept. The target's expectations judge the
     number. Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if something was not judged, 130 if
