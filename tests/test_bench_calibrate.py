@@ -35,6 +35,8 @@ def measure(name: str, value: float | None, **changes: Any) -> Result:
         "launch": {},
     }[area]
     fields: dict[str, Any] = {
+        "suite": "performance",
+        "area": area,
         "verdict": Verdict.UNVERIFIED,
         "evidence": (Evidence.EXECUTED,),
         "value": value,
@@ -43,7 +45,7 @@ def measure(name: str, value: float | None, **changes: Any) -> Result:
         "shape": shape,
         "extra": {"metric": metric},
     }
-    return Result(id=name, suite="performance", area=area, **{**fields, **changes})
+    return Result(id=name, **{**fields, **changes})
 
 
 def run_of(results: list[Result], number: int = 0, **info: Any) -> Run:
@@ -126,7 +128,6 @@ def test_a_row_says_what_it_is_of_and_a_targets_file_accepts_it() -> None:
         ([measure(BF16, 0.0)] * 5, "not positive"),
         ([measure("gemm/bf16[max]", 9.0, shape="the fastest square")] * 5, "no fixed one"),
         ([measure("memory/copy", 9.0, shape=None)] * 5, "no fixed one"),
-        ([measure(BF16, 9.0, extra={"metric": ["gemm/bf16"]})] * 5, "no expectations of it"),
         ([measure(BF16, None, verdict="SKIP", reason="no bf16")] * 5, "skipped"),
     ],
 )
@@ -277,6 +278,30 @@ def test_another_version_than_that_of_most_hosts_is_shown() -> None:
     (shown,) = [each for each in compare_runs(runs).results if each.id == "peers/versions"]
     assert (shown.verdict, shown.device) == (Verdict.UNVERIFIED, "node3")
     assert shown.reason == "rocm is 6.4.1, and 4 hosts have 7.0.2"
+
+
+def test_the_measures_of_a_bring_up_are_compared_and_calibrated_too() -> None:
+    """A gate adopts a measure: its id stays, and ``extra`` says of which suite it is."""
+    of_gate = {"suite": "bringup", "area": "sustained"}
+    extra = {"suite": "performance", "area": "gemm", "metric": "gemm/bf16"}
+    drift = measure("launch/issue", 0.2, unit="%")
+    runs = []
+    for number, value in enumerate((600.0, 601.0, 602.0, 603.0, 400.0)):
+        conformance = {**extra, "suite": "conformance"}
+        other = measure("memory/copy", value, **of_gate, extra=conformance)
+        alone = replace(drift, id="sustained/drift", value=float(number))
+        rank = replace(measure(BF16, value), id="ranks/gemm", device="rank 1")
+        adopted = measure(BF16, value, **of_gate, extra=extra)
+        runs.append(run_of([adopted, other, alone, rank], number))
+    compared = compare_runs(runs)
+    assert {each.id for each in compared.failures} == {f"peers/{BF16}", "peers/ranks/gemm"}
+    assert {each.device for each in compared.failures} == {"node4", "node4 rank 1"}
+    assert len(compared.results) == 10, "no case of conformance, and no drift"
+    again = run_of(list(runs[0].results), 9)
+    (row,) = tomllib.loads(propose([*runs[:4], again], load_target("amd-mi300x")).text)[
+        "expectations"
+    ]
+    assert (row["metric"], row["reference"]) == ("gemm/bf16", 601.0)
 
 
 def test_sizes_that_differ_are_not_compared() -> None:

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.cases import SUITE
-from portagpu.bench.fleet import repeated_id
+from portagpu.bench.fleet import metric_of, repeated_id
 from portagpu.errors import PortagpuError, TargetError
 from portagpu.results.verdicts import FAILING, Evidence, Verdict
 from portagpu.rules.peers import DEVIATIONS, NORMAL, RELATIVE
@@ -66,10 +65,9 @@ def propose(runs: Sequence[Run], target: Target) -> Proposal:
     software, origin = _software(runs[0].info.versions), _origin(runs)
     measures: dict[str, list[Result]] = {}
     for run in runs:
-        of_run = {each.id: each for each in run.results if each.suite == SUITE}
+        of_run = {each.id: each for each in run.results if metric_of(each) is not None}
         for name, result in of_run.items():
-            if result.extra.get("metric"):
-                measures.setdefault(name, []).append(result)
+            measures.setdefault(name, []).append(result)
     rows, left_out = [], []
     for name, results in measures.items():
         reason = _why_not(results, len(runs))
@@ -127,7 +125,7 @@ def check_runs(runs: Sequence[Run], target: str | None = None) -> str:
 def _why_not(results: Sequence[Result], runs: int) -> str:
     """Why no expectation follows from the results of one measure; empty where one does."""
     first = results[0]
-    if str(first.extra["metric"]) not in METRICS:
+    if metric_of(first) not in METRICS:
         return "targets state no expectations of it"
     if all(each.verdict is Verdict.SKIP for each in results):
         return "it was skipped"
@@ -169,7 +167,7 @@ def _row(results: Sequence[Result], software: Mapping[str, str], origin: str) ->
     values = [float(each.value) for each in results if isinstance(each.value, int | float)]
     middle, share = median(values), tolerance(values)
     return {
-        "metric": first.extra["metric"],
+        "metric": metric_of(first),
         "reference": float(f"{middle:.6g}"),
         "lower": -share,
         "upper": share,
@@ -189,7 +187,8 @@ def _conditions(result: Result) -> dict[str, Any]:
     None is a condition that the result does not state, as of a search for the fastest shape.
     """
     shape = dict(result.shape) if isinstance(result.shape, dict) else {}
-    if result.area == "gemm":
+    area = result.id.partition("/")[0]
+    if area == "gemm":
         edges = [shape.get(edge) for edge in ("m", "n", "k")]
         return {
             "shape": None if None in edges else "x".join(map(str, edges)),
@@ -198,10 +197,10 @@ def _conditions(result: Result) -> dict[str, Any]:
         }
     size, dtype = shape.get("array_bytes", shape.get("bytes")), shape.get("dtype")
     sized = {"shape": f"{size} bytes", "size_bytes": size}
-    if result.area == "memory":
+    if area == "memory":
         return {**sized, "algorithm": "stream", "dtype": dtype}
-    if result.area == "transfer":
-        return {**sized, "algorithm": result.id.partition("[")[2].rstrip("]")}
+    if area == "transfer":
+        return {**sized, "algorithm": result.id.partition("[")[2].rstrip("]") or "copy"}
     return {**sized, "algorithm": "unstated", "ranks": shape.get("ranks"), "dtype": dtype}
 
 

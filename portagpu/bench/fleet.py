@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bench.cases import SUITE
+from portagpu.bench.suite import metrics
 from portagpu.errors import PortagpuError
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Result, new_run
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from portagpu.results.run import Run
 
 AREA: Final = "peers"
+_RATES: Final = frozenset({"ranks/gemm", "sustained/gemm"})
+"""What bring-up measures beside the metrics, and what devices that are alike agree in."""
 
 
 class NoPeers(PortagpuError, ValueError):
@@ -59,11 +63,24 @@ def repeated_id(runs: Sequence[Run]) -> str | None:
     return most if count > 1 else None
 
 
+def metric_of(result: Result) -> str | None:
+    """The metric ("gemm/bf16") of a measure of ``bench``, alone or in a gate, else None."""
+    if result.extra.get("suite", result.suite) != SUITE:
+        return None
+    metric = result.id.partition("[")[0]
+    return metric if metric in _metrics() else None
+
+
+@cache
+def _metrics() -> frozenset[str]:
+    return _RATES.union(metrics())
+
+
 def _measures(runs: Sequence[Run]) -> Iterator[Result]:
     by_measure: dict[tuple[str, str], dict[str, list[Result]]] = {}
     for run in runs:
         for result in run.results:
-            if result.suite == SUITE and result.verdict is not Verdict.SKIP:
+            if metric_of(result) is not None and result.verdict is not Verdict.SKIP:
                 # other sizes are other measures: a quick run beside a full one
                 key = result.id, json.dumps(result.shape, sort_keys=True)
                 peer = " ".join(part for part in (run.info.host, result.device) if part)
