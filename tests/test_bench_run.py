@@ -484,6 +484,18 @@ def test_the_order_is_that_of_the_seed_and_the_list_that_of_the_plan() -> None:
     assert [each.id for each in run.results][:3] == LAUNCHES
 
 
+def test_a_quick_run_of_everything_begins_nothing_when_its_time_is_over(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("portagpu.bench.runner.QUICK_S", 0.0)
+    results = measured(ranks)
+    assert {each.verdict for each in results} == {Verdict.INCONCLUSIVE, Verdict.SKIP}
+    left = [each.reason for each in results if each.verdict is Verdict.INCONCLUSIVE]
+    assert set(left) == {"not run: the 0 s of a quick run are over; name it, or use --full"}
+    (named,) = measured(ranks, "launch/issue")
+    assert named.value is not None, "what is asked for by name runs"
+
+
 def test_collectives_of_one_rank_have_no_value(ranks: Ranks) -> None:
     results = measured(ranks, "collectives", world=1)
     assert len(results) == 7

@@ -78,7 +78,10 @@ def cases(
     """The step in each dtype, the gain of the compiler (full effort), loading and storage."""
     del world, target
     sizes = _SMALL if device.shared else _LARGE
-    found = [_step_case(device, sizes, "step", dtype) for dtype in DTYPES]
+    brief = device.shared and effort is Effort.QUICK
+    found = [
+        _step_case(device, sizes, "step", dtype) for dtype in (DTYPES[:1] if brief else DTYPES)
+    ]
     compiling = _step_case(device, sizes, "compile", "fp32")
     if effort is Effort.QUICK and compiling.absent is None:
         compiling = replace(compiling, absent=Absent(Verdict.SKIP, _SLOW))
