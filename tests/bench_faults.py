@@ -200,6 +200,67 @@ def step_with_another_rate(rank: Any, **arguments: Any) -> Any:
     return area.step(rank, **arguments)
 
 
+def training_without_a_gradient(rank: Any, **arguments: Any) -> Any:
+    area = load_area("training")
+    right = area.Training.differentiate
+
+    def differentiate(self: Any, model: Any, words: Any, following: Any) -> Any:
+        loss = right(self, model, words, following)
+        self.model.blocks[1].up.weight.grad *= 1.2
+        return loss
+
+    area.Training.differentiate = differentiate
+    return area.step(rank, **arguments)
+
+
+def training_that_does_not_learn(rank: Any, **arguments: Any) -> Any:
+    area = load_area("training")
+    right = area.Training.start
+
+    def start(*given: Any) -> Any:
+        training = right(*given)
+        training.optimiser.step = lambda: None
+        return training
+
+    area.Training.start = start
+    return area.step(rank, **arguments)
+
+
+def training_in_fp8(rank: Any, **arguments: Any) -> Any:
+    """A CPU computes fp8 by converting it: what is checked are the values."""
+    import torch
+
+    fp8 = SimpleNamespace(e4m3=torch.float8_e4m3fn)
+    object.__setattr__(rank.gpu, "precision", SimpleNamespace(fp8=fp8))
+    return load_area("training").step(rank, **{**arguments, "dtype": "fp8"})
+
+
+def compiled_by_nothing(rank: Any, **arguments: Any) -> Any:
+    area = load_area("training")
+    area.compile_model = lambda model: model
+    return area.compiled(rank, **arguments)
+
+
+def compiled_to_something_else(rank: Any, **arguments: Any) -> Any:
+    area = load_area("training")
+    area.compile_model = lambda model: lambda *batch: 1.01 * model(*batch)
+    return area.compiled(rank, **arguments)
+
+
+def loading_that_loses_a_batch(rank: Any, **arguments: Any) -> Any:
+    area = load_area("training")
+    right, calls = area.to_device, 0
+
+    def to_device(*given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        batch = right(*given)
+        return batch * 0 if calls % 16 == 4 else batch
+
+    area.to_device = to_device
+    return area.loading(rank, **arguments)
+
+
 def burst_that_loses_a_launch(rank: Any, **arguments: Any) -> Any:
     area = load_area("launch")
     right, calls = area.add_one, 0

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 FAULTS = Path(__file__).with_name("bench_faults.py")
 WAYS = ("forward", "backward")
 FORMS = ("fused", "foreach", "loop")
+TINY = {"layers": 2, "width": 32, "heads": 2, "vocabulary": 64, "length": 64, "batch": 2}
 LAUNCHES = ["launch/issue", "launch/roundtrip", "launch/throughput"]
 SMALL: dict[str, dict[str, Any]] = {
     "gemm": {"m": 64, "n": 48, "k": 32},
@@ -39,6 +40,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "launch": {},
     "attention": {"sizes": [1, 2, 64, 16]},
     "operators": {},
+    "training": {},
     "collectives": {"sizes": [1 << 12, 1 << 14]},
 }
 
@@ -63,12 +65,14 @@ def run_one(
     fault: str | None = None,
     *,
     world: int = 2,
-    timeout_s: float = 60.0,
+    timeout_s: float = 240.0,
     effort: Effort = Effort.QUICK,
 ) -> Result:
     """One case on small operands, with the function of that name in place of its own."""
     case = plan([name], device, effort, world, None)[0]
     small = SMALL[case.area]
+    if case.area == "training" and "sizes" in case.arguments:
+        small = {"sizes": TINY}
     if case.area == "operators":
         small = {"elements": 1000} if case.function == "step" else {"rows": 128, "columns": 64}
     case = replace(case, arguments={**case.arguments, **small})
@@ -114,6 +118,10 @@ def test_the_cpu_is_described(device: MeasuredDevice) -> None:
         "operators/layer_norm",
         "operators/rms_norm",
         *(f"operators/{name}[{form}]" for name in ("adamw", "sgd") for form in FORMS),
+        "training/step[fp32]",
+        "training/step[bf16]",
+        "training/loading[main]",
+        "training/loading[workers]",
         "collectives/all_reduce",
         "collectives/all_gather",
         "collectives/reduce_scatter",
@@ -123,8 +131,14 @@ def test_the_cpu_is_described(device: MeasuredDevice) -> None:
     ],
 )
 def test_a_right_operation_is_measured(ranks: Ranks, device: MeasuredDevice, name: str) -> None:
-    effort = Effort.FULL if name.startswith(("attention/", "operators/")) else Effort.QUICK
-    result = run_one(ranks, device, name, effort=effort)
+    wide = name.startswith(("attention/", "operators/", "training/"))
+    everything = replace(device, support=dict.fromkeys(device.support, "native"))
+    result = run_one(
+        ranks,
+        everything if wide else device,
+        name,
+        effort=Effort.FULL if wide else Effort.QUICK,
+    )
     assert_measured(result)
     assert result.value is not None
     assert result.value > 0
@@ -275,6 +289,28 @@ def test_a_collective_has_bandwidths_and_latency(ranks: Ranks, device: MeasuredD
     assert result.extra["latency_bytes"] == 1 << 12
 
 
+def test_a_training_step_has_its_operations_and_its_share_of_the_fastest_product(
+    ranks: Ranks, device: MeasuredDevice
+) -> None:
+    result = run_one(ranks, device, "training/step[fp32]")
+    # 6 (2 layers * 12 * 32^2 + 32 * 64) + 12 * 2 * 32 * 64 operations a token
+    assert result.extra["flops_per_token"] == 6 * (24_576 + 2_048) + 49_152
+    assert result.extra["flops"] == result.extra["flops_per_token"] * 128
+    assert result.extra["loss"] < result.extra["first_loss"]
+    product = run_one(ranks, device, "gemm/fp32")
+    training = with_shares([product, result])[1]
+    share = result.extra["flops_per_s"] / (product.value * 1e12)
+    assert training.extra["of_ceiling"] == pytest.approx(share)
+
+
+@pytest.mark.parametrize("fault", ["training_in_fp8", "compiled_by_nothing"])
+def test_paths_that_this_machine_may_lack_have_right_values(
+    ranks: Ranks, device: MeasuredDevice, fault: str
+) -> None:
+    what = "step" if fault == "training_in_fp8" else "compile"
+    assert_measured(run_one(ranks, device, f"training/{what}[fp32]", fault, effort=Effort.FULL))
+
+
 def searched(ranks: Ranks, device: MeasuredDevice, fault: str | None = None) -> Result:
     (case,) = plan(["gemm/fp32[max]"], device, Effort.FULL, 2, None)
     case = replace(case, arguments={**case.arguments, "edges": [32, 64]})
@@ -382,13 +418,18 @@ def test_a_memory_measure_has_levels_bytes_and_flops(ranks: Ranks, device: Measu
         ("operators/layer_norm", "norm_without_its_weight", "further off than their bound"),
         ("operators/adamw[fused]", "step_with_another_rate", "of parameter 0"),
         ("operators/sgd[foreach]", "step_with_another_rate", "of parameter 0"),
+        ("training/step[fp32]", "training_without_a_gradient", "blocks.1.up.weight is off by 0.2"),
+        ("training/step[bf16]", "training_without_a_gradient", "blocks.1.up.weight is off by 0.2"),
+        ("training/step[fp32]", "training_that_does_not_learn", "the loss of one batch went from"),
+        ("training/compile[fp32]", "compiled_to_something_else", "the compiled loss is"),
+        ("training/loading[main]", "loading_that_loses_a_batch", "[3] have other sums"),
     ],
 )
 def test_a_wrong_value_fails_and_keeps_no_number(
     ranks: Ranks, device: MeasuredDevice, name: str, fault: str, words: str
 ) -> None:
     everything = replace(device, support=dict.fromkeys(device.support, "native"))
-    effort = Effort.FULL if name.startswith("attention/") else Effort.QUICK
+    effort = Effort.FULL if name.startswith(("attention/", "training/")) else Effort.QUICK
     result = run_one(ranks, everything, name, fault, effort=effort)
     assert result.verdict is Verdict.FAIL, f"{fault} was not noticed: {result.value}"
     assert words in result.reason
@@ -469,6 +510,18 @@ def test_the_order_is_that_of_the_seed_and_the_list_that_of_the_plan() -> None:
     assert {each["seed"] for each in order.values()} == {7}
     assert [name for name, _, _ in recorder.begun] == sorted(order, key=lambda n: order[n]["place"])
     assert [each.id for each in run.results][:3] == LAUNCHES
+
+
+def test_a_quick_run_of_everything_begins_nothing_when_its_time_is_over(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("portagpu.bench.runner.QUICK_S", 0.0)
+    results = measured(ranks)
+    assert {each.verdict for each in results} == {Verdict.INCONCLUSIVE, Verdict.SKIP}
+    left = [each.reason for each in results if each.verdict is Verdict.INCONCLUSIVE]
+    assert set(left) == {"not run: the 0 s of a quick run are over; name it, or use --full"}
+    (named,) = measured(ranks, "launch/issue")
+    assert named.value is not None, "what is asked for by name runs"
 
 
 def test_collectives_of_one_rank_have_no_value(ranks: Ranks) -> None:

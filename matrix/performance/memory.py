@@ -69,7 +69,7 @@ def cases(
     """
     del world
     largest = large_array_bytes(device, 3, effort)
-    step = 4 if effort is Effort.QUICK else 2
+    step = 8 if effort is Effort.QUICK else 2
     sizes = [_LEAST]
     while sizes[-1] * step < largest:
         sizes.append(sizes[-1] * step)

@@ -24,7 +24,7 @@ _COLUMNS: Final = 4096
 _CHECKED_ROWS: Final = 64
 _EPS: Final = 1e-5
 _SEED: Final = 20240308
-_QUICK_BYTES: Final = 64 << 20
+_QUICK_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)

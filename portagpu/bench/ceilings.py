@@ -1,15 +1,17 @@
 """What was reached at most in a run, and the share of it that each measure reached.
 
-The ceiling of arithmetic is the fastest product of the same dtype, that of memory the fastest of
-STREAM's four operations, both in this run. Where a datasheet states no peak, as for CPUs, they are
-the only ceilings there are.
+The ceiling of arithmetic, of training steps too, is the fastest product of the same dtype, that of
+memory the fastest of STREAM's four operations, both in this run. Where a datasheet states no peak,
+as for CPUs, they are the only ceilings there are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.bench.cases import SCALES
 from portagpu.results.verdicts import FAILING
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ def with_shares(results: Sequence[Result]) -> list[Result]:
     highest: dict[str, Result] = {}
     for result in results:
         kind = _ceiling_of(result)
-        sets = result.id in _STREAM or kind.startswith("gemm/")
+        sets = result.id in _STREAM or str(result.extra.get("metric")) == kind
         if kind and sets and _number(result) > _number(highest.get(kind)):
             highest[kind] = result
     return [_with_share(each, highest.get(_ceiling_of(each))) for each in results]
@@ -38,6 +40,8 @@ def _ceiling_of(result: Result) -> str:
     metric = str(result.extra.get("metric", ""))
     if metric.startswith("gemm/"):
         return metric
+    if metric == "training/step" and isinstance(result.shape, Mapping):
+        return f"gemm/{result.shape['dtype']}"
     beyond_cache = metric.startswith(("memory/", "operators/")) and result.unit == "GB/s"
     return "memory" if beyond_cache else ""
 
@@ -51,7 +55,10 @@ def _with_share(result: Result, highest: Result | None) -> Result:
         "unit": highest.unit,
         "source": "measured in this run",
     }
-    share = _number(result) / ceiling["value"]
+    reached = _number(result)
+    if "flops_per_s" in result.extra:
+        reached = result.extra["flops_per_s"] / SCALES["TFLOPS"]
+    share = reached / ceiling["value"]
     return replace(result, extra={**result.extra, "ceiling": ceiling, "of_ceiling": share})
 
 

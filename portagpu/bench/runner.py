@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 OPEN_ID: Final = "device/open"
 """The id of the result that blocks all others if the device cannot be opened."""
 _OPEN_S: Final = 60.0
+QUICK_S: Final = 160.0
+"""After this long a quick run of everything begins no further measure, so that it ends within three
+minutes on a slow or busy machine too."""
 
 
 def open_device(
@@ -129,9 +134,10 @@ def measure(run: Run, options: BenchOptions, ranks: Ranks, progress: Progress) -
     cases = suite.plan(names, opened, effort, size, judged)
     session = BenchContext(ranks, opened, effort, judged, options.timeout_s, read_host().busy)
     seed = _new_seed() if options.seed is None else options.seed
+    budget = _Budget(QUICK_S if effort is Effort.QUICK and not names else math.inf)
     try:
         for number, case in enumerate(shuffled(cases, seed), 1):
-            if case.absent is None and (reason := progress.stop_reason()):
+            if case.absent is None and (reason := progress.stop_reason() or budget.spent()):
                 add_result(run, progress, not_run(case, reason))
                 continue
             if case.absent is None:
@@ -141,6 +147,20 @@ def measure(run: Run, options: BenchOptions, ranks: Ranks, progress: Progress) -
             add_result(run, progress, replace(found, extra={**found.extra, "order": order}))
     finally:
         _put_in_order(run, cases)
+
+
+class _Budget:
+    """How long measures may still begin."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._started_s = time.monotonic()
+
+    def spent(self) -> str:
+        """Why no further one begins; empty while there is time."""
+        if time.monotonic() - self._started_s < self._seconds:
+            return ""
+        return f"not run: the {self._seconds:.0f} s of a quick run are over; name it, or use --full"
 
 
 def shuffled(cases: Sequence[BenchCase], seed: int) -> list[BenchCase]:

@@ -28,6 +28,7 @@ AREAS: Final = (
     "kernels",
     "attention",
     "operators",
+    "training",
     "collectives",
 )
 """In the order in which they run."""

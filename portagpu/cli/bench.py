@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Number of ranks for collectives. Default: one per device, or 2 if ranks share one.",
 )
-@click.option("--quick", is_flag=True, help="Take seconds for everything (default).")
+@click.option("--quick", is_flag=True, help="Take at most three minutes for everything (default).")
 @click.option("--full", is_flag=True, help="Take more samples and sizes: minutes.")
 @click.option(
     "--seed",
