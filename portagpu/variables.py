@@ -30,15 +30,17 @@ class Variables:
     """One vendor's variables and their values.
 
     ``one_by_one`` makes every launch wait for its end, so that an error comes from the call that
-    made it. ``caches`` maps a variable to a name inside a job's folder. ``faults`` says what a
-    fault leaves behind: no image of the GPU's memory. ``allocator`` are all names that versions of
-    torch read settings of the caching allocator from. ``arch_list`` is what extensions are built
-    for; ``arch_form`` is the form of an architecture's name, and how the list spells it.
+    made it. With ``no_peer_copies`` collectives use the host's memory or the network and not the
+    links between devices. ``caches`` maps a variable to a name inside a job's folder. ``faults``
+    says what a fault leaves behind: no image of the GPU's memory. ``allocator`` are all names that
+    versions of torch read settings of the caching allocator from. ``arch_list`` is what extensions
+    are built for; ``arch_form`` is the form of an architecture's name, and how the list spells it.
     ``expandable_from`` are the first releases of torch and of the vendor's toolkit whose allocator
     has expandable segments; None where every release that this package supports has them.
     """
 
     one_by_one: Mapping[str, str] = field(default_factory=dict)
+    no_peer_copies: Mapping[str, str] = field(default_factory=dict)
     caches: Mapping[str, str] = field(default_factory=dict)
     faults: Mapping[str, str] = field(default_factory=dict)
     allocator: tuple[str, ...] = ()

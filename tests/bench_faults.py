@@ -54,10 +54,44 @@ def gemm_in_half_precision(rank: Any, **arguments: Any) -> Any:
     return load_area("gemm").gemm(rank, **arguments)
 
 
+def gemm_wrong_in_a_copy(rank: Any, **arguments: Any) -> Any:
+    """The second set of operands is multiplied wrongly; the first, which is checked before, not."""
+    right, first = matmul.multiply, None
+
+    def multiply(work: matmul.Product) -> None:
+        nonlocal first
+        first = first or work
+        right(work)
+        if work is not first:
+            work.result[0] *= 2
+
+    matmul.multiply = multiply
+    return load_area("gemm").gemm(rank, **arguments)
+
+
+def search_with_one_wrong_square(rank: Any, **arguments: Any) -> Any:
+    right = matmul.multiply
+
+    def multiply(work: matmul.Product) -> None:
+        right(work)
+        if work.m == 64:
+            work.result[-1] += 100
+
+    matmul.multiply = multiply
+    return load_area("gemm").search(rank, **arguments)
+
+
 def stream_that_skips_the_last_element(rank: Any, **arguments: Any) -> Any:
     area = load_area("memory")
     right = area.apply
     area.apply = lambda operation, a, b, c: right(operation, a[:-1], b[:-1], c[:-1])
+    return area.stream(rank, **arguments)
+
+
+def sum_that_skips_the_last_element(rank: Any, **arguments: Any) -> Any:
+    area = load_area("memory")
+    right = area.apply
+    area.apply = lambda operation, a, b, c: right(operation, a, b[:-1], c[:-1])
     return area.stream(rank, **arguments)
 
 
@@ -73,6 +107,40 @@ def transfer_that_flips_a_bit(rank: Any, **arguments: Any) -> Any:
     return area.transfer(rank, **arguments)
 
 
+def both_ways_that_flip_a_bit(rank: Any, **arguments: Any) -> Any:
+    area = load_area("transfer")
+    right = area.move
+
+    def move(to: Any, what: Any, pinned: bool) -> None:
+        right(to, what, pinned)
+        to[4711] ^= 1
+
+    area.move = move
+    return area.both_ways(rank, **arguments)
+
+
+def peers_of_which_one_is_wrong(rank: Any, **arguments: Any) -> Any:
+    area = load_area("transfer")
+    right, calls = area.first_wrong, 0
+
+    def first_wrong(found: Any, expected: Any) -> str:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            found[99] ^= 1
+        answer: str = right(found, expected)
+        return answer
+
+    area.first_wrong = first_wrong
+    return area.between_devices(rank, **arguments)
+
+
+def reduce_that_tells_its_environment(rank: Any, **arguments: Any) -> Any:
+    found = load_area("collectives").collective(rank, **arguments)
+    found["notes"]["seen"] = os.environ.get("EXAMPLE_NO_P2P")
+    return found
+
+
 def launch_that_is_lost(rank: Any, **arguments: Any) -> Any:
     area = load_area("launch")
     calls = 0
@@ -85,6 +153,165 @@ def launch_that_is_lost(rank: Any, **arguments: Any) -> Any:
 
     area.add_one = add_one
     return area.launch(rank, **arguments)
+
+
+def attention_wrong_in_one_element(rank: Any, **arguments: Any) -> Any:
+    area = load_area("attention")
+    right, other = area.compute, area.differentiate
+
+    def compute(given: Any) -> Any:
+        output = right(given).clone()
+        output[-1, -1, 5, 3] += 1
+        return output
+
+    def differentiate(*given: Any) -> Any:
+        gradients = other(*given)
+        gradients[1][-1, -1, 5, 3] += 10
+        return gradients
+
+    area.compute, area.differentiate = compute, differentiate
+    return area.attention(rank, **arguments)
+
+
+def attention_by_another_back_end(rank: Any, **arguments: Any) -> Any:
+    area = load_area("attention")
+    right = area.chosen
+    area.chosen = lambda choice: right("math")
+    return area.attention(rank, **arguments)
+
+
+def norm_without_its_weight(rank: Any, **arguments: Any) -> Any:
+    area = load_area("operators")
+    right = area.normalise
+    area.normalise = lambda name, x, weight: right(name, x, weight.abs())
+    return area.norm(rank, **arguments)
+
+
+def step_with_another_rate(rank: Any, **arguments: Any) -> Any:
+    area = load_area("operators")
+    right = area.make
+
+    def make(*given: Any) -> Any:
+        found = right(*given)
+        found.param_groups[0]["lr"] *= 1.001
+        return found
+
+    area.make = make
+    return area.step(rank, **arguments)
+
+
+def training_without_a_gradient(rank: Any, **arguments: Any) -> Any:
+    area = load_area("training")
+    right = area.Training.differentiate
+
+    def differentiate(self: Any, model: Any, words: Any, following: Any) -> Any:
+        loss = right(self, model, words, following)
+        self.model.blocks[1].up.weight.grad *= 1.2
+        return loss
+
+    area.Training.differentiate = differentiate
+    return area.step(rank, **arguments)
+
+
+def training_that_does_not_learn(rank: Any, **arguments: Any) -> Any:
+    area = load_area("training")
+    right = area.Training.start
+
+    def start(*given: Any) -> Any:
+        training = right(*given)
+        training.optimiser.step = lambda: None
+        return training
+
+    area.Training.start = start
+    return area.step(rank, **arguments)
+
+
+def training_in_fp8(rank: Any, **arguments: Any) -> Any:
+    """A CPU computes fp8 by converting it: what is checked are the values."""
+    import torch
+
+    fp8 = SimpleNamespace(e4m3=torch.float8_e4m3fn)
+    object.__setattr__(rank.gpu, "precision", SimpleNamespace(fp8=fp8))
+    return load_area("training").step(rank, **{**arguments, "dtype": "fp8"})
+
+
+def compiled_by_nothing(rank: Any, **arguments: Any) -> Any:
+    area = load_area("training")
+    area.compile_model = lambda model: model
+    return area.compiled(rank, **arguments)
+
+
+def compiled_to_something_else(rank: Any, **arguments: Any) -> Any:
+    area = load_area("training")
+    area.compile_model = lambda model: lambda *batch: 1.01 * model(*batch)
+    return area.compiled(rank, **arguments)
+
+
+def loading_that_loses_a_batch(rank: Any, **arguments: Any) -> Any:
+    area = load_area("training")
+    right, calls = area.to_device, 0
+
+    def to_device(*given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        batch = right(*given)
+        return batch * 0 if calls % 16 == 4 else batch
+
+    area.to_device = to_device
+    return area.loading(rank, **arguments)
+
+
+def burst_that_loses_a_launch(rank: Any, **arguments: Any) -> Any:
+    area = load_area("launch")
+    right, calls = area.add_one, 0
+
+    def add_one(element: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls != 777:
+            right(element)
+
+    area.add_one = add_one
+    return area.burst(rank, **arguments)
+
+
+class RecordedGraph:
+    """Makes the calls of a capture again: as much of a graph as a CPU can be."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def replay(self) -> None:
+        for function, arguments in self.calls:
+            function(*arguments)
+
+
+def _with_graphs(rank: Any, replays: bool) -> Any:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Recorder(TorchDispatchMode):
+        def __init__(self, graph: RecordedGraph) -> None:
+            super().__init__()
+            self.graph = graph
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            if replays:
+                self.graph.calls.append((func, args))
+            return func(*args, **(kwargs or {}))
+
+    gpu = rank.gpu
+    same = ("synchronize", "capabilities", "plugin", "index", "device", "Event")
+    shown = {name: getattr(gpu, name) for name in same}
+    rank.gpu = SimpleNamespace(**shown, Graph=RecordedGraph, graph=Recorder)
+    return load_area("launch")
+
+
+def replay_of_a_recorder(rank: Any, **arguments: Any) -> Any:
+    return _with_graphs(rank, replays=True).replay(rank, **arguments)
+
+
+def replay_of_nothing(rank: Any, **arguments: Any) -> Any:
+    return _with_graphs(rank, replays=False).replay(rank, **arguments)
 
 
 def collective_wrong_on_rank_1(rank: Any, **arguments: Any) -> Any:

@@ -35,6 +35,7 @@ from portagpu.suite.case_ids import base_id, retired_cases
 from portagpu.suite.cases import AREAS
 from portagpu.target import load_targets
 from tests.benchmarks import cost_models
+from tests.health_page import health_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -298,6 +299,7 @@ def _escaped(text: str) -> str:
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/cases.md": lambda: cases_page(list_cases(), traps()),
     "docs/faults.md": faults_page,
+    "docs/health-expectations.md": health_page,
     "docs/when-it-fails.md": advice_page,
     "docs/result.schema.json": lambda: f"{json.dumps(json_schema(), indent=2)}\n",
     "matrix/contents.toml": contents,

@@ -43,7 +43,8 @@ class TestWithTorch:
         assert "UNVERIFIED" in out
         assert " µs " in out, "a number without its unit"
         run = read_json(json_file)
-        assert [each.id for each in run.results] == ["launch/issue", "launch/roundtrip"]
+        names = ("issue", "roundtrip", "throughput", "graph")
+        assert [each.id for each in run.results] == [f"launch/{name}" for name in names]
         assert run.info.backend == "cpu"
         assert run.info.versions["torch"]
         cases = list(ET.parse(junit).getroot().iter("testcase"))  # noqa: S314 - our own file
@@ -72,7 +73,7 @@ class TestWithTorch:
         ("arguments", "words"),
         [
             (["gem"], "did you mean 'gemm'"),
-            (["gemm/fp32[7]"], "gemm/fp32[1024]"),
+            (["gemm/fp32[102]"], "gemm/fp32[102"),
             (["launch", "--target", "amd-mi300"], "amd-mi300x"),
             (["launch", "--backend", "cpuu"], "did you mean 'cpu'"),
             (["launch", "--world", "0"], "--world"),
@@ -158,6 +159,19 @@ def test_the_table_names_shape_unit_verdict_and_expectation() -> None:
     assert shape({"bytes": 4 << 20, "ranks": 2, "dtype": "fp32"}) == "4 MiB, 2 ranks"
     assert shape({"bytes": 512, "ranks": 1}) == "512 B, 1 rank"
     assert shape([2, 3]) == "2x3"
+
+
+def test_shares_of_limits_are_below_the_table() -> None:
+    from portagpu.cli._bench_text import notes
+
+    run = new_run(["portagpu", "bench"])
+    ceiling = {"id": "memory/triad", "value": 20.0, "unit": "GB/s"}
+    for name, share in (("memory/copy", 0.5), ("memory/triad", 1.0)):
+        extra = {"of_ceiling": share, "ceiling": ceiling, "of_limit": share / 2}
+        run.add(result(name, value=20 * share, unit="GB/s", extra=extra))
+    found = notes(run)
+    assert "of the ceiling measured here, 20 GB/s (memory/triad): memory/copy 50%" in found
+    assert "of the target's limit: memory/copy 25%, memory/triad 50%" in found
 
 
 def test_a_rank_that_raised_has_a_row_and_no_timing() -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.arch import Arch
+from portagpu.bench import Effort
+from portagpu.bench.case_runner import time_limit_s
 from portagpu.bench.cases import BenchCase
 from portagpu.bench.judge import judge, share_of_limit, upper_limit
 from portagpu.results.run import Verdict
@@ -243,3 +245,25 @@ def test_a_transfer_is_judged_by_its_own_kind_of_memory() -> None:
     assert judge(case, summarise([5.0]), stated).verdict is Verdict.UNVERIFIED
     pinned = replace(case, algorithm="pinned")
     assert judge(pinned, summarise([5.0]), stated).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("samples", "verdict"),
+    [
+        # median 100; distances 0 to 10, the middle one 10: exactly the widest
+        ([80.0, 90.0, 100.0, 110.0, 120.0], Verdict.PASS),
+        ([80.0, 89.0, 100.0, 111.0, 120.0], Verdict.INCONCLUSIVE),
+    ],
+)
+def test_a_spread_too_wide_is_not_judged(samples: list[float], verdict: Verdict) -> None:
+    found = judge(replace(COPY, least=50.0), summarise(samples), None)
+    assert found.verdict is verdict
+    assert ("too wide to judge by" in found.reason) is (verdict is Verdict.INCONCLUSIVE)
+
+
+def test_a_limit_of_time_grows_with_the_ranks() -> None:
+    one, two, many = (
+        time_limit_s(replace(REDUCE, world=world), Effort.QUICK) for world in (1, 2, 64)
+    )
+    assert one < two < many
+    assert time_limit_s(replace(REDUCE, world=1, time_factor=3.0), Effort.QUICK) == 3 * one

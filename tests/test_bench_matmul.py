@@ -13,6 +13,7 @@ pytestmark = pytest.mark.torch
 
 from portagpu.bench import matmul
 from portagpu.precision import Arithmetic, Float32Switch, Fp8, Precision
+from portagpu.target.model import CONTIGUOUS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,3 +110,13 @@ def test_a_device_without_fp8_arithmetic_has_no_fp8_product() -> None:
     without.precision.fp8 = None
     with pytest.raises(ValueError, match="no fp8"):
         matmul.product(without, "fp8", 16, 16, 16, seed=1)
+
+
+@pytest.mark.parametrize("contiguous", CONTIGUOUS)
+def test_operands_lie_in_memory_as_asked_and_give_the_same_product(contiguous: str) -> None:
+    work = matmul.product(gpu(), "fp32", 32, 48, 64, seed=1, contiguous=contiguous)
+    assert (work.a.shape, work.b.shape) == ((32, 64), (64, 48))
+    along = [work.a.stride().index(1), work.b.stride().index(1)]
+    assert along == ["mk".index(contiguous[0]), "kn".index(contiguous[1])]
+    matmul.multiply(work)
+    assert matmul.verify(work, seed=2) == ""

@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from portagpu.bench.judge import within
 from portagpu.bench.load import drift_percent
+from portagpu.bench.software import within
 from portagpu.collectives.bandwidth import bus_factor
 from portagpu.rules.peers import compare_peers
-from portagpu.stats import mad, summarise
+from portagpu.stats import mad, median_interval, summarise
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,22 @@ def test_an_even_number_of_samples_takes_the_middle_of_two() -> None:
     # median 2.5; distances 1.5, 0.5, 0.5, 5.5; their median 1.0
     summary = summarise([1.0, 2.0, 3.0, 8.0])
     assert (summary.median, summary.spread) == (2.5, 1.0)
+
+
+def test_the_interval_of_a_median_is_that_of_order_statistics() -> None:
+    # 101 samples 0..100: a resample's median is below x where most draws are; the exact 95 %
+    # interval from the binomial distribution (n = 101, p = 1/2) is from the 41st to the 61st
+    low, high = median_interval([float(value) for value in range(101)])
+    assert low == pytest.approx(40, abs=2)
+    assert high == pytest.approx(60, abs=2)
+
+
+def test_an_interval_is_the_same_again_and_needs_a_sample() -> None:
+    values = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0]
+    assert median_interval(values) == median_interval(values)
+    assert median_interval([7.0]) == (7.0, 7.0)
+    with pytest.raises(ValueError, match="needs samples"):
+        median_interval([])
 
 
 @pytest.mark.parametrize("values", [[], [1.0, math.nan], [math.inf]])

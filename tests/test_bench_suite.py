@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.bench import AREAS, Effort, MeasuredDevice, UnknownMeasure, metrics
+from portagpu.bench.caches import CacheLevel, best_by_level, levels_of_host, levels_of_target
 from portagpu.bench.cases import BEYOND_CACHE, cache_sentence, large_array_bytes
 from portagpu.bench.suite import load_area, plan, selected_areas
+from portagpu.host import Cache
 from portagpu.results.run import Verdict
 from portagpu.target import load_target
 from portagpu.target.limits import METRICS
@@ -71,13 +73,54 @@ def test_the_product_that_a_target_expects_is_planned() -> None:
     h200 = plan(["gemm/bf16"], GPU, Effort.QUICK, 8, load_target("nvidia-h200-sxm"))
     assert "gemm/bf16[2048x2048x13312]" in [case.id for case in h200]
     expected = next(case for case in h200 if "2048x2048" in case.id)
-    assert expected.arguments == {"dtype": "bf16", "m": 2048, "n": 2048, "k": 13312}
+    shape = {"m": 2048, "n": 2048, "k": 13312}
+    assert expected.arguments == {"dtype": "bf16", **shape, "contiguous": "kn"}
+
+
+def test_a_product_lies_in_memory_as_the_source_has_it() -> None:
+    """The transposes of the vendor's command lines, column by column: N and T; T and N."""
+    planned = plan(["gemm/fp32"], GPU, Effort.QUICK, 8, load_target("amd-mi300x"))
+    layouts = {case.id: case.arguments["contiguous"] for case in planned}
+    assert layouts == {
+        "gemm/fp32[4096]": "kn",
+        "gemm/fp32[4000,mn]": "mn",
+        "gemm/fp32[3072,kk]": "kk",
+    }
+
+
+def test_a_transformers_products_are_planned_and_skinny_and_unaligned_ones() -> None:
+    quick = {case.id: case for case in plan(["gemm"], GPU, Effort.QUICK, 8, None)}
+    # Llama 3 8B: 32 heads of 128 and 2 x 8 of them for keys and values; an MLP of 14336
+    for shape in ("4096x6144x4096", "4096x14336x4096", "4096x4096x14336", "4096x128256x4096"):
+        assert f"gemm/bf16[{shape}]" in quick
+        assert f"gemm/fp32[{shape}]" not in quick, "a quick run has them in one dtype"
+    skinny = quick["gemm/bf16[16x14336x4096]"]
+    assert skinny.arguments["beyond_bytes"] == 2 * 32 * MIB
+    assert "weights from memory" in skinny.arguments["role"]
+    assert "gemm/bf16[8193]" in quick
+    full = [case.id for case in plan(["gemm"], GPU, Effort.FULL, 8, None)]
+    assert {"gemm/fp8[4096x6144x4096]", "gemm/fp16[8193]", "gemm/bf16[max]"} <= set(full)
+    assert "gemm/fp8[8193]" not in full, "torch multiplies fp8 by multiples of 16 only"
+    assert not [name for name in quick if "max" in name]
+
+
+def test_a_dtype_that_is_emulated_has_no_further_shapes() -> None:
+    ids = [case.id for case in plan(["gemm"], CPU, Effort.QUICK, 2, None)]
+    assert "gemm/fp32[512x2304x768]" in ids
+    assert [name for name in ids if name.startswith("gemm/bf16")] == ["gemm/bf16[256]"]
 
 
 def test_the_size_that_a_target_expects_is_planned_in_a_full_run() -> None:
     room = replace(GPU, free_bytes=130_000 * MIB)
-    (case,) = plan(["collectives/all_reduce"], room, Effort.FULL, 8, load_target("amd-mi300x"))
-    assert {4294967296, 17179869184} <= set(case.arguments["sizes"])
+    found = plan(["collectives/all_reduce"], room, Effort.FULL, 8, load_target("amd-mi300x"))
+    sizes = {case.id: case.arguments["sizes"] for case in found}
+    assert sizes["collectives/all_reduce[8,4096MiB]"] == [4 << 30]
+    assert sizes["collectives/all_reduce[8,8192MiB]"] == [8 << 30]
+    assert sizes["collectives/all_reduce[8,16384MiB]"] == [16 << 30]
+    assert len(sizes) == 4
+    small = replace(GPU, free_bytes=40_000 * MIB)
+    found = plan(["collectives/all_reduce"], small, Effort.FULL, 8, load_target("amd-mi300x"))
+    assert len(found) == 3, "16 GiB do not fit"
 
 
 @pytest.mark.parametrize("dtype", ["fp8", "fp16", "tf32"])
@@ -128,6 +171,47 @@ def test_arrays_are_larger_than_the_cache() -> None:
     assert cache_sentence(CPU, size) == ""
 
 
+def test_the_sizes_of_memory_lead_through_every_cache() -> None:
+    caches = (CacheLevel("L1d", 128 << 10), CacheLevel("L2", 4 * MIB), CacheLevel("L3", 32 * MIB))
+    device = replace(CPU, caches=caches)
+    for effort in Effort:
+        for case in plan(["memory"], device, effort, 2, None):
+            sizes = case.arguments["sizes"]
+            assert sizes[0] == 4096
+            assert sizes == sorted(set(sizes))
+            arrays = {"read": 1, "write": 1, "copy": 2, "scale": 2}.get(case.id[7:], 3)
+            found = best_by_level(caches, [arrays * size for size in sizes], sizes)
+            assert list(found) == ["L1d", "L2", "L3", "memory"], case.id
+
+
+def test_a_level_has_the_best_of_the_sizes_that_only_it_holds() -> None:
+    levels = [CacheLevel("L1d", 100), CacheLevel("L2", 1000)]
+    sizes, values = [50, 100, 101, 1000, 1001], [3.0, 9.0, 8.0, 7.0, 2.0]
+    assert best_by_level(levels, sizes, values) == {"L1d": 9.0, "L2": 8.0, "memory": 2.0}
+    assert best_by_level(levels, [50, 2000], [3.0, 2.0]) == {"L1d": 3.0, "memory": 2.0}
+    assert best_by_level([], [50], [3.0]) == {"memory": 3.0}
+
+
+def test_caches_have_the_names_and_sizes_of_the_facts() -> None:
+    host = [
+        Cache(1, "data", 48 << 10, 4, 1),
+        Cache(1, "instruction", 64 << 10, 4, 1),
+        Cache(2, "unified", 2 * MIB, 4, 1),
+        Cache(3, "unified", 32 * MIB, 1, 4),
+    ]
+    assert levels_of_host(host) == [
+        CacheLevel("L1d", 192 << 10),
+        CacheLevel("L2", 8 * MIB),
+        CacheLevel("L3", 32 * MIB),
+    ]
+    # 32 KiB in each of 304 compute units, 4 MiB in each of 8 chiplets, 256 MiB of Infinity Cache
+    assert levels_of_target(load_target("amd-mi300x"), 304) == [
+        CacheLevel("L1", 304 * 32 << 10),
+        CacheLevel("L2", 32 * MIB),
+        CacheLevel("memory-side cache", 256 * MIB),
+    ]
+
+
 def test_quick_arrays_of_a_cpu_are_small_beside_a_large_cache() -> None:
     server = replace(CPU, cache_bytes=480 * MIB, free_bytes=24 << 30)
     assert large_array_bytes(server, 3) >= BEYOND_CACHE * 480 * MIB
@@ -173,8 +257,8 @@ def test_an_unknown_name_offers_the_closest(name: str, offer: str) -> None:
 
 
 def test_an_unknown_case_of_a_known_metric_is_refused() -> None:
-    with pytest.raises(UnknownMeasure, match=r"gemm/fp32\[1024\]"):
-        plan(["gemm/fp32[1025]"], CPU, Effort.QUICK, 2, None)
+    with pytest.raises(UnknownMeasure, match=r"gemm/fp32\[102[45]\]"):
+        plan(["gemm/fp32[1026]"], CPU, Effort.QUICK, 2, None)
 
 
 def test_areas_run_in_their_order_whatever_is_asked_first() -> None:

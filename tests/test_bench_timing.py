@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from portagpu.bench import timing
+from portagpu.bench import telemetry, timing
 from portagpu.bench.timing import Pace, Stopwatch, TooShort, measure
 from portagpu.contract import Capability
 
@@ -40,6 +41,8 @@ class Gpu:
         self.capabilities = capabilities
         self.clock = clock
         self.pending_ns = 0
+        self.index = 0
+        self.plugin = SimpleNamespace(telemetry=lambda index: {})
 
     def synchronize(self) -> None:
         self.clock.now_ns += self.pending_ns
@@ -128,6 +131,61 @@ def test_calls_warm_up_before_they_are_timed(clock: Clock) -> None:
 
     found = measure(Stopwatch(Gpu(clock), host=True), call, PACE)
     assert max(found.seconds) < 0.0021, "a slow first call was kept as a sample"
+
+
+def test_a_warm_up_goes_on_until_two_rounds_agree(clock: Clock) -> None:
+    durations = [8_000_000] * 4 + [4_000_000] * 2
+
+    def call() -> None:
+        clock.now_ns += durations.pop(0) if durations else 2_000_000
+
+    # the first two calls take 8 ms each; rounds of two: 16 ms, 8 ms, 4 ms, 4 ms
+    found = measure(Stopwatch(Gpu(clock), host=True), call, PACE)
+    assert found.stable
+    assert found.calls == 2 + 4 * 2 + 1 + len(found.seconds)
+    assert max(found.seconds) < 0.0021
+
+
+def test_a_warm_up_that_never_settles_says_so(clock: Clock) -> None:
+    taken = 2_000_000
+
+    def call() -> None:
+        nonlocal taken
+        taken = int(taken * 1.1)
+        clock.now_ns += taken
+
+    assert not measure(Stopwatch(Gpu(clock), host=True), call, PACE).stable
+
+
+def test_telemetry_is_read_while_the_samples_are_taken(clock: Clock) -> None:
+    gpu, read = Gpu(clock), threading.Event()
+
+    def telemetry(index: int) -> dict[str, float]:
+        read.set()
+        return {"clock_mhz": 1980.0, "throttle_count": 3.0}
+
+    gpu.plugin = SimpleNamespace(telemetry=telemetry)
+
+    def call() -> None:
+        clock.now_ns += 2_000_000
+        if not gpu.pending_ns and threading.active_count() > before:
+            read.wait(10)
+            time.sleep(0.001)
+
+    before = threading.active_count()
+    found = measure(Stopwatch(gpu, host=True), call, PACE)
+    assert {each["clock_mhz"] for each in found.telemetry} == {1980.0}
+
+
+def test_telemetry_in_short_has_extremes_and_counts_events_in_between() -> None:
+    readings = [{"power_w": 300.0, "throttle_count": 7.0}, {"power_w": 500.0}, {"power_w": 400.0}]
+    found = telemetry.summary([*readings, {"throttle_count": 9.0}])
+    assert found == {
+        "readings": 4,
+        "power_w": {"min": 300.0, "median": 400.0, "max": 500.0},
+        "throttle_count": 2.0,
+    }
+    assert str(telemetry.summary([])).startswith("not shown")
 
 
 def test_preparing_is_not_timed(clock: Clock) -> None:

@@ -119,18 +119,60 @@ def test_cpus_have_no_peak_and_no_expectation() -> None:
         assert cpu.all_expectations == ()
 
 
-def test_expectations_of_third_parties_are_marked_as_hints() -> None:
+def test_only_a_vendors_own_document_or_code_judges_as_the_vendor() -> None:
+    sources = read_folder(matrix_dir() / "targets").sources
+    vendors = {"vendor-doc", "vendor-code"}
     for target in each_target():
         for expected in target.all_expectations:
-            assert expected.source
-            if not expected.source[0].startswith("OWN"):
-                assert expected.authority is Authority.THIRD_PARTY
+            own = {sources[each].kind in vendors for each in expected.source}
+            assert own == {expected.authority is Authority.VENDOR}, (
+                f"{target.id}: {expected.metric} of {expected.source}"
+            )
+
+
+def test_every_expectation_has_the_day_of_its_source() -> None:
+    for target in each_target():
+        for expected in target.all_expectations:
+            assert expected.dated is not None, f"{target.id}: {expected.metric}"
+
+
+def test_what_the_vendors_ask_is_stated_for_what_they_run() -> None:
+    """Read by hand in the pages and configurations that the rows name."""
+    stated = {
+        (target.id, each.metric, each.shape, each.algorithm, each.operands): each
+        for target in each_target()
+        for each in target.all_expectations
+        if each.authority is Authority.VENDOR
+    }
+    product = stated[("amd-mi300x", "gemm/bf16", "4864x4096x8192", "dense", "real")]
+    assert product.low == pytest.approx(0.95 * 552), "RVS passes at 95 % of the target"
+    assert (product.statistic, product.contiguous) == ("max", "kk")
+    copy = stated[("amd-mi300a", "memory/copy", "BabelStream, 3 x 2 GiB", "stream", None)]
+    assert (copy.low, copy.dtype, copy.size_bytes) == (2900.0, "fp64", 268435456 * 8)
+    reduce = [
+        each
+        for (name, metric, *_), each in stated.items()
+        if name == "amd-mi355x" and metric.startswith("collectives")
+    ]
+    assert {each.size_bytes for each in reduce} == {8 << 30}
+    (both,) = {
+        tuple(
+            sorted(
+                (each.reference, str(each.dated))
+                for each in load_target(name).expectations("collectives/all_reduce")
+            )
+        )
+        for name in ("amd-mi350x", "amd-mi355x")
+    }
+    assert both == ((304.0, "2026-06-12"), (350.0, "2026-01-05")), "two pages that disagree"
+    assert len(stated) > 60
 
 
 def test_the_limit_of_an_all_reduce_belongs_to_its_algorithm() -> None:
     by_algorithm = {
         each.algorithm: each
         for each in load_target("nvidia-h200-sxm").expectations("collectives/all_reduce")
+        if each.source == ("S00-NET",)
     }
     # 18 links of 25 GB/s one way; in-switch: 8 + 1 eighths sent for 7/4 of bus bandwidth
     assert by_algorithm["ring"].limit == pytest.approx(18 * 25)

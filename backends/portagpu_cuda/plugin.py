@@ -27,6 +27,8 @@ class CudaPlugin(TorchGpuPlugin):
     variables = Variables(
         # CUDA C++ Programming Guide, environment variables
         one_by_one={"CUDA_LAUNCH_BLOCKING": "1"},
+        # NCCL user guide, "Environment Variables"
+        no_peer_copies={"NCCL_P2P_DISABLE": "1"},
         caches={
             "CUDA_CACHE_PATH": "cuda",
             "TRITON_CACHE_DIR": "triton",

@@ -28,6 +28,8 @@ class RocmPlugin(TorchGpuPlugin):
     variables = Variables(
         # HIP documentation, "Debugging with HIP"; hipify maps CUDA_LAUNCH_BLOCKING to it
         one_by_one={"AMD_SERIALIZE_KERNEL": "3", "AMD_SERIALIZE_COPY": "3"},
+        # RCCL reads NCCL's (RCCL documentation, "Environment variables")
+        no_peer_copies={"NCCL_P2P_DISABLE": "1"},
         caches={
             # MIOpen documentation, "Environment variables", find database and kernel cache
             "MIOPEN_USER_DB_PATH": "miopen",

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.cases import BenchCase, no_ranks
+from portagpu.bench.cases import Absent, BenchCase, no_ranks
 from portagpu.bench.timing import PACES, Effort
 from portagpu.collectives.bandwidth import bus_factor
+from portagpu.results.verdicts import Verdict
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +30,8 @@ OPERATIONS: Final = (
     "broadcast",
     "reduce",
 )
-METRICS: Final = tuple(f"collectives/{operation}" for operation in OPERATIONS)
+WITHOUT_PEERS: Final = "collectives/all_reduce_without_p2p"
+METRICS: Final = (*(f"collectives/{operation}" for operation in OPERATIONS), WITHOUT_PEERS)
 
 _S: Final = {
     "all_reduce": "the buffer of one rank",
@@ -39,6 +41,8 @@ _S: Final = {
     "broadcast": "the buffer of one rank",
     "reduce": "the buffer of one rank",
 }
+_LEAST: Final = 8
+"""Bytes at which the time is that of the messages alone; rounded up to an element for each rank."""
 _KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
 _CHUNK: Final = 1 << 22
@@ -52,19 +56,45 @@ _GROWING: Final = frozenset({"all_reduce", "reduce"})
 def cases(
     *, device: MeasuredDevice, effort: Effort, world: int, target: Target | None
 ) -> list[BenchCase]:
-    """Every operation over ``world`` ranks and several sizes; the value is that of the largest."""
-    return [
-        _case(device, operation, world, _sizes(device, effort, operation, world, target))
-        for operation in OPERATIONS
-    ]
+    """Every operation over ``world`` ranks and several sizes; the value is that of the largest.
+
+    With the full effort, also each size by itself that the target has an expectation for.
+    All-reduce a second time without copies between devices: what is left where a link is down, and
+    a check of the network or the host's memory on its way.
+    """
+    found = []
+    for operation in OPERATIONS:
+        found.append(_case(device, operation, world, _sizes(device, effort, world)))
+        if effort is Effort.FULL:
+            stated = _stated_sizes(device, operation, world, target)
+            found += [
+                _case(device, operation, world, [size], f",{size >> 20}MiB") for size in stated
+            ]
+    return [*found, _without_peers(device, found[0])]
 
 
-def _case(device: MeasuredDevice, operation: str, world: int, sizes: list[int]) -> BenchCase:
+def _without_peers(device: MeasuredDevice, case: BenchCase) -> BenchCase:
+    absent = case.absent
+    if absent is None and not device.no_peer_copies:
+        reason = f"the {device.backend} backend names no variable that turns such copies off"
+        absent = Absent(Verdict.SKIP, reason)
+    return replace(
+        case,
+        id=case.id.replace("all_reduce", "all_reduce_without_p2p"),
+        metric=WITHOUT_PEERS,
+        environment=device.no_peer_copies,
+        absent=absent,
+    )
+
+
+def _case(
+    device: MeasuredDevice, operation: str, world: int, sizes: list[int], variant: str = ""
+) -> BenchCase:
     factor = bus_factor(operation, world)
     told = "not applicable" if factor is None else f"{factor:.6g}"
     alone = device.shared and world > 1
     return BenchCase(
-        id=f"collectives/{operation}[{world}]",
+        id=f"collectives/{operation}[{world}{variant}]",
         metric=f"collectives/{operation}",
         area="collectives",
         unit="GB/s",
@@ -72,7 +102,7 @@ def _case(device: MeasuredDevice, operation: str, world: int, sizes: list[int]) 
         arguments={"operation": operation, "sizes": sizes},
         world=world,
         shape={"bytes": sizes[-1], "ranks": world, "dtype": "fp32"},
-        axis="size",
+        axis="" if variant else "size",
         counts=f"S / t x {told}, S: {_S[operation]}",
         checks="every element on every rank, before and after the timing",
         does_not_show="a network or a link: all ranks share this machine's memory" if alone else "",
@@ -80,24 +110,37 @@ def _case(device: MeasuredDevice, operation: str, world: int, sizes: list[int]) 
     )
 
 
-def _sizes(
-    device: MeasuredDevice, effort: Effort, operation: str, world: int, target: Target | None
-) -> list[int]:
-    """Total bytes S: whole elements for each rank; the sizes that the target expects too."""
+def _sizes(device: MeasuredDevice, effort: Effort, world: int) -> list[int]:
+    """Total bytes S: whole elements for each rank."""
     if not device.shared:
-        quick, full = (_MIB, 16 * _MIB, 256 * _MIB), tuple(4**i * _KIB for i in range(1, 11))
+        quick, full = (
+            (_LEAST, _MIB, 16 * _MIB, 256 * _MIB),
+            (_LEAST, *(4**i * _KIB for i in range(1, 11))),
+        )
     else:
-        quick, full = (64 * _KIB, _MIB, 4 * _MIB), tuple(4**i * _KIB for i in range(1, 8))
+        quick, full = (
+            (_LEAST, 64 * _KIB, _MIB, 4 * _MIB),
+            (_LEAST, *(4**i * _KIB for i in range(1, 8))),
+        )
     sizes = list(quick if effort is Effort.QUICK else full)
-    if target is not None and effort is Effort.FULL:
-        expected = target.expectations(f"collectives/{operation}")
-        sizes += [each.size_bytes for each in expected if each.ranks == world and each.size_bytes]
-    if device.free_bytes is not None:
-        # a buffer, a result of the same size, and what the check needs
-        sharing = world if device.shared else 1
-        sizes = [size for size in sizes if 4 * size * sharing <= device.free_bytes] or sizes[:1]
+    sizes = [size for size in sizes if _fits(device, size, world)] or sizes[:1]
     unit = 4 * world
     return sorted({-(-size // unit) * unit for size in sizes})
+
+
+def _stated_sizes(
+    device: MeasuredDevice, operation: str, world: int, target: Target | None
+) -> list[int]:
+    """The sizes that ``target`` has an expectation for, which fit the device's memory."""
+    expected = target.expectations(f"collectives/{operation}") if target is not None else ()
+    sizes = {each.size_bytes for each in expected if each.ranks == world and each.size_bytes}
+    return sorted(size for size in sizes if size % (4 * world) == 0 and _fits(device, size, world))
+
+
+def _fits(device: MeasuredDevice, size: int, world: int) -> bool:
+    """Whether a buffer, a result of the same size and what the check needs fit the memory."""
+    sharing = world if device.shared else 1
+    return device.free_bytes is None or 4 * size * sharing <= device.free_bytes
 
 
 @dataclass(slots=True)
@@ -206,6 +249,7 @@ def collective(rank: Rank, *, effort: str, operation: str, sizes: list[int]) -> 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)
     factor = bus_factor(operation, rank.world) or 0.0
+    reading.notes = {"bus_factor": factor}
     for size in sizes:
         exchange = Exchange.make(rank, operation, size)
         _check_answer(rank, exchange, reading, size)

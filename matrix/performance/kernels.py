@@ -119,8 +119,9 @@ def compare(
     """Check the kernel's result, then time it and its reference in turns."""
     from importlib.util import find_spec
 
+    from portagpu.bench.pairs import time_in_turns
     from portagpu.bench.samples import RankSamples
-    from portagpu.bench.timing import PACES, Stopwatch, measure
+    from portagpu.bench.timing import PACES, Stopwatch
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)
@@ -143,18 +144,10 @@ def compare(
         reading.reject(f"{kernel}: {wrong}")
         return reading.to_json()
     rank.step(f"timing {kernel}")
-    pace = PACES[Effort(effort)]
-    theirs, ours = (measure(stopwatch, each, pace) for each in (work.theirs, work.ours))
-    times = []
-    for turn in range(len(ours.seconds)):
-        pair = [
-            ("ours", partial(stopwatch.time, work.ours, ours.repeats)),
-            ("theirs", partial(stopwatch.time, work.theirs, theirs.repeats)),
-        ]
-        # each goes first as often: what the one leaves in a cache helps the other
-        taken = {name: call() for name, call in (pair if turn % 2 else pair[::-1])}
-        times.append(taken["ours"] / ours.repeats / (taken["theirs"] / theirs.repeats))
-    reading.keep_ratios(times, repeats=ours.repeats, work=work.share)
+    times, repeats = time_in_turns(
+        stopwatch, reading, work.ours, work.theirs, PACES[Effort(effort)]
+    )
+    reading.keep_ratios(times, repeats=repeats, work=work.share)
     return reading.to_json()
 
 

@@ -6,8 +6,10 @@ package does not import torch.
 
 from __future__ import annotations
 
+from portagpu.bench.calibrate import CannotCalibrate, Proposal, propose
 from portagpu.bench.cases import SUITE, BenchCase
 from portagpu.bench.device import MeasuredDevice
+from portagpu.bench.fleet import NoPeers, compare_runs
 from portagpu.bench.load import Comparison, SustainedLoad, compare_ranks, sustain_load
 from portagpu.bench.runner import BenchOptions, default_world, measure, open_device, run
 from portagpu.bench.suite import AREAS, UnknownMeasure, metrics
@@ -20,20 +22,25 @@ __all__ = [
     "SUITE",
     "BenchCase",
     "BenchOptions",
+    "CannotCalibrate",
     "Comparison",
     "Effort",
     "MeasuredDevice",
+    "NoPeers",
     "Outlier",
     "Peers",
+    "Proposal",
     "SustainedLoad",
     "UnknownMeasure",
     "bus_factor",
     "compare_peers",
     "compare_ranks",
+    "compare_runs",
     "default_world",
     "measure",
     "metrics",
     "open_device",
+    "propose",
     "run",
     "sustain_load",
 ]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from portagpu.bench.caches import CacheLevel, best_by_level
 from portagpu.bench.cases import SCALES, SUITE, TIME_SCALES
+from portagpu.bench.figures import figures_of, figures_to_show
 from portagpu.bench.judge import judge, share_of_limit
 from portagpu.bench.samples import RankSamples
 from portagpu.bench.suite import function_spec
@@ -14,15 +16,16 @@ from portagpu.results.expectations import exactly
 from portagpu.results.run import Result
 from portagpu.results.verdicts import Evidence, Verdict
 from portagpu.running import broken_world
-from portagpu.stats import Summary, summarise
+from portagpu.stats import INTERVAL_LEVEL, Summary, median_interval, summarise
+from portagpu.world import Ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from portagpu.bench.cases import BenchCase
     from portagpu.bench.device import MeasuredDevice
     from portagpu.target import Target
-    from portagpu.world import Ranks, WorldOutcome
+    from portagpu.world import WorldOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +44,29 @@ class BenchContext:
         """Run ``case`` and judge its samples."""
         if case.absent is not None:
             return not_run(case, case.absent.reason, verdict=case.absent.verdict)
-        outcome = self.ranks.run(
+        outcome = self._run(case)
+        if not outcome.ok:
+            return self._broken_result(case, outcome)
+        readings = [RankSamples.from_json(value) for value in outcome.values]
+        return self._judge_samples(case, readings, outcome.duration_s)
+
+    def _run(self, case: BenchCase) -> WorldOutcome:
+        if case.environment:
+            # a variable may be read when the library is loaded, long before a rank could set it
+            with Ranks({**self.ranks.environment, **case.environment}) as ranks:
+                return self._run_on(ranks, case)
+        return self._run_on(self.ranks, case)
+
+    def _run_on(self, ranks: Ranks, case: BenchCase) -> WorldOutcome:
+        return ranks.run(
             function_spec(case),
             case.world,
             arguments={"effort": str(self.effort), **case.arguments},
             backend=self.device.backend,
             indices=range(case.world) if case.world > 1 else [self.device.index],
             group=case.world > 1,
-            timeout_s=self.timeout_s or PACES[self.effort].timeout_s,
+            timeout_s=self.timeout_s or time_limit_s(case, self.effort),
         )
-        if not outcome.ok:
-            return self._broken_result(case, outcome)
-        readings = [RankSamples.from_json(value) for value in outcome.values]
-        return self._judge_samples(case, readings, outcome.duration_s)
 
     def _broken_result(self, case: BenchCase, outcome: WorldOutcome) -> Result:
         culprit, fields = outcome.culprit, broken_world(outcome, outcome.first_failure)
@@ -85,7 +98,8 @@ class BenchContext:
         if skip := next((reading.skip for reading in readings if reading.skip), ""):
             return not_run(case, skip, verdict=Verdict.SKIP)
         try:
-            points = [summarise(samples) for samples in rates(case, readings)]
+            samples = rates(case, readings)
+            points = [summarise(each) for each in samples]
         except ValueError as error:
             return _case_result(
                 case, Verdict.ERROR, f"nothing was measured: {error}", duration_s=duration_s
@@ -112,8 +126,31 @@ class BenchContext:
             expected=judgement.expected,
             evidence=() if wrong else (Evidence.EXECUTED,),
             duration_s=duration_s,
-            extra=_extra_fields(case, readings, [] if wrong else points, limit_share),
+            extra={
+                **_extra_fields(case, readings, [] if wrong else points, limit_share),
+                **({} if wrong else _interval_fields(samples[-1])),
+                **({} if wrong else self._figures(case, last, size, versions)),
+            },
         )
+
+    def _figures(
+        self,
+        case: BenchCase,
+        summary: Summary,
+        size_bytes: int | None,
+        versions: Mapping[str, str | None],
+    ) -> dict[str, Any]:
+        """The figures of the target, where it states several of ``case``."""
+        stated = self.target.expectations(case.metric) if self.target is not None else ()
+        figures = figures_to_show(figures_of(stated, case, summary, size_bytes, versions))
+        return {"figures": figures} if figures else {}
+
+
+def time_limit_s(case: BenchCase, effort: Effort) -> float:
+    """The hard limit of ``case``: longer with each further rank, all of which start and are checked
+    on one host."""
+    pace = PACES[effort]
+    return case.time_factor * (pace.timeout_s + (case.world - 1) * pace.rank_s)
 
 
 def rates(case: BenchCase, readings: Sequence[RankSamples]) -> list[list[float]]:
@@ -155,14 +192,23 @@ def _extra_fields(
         "repeats": first.points[-1].repeats,
         "threads": first.threads,
         "load_average": first.load_average,
+        "stable_warmup": all(each.stable for each in readings),
+        "telemetry": first.telemetry_summary(),
         "ranks": case.world,
+        **({"environment": dict(case.environment)} if case.environment else {}),
         **first.notes,
     }
+    if "bus_factor" in first.notes and points:
+        extra |= _collective_fields(first, points)
     if points:
         extra["mean"], extra["min"], extra["max"] = points[-1].mean, points[-1].low, points[-1].high
+        last = first.points[-1]
+        extra |= {"flops": last.flops} if last.flops is not None else {}
+        extra |= {"bytes": last.bytes} if last.bytes is not None else {}
     if of_limit is not None:
         extra["of_limit"] = of_limit
     if case.axis and points:
+        extra |= _levels(first, points)
         extra["curve"] = {
             "x": [point.x for point in first.points],
             "y": [point.median for point in points],
@@ -174,6 +220,29 @@ def _extra_fields(
             "series": case.id.partition("/")[2],
         }
     return extra
+
+
+def _collective_fields(reading: RankSamples, points: Sequence[Summary]) -> dict[str, float]:
+    """Algorithm bandwidth S / t at the largest size, and the time at the smallest."""
+    smallest = reading.points[0].work / SCALES["GB/s"] / points[0].median
+    return {
+        "algorithm_bandwidth_gb_per_s": points[-1].median / reading.notes["bus_factor"],
+        "latency_us": smallest * TIME_SCALES["us"],
+        "latency_bytes": reading.points[0].x,
+    }
+
+
+def _levels(reading: RankSamples, points: Sequence[Summary]) -> dict[str, Any]:
+    """The best value in each cache and beyond, of a case that notes caches and its arrays."""
+    if not reading.notes.get("caches"):
+        return {}
+    levels = [CacheLevel(**each) for each in reading.notes["caches"]]
+    sizes = [reading.notes["arrays"] * point.x for point in reading.points]
+    return {"levels": best_by_level(levels, sizes, [point.median for point in points])}
+
+
+def _interval_fields(samples: list[float]) -> dict[str, Any]:
+    return {"interval": list(median_interval(samples)), "interval_level": INTERVAL_LEVEL}
 
 
 def _named_versions(device: MeasuredDevice) -> dict[str, str | None]:

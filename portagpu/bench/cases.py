@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 SUITE: Final = "performance"
 
-SCALES: Final[Mapping[str, float]] = {"TFLOPS": 1e12, "TOPS": 1e12, "GB/s": 1e9, "1": 1.0}
+SCALES: Final[Mapping[str, float]] = {
+    "TFLOPS": 1e12,
+    "TOPS": 1e12,
+    "GB/s": 1e9,
+    "1/s": 1.0,
+    "tokens/s": 1.0,
+    "1": 1.0,
+}
 """Work per second in each unit of rate: decimal, 1 GB is 1e9 bytes; "1" is a ratio of two."""
 TIME_SCALES: Final[Mapping[str, float]] = {"us": 1e6}
 """Seconds in each unit of time."""
@@ -52,6 +59,8 @@ class BenchCase:
     function: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     world: int = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that its ranks have besides those of this process."""
     algorithm: str | None = None
     dtype: str | None = None
     shape: str | Mapping[str, int | str] | None = None
@@ -63,6 +72,8 @@ class BenchCase:
     least: float | None = None
     """The least value that this project requires on any hardware; None for no requirement."""
     absent: Absent | None = None
+    time_factor: float = 1.0
+    """How many times the usual limit it may take, where it does more than one measure."""
 
 
 def large_array_bytes(device: MeasuredDevice, arrays: int, effort: Effort = Effort.FULL) -> int:

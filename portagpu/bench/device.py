@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.bench.caches import CacheLevel, levels_of_host, levels_of_target
 from portagpu.kernels.ops import triton_runs_on
 from portagpu.precision import Support
 from portagpu.precision.formats import FP8_NAMES
@@ -43,10 +44,16 @@ class MeasuredDevice(OpenedDevice):
     target: str | None = None
     cache_bytes: int | None = None
     """All caches of the last level together."""
+    caches: tuple[CacheLevel, ...] = ()
+    """From the nearest outwards, as far as the machine's or the target's facts name them."""
     free_bytes: int | None = None
     total_bytes: int | None = None
     support: Mapping[str, str] = field(default_factory=dict)
     capabilities: tuple[str, ...] = ()
+    attention: tuple[str, ...] = ("math", "flash", "efficient")
+    """torch's back ends of attention, whether they run on this device or not."""
+    no_peer_copies: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the vendor with which collectives do not copy between devices directly."""
     comm: str = ""
     comm_version: str | None = None
     units: int = 0
@@ -55,7 +62,10 @@ class MeasuredDevice(OpenedDevice):
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> MeasuredDevice:
         """The device that :func:`describe` returned."""
-        return cls(**{**document, "capabilities": tuple(document["capabilities"])})
+        caches = tuple(CacheLevel(**each) for each in document["caches"])
+        capabilities = tuple(document["capabilities"])
+        known = {"capabilities": capabilities, "caches": caches}
+        return cls(**{**document, **known, "attention": tuple(document["attention"])})
 
     @classmethod
     def from_target(cls, target: Target) -> MeasuredDevice:
@@ -72,6 +82,7 @@ class MeasuredDevice(OpenedDevice):
             arch=target.arch.name,
             target=target.id,
             cache_bytes=_cache_of_target(target),
+            caches=tuple(levels_of_target(target, 0)),
             support={
                 dtype: str(Support.NATIVE if dtype in peaks else Support.NONE) for dtype in DTYPES
             },
@@ -94,16 +105,26 @@ def describe(rank: Rank) -> dict[str, Any]:
         arch=gpu.arch.name,
         target=gpu.target.id if gpu.target is not None else None,
         cache_bytes=_cache_bytes(gpu),
+        caches=tuple(_caches(gpu)),
         free_bytes=free,
         total_bytes=total,
         support=_support(gpu),
         capabilities=tuple(sorted(map(str, gpu.capabilities))),
+        attention=_attention_back_ends(),
+        no_peer_copies=dict(gpu.plugin.variables.no_peer_copies),
         versions={**gpu.versions, "comm": _comm_version(gpu)},
         comm=gpu.comm.library,
         comm_version=gpu.comm.version,
         units=gpu.sizing.unit_count,
     )
     return asdict(device)
+
+
+def _attention_back_ends() -> tuple[str, ...]:
+    from torch.nn.attention import SDPBackend
+
+    names = [name for name in SDPBackend.__members__ if name != "ERROR"]
+    return tuple(name.lower().removesuffix("_attention") for name in names)
 
 
 def _comm_version(gpu: Backend) -> str:
@@ -127,6 +148,15 @@ def _support(gpu: Backend) -> dict[str, str]:
     rated = gpu.target is not None and gpu.target.peak("tf32") is not None
     found["tf32"] = str(Support.NATIVE if rated else Support.NONE)
     return found
+
+
+def _caches(gpu: Backend) -> list[CacheLevel]:
+    """The levels of the host's own for a CPU, else of the target."""
+    if gpu.plugin.shared:
+        from portagpu.host import Tree, read_cpu
+
+        return levels_of_host(read_cpu(Tree()).caches)
+    return levels_of_target(gpu.target, gpu.sizing.unit_count) if gpu.target is not None else []
 
 
 def _cache_bytes(gpu: Backend) -> int | None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bench import matmul
 from portagpu.bench.samples import RankSamples
+from portagpu.bench.telemetry import Sampler
 from portagpu.bench.timing import PACES, Effort, Stopwatch, measure
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from portagpu.contract import Backend
     from portagpu.world import Rank
 
@@ -80,7 +77,7 @@ def sustain(
     stopwatch = Stopwatch(gpu)
     batches = _Batches(work, stopwatch)
     started = time.monotonic()
-    with _Sampler(gpu, interval_s) as sampler:
+    with Sampler(gpu, interval_s) as sampler:
         while not answer["wrong"] and time.monotonic() - started < seconds:
             rate, compared, answer["wrong"] = _interval(work, first, batches, interval_s)
             answer["compared"] += compared
@@ -91,43 +88,6 @@ def sustain(
                 answer["readings"].append({"t_s": elapsed, **telemetry})
             rank.step("interval", t_s=elapsed, tflops=rate, telemetry=telemetry)
     return answer
-
-
-class _Sampler(threading.Thread):
-    """Reads telemetry beside the load, which does not wait for it: an idle device clocks down.
-
-    What is still being read when the load ends is of an idle device, and is left out.
-    """
-
-    def __init__(self, gpu: Backend, pause_s: float) -> None:
-        super().__init__(name="telemetry", daemon=True)
-        self._read = partial(gpu.plugin.telemetry, gpu.index)
-        self._pause_s = pause_s
-        self._latest: dict[str, float] = {}
-        self._ended = threading.Event()
-        self._error: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            while not self._ended.is_set():
-                self._latest = dict(self._read())
-                self._ended.wait(self._pause_s)
-        except Exception as error:  # noqa: BLE001 - raised where the load runs
-            self._error = error
-
-    def latest(self) -> dict[str, float]:
-        """What was read last, once; empty where nothing was since. Raises what reading raised."""
-        if self._error is not None:
-            raise self._error
-        found, self._latest = self._latest, {}
-        return found
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
 
 
 class _Batches:

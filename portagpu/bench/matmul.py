@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 SAMPLED: Final = 8
 """Rows, and columns, that are compared with float64: the first, the last and random ones."""
+_PART: Final = 8192
+"""Columns of the second operand that are converted to float64 at a time."""
 
 _HALF_ULP: Final = {"fp64": 2**-53, "fp32": 2**-24, "bf16": 2**-8, "fp16": 2**-11}
 """The unit roundoff u of what a product is written in: half the gap above 1."""
@@ -47,13 +49,31 @@ class Product:
         return 2 * self.m * self.n * self.k
 
     @property
+    def moved_bytes(self) -> int:
+        """Both operands read and the result written, once each."""
+        return sum(each.nbytes for each in (self.a, self.b, self.result))
+
+    @property
     def shape(self) -> dict[str, int | str]:
         """The shape as results write it."""
         return {"m": self.m, "n": self.n, "k": self.k, "dtype": self.dtype}
 
 
-def product(gpu: Backend, dtype: str, m: int, n: int, k: int, seed: int) -> Product:
+def usual_layout(dtype: str) -> str:
+    """The index along which A and along which B is contiguous, unless something else is asked for.
+
+    torch's own products of int8 and fp8 want their second operand column by column.
+    """
+    return "kk" if dtype in ("int8", "fp8") else "kn"
+
+
+def product(
+    gpu: Backend, dtype: str, m: int, n: int, k: int, seed: int, contiguous: str | None = None
+) -> Product:
     """Seeded random operands: normal for floating-point dtypes, all of -128 to 127 for int8.
+
+    ``contiguous`` names the index along which A (m, k) and along which B (k, n) is contiguous, as
+    ``portagpu.target.model.CONTIGUOUS`` lists them; by default ``usual_layout``.
 
     Sets torch's switches so that only "tf32" rounds float32 operands, and that partial sums of
     16-bit products are not rounded to 16 bits.
@@ -86,8 +106,10 @@ def product(gpu: Backend, dtype: str, m: int, n: int, k: int, seed: int) -> Prod
         "bf16": torch.bfloat16,
         "fp16": torch.float16,
     }[dtype]
-    a = torch.randn((m, k), **on).to(kind)  # type: ignore[call-overload]
-    b = torch.randn((k, n), **on).to(kind)  # type: ignore[call-overload]
+    along_a, along_b = tuple(contiguous or usual_layout(dtype))
+    a = torch.randn((m, k) if along_a == "k" else (k, m), **on).to(kind)  # type: ignore[call-overload]
+    b = torch.randn((k, n) if along_b == "n" else (n, k), **on).to(kind)  # type: ignore[call-overload]
+    a, b = a if along_a == "k" else a.t(), b if along_b == "n" else b.t()
     return Product(dtype, m, n, k, a, b, torch.empty((m, n), dtype=kind, device=gpu.device))
 
 
@@ -135,16 +157,15 @@ def verify(work: Product, seed: int) -> str:
     generator = torch.Generator().manual_seed(seed)
     rows, columns = (_sample(size, generator) for size in (work.m, work.n))
     a, b = work.a.cpu(), work.b.cpu()
-    return _compare(
-        work, a[rows], b, work.result[rows.to(work.result.device)].cpu(), "row", rows
-    ) or _compare(
-        work,
-        a,
-        b[:, columns],
-        work.result[:, columns.to(work.result.device)].cpu(),
-        "column",
-        columns,
-    )
+    found = work.result[rows.to(work.result.device)].cpu()
+    # in parts: float64 of all of a wide operand may not fit the host's memory
+    for start in range(0, work.n, _PART):
+        part = slice(start, start + _PART)
+        wrong = _compare(work, a[rows], b[:, part], found[:, part], "row", rows)
+        if wrong:
+            return wrong
+    found = work.result[:, columns.to(work.result.device)].cpu()
+    return _compare(work, a, b[:, columns], found, "column", columns)
 
 
 def _sample(size: int, generator: torch.Generator) -> torch.Tensor:

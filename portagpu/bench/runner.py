@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import random
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from portagpu.bench import suite
 from portagpu.bench.case_runner import BenchContext, not_run
 from portagpu.bench.cases import SUITE
+from portagpu.bench.ceilings import with_shares
 from portagpu.bench.device import MeasuredDevice
 from portagpu.bench.timing import Effort
 from portagpu.contents import check_installation
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
 OPEN_ID: Final = "device/open"
 """The id of the result that blocks all others if the device cannot be opened."""
 _OPEN_S: Final = 60.0
+QUICK_S: Final = 160.0
+"""After this long a quick run of everything begins no further measure, so that it ends within three
+minutes on a slow or busy machine too."""
 
 
 def open_device(
@@ -64,7 +71,9 @@ class BenchOptions(RunOptions):
     ``index`` is the device for single-device measures, ``world`` the number of ranks of collectives
     (by default every device, or two ranks if all share one). ``target`` is what is judged, by
     default this device's; another target makes every case INCONCLUSIVE. ``timeout_s`` is the hard
-    limit of each case.
+    limit of each case. Cases run in an order shuffled by ``seed`` (by default a new one for each
+    run), so that what one leaves behind does not always meet the same other; every result that ran
+    has the seed and its place in ``extra.order``.
     """
 
     names: Sequence[str] = ()
@@ -73,6 +82,7 @@ class BenchOptions(RunOptions):
     world: int | None = None
     effort: Effort = Effort.QUICK
     timeout_s: float | None = None
+    seed: int | None = None
 
 
 def run(options: BenchOptions, progress: Progress | None = None) -> Run:
@@ -123,13 +133,52 @@ def measure(run: Run, options: BenchOptions, ranks: Ranks, progress: Progress) -
     size = options.world or default_world(opened)
     cases = suite.plan(names, opened, effort, size, judged)
     session = BenchContext(ranks, opened, effort, judged, options.timeout_s, read_host().busy)
-    for number, case in enumerate(cases, 1):
-        if case.absent is None and (reason := progress.stop_reason()):
-            add_result(run, progress, not_run(case, reason))
-            continue
-        if case.absent is None:
-            progress.item_begins(case.id, number, len(cases))
-        add_result(run, progress, session.result(case))
+    seed = _new_seed() if options.seed is None else options.seed
+    budget = _Budget(QUICK_S if effort is Effort.QUICK and not names else math.inf)
+    try:
+        for number, case in enumerate(shuffled(cases, seed), 1):
+            if case.absent is None and (reason := progress.stop_reason() or budget.spent()):
+                add_result(run, progress, not_run(case, reason))
+                continue
+            if case.absent is None:
+                progress.item_begins(case.id, number, len(cases))
+            found = session.result(case)
+            order = {"seed": seed, "place": number}
+            add_result(run, progress, replace(found, extra={**found.extra, "order": order}))
+    finally:
+        _put_in_order(run, cases)
+
+
+class _Budget:
+    """How long measures may still begin."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._started_s = time.monotonic()
+
+    def spent(self) -> str:
+        """Why no further one begins; empty while there is time."""
+        if time.monotonic() - self._started_s < self._seconds:
+            return ""
+        return f"not run: the {self._seconds:.0f} s of a quick run are over; name it, or use --full"
+
+
+def shuffled(cases: Sequence[BenchCase], seed: int) -> list[BenchCase]:
+    """``cases`` in the order of ``seed``: those that run, and after them those that do not."""
+    order = sorted(cases, key=lambda case: case.id)
+    random.Random(seed).shuffle(order)  # noqa: S311 - an order, not a secret
+    return sorted(order, key=lambda case: case.absent is not None)
+
+
+def _new_seed() -> int:
+    return random.SystemRandom().randrange(2**31)
+
+
+def _put_in_order(run: Run, cases: Sequence[BenchCase]) -> None:
+    """List the results as they were planned, whatever order they ran in, with their shares."""
+    places = {case.id: place for place, case in enumerate(cases)}
+    run.results.sort(key=lambda result: places.get(result.id, -1))
+    run.results[:] = with_shares(run.results)
 
 
 def default_world(device: MeasuredDevice) -> int:

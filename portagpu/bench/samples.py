@@ -9,6 +9,8 @@ import os
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from portagpu.bench import telemetry
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -20,13 +22,16 @@ class Point:
     """One size: seconds of one call for each sample, and the ``work`` of one call.
 
     ``work`` is operations or bytes, bus factors included; with 0 the time itself is the value.
-    ``x`` is the size in bytes where the case has several sizes.
+    ``x`` is the size in bytes where the case has several sizes. ``flops`` and ``bytes`` are what
+    one call computes and moves at least, for its place under a roofline; None where not counted.
     """
 
     x: float
     seconds: list[float]
     repeats: int
     work: float
+    flops: float | None = None
+    bytes: float | None = None
 
 
 @dataclass(slots=True)
@@ -40,6 +45,10 @@ class RankSamples:
     clock: str = ""
     resolution_s: float = 0.0
     threads: int = 0
+    stable: bool = True
+    """Whether every warm-up ended because its rounds agreed."""
+    telemetry: list[dict[str, float]] = field(default_factory=list)
+    """What the device showed of itself while it was timed."""
     load_average: float | None = None
     """How many tasks wanted a CPU in the last minute, when the reading began; None is unknown."""
     notes: dict[str, Any] = field(default_factory=dict)
@@ -56,9 +65,27 @@ class RankSamples:
             load_average=_load_average(),
         )
 
-    def keep(self, timing: Timing, *, work: float = 0.0, x: float = 0.0) -> None:
-        """Add what was timed at size ``x``."""
-        self.points.append(Point(x, list(timing.seconds), timing.repeats, work))
+    def keep(
+        self,
+        timing: Timing,
+        *,
+        work: float = 0.0,
+        x: float = 0.0,
+        flops: float | None = None,
+        moved: float | None = None,
+    ) -> None:
+        """Add what was timed at size ``x``: ``flops`` and ``moved`` bytes are those of one call."""
+        self.points.append(Point(x, list(timing.seconds), timing.repeats, work, flops, moved))
+        self.observe(timing)
+
+    def observe(self, timing: Timing) -> None:
+        """Note how the warm-up ended and what the device showed, and no time."""
+        self.stable = self.stable and timing.stable
+        self.telemetry += [dict(each) for each in timing.telemetry]
+
+    def telemetry_summary(self) -> dict[str, Any] | str:
+        """The readings in short, or why there are none."""
+        return telemetry.summary(self.telemetry)
 
     def keep_ratios(self, times: Sequence[float], *, repeats: int, work: float) -> None:
         """Add times over those of something else, measured in turns; ``work`` over the other's."""

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from portagpu.bench.timing import Effort
     from portagpu.target import Target
 
-AREAS: Final = ("gemm", "memory", "transfer", "launch", "kernels", "collectives")
+AREAS: Final = (
+    "gemm",
+    "memory",
+    "transfer",
+    "launch",
+    "kernels",
+    "attention",
+    "operators",
+    "training",
+    "collectives",
+)
 """In the order in which they run."""
 FURTHER_IDS: Final = frozenset(
     {

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from portagpu.bench.telemetry import Sampler
 from portagpu.contract import Capability
 from portagpu.errors import PortagpuError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from portagpu.contract import Backend
 
@@ -26,6 +27,10 @@ _UNUSABLE: Final = 10
 _TICKS: Final = 50
 _MOST_REPEATS: Final = 100_000
 _MOST_WARMUPS: Final = 1000
+STABLE: Final = 0.05
+"""Rounds of the warm-up that differ by at most this are stable: as much as peers may differ by
+(``portagpu.rules.peers.RELATIVE``)."""
+_MOST_ROUNDS: Final = 5
 
 
 class Effort(StrEnum):
@@ -39,8 +44,9 @@ class Effort(StrEnum):
 class Pace:
     """How one size of one measure is timed.
 
-    Calls warm up for ``warmup_s``; a sample repeats the call until it lasts ``sample_s``; there are
-    as many samples as fit ``point_s``, within ``least`` and ``most``.
+    Calls warm up in rounds of ``warmup_s``, until two of them agree; a sample repeats the call
+    until it lasts ``sample_s``; there are as many samples as fit ``point_s``, within ``least`` and
+    ``most``.
     """
 
     warmup_s: float
@@ -49,7 +55,9 @@ class Pace:
     least: int
     most: int
     timeout_s: float
-    """The hard limit of one measure, the start of its ranks included."""
+    """The hard limit of one measure of one rank."""
+    rank_s: float = 2.0
+    """What each further rank adds to it."""
 
 
 PACES: Final[dict[Effort, Pace]] = {
@@ -66,12 +74,15 @@ class TooShort(PortagpuError):
 class Timing:
     """``seconds`` has the time of one call for each sample, over ``repeats`` calls each.
 
-    ``calls`` counts every call that was made, those of the warm-up included.
+    ``calls`` counts every call that was made, those of the warm-up included. ``stable`` is whether
+    the warm-up ended because its rounds agreed; ``telemetry`` what was read during the samples.
     """
 
     seconds: tuple[float, ...]
     repeats: int
     calls: int
+    stable: bool = True
+    telemetry: Sequence[Mapping[str, float]] = field(default=(), compare=False)
 
 
 class Stopwatch:
@@ -83,7 +94,7 @@ class Stopwatch:
     """
 
     def __init__(self, gpu: Backend, *, host: bool = False, wait: bool = True) -> None:
-        self._gpu = gpu
+        self.gpu = gpu
         self._wait = wait
         self._events = wait and not host and Capability.EVENTS in gpu.capabilities
         self.clock = "timed events" if self._events else "monotonic clock of the host"
@@ -91,7 +102,7 @@ class Stopwatch:
 
     def time(self, call: Callable[[], object], repeats: int) -> float:
         """Seconds that ``repeats`` calls take together; work that was issued before is not in."""
-        self._gpu.synchronize()
+        self.gpu.synchronize()
         return (
             self._time_by_events(call, repeats)
             if self._events
@@ -99,7 +110,7 @@ class Stopwatch:
         )
 
     def _time_by_events(self, call: Callable[[], object], repeats: int) -> float:
-        start, end = self._gpu.Event(enable_timing=True), self._gpu.Event(enable_timing=True)
+        start, end = self.gpu.Event(enable_timing=True), self.gpu.Event(enable_timing=True)
         start.record()
         for _ in range(repeats):
             call()
@@ -113,9 +124,9 @@ class Stopwatch:
         for _ in range(repeats):
             call()
         if self._wait:
-            self._gpu.synchronize()
+            self.gpu.synchronize()
         elapsed_ns = time.perf_counter_ns() - started_ns
-        self._gpu.synchronize()
+        self.gpu.synchronize()
         return elapsed_ns / 1e9
 
     def _resolution(self) -> float:
@@ -147,9 +158,8 @@ def measure(
     ready()
     call()
     once = largest(max(stopwatch.time(call, 1), stopwatch.resolution_s))
-    warmups = int(largest(_clamp(pace.warmup_s / once, 1, _MOST_WARMUPS)))
-    stopwatch.time(call, warmups)
-    calls = 2 + warmups
+    warmed, stable = _warm_up(stopwatch, call, ready, largest, pace.warmup_s / once)
+    calls = 2 + warmed
     resolution_s = largest(stopwatch.resolution_s)
     least_s = max(pace.sample_s, ABOVE_RESOLUTION * resolution_s)
     repeats = int(largest(_clamp(least_s / once, 1, most_repeats)))
@@ -168,11 +178,31 @@ def measure(
         )
     samples = int(_clamp(pace.point_s / elapsed, pace.least, pace.most))
     seconds = []
-    for _ in range(samples):
+    with Sampler(stopwatch.gpu) as sampler:
+        for _ in range(samples):
+            ready()
+            seconds.append(stopwatch.time(call, repeats) / repeats)
+            calls += repeats
+    return Timing(tuple(seconds), repeats, calls, stable, sampler.readings())
+
+
+def _warm_up(
+    stopwatch: Stopwatch,
+    call: Callable[[], object],
+    ready: Callable[[], object],
+    largest: Callable[[float], float],
+    calls: float,
+) -> tuple[int, bool]:
+    """(calls made, whether it became stable) of rounds of about ``calls`` calls each."""
+    each = int(largest(_clamp(calls, 1, _MOST_WARMUPS)))
+    before = largest(stopwatch.time(call, each))
+    for rounds in range(2, _MOST_ROUNDS + 1):
         ready()
-        seconds.append(stopwatch.time(call, repeats) / repeats)
-        calls += repeats
-    return Timing(tuple(seconds), repeats, calls)
+        now = largest(stopwatch.time(call, each))
+        if abs(now - before) <= STABLE * before:
+            return rounds * each, True
+        before = now
+    return _MOST_ROUNDS * each, False
 
 
 def _clamp(value: float, low: int, high: int) -> float:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from portagpu.cli._tables import VERDICT, first_few, print_table, reason_lines
 from portagpu.results.expectations import expected_in_words, value_in_words
-from portagpu.units import size
+from portagpu.results.wording import further_figures
+from portagpu.units import quantity, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +76,27 @@ def notes(run: Run) -> list[str]:
         for result in run.results
         if result.expected is not None and not result.failed
     ]
-    return lines + _timing(run.results)
+    lines += [
+        f"also stated: {_id_and_device(result)}: {figure}"
+        for result in run.results
+        for figure in further_figures(result)
+    ]
+    return [*lines, *_shares(run.results), *_timing(run.results)]
+
+
+def _shares(results: Sequence[Result]) -> list[str]:
+    """A line for each limit: what the measures below it reached of it."""
+    found: dict[str, list[str]] = {}
+    for result in results:
+        limit, reached = result.extra.get("of_limit"), result.extra.get("of_ceiling")
+        if limit is not None:
+            found.setdefault("of the target's limit", []).append(f"{result.id} {limit:.0%}")
+        ceiling = result.extra.get("ceiling")
+        if ceiling is not None and ceiling["id"] != result.id:
+            most = quantity(ceiling["value"], ceiling["unit"])
+            text = f"of the ceiling measured here, {most} ({ceiling['id']})"
+            found.setdefault(text, []).append(f"{result.id} {reached:.0%}")
+    return [f"{text}: {', '.join(shares)}" for text, shares in found.items()]
 
 
 def _timing(results: Sequence[Result]) -> list[str]:

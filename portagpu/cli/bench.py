@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 import click
+from click.core import ParameterSource
 
 from portagpu.cli._common import (
     chosen_effort,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 @click.argument(
     "names",
     nargs=-1,
-    metavar="[gemm|memory|transfer|launch|collectives|METRIC ...]",
+    metavar="[AREA|METRIC|ID|RESULT ...]",
     shell_complete=complete_measure,
 )
 @click.option("--backend", metavar="NAME", help="Measure this backend. Default: this machine's.")
@@ -42,8 +43,14 @@ if TYPE_CHECKING:
     metavar="N",
     help="Number of ranks for collectives. Default: one per device, or 2 if ranks share one.",
 )
-@click.option("--quick", is_flag=True, help="Take seconds for everything (default).")
+@click.option("--quick", is_flag=True, help="Take at most three minutes for everything (default).")
 @click.option("--full", is_flag=True, help="Take more samples and sizes: minutes.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Seed of the order in which the measures run. Default: a new one, which is recorded.",
+)
 @click.option(
     "--target",
     metavar="ID",
@@ -52,6 +59,16 @@ if TYPE_CHECKING:
 )
 @click.option("--junit", metavar="FILE", help="Also write the results as JUnit XML to FILE.")
 @click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
+@click.option(
+    "--peers",
+    is_flag=True,
+    help="Measure nothing: compare the devices and hosts of saved RESULTs with each other.",
+)
+@click.option(
+    "--calibrate",
+    is_flag=True,
+    help="Measure nothing: print expectations for a target's file from saved RESULTs of it.",
+)
 @json_option
 def bench(
     names: tuple[str, ...],
@@ -60,17 +77,24 @@ def bench(
     world: int | None,
     quick: bool,
     full: bool,
+    seed: int | None,
     target: str | None,
     junit: str | None,
     strict: bool,
+    peers: bool,
+    calibrate: bool,
     json_to: str | None,
 ) -> int:
-    """Measure this device: matrix products, memory, transfers, launches, kernels and collectives.
+    """Measure this device: matrix products, memory, transfers, launches, kernels, attention,
+    operators and collectives.
 
     The computed values are checked before a time is kept. The target's expectations judge the
     number. Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if something was not judged, 130 if
-    interrupted.
+    interrupted. With --peers and --calibrate the arguments are result files, as --json writes
+    them, or folders of bringup --out.
     """
+    if peers or calibrate:
+        return _from_results(names, peers, calibrate, json_to, junit)
     effort = chosen_effort(quick, full)
     require_torch("bench")
     from portagpu import bench as engine
@@ -84,6 +108,7 @@ def bench(
         index=index,
         world=world,
         effort=engine.Effort(effort),
+        seed=seed,
         target=target,
         strict=strict,
         command=["portagpu", *sys.argv[1:]],
@@ -94,6 +119,26 @@ def bench(
         run = engine.run(options, View(files))
     deliver(run, files, _show_results(run, text_stream(json_to), busy))
     return run.exit_code
+
+
+def _from_results(
+    names: tuple[str, ...], peers: bool, calibrate: bool, json_to: str | None, junit: str | None
+) -> int:
+    """Compare saved results, or propose expectations from them."""
+    from portagpu.cli import _bench_results
+
+    context = click.get_current_context()
+    usable = {"names", "peers", "calibrate", *(("json_to", "junit") if peers else ())}
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+        if given and option.name not in usable:
+            flag = "--peers" if peers else "--calibrate"
+            raise click.UsageError(f"{flag} measures nothing: leave out {option.opts[0]}")
+    if peers and calibrate:
+        raise click.UsageError("choose one of --peers and --calibrate")
+    if peers:
+        return _bench_results.compare_peers(names, json_to, junit)
+    return _bench_results.calibrate(names)
 
 
 def _show_results(run: Run, stream: TextIO, busy: str) -> list[str]:

@@ -111,8 +111,18 @@ def document(target: Target) -> dict[str, Any]:
                 "lower": each.lower,
                 "upper": each.upper,
                 "unit": each.unit,
+                "statistic": each.statistic,
+                "shape": each.shape,
+                "algorithm": each.algorithm,
+                "ranks": each.ranks,
+                "size_bytes": each.size_bytes,
+                "dtype": each.dtype,
+                "operands": each.operands,
+                "contiguous": each.contiguous,
                 "source": list(each.source),
+                "dated": str(each.dated) if each.dated else None,
                 "authority": str(each.authority),
+                "note": each.note,
             }
             for each in target.all_expectations
         ],
@@ -133,7 +143,8 @@ def _lines(target: Target) -> list[str]:
     if target.all_expectations:
         lines += ["", "expected of measures:"]
     lines += [
-        f"{each.metric:<{width}}  {each.reference:g} {each.unit}  [{', '.join(each.source)}]"
+        f"{each.metric:<{width}}  {each.reference:g} {each.unit}, {each.shape}  "
+        f"[{', '.join(each.source)}{f', {each.dated}' if each.dated else ''}, {each.authority}]"
         for each in target.all_expectations
     ]
     return lines

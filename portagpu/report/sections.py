@@ -16,7 +16,14 @@ from portagpu.results.advice import severity_of
 from portagpu.results.expectations import expected_in_words, value_in_words
 from portagpu.results.run import verdict_of
 from portagpu.results.verdicts import FAILING, Evidence, Verdict
-from portagpu.results.wording import failures, found_in_words, headline, tally, without_device
+from portagpu.results.wording import (
+    failures,
+    found_in_words,
+    further_figures,
+    headline,
+    tally,
+    without_device,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -444,7 +451,10 @@ def _expected_cells(result: Result) -> list[Child]:
     if result.expected is None:
         return ["none"]
     source = tag("span", _source(result.expected), class_="soft")
-    return [expected_in_words(result.expected), source]
+    others = [
+        tag("span", f"also stated: {figure}", class_="soft") for figure in further_figures(result)
+    ]
+    return [expected_in_words(result.expected), source, *others]
 
 
 def _source(expected: Mapping[str, Any]) -> Markup:

@@ -102,22 +102,24 @@ def _expected_together(value: object, path: str) -> None:
         raise ResultError(f"{path}.unit: is missing; a number has a unit, 1 for a plain one")
 
 
-expected: Final = object_of(
-    {
-        "reference": _reference,
-        "lower": or_null(_lower_tolerance),
-        "upper": or_null(_upper_tolerance),
-        "unit": or_null(name),
-        "source": name,
-        "statistic": or_null(text),
-        "shape": or_null(shape),
-        "algorithm": or_null(text),
-        "software": or_null(text),
-        "confidence": or_null(text),
-    },
-    frozenset({"statistic", "shape", "algorithm", "software", "confidence"}),
-    further=_expected_together,
+_EXPECTED: Final[Mapping[str, Rule]] = {
+    "reference": _reference,
+    "lower": or_null(_lower_tolerance),
+    "upper": or_null(_upper_tolerance),
+    "unit": or_null(name),
+    "source": name,
+    "statistic": or_null(text),
+    "shape": or_null(shape),
+    "algorithm": or_null(text),
+    "software": or_null(text),
+    "confidence": or_null(text),
+}
+_EXPECTED_OPTIONAL: Final = frozenset({"statistic", "shape", "algorithm", "software", "confidence"})
+expected: Final = object_of(_EXPECTED, _EXPECTED_OPTIONAL, further=_expected_together)
+figure: Final = object_of(
+    {**_EXPECTED, "met": or_null(flag), "judges": flag, "not_judged": text}, _EXPECTED_OPTIONAL
 )
+"""What one source expects, and whether it judges."""
 
 
 def _as_many(value: object, path: str) -> None:
@@ -146,6 +148,7 @@ curve: Final = object_of(
 _EXTRA: Final[Mapping[str, Rule]] = {
     "curve": curve,
     "curves": each(curve),
+    "figures": each(figure),
     "samples": each(or_null(number)),
 }
 extra: Final = object_of(_EXTRA, frozenset(_EXTRA), others=True, further=plain)

@@ -75,6 +75,19 @@ def found_in_words(result: Result) -> str:
     return ", ".join(parts)
 
 
+def further_figures(result: Result) -> list[str]:
+    """The figures of ``extra.figures`` that do not judge, each with its source and why."""
+    return [
+        f"{expected_in_words(each)} ({each['source']}): {_OUTCOMES[each['met']]}"
+        f"{each['not_judged'] or 'it judges'}"
+        for each in result.extra.get("figures", ())
+        if not each["judges"]
+    ]
+
+
+_OUTCOMES: Final = {True: "met; ", False: "missed; ", None: ""}
+
+
 @dataclass(frozen=True, slots=True)
 class Failures:
     """Failures of one severity and check; results in a tuple of ``alike`` differ only in device

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.target.facts import source_ids
 from portagpu.target.limits import METRICS, Limit, Metric, NoLimit, limit
-from portagpu.target.model import Authority, Expectation
+from portagpu.target.model import CONTIGUOUS, DTYPE_BITS, OPERANDS, Authority, Expectation
 from portagpu.target.table import Table, short_repr
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ _KEYS: Final = (
     "algorithm",
     "ranks",
     "size_bytes",
+    "dtype",
+    "operands",
+    "contiguous",
     "software",
     "source",
     "authority",
@@ -62,6 +65,8 @@ def read_expectation(
     algorithm, ranks, most = _algorithm_limit(table, metric, facts)
     authority = table.word("authority", Authority)
     source = source_ids(table, sources)
+    dates = [day for each in source if (day := sources[each].dated) is not None]
+    _check_conditions(table, metric, authority)
     _check_share(table, reference, metric, most, source)
     if not source and authority is not Authority.OWN:
         table.fail("source", "source", f"is missing; only {Authority.OWN.value!r} may have none")
@@ -76,6 +81,10 @@ def read_expectation(
         algorithm=algorithm,
         ranks=ranks,
         size_bytes=table.integer("size_bytes", 1, 2**50),
+        dtype=_word_of(table, "dtype", tuple(DTYPE_BITS)),
+        operands=_word_of(table, "operands", OPERANDS),
+        contiguous=_word_of(table, "contiguous", CONTIGUOUS),
+        dated=max(dates, default=None),
         software=_software(table),
         source=source,
         authority=authority,
@@ -110,6 +119,26 @@ def _algorithm_limit(
         return algorithm, ranks, limit(facts, metric, algorithm, ranks)
     except NoLimit as error:
         table.fail("reference", "limit", f"cannot be checked: {error}")
+
+
+def _word_of(table: Table, key: str, allowed: tuple[str, ...]) -> str | None:
+    return table.choice(key, allowed) if key in table.data else None
+
+
+def _check_conditions(table: Table, metric: Metric, authority: Authority) -> None:
+    """Check that what can fail says what it is about, and that products say it of products."""
+    area = metric.name.partition("/")[0]
+    for key in ("operands", "contiguous"):
+        if key in table.data and area != "gemm":
+            table.fail(key, "conditions", "belongs to products only")
+    if area == "gemm":
+        if "dtype" in table.data:
+            table.fail("dtype", "conditions", "is that of the metric")
+        return
+    needed = ("size_bytes",) if area == "transfer" else ("size_bytes", "dtype")
+    for key in needed:
+        if authority is Authority.VENDOR and key not in table.data:
+            table.fail(key, "conditions", "is missing: a vendor's figure judges only what it ran")
 
 
 def _check_share(

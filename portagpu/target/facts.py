@@ -34,6 +34,8 @@ class Source:
     version: str = ""
     retrieved: datetime.date | None = None
     note: str = ""
+    dated: datetime.date | None = None
+    """The day of that version; None where it is not known."""
 
 
 def source_ids(table: Table, sources: Mapping[str, Source], key: str = "source") -> tuple[str, ...]:

@@ -55,7 +55,8 @@ METRICS: Final[Mapping[str, Metric]] = {
         ),
         Metric("transfer/h2d", "GB/s", ("pinned", "pageable")),
         Metric("transfer/d2h", "GB/s", ("pinned", "pageable")),
-        Metric("transfer/p2p", "GB/s", ("copy",)),
+        Metric("transfer/both", "GB/s", ("pinned", "pageable")),
+        Metric("transfer/p2p", "GB/s", ("copy", "kernel", "dma")),
         Metric("collectives/all_reduce", "GB/s", ("ring", "tree", "nvls", _UNSTATED), ranks=True),
         *(
             Metric(f"collectives/{name}", "GB/s", ("ring", _UNSTATED), ranks=True)
@@ -132,6 +133,9 @@ def limit(facts: Mapping[str, Fact], metric: Metric, algorithm: str, ranks: int 
             _fact_number(facts, "host_link.per_direction"), "host_link.per_direction"
         ),
     }
+    if metric.name == "transfer/both":
+        rate = _fact_number(facts, "host_link.per_direction")
+        return Limit(2 * rate, "2 x host_link.per_direction")
     if metric.name == "transfer/p2p":
         return Limit(*_link_rate(facts, 2))
     return by_area[area]()

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
     from portagpu.arch import Arch
 
+OPERANDS: Final = ("real", "whole")
+"""Real numbers, whose bits are all in use; a few small whole numbers, which take less power."""
+CONTIGUOUS: Final = ("kk", "kn", "mk", "mn")
+"""The index along which A (m, k) and along which B (k, n) is contiguous: "kn" is row by row."""
+
 FactValue = bool | int | float | str | tuple[int, ...] | tuple[str, ...]
 
 
@@ -128,6 +133,14 @@ class Expectation:
     note: str
     limit: float
     limit_rule: str
+    dtype: str | None = None
+    """The element type, where the metric does not name it; None where the source does not say."""
+    operands: str | None = None
+    """One of ``OPERANDS``: what a product multiplied; None where any will do or nothing is said."""
+    contiguous: str | None = None
+    """One of ``CONTIGUOUS``: how a product's operands lie in memory; None as ``operands``."""
+    dated: datetime.date | None = None
+    """The day of its newest source; None where no source has one."""
 
     @property
     def low(self) -> float | None:

@@ -42,7 +42,7 @@ _TARGET_KEYS: Final = (
     "expected_failures",
 )
 _FAMILY_KEYS: Final = ("schema", "id", "vendor", "aliases", "claims", "facts")
-_SOURCE_KEYS: Final = ("kind", "where", "version", "retrieved", "note")
+_SOURCE_KEYS: Final = ("kind", "where", "version", "dated", "retrieved", "note")
 _MATCH_KEYS: Final = (
     "names",
     "shared_names",
@@ -185,18 +185,23 @@ def read_sources(file: str, text: str) -> dict[str, Source]:
     found: dict[str, Source] = {}
     for name, data in top.table("sources").items():
         table = Table(file, f"sources.{name}", data, _SOURCE_KEYS)
-        retrieved = table.data.get("retrieved")
-        if retrieved is not None and type(retrieved) is not datetime.date:
-            table.fail("retrieved", "type", f"must be a date, not {short_repr(retrieved)}")
         found[name] = Source(
             name,
             table.text("kind"),
             table.text("where"),
             table.text("version", ""),
-            retrieved,
+            _day(table, "retrieved"),
             table.text("note", ""),
+            _day(table, "dated"),
         )
     return found
+
+
+def _day(table: Table, key: str) -> datetime.date | None:
+    day = table.data.get(key)
+    if day is not None and type(day) is not datetime.date:
+        table.fail(key, "type", f"must be a date, not {short_repr(day)}")
+    return day
 
 
 def read_family(file: str, text: str, catalogue: Catalogue, stem: str | None = None) -> Family:

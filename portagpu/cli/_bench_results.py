@@ -1,0 +1,96 @@
+"""``portagpu bench`` on saved results: ``--peers`` compares them, ``--calibrate`` proposes rows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from portagpu.cli._common import print_lines, results_line, terminal, text_stream
+from portagpu.cli._errors import NOT_JUDGED
+from portagpu.cli._tables import print_table, reason_lines
+from portagpu.errors import ResultError
+from portagpu.results.expectations import value_in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from portagpu.results.run import Run
+
+_HEAD: Final = ("measure", "peers", "median", "MAD", "unlike")
+_RIGHT: Final = frozenset({"peers", "median", "MAD", "unlike"})
+
+
+def read_results(names: Sequence[str]) -> list[Run]:
+    """The runs in files, and in ``result.json`` of folders; raises UsageError with one line."""
+    from portagpu.results.run import read_json
+
+    if not names:
+        raise click.UsageError("name the results: files of --json, or folders of bringup --out")
+    files = [Path(name) / "result.json" if Path(name).is_dir() else Path(name) for name in names]
+    try:
+        return [read_json(file) for file in files]
+    except ResultError as error:
+        message = f"{error}; give result documents, as --json and --out write them"
+        raise click.UsageError(message) from error
+
+
+def compare_peers(names: Sequence[str], json_to: str | None, junit: str | None) -> int:
+    """Compare the results with each other, print and write the comparison, return its exit code."""
+    from portagpu.bench.fleet import NoPeers, compare_runs
+    from portagpu.cli._run_output import Files, deliver, usage_errors
+    from portagpu.results.wording import failures_text
+
+    files = Files(json_to, junit)
+    files.check()
+    with usage_errors(NoPeers):
+        run = compare_runs(read_results(names), ["portagpu", *sys.argv[1:]])
+    stream = text_stream(json_to)
+    print_table(stream, terminal(stream), _HEAD, _peer_rows(run), _RIGHT)
+    open_ = [result for result in run.results if not result.failed]
+    lines = ["", *reason_lines(open_, lambda each: f"{each.id} on {each.device}", 3), ""]
+    lines += failures_text(run.results)
+    deliver(run, files, [*lines, results_line(run), run.summary_line()])
+    return run.exit_code
+
+
+def _peer_rows(run: Run) -> list[tuple[str, ...]]:
+    """A row for each measure, with how many peers have a number and how many are unlike."""
+    rows = []
+    for name in dict.fromkeys(result.id for result in run.results):
+        own = [result for result in run.results if result.id == name]
+        first = next((each for each in own if each.unit is not None), own[0])
+        figures = (first.extra.get("peers_median"), first.extra.get("peers_mad"))
+        rows.append(
+            (
+                name,
+                str(sum(each.value is not None for each in own)),
+                *(value_in_words(each, first.unit) or "-" for each in figures),
+                str(sum(each.failed for each in own)),
+            )
+        )
+    return rows
+
+
+def calibrate(names: Sequence[str]) -> int:
+    """Print rows for a target's file to standard output, and what is left out to standard error."""
+    from portagpu.bench.calibrate import CannotCalibrate, check_runs, propose
+    from portagpu.cli._run_output import usage_errors
+    from portagpu.target import load_target
+
+    runs = read_results(names)
+    with usage_errors(CannotCalibrate):
+        target = load_target(check_runs(runs))
+        proposal = propose(runs, target)
+    if proposal.rows:
+        click.echo(proposal.text)
+    reasons: dict[str, list[str]] = {}
+    for name, reason in proposal.left_out:
+        reasons.setdefault(reason, []).append(name)
+    lines = [f"left out: {', '.join(which)}: {reason}" for reason, which in reasons.items()]
+    rows = f"{len(proposal.rows)} expectation{'s' * (len(proposal.rows) != 1)}"
+    lines.append(f"proposed {rows} for {target.id}; check them before you add them to its file")
+    print_lines(lines, sys.stderr)
+    return 0 if proposal.rows else NOT_JUDGED
