@@ -61,6 +61,20 @@ def best_prefix(value: float, unit: str) -> tuple[float, str]:
     return factor, f"{prefixes[at]}{suffix}"
 
 
+def to_base(value: float, unit: str) -> tuple[float, str]:
+    """``value`` without the prefix of its unit, and that unit: 2.5 GB/s is (2.5e9, "B/s").
+
+    Of rates, sizes and times; any other unit stays as it is.
+    """
+    if unit in _BINARY:
+        return value * 1024 ** _BINARY.index(unit), "B"
+    if unit in _TIME_NAMES:
+        return value * 1000.0 ** (_TIMES.index(_TIME_NAMES[unit]) - _TIMES.index("s")), "s"
+    if rate := _RATE.fullmatch(unit):
+        return value * 1000 ** _DECIMAL.index(rate[1]), rate[2]
+    return value, unit
+
+
 def size(count: float | None, digits: int = 3) -> str:
     """Bytes with the largest binary prefix that leaves at least 1: "23.5 GiB"."""
     if count is None:

@@ -361,6 +361,7 @@ INTERRUPTED = {
     "profile": ("portagpu.profile.make_plan", ("--", "true")),
     "targets": ("portagpu.target.load_targets", ()),
     "report": ("portagpu.results.run.read_json", ("result.json",)),
+    "matrix": ("portagpu.cli._result_files.read_runs", ("report", ".", "--out", "page.html")),
 }
 """Verb: what is at work when Ctrl-C is pressed, and the words that get it there."""
 
