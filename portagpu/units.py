@@ -53,11 +53,13 @@ def best_prefix(value: float, unit: str) -> tuple[float, str]:
         prefixes, at, suffix = _DECIMAL, _DECIMAL.index(rate[1]), rate[2]
     else:
         return 1, unit
-    factor = 1.0
-    while value and abs(value) * factor >= step and at < len(prefixes) - 1:
-        factor, at = factor / step, at + 1
-    while value and abs(value) * factor < 1 and at > 0:
-        factor, at = factor * step, at - 1
+    shift, magnitude = 0, abs(value)
+    while magnitude and magnitude >= step ** (shift + 1) and at + shift < len(prefixes) - 1:
+        shift += 1
+    while magnitude and magnitude < float(step) ** shift and at + shift > 0:
+        shift -= 1
+    # one division: the error of several makes 1e12 slightly less than 1 T
+    factor, at = (1 / step**shift if shift > 0 else float(step**-shift)), at + shift
     return factor, f"{prefixes[at]}{suffix}"
 
 
