@@ -50,10 +50,15 @@ def named(runs: Sequence[Run]) -> list[NamedRun]:
     hardware = [_hardware(run) for run in runs]
     shown: list[list[str]] = [[each] for each in hardware]
     for more in ("host", "started", "id"):
-        times = Counter(map(tuple, shown))
+        alike = Counter(map(tuple, shown))
         for run, parts in zip(runs, shown, strict=True):
-            if times[tuple(parts)] > 1 and (text := getattr(run.info, more)):
+            if alike[tuple(parts)] > 1 and (text := getattr(run.info, more)):
                 parts.append(text)
+    times: Counter[str] = Counter()
+    for parts in shown:
+        times[", ".join(parts)] += 1
+        if (number := times[", ".join(parts)]) > 1:
+            parts[-1] += f" ({number})"
     return [
         NamedRun(", ".join(parts), each, run)
         for parts, each, run in zip(shown, hardware, runs, strict=True)
