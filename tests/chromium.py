@@ -33,6 +33,14 @@ _OPTIONS: Final = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
+_KEYS: Final = {
+    "Tab": (9, ""),
+    "Enter": (13, "\r"),
+    "Space": (32, " "),
+    "End": (35, ""),
+    "ArrowDown": (40, ""),
+}
+"""Name -> (code, what it types)."""
 
 
 class Page:
@@ -46,7 +54,7 @@ class Page:
         assert PROGRAM is not None, WHY_NOT
         self.said: list[str] = []
         self.requests: list[str] = []
-        self._count, self._session, self._rest = 0, "", b""
+        self._count, self._session, self._rest, self._scripts = 0, "", b"", True
         self._reached: set[tuple[str, str]] = set()
         to_read, self._write = os.pipe()
         self._read, to_write = os.pipe()
@@ -97,6 +105,15 @@ class Page:
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """The answer of a method; an AssertionError for an error."""
+        answer = self._ask(method, parameters)
+        assert "error" not in answer, f"{method}: {answer['error']}"
+        return answer["result"]  # type: ignore[no-any-return]
+
+    def try_call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """The answer of a method; empty for an error."""
+        return self._ask(method, parameters).get("result", {})  # type: ignore[no-any-return]
+
+    def _ask(self, method: str, parameters: dict[str, Any]) -> dict[str, Any]:
         self._count += 1
         message = {"id": self._count, "method": method, "params": parameters}
         if self._session:
@@ -105,8 +122,7 @@ class Page:
         while True:
             answer = self._receive()
             if answer.get("id") == self._count:
-                assert "error" not in answer, f"{method}: {answer['error']}"
-                return answer["result"]  # type: ignore[no-any-return]
+                return answer
             self._note(answer)
 
     def open(self, path: Path, fragment: str = "") -> None:
@@ -118,7 +134,8 @@ class Page:
         loader = self.call("Page.navigate", url=address)["loaderId"]
         while (loader, "load") not in self._reached:
             self._note(self._receive())
-        self.settle()
+        if self._scripts:
+            self.settle()
 
     def settle(self) -> None:
         """Wait for two frames, and for what the search waits for."""
@@ -138,18 +155,20 @@ class Page:
 
     def press(self, *keys: str) -> None:
         """Press keys by their names, "Tab" or "Enter"; other text is typed."""
-        codes = {"Tab": 9, "Enter": 13, "Escape": 27, "Space": 32, "ArrowDown": 40, "End": 35}
         for key in keys:
-            if key not in codes:
+            if key in _KEYS:
+                self.key(key)
+            else:
                 self.call("Input.insertText", text=key)
-                continue
-            text = {"Enter": "\r", "Space": " "}.get(key)
-            name = {"Space": " "}.get(key, key)
-            press = {"key": name, "code": key, "windowsVirtualKeyCode": codes[key]}
-            down = {"type": "keyDown", "text": text} if text else {"type": "rawKeyDown"}
-            self.call("Input.dispatchKeyEvent", **press, **down)
-            self.call("Input.dispatchKeyEvent", type="keyUp", **press)
         self.settle()
+
+    def key(self, key: str) -> None:
+        """Press one key by its name, and do not wait."""
+        code, text = _KEYS[key]
+        press = {"key": text if key == "Space" else key, "code": key, "windowsVirtualKeyCode": code}
+        down = {"type": "keyDown", "text": text} if text else {"type": "rawKeyDown"}
+        self.call("Input.dispatchKeyEvent", **press, **down)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **press)
 
     def resize(self, width: int, height: int) -> None:
         """Make the window this wide and high, in CSS pixels."""
@@ -163,6 +182,7 @@ class Page:
 
     def without_scripts(self) -> None:
         """From the next page on run no script of pages."""
+        self._scripts = False
         self.call("Emulation.setScriptExecutionDisabled", value=True)
 
     def picture(self, path: Path, *, whole: bool = False) -> Path:

@@ -168,7 +168,8 @@ def test_failures_are_listed_by_run_and_lead_to_their_checks() -> None:
     assert "<h3>cpu-x86-64</h3>" not in failures
     (address,) = set(re.findall('<a class="id" href="(.*?)"', failures))
     assert address == (
-        "#?run=example-ex900&amp;suite=bringup&amp;area=transfers&amp;q=transfers%2Fhost-to-device"
+        "#?verdict=FAIL&amp;suite=bringup&amp;area=transfers&amp;run=example-ex900"
+        "&amp;q=transfers%2Fhost-to-device"
     )
     assert "<h2>Failures</h2>" not in render_runs([passing(), passing()])
 

@@ -179,7 +179,11 @@
   addEventListener("hashchange", () => {
     recall();
     // a result that the filter hid is there again: go to it once more
-    document.querySelector(":target")?.scrollIntoView();
+    const place = document.querySelector(":target");
+    for (let fold = place; fold; fold = fold.parentElement) {
+      if (fold.tagName === "DETAILS") fold.open = true;
+    }
+    place?.scrollIntoView();
   });
   fill();
   controls.hidden = false;

@@ -199,4 +199,6 @@ def _to_check(each: NamedRun, result: Result) -> Markup:
 
 def _address(each: NamedRun, result: Result) -> str:
     suite, area = origin(result)
-    return fragment(run=each.name, suite=suite, area=area, q=result.id)
+    return fragment(
+        verdict=str(result.verdict), suite=suite, area=area, run=each.name, q=result.id
+    )

@@ -278,7 +278,7 @@ def checks_section(run: Run, names: PageNames) -> Markup | None:
                 open=bad,
                 id=slug(suite, area),
                 data_suite=suite,
-                data_area=title,
+                data_area=area,
             )
         )
     return section("Checks", filter_controls(), *areas) if areas else None
