@@ -7,6 +7,7 @@ by a null byte (``--remote-debugging-pipe``).
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import select
@@ -96,10 +97,13 @@ class Page:
 
     def close(self) -> None:
         """End the browser and all of its processes."""
-        with_group = self._process.poll() is None
-        if with_group:
+        self._session = ""
+        with contextlib.suppress(OSError, AssertionError, subprocess.TimeoutExpired):
+            self.call("Browser.close")
+            self._process.wait(10)
+        if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+            self._process.wait()
         os.close(self._write)
         os.close(self._read)
 

@@ -225,7 +225,15 @@ def test_durations_are_told_as_people_do(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(7500.0, "7,500"), (40000.0, "40k"), (25e6, "25M"), (-2e10, "-20G")]
+    ("value", "text"),
+    [
+        (7500.0, "7,500"),
+        (40000.0, "40k"),
+        (25e6, "25M"),
+        (-2e10, "-20G"),
+        (1e-4, "1e-4"),
+        (2e-4, "0.0002"),
+    ],
 )
 def test_tick_labels_are_short(value: float, text: str) -> None:
     assert scale.compact(value) == text

@@ -97,7 +97,10 @@
     row.tabIndex = -1;
     const head = element("th");
     head.scope = "row";
-    head.append(element("span", entry.id, "id"));
+    const id = element("span", "", "id");
+    // an id may be broken after its parts, as in the rest of the page
+    for (const part of entry.id.split(/(?<=[/,:._[-])(?=.)/)) id.append(part, element("wbr"));
+    head.append(id);
     if (entry.device) head.append(element("span", `on ${entry.device}`, "soft"));
     const verdict = element("td");
     verdict.append(badge(entry.verdict));

@@ -116,7 +116,7 @@ def matrix_section(runs: Sequence[NamedRun]) -> Markup:
         tag("caption", _MATRIX),
         tag("thead", tag("tr", *head)),
         tag("tbody", *body),
-        class_="matrix" if len(beside) <= _NARROW else "matrix wide",
+        class_=_matrix_class(len(beside)),
     )
     box = tag("div", table, class_="wide-box card", tabindex=0, role="region", aria_label="Matrix")
     return section("Matrix", box)
@@ -126,8 +126,11 @@ _MATRIX: Final = (
     "The newest run of each target and area, with its strongest evidence and the number of results;"
     " empty where no run has a result"
 )
-_NARROW: Final = 8
-"""Columns that fit on a sheet of paper."""
+
+
+def _matrix_class(columns: int) -> str:
+    """How the style sheet prints it: upright, across the sheet, or across it and smaller."""
+    return "matrix" if columns <= 8 else "matrix wide" if columns <= 16 else "matrix wide widest"
 
 
 def _suite_place(suite: str) -> tuple[int, str]:
@@ -199,6 +202,4 @@ def _to_check(each: NamedRun, result: Result) -> Markup:
 
 def _address(each: NamedRun, result: Result) -> str:
     suite, area = origin(result)
-    return fragment(
-        verdict=str(result.verdict), suite=suite, area=area, run=each.name, q=result.id
-    )
+    return fragment(verdict=str(result.verdict), suite=suite, area=area, run=each.name, q=result.id)

@@ -73,7 +73,9 @@ def logarithmic(values: Sequence[float], start: float, end: float, *, base: int)
 
 
 def compact(value: float) -> str:
-    """A number short enough for a tick: "7,500", "40k", "2.5M"."""
+    """A number short enough for a tick: "7,500", "40k", "2.5M", "1e-4"."""
+    if 0 < value < 1e-3 and (power := math.log10(value)).is_integer():
+        return f"1e{power:.0f}"
     for least, factor, suffix in ((1e10, 1e9, "G"), (1e7, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
             return number(value / factor) + suffix

@@ -66,7 +66,8 @@ th, td { text-align: left; vertical-align: top; padding: 9px 14px; }
 thead th { color: var(--soft); font-size: 12.5px; font-weight: 500; white-space: nowrap; }
 tbody th, tbody td { border-top: 1px solid var(--line); }
 .reason, .checks td:nth-child(3) { width: 50%; }
-.checks td:nth-child(4) { color: var(--soft); font-size: 13px; }
+.checks td:nth-child(4) { color: var(--soft); font-size: 13px; overflow-wrap: normal; }
+.of-runs td:nth-child(3) { width: 36%; } .checks.of-runs td:last-child { white-space: normal; }
 tbody th { font-weight: 600; }
 td .soft, th .soft { display: block; font-size: 13px; font-weight: 400; }
 .n, .checks td:last-child { font-variant-numeric: tabular-nums; white-space: nowrap; }
@@ -104,7 +105,7 @@ footer dt { font-size: inherit; color: var(--text); }
   dl.facts { grid-template-columns: 1fr 1fr; padding: 14px; gap: 10px 16px; }
   .chart text { font-size: 13.5px; }
   .verdict h1 { font-size: 31px; }
-  .cards thead { position: absolute; width: 1px; height: 1px; overflow: hidden;
+  .cards thead, .compared thead { position: absolute; width: 1px; height: 1px; overflow: hidden;
     clip-path: inset(50%); }
   .cards, .cards caption, .cards tbody, .cards tr, .cards th, .cards td { display: block; }
   .cards tbody tr { display: grid; grid-template-columns: 1fr auto; column-gap: 12px;
@@ -115,6 +116,8 @@ footer dt { font-size: inherit; color: var(--text); }
   .cards tbody th { grid-column: 1; grid-row: 1; }
   .cards .verdict-cell, .checks td:first-child { grid-column: 2; grid-row: 1; }
   .checks td:last-child::before { content: "Took: "; color: var(--soft); font-size: 12.5px; }
+  .checks.of-runs td:last-child::before { content: "Run: "; }
+  .cards.checks td:nth-child(n) { width: auto; }
   .cards td:empty { display: none; }
   .cards td[data-label]::before { content: attr(data-label) ": "; color: var(--soft);
     font-size: 12.5px; }
@@ -140,13 +143,20 @@ caption { text-align: left; color: var(--soft); font-size: 12.5px; padding: 9px 
 .compared { table-layout: fixed; min-width: 560px; }
 .compared thead :nth-child(1) { width: 30%; } .compared thead :nth-child(2) { width: 34%; }
 .compared thead :nth-child(3) { width: 24%; }
-.compared th, .compared td { padding: 4px 14px; }
+.compared th, .compared td { padding: 4px 14px; } .compared .n { white-space: normal; }
 .compared [scope=rowgroup] { padding-top: 12px; border-top: 1px solid var(--line); }
 .compared tr :not([scope=rowgroup]) { border-top: 0; } .compared tbody [scope=row] {
   font-weight: 400; }
 .bar svg { display: block; width: 100%; height: 14px; }
 .bar rect { fill: var(--tone); } .spread { stroke: var(--text); stroke-width: 1.5; }
 .more { margin-top: 10px; cursor: pointer; }
+@media (max-width: 640px) {
+  .compared { min-width: 0; } .compared :is(tbody, caption, th, td) { display: block; }
+  .compared, .compared tbody tr:first-child { display: block; }
+  .compared tbody tr { display: grid; grid-template-columns: 1fr 8.5em 3.5em; align-items: center; }
+  .compared tbody [scope=row] { grid-column: 1 / -1; padding-bottom: 0; }
+  .compared td { padding: 2px 14px; } .compared td.n { padding: 2px 8px 2px 0; font-size: 13px; }
+}
 .filter { display: flex; flex-wrap: wrap; gap: 10px 16px; align-items: end; padding: 12px 16px;
   margin-bottom: 10px; }
 .filter label { display: grid; font-size: 12.5px; color: var(--soft); min-width: 0; }
@@ -174,9 +184,9 @@ tr:target { outline: 2px solid var(--tone, var(--soft)); outline-offset: -2px; }
   main { max-width: none; padding: 0; }
   .verdict h1 { font-size: 24pt; } .verdict .why { font-size: 11pt; max-width: none; }
   .switch, .filter, .more { display: none; }
-  .matrix.wide { page: wide; zoom: .4; } .matrix :is(caption, tbody th) { position: static;
-    max-width: none; }
-  .compared { min-width: 0; } .compared .n { white-space: normal; }
+  .matrix.wide { page: wide; zoom: .65; } .matrix.widest { zoom: .4; }
+  .matrix :is(caption, tbody th) { position: static; max-width: none; }
+  .compared { min-width: 0; }
   .chart .scroll table { font-size: 7pt; } .chart .scroll :is(th, td) { padding: 1px 5px 1px 0;
     width: auto; white-space: normal; }
   details::details-content { content-visibility: visible; display: block; height: auto;
