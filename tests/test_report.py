@@ -202,7 +202,7 @@ def test_only_an_address_becomes_a_link(source: str) -> None:
     expected = {"reference": 1, "lower": None, "upper": 0, "unit": "s", "source": source}
     result = gate("a", "b", value=1.0, unit="s", expected=expected)
     page = Page(render(Run(info(), [result])))
-    links = {attributes["href"] for tag, attributes in page.tags if tag == "a"}
+    links = {at["href"] for tag, at in page.tags if tag == "a" and "href" in at}
     assert all(link and link.startswith("#") for link in links), "no link leaves the page"
     assert source in page.text
 
@@ -299,7 +299,7 @@ def test_names_that_differ_in_blanks_alone_have_anchors_of_their_own() -> None:
 
 def test_ids_may_be_broken_behind_their_parts() -> None:
     text = render(Run(info(), [gate("collectives", "all_reduce[float32-n8]")]))
-    assert "collectives/<wbr>all_<wbr>reduce[<wbr>float32-<wbr>n8]" in text
+    assert "collectives/<wbr>all_<wbr>reduce[<wbr>float32-n8]" in text
 
 
 def test_words_are_values_too_and_counts_are_no_measures() -> None:

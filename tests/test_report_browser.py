@@ -131,6 +131,27 @@ def test_a_link_to_a_result_ends_the_filter_that_hides_it(page: Page, one: Path)
     assert page.run(f"{row}.checkVisibility() && {row}.getBoundingClientRect().top < innerHeight")
 
 
+def test_the_id_of_a_row_is_a_link_to_it(page: Page, one: Path) -> None:
+    page.open(one)
+    link = "document.querySelector('#checks tbody tr[id$=\"ex:3\"] a')"
+    page.run(f"{link}.click()")
+    page.settle()
+    assert page.run("document.querySelector(':target').cells[1].innerText") == (
+        "memory/pattern\non ex:3"
+    )
+
+
+def test_a_list_that_the_address_chose_is_shown(page: Page, tmp_path: Path) -> None:
+    runs = [Run(info(target=name), [gate("links", "a")]) for name in ("x", "y")]
+    file = write_report(runs, tmp_path / "two.html")
+    lists = "[...document.querySelectorAll('select')].filter(s => s.checkVisibility())"
+    page.open(file)
+    assert page.run(f"{lists}.map(s => s.name)") == ["target"]
+    page.open(file, "#?run=y")
+    assert page.run(f"{lists}.map(s => s.name)") == ["target", "run"]
+    assert page.run(STATUS) == "1 of 2 results"
+
+
 def test_nonsense_in_the_address_shows_everything(page: Page, one: Path) -> None:
     for fragment in ("#?verdict=NONE&other=1", "#%E0%A4%A", "#?q=%", "#?"):
         page.open(one, fragment)

@@ -195,6 +195,15 @@ def test_each_measure_is_compared_with_the_first_run() -> None:
     assert "three" not in measures
 
 
+def test_prefixes_of_units_are_taken_into_account() -> None:
+    other = gate("memory", "copy", value=500.0, unit="MB/s", statistic="median", spread=100.0)
+    measures = section(
+        render_runs([run_of("one", measured(2.0)), run_of("two", other)]), "Measures"
+    )
+    rows = [Page(row).text for row in re.findall(r'<tr><th scope="row">.*?</tr>', measures)]
+    assert rows == ["one 2 GB/s ± 0.5 GB/s 1 ×", "two 0.5 GB/s ± 0.1 GB/s 0.25 ×"]
+
+
 def test_other_units_and_single_values_are_not_compared() -> None:
     other = gate("memory", "copy", value=1.0, unit="s", statistic="median")
     assert "<h2>Measures</h2>" not in render_runs(

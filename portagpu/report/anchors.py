@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from portagpu.report.markup import Markup, join, tag
-from portagpu.report.parts import wrapped_id
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -53,9 +50,3 @@ def names_of(run: Run, titles: Mapping[str, str]) -> PageNames:
         taken.add(anchor)
         anchors[result.suite, result.id, result.device] = anchor
     return PageNames(anchors, titles)
-
-
-def result_link(result: Result, names: PageNames) -> Markup:
-    """The result's id as a link to its check, and its device."""
-    where = tag("span", f"on {result.device}", class_="soft") if result.device else None
-    return join(wrapped_id(result.id, names.address(result)), where)

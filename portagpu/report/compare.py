@@ -25,7 +25,7 @@ _DAY_S: Final = 86400
 _COLOURS: Final = 6
 
 Key = tuple[str, str, str, str]
-"""Suite, area, id and unit of a measure."""
+"""Suite, area, id and unit of a measure, the unit without its prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,14 @@ class Measured:
 
     @property
     def value(self) -> float:
+        """In the unit without its prefix, so that GB/s and MB/s can be compared."""
         assert isinstance(self.result.value, int | float)  # noqa: S101 - a measure has a number
-        return float(self.result.value)
+        return units.to_base(self.result.value, self.result.unit or "1")[0]
+
+    @property
+    def spread(self) -> float:
+        """As ``value``; 0 where it is not known."""
+        return units.to_base(self.result.spread or 0.0, self.result.unit or "1")[0]
 
 
 def measures_of(runs: Sequence[NamedRun]) -> dict[Key, list[Measured]]:
@@ -52,7 +58,7 @@ def measures_of(runs: Sequence[NamedRun]) -> dict[Key, list[Measured]]:
     found: dict[Key, list[Measured]] = {}
     for place, each in enumerate(runs):
         for result in filter(is_measure, each.run.results):
-            key = (*origin(result), result.id, result.unit or "1")
+            key = (*origin(result), result.id, units.to_base(0.0, result.unit or "1")[1])
             found.setdefault(key, []).append(Measured(each, place, result))
     return found
 
@@ -95,7 +101,7 @@ _MOST_OPEN: Final = 30
 
 
 def _side_by_side(identifier: str, unit: str, values: Sequence[Measured]) -> Markup:
-    highest = max(abs(each.value) + (each.result.spread or 0) for each in values)
+    highest = max(abs(each.value) + each.spread for each in values)
     first = values[0].value
     largest = max((each.value for each in values), key=abs)
     rows = [
@@ -103,7 +109,7 @@ def _side_by_side(identifier: str, unit: str, values: Sequence[Measured]) -> Mar
             "tr",
             tag("th", each.name, scope="row"),
             tag("td", _bar(each, highest), class_="bar"),
-            tag("td", _in_words(each.result, unit, largest), class_="n"),
+            tag("td", _in_words(each, unit, largest), class_="n"),
             tag("td", f"{units.number(each.value / first, 3)} ×" if first else "–", class_="n"),
         )
         for each in values
@@ -114,7 +120,7 @@ def _side_by_side(identifier: str, unit: str, values: Sequence[Measured]) -> Mar
 
 def _bar(each: Measured, highest: float) -> Markup:
     scale = _BAR / highest if highest else 0.0
-    value, spread = abs(each.value) * scale, (each.result.spread or 0.0) * scale
+    value, spread = abs(each.value) * scale, each.spread * scale
     whisker = None
     if spread:
         whisker = tag(
@@ -130,12 +136,11 @@ def _bar(each: Measured, highest: float) -> Markup:
     )
 
 
-def _in_words(result: Result, unit: str, largest: float) -> str:
-    assert isinstance(result.value, int | float)  # noqa: S101 - a measure has a number
-    shown = units.quantity(result.value, unit, like=largest)
-    if result.spread is None:
+def _in_words(each: Measured, unit: str, largest: float) -> str:
+    shown = units.quantity(each.value, unit, like=largest)
+    if each.result.spread is None:
         return shown
-    return f"{shown} ± {units.quantity(result.spread, unit, like=largest)}"
+    return f"{shown} ± {units.quantity(each.spread, unit, like=largest)}"
 
 
 def curves_section(runs: Sequence[NamedRun]) -> Markup | None:

@@ -15,6 +15,8 @@
     const folds = [...document.querySelectorAll("#checks details")];
     const opened = folds.map((fold) => fold.open);
     const entries = [...document.querySelectorAll("#checks tbody tr")].map((row) => {
+      // so that the address of a result can be copied
+      row.querySelector("a").href = `#${encodeURIComponent(row.id)}`;
       const area = row.closest(".area");
       const where = row.querySelector("th .soft");
       return {
@@ -99,7 +101,7 @@
     head.scope = "row";
     const id = element("span", "", "id");
     // an id may be broken after its parts, as in the rest of the page
-    for (const part of entry.id.split(/(?<=[/,:._[-])(?=.)/)) id.append(part, element("wbr"));
+    for (const part of entry.id.split(/(?<=[/,:._[])(?=.)/)) id.append(part, element("wbr"));
     head.append(id);
     if (entry.device) head.append(element("span", `on ${entry.device}`, "soft"));
     const verdict = element("td");
@@ -113,13 +115,15 @@
   const source = document.getElementById("DATA");
   const { entries, show } = source ? rowsOfData(source) : rowsOfPage();
 
+  // lists with nothing to choose, and that of runs where each is of another target
+  const needless = new Set();
   const fill = () => {
     const same = entries.every((entry) => entry.run === entry.target);
     for (const select of facets) {
       const values = new Set(entries.map((entry) => entry[select.name]));
       values.delete(undefined);
       values.delete("");
-      select.parentElement.hidden = values.size < 2 || (select.name === "run" && same);
+      if (values.size < 2 || (select.name === "run" && same)) needless.add(select);
       select.append(new Option("all", ""));
       for (const value of values) select.append(new Option(value, value));
     }
@@ -127,6 +131,9 @@
 
   const apply = () => {
     const wanted = facets.filter((select) => select.value);
+    for (const select of facets) {
+      select.parentElement.hidden = needless.has(select) && !select.value;
+    }
     const words = search.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
     const matches = entries.filter((entry) =>
       wanted.every((select) => entry[select.name] === select.value) &&

@@ -14,6 +14,7 @@ from portagpu.report.parts import (
     code_marked,
     fact_list,
     icon,
+    result_link,
     section,
     table_box,
     wrapped_id,
@@ -196,8 +197,7 @@ def failures_section(runs: Sequence[NamedRun]) -> Markup | None:
 
 
 def _to_check(each: NamedRun, result: Result) -> Markup:
-    where = tag("span", f"on {result.device}", class_="soft") if result.device else None
-    return join(wrapped_id(result.id, _address(each, result)), where)
+    return result_link(result, _address(each, result))
 
 
 def _address(each: NamedRun, result: Result) -> str:

@@ -131,10 +131,13 @@ def by_area(results: Iterable[Result]) -> dict[tuple[str, str], list[Result]]:
 
 
 def wrapped_id(identifier: str, href: str | None = None) -> Markup:
-    """An id that may be wrapped after its parts; with ``href`` it is a link."""
-    parts = re.split(r"(?<=[/,:._\[-])(?=.)", identifier)
+    """An id that may be wrapped after its parts; with ``href`` it is a link.
+
+    After a hyphen a browser breaks lines by itself.
+    """
+    parts = re.split(r"(?<=[/,:._\[])(?=.)", identifier)
     pieces = [join(part, tag("wbr")) for part in parts[:-1]]
-    return tag("a" if href else "span", *pieces, parts[-1], class_="id", href=href)
+    return tag("a", *pieces, parts[-1], class_="id", href=href)
 
 
 def value_cells(result: Result) -> list[Child]:
@@ -180,3 +183,9 @@ def _source(expected: Mapping[str, Any]) -> Markup:
 def evidence_badges(badges: Iterable[Evidence]) -> list[Child]:
     """The names of the badges, framed."""
     return [tag("span", str(each), class_="evidence") for each in badges]
+
+
+def result_link(result: Result, href: str | None = None) -> Markup:
+    """The id of a result, which leads to ``href``, and its device."""
+    where = tag("span", f"on {result.device}", class_="soft") if result.device else None
+    return join(wrapped_id(result.id, href), where)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu import units
 from portagpu.report import roofline
-from portagpu.report.anchors import PageNames, result_link
 from portagpu.report.charts import charts_of, figure_of
 from portagpu.report.controls import filter_controls
 from portagpu.report.markup import Child, Markup, join, tag
@@ -23,6 +22,7 @@ from portagpu.report.parts import (
     fact_list,
     icon,
     meanings,
+    result_link,
     section,
     slug,
     table_box,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
+    from portagpu.report.anchors import PageNames
     from portagpu.results.run import Result, Run
 
 ONLY_FAILURES: Final = "only-failures"
@@ -112,7 +113,7 @@ def failures_section(run: Run, names: PageNames) -> Markup | None:
     if not run.failures:
         return None
     note = tag("p", "The gravest first. Every check is in docs/when-it-fails.md of the project.")
-    cards = failure_cards(run.results, lambda result: result_link(result, names))
+    cards = failure_cards(run.results, lambda result: result_link(result, names.address(result)))
     return section("Failures", note, *cards)
 
 
@@ -227,7 +228,7 @@ def numbers_section(run: Run, names: PageNames) -> Markup | None:
     rows = [
         tag(
             "tr",
-            tag("th", result_link(result, names), scope="row"),
+            tag("th", result_link(result, names.address(result)), scope="row"),
             tag("td", *value_cells(result), class_="n", data_label="Value"),
             tag("td", *expected_cells(result), data_label="Expected"),
             tag("td", badge(result.verdict), class_="verdict-cell"),
@@ -288,12 +289,13 @@ _QUIET: Final = frozenset({Verdict.PASS, Verdict.SKIP})
 
 
 def _checks_table(results: Sequence[Result], names: PageNames, caption: str) -> Markup:
-    # a run has thousands of these rows: the style sheet knows their cells by their order
+    # a run has thousands of these rows: the style sheet knows their cells by their order, and the
+    # script adds the address of a row to its id
     rows = [
         tag(
             "tr",
             tag("td", badge(result.verdict)),
-            tag("th", result_link(result, names), scope="row"),
+            tag("th", result_link(result), scope="row"),
             tag("td", _reason(result)),
             tag("td", ", ".join(result.evidence)),
             tag("td", units.duration(result.duration_s)),
