@@ -152,6 +152,16 @@ def test_the_newest_run_of_a_target_decides_a_cell() -> None:
     assert cells(render_runs([new, old])) == {("links bringup", "one"): "PASS executed, 1"}
 
 
+def test_a_run_on_other_hardware_earns_its_target_nothing() -> None:
+    devices = ({"name": "a CPU", "target": "cpu-x86-64"},)
+    run = run_of("nvidia-h200-sxm", gate("links", "a"), devices=devices)
+    name = "nvidia-h200-sxm, on other hardware"
+    assert cells(render_runs([run])) == {("links bringup", name): "PASS executed, 1"}
+    product = gate("a", "b", value=1.0, unit="TFLOPS", extra={"flops": 10, "bytes": 1})
+    text = render_runs([run_of("nvidia-h200-sxm", product, devices=devices)])
+    assert "1 TFLOPS measured" in section(text, "Roofline"), "not below the facts of the target"
+
+
 def test_results_that_a_bringup_took_over_stand_in_their_own_area() -> None:
     taken = gate("numerics", "x", extra={"suite": "conformance", "area": "rng"})
     assert origin(taken) == ("conformance", "rng")

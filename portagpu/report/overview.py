@@ -94,15 +94,15 @@ def matrix_section(runs: Sequence[NamedRun]) -> Markup:
 
     Whichever are more stand below each other.
     """
-    found: dict[str, dict[Area, Sequence[Result]]] = {}
+    found: dict[str, dict[Area, NamedRun]] = {}
     for each in sorted(runs, key=lambda named: named.started):
-        found.setdefault(each.hardware, {}).update(each.areas)
+        found.setdefault(each.hardware, {}).update(dict.fromkeys(each.areas, each))
     areas = dict.fromkeys(area for of_target in found.values() for area in of_target)
     ordered = sorted(areas, key=lambda area: _suite_place(area[0]))
     names = sorted(found)
     targets = [tag("span", name, class_="id") for name in names]
     titles = [join(area, tag("span", suite, class_="soft")) for suite, area in ordered]
-    cells = [[_cell(name, area, found[name].get(area, ())) for area in ordered] for name in names]
+    cells = [[_cell(found[name].get(area), area) for area in ordered] for name in names]
     corner, below, beside = "Target", targets, titles
     if len(targets) <= len(titles):
         corner, below, beside = "Area", titles, targets
@@ -139,16 +139,15 @@ def _suite_place(suite: str) -> tuple[int, str]:
     return (order.index(suite) if suite in order else len(order), suite)
 
 
-def _cell(hardware: str, area: Area, results: Sequence[Result]) -> Markup:
-    if not results:
+def _cell(each: NamedRun | None, area: Area) -> Markup:
+    if each is None:
         return tag("td")
-    evidence = strongest(results)
-    said = f"{evidence}, {len(results)}" if evidence else f"no evidence, {len(results)}"
+    results = each.areas[area]
+    earned = strongest(results) or "no evidence"
     suite, name = area
-    link = tag(
-        "a", badge(verdict_of(results)), href=fragment(target=hardware, suite=suite, area=name)
-    )
-    return tag("td", link, tag("span", said, class_="soft"))
+    address = fragment(target=each.hardware, suite=suite, area=name)
+    link = tag("a", badge(verdict_of(results)), href=address)
+    return tag("td", link, tag("span", f"{earned}, {len(results)}", class_="soft"))
 
 
 def fragment(**chosen: str) -> str:

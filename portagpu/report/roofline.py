@@ -29,6 +29,7 @@ from portagpu.report.charts import (
     swatch,
 )
 from portagpu.report.markup import Markup, tag
+from portagpu.report.runs import is_of_its_target
 from portagpu.target import Confidence, dtype_name, load_target
 
 if TYPE_CHECKING:
@@ -244,8 +245,10 @@ def _bandwidth(result: Result) -> float | None:
 
 
 def _target(run: Run) -> Target | None:
+    if not run.info.target or not is_of_its_target(run):
+        return None
     try:
-        return load_target(run.info.target) if run.info.target else None
+        return load_target(run.info.target)
     except PortagpuError:  # a target of another version of this package
         return None
 

@@ -85,8 +85,14 @@ def strongest(results: Iterable[Result]) -> Evidence | None:
     )
 
 
+def is_of_its_target(run: Run) -> bool:
+    """False where the devices say that they are of other targets: nothing then ran on this one."""
+    stated = {device.get("target") for device in run.info.devices} - {None}
+    return not stated or run.info.target in stated
+
+
 def _hardware(run: Run) -> str:
     info = run.info
     if info.target:
-        return info.target
+        return info.target if is_of_its_target(run) else f"{info.target}, on other hardware"
     return str(info.devices[0]["name"]) if info.devices else info.backend or "unknown hardware"
