@@ -18,6 +18,8 @@ def number(value: float, digits: int = 4) -> str:
     """Significant digits, thousands grouped, no trailing zeros: "1,235", "0.0123"."""
     if value == 0:
         return "0"
+    if not math.isfinite(value):  # a huge number in a smaller unit
+        return str(value)
     magnitude = math.floor(math.log10(abs(value)))
     if magnitude >= 12 or magnitude < -4:
         return f"{value:.3g}"

@@ -32,6 +32,8 @@ _MARKERS: Final = (
     "M0 3.8L3.6-2.8h-7.2z",
 )
 _MARKED_POINTS: Final = 40
+LARGEST: Final = 1e200
+"""Of what an axis can hold without an overflow."""
 _HEADING: Final = 40
 """Height above a standalone chart for its title and legend, in SVG units."""
 _STANDALONE_CSS: Final = """
@@ -197,10 +199,12 @@ def title_of(result: Result, curve: Mapping[str, Any]) -> str:
 
 
 def points_of(curve: Mapping[str, Any]) -> tuple[_Point | None, ...]:
-    """The points of a curve; None where a value is missing or a logarithm cannot place it."""
+    """The points of a curve; None where a value is missing, or no axis can place it."""
     points: list[_Point | None] = []
     for x, y in zip(curve["x"], curve["y"], strict=True):
-        drawable = x is not None and y is not None and (x > 0 or not curve["x_log"])
+        known = x is not None and y is not None
+        drawable = known and max(abs(x), abs(y)) < LARGEST
+        drawable = drawable and (x > 1 / LARGEST or not curve["x_log"])
         points.append((x, y) if drawable else None)
     return tuple(points)
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from portagpu import units
-from portagpu.report.charts import Chart, Series, curves_of, figure_of, points_of, title_of
+from portagpu.report.charts import (
+    COLOURS,
+    LARGEST,
+    Chart,
+    Series,
+    curves_of,
+    figure_of,
+    points_of,
+    title_of,
+)
 from portagpu.report.charts import with_unit_prefix as fitted
 from portagpu.report.markup import Markup, tag
 from portagpu.report.parts import section, wrapped_id
@@ -22,7 +32,8 @@ _BAR: Final = 200
 """Units of the drawing that the longest bar takes."""
 _MOST_HISTORIES: Final = 24
 _DAY_S: Final = 86400
-_COLOURS: Final = 6
+_MOST_OPEN: Final = 30
+"""With more measures their areas are folded."""
 
 Key = tuple[str, str, str, str]
 """Suite, area, id and unit of a measure, the unit without its prefix."""
@@ -49,17 +60,20 @@ class Measured:
 
     @property
     def spread(self) -> float:
-        """As ``value``; 0 where it is not known."""
-        return units.to_base(self.result.spread or 0.0, self.result.unit or "1")[0]
+        """As ``value``; 0 where it is not known, or too large for a number."""
+        spread = units.to_base(self.result.spread or 0.0, self.result.unit or "1")[0]
+        return spread if math.isfinite(spread) else 0.0
 
 
 def measures_of(runs: Sequence[NamedRun]) -> dict[Key, list[Measured]]:
-    """Every measure with its values in the order of the runs."""
+    """Every measure with its values in the order of the runs; what is too large is left out."""
     found: dict[Key, list[Measured]] = {}
     for place, each in enumerate(runs):
         for result in filter(is_measure, each.run.results):
             key = (*origin(result), result.id, units.to_base(0.0, result.unit or "1")[1])
-            found.setdefault(key, []).append(Measured(each, place, result))
+            measured = Measured(each, place, result)
+            if abs(measured.value) < LARGEST:
+                found.setdefault(key, []).append(measured)
     return found
 
 
@@ -75,10 +89,8 @@ def measures_section(runs: Sequence[NamedRun]) -> Markup | None:
     areas: dict[tuple[str, str], list[Markup]] = {}
     for (suite, area, identifier, unit), values in shared.items():
         areas.setdefault((suite, area), []).append(_side_by_side(identifier, unit, values))
-    head = tag(
-        "thead",
-        tag("tr", *(tag("th", name, scope="col") for name in ("Run", "", "Value", "Of the first"))),
-    )
+    run, value, ratio = (tag("th", each, scope="col") for each in ("Run", "Value", "Of the first"))
+    head = tag("thead", tag("tr", run, tag("td"), value, ratio))
     folded = len(shared) > _MOST_OPEN
     tables = []
     for (suite, area), groups in areas.items():
@@ -97,9 +109,6 @@ def measures_section(runs: Sequence[NamedRun]) -> Markup | None:
     return section("Measures", note, *tables)
 
 
-_MOST_OPEN: Final = 30
-
-
 def _side_by_side(identifier: str, unit: str, values: Sequence[Measured]) -> Markup:
     highest = max(abs(each.value) + each.spread for each in values)
     first = values[0].value
@@ -110,7 +119,7 @@ def _side_by_side(identifier: str, unit: str, values: Sequence[Measured]) -> Mar
             tag("th", each.name, scope="row"),
             tag("td", _bar(each, highest), class_="bar"),
             tag("td", _in_words(each, unit, largest), class_="n"),
-            tag("td", f"{units.number(each.value / first, 3)} ×" if first else "–", class_="n"),
+            tag("td", _ratio(each.value, first), class_="n"),
         )
         for each in values
     ]
@@ -118,9 +127,14 @@ def _side_by_side(identifier: str, unit: str, values: Sequence[Measured]) -> Mar
     return tag("tbody", heading, *rows)
 
 
+def _ratio(value: float, first: float) -> str:
+    ratio = value / first if first else math.inf
+    return f"{units.number(ratio, 3)} ×" if math.isfinite(ratio) else "–"
+
+
 def _bar(each: Measured, highest: float) -> Markup:
-    scale = _BAR / highest if highest else 0.0
-    value, spread = abs(each.value) * scale, each.spread * scale
+    longest = highest or 1.0
+    value, spread = (_BAR * (part / longest) for part in (abs(each.value), each.spread))
     whisker = None
     if spread:
         whisker = tag(
@@ -128,7 +142,7 @@ def _bar(each: Measured, highest: float) -> Markup:
         )
     return tag(
         "svg",
-        tag("rect", x=0, y=1, width=round(value, 1), height=10, class_=f"s{each.place % _COLOURS}"),
+        tag("rect", x=0, y=1, width=round(value, 1), height=10, class_=f"s{each.place % COLOURS}"),
         whisker,
         viewBox=f"0 0 {_BAR} 12",
         preserveAspectRatio="none",

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from portagpu.target import Target
 
 _OPERATIONS: Final = ("FLOPS", "FLOP/s", "OPS")
+_LARGEST: Final = 1e30
+"""Of what is drawn: no hardware comes near, and quotients stay within what numbers can hold."""
 _ANY: Final = "any dtype"
 """For a measure that names no dtype."""
 
@@ -216,9 +218,9 @@ def _rate(result: Result, flops: float | None, moved: float | None) -> float | N
 
 
 def _positive(value: Any) -> float | None:
-    """``value`` if it is a number above 0; ``extra`` may hold anything."""
+    """``value`` if it is a positive number that can be drawn; ``extra`` may hold anything."""
     numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if numeric and value > 0 else None
+    return float(value) if numeric and 1 / _LARGEST < value < _LARGEST else None
 
 
 def _dtype(result: Result) -> str:
