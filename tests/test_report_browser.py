@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote_plus
 
 import pytest
 
@@ -122,6 +123,20 @@ def test_search_finds_ids_and_reasons_and_stands_in_the_address(page: Page, one:
     assert page.run("document.activeElement.textContent") == "Checks"
 
 
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("host-to-device ex:3", 1), ("24 %", 1), ("49.5", 8), ("device on", 0), ("blocked device", 2)],
+)
+def test_search_is_the_same_in_both_pages(
+    page: Page, tmp_path: Path, words: str, found: int
+) -> None:
+    address = f"#?q={quote_plus(words)}"
+    page.open(write_report(failing(), tmp_path / "one.html"), address)
+    assert page.run(STATUS).startswith(f"{found} of 14 results")
+    page.open(write_report([failing()], tmp_path / "several.html"), address)
+    assert page.run(STATUS).startswith(f"{found} of 14 results")
+
+
 def test_a_link_to_a_result_ends_the_filter_that_hides_it(page: Page, one: Path) -> None:
     page.open(one, "#?verdict=FAIL")
     page.run("location.hash = '#bringup:memory/pattern@ex:3'")
@@ -174,7 +189,7 @@ def test_rows_of_several_runs_are_made_in_batches(page: Page, several: Path) -> 
     assert page.run(f"{SHOWN}.map(r => r.innerText.split(/\\s+/))") == [
         ["INCONCLUSIVE", f"collectives/{name}", *reason.split(), "example-ex900"]
         for name in ("all-reduce", "all-gather")
-        for reason in ("not run: the gate transfers failed",)
+        for reason in ("not run: the gate transfers failed blocked by transfers/host-to-device",)
     ]
 
 
@@ -186,6 +201,21 @@ def test_a_cell_of_the_matrix_leads_to_its_checks(page: Page, several: Path) -> 
     page.settle()
     assert page.run(STATUS).startswith("8 of ")
     assert page.run("document.querySelector('#checks h2').getBoundingClientRect().top < 900")
+
+
+def test_links_lead_to_names_without_their_control_characters(page: Page, tmp_path: Path) -> None:
+    odd = Result(
+        id="a/b",
+        suite="s",
+        area="a",
+        verdict=Verdict.PASS,
+        extra={"suite": "s\u202et", "area": "a\u200bb"},
+    )
+    runs = [Run(info(target=None, devices=({"name": name},)), [odd]) for name in ("x\u202ey", "z")]
+    page.open(write_report(runs, tmp_path / "odd.html"))
+    page.run("document.querySelector('.matrix td a').click()")
+    page.settle()
+    assert page.run(STATUS) == "1 of 2 results"
 
 
 def test_a_failure_leads_to_its_check(page: Page, several: Path) -> None:

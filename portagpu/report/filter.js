@@ -19,13 +19,15 @@
       row.querySelector("a").href = `#${encodeURIComponent(row.id)}`;
       const area = row.closest(".area");
       const where = row.querySelector("th .soft");
+      const device = where ? where.textContent.slice("on ".length) : "";
+      const words = [row.querySelector(".id").textContent, device, row.cells[2].textContent];
       return {
         row,
         verdict: row.querySelector(".badge").textContent,
         suite: area.dataset.suite,
         area: area.dataset.area,
-        device: where ? where.textContent.slice("on ".length) : "",
-        text: `${row.cells[1].textContent} ${row.cells[2].textContent}`.toLowerCase(),
+        device,
+        text: words.join("\n").toLowerCase(),
       };
     });
     const show = (matches, whole) => {
@@ -53,7 +55,7 @@
       entry.target = data.runs[run].target;
       entry.suite = suite;
       entry.area = area;
-      entry.text = `${id} ${entry.reason}`.toLowerCase();
+      entry.text = [id, entry.device, entry.reason, entry.found].join("\n").toLowerCase();
       return entry;
     });
     const body = document.querySelector("#checks tbody");

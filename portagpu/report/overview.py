@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from portagpu import units
-from portagpu.report.markup import Child, Markup, join, tag
+from portagpu.report.markup import Child, Markup, join, shown_text, tag
 from portagpu.report.parts import (
     badge,
     code_marked,
@@ -73,7 +73,7 @@ def verdict_of_all(runs: Sequence[NamedRun]) -> Verdict:
 
 
 def _why(runs: Sequence[NamedRun]) -> str:
-    """ "2 of 5 runs failed: A, B; 1 was not judged whole: C"."""
+    """ "2 of 5 runs failed: A; B; 1 of 5 runs not judged: C"."""
     failed = [each.name for each in runs if each.run.verdict in FAILING]
     unjudged = [each.name for each in runs if each.run.verdict is Verdict.INCONCLUSIVE]
     whole = f"of {units.count(len(runs), 'run')}"
@@ -152,7 +152,7 @@ def _cell(each: NamedRun | None, area: Area) -> Markup:
 
 def fragment(**chosen: str) -> str:
     """The address that shows these checks alone: ``#?target=T&suite=S``."""
-    return f"#?{urlencode(chosen)}"
+    return f"#?{urlencode({key: shown_text(value) for key, value in chosen.items()})}"
 
 
 def runs_section(runs: Sequence[NamedRun]) -> Markup:
