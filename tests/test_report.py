@@ -279,12 +279,47 @@ def test_passing_rows_of_a_long_area_stay_closed_beside_a_failure() -> None:
     assert [tag for tag, _ in short.tags].count("details") == 1
 
 
+def anchors_of(run: Run) -> list[str]:
+    """The anchors of results: of rows, and of what is alike in a row."""
+    tags = Page(render(run)).tags
+    return [
+        str(a["id"])
+        for tag, a in tags
+        if "id" in a and (tag == "tr" or a.get("class") == "variant")
+    ]
+
+
+def test_results_that_differ_only_in_device_or_parameters_share_a_row() -> None:
+    results = [
+        gate("memory", "copy[fp32]", device="ex:0", duration_s=1.0),
+        gate("memory", "copy[fp32]", device="ex:1", duration_s=2.0),
+        gate("memory", "copy[fp64]", device="ex:0", duration_s=3.0),
+        gate("memory", "copy[fp64]", device="ex:1", reason="odd", duration_s=4.0),
+        gate("memory", "copy", evidence=(Evidence.LOADED,), duration_s=5.0),
+    ]
+    run = Run(info(), results)
+    checks = render(run).partition("<h2>Checks</h2>")[2]
+    rows = [Page(row).text for row in re.findall(r"<tr.*?</tr>", checks)[1:]]
+    assert [" ".join(row.split()) for row in rows] == [
+        "PASS memory/copy [fp32] on ex:0 [fp32] on ex:1 [fp64] on ex:0 executed 6.0 s",
+        "PASS memory/copy[fp64] on ex:1 odd executed 4.0 s",
+        "PASS memory/copy loaded 5.0 s",
+    ]
+    assert anchors_of(run) == [
+        "bringup:memory/copy[fp32]@ex:0",
+        "bringup:memory/copy[fp32]@ex:1",
+        "bringup:memory/copy[fp64]@ex:0",
+        "bringup:memory/copy[fp64]@ex:1",
+        "bringup:memory/copy",
+    ]
+
+
 def test_every_result_has_an_anchor_that_the_next_run_has_too() -> None:
     first, second = failing(), failing()
     second.results.reverse()
 
     def anchors(run: Run) -> set[str]:
-        return {str(a["id"]) for tag, a in Page(render(run)).tags if tag == "tr" and "id" in a}
+        return set(anchors_of(run))
 
     assert anchors(first) == anchors(second)
     assert len(anchors(first)) == len(first.results)
@@ -329,6 +364,6 @@ def test_devices_that_look_alike_have_short_anchors_of_their_own() -> None:
         # white space of its own each, and no anchor holds white space
         name = "a" + "".join("  b" if number >> bit & 1 else " b" for bit in range(11))
         run.add(gate("links", "hive", Verdict.FAIL, device=name, reason="down"))
-    anchors = [at["id"] for tag, at in Page(render(run)).tags if tag == "tr" and at.get("id")]
+    anchors = anchors_of(run)
     assert len(set(anchors)) == len(anchors) == 1200
     assert max(map(len, anchors)) < 60

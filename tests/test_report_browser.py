@@ -99,6 +99,28 @@ def test_a_filter_leaves_the_rows_that_fit(page: Page, one: Path) -> None:
     assert page.run("location.hash") == ""
 
 
+def test_what_is_alike_in_a_row_is_filtered_one_by_one(page: Page, tmp_path: Path) -> None:
+    alike = [
+        gate("memory", f"copy[{dtype}]", device=device)
+        for dtype in ("fp32", "fp64")
+        for device in ("ex:0", "ex:1")
+    ]
+    page.open(write_report(Run(info(), alike), tmp_path / "alike.html"))
+    shown = "[...document.querySelectorAll('.variant')].filter(v => v.checkVisibility())"
+    assert page.run(STATUS) == "4 results"
+    choose(page, "device", "ex:1")
+    assert page.run(STATUS) == "2 of 4 results"
+    assert page.run(f"{shown}.map(v => v.textContent)") == ["[fp32] on ex:1", "[fp64] on ex:1"]
+    page.open(tmp_path / "alike.html", "#?q=memory/copy[fp64]+ex:0")
+    assert page.run(f"{shown}.map(v => v.textContent)") == ["[fp64] on ex:0"]
+    page.run(f"{shown}[0].click()")
+    page.settle()
+    assert page.run("document.querySelector(':target').textContent") == "[fp64] on ex:0"
+    assert page.run(STATUS) == "4 results"
+    page.open(tmp_path / "alike.html", "#?q=nothing")
+    assert page.run(f"{SHOWN}.length") == 0
+
+
 def test_folds_open_for_matches_and_are_as_before_afterwards(page: Page, one: Path) -> None:
     page.open(one)
     folds = "[...document.querySelectorAll('#checks details')].map(d => d.open)"

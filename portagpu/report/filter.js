@@ -10,29 +10,34 @@
   const status = controls.querySelector("[role=status]");
   const number = (count) => count.toLocaleString("en");
 
-  // a page of one run: its rows are there and are hidden; each entry is one of them
+  // a page of one run: its rows are there and are hidden. An entry is one result, which is a row,
+  // or a variant in a row of results that differ only in their device or parameters
   const rowsOfPage = () => {
     const folds = [...document.querySelectorAll("#checks details")];
     const opened = folds.map((fold) => fold.open);
-    const entries = [...document.querySelectorAll("#checks tbody tr")].map((row) => {
-      // so that the address of a result can be copied
-      row.querySelector("a").href = `#${encodeURIComponent(row.id)}`;
-      const area = row.closest(".area");
-      const where = row.querySelector("th .soft");
-      const device = where ? where.textContent.slice("on ".length) : "";
-      const words = [row.querySelector(".id").textContent, device, row.cells[2].textContent];
-      return {
-        row,
-        verdict: row.querySelector(".badge").textContent,
-        suite: area.dataset.suite,
-        area: area.dataset.area,
-        device,
-        text: words.join("\n").toLowerCase(),
-      };
-    });
+    const rows = [...document.querySelectorAll("#checks tbody tr")];
+    const entriesOf = (row) => {
+      const { suite, area } = row.closest(".area").dataset;
+      const verdict = row.querySelector(".badge").textContent;
+      const [name, reason] = [row.querySelector(".id").textContent, row.cells[2].textContent];
+      const variants = [...row.querySelectorAll(".variant")];
+      return (variants.length ? variants : [row]).map((place) => {
+        const link = place === row ? row.querySelector(".id") : place;
+        link.href = `#${encodeURIComponent(place.id)}`;
+        const where = (place === row ? row.cells[1] : place).querySelector(".soft");
+        const device = where ? where.textContent.trim().slice("on ".length) : "";
+        const words = place === row ? [name, device] : [name + place.textContent];
+        const text = [...words, reason].join("\n").toLowerCase();
+        return { place, verdict, suite, area, device, text };
+      });
+    };
+    const entries = rows.flatMap(entriesOf);
     const show = (matches, whole) => {
-      const kept = new Set(matches.map((entry) => entry.row));
-      for (const { row } of entries) row.hidden = !kept.has(row);
+      const kept = new Set(matches.map((entry) => entry.place));
+      for (const { place } of entries) place.hidden = !kept.has(place);
+      for (const row of rows) {
+        if (!row.id) row.hidden = !row.querySelector(".variant:not([hidden])");
+      }
       folds.forEach((fold, index) => {
         fold.hidden = !whole && !fold.querySelector("tbody tr:not([hidden])");
         fold.open = whole ? opened[index] : !fold.hidden;

@@ -34,7 +34,14 @@ from portagpu.results.advice import severity_of
 from portagpu.results.expectations import value_in_words
 from portagpu.results.run import verdict_of
 from portagpu.results.verdicts import FAILING, Evidence, Verdict
-from portagpu.results.wording import failures, found_in_words, headline, tally, without_device
+from portagpu.results.wording import (
+    failures,
+    found_in_words,
+    headline,
+    tally,
+    telling,
+    without_device,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -289,23 +296,42 @@ _QUIET: Final = frozenset({Verdict.PASS, Verdict.SKIP})
 
 
 def _checks_table(results: Sequence[Result], names: PageNames, caption: str) -> Markup:
-    # a run has thousands of these rows: the style sheet knows their cells by their order, and the
-    # script adds the address of a row to its id
-    rows = [
-        tag(
-            "tr",
-            tag("td", badge(result.verdict)),
-            tag("th", result_link(result), scope="row"),
-            tag("td", _reason(result)),
-            tag("td", ", ".join(result.evidence)),
-            tag("td", units.duration(result.duration_s)),
-            class_=_row_class(result.verdict),
-            id=names.anchor(result),
-        )
-        for result in results
-    ]
+    alike: dict[tuple[object, ...], list[Result]] = {}
+    for result in results:
+        said = (*telling(result), result.evidence, result.blocked_by)
+        alike.setdefault(said, []).append(result)
+    rows = [_check_row(members, names) for members in alike.values()]
     head = ("Verdict", "Check", "Reason", "Evidence", "Took")
     return table_box(head, rows, caption, card=False, kind="cards checks")
+
+
+def _check_row(alike: Sequence[Result], names: PageNames) -> Markup:
+    """One row of results that differ only in their device or parameters, each with its anchor.
+
+    A run has thousands of them, so that the style sheet knows cells by their order, and the script
+    adds the addresses of the anchors.
+    """
+    first, alone = alike[0], len(alike) == 1
+    head: Child = result_link(first)
+    if not alone:
+        name = first.id.partition("[")[0]
+        head = join(wrapped_id(name), *(_variant(each, name, names) for each in alike))
+    return tag(
+        "tr",
+        tag("td", badge(first.verdict)),
+        tag("th", head, scope="row"),
+        tag("td", _reason(first, first.reason if alone else without_device(first))),
+        tag("td", ", ".join(first.evidence)),
+        tag("td", units.duration(sum(each.duration_s for each in alike))),
+        class_=_row_class(first.verdict),
+        id=names.anchor(first) if alone else None,
+    )
+
+
+def _variant(result: Result, name: str, names: PageNames) -> Markup:
+    where = tag("span", f" on {result.device}", class_="soft") if result.device else None
+    parameters = result.id.removeprefix(name)
+    return join(" ", tag("a", parameters, where, class_="variant", id=names.anchor(result)))
 
 
 def footer(results: Sequence[Result]) -> Markup:
@@ -326,13 +352,13 @@ def _row_class(verdict: Verdict) -> str | None:
     return "bad" if verdict in FAILING else None
 
 
-def _reason(result: Result) -> Child:
+def _reason(result: Result, reason: str) -> Child:
     blocked = None
     if result.blocked_by:
         blocked = tag("span", "blocked by ", wrapped_id(result.blocked_by), class_="soft")
     found = found_in_words(result)
     shown = tag("span", found, class_="soft") if found else None
-    return join(result.reason, shown, blocked) if result.reason or shown or blocked else None
+    return join(reason, shown, blocked) if reason or shown or blocked else None
 
 
 def _recordings(replay: Sequence[Mapping[str, str | None]]) -> Child:

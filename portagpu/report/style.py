@@ -172,7 +172,8 @@ caption { text-align: left; color: var(--soft); font-size: 12.5px; padding: 9px 
   color: var(--soft); }
 td a, th a { text-decoration: none; }
 td a:hover, th a:hover, a:focus { text-decoration: underline; }
-tr:target { outline: 2px solid var(--tone, var(--soft)); outline-offset: -2px; }
+.variant { font-weight: 400; font-size: 13px; } th .variant .soft { display: inline; }
+:is(tr, .variant):target { outline: 2px solid var(--tone, var(--soft)); outline-offset: -2px; }
 @page { size: A4; margin: 12mm; }
 @page wide { size: A4 landscape; }
 @media print {
