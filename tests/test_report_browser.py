@@ -382,7 +382,10 @@ def test_in_print_folds_are_open_and_controls_are_gone(
     assert (
         page.run("getComputedStyle(document.documentElement).getPropertyValue('--page')") == "#fff"
     )
-    assert not page.run("document.querySelector('.filter').checkVisibility()")
+    assert not page.run("document.querySelector('.filter input').checkVisibility()")
+    assert page.run("document.querySelector('.filter [role=status]').checkVisibility()"), (
+        "paper says what was left out"
+    )
     heights = page.run(
         "[...document.querySelectorAll('#checks tbody tr')]"
         ".map(row => row.getBoundingClientRect().height)"

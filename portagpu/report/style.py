@@ -184,7 +184,8 @@ td a:hover, th a:hover, a:focus { text-decoration: underline; }
   body { background: none; font-size: 9.5pt; line-height: 1.35; }
   main { max-width: none; padding: 0; }
   .verdict h1 { font-size: 24pt; } .verdict .why { font-size: 11pt; max-width: none; }
-  .switch, .filter, .more { display: none; }
+  .switch, .more, .filter > :not([role=status]) { display: none; }
+  .filter { border: 0; padding: 0; }
   .matrix.wide { page: wide; zoom: .65; } .matrix.widest { zoom: .4; }
   .matrix :is(caption, tbody th) { position: static; max-width: none; }
   .compared { min-width: 0; }
