@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu import units
 from portagpu.report.markup import Child, Markup, join, tag
 from portagpu.results.expectations import expected_in_words, value_in_words
-from portagpu.results.verdicts import Evidence, Verdict
+from portagpu.results.verdicts import FAILING, Evidence, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -189,3 +189,8 @@ def result_link(result: Result, href: str | None = None) -> Markup:
     """The id of a result, which leads to ``href``, and its device."""
     where = tag("span", f"on {result.device}", class_="soft") if result.device else None
     return join(wrapped_id(result.id, href), where)
+
+
+def row_class(verdict: Verdict) -> str | None:
+    """The class of a failure's row, by which the style sheet finds it."""
+    return "bad" if verdict in FAILING else None

@@ -8,6 +8,7 @@ from portagpu.bringup.gates import load_gates
 from portagpu.errors import PortagpuError
 from portagpu.report import sections
 from portagpu.report.anchors import names_of
+from portagpu.report.checks import checks_section
 from portagpu.report.controls import script
 from portagpu.report.markup import page, tag
 from portagpu.report.parts import shapes
@@ -33,7 +34,7 @@ def render(run: Run, *, title: str | None = None) -> str:
         ("Roofline", sections.roofline_section(run)),
         ("Curves", sections.curves_section(run)),
         ("Numbers", sections.numbers_section(run, names)),
-        ("Checks", sections.checks_section(run, names)),
+        ("Checks", checks_section(run, names)),
     )
     main = tag(
         "main",
