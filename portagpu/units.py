@@ -18,6 +18,8 @@ def number(value: float, digits: int = 4) -> str:
     """Significant digits, thousands grouped, no trailing zeros: "1,235", "0.0123"."""
     if value == 0:
         return "0"
+    if not math.isfinite(value):  # a huge number in a smaller unit
+        return str(value)
     magnitude = math.floor(math.log10(abs(value)))
     if magnitude >= 12 or magnitude < -4:
         return f"{value:.3g}"
@@ -53,12 +55,28 @@ def best_prefix(value: float, unit: str) -> tuple[float, str]:
         prefixes, at, suffix = _DECIMAL, _DECIMAL.index(rate[1]), rate[2]
     else:
         return 1, unit
-    factor = 1.0
-    while value and abs(value) * factor >= step and at < len(prefixes) - 1:
-        factor, at = factor / step, at + 1
-    while value and abs(value) * factor < 1 and at > 0:
-        factor, at = factor * step, at - 1
+    shift, magnitude = 0, abs(value)
+    while magnitude and magnitude >= step ** (shift + 1) and at + shift < len(prefixes) - 1:
+        shift += 1
+    while magnitude and magnitude < float(step) ** shift and at + shift > 0:
+        shift -= 1
+    # one division: the error of several makes 1e12 slightly less than 1 T
+    factor, at = (1 / step**shift if shift > 0 else float(step**-shift)), at + shift
     return factor, f"{prefixes[at]}{suffix}"
+
+
+def to_base(value: float, unit: str) -> tuple[float, str]:
+    """``value`` without the prefix of its unit, and that unit: 2.5 GB/s is (2.5e9, "B/s").
+
+    Of rates, sizes and times; any other unit stays as it is.
+    """
+    if unit in _BINARY:
+        return value * 1024 ** _BINARY.index(unit), "B"
+    if unit in _TIME_NAMES:
+        return value * 1000.0 ** (_TIMES.index(_TIME_NAMES[unit]) - _TIMES.index("s")), "s"
+    if rate := _RATE.fullmatch(unit):
+        return value * 1000 ** _DECIMAL.index(rate[1]), rate[2]
+    return value, unit
 
 
 def size(count: float | None, digits: int = 3) -> str:

@@ -362,6 +362,7 @@ INTERRUPTED = {
     "targets": ("portagpu.target.load_targets", ()),
     "matrix": ("portagpu.target.load_targets", ("show",)),
     "report": ("portagpu.results.run.read_json", ("result.json",)),
+    "matrix": ("portagpu.cli._result_files.read_runs", ("report", ".", "--out", "page.html")),
 }
 """Verb: what is at work when Ctrl-C is pressed, and the words that get it there."""
 

@@ -190,6 +190,8 @@ def test_numbers_keep_four_digits(value: float, text: str) -> None:
         (2.5, "GB/s", "2.5 GB/s"),
         (0.41, "TFLOPS", "410 GFLOPS"),
         (1979, "TFLOPS", "1.979 PFLOPS"),
+        (1e12, "FLOPS", "1 TFLOPS"),
+        (1e9, "B/s", "1 GB/s"),
         (0.0002, "TOPS", "200 MOPS"),
         (0.034, "GB/s", "34 MB/s"),
         (3200, "GB/s", "3.2 TB/s"),
@@ -223,7 +225,15 @@ def test_durations_are_told_as_people_do(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(7500.0, "7,500"), (40000.0, "40k"), (25e6, "25M"), (-2e10, "-20G")]
+    ("value", "text"),
+    [
+        (7500.0, "7,500"),
+        (40000.0, "40k"),
+        (25e6, "25M"),
+        (-2e10, "-20G"),
+        (1e-4, "1e-4"),
+        (2e-4, "0.0002"),
+    ],
 )
 def test_tick_labels_are_short(value: float, text: str) -> None:
     assert scale.compact(value) == text

@@ -17,10 +17,14 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.matrix_run:run",
         "Run what this machine can of every target, through tox.",
     ),
+    "report": (
+        "portagpu.cli.matrix_report:report",
+        "Write one HTML page that compares the results of several runs.",
+    ),
 }
 """As ``portagpu.cli.VERBS``."""
 
 
 @click.group(cls=VerbGroup, verbs=_VERBS, subcommand_metavar="VERB ...")
 def matrix() -> None:
-    """Show and run the matrix of all targets."""
+    """Show, run and compare the matrix of all targets."""

@@ -1,79 +1,33 @@
-"""A run as one self-contained HTML file: no script, no font, no request.
+"""Runs as one self-contained HTML file: no font, no request.
 
 Its content security policy forbids every request, so a report can be mailed and opened anywhere.
+One script, which the policy names by its hash, adds filters and search. Without it a page of one
+run has all of its results, and a page of several runs all but its list of checks.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from portagpu.bringup.gates import load_gates
-from portagpu.errors import PortagpuError
 from portagpu.files import write_atomic
-from portagpu.report import sections
-from portagpu.report.markup import page, tag
-from portagpu.report.style import CSS
+from portagpu.report.matrix_page import render_runs
+from portagpu.report.run_page import render
+from portagpu.results.run import Run
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from portagpu.results.run import Run
-
-__all__ = ["render", "write_report"]
+__all__ = ["render", "render_runs", "write_report"]
 
 
-def render(run: Run, *, title: str | None = None) -> str:
-    """``run`` as an HTML document: verdict and why, contents, failures, gates, the run, curves,
-    numbers, checks.
+def write_report(
+    runs: Run | Sequence[Run], path: str | os.PathLike[str], *, title: str | None = None
+) -> Path:
+    """Write the page of one run, or of several, to ``path``, whole or not at all.
 
-    The default ``title`` has the verb, the target, and the host or the recording. All text from
-    the run is escaped.
+    Raises OutputError, and ValueError for no run at all.
     """
-    title = title or _title(run)
-    names = sections.names(run, _gate_titles(run))
-    parts = (
-        ("Failures", sections.failures_section(run, names)),
-        ("Gates", sections.gates_section(run, names)),
-        ("Run", sections.run_card(run)),
-        ("Curves", sections.curves_section(run)),
-        ("Numbers", sections.numbers_section(run, names)),
-        ("Checks", sections.checks_section(run, names)),
-    )
-    main = tag(
-        "main",
-        # before the parts that it hides: the style sheet selects its following siblings
-        tag("input", type="checkbox", id=sections.ONLY_FAILURES) if run.failures else None,
-        sections.banner(run, title, names),
-        sections.contents(parts, run, names),
-        *(part for _, part in parts),
-        sections.footer(run),
-    )
-    return page(f"{run.verdict}: {title}", CSS, main)
-
-
-def write_report(run: Run, path: str | os.PathLike[str], *, title: str | None = None) -> Path:
-    """Write ``render(run)`` to ``path``, whole or not at all; raises OutputError."""
-    return write_atomic(path, render(run, title=title))
-
-
-def _gate_titles(run: Run) -> dict[str, str]:
-    """The gates' titles by id; empty if there is no bring-up result or the gates cannot be read."""
-    if not any(result.suite == "bringup" for result in run.results):
-        return {}
-    try:
-        return {gate.id: gate.title for gate in load_gates()}
-    except PortagpuError:
-        return {}
-
-
-def _title(run: Run) -> str:
-    suites = dict.fromkeys(result.suite for result in run.results)
-    what = "bringup" if "bringup" in suites else ", ".join(suites) or "no results"
-    on = run.info.target or run.info.backend or "unknown hardware"
-    if run.info.replay:
-        names = " and ".join(str(each["name"]) for each in run.info.replay)
-        if run.info.target is None and run.info.devices:
-            on = run.info.devices[0]["name"]
-        return f"portagpu {what} of {on}, from the recording {names}"
-    return f"portagpu {what} of {on}" + (f" on {run.info.host}" if run.info.host else "")
+    text = render(runs, title=title) if isinstance(runs, Run) else render_runs(runs, title=title)
+    return write_atomic(path, text)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from portagpu import units
 from portagpu.report import scale
-from portagpu.report.markup import Markup, join, tag
+from portagpu.report.markup import Markup, tag
 from portagpu.report.style import CHART_CSS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from portagpu.report.scale import Scale
@@ -31,6 +32,8 @@ _MARKERS: Final = (
     "M0 3.8L3.6-2.8h-7.2z",
 )
 _MARKED_POINTS: Final = 40
+LARGEST: Final = 1e200
+"""Of what an axis can hold without an overflow."""
 _HEADING: Final = 40
 """Height above a standalone chart for its title and legend, in SVG units."""
 _STANDALONE_CSS: Final = """
@@ -70,17 +73,17 @@ def charts_of(results: Iterable[Result]) -> list[Chart]:
     """The charts of ``results``: curves with the same area, axes and units share one."""
     charts: dict[tuple[object, ...], Chart] = {}
     for result in results:
-        for curve in _curves(result):
+        for curve in curves_of(result):
             axes = (curve["x_label"], curve["x_unit"], curve["y_label"], curve["y_unit"])
             log = curve["x_log"]
-            title = curve.get("title") or _title(result.area, curve["y_label"])
+            title = title_of(result, curve)
             chart = charts.setdefault((result.suite, title, *axes, log), Chart(title, *axes, log))
-            chart.series.append(Series(curve["series"], _points(curve)))
+            chart.series.append(Series(curve["series"], points_of(curve)))
     drawn = [chart for chart in charts.values() if any(line.drawn_points for line in chart.series)]
-    return [_with_unit_prefix(chart) for chart in drawn]
+    return [with_unit_prefix(chart) for chart in drawn]
 
 
-def _with_unit_prefix(chart: Chart) -> Chart:
+def with_unit_prefix(chart: Chart) -> Chart:
     """``chart`` with the unit prefix that fits its highest value; sizes stay in bytes."""
     if chart.y_unit == "B":
         return chart
@@ -97,18 +100,47 @@ def _with_unit_prefix(chart: Chart) -> Chart:
 def figure_of(chart: Chart, identifier: str) -> Markup:
     """The chart as a ``figure_of``: heading, SVG, legend and the values as a table."""
     lines = [line for line in chart.series if line.drawn_points]
-    legend = tag(
-        "ul",
-        *(tag("li", _swatch(line, i), line.name) for i, line in enumerate(lines)),
-        class_="legend",
+    across, up = _scales(chart, lines)
+    drawn = (_line(chart, line, i, across, up) for i, line in enumerate(lines))
+    return framed(
+        chart,
+        drawing(
+            identifier, chart.title, _description(chart, lines), axes(chart, across, up), *drawn
+        ),
+        [(swatch(i, marked=_has_markers(line)), line.name) for i, line in enumerate(lines)],
+        _table(chart, lines),
     )
+
+
+def framed(
+    chart: Chart, svg: Markup, legend: Sequence[tuple[Markup, str]], table: Markup
+) -> Markup:
+    """A drawing with its heading, its legend and its values as a table."""
+    title = chart.title
     return tag(
         "figure",
-        tag("figcaption", tag("h3", chart.title)),
-        _svg(chart, lines, identifier),
-        legend,
-        tag("details", tag("summary", "Values"), _table(chart, lines)),
+        tag("figcaption", tag("h3", title)),
+        svg,
+        tag("ul", *(tag("li", sample, name) for sample, name in legend), class_="legend"),
+        tag(
+            "details",
+            tag("summary", "Values"),
+            tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=title),
+        ),
         class_="chart",
+    )
+
+
+def drawing(identifier: str, title: str, description: str, *parts: Markup) -> Markup:
+    """An SVG of the size of a chart that a screen reader can name and describe."""
+    return tag(
+        "svg",
+        tag("title", title, id=f"{identifier}-title"),
+        tag("desc", description, id=f"{identifier}-desc"),
+        *parts,
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        role="img",
+        aria_labelledby=f"{identifier}-title {identifier}-desc",
     )
 
 
@@ -117,7 +149,12 @@ def standalone(chart: Chart) -> Markup:
     lines = [line for line in chart.series if line.drawn_points]
     across, up = _scales(chart, lines)
     names = [
-        tag("g", _mark(line, i), tag("text", line.name, x=28, y=10), transform=_legend_position(i))
+        tag(
+            "g",
+            _mark(i, _has_markers(line)),
+            tag("text", line.name, x=28, y=10),
+            transform=_legend_position(i),
+        )
         for i, line in enumerate(lines)
     ]
     return tag(
@@ -128,7 +165,7 @@ def standalone(chart: Chart) -> Markup:
         tag("rect", class_="page", x=0, y=-_HEADING, width=WIDTH, height=HEIGHT + _HEADING),
         tag("text", chart.title, x=2, y=14 - _HEADING, class_="axis title"),
         *names,
-        _axes(chart, across, up),
+        axes(chart, across, up),
         *(_line(chart, line, i, across, up) for i, line in enumerate(lines)),
         xmlns="http://www.w3.org/2000/svg",
         class_="chart",
@@ -149,19 +186,25 @@ def _description(chart: Chart, lines: list[Series]) -> str:
     )
 
 
-def _curves(result: Result) -> list[Mapping[str, Any]]:
+def curves_of(result: Result) -> list[Mapping[str, Any]]:
+    """The curves of a result, in the form of docs/results.md."""
     single = [result.extra["curve"]] if "curve" in result.extra else []
     return [*single, *result.extra.get("curves", [])]
 
 
-def _title(area: str, y_label: str) -> str:
-    return y_label if area in y_label else f"{area}: {y_label}"
+def title_of(result: Result, curve: Mapping[str, Any]) -> str:
+    """The heading of the chart of a curve."""
+    area, y_label = result.area, curve["y_label"]
+    return curve.get("title") or (y_label if area in y_label else f"{area}: {y_label}")
 
 
-def _points(curve: Mapping[str, Any]) -> tuple[_Point | None, ...]:
+def points_of(curve: Mapping[str, Any]) -> tuple[_Point | None, ...]:
+    """The points of a curve; None where a value is missing, or no axis can place it."""
     points: list[_Point | None] = []
     for x, y in zip(curve["x"], curve["y"], strict=True):
-        drawable = x is not None and y is not None and (x > 0 or not curve["x_log"])
+        known = x is not None and y is not None
+        drawable = known and max(abs(x), abs(y)) < LARGEST
+        drawable = drawable and (x > 1 / LARGEST or not curve["x_log"])
         points.append((x, y) if drawable else None)
     return tuple(points)
 
@@ -176,21 +219,8 @@ def _scales(chart: Chart, lines: list[Series]) -> tuple[Scale, Scale]:
     return across, scale.linear(ys, BOTTOM, TOP, from_zero=True)
 
 
-def _svg(chart: Chart, lines: list[Series], identifier: str) -> Markup:
-    across, up = _scales(chart, lines)
-    return tag(
-        "svg",
-        tag("title", chart.title, id=f"{identifier}-title"),
-        tag("desc", _description(chart, lines), id=f"{identifier}-desc"),
-        _axes(chart, across, up),
-        *(_line(chart, line, i, across, up) for i, line in enumerate(lines)),
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        role="img",
-        aria_labelledby=f"{identifier}-title {identifier}-desc",
-    )
-
-
-def _axes(chart: Chart, across: Scale, up: Scale) -> Markup:
+def axes(chart: Chart, across: Scale, up: Scale) -> Markup:
+    """Both axes with their names, ticks and the lines of the grid."""
     parts = [tag("text", _axis_name(chart.y_label, chart.y_unit), x=2, y=13, class_="axis")]
     for tick in up.ticks:
         y = up(tick)
@@ -222,16 +252,21 @@ def _line(chart: Chart, line: Series, index: int, across: Scale, up: Scale) -> M
         path.append(f"{pen}{across(point[0]):.2f} {up(point[1]):.2f}")
         pen = "L"
     markers = [
-        tag(
-            "path",
-            tag("title", _point_label(chart, line.name, point)),
-            d=_MARKERS[index % len(_MARKERS)],
-            transform=f"translate({across(point[0]):.2f} {up(point[1]):.2f})",
-            class_="point",
-        )
-        for point in (line.drawn_points if _has_markers(line) else [])
+        marker(index, across(x), up(y), _point_label(chart, line.name, (x, y)))
+        for x, y in (line.drawn_points if _has_markers(line) else [])
     ]
-    return tag("g", tag("path", d=" ".join(path), class_="line"), *markers, class_=_style(index))
+    return tag("g", tag("path", d=" ".join(path), class_="line"), *markers, class_=style_of(index))
+
+
+def marker(index: int, x: float, y: float, label: str) -> Markup:
+    """The marker of series ``index`` at a place of the drawing; ``label`` is its tooltip."""
+    return tag(
+        "path",
+        tag("title", label),
+        d=_MARKERS[index % len(_MARKERS)],
+        transform=f"translate({x:.2f} {y:.2f})",
+        class_="point",
+    )
 
 
 def _point_label(chart: Chart, name: str, point: _Point) -> str:
@@ -239,7 +274,8 @@ def _point_label(chart: Chart, name: str, point: _Point) -> str:
     return f"{name}, {x}: {y}"
 
 
-def _style(index: int) -> str:
+def style_of(index: int) -> str:
+    """The classes of series ``index``: its colour, and whether its line is dashed."""
     return f"s{index % COLOURS}" + (" dashed" if index // COLOURS % 2 else "")
 
 
@@ -248,29 +284,24 @@ def _has_markers(line: Series) -> bool:
     return len(line.drawn_points) <= _MARKED_POINTS
 
 
-def _swatch(line: Series, index: int) -> Markup:
-    return tag("svg", _mark(line, index), viewBox="0 0 24 12", aria_hidden="true")
+def swatch(index: int, *, marked: bool) -> Markup:
+    """A piece of the line of series ``index`` for a legend."""
+    return tag("svg", _mark(index, marked), viewBox="0 0 24 12", aria_hidden="true")
 
 
-def _mark(line: Series, index: int) -> Markup:
-    """A piece of the line with its marker, 24 units wide and 12 high."""
+def _mark(index: int, marked: bool) -> Markup:
+    """A piece of the line, with its marker, 24 units wide and 12 high."""
     shape = _MARKERS[index % len(_MARKERS)]
-    marker = tag("path", d=shape, transform="translate(12 6)", class_="point")
-    return tag(
-        "g",
-        tag("path", d="M1 6L23 6", class_="line"),
-        marker if _has_markers(line) else None,
-        class_=_style(index),
-    )
+    point = tag("path", d=shape, transform="translate(12 6)", class_="point") if marked else None
+    return tag("g", tag("path", d="M1 6L23 6", class_="line"), point, class_=style_of(index))
 
 
 def _table(chart: Chart, lines: list[Series]) -> Markup:
+    """The values of all lines; of records with many points only their range."""
+    if not all(map(_has_markers, lines)):
+        return _ranges_table(chart, lines)
     xs = sorted({x for line in lines for x, _ in line.drawn_points})
-    head = tag(
-        "tr",
-        tag("th", chart.x_label, scope="col"),
-        *(tag("th", f"{line.name} ({chart.y_unit})", scope="col") for line in lines),
-    )
+    names = (f"{line.name} ({chart.y_unit})" for line in lines)
     columns = [dict(line.drawn_points) for line in lines]
     rows = [
         tag(
@@ -280,6 +311,21 @@ def _table(chart: Chart, lines: list[Series]) -> Markup:
         )
         for x in xs
     ]
-    caption = tag("caption", f"{chart.title}: the values of its lines")
-    table = tag("table", caption, tag("thead", head), tag("tbody", join(*rows)))
-    return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=chart.title)
+    return plain_table(f"{chart.title}: the values of its lines", (chart.x_label, *names), rows)
+
+
+def _ranges_table(chart: Chart, lines: list[Series]) -> Markup:
+    rows = []
+    for line in lines:
+        ys = [y for _, y in line.drawn_points]
+        figures = (ys[0], min(ys), median(ys), max(ys), ys[-1])
+        cells = (tag("td", units.number(y), class_="n") for y in figures)
+        rows.append(tag("tr", tag("th", line.name, scope="row"), *cells))
+    head = (f"{chart.y_label} ({chart.y_unit})", "first", "lowest", "median", "highest", "last")
+    return plain_table(f"{chart.title}: the result document has every point", head, rows)
+
+
+def plain_table(caption: str, head: Sequence[str], rows: Sequence[Markup]) -> Markup:
+    """A table of a chart."""
+    titles = tag("tr", *(tag("th", name, scope="col") for name in head))
+    return tag("table", tag("caption", caption), tag("thead", titles), tag("tbody", *rows))

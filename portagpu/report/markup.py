@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
-from typing import Final, TypeAlias
+import json
+from typing import Any, Final, TypeAlias
 
 from portagpu.results.rules import UNSAFE
 
 _VOID: Final = frozenset({"input", "meta", "wbr"})
+_CLOSED: Final = frozenset({"path", "rect", "use"})
+"""Elements of SVG that hold nothing: they may close themselves."""
 
 
 class Markup(str):
@@ -24,7 +29,12 @@ def escape(value: object) -> Markup:
     """Text that is safe between tags and in quoted attributes, without control characters."""
     if isinstance(value, Markup):
         return value
-    return Markup(html.escape(UNSAFE.sub("", str(value)), quote=True))
+    return Markup(html.escape(shown_text(str(value)), quote=True))
+
+
+def shown_text(text: str) -> str:
+    """``text`` without what controls a terminal or changes how nearby text is shown."""
+    return UNSAFE.sub("", text)
 
 
 def join(*children: Child) -> Markup:
@@ -43,24 +53,42 @@ def tag(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
     )
     if name in _VOID:
         return Markup(f"<{name}{written}>")
+    if name in _CLOSED and not children:
+        return Markup(f"<{name}{written}/>")
     return Markup(f"<{name}{written}>{join(*children)}</{name}>")
 
 
-def page(title: str, css: str, main: Markup) -> str:
-    """A self-contained HTML document: its content security policy forbids every request."""
+def json_block(value: Any, identifier: str) -> Markup:
+    """``value`` as JSON that a script of the page reads; nothing in it ends the element.
+
+    Its texts have passed ``shown_text``.
+    """
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    # "<" occurs in texts alone, so that its escape is the same JSON
+    text = text.replace("<", r"\u003c")
+    return tag("script", Markup(text), type="application/json", id=identifier)
+
+
+def page(title: str, css: str, main: Markup, script: str = "") -> str:
+    """A self-contained HTML document: its content security policy forbids every request.
+
+    ``script``, a constant of this package, runs after the page was read; the policy names it by its
+    hash and forbids every other.
+    """
+    policy = "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'"
+    if script:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        policy += f"; script-src 'sha256-{digest}'"
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag(
-            "meta",
-            http_equiv="Content-Security-Policy",
-            content="default-src 'none'; style-src 'unsafe-inline'",
-        ),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("title", title),
         tag("style", Markup(css)),
     )
-    return f"<!doctype html>\n{tag('html', head, tag('body', main), lang='en')}\n"
+    code = tag("script", Markup(script)) if script else None
+    return f"<!doctype html>\n{tag('html', head, tag('body', main, code), lang='en')}\n"
 
 
 def _attribute(key: str, value: Attribute) -> str:

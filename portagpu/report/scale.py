@@ -11,6 +11,8 @@ from portagpu.units import number
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_LEAST: Final = 1e-200
+"""Of the length of an axis: less has no round steps."""
 _STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -40,8 +42,9 @@ def linear(values: Sequence[float], start: float, end: float, *, from_zero: bool
     low, high = min(values), max(values)
     if from_zero:
         low, high = min(low, 0.0), max(high, 0.0)
-    if low == high:
-        low, high = (low, low + 1.0) if low >= 0 else (low - 1.0, low)
+    if high - low < _LEAST:
+        room = max(1.0, 1e-6 * abs(low))
+        low, high = (low, low + room) if low >= 0 else (low - room, low)
     step = _round_step((high - low) / 4)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     ticks = tuple(index * step for index in range(first, last + 1))
@@ -52,7 +55,7 @@ def span(values: Sequence[float], start: float, end: float) -> Scale:
     """A scale from the lowest to the highest of ``values``, with round ticks inside: for time."""
     wide = linear(values, start, end, from_zero=False)
     low, high = min(values), max(values)
-    if low == high:
+    if high - low < _LEAST:
         return wide
     ticks = tuple(tick for tick in wide.ticks if low <= tick <= high)
     return Scale(low, high, start, end, log=False, ticks=ticks)
@@ -73,7 +76,9 @@ def logarithmic(values: Sequence[float], start: float, end: float, *, base: int)
 
 
 def compact(value: float) -> str:
-    """A number short enough for a tick: "7,500", "40k", "2.5M"."""
+    """A number short enough for a tick: "7,500", "40k", "2.5M", "1e-4"."""
+    if 0 < value < 1e-3 and (power := math.log10(value)).is_integer():
+        return f"1e{power:.0f}"
     for least, factor, suffix in ((1e10, 1e9, "G"), (1e7, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
             return number(value / factor) + suffix

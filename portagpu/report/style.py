@@ -42,8 +42,9 @@ a { color: inherit; text-underline-offset: 2px; }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
 .pass { --tone: var(--pass); } .fail { --tone: var(--fail); } .error { --tone: var(--error); }
 .inconclusive, .unverified { --tone: var(--open); } .skip { --tone: var(--skip); }
-.icon { fill: none; stroke: currentColor; stroke-width: 2; stroke-linecap: round;
-  stroke-linejoin: round; width: 1.15em; height: 1.15em; flex: none; }
+.shapes { position: absolute; width: 0; height: 0; }
+:is(.badge, .verdict h1) > svg { fill: none; stroke: currentColor; stroke-width: 2;
+  stroke-linecap: round; stroke-linejoin: round; width: 1.15em; height: 1.15em; flex: none; }
 .badge { display: inline-flex; align-items: center; gap: 5px; color: var(--tone);
   font-weight: 600; font-size: 13px; white-space: nowrap; }
 .evidence { display: inline-block; border: 1px solid var(--line); border-radius: 999px;
@@ -64,12 +65,14 @@ table { border-collapse: separate; border-spacing: 0; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: 9px 14px; }
 thead th { color: var(--soft); font-size: 12.5px; font-weight: 500; white-space: nowrap; }
 tbody th, tbody td { border-top: 1px solid var(--line); }
-.reason { width: 50%; }
+.reason, .checks td:nth-child(3) { width: 50%; }
+.checks td:nth-child(4) { color: var(--soft); font-size: 13px; overflow-wrap: normal; }
+.of-runs td:nth-child(3) { width: 36%; } .checks.of-runs td:last-child { white-space: normal; }
 tbody th { font-weight: 600; }
 td .soft, th .soft { display: block; font-size: 13px; font-weight: 400; }
-.n { font-variant-numeric: tabular-nums; white-space: nowrap; }
+.n, .checks td:last-child { font-variant-numeric: tabular-nums; white-space: nowrap; }
 .n .soft { white-space: normal; }
-.verdict-cell { white-space: nowrap; }
+.verdict-cell, .checks td:first-child { white-space: nowrap; }
 .charts { display: grid; gap: 16px;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 480px), 1fr)); }
 .chart { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
@@ -102,7 +105,7 @@ footer dt { font-size: inherit; color: var(--text); }
   dl.facts { grid-template-columns: 1fr 1fr; padding: 14px; gap: 10px 16px; }
   .chart text { font-size: 13.5px; }
   .verdict h1 { font-size: 31px; }
-  .cards thead { position: absolute; width: 1px; height: 1px; overflow: hidden;
+  .cards thead, .compared thead { position: absolute; width: 1px; height: 1px; overflow: hidden;
     clip-path: inset(50%); }
   .cards, .cards caption, .cards tbody, .cards tr, .cards th, .cards td { display: block; }
   .cards tbody tr { display: grid; grid-template-columns: 1fr auto; column-gap: 12px;
@@ -111,7 +114,10 @@ footer dt { font-size: inherit; color: var(--text); }
   .cards th, .cards td { border: 0; padding: 2px 0; width: auto; white-space: normal;
     grid-column: 1 / -1; }
   .cards tbody th { grid-column: 1; grid-row: 1; }
-  .cards .verdict-cell { grid-column: 2; grid-row: 1; }
+  .cards .verdict-cell, .checks td:first-child { grid-column: 2; grid-row: 1; }
+  .checks td:last-child::before { content: "Took: "; color: var(--soft); font-size: 12.5px; }
+  .checks.of-runs td:last-child::before { content: "Run: "; }
+  .cards.checks td:nth-child(n) { width: auto; }
   .cards td:empty { display: none; }
   .cards td[data-label]::before { content: attr(data-label) ": "; color: var(--soft);
     font-size: 12.5px; }
@@ -126,15 +132,50 @@ caption { text-align: left; color: var(--soft); font-size: 12.5px; padding: 9px 
 #only-failures { position: absolute; opacity: 0; }
 #only-failures:checked ~ .contents .switch::before { content: "\\2611\\a0"; }
 #only-failures:focus-visible ~ .contents .switch { outline: 2px solid; outline-offset: 2px; }
-#only-failures:checked ~ section.only-whole, #only-failures:checked ~ section .only-whole {
-  display: none; }
+#only-failures:checked ~ section.only-whole,
+#only-failures:checked ~ section :is(.only-whole, tbody tr:not(.bad)) { display: none; }
+[hidden] { display: none !important; }
+.matrix th, .matrix td { padding: 6px 10px; white-space: nowrap; }
+.matrix caption { white-space: normal; position: sticky; left: 0;
+  max-width: min(1078px, 100vw - 44px); }
+.matrix tbody th { position: sticky; left: 0; background: var(--card); }
+.matrix td a { text-decoration: none; } .of-run > h3 { margin: 14px 0 0; }
+.compared { table-layout: fixed; min-width: 560px; }
+.compared thead :nth-child(1) { width: 30%; } .compared thead :nth-child(2) { width: 34%; }
+.compared thead :nth-child(3) { width: 24%; }
+.compared th, .compared td { padding: 4px 14px; } .compared .n { white-space: normal; }
+.compared [scope=rowgroup] { padding-top: 12px; border-top: 1px solid var(--line); }
+.compared tr :not([scope=rowgroup]) { border-top: 0; } .compared tbody [scope=row] {
+  font-weight: 400; }
+.bar svg { display: block; width: 100%; height: 14px; }
+.bar rect { fill: var(--tone); } .spread { stroke: var(--text); stroke-width: 1.5; }
+.more { margin-top: 10px; cursor: pointer; }
+@media (max-width: 640px) {
+  .compared { min-width: 0; } .compared :is(tbody, caption, th, td) { display: block; }
+  .compared, .compared tbody tr:first-child { display: block; }
+  .compared tbody tr { display: grid; grid-template-columns: 1fr 8.5em 3.5em; align-items: center; }
+  .compared tbody [scope=row] { grid-column: 1 / -1; padding-bottom: 0; }
+  .compared td { padding: 2px 14px; } .compared td.n { padding: 2px 8px 2px 0; font-size: 13px; }
+}
+.filter { display: flex; flex-wrap: wrap; gap: 10px 16px; align-items: end; padding: 12px 16px;
+  margin-bottom: 10px; }
+.filter label { display: grid; font-size: 12.5px; color: var(--soft); min-width: 0; }
+.filter input, .filter select, .filter button, .more { font: inherit; font-size: 14px;
+  padding: 5px 8px; border: 1px solid var(--line); border-radius: 6px; background: var(--page);
+  color: var(--text); max-width: 100%; }
+.filter input { width: 17em; } .filter select { max-width: 15em; }
+.filter [role=status] { flex: 1 1 100%; font-size: 13.5px; }
+:is(a, input, select, button, summary, [tabindex]):focus-visible { outline: 2px solid var(--s0);
+  outline-offset: 2px; }
 .failures { margin-top: 10px; } .advice { padding: 4px 14px 12px; }
 .quiet { border-top: 1px solid var(--line); } .quiet > summary { padding: 9px 16px;
   color: var(--soft); }
 td a, th a { text-decoration: none; }
 td a:hover, th a:hover, a:focus { text-decoration: underline; }
-tr:target { outline: 2px solid var(--tone, var(--soft)); outline-offset: -2px; }
+.variant { font-weight: 400; font-size: 13px; } th .variant .soft { display: inline; }
+:is(tr, .variant):target { outline: 2px solid var(--tone, var(--soft)); outline-offset: -2px; }
 @page { size: A4; margin: 12mm; }
+@page wide { size: A4 landscape; }
 @media print {
   :root { color-scheme: light; --page: #fff; --card: #fff; --text: #000; --soft: #444;
     --line: #bbb; --pass: #14713d; --fail: #b3261e; --error: #8a1c7c; --open: #8a5a00;
@@ -143,7 +184,13 @@ tr:target { outline: 2px solid var(--tone, var(--soft)); outline-offset: -2px; }
   body { background: none; font-size: 9.5pt; line-height: 1.35; }
   main { max-width: none; padding: 0; }
   .verdict h1 { font-size: 24pt; } .verdict .why { font-size: 11pt; max-width: none; }
-  .switch { display: none; }
+  .switch, .more, .filter > :not([role=status]) { display: none; }
+  .filter { border: 0; padding: 0; }
+  .matrix.wide { page: wide; zoom: .65; } .matrix.widest { zoom: .4; }
+  .matrix :is(caption, tbody th) { position: static; max-width: none; }
+  .compared { min-width: 0; }
+  .chart .scroll table { font-size: 7pt; } .chart .scroll :is(th, td) { padding: 1px 5px 1px 0;
+    width: auto; white-space: normal; }
   details::details-content { content-visibility: visible; display: block; height: auto;
     overflow: visible; }
   .scroll, .wide-box { overflow: visible; max-height: none; }

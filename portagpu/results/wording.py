@@ -98,14 +98,18 @@ class Failures:
     alike: tuple[tuple[Result, ...], ...]
 
 
+def telling(result: Result) -> tuple[str, str, str, str]:
+    """What a result says apart from its device and its parameters: verdict, id, reason, found."""
+    name = result.id.partition("[")[0]
+    return result.verdict, name, without_device(result), found_in_words(result)
+
+
 def failures(results: Iterable[Result]) -> list[Failures]:
     """Every failure, the gravest first."""
     groups: dict[tuple[str, Check | None], dict[tuple[str, ...], list[Result]]] = {}
     for each in gravest_first(results):
         alike = groups.setdefault((severity_of(each).title, check_of(each)), {})
-        name = each.id.partition("[")[0]
-        telling = (each.verdict, name, without_device(each), found_in_words(each))
-        alike.setdefault(telling, []).append(each)
+        alike.setdefault(telling(each), []).append(each)
     return [
         Failures(title, check, tuple(map(tuple, alike.values())))
         for (title, check), alike in groups.items()

@@ -1,0 +1,204 @@
+"""The head of a page of several runs: verdict, target by area, runs, and what fails."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
+
+from portagpu import units
+from portagpu.report.markup import Child, Markup, join, shown_text, tag
+from portagpu.report.parts import (
+    badge,
+    code_marked,
+    fact_list,
+    icon,
+    result_link,
+    section,
+    table_box,
+    wrapped_id,
+)
+from portagpu.report.runs import origin, strongest
+from portagpu.report.sections import failure_cards
+from portagpu.results.advice import gravest_first, severity_of
+from portagpu.results.run import verdict_of
+from portagpu.results.verdicts import FAILING, Verdict, fold
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from portagpu.report.runs import Area, NamedRun
+    from portagpu.results.run import Result
+
+_MOST_FAILURES: Final = 40
+"""Failures of one run that are written out; the checks have all of them."""
+
+
+def banner(runs: Sequence[NamedRun], title: str) -> Markup:
+    """The verdict of all runs together, the most severe failure and what to do."""
+    verdict = verdict_of_all(runs)
+    failing = {id(result): each for each in runs for result in each.run.failures}
+    facts: list[tuple[str, Child]] = []
+    wide: list[tuple[str, Child]] = []
+    if failing:
+        results = [result for each in runs for result in each.run.failures]
+        gravest = gravest_first(results)[0]
+        owner = failing[id(gravest)]
+        facts.append(("Gravest failure", severity_of(gravest).title))
+        facts.append(("Check", wrapped_id(gravest.id, _address(owner, gravest))))
+        facts.append(("Run", owner.name))
+        facts.append(("Device", gravest.device or "none named"))
+        if owner.run.next_step:
+            wide.append(("Next step", code_marked(owner.run.next_step)))
+    counted = Counter(each.run.verdict for each in runs)
+    counts = [
+        tag("li", badge(each, f"{counted[each]} {each}")) for each in Verdict if counted[each]
+    ]
+    return tag(
+        "header",
+        tag("p", title, class_="about"),
+        tag("h1", icon(verdict), str(verdict)),
+        tag("p", _why(runs), class_="why"),
+        fact_list(facts, wide) if facts else None,
+        tag("ul", *counts, class_="counts", aria_label="Runs by verdict"),
+        class_=f"card verdict {verdict.lower()}",
+    )
+
+
+def verdict_of_all(runs: Sequence[NamedRun]) -> Verdict:
+    """The fold of the verdicts of the runs; strict if one of them was."""
+    strict = any(each.run.info.strict for each in runs)
+    return fold((each.run.verdict for each in runs), strict=strict)
+
+
+def _why(runs: Sequence[NamedRun]) -> str:
+    """ "2 of 5 runs failed: A; B; 1 of 5 runs not judged: C"."""
+    failed = [each.name for each in runs if each.run.verdict in FAILING]
+    unjudged = [each.name for each in runs if each.run.verdict is Verdict.INCONCLUSIVE]
+    whole = f"of {units.count(len(runs), 'run')}"
+    parts = [
+        f"{len(failed)} {whole} failed: {_listed(failed)}" if failed else None,
+        f"{len(unjudged)} {whole} not judged: {_listed(unjudged)}" if unjudged else None,
+    ]
+    return "; ".join(filter(None, parts)) or f"none {whole} failed"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - 3
+    return "; ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
+
+
+def matrix_section(runs: Sequence[NamedRun]) -> Markup:
+    """Target by area: the verdict and the strongest evidence of the newest run that has it.
+
+    Whichever are more stand below each other.
+    """
+    found: dict[str, dict[Area, NamedRun]] = {}
+    for each in sorted(runs, key=lambda named: named.started):
+        found.setdefault(each.hardware, {}).update(dict.fromkeys(each.areas, each))
+    areas = dict.fromkeys(area for of_target in found.values() for area in of_target)
+    ordered = sorted(areas, key=lambda area: _suite_place(area[0]))
+    names = sorted(found)
+    targets = [tag("span", name, class_="id") for name in names]
+    titles = [join(area, tag("span", suite, class_="soft")) for suite, area in ordered]
+    cells = [[_cell(found[name].get(area), area) for area in ordered] for name in names]
+    corner, below, beside = "Target", targets, titles
+    if len(targets) <= len(titles):
+        corner, below, beside = "Area", titles, targets
+        cells = [list(row) for row in zip(*cells, strict=True)]
+    head = [tag("th", corner, scope="col"), *(tag("th", shown, scope="col") for shown in beside)]
+    body = [
+        tag("tr", tag("th", shown, scope="row"), *row)
+        for shown, row in zip(below, cells, strict=True)
+    ]
+    table = tag(
+        "table",
+        tag("caption", _MATRIX),
+        tag("thead", tag("tr", *head)),
+        tag("tbody", *body),
+        class_=_matrix_class(len(beside)),
+    )
+    box = tag("div", table, class_="wide-box card", tabindex=0, role="region", aria_label="Matrix")
+    return section("Matrix", box)
+
+
+_MATRIX: Final = (
+    "The newest run of each target and area, with its strongest evidence and the number of results;"
+    " empty where no run has a result"
+)
+
+
+def _matrix_class(columns: int) -> str:
+    """How the style sheet prints it: upright, across the sheet, or across it and smaller."""
+    return "matrix" if columns <= 8 else "matrix wide" if columns <= 16 else "matrix wide widest"
+
+
+def _suite_place(suite: str) -> tuple[int, str]:
+    order = ("bringup", "conformance", "performance")
+    return (order.index(suite) if suite in order else len(order), suite)
+
+
+def _cell(each: NamedRun | None, area: Area) -> Markup:
+    if each is None:
+        return tag("td")
+    results = each.areas[area]
+    earned = strongest(results) or "no evidence"
+    suite, name = area
+    address = fragment(target=each.hardware, suite=suite, area=name)
+    link = tag("a", badge(verdict_of(results)), href=address)
+    return tag("td", link, tag("span", f"{earned}, {len(results)}", class_="soft"))
+
+
+def fragment(**chosen: str) -> str:
+    """The address that shows these checks alone: ``#?target=T&suite=S``."""
+    return f"#?{urlencode({key: shown_text(value) for key, value in chosen.items()})}"
+
+
+def runs_section(runs: Sequence[NamedRun]) -> Markup:
+    """Each run with its verdict and its reason, when and with what it ran."""
+    rows = [
+        tag(
+            "tr",
+            tag("th", tag("a", each.name, href=fragment(run=each.name)), scope="row"),
+            tag("td", badge(each.run.verdict), class_="verdict-cell"),
+            tag("td", each.run.why or None),
+            tag("td", *_when(each), data_label="Started"),
+            tag("td", _versions(each.run.info.versions), data_label="Versions"),
+        )
+        for each in runs
+    ]
+    head = ("Run", "Verdict", "Reason", "Started", "Versions")
+    return section("Runs", table_box(head, rows, "The runs, in the order in which they were named"))
+
+
+def _when(each: NamedRun) -> list[Child]:
+    info = each.run.info
+    judged = "a recording" if info.replay else info.host
+    return [info.started, tag("span", f"on {judged}", class_="soft") if judged else None]
+
+
+def _versions(versions: Mapping[str, str | None]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in versions.items() if value)
+
+
+def failures_section(runs: Sequence[NamedRun]) -> Markup | None:
+    """What failed in each run, the most severe first; None if nothing did."""
+    parts: list[Markup] = []
+    for each in runs:
+        if not (failures := each.run.failures):
+            continue
+        more = len(failures) - _MOST_FAILURES
+        note = tag("p", f"and {more} more, among the checks", class_="soft") if more > 0 else None
+        cards = failure_cards(failures[:_MOST_FAILURES], partial(_to_check, each))
+        parts.append(tag("div", tag("h3", each.name), *cards, note, class_="of-run"))
+    return section("Failures", *parts) if parts else None
+
+
+def _to_check(each: NamedRun, result: Result) -> Markup:
+    return result_link(result, _address(each, result))
+
+
+def _address(each: NamedRun, result: Result) -> str:
+    suite, area = origin(result)
+    return fragment(verdict=str(result.verdict), suite=suite, area=area, run=each.name, q=result.id)
