@@ -360,7 +360,6 @@ INTERRUPTED = {
     ),
     "profile": ("portagpu.profile.make_plan", ("--", "true")),
     "targets": ("portagpu.target.load_targets", ()),
-    "matrix": ("portagpu.target.load_targets", ("show",)),
     "report": ("portagpu.results.run.read_json", ("result.json",)),
     "matrix": ("portagpu.cli._result_files.read_runs", ("report", ".", "--out", "page.html")),
 }

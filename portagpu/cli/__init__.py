@@ -59,15 +59,11 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "matrix": (
         "portagpu.cli.matrix:matrix",
-        "Show and run the matrix of all targets.",
+        "Show, run and compare the matrix of all targets.",
     ),
     "report": (
         "portagpu.cli.report:report",
         "Write HTML reports from result files.",
-    ),
-    "matrix": (
-        "portagpu.cli.matrix:matrix",
-        "Compare the results of several runs and targets.",
     ),
     "compile": (
         "portagpu.cli.compile:compile_kernels",
