@@ -354,6 +354,7 @@ INTERRUPTED = {
         ("choose", "--ranks", "2", "--bytes", "8", "--target", "nvidia-h100-sxm"),
     ),
     "trace": ("portagpu.cli._traces.read_captures", ("summary", ".")),
+    "matrix": ("portagpu.cli._history.open_for", ("history", "runs", "--store", "store.db")),
     "occupancy": (
         "portagpu.sizing.occupancy",
         ("--arch", "sm_90", "--threads", "64", "--regs", "32"),

@@ -61,6 +61,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.report:report",
         "Write HTML reports from result files.",
     ),
+    "matrix": (
+        "portagpu.cli.matrix:matrix",
+        "Look at the runs of many machines: their history.",
+    ),
     "compile": (
         "portagpu.cli.compile:compile_kernels",
         "Build the portable kernels for any architecture and check their machine code.",
