@@ -165,6 +165,8 @@ def test_regressions_name_the_software(say: Callable[..., Said]) -> None:
         assert row.startswith(f"example-1 on {host}")
         for part in ("gemm/bf16[4096]", "2025-01-13T08:00:00Z", "torch 2.12.0 -> 2.13.0", "worse"):
             assert part in row
+    assert "torch 2.12.0 -> 2.13.0: 5 regressions on 5 machines" in out
+    assert "and 4 smaller ones: --top and --json" in say("regressions", "--top", "1")[1]
     assert "5 regressions and 0 other changes in 35 series of 120 runs" in out
     assert "at most 5 % of such searches find anything" in out
     code, out, _ = say("regressions", "--of", "until=2025-01-13", "--json", "-")

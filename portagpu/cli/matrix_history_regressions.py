@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -29,6 +30,8 @@ from portagpu.text import one_line
 from portagpu.units import count, quantity
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from portagpu.history.regressions import LevelChange
 
 
@@ -46,6 +49,14 @@ if TYPE_CHECKING:
     metavar="FRACTION",
     help="How often such a search may find something where nothing changed.",
 )
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Rows of the table, the largest changes; JSON has all.",
+)
 @click.option("--all", "every", is_flag=True, help="Also list what became better or different.")
 @json_option
 def regressions(
@@ -54,6 +65,7 @@ def regressions(
     which: str | None,
     least_percent: float,
     rate: float,
+    top: int,
     every: bool,
     json_to: str | None,
 ) -> int:
@@ -84,11 +96,7 @@ def regressions(
     )
     if json_to != STDOUT:
         stream = text_stream(json_to)
-        rows = [_cells(each) for each in found.changes if every or each.word == WORSE]
-        if rows:
-            head = ("machine", "measure", "before", "after", "ratio", "since", "software", "")
-            print_table(stream, terminal(), head, rows, {"before", "after", "ratio"})
-            click.echo()
+        _print(stream, [each for each in found.changes if every or each.word == WORSE], top)
         other = len(found.changes) - len(found.worse)
         told = (
             f"{count(len(found.worse), 'regression')} and {count(other, 'other change')} in "
@@ -96,10 +104,39 @@ def regressions(
             f"than {2 * SHORTEST} runs"
         )
         odds = f"where nothing changed, at most {100 * rate:g} % of such searches find anything"
-        print_lines([told, odds], stream)
+        print_lines([*_by_software(found.worse), told, odds], stream)
     if not found.searched:
         return EXIT_NOTHING
     return FAILED if found.worse else 0
+
+
+def _print(stream: TextIO, changes: Sequence[LevelChange], top: int) -> None:
+    if not changes:
+        return
+    largest = sorted(
+        changes, key=lambda each: abs(math.log(abs(each.ratio) or 1e-99)), reverse=True
+    )
+    head = ("machine", "measure", "before", "after", "ratio", "since", "software", "")
+    # those of one machine together, as they are found
+    rows = [_cells(each) for each in changes if each in largest[:top]]
+    print_table(stream, terminal(), head, rows, {"before", "after", "ratio"})
+    if len(changes) > top:
+        click.echo(f"and {len(changes) - top} smaller ones: --top and --json", file=stream)
+    click.echo(file=stream)
+
+
+def _by_software(worse: Sequence[LevelChange]) -> list[str]:
+    """How much became worse with each change of software, the most first."""
+    from portagpu.history.model import in_words
+
+    groups: dict[str, list[LevelChange]] = {}
+    for each in worse:
+        groups.setdefault(in_words(each.versions), []).append(each)
+    return [
+        f"{one_line(software)}: {count(len(found), 'regression')} on "
+        f"{count(len({each.machine for each in found}), 'machine')}"
+        for software, found in sorted(groups.items(), key=lambda pair: -len(pair[1]))
+    ]
 
 
 def _cells(each: LevelChange) -> tuple[str, ...]:
