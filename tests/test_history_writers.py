@@ -68,7 +68,7 @@ def test_a_writer_that_is_killed_100_times_loses_and_doubles_nothing(
     documents(folder, 400)
     done = json.loads(child(str(WRITERS), "kill", place, str(folder), "100").ok())
     assert done["killed"] >= 80, "the others had finished everything"
-    assert done["at_work"] >= 10, "hardly one was killed while it added documents"
+    assert done["at_work"] >= 5, "hardly one was killed while it added documents"
     # what a killed writer said it had added is there, and whatever is there is whole
     with open_store(place, create=True) as store:
         there = {f"{each.machine.host}-{each.id}.json" for each in store.runs()}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import Counter
 from pathlib import Path
 
 import click
 
-from portagpu.cli._common import json_option, text_stream, write_json
+from portagpu.cli._common import json_option, live_console, text_stream, write_json
 from portagpu.cli._errors import FAILED
 from portagpu.cli._history import open_for, store_option
 from portagpu.text import one_line
@@ -30,9 +31,12 @@ def import_runs(paths: tuple[Path, ...], place: str, json_to: str | None) -> int
 
     counts: Counter[Outcome] = Counter()
     refused = []
-    with store:
+    console = live_console(sys.stderr)
+    with store, console.status("") if console else contextlib.nullcontext() as status:
         for each in import_files(store, paths):
             counts[each.outcome] += 1
+            if status is not None:
+                status.update(f"{counts.total()} files")
             if each.outcome is Outcome.REFUSED:
                 refused.append({"file": str(each.path), "reason": each.why})
                 click.echo(f"portagpu: {one_line(each.why)}", file=sys.stderr)
