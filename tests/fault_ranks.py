@@ -18,6 +18,24 @@ if TYPE_CHECKING:
     from portagpu.world import Rank
 
 
+def search_as_a_case(
+    rank: Rank, area: str, table: str, fault: str, seconds: float, journal: str
+) -> dict[str, Any] | None:
+    """A round of ``seconds`` with a fault of FAULTS or PATCHES, or with none of them."""
+    import pytest
+
+    from tests import suite_harness, suite_patches, test_suite_faults
+
+    monkeypatch = pytest.MonkeyPatch()
+    if table == "FAULTS":
+        kind, attributes, *_ = test_suite_faults.FAULTS[fault]
+        rank.gpu = suite_harness.open_device(monkeypatch, kind, **attributes)
+    elif table == "PATCHES":
+        rank.gpu = suite_harness.open_device(monkeypatch)
+        suite_patches.PATCHES[fault].apply(monkeypatch)
+    return search_rank(rank, area, 0, seconds, 0.5, journal)
+
+
 @contextlib.contextmanager
 def _fault(rank: Rank, area: str, name: str) -> Iterator[None]:
     """The fault of that name is there in the block."""

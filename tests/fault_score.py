@@ -2,7 +2,8 @@
 
 Without ``--seed`` the seed is a new one, and printed. Each fault is searched for as long as the
 case of its area searches in ``--deep --time 10m``, or until it is found. So one run tells what each
-level would have found.
+level would have found. The suite searches collectives in several worlds of ranks: what is missed in
+the fault's own is searched in the others.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import secrets
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,10 +63,12 @@ def score(server: Ranks, fault: Fault, seed: int, seconds: float) -> Score:
     """Search with that fault for ``seconds``; what hangs or dies was found."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
+        number = round_seed(seed, fault.area, 0)
         arguments = {
             "area": fault.area,
             "fault": fault.name,
-            "number": round_seed(seed, fault.area, 0),
+            "number": number,
+            "seed": number,
             "seconds": seconds,
             "shrink_s": 0.5,
             "journal": str(Path(folder, "program")),
@@ -104,6 +107,18 @@ def failure(server: Ranks, fault: Fault, seed: int, seconds: float) -> str:
     return "; and ".join(each.sentence for each in report.failures)
 
 
+def score_in_worlds(
+    server: Ranks, fault: Fault, seed: int, default: dict[str, float], share: float
+) -> Score:
+    """The score in the fault's own world of ranks, or in the first other one that finds it."""
+    found = score(server, fault, seed, share * default[fault.area])
+    worlds = [area for area in default if load_area(area).ranks > 1 and area != fault.area]
+    for area in worlds if load_area(fault.area).ranks > 1 else ():
+        if not found.sentence:
+            found = score(server, replace(fault, area=area), seed, share * default[area])
+    return found
+
+
 def line(area: str, scores: list[Score], seconds: float, levels: list[str]) -> str:
     """How many were found at each level."""
     caught = [each.seconds for each in scores if each.sentence]
@@ -132,10 +147,12 @@ def main() -> None:
             scores = []
             for fault in drawn(area, given.seed, given.faults):
                 seconds = default[fault.area]
-                each = score(server, fault, given.seed, LEVELS[given.level] * seconds)
+                each = score_in_worlds(server, fault, given.seed, default, LEVELS[given.level])
                 scores.append(each)
-                if not (given.quiet and each.mark == "caught"):
-                    told = f"[{each.programs} programs] {each.sentence[:160]}"
+                elsewhere = each.fault.area != fault.area
+                if elsewhere or not (given.quiet and each.mark == "caught"):
+                    where = f"{each.fault.area}: " if elsewhere else ""
+                    told = f"[{where}{each.programs} programs] {each.sentence[:160]}"
                     print(f"{each.mark}  {area}: {fault.name}  {told}", flush=True)
                 if given.print and each.sentence:
                     print(f"FAIL: {failure(server, fault, given.seed, seconds)}", flush=True)

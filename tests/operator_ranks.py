@@ -15,6 +15,7 @@ from portagpu.search.area import AREAS, Area, NotSearchable, load_area
 from portagpu.search.operators import database
 from portagpu.search.operators.area import judged
 from portagpu.search.operators.samples import nudged, widened
+from portagpu.search.operators.sizes import enlarged, samples
 from tests.faults import faults_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ def everything(rank: Rank, step: int, faults: list[list[str]]) -> dict[str, Any]
         "aside": {each: judged(rank.gpu, each, "", "float32").aside for each in ASIDE},
         "faults": {name: _with_fault(rank, area, name, pair) for area, name, *pair in faults},
         "nudged": _nudged(),
+        "orders": {each.name: [_order(rank, each, seed) for seed in (0, 1)] for each in areas},
+        "sizes": {each: _sizes(each) for each in ("exp", "sum", "_segment_reduce")},
+        "enlarged": _enlarged(),
         "missing": {"no expecttest": absent, **_other_databases(rank, areas[0])},
     }
 
@@ -80,6 +84,36 @@ def _other_databases(rank: Rank, area: Area) -> dict[str, str]:
     lacking = _told(rank, area)
     del invocations.op_db
     return {"no get_decorators": lacking, "no op_db": _told(rank, area)}
+
+
+def _order(rank: Rank, area: Area, seed: int) -> dict[str, Any]:
+    """What runs before the first operator runs a second time."""
+    every = [given for [(_, given)] in area.ordered(area.listed(rank.gpu) or [], seed)]
+    names = [(given["op"], given["variant"]) for given in every]
+    runs = next(k for k in range(len(names)) if names[k] in set(names[:k]))
+    return {
+        "runs": runs,
+        "operators": len(set(names)),
+        "dtypes": len({given["dtype"] for given in every[:runs]}),
+        "order": names[:runs],
+    }
+
+
+def _sizes(name: str) -> list[Any]:
+    """The shape of each sample's first tensor, and whether torch made it so, in both halves."""
+    operator = next(each for (one, _), each in database.operators().items() if one == name)
+    halves = [samples(operator, torch.float32, False, half) for half in (0, 1)]
+    every = [each for half in halves for each in half]
+    assert len(every) == len(samples(operator, torch.float32, False))
+    return [["x".join(map(str, sample.input.shape)), own] for _, sample, own in every]
+
+
+def _enlarged() -> list[Any]:
+    from torch.testing._internal.opinfo.core import SampleInput
+
+    large = enlarged(SampleInput(torch.tensor([[1.0, 2.0]], dtype=torch.float16)), 0).input
+    within = bool(((large >= 1) & (large <= 2)).all())
+    return [list(large.shape), within, str(large.dtype)]
 
 
 def _nudged() -> list[Any]:

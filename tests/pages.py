@@ -6,6 +6,7 @@ compares each file with what this module makes.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sys
@@ -16,7 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu import bundle
+from portagpu import bundle, matrix
 from portagpu.bringup import load_gates
 from portagpu.compile.record import read_record
 from portagpu.compile.record import table as compiled_table
@@ -25,16 +26,20 @@ from portagpu.doctor import known_findings
 from portagpu.errors import PortagpuError
 from portagpu.files import write_atomic
 from portagpu.kernels.cpp.sources import KERNELS
+from portagpu.matrix.committed import read_committed
 from portagpu.precision import FORMATS
 from portagpu.results import advice
+from portagpu.results.schema import json_schema
 from portagpu.suite import list_cases
 from portagpu.suite.case_ids import base_id, retired_cases
 from portagpu.suite.cases import AREAS
+from portagpu.target import load_targets
 from tests.benchmarks import cost_models
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from portagpu.matrix import Row
     from portagpu.precision.formats import Format
     from portagpu.suite.messages import ListedCase
 
@@ -226,6 +231,20 @@ def searches_table() -> str:
     return _table(head, [*rows, ("all", "", "", f"{total:g}")])
 
 
+@cache
+def _matrix() -> Sequence[Row]:
+    return matrix.rows(load_targets().values(), (), read_committed(ROOT / "matrix"))
+
+
+def recorded_table() -> str:
+    """Of which targets published outputs were read, and which library agreed."""
+    found = read_committed(ROOT / "matrix").recorded
+    cells = (
+        (f"`{target}`", ", ".join(each.read), each.loaded or "") for target, each in found.items()
+    )
+    return _table(("target", "read from", "`loaded`"), cells)
+
+
 def fp8_table() -> str:
     """The range and the special codes of each fp8 format."""
     kinds = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")
@@ -280,6 +299,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/cases.md": lambda: cases_page(list_cases(), traps()),
     "docs/faults.md": faults_page,
     "docs/when-it-fails.md": advice_page,
+    "docs/result.schema.json": lambda: f"{json.dumps(json_schema(), indent=2)}\n",
     "matrix/contents.toml": contents,
     **{
         str(path.relative_to(ROOT)): partial(cost_models.known_errors, vendor)
@@ -293,17 +313,18 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "compiled": lambda: f"{compiled_table(_compiled())}\n",
     "cpp-kernels": cpp_kernels_table,
     "fp8": fp8_table,
+    "matrix": lambda: f"{matrix.markdown(_matrix())}\n",
+    "matrix-summary": lambda: f"{matrix.summary(_matrix())}\n",
+    "recorded": recorded_table,
     "searches": searches_table,
 }
 
 
 def files() -> list[str]:
     """Every file that is generated, or that has a generated table."""
-    pages = sorted((ROOT / "docs").glob("*.md"))
-    return [
-        *PAGES,
-        *(f"docs/{page.name}" for page in pages if "<!-- table " in page.read_text("utf-8")),
-    ]
+    pages = sorted([*ROOT.glob("README.md"), *(ROOT / "docs").glob("*.md")])
+    found = [page for page in pages if "<!-- table " in page.read_text("utf-8")]
+    return [*PAGES, *(str(page.relative_to(ROOT)) for page in found)]
 
 
 def generate(name: str) -> str:

@@ -6,6 +6,7 @@ crash; those are tested with real child processes.
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import inspect
 import itertools
@@ -13,6 +14,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,7 @@ from portagpu.suite.fixtures import comm_of
 from portagpu.suite.judge import judge
 from portagpu.suite.messages import DeviceUnderTest, ListedCase
 from portagpu.suite.session import outcome_of_error
+from portagpu.world import Ranks
 from portagpu_cpu import CpuPlugin
 from portagpu_cpu.backend import CpuBackend
 from portagpu_cuda.plugin import PLUGIN as CUDA
@@ -35,7 +38,6 @@ from tests import registry_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     import pytest
 
@@ -121,6 +123,35 @@ def open_device(
     return handle
 
 
+@cache
+def _processes() -> Ranks:
+    """Processes of their own, until this one ends."""
+    server = Ranks()
+    atexit.register(server.close)
+    return server
+
+
+def search_there(area: str, table: str, fault: str) -> None:
+    """Random programs on a CPU with that fault, of FAULTS or PATCHES, in a process of their own.
+
+    This process frees and takes memory beside a program.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        given = {"area": area, "table": table, "fault": fault, "journal": f"{folder}/program"}
+        seconds = 20.0 if fault else 3.0
+        outcome = _processes().run(
+            f"{Path(__file__).with_name('fault_ranks.py')}:search_as_a_case",
+            arguments={**given, "seconds": seconds},
+            backend="cpu",
+            group=False,
+            timeout_s=60.0,
+        )
+    assert outcome.ok, outcome.sentence
+    value = outcome.values[0]
+    if value["difference"]:
+        raise AssertionError(f"{value['difference']}, in: {value['smallest']}")
+
+
 def search_here(gpu: Backend, area: str, programs: int = 800) -> None:
     """Random programs of an area of one rank, on ``gpu`` and in this process."""
     with tempfile.TemporaryFile() as journal:
@@ -131,8 +162,16 @@ def search_here(gpu: Backend, area: str, programs: int = 800) -> None:
         raise AssertionError(f"{round_.difference}, in: {round_.smallest}")
 
 
-def run(gpu: Backend, name: str, tmp_path: Path | None = None) -> Result:
-    """The result of that case on ``gpu``, judged as the suite judges it."""
+def run(
+    gpu: Backend,
+    name: str,
+    tmp_path: Path | None = None,
+    fault: tuple[str, str] = ("", ""),
+) -> Result:
+    """The result of that case on ``gpu``, judged as the suite judges it.
+
+    ``fault`` is the table and the name of the fault that the device has.
+    """
     case = everything()[name]
     observed: list[str] = []
     given = {"gpu": gpu, "backend": gpu, "torch": torch, "target": gpu.target}
@@ -143,7 +182,11 @@ def run(gpu: Backend, name: str, tmp_path: Path | None = None) -> Result:
     kind, reason = "passed", ""
     try:
         if "search" in wanted:
-            given["search"] = partial(search_here, gpu, case.listed.search)
+            area = case.listed.search
+            beside = area == "memory" and (fault[0] or type(gpu) is CpuBackend)
+            given["search"] = (
+                partial(search_there, area, *fault) if beside else partial(search_here, gpu, area)
+            )
         if "comm" in wanted:
             given["comm"] = comm_of(gpu)
         case.function(**{key: given[key] for key in wanted if key in given}, **case.arguments)

@@ -7,16 +7,20 @@ part of its sentence.
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 
 from portagpu import discovery as candidates
+from portagpu import functions
 from portagpu.collectives.alpha_beta import Fit
 from portagpu.collectives.comm import Comm
 from portagpu.collectives.tuning import Profile
 from portagpu_cpu import CpuPlugin, fp8
+from portagpu_cpu.backend import CpuBackend
 from portagpu_cpu.identity import CpuProperties
 from portagpu_cuda import cost_model
 from tests import suite_patches_torch as broken
@@ -36,6 +40,44 @@ def _sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
 
     setting = type("Sets", (type(plugin.variables),), {"for_job": for_job})
     monkeypatch.setattr(type(plugin), "variables", setting())
+
+
+def _functions_of_nothing(
+    name: str, function: Callable[..., Any]
+) -> Callable[[pytest.MonkeyPatch], None]:
+    """The module's function does that, and the device's method is right."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(functions, name, function)
+
+    return patch
+
+
+def _cache_with_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    good, trim, made = torch.full, CpuBackend.empty_cache, WeakSet[torch.Tensor]()
+
+    def full(*given: Any, **named: Any) -> torch.Tensor:
+        found = good(*given, **named)
+        made.add(found)
+        return found
+
+    def empty_cache(self: Any) -> None:
+        trim(self)
+        for each in made:
+            each.data.zero_()
+
+    monkeypatch.setattr(torch, "full", full)
+    monkeypatch.setattr(CpuBackend, "empty_cache", empty_cache)
+
+
+def _writes_into_a_copy_of_a_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = torch.Tensor.fill_
+
+    def fill_(tensor: torch.Tensor, value: Any) -> torch.Tensor:
+        whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+        return good(tensor if whole else tensor.clone(), value)
+
+    monkeypatch.setattr(torch.Tensor, "fill_", fill_)
 
 
 def _clock_of_ghz(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,6 +281,27 @@ PATCHES: dict[str, Patch] = {
         "rng/draws-have-their-mean[exponential]",
         "the mean of exponential is",
         broken.replaced(torch.Tensor, "exponential_", broken.halved),
+    ),
+    "has a function that counts nothing": Patch(
+        "memory/random-programs",
+        "memory_allocated() is 0.0 MiB and allocated_bytes",
+        _functions_of_nothing("memory_allocated", lambda: 0),
+    ),
+    "empties a tensor with the cache": Patch(
+        "memory/random-programs", "a tensor that lives holds 0 where", _cache_with_a_tensor
+    ),
+    "writes into a copy of a view": Patch(
+        "memory/random-programs", "a tensor that lives holds", _writes_into_a_copy_of_a_view
+    ),
+    "has a function whose block does nothing": Patch(
+        "streams/random-programs",
+        "inside a block of",
+        _functions_of_nothing("stream", lambda stream: nullcontext()),
+    ),
+    "has a function that waits for nothing and says so": Patch(
+        "streams/random-programs",
+        "synchronize() of the device returned",
+        _functions_of_nothing("synchronize", lambda: False),
     ),
     "repeats a number in a permutation": Patch(
         "rng/random-programs",

@@ -354,13 +354,13 @@ INTERRUPTED = {
         ("choose", "--ranks", "2", "--bytes", "8", "--target", "nvidia-h100-sxm"),
     ),
     "trace": ("portagpu.cli._traces.read_captures", ("summary", ".")),
-    "matrix": ("portagpu.cli._history.open_for", ("history", "runs", "--store", "store.db")),
     "occupancy": (
         "portagpu.sizing.occupancy",
         ("--arch", "sm_90", "--threads", "64", "--regs", "32"),
     ),
     "profile": ("portagpu.profile.make_plan", ("--", "true")),
     "targets": ("portagpu.target.load_targets", ()),
+    "matrix": ("portagpu.target.load_targets", ("show",)),
     "report": ("portagpu.results.run.read_json", ("result.json",)),
 }
 """Verb: what is at work when Ctrl-C is pressed, and the words that get it there."""

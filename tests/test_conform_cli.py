@@ -216,7 +216,7 @@ def test_list_as_json_has_the_documents_keys(capsys: pytest.CaptureFixture[str])
     keys = {"id", "area", "spec", "traps", "capability", "outcome"}
     assert all(set(each) == keys for each in document["cases"])
     by_id = {each["id"]: each for each in document["cases"]}
-    assert by_id["streams/wait-event-orders"]["capability"] == "streams+events"
+    assert by_id["streams/random-programs"]["capability"] == "streams+events"
     assert by_id["rng/seed-repeats[rand]"]["capability"] is None
 
 

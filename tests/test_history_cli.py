@@ -98,7 +98,7 @@ def test_a_folder_is_imported_once(tmp_path: Path, place: str, say: Callable[...
     code, out, err = say("import", str(folder), str(folder / "other.json"), place=place)
     assert (code, out) == (1, "2 there already, 1 passed over, 2 refused\n")
     first, second = err.splitlines()
-    assert first.startswith(f"portagpu: {files[0]}: is no JSON, or only a part of it")
+    assert first.startswith(f"portagpu: {files[0]}: is not JSON, or was cut off")
     assert (
         second
         == f"portagpu: {folder / 'other.json'}: is no result, as --json writes it, and no bundle"

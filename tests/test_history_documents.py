@@ -101,7 +101,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
     path = changed(tmp_path / "x.json", lambda document: None)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
-    with pytest.raises(ResultError, match="is no JSON, or only a part of it"):
+    with pytest.raises(ResultError, match="is not JSON, or was cut off"):
         read_document(path, NOW)
 
 

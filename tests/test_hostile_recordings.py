@@ -27,8 +27,8 @@ from portagpu.inventory.join import MOST_GPUS
 from portagpu.recordings.replay import MANIFEST, Recording
 from portagpu.report import render as report_page
 from portagpu.report.junit import render as junit
+from portagpu.results.rules import UNSAFE
 from portagpu.results.run import Run
-from portagpu.results.schema import UNSAFE
 from tests import fuzz_trees, growth_formats
 from tests.fuzz_formats import format_modules
 from tests.fuzz_trees import OUTSIDE, fuzz, own, texts

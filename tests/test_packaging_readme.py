@@ -181,22 +181,12 @@ def test_each_badge_that_was_earned_is_explained() -> None:
     badges = re.findall(r"^- `(\w+)`:", under, re.MULTILINE)
     assert badges == [each for each in Evidence if each is not Evidence.EMULATED]
     rows = "".join(re.findall(r"^\|.*", under, re.MULTILINE))
-    used = set(re.findall(r"`(\w+)`", rows))
-    assert set(badges) <= used
-
-
-def test_what_was_read_from_real_machines_is_the_table_of_recordings() -> None:
-    page = (ROOT / "docs" / "recordings.md").read_text("utf-8").partition("## Which targets")[2]
-    rows = re.findall(r"^\| `(nvidia|amd)-[a-z0-9-]+` \| [^|]+ \| ?([^|]*)\|", page, re.MULTILINE)
-    recorded, loaded = [vendor for vendor, _ in rows], [row[0] for row in rows if row[1].strip()]
-    assert set(recorded) == {"nvidia", "amd"}
-    assert loaded == ["amd", "amd"]
-    assert "`loaded` for two of them" in section("## What is supported")
+    assert badges == re.findall(r"`(\w+)`", rows)
 
 
 def test_the_targets_that_are_named_exist() -> None:
     named = set(re.findall(r"\b(?:nvidia|amd)-[a-z0-9-]+", TEXT)) - {"amd-smi", "nvidia-smi"}
-    assert len(named) > 4
+    assert named
     for name in sorted(named):
         assert (ROOT / "matrix" / "targets" / f"{name}.toml").is_file(), f"no target {name}"
 

@@ -33,7 +33,8 @@ def test_what_is_generated_is_current(name: str) -> None:
 
 
 def test_every_generated_table_has_one_place() -> None:
-    texts = "".join(path.read_text("utf-8") for path in ROOT.glob("docs/*.md"))
+    paths = [ROOT / "README.md", *ROOT.glob("docs/*.md")]
+    texts = "".join(path.read_text("utf-8") for path in paths)
     assert sorted(name for _, name in pages.TABLE.findall(texts)) == sorted(pages.TABLES)
     assert len(re.findall("<!-- ", texts)) == 2 * len(pages.TABLES), "a marker without its table"
 

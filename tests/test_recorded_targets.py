@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from portagpu.info import collect
+from portagpu.matrix.committed import read_committed
 from portagpu.recordings.replay import Recording
 
 ROOT = Path(__file__).parents[1]
@@ -18,7 +19,7 @@ KINDS = {
     "lspci": "lspci",
     "nccl-topo-xml": "topology",
     "nvidia-smi-capture": "nvidia-smi capture",
-    "nvidia-smi-xml": "`nvidia-smi -q -x`",
+    "nvidia-smi-xml": "nvidia-smi -q -x",
     "rocm-smi": "rocm-smi",
     "rocminfo": "rocminfo",
 }
@@ -37,9 +38,8 @@ def test_the_table_of_recorded_targets_is_current() -> None:
                 target = device["target"]
                 if target is not None and "family" not in target:
                     found.setdefault(target, set()).add(words)
-    page = (ROOT / "docs/recordings.md").read_text(encoding="utf-8")
-    section = page.partition("## Which targets")[2]
-    stated = dict(re.findall(r"^\| `([a-z0-9-]+)` \| (.+?) \|", section, re.MULTILINE))
+    recorded = read_committed(ROOT / "matrix").recorded
+    stated = {target: ", ".join(each.read) for target, each in recorded.items()}
     assert sorted(found) == sorted(stated)
     for target, kinds in found.items():
         for words in kinds:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +17,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from portagpu.collectives.comm import Comm
 from portagpu.search.area import load_area
 from portagpu.search.collectives import model
+from portagpu.search.collectives.calls import CALLS, HELPERS
 from portagpu.search.collectives.channel import RankDidNotAnswer
-from portagpu.search.collectives.claims import is_claimed
+from portagpu.search.collectives.claims import CLAIMED, is_claimed
 from portagpu.search.collectives.judge import difference
-from portagpu.search.collectives.values import addends, bits, wrapped
+from portagpu.search.collectives.values import SIZE, addends, bits, wrapped
 from portagpu.world import Ranks
 from tests.faults import faults_of
 
@@ -222,6 +225,61 @@ def test_what_a_library_may_refuse() -> None:
     assert not is_claimed(comm, "broadcast", "float32", "", shape="transposed", in_place=False)
 
 
+# programs
+
+
+@cache
+def drawn_programs(count: int = 300) -> list[Any]:
+    """The first programs of seed 5."""
+    from hypothesis import given, seed
+
+    import portagpu
+    from portagpu.search.rounds import SETTINGS, settings
+
+    found = []
+
+    @settings(SETTINGS, max_examples=count)
+    @seed(5)
+    @given(load_area("collectives-4").programs(portagpu.backend("cpu")))
+    def each(program: Any) -> None:
+        found.append(program)
+
+    each()
+    return found
+
+
+def test_programs_are_long_and_not_copies_of_one_another() -> None:
+    programs = drawn_programs()
+    assert all(programs)
+    calls = [json.dumps(each) for program in programs for each in program if "n" in each[1]]
+    assert len(calls) > 5 * len(programs)
+    assert len(set(calls)) > 0.95 * len(calls)
+    default = [
+        each for program in programs for each in program if each[1].get("group") == "default"
+    ]
+    assert len(default) > 0.05 * len(calls)
+
+
+def test_programs_have_each_call_of_each_dtype_that_is_claimed() -> None:
+    calls = [each for program in drawn_programs() for each in program]
+    assert {name for name, _ in calls} >= set(CALLS)
+    plain = set(CALLS) - HELPERS
+    pairs = {(name, given["dtype"]) for name, given in calls if name in plain}
+    wanted = {(name, dtype) for name in plain for dtype in CLAIMED}
+    assert len(wanted - pairs) <= 0.02 * len(wanted)
+
+
+@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter_tensor", "scatter", "all_reduce"])
+def test_a_part_of_a_rank_has_more_than_64_kib(name: str) -> None:
+    bytes_of = [
+        given["n"] * SIZE[given["dtype"]]
+        for program in drawn_programs()
+        for called, given in program
+        if called == name
+    ]
+    assert max(bytes_of) > 65_536
+
+
 # reports of ranks
 
 
@@ -263,10 +321,10 @@ def report(**given: Any) -> dict[str, Any]:
             {"barriers": {"1": (3.0, 4.0)}},
             "barrier: rank 0 left the barrier before rank 1 came to it",
         ),
-        ({"rounded": {"0": "aa"}}, {"rounded": {"0": "aa"}}, ""),
+        ({"rounded": {"0 5": "aa", "0 6": "ab"}}, {"rounded": {"0 6": "ab", "0 5": "aa"}}, ""),
         (
-            {"rounded": {"0": "aa"}},
-            {"rounded": {"0": "ab"}},
+            {"rounded": {"0 5": "aa"}},
+            {"rounded": {"0 5": "ab"}},
             "broadcast of 3 int8: rank 1 got other bits than rank 0",
         ),
     ],
@@ -306,6 +364,30 @@ def test_right_programs_differ_in_nothing(server: Ranks, ranks: int, count: int)
     found = run(server, "right_programs", ranks, number=ranks, count=count)
     assert len(found) >= count // 2
     assert [each for each in found if each] == []
+
+
+def repetitions_in_another_order(rank: Rank) -> str | None:
+    """Rank 0 waits for the first of two sums first, the others, in a message too, for the second.
+
+    Sums of three numbers of eight significant bits are rounded.
+    """
+    area = load_area("collectives-3")
+    if rank.rank:
+        area.follow(rank)
+        return None
+    sums = {"dtype": "bfloat16", "n": 31, "how": "later", "times": 2, "values": "random"}
+    program = [
+        ("message", call("message", group="tail", how="later")[1]),
+        ("all_reduce", call("all_reduce", **sums)[1]),
+        ("wait", {"which": "first"}),
+    ]
+    found = area.difference(rank, program)
+    area.end(rank)
+    return found
+
+
+def test_ranks_may_wait_for_repetitions_in_another_order(server: Ranks) -> None:
+    assert run(server, "repetitions_in_another_order", 3) == ""
 
 
 def faulty_programs(rank: Rank, cases: list[Any]) -> list[str] | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import random
 import struct
+import tempfile
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -20,12 +22,14 @@ from portagpu.search.numbers import (
     elementwise,
     gradients,
     indexing,
+    pointwise,
     products,
     reductions,
     sums,
 )
-from portagpu.search.numbers.area import AREA, CALLS, _choices
+from portagpu.search.numbers.area import AREA, CALLS, MOST, _choices
 from portagpu.search.numbers.compare import Within, is_right, nature
+from portagpu.search.numbers.draws import BYTES, Choice, spread
 from portagpu.search.numbers.formats import (
     FP8,
     claimed,
@@ -38,6 +42,8 @@ from portagpu.search.numbers.formats import (
 )
 from portagpu.search.numbers.tensors import broadcast_index, place, positions, rows, strides_of
 from portagpu.search.numbers.values import CLASSES, numbers
+from portagpu.search.programs import from_text
+from portagpu.search.rounds import Round
 from tests.faults import faults_of
 
 if TYPE_CHECKING:
@@ -174,10 +180,52 @@ def test_a_number_written_beside_the_elements_is_told(gpu: Any) -> None:
 
 
 def test_rows_and_broadcasts_are_counted_by_hand() -> None:
-    assert rows((2, 3), (1,)) == [[0, 1, 2], [3, 4, 5]]
-    assert rows((2, 3), (0,)) == [[0, 3], [1, 4], [2, 5]]
+    assert rows((2, 3), (1,)) == ((0, 1, 2), (3, 4, 5))
+    assert rows((2, 3), (0,)) == ((0, 3), (1, 4), (2, 5))
     assert broadcast_index((2, 1), (2, 3)) == (0, 0, 0, 1, 1, 1)
     assert broadcast_index((), (2,)) == (0, 0)
+
+
+def test_operations_are_spread_and_each_of_them_differs() -> None:
+    lists = {"a": range(5), "b": range(7)}
+    one, two = Choice("one", {}, lists, times=3), Choice("two", {}, lists)
+    every = spread([one, two])
+    assert [each.name for each in every] == ["one", "one", "two", "one"]
+    assert every[0].call(bytes(BYTES)) == ("one", {"a": 0, "b": 0}) == every[3].call(bytes(BYTES))
+    assert every[0].call(bytes(range(BYTES))) == ("one", {"a": 0, "b": 1})
+    assert every[1].call(bytes(range(BYTES))) == ("one", {"a": 1, "b": 2})
+
+
+def test_no_call_of_a_search_comes_twice_and_all_operations_come(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    for name in CALLS:
+        monkeypatch.setitem(CALLS, name, lambda gpu, **given: seen.append(str(given)) or "")
+    with tempfile.TemporaryFile() as journal:
+        Round(AREA, cast("Any", _Rank(gpu)), journal.fileno(), 300).run(3, 60.0, 0.0)
+    assert len(seen) > 300 * MOST * 0.8
+    assert len(set(seen)) > len(seen) * 0.95
+    pairs = {(each.get("op"), each.get("dtype")) for each in map(ast.literal_eval, seen)}
+    assert len(pairs) > 0.85 * sum(
+        len(each.lists["dtype"]) for each in _choices(claimed(gpu)) if "op" in each.fixed
+    )
+
+
+def test_a_failure_shrinks_to_one_call_of_the_simplest_arguments(gpu: Any) -> None:
+    fault = next(
+        each
+        for each in faults_of("numbers")
+        if each.name == "flip: of int64: the first element is wrong"
+    )
+    with tempfile.TemporaryFile() as journal, fault.apply():
+        found = Round(AREA, cast("Any", _Rank(gpu)), journal.fileno(), 2000)
+        found.run(1, 60.0, 30.0)
+    assert found.difference.startswith("flip of int64"), found.smallest
+    (call,) = from_text(found.smallest)[1]
+    assert call[0] == "move"
+    plain = {"kind": "distinct", "shape": [3, 5], "dim": 0, "layout": "plain", "seed": 0}
+    assert call[1] == {"op": "flip", "dtype": "int64", **plain}
 
 
 def test_values_are_of_their_dtype_and_come_again() -> None:
@@ -205,6 +253,16 @@ def test_products_are_exact_where_whole_and_bounded_else() -> None:
     assert near.bound < 1e-8
 
 
+def test_nothing_is_claimed_of_a_sum_whose_product_is_no_number() -> None:
+    right = pointwise.OPS["addcmul"].right
+    # by hand: -1.85 * 3.4e38 is beyond float32, and the sum of both is not; a float64 has both
+    assert right(3.4e38, 1.85, -3.4e38, "float32") is None
+    assert right(3.4e38, 1.85, -3.4e38, "float64").value == pytest.approx(-2.89e38, rel=1e-3)
+    # 65519 rounds to the largest float16, 65520 to infinity
+    assert right(-65504.0, 65519.0, 1.0, "float16") is not None
+    assert right(-65504.0, 65520.0, 1.0, "float16") is None
+
+
 @pytest.mark.parametrize(
     ("got", "right", "dtype", "told"),
     [
@@ -228,7 +286,7 @@ def test_every_operation_is_right_on_a_right_device(gpu: Any) -> None:
     assert len({each.fixed.get("op") for each in choices}) > 110
     for choice in choices:
         for _ in range(6):
-            call = choice.call(chance.getrandbits(23), chance.getrandbits(23))
+            call = choice.call(chance.randbytes(BYTES))
             assert AREA.difference(rank, [call]) == "", call
 
 

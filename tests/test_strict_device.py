@@ -62,12 +62,13 @@ LIES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
         (
             "precision/autocast-programs",
             "precision/scaler-programs",
-            "graphs/capture-does-not-run",
+            "graphs/pool-is-shared[method]",
             "memory/pinned-copies-are-right[method]",
             "streams/external-stream-is-the-same[method]",
             "memory/snapshot-lists-what-is-held[function]",
             "collectives/init-string",
-            "memory/ipc-collect-keeps-tensors[method]",
+            "memory/random-programs",
+            "streams/random-programs",
         ),
     ),
     "memory is said to be shared between processes": (
@@ -80,8 +81,8 @@ LIES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "no capability is claimed": (
         {"change": "handle.capabilities = frozenset()"},
         (
-            "streams/wait-stream-orders",
-            "streams/elapsed-time-is-milliseconds",
+            "streams/priorities[priority0]",
+            "streams/elapsed-time-adds-up",
             "memory/peak-resets[method]",
         ),
     ),
@@ -119,7 +120,7 @@ LIES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     ),
     "a new stream is the current one": (
         {"method": "def Stream(self, priority=0): return self.current_stream()"},
-        ("streams/set-stream-stays[method]",),
+        ("streams/random-programs",),
     ),
     "autocast is a block that does nothing": (
         {

@@ -139,6 +139,11 @@ class KeepsOneState(CpuBackend):
         return self.kept.copy_(super().get_rng_state())
 
 
+class WaitsWithAValue(CpuBackend):
+    def synchronize(self):
+        return True
+
+
 class WaitsByDrawing(CpuBackend):
     def synchronize(self):
         torch.rand(1)
@@ -190,6 +195,11 @@ class LacksKeys(_Memory):
 class ReservesLess(_Memory):
     def change(self, stats):
         return {key: value // 2 if "reserved" in key else value for key, value in stats.items()}
+
+
+class ForgetsReservedPeak(_Memory):
+    def change(self, stats):
+        return {**stats, "reserved_bytes.all.peak": stats["reserved_bytes.all.current"]}
 
 
 class StatsAreAlive(_Memory):
@@ -596,81 +606,119 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
     ),
     "takes a broken state": (AcceptsBrokenStates, {}, "rng/wrong-state-is-refused", "not refused"),
     "has another generator": (OwnGenerator, {}, "rng/seed-repeats[randn]", "other numbers"),
-    "has a peak that lies": (PeakLies, {}, "memory/peak-never-below-current", "below the current"),
-    "never shrinks": (NeverShrinks, {}, "memory/freed-memory-leaves", "were freed"),
-    "counts nothing": (CountsNothing, {}, "memory/allocation-is-counted", "by 0 bytes"),
-    "counts kibibytes": (CountsKibibytes, {}, "memory/allocation-is-counted", "64 MiB raised"),
-    "lacks keys": (LacksKeys, {}, "memory/stats-keys", "have no reserved"),
-    "reserves less": (ReservesLess, {}, "memory/reserved-holds-allocated", "less than allocated"),
-    "resets no peak": (ResetsNoPeak, {}, "memory/peak-resets[method]", "above the current"),
-    "swaps free and total": (FreeAboveTotal, {}, "memory/free-and-total", "bytes are free"),
+    "has a peak that lies": (PeakLies, {}, "memory/random-programs", "allocated peak"),
+    "never shrinks": (
+        NeverShrinks,
+        {},
+        "memory/random-programs",
+        "it does not fall when all tensors are gone",
+    ),
+    "counts nothing": (
+        CountsNothing,
+        {},
+        "memory/random-programs",
+        "allocated_bytes.all.current is 0.0 MiB, not between",
+    ),
+    "counts kibibytes": (
+        CountsKibibytes,
+        {},
+        "memory/random-programs",
+        "allocated_bytes.all.current is 0.",
+    ),
+    "lacks keys": (LacksKeys, {}, "memory/random-programs", "statistics have no reserved"),
+    "reserves less": (ReservesLess, {}, "memory/random-programs", "reserved bytes are less than"),
+    "forgets the reserved peak": (
+        ForgetsReservedPeak,
+        {},
+        "memory/random-programs",
+        "with the tensors that lived",
+    ),
+    "waits and returns a value": (
+        WaitsWithAValue,
+        {},
+        "streams/random-programs",
+        "synchronize() of the device returned True",
+    ),
+    "resets no peak": (
+        ResetsNoPeak,
+        {},
+        "memory/random-programs",
+        "after reset_peak_memory_stats() the allocated peak is",
+    ),
+    "swaps free and total": (FreeAboveTotal, {}, "memory/random-programs", "bytes are free"),
     "has a free that stands": (FreeStandsStill, {}, "memory/free-follows-allocation", "lowered"),
-    "has another total": (OtherTotal, {}, "memory/total-is-steady", "the properties"),
+    "has another total": (OtherTotal, {}, "memory/random-programs", "the properties state"),
     "runs backwards": (
         _events(lambda ms: -ms),
         {},
-        "streams/elapsed-time-is-milliseconds",
-        "30 ms",
+        "streams/random-programs",
+        "ms, and the host saw",
     ),
     "times in seconds": (
         _events(lambda ms: ms / 1e3),
         {},
-        "streams/elapsed-time-is-milliseconds",
-        "a pause of 30 ms took",
+        "streams/random-programs",
+        "ms, and the host saw",
     ),
     "times in microseconds": (
         _events(lambda ms: ms * 1e3),
         {},
-        "streams/elapsed-time-is-milliseconds",
-        "of the host",
+        "streams/random-programs",
+        "ms, and the host saw",
     ),
-    "has no sign": (_events(abs), {}, "streams/elapsed-time-backwards", "from later to earlier"),
-    "rounds times": (_events(round), {}, "streams/elapsed-time-is-milliseconds", "is a int"),
+    "has no sign": (_events(abs), {}, "streams/random-programs", "elapsed_time() from event"),
+    "rounds times": (_events(round), {}, "streams/random-programs", "is a int"),
     "times untimed events": (
         TimesWithoutTiming,
         {},
-        "streams/elapsed-time-needs-timing",
-        "was not refused",
+        "streams/random-programs",
+        "though one of them was made without enable_timing",
     ),
-    "has events that stay": (EventsNeverHappen, {}, "streams/event-happens[method]", "happened"),
+    "has events that stay": (EventsNeverHappen, {}, "streams/random-programs", "has not happened"),
     "has blocks without effect": (
         BlockChangesNothing,
         {},
-        "streams/block-changes-current[method]",
-        "inside the block",
+        "streams/random-programs",
+        "inside a block of",
     ),
     "has blocks without end": (
         BlockRestoresNothing,
         {},
-        "streams/block-changes-current[method]",
-        "after the block",
+        "streams/random-programs",
+        "when all blocks have ended another stream is current",
     ),
     "breaks on errors in blocks": (
         BlockBreaksOnErrors,
         {},
-        "streams/block-restores-after-error",
-        "another stream",
+        "streams/random-programs",
+        "after an error in a block of",
     ),
     "has one stream for threads": (
         OneCurrentForAll,
         {},
-        "streams/current-is-per-thread",
-        "in another",
+        "streams/random-programs",
+        "the current stream of another thread is stream 1",
     ),
-    "has one stream": (OneStream, {}, "streams/streams-differ", "are equal"),
+    "has one stream": (OneStream, {}, "streams/random-programs", "a new stream is the default one"),
     "ignores priorities": (IgnoresPriority, {}, "streams/priorities[priority-1]", "says 0"),
     "has a silent graph": (
         SilentGraph,
         {},
-        "graphs/replay-reads-new-input[method]",
-        "claim graphs",
+        "identity/unclaimed-calls-are-refused[Graph]",
+        "was not refused",
     ),
     "pins nothing silently": (SilentPin, {}, "memory/pinned-copies-are-right[method]", "not claim"),
+    "claims graphs that share memory": (
+        CpuBackend,
+        {"capabilities": ALL},
+        "graphs/pool-is-shared[method]",
+        "claims graphs, but it raised Unsupported",
+    ),
     "claims graphs": (
         CpuBackend,
         {"capabilities": ALL},
-        "graphs/replays-accumulate",
-        "claims graphs, but it raised Unsupported",
+        "streams/random-programs",
+        "it raised Unsupported: the cpu backend does not capture graphs",
     ),
     "claims pinned memory": (
         SilentPin,
@@ -849,10 +897,10 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
     "has statistics that live on": (
         StatsAreAlive,
         {},
-        "memory/stats-are-a-snapshot",
-        "statistics of before changed",
+        "memory/random-programs",
+        "the statistics of before changed in",
     ),
-    "has fractions of bytes": (FreeInFractions, {}, "memory/free-and-total", "gives float"),
+    "has fractions of bytes": (FreeInFractions, {}, "memory/random-programs", "the free memory is"),
     "rounds float32 products to bfloat16": (
         RoundsProducts,
         {},
@@ -959,17 +1007,12 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         "inside a region the sum is 0",
     ),
     "counts depth from one": (DepthFromOne, {}, "profiling/random-programs", "is 1 at depth 0"),
-    "sets no stream": (
-        SetsNoStream,
-        {},
-        "streams/set-stream-stays[method]",
-        "the current stream is",
-    ),
+    "sets no stream": (SetsNoStream, {}, "streams/random-programs", "after set_stream() of"),
     "has a default stream that moves": (
         DefaultStreamMoves,
         {},
-        "streams/default-is-steady[method]",
-        "changes the default stream",
+        "streams/random-programs",
+        "the default stream is another one",
     ),
     "opens a range for a mark": (
         MarksARange,
@@ -980,15 +1023,10 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
     "captures nothing and says so": (
         AlwaysCaptures,
         {},
-        "graphs/nothing-is-captured-outside",
-        "say (True, True)",
+        "streams/random-programs",
+        "is_current_stream_capturing() is True while no capture is open",
     ),
-    "uses what is free": (
-        UsesWhatIsFree,
-        {},
-        "memory/used-is-what-is-not-free[method]",
-        "in use",
-    ),
+    "uses what is free": (UsesWhatIsFree, {}, "memory/random-programs", "device_memory_used is"),
     "supports what it does not claim": (
         SupportsAll,
         {},
@@ -1038,7 +1076,7 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
 def _is_caught(monkeypatch: pytest.MonkeyPatch, fault: str, tmp_path: Path) -> tuple[Verdict, str]:
     kind, attributes, name, _ = FAULTS[fault]
     gpu = suite_harness.open_device(monkeypatch, kind, **attributes)
-    result = suite_harness.run(gpu, name, tmp_path)
+    result = suite_harness.run(gpu, name, tmp_path, ("FAULTS", fault))
     return result.verdict, result.reason
 
 

@@ -26,7 +26,7 @@ def test_fault_fails_the_case_for_it(
     gpu = suite_harness.open_device(monkeypatch, **dict(patch.attributes))
     with monkeypatch.context() as broken:
         patch.apply(broken)
-        result = suite_harness.run(gpu, patch.case, tmp_path)
+        result = suite_harness.run(gpu, patch.case, tmp_path, ("PATCHES", fault))
     told = f"what {fault} is {result.verdict} in {patch.case}: {result.reason}"
     assert result.verdict is Verdict.FAIL, told
     assert patch.sentence in result.reason, told

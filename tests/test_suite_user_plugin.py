@@ -85,10 +85,10 @@ def test_a_failing_case_shows_its_sentence_and_no_traceback(project: Path, tmp_p
     path.mkdir()
     entry_points = {"broken": "portagpu_broken:PLUGIN"}
     install(path, "portagpu-broken", entry_points, {"portagpu_broken": BROKEN})
-    options = ("--portagpu-backend", "broken", "-k", "memory/free")
+    options = ("--portagpu-backend", "broken", "-k", "memory/random")
     done = run_pytest(project, *options, path=path)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "FAILED portagpu::memory/free" in done.stdout
+    assert "FAILED portagpu::memory/random-programs" in done.stdout
     assert "user_plugin.py" not in done.stdout
 
 
@@ -148,7 +148,7 @@ def test_what_is_said_of_the_suite_itself_fails_the_run(project: Path, tmp_path:
     path = tmp_path / "plugins"
     path.mkdir()
     install(path, "portagpu-quirky", {"quirky": "quirky:PLUGIN"}, {"quirky": QUIRKY})
-    options = ("--portagpu-backend", "quirky", "-k", "rng/seed-repeats or memory/free-and-total")
+    options = ("--portagpu-backend", "quirky", "-k", "rng/seed-repeats or memory/summary-is-a-text")
     done = run_pytest(project, *options, path=path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAILED portagpu::suite" in done.stdout

@@ -50,7 +50,7 @@ def earned_badges(bundle: Mapping[str, Any]) -> list[Badge]:
     alone = len(run.info.devices) < 2 and not plugin(run.info.backend or "").shared
     for result in run.results:
         suite, area = suite_of(result), area_of(result)
-        badge = _badge(result)
+        badge = earned(result)
         of_several = badge is Evidence.EXECUTED and area == _OF_SEVERAL
         if badge is not None and not (alone and of_several):
             areas.setdefault((badge, suite, area), Counter())[result.verdict] += 1
@@ -64,11 +64,14 @@ def earned_badges(bundle: Mapping[str, Any]) -> list[Badge]:
 def unearned_ids(bundle: Mapping[str, Any]) -> list[str]:
     """The ids of results that state evidence of what ran and whose cases, or gates, earn none."""
     ran = (each for each in Run.from_json(bundle["result"]).results if each.verdict in _RAN)
-    return [each.id for each in ran if each.evidence and _badge(each) is None]
+    return [each.id for each in ran if each.evidence and earned(each) is None]
 
 
-def _badge(result: Result) -> Evidence | None:
-    """The stated evidence, but no more than the case can earn today: the bundle may be older."""
+def earned(result: Result) -> Evidence | None:
+    """The stated evidence, but no more than its case can earn today: the file may be older.
+
+    None where nothing ran.
+    """
     most = most_earned(result)
     if result.verdict not in _RAN or most is None or not result.evidence:
         return None

@@ -20,8 +20,8 @@ from portagpu.bundle.result_ids import check_ids
 from portagpu.errors import BundleError, PortagpuError
 from portagpu.files import read_bounded
 from portagpu.redact.scrub import KINDS, LONGEST_TEXT, find_identifying
+from portagpu.results.rules import Rule, keys, mapping, name, one_of, or_null, positive
 from portagpu.results.run import Run
-from portagpu.results.schema import Rule, keys, mapping, name, one_of, or_null, positive
 from portagpu.text import one_line
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from portagpu.bench.cases import SUITE as MEASURES
 from portagpu.bench.device import MeasuredDevice
 from portagpu.bench.timing import Effort
 from portagpu.bringup.gates import load_gates
+from portagpu.compile.judge import SUITE as BUILDS
 from portagpu.errors import BundleError
 from portagpu.results.advice import find_check
 from portagpu.results.verdicts import Evidence
@@ -64,16 +65,18 @@ def area_of(result: Result) -> str:
 
 
 def most_earned(result: Result) -> Evidence | None:
-    """The strongest evidence that a result of a bring-up can have, whatever it states.
+    """The strongest evidence that a result can have, whatever it states.
 
-    For a case its fixtures decide, for a gate ``gates.toml``; measures are executed. What the suite
-    says of itself, and an id that nothing reports any more, earn nothing.
+    For a case its fixtures decide, for a gate ``gates.toml``; measures are executed, and kernels
+    compiled. What the suite says of itself, and an id that nothing reports any more, earn nothing.
     """
     suite = suite_of(result)
     if suite == SUITE:
         return _cases().get(result.id)
     if suite == MEASURES:
         return Evidence.EXECUTED if _is_measure(result.id) else None
+    if suite == BUILDS:
+        return Evidence.COMPILED
     return _gates().get(area_of(result))
 
 

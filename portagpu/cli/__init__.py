@@ -57,13 +57,13 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.targets:targets",
         "List the known targets, or show one with its facts and sources.",
     ),
+    "matrix": (
+        "portagpu.cli.matrix:matrix",
+        "Show and run the matrix of all targets, and keep the history of its runs.",
+    ),
     "report": (
         "portagpu.cli.report:report",
         "Write HTML reports from result files.",
-    ),
-    "matrix": (
-        "portagpu.cli.matrix:matrix",
-        "Look at the runs of many machines: their history.",
     ),
     "compile": (
         "portagpu.cli.compile:compile_kernels",

@@ -13,7 +13,7 @@ import click
 
 from portagpu.errors import MissingDependency, OutputError
 from portagpu.files import check_writable, is_special, write_atomic
-from portagpu.results.schema import json_text
+from portagpu.results.rules import json_text
 from portagpu.text import printable
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""``portagpu matrix``: verbs about many runs, each with a module of its own."""
+"""``portagpu matrix``: verbs about all targets together, each with a module of its own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ import click
 from portagpu.cli._group import VerbGroup
 
 _VERBS: Final[dict[str, tuple[str, str]]] = {
+    "show": (
+        "portagpu.cli.matrix_show:show",
+        "Show what was proven of each target, and by which evidence.",
+    ),
+    "run": (
+        "portagpu.cli.matrix_run:run",
+        "Run what this machine can of every target, through tox.",
+    ),
     "history": (
         "portagpu.cli.matrix_history:history",
         "Keep runs in a store, and say what changed between them.",
@@ -19,4 +27,4 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
 
 @click.group(cls=VerbGroup, verbs=_VERBS, subcommand_metavar="VERB ...")
 def matrix() -> None:
-    """Look at the runs of many machines."""
+    """Show and run the matrix of all targets, and keep the history of its runs."""

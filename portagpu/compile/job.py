@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu.compile.judge import judge_code, unjudged_result
 from portagpu.machine_code.toolchain import MachineCode
-from portagpu.results.schema import is_number
+from portagpu.results.rules import is_number
 from portagpu.results.verdicts import Verdict
 
 if TYPE_CHECKING:

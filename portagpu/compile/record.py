@@ -131,16 +131,22 @@ def check_record(document: Any) -> dict[str, Any]:
     return document
 
 
+def built(document: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """The kernels that were built, by architecture, of those that earned the badge."""
+    return {
+        name: [row for row in kernels.values() if "code" in row]
+        for name, kernels in document["architectures"].items()
+        if fold(Verdict(row["verdict"]) for row in kernels.values()) is Verdict.PASS
+    }
+
+
 def table(document: Mapping[str, Any]) -> str:
     """The architectures that earned the badge, with compilers, as a Markdown table."""
     head = ["architecture", "kernels", "compilers"]
     rows = [head, ["---"] * len(head)]
-    for name, kernels in document["architectures"].items():
-        if fold(Verdict(row["verdict"]) for row in kernels.values()) is not Verdict.PASS:
-            continue
-        built = [row for row in kernels.values() if "code" in row]
-        compilers = sorted({row["compiler"] for row in built}, key=str.lower)
-        rows.append([f"`{name}`", str(len(built)), ", ".join(compilers)])
+    for name, kernels in built(document).items():
+        compilers = sorted({row["compiler"] for row in kernels}, key=str.lower)
+        rows.append([f"`{name}`", str(len(kernels)), ", ".join(compilers)])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 

@@ -118,7 +118,7 @@ def parse_document(data: bytes) -> Document:
     except RecursionError:
         raise ResultError("is nested too deeply") from None
     except ValueError as error:
-        raise ResultError(f"is no JSON, or only a part of it: {error}") from error
+        raise ResultError(f"is not JSON, or was cut off: {error}") from error
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if schema == BUNDLE_SCHEMA:
         raw = check.parse(data)

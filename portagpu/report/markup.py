@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import Final, TypeAlias
 
-from portagpu.results.schema import UNSAFE
+from portagpu.results.rules import UNSAFE
 
 _VOID: Final = frozenset({"input", "meta", "wbr"})
 

@@ -20,16 +20,13 @@ from portagpu.errors import ResultError
 from portagpu.files import read_bounded, write_atomic
 from portagpu.results import advice
 from portagpu.results.expectations import bounds
+from portagpu.results.rules import json_text, keys, mapping, plain
 from portagpu.results.schema import (
     RESULT_RULES,
     RUN_RULES,
     SCHEMA,
     check_document,
     check_result,
-    json_text,
-    keys,
-    mapping,
-    plain,
 )
 from portagpu.results.verdicts import (
     FAILING,
@@ -399,10 +396,13 @@ def read_json(path: str | os.PathLike[str]) -> Run:
         if len(data) > _LARGEST_BYTES:
             raise ResultError(f"{path}: is larger than {_LARGEST_BYTES >> 20} MiB")
         document = json.loads(data.decode())
-        return Run.from_json(document)
     except OSError as error:
         raise ResultError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
+        raise ResultError(f"{path}: is not JSON, or was cut off: {error}") from error
+    try:
+        return Run.from_json(document)
+    except ResultError as error:
         raise ResultError(f"{path}: {error}") from error
 
 

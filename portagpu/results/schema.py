@@ -1,227 +1,98 @@
 """The rules of the document ``portagpu.result/1``, one for each key, for reading and writing.
 
-A rule takes a value and the path of its key, and raises ResultError with that path.
-``docs/results.md`` says what each key means.
+``docs/results.md`` says what each key means. ``docs/result.schema.json`` is made of these rules.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import numbers
 import re
-import sys
-from collections.abc import Callable, Mapping
-from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import ResultError
+from portagpu.results.rules import (
+    Json,
+    Rule,
+    any_of,
+    each,
+    flag,
+    instant,
+    is_number,
+    keys,
+    mapping,
+    name,
+    not_negative,
+    number,
+    object_of,
+    one_of,
+    or_null,
+    plain,
+    positive,
+    refuse,
+    rule,
+    text,
+    values_of,
+)
 from portagpu.results.verdicts import Evidence, Verdict
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 SCHEMA: Final = "portagpu.result/1"
-
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-Rule: TypeAlias = Callable[[object, str], None]
+_DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
-def plain(value: object, path: str, *, gaps: bool = False) -> Json:
-    """``value`` in JSON's types: lists, dicts with text keys, text, integers and finite floats.
-
-    Numbers of other libraries (anything registered as ``numbers.Real``) become Python's. NaN and
-    infinity become null with ``gaps``, and raise ResultError without. Lone surrogates, which UTF-8
-    cannot encode, are escaped. Raises ResultError for any other object.
-    """
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real):
-        number = float(value)
-        if math.isfinite(number):
-            return number
-        if gaps:
-            return None
-        raise ResultError(f"{path}: must be finite, not {number}; write null and say why in reason")
-    if isinstance(value, Mapping):
-        return {_key(k, path): plain(v, f"{path}.{k}", gaps=gaps) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item, f"{path}[{i}]", gaps=gaps) for i, item in enumerate(value)]
-    raise ResultError(f"{path}: {type(value).__name__} has no form in JSON; write it as text")
+@rule(enum=[SCHEMA])
+def _version(value: object, path: str) -> None:
+    if isinstance(value, str) and re.fullmatch(r"portagpu\.result/[2-9]", value):
+        raise ResultError(f"{path}: is {value}, which a newer portagpu wrote: install that one")
+    one_of(SCHEMA)(value, path)
 
 
-def _key(key: object, path: str) -> str:
-    if not isinstance(key, str):
-        raise ResultError(f"{path}: keys must be text, not {key!r}")
-    return str(plain(key, path))
+@rule(type="integer")
+def _whole(value: object, path: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise refuse(path, "a whole number", value)
 
 
-UNSAFE: Final = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
-    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
-)
-"""Characters that control a terminal or change how nearby text is shown: control characters except
-tab and line ends, zero-width and direction characters, and lone surrogates."""
+@rule(type="integer", minimum=0)
+def _count(value: object, path: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise refuse(path, "a whole number of at least 0", value)
 
 
-def json_text(value: object, *, indent: int | None = None, ascii_only: bool = False) -> str:
-    """``value`` as JSON text that is safe to print: only unsafe characters are escaped."""
-    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only, allow_nan=False)
-    return UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text)
-
-
-def refuse(path: str, rule: str, value: object) -> ResultError:
-    """The error for a key that breaks a rule, with the start of its value."""
-    shown = repr(value)
-    return ResultError(f"{path}: must be {rule}, not {shown[:60]}{'…' if len(shown) > 60 else ''}")
-
-
-def is_number(value: object) -> bool:
-    """True for a finite number that is not a bool."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return abs(value) <= sys.float_info.max
-
-
-def text(value: object, path: str) -> None:
-    if not isinstance(value, str):
-        raise refuse(path, "text", value)
-
-
-def name(value: object, path: str) -> None:
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise refuse(path, "text of one line that is not empty", value)
-
-
-def flag(value: object, path: str) -> None:
-    if not isinstance(value, bool):
-        raise refuse(path, "true or false", value)
-
-
-def number(value: object, path: str) -> None:
-    if not is_number(value):
-        raise refuse(path, "a finite number", value)
-
-
-def positive(value: object, path: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise refuse(path, "a whole number of at least 1", value)
-
-
-def not_negative(value: object, path: str) -> None:
-    if not is_number(value) or value < 0:  # type: ignore[operator]
-        raise refuse(path, "a finite number of at least 0", value)
-
-
-def or_null(rule: Rule) -> Rule:
-    def checked(value: object, path: str) -> None:
-        if value is not None:
-            rule(value, path)
-
-    return checked
-
-
-def each(rule: Rule) -> Rule:
-    def checked(value: object, path: str) -> None:
-        if not isinstance(value, list):
-            raise refuse(path, "a list", value)
-        for index, item in enumerate(value):
-            rule(item, f"{path}[{index}]")
-
-    return checked
-
-
-def one_of(*allowed: str) -> Rule:
-    def checked(value: object, path: str) -> None:
-        if value not in allowed:
-            raise refuse(path, f"one of {', '.join(allowed)}", value)
-
-    return checked
-
-
-def mapping(value: object, path: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise refuse(path, "an object", value)
-    return value
-
-
-def keys(value: object, path: str, rules: Mapping[str, Rule], optional: frozenset[str]) -> None:
-    """Check each key by its rule; all are there unless ``optional``, and there are no others."""
-    document = mapping(value, path)
-    prefix = f"{path}." if path else ""
-    for key, rule in rules.items():
-        if key in document:
-            rule(document[key], prefix + key)
-        elif key not in optional:
-            raise ResultError(f"{prefix}{key}: is missing")
-    for key in document:
-        if key not in rules:
-            raise ResultError(f"{prefix}{key}: is not a key of {SCHEMA}")
-
-
-def instant(value: object, path: str) -> None:
-    rule = "a time as RFC 3339 writes it, with its zone"
-    if not isinstance(value, str) or "T" not in value:
-        raise refuse(path, rule, value)
-    try:
-        zone = datetime.fromisoformat(value).tzinfo
-    except ValueError:
-        raise refuse(path, rule, value) from None
-    if zone is None:
-        raise refuse(path, rule, value)
-
-
-def shape(value: object, path: str) -> None:
-    """Text, a list of whole numbers, or an object of whole numbers and text."""
-    if isinstance(value, Mapping):
-        fits = all(
-            isinstance(part, int | str) and not isinstance(part, bool) for part in value.values()
-        )
-    elif isinstance(value, list):
-        fits = all(isinstance(part, int) and not isinstance(part, bool) for part in value)
-    else:
-        fits = isinstance(value, str)
-    if not fits:
-        raise refuse(path, "text, a list of whole numbers, or an object of them", value)
-
-
+@rule(type="number", minimum=-1, maximum=0)
 def _lower_tolerance(value: object, path: str) -> None:
     if not is_number(value) or not -1 <= value <= 0:  # type: ignore[operator]
         raise refuse(path, "a fraction of the reference from -1 to 0, or null", value)
 
 
+@rule(type="number", minimum=0)
 def _upper_tolerance(value: object, path: str) -> None:
     if not is_number(value) or value < 0:  # type: ignore[operator]
         raise refuse(path, "a fraction of the reference of at least 0, or null", value)
 
 
+@rule(anyOf=[name.schema, number.schema])
 def number_or_words(value: object, path: str) -> None:
     """A finite number, or one line of text."""
     (name if isinstance(value, str) else number)(value, path)
 
 
+@rule(anyOf=[name.schema, not_negative.schema])
 def _reference(value: object, path: str) -> None:
     (name if isinstance(value, str) else not_negative)(value, path)
 
 
-EXPECTED_RULES: Final[Mapping[str, Rule]] = {
-    "reference": _reference,
-    "lower": or_null(_lower_tolerance),
-    "upper": or_null(_upper_tolerance),
-    "unit": or_null(name),
-    "source": name,
-    "statistic": or_null(text),
-    "shape": or_null(shape),
-    "algorithm": or_null(text),
-    "software": or_null(text),
-    "confidence": or_null(text),
-}
+shape: Final = any_of(
+    text,
+    each(_whole),
+    values_of(any_of(_whole, text, words="a whole number or text")),
+    words="text, a list of whole numbers, or an object of them",
+)
+"""The size of a problem: "4096x4096", [4096, 4096], {"m": 4096, "dtype": "fp32"}."""
 
 
-def expected(value: object, path: str) -> None:
-    optional = frozenset({"statistic", "shape", "algorithm", "software", "confidence"})
-    keys(value, path, EXPECTED_RULES, optional)
+def _expected_together(value: object, path: str) -> None:
     document = mapping(value, path)
     words = isinstance(document["reference"], str)
     for key in ("lower", "upper", "unit"):
@@ -231,79 +102,69 @@ def expected(value: object, path: str) -> None:
         raise ResultError(f"{path}.unit: is missing; a number has a unit, 1 for a plain one")
 
 
-_CURVE_RULES: Final[Mapping[str, Rule]] = {
-    "x": each(or_null(number)),
-    "y": each(or_null(number)),
-    "x_label": name,
-    "y_label": name,
-    "x_unit": name,
-    "y_unit": name,
-    "x_log": flag,
-    "series": name,
-    "title": name,
-}
+expected: Final = object_of(
+    {
+        "reference": _reference,
+        "lower": or_null(_lower_tolerance),
+        "upper": or_null(_upper_tolerance),
+        "unit": or_null(name),
+        "source": name,
+        "statistic": or_null(text),
+        "shape": or_null(shape),
+        "algorithm": or_null(text),
+        "software": or_null(text),
+        "confidence": or_null(text),
+    },
+    frozenset({"statistic", "shape", "algorithm", "software", "confidence"}),
+    further=_expected_together,
+)
 
 
-def curve(value: object, path: str) -> None:
-    keys(value, path, _CURVE_RULES, frozenset({"title"}))
+def _as_many(value: object, path: str) -> None:
     document = mapping(value, path)
     if len(document["x"]) != len(document["y"]):
         points = len(document["x"]), len(document["y"])
         raise ResultError(f"{path}.y: must have as many values as x, {points[0]}, not {points[1]}")
 
 
-def extra(value: object, path: str) -> None:
-    """Any object; its ``curve``, ``curves`` and ``samples`` have a fixed form."""
-    document = mapping(value, path)
-    plain(document, path)
-    special = {"curve": curve, "curves": each(curve), "samples": each(or_null(number))}
-    for key, rule in special.items():
-        if key in document:
-            rule(document[key], f"{path}.{key}")
+curve: Final = object_of(
+    {
+        "x": each(or_null(number)),
+        "y": each(or_null(number)),
+        "x_label": name,
+        "y_label": name,
+        "x_unit": name,
+        "y_unit": name,
+        "x_log": flag,
+        "series": name,
+        "title": name,
+    },
+    frozenset({"title"}),
+    further=_as_many,
+)
 
-
-def versions(value: object, path: str) -> None:
-    for key, version in mapping(value, path).items():
-        or_null(text)(version, f"{path}.{key}")
-
-
-def device(value: object, path: str) -> None:
-    document = mapping(value, path)
-    if "name" not in document:
-        raise ResultError(f"{path}.name: is missing")
-    text(document["name"], f"{path}.name")
-
-
-def durations(value: object, path: str) -> None:
-    for key, seconds in mapping(value, path).items():
-        not_negative(seconds, f"{path}.{key}")
-
-
-RECORDING_RULES: Final[Mapping[str, Rule]] = {
-    "name": name,
-    "sha256": or_null(name),
-    "source": or_null(name),
+_EXTRA: Final[Mapping[str, Rule]] = {
+    "curve": curve,
+    "curves": each(curve),
+    "samples": each(or_null(number)),
 }
-
-
-def recording(value: object, path: str) -> None:
-    keys(value, path, RECORDING_RULES, frozenset())
-
+extra: Final = object_of(_EXTRA, frozenset(_EXTRA), others=True, further=plain)
+"""Any object in JSON's types; these keys have a fixed form."""
 
 RUN_RULES: Final[Mapping[str, Rule]] = {
     "id": name,
     "started": instant,
     "duration_s": not_negative,
-    "area_duration_s": durations,
+    "area_duration_s": values_of(not_negative),
     "command": each(text),
     "host": text,
     "target": or_null(name),
     "backend": or_null(name),
-    "versions": versions,
-    "devices": each(device),
+    "versions": values_of(or_null(text)),
+    "devices": each(object_of({"name": text}, others=True)),
     "strict": flag,
     "interrupted": flag,
-    "replay": each(recording),
+    "replay": each(object_of({"name": name, "sha256": or_null(name), "source": or_null(name)})),
 }
 RUN_OPTIONAL: Final = frozenset({"replay"})
 """Keys of a run that older documents lack."""
@@ -329,29 +190,11 @@ RESULT_RULES: Final[Mapping[str, Rule]] = {
     "extra": extra,
 }
 
-DOCUMENT_RULES: Final[Mapping[str, Rule]] = {
-    "schema": one_of(SCHEMA),
-    "verdict": one_of(*Verdict),
-    "counts": lambda value, path: keys(
-        value, path, dict.fromkeys(map(str, Verdict), _count), frozenset()
-    ),
-    "first_failed": or_null(name),
-    "culprit": or_null(name),
-    "run": lambda value, path: keys(value, path, RUN_RULES, RUN_OPTIONAL),
-    "results": lambda value, path: each(check_result)(value, path),  # noqa: PLW0108 - defined below
-}
-
 _NEEDS_REASON: Final = frozenset({Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.SKIP})
 
 
-def _count(value: object, path: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise refuse(path, "a whole number of at least 0", value)
-
-
-def check_result(value: object, path: str) -> None:
-    """Check every key of a result, and the keys that depend on each other."""
-    keys(value, path, RESULT_RULES, frozenset())
+def _result_together(value: object, path: str) -> None:
+    """Check the keys of a result that depend on each other."""
     result = mapping(value, path)
     verdict = result["verdict"]
     if verdict in _NEEDS_REASON and not result["reason"].strip():
@@ -378,6 +221,30 @@ def check_result(value: object, path: str) -> None:
         )
 
 
+check_result: Final = object_of(RESULT_RULES, further=_result_together)
+"""Checks every key of a result, and those that depend on each other."""
+
+DOCUMENT_RULES: Final[Mapping[str, Rule]] = {
+    "schema": _version,
+    "verdict": one_of(*Verdict),
+    "counts": object_of(dict.fromkeys(map(str, Verdict), _count)),
+    "first_failed": or_null(name),
+    "culprit": or_null(name),
+    "run": object_of(RUN_RULES, RUN_OPTIONAL),
+    "results": each(check_result),
+}
+
+
 def check_document(value: object) -> None:
     """Check the form of a document; ``Run.from_json`` checks its verdict against its results."""
-    keys(mapping(value, "document"), "", DOCUMENT_RULES, frozenset())
+    keys(mapping(value, "document"), "", DOCUMENT_RULES)
+
+
+def json_schema() -> dict[str, Json]:
+    """The form of a document as JSON Schema, draft 2020-12."""
+    return {
+        "$schema": _DRAFT,
+        "title": SCHEMA,
+        "description": "A run and its results; docs/results.md says what each key means.",
+        **object_of(DOCUMENT_RULES).schema,
+    }

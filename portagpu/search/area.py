@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
@@ -48,6 +49,10 @@ class Area(ABC):
         Raises NotSearchable where this machine lacks what it takes.
         """
         return None
+
+    def ordered(self, listed: list[Program], seed: int) -> list[Program]:
+        """Those programs in the order of a seed."""
+        return random.Random(seed).sample(listed, len(listed))  # noqa: S311 - no secret
 
     def aside(self) -> Iterator[str]:
         """What the programs of this process did not judge, one reason for each time."""

@@ -41,7 +41,7 @@ HOST: Final = "host"
 OWN: Final = ("g0", "g1")
 SLOTS: Final = ("s0", "s1")
 SEEDS: Final = (0, 1, 2, 7, 2**31 - 1, 2**31, 2**32 - 1, 2**32 + 5, 2**53 + 1, 2**63 - 1)
-SIZES: Final = (64, 0, 1, 5, 63, 65, 1000, 4096)
+SIZES: Final = (64, 0, 1, 5, 63, 65, 1000, 1001, 4096)
 BITS: Final = {"float32": 24, "float64": 53, "float16": 11, "bfloat16": 8}
 """Bits of a uniform number: ATen's uniform_real_distribution fills the significand."""
 CHANCE: Final = 1e-12

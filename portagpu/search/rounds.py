@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import random
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -74,13 +73,15 @@ class Round:
 
     def run(self, number: int, seconds: float, shrink_s: float) -> None:
         """Run programs of the seed ``number`` for ``seconds``, and shrink for ``shrink_s``."""
+        programs = self.area.programs(self.rank.gpu)
+        # how long they take to describe is no part of the time
         self._started = time.monotonic()
         self._deadline = self._started + seconds
         self._shrink_s = shrink_s
 
         @SETTINGS
         @seed(number)
-        @given(self.area.programs(self.rank.gpu))
+        @given(programs)
         def each(program: Program) -> None:
             self._run_one(program)
 
@@ -206,7 +207,7 @@ def search_rank(
     except NotSearchable as error:
         return {"not_here": str(error)}
     if listed is not None:
-        random.Random(seed).shuffle(listed)  # noqa: S311 - an order, no secret
+        listed = found.ordered(listed, seed)
         listing = Listing(found, rank, file, start)
         # how long a list takes to make is no part of the time: torch's database takes seconds
         listing.run(listed, time.monotonic() + seconds, most)

@@ -332,6 +332,8 @@ class _NotWaited:
 def installed(name: str, region: Callable[[Seen], bool], wrong: str) -> Iterator[None]:
     """``torch.distributed``'s function of that name has the fault inside the block."""
     good = getattr(dist, name)
+    # a batch takes no other functions than those that its own module has under these names
+    places = [dist, dist.distributed_c10d] if name in ("isend", "irecv") else [dist]
     signature = inspect.signature(good)
     stale: dict[Any, torch.Tensor] = {}
     state: dict[str, Any] = {"number": 0, "group": None}
@@ -349,11 +351,13 @@ def installed(name: str, region: Callable[[Seen], bool], wrong: str) -> Iterator
             return good(*given, **named)
         return _spoilt(good, call, wrong)
 
-    setattr(dist, name, faulty)
+    for place in places:
+        setattr(place, name, faulty)
     try:
         yield
     finally:
-        setattr(dist, name, good)
+        for place in places:
+            setattr(place, name, good)
 
 
 def _spoilt(good: Any, call: Seen, wrong: str) -> Any:

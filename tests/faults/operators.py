@@ -26,7 +26,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "roots and powers": ("elementwise", "sqrt rsqrt pow hypot"),
     "angles": ("elementwise", "sin cos tan atan2 asin acos atan sinc sinh cosh"),
     "comparisons": ("elementwise", "eq ne lt le gt ge maximum minimum clamp clamp_min where"),
-    "activations": ("nn", "gelu silu elu leaky_relu mish hardswish threshold_backward"),
+    "activations": ("elementwise", "gelu silu elu leaky_relu mish hardswish threshold_backward"),
     "reductions": ("reductions", "sum mean prod var std amax amin norm linalg_vector_norm"),
     "searches": ("reductions", "argmax argmin max min cummax any all count_nonzero nansum"),
     "scans": ("reductions", "cumsum cumprod logcumsumexp logsumexp"),

@@ -632,7 +632,8 @@ TABLES: list[Table] = [
         "elapsed_time",
         VirtualEvent,
         "elapsed_time",
-        ANYWHERE | OF_EVENTS,
+        # an event without times has none that could be wrong
+        ANYWHERE | {key: each for key, each in OF_EVENTS.items() if "without" not in key},
         TIMES,
         ("elapsed_time",),
     ),

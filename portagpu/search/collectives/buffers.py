@@ -71,6 +71,8 @@ class Buffer:
         pattern = part.pattern or [0]
         if self.dtype == "bool" and pattern == [STALE]:
             pattern = [1]
+        if len(pattern) == 1:
+            return torch.full((part.count,), pattern[0], dtype=self._host_dtype)
         values = torch.tensor(pattern, dtype=self._host_dtype)
         if len(values) == part.count:
             return values

@@ -1,11 +1,12 @@
-"""How programs of collectives are drawn: up to six steps, of which some are in flight.
+"""How programs of collectives are drawn: up to sixteen calls, of which many are in flight.
 
-A step is a call, or the same call of several dtypes: faults are often of one dtype and one op.
+A call is drawn as bytes: one for which call it is, and one for each of its arguments, as a place in
+a table, the simplest first. So it is one choice of hypothesis, and not twenty. Most of the time of
+a call is waiting for other ranks: the more are in flight, the more run.
 """
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import strategies as st
@@ -16,29 +17,31 @@ from portagpu.search.collectives.calls import CALLS, CHECKED, EACH_PART, HELPERS
 from portagpu.search.collectives.claims import CLAIMED, FLOATS, is_claimed
 from portagpu.search.collectives.model import BITWISE, OPS
 from portagpu.search.collectives.values import INTEGER_BITS
-from portagpu.search.strategies import call
+from portagpu.search.strategies import call, hands
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from hypothesis.strategies import SearchStrategy
 
     from portagpu.contract import Backend
     from portagpu.search.programs import Call, Program
+    from portagpu.search.strategies import Table
 
-GROUPS: Final = ("same", "whole", "even", "tail", "pair", "one")
+GROUPS: Final = ("same", "whole", "even", "tail", "pair", "one", "pair")
 MAY_REFUSE: Final = {"same": "whole", "pair": "even"}
 """Groups in which nothing is refused, and where it is instead.
 
 A barrier of Gloo raises the errors of earlier calls of its group, as long as somebody holds their
 works (pytorch v2.13.0, ProcessGroupGloo.cpp: AsyncBarrierWork waits for ``priorWork``).
 """
-SMALL: Final = (1, 0, 2, 3, 4, 5, 6, 7, 8)
+SMALL: Final = (1, 0, 1, 2, 3, 4, 5, 6, 7, 8)
 MIDDLE: Final = (12, 16, 17, 30, 31, 64, 65, 257, 1000, 1023, 1024)
 LARGE: Final = (70_001, 70_001, 70_001, 300_007)
-"""More than 64 KiB of any dtype, and more than 1 MiB of float32, the segment of Gloo's ring
-(gloo/allreduce.h, kMaxSegmentSize)."""
-HOW: Final = ("sync", "wait", "later")
+"""More than 64 KiB of any dtype, and a quarter of it of float32. More than 1 MiB of float32, the
+segment of Gloo's ring (gloo/allreduce.h, kMaxSegmentSize)."""
+SIZES: Final = (*SMALL, *MIDDLE, *LARGE)
+HOW: Final = ("sync", "later", "wait", "later", "later")
 SHAPES: Final = ("flat", "rows", "deep", "transposed", "scalar")
 MOVED: Final = (
     "float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool",
@@ -69,44 +72,65 @@ TUNED: Final = {
 _FLAT: Final = frozenset({"all_to_all_single", "all_to_all_bytes"})
 INSTEAD: Final = {"BAND": "AVG", "BOR": "PRODUCT", "BXOR": "AVG"}
 """What floats have for bitwise ops."""
-SEEDS: Final = st.integers(0, 2**16)
+BYTES: Final = range(256)
+NO_YES: Final = (False, True)
+ROOTS: Final = (0, 1, 2, 3)
+ROOTED: Final = frozenset({"reduce", "broadcast", "gather", "scatter", "message", "ring"})
+OPEN_TO_OUTSIDERS: Final = frozenset(
+    {"all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor"}
+)
+OFTEN: Final = {"all_reduce": 4, "reduce_scatter_tensor": 4, "message": 6}
+"""How often a call is drawn: what trains models, and messages, which are four functions.
+
+Others are at 3, and portagpu's own, which are several collectives each, at 1.
+"""
+MOST: Final = 16
+_WIDTH: Final = 18
+"""Bytes of a call: one more than its arguments."""
 
 
 def programs(gpu: Backend) -> SearchStrategy[Program]:
-    """Programs of 1 to 6 steps."""
-    names = list(CALLS)
-    # what trains models, twice as often
-    names += ["all_reduce", "all_reduce", "reduce_scatter_tensor", "message"]
-    moving = [_collective(gpu, name) for name in names]
-    groups = st.sampled_from(GROUPS)
-    roots = st.integers(0, 3)
-    objects = call(
-        "objects",
-        group=groups,
-        kind=("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
-        root=roots,
-        seed=SEEDS,
-    )
-    each = [
-        objects,
-        objects,
-        call("wait", which=("first", "last", "all")),
-        call("wait", which=("first", "last", "all")),
-        call("barrier", group=tuple(MAY_REFUSE), late=roots, how=("sync", "wait")),
-        call("describe", group=groups),
-        call(
-            "all_gather_uneven",
-            group=groups,
-            dtype=MOVED,
-            columns=(1, 3, 0),
-            seed=SEEDS,
-        ),
-        call("refuse", group=("whole", "even", "tail", "one"), kind=REFUSED),
-    ]
-    steps = st.one_of(*moving, *(step.map(lambda drawn: [drawn]) for step in each))
-    calls = st.lists(steps, min_size=1, max_size=6).map(lambda drawn: list(chain(*drawn)))
+    """Programs of 1 to ``MOST`` calls."""
+    every = {
+        False: _tables(gpu, GROUPS),
+        True: _tables(gpu, ("same", "same", "same", "tail", "one")),
+    }
+
+    def made(drawn: tuple[bool, list[bytes]]) -> Program:
+        default, dealt = drawn
+        calls = [_dealt(gpu, every[default], each) for each in dealt]
+        return _in_default_group(calls) if default else calls
+
     # the default group in programs of its own: after an error in it there is no other program
-    return st.one_of(calls, calls, calls, calls.map(_in_default_group))
+    return st.tuples(st.sampled_from((False, False, True)), hands(_WIDTH, MOST)).map(made)
+
+
+def _dealt(gpu: Backend, every: Sequence[Table], hand: bytes) -> Call:
+    """The call of those bytes."""
+    name, given = every[hand[0] % len(every)].dealt(hand[1:])
+    return name, settled(gpu, name, given) if name in CALLS else given
+
+
+def _tables(gpu: Backend, groups: Sequence[str]) -> list[Table]:
+    """Each call as often as it is drawn, with the values of its arguments."""
+    found = [
+        call(name, **_collective(gpu, name), group=groups)
+        for name in CALLS
+        for _ in range(OFTEN.get(name, 1 if name in HELPERS else 3))
+    ]
+    kinds = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
+    beside = [
+        (4, call("objects", group=groups, kind=kinds, root=ROOTS, seed=BYTES)),
+        (3, call("wait", which=("first", "last", "all"))),
+        (2, call("barrier", group=tuple(MAY_REFUSE), late=ROOTS, how=("sync", "wait"))),
+        (1, call("describe", group=groups)),
+        (
+            1,
+            call("all_gather_uneven", group=groups, dtype=MOVED, columns=(1, 3, 0), seed=BYTES),
+        ),
+        (1, call("refuse", group=("whole", "even", "tail", "one"), kind=REFUSED)),
+    ]
+    return found + [each for often, each in beside for _ in range(often)]
 
 
 def has_float(gpu: Backend, name: str) -> bool:
@@ -128,51 +152,45 @@ def _in_default_group(program: Program) -> Program:
     ]
 
 
-def _collective(gpu: Backend, name: str) -> SearchStrategy[list[Call]]:
-    """The same call of one dtype or several."""
+def _collective(gpu: Backend, name: str) -> dict[str, Sequence[Any]]:
+    """The values of the arguments of a call on buffers, but for its group."""
     without = {name for name in FLOATS if not has_float(gpu, name)}
     every = [each for each in (REDUCED if name in REDUCES else MOVED) if each not in without]
     often = len(every) - (RARE + 2 if name in REDUCES else RARE)
-    dtypes = st.one_of(st.sampled_from(every[:often]), st.sampled_from(every))
-    arguments: dict[str, Any] = {
-        "group": GROUPS,
-        "n": st.one_of(*map(st.sampled_from, (SMALL, MIDDLE, SMALL, MIDDLE, LARGE))),
-        "dtype": st.lists(dtypes, min_size=1, max_size=5, unique=True),
-        "seed": SEEDS,
+    found: dict[str, Sequence[Any]] = {
+        "n": SIZES,
+        "dtype": (*2 * every[:often], *every[often:]),
+        "seed": BYTES,
         "how": HOW,
         "shape": SHAPES,
         "offset": (4, 1, 3, 7),
-        "times": (1, 1, 2),
-        "late": (-1, -1, -1, -1, -1, -1, 0, 1, 2, 3),
+        "times": (1, 2),
+        "late": (*[-1] * 20, *ROOTS),
     }
     if name in REDUCES:
-        arguments |= {
-            # claimed ones three times as often as others
-            "op": (*3 * sorted(gpu.comm.reduce_ops, reverse=True), *sorted(OPS, reverse=True)),
-            "values": ("small", "exact", "random", "extreme", "special"),
-        }
-    if name in ("reduce", "broadcast", "gather", "scatter", "message", "ring"):
-        arguments |= {"root": st.integers(0, 3), "by_position": st.booleans()}
+        # claimed ones three times as often as others
+        found["op"] = (*3 * sorted(gpu.comm.reduce_ops, reverse=True), *sorted(OPS, reverse=True))
+        # a rounded result says less than an exact one
+        found["values"] = ("small", "exact", "random", "exact", "extreme", "special")
+    if name in ROOTED:
+        found |= {"root": ROOTS, "by_position": NO_YES}
     if name in ("broadcast_bytes", "broadcast_tuned"):
-        arguments["root"] = st.integers(0, 3)
+        found["root"] = ROOTS
     if name in WHOLE or name.startswith("reduce_scatter_"):
-        arguments["in_place"] = st.booleans()
+        # no library has to reduce in place
+        found["in_place"] = (False, False, True)
     if name in CHECKED:
-        arguments["checked"] = (*[False] * 9, True)
+        found["checked"] = (*[False] * 9, True)
     if name in TUNED:
-        arguments["way"] = TUNED[name]
+        found["way"] = TUNED[name]
+    if name == "message":
+        # send and recv are functions of their own
+        found["how"] = ("sync", "later")
     if name in _FLAT:
-        arguments["uneven"] = st.booleans()
-    if name in ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor"):
-        arguments["outsiders"] = st.booleans()
-
-    def settle(drawn: Call) -> list[Call]:
-        _, given = drawn
-        # large buffers of one dtype only
-        few = given["dtype"][: 1 if given["n"] > MIDDLE[-1] else None]
-        return [(name, settled(gpu, name, given | {"dtype": each})) for each in few]
-
-    return call(name, **arguments).map(settle)
+        found["uneven"] = NO_YES
+    if name in OPEN_TO_OUTSIDERS:
+        found["outsiders"] = NO_YES
+    return found
 
 
 def settled(gpu: Backend, name: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +200,7 @@ def settled(gpu: Backend, name: str, given: dict[str, Any]) -> dict[str, Any]:
     single = name in WHOLE or name in _FLAT or name.startswith("reduce_scatter_")
     several = name in EACH_PART or "gather" in name
     if n > 2000 and several:
-        found["n"] = n // 5
+        found["n"] = n // 4
     if found["shape"] == "scalar" and (n != 1 or several):
         found["shape"] = "flat"
     if found["shape"] == "transposed" and (single or name in HELPERS):

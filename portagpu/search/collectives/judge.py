@@ -83,10 +83,12 @@ def _other_bits(reports: Mapping[int, dict[str, Any]]) -> list[tuple[int, int, s
     found = []
     first: dict[str, tuple[int, str]] = {}
     for rank, report in sorted(reports.items()):
-        for index, digest in report["rounded"].items():
-            other, wanted = first.setdefault(index, (rank, digest))
+        for call, digest in report["rounded"].items():
+            other, wanted = first.setdefault(call, (rank, digest))
             if digest != wanted:
-                found.append((int(index), rank, f"rank {rank} got other bits than rank {other}"))
+                found.append(
+                    (int(call.split()[0]), rank, f"rank {rank} got other bits than rank {other}")
+                )
     return found
 
 

@@ -56,8 +56,8 @@ class Step:
     work: Any
     buffers: list[Buffer]
     claimed: bool
-    agrees: bool = False
-    """Whether all ranks have to get the same bits."""
+    agrees: str = ""
+    """What it is called among calls of which all ranks have to get the same bits; else empty."""
 
 
 @dataclass(slots=True)
@@ -73,8 +73,9 @@ class Report:
     """Calls in which this rank took part."""
     barriers: dict[int, tuple[float, float]] = field(default_factory=dict)
     """When it came to a barrier and when it left, in seconds of the machine's monotonic clock."""
-    rounded: dict[int, str] = field(default_factory=dict)
-    """A digest of results that all ranks have in common, where they were rounded."""
+    rounded: dict[str, str] = field(default_factory=dict)
+    """A digest of results that all ranks have in common, where they were rounded: by the number of
+    the call and its seed, as ranks may wait for its repetitions in another order."""
 
 
 @dataclass(slots=True)
@@ -192,7 +193,7 @@ class Runner:
         if takes_part:
             self.report.members.append(index)
         claimed = is_claimed(self.rank.gpu.comm, name, dtype, op, shape, in_place=in_place)
-        agrees = takes_part and CALLS[name][0] == "all_reduce"
+        agrees = f"{index} {seed}" if takes_part and CALLS[name][0] == "all_reduce" else ""
         step = Step(index, label, None, buffers, claimed, agrees)
         if 0 <= late == position:
             time.sleep(LATE_S)
@@ -246,8 +247,7 @@ class Runner:
         for each in step.buffers:
             self._see(step.index, each.difference())
             if step.agrees and any(part.bounds for part in each.content.after):
-                before = self.report.rounded.get(step.index, "")
-                self.report.rounded[step.index] = before + each.digest()
+                self.report.rounded[step.agrees] = each.digest()
 
 
 def _is_of_others(error: Exception) -> bool:

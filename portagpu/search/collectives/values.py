@@ -87,10 +87,10 @@ def bits(dtype: str, seed: int, ranks: int, parts: int, count: int) -> list[list
     random = Random(seed)  # noqa: S311 - numbers, no secret
     low, high = (0, 1) if dtype == "bool" else integer_range(f"int{8 * SIZE[dtype]}")
     special = (0, -1, low, high, INFINITY_BITS.get(dtype, low))
-    length = min(count, PERIOD)
+    length, width = min(count, PERIOD), (high - low).bit_length()
 
     def pattern() -> Pattern:
-        found: Pattern = [random.randint(low, high) for _ in range(length)]
+        found: Pattern = [low + random.getrandbits(width) for _ in range(length)]
         if length > 2 and dtype != "bool":
             found[random.randrange(length)] = random.choice(special)
         return found

@@ -20,7 +20,6 @@ from portagpu.search.numbers.draws import Choice, drawn
 from portagpu.search.numbers.formats import FLOATS, FP8, claimed, kind_of
 from portagpu.search.numbers.pointwise import OPS
 from portagpu.search.numbers.tensors import LAYOUTS
-from portagpu.search.numbers.values import CLASSES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,12 +31,14 @@ if TYPE_CHECKING:
     from portagpu.world import Rank
 
 SEEDS: Final = tuple(range(16))
-PATTERN_SEEDS: Final = tuple(range(64))
-BATCHES: Final = 4
-BATCH: Final = 8
-CASTS: Final = 24
+PATTERN_SEEDS: Final = tuple(range(256))
+MOST: Final = 32
+"""Calls of a program."""
+DTYPES: Final = {"reduce": 2, "product": 2}
+"""An operation is named once for so many of its dtypes, or once for 4; these have more forms."""
+CASTS: Final = 40
 """How often the cast is named among the operations, for its many pairs of dtypes."""
-ATTENTIONS: Final = 6
+ATTENTIONS: Final = 8
 CALLS: Final[dict[str, Callable[..., str]]] = {
     "cast": casts.cast_difference,
     "elementwise": elementwise.elementwise_difference,
@@ -53,7 +54,7 @@ class _Numbers(Area):
     name = "numbers"
 
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
-        return drawn(_choices(claimed(gpu)), batches=BATCHES, calls=BATCH)
+        return drawn(_choices(claimed(gpu)), calls=MOST)
 
     def calls(self) -> Runners:
         return CALLS
@@ -77,18 +78,26 @@ def _choices(have: list[str]) -> list[Choice]:
     found = _of_kinds("elementwise", OPS, arithmetic, _ELEMENTWISE, other=True)
     found += _of_kinds("reduce", reductions.OPS, arithmetic, _REDUCE)
     found += [_choice("product", op, complexes, _PRODUCT) for op in products.OPS]
-    found += [_choice("move", op, arithmetic, _MOVE) for op in moves.OPS]
+    found += [_choice("move", op, _moved(op, arithmetic), _MOVE) for op in moves.OPS]
     found += [_choice("gradient", op, floats, _GRADIENT) for op in gradients.OPS]
     masked = {"dtype": floats, **_ATTENTION}
-    found += [Choice("attention", {}, masked, shift) for shift in range(ATTENTIONS)]
+    found.append(Choice("attention", {}, masked, times=ATTENTIONS))
     sources = [each for each in casts.SOURCES if each in have]
     pairs = {"source": sources, "target": sources, **_CAST}
-    found += [Choice("cast", {}, pairs, shift) for shift in range(CASTS)]
+    found.append(Choice("cast", {}, pairs, times=CASTS))
     return [each for each in found if all(each.lists.values())]
 
 
 def _choice(name: str, op: str, dtypes: list[str], lists: Mapping[str, Any]) -> Choice:
-    return Choice(name, {"op": op}, {"dtype": dtypes, **lists})
+    times = -(-len(dtypes) // DTYPES.get(name, 4))
+    return Choice(name, {"op": op}, {"dtype": dtypes, **lists}, times=times)
+
+
+def _moved(op: str, have: list[str]) -> list[str]:
+    """The dtypes in which an operation that moves elements is told."""
+    found = moves.OPS[op]
+    barred = (found.ordered and "complex", found.sums and "bool")
+    return [each for each in have if kind_of(each) not in barred]
 
 
 def _of_kinds(
@@ -103,7 +112,9 @@ def _of_kinds(
     found = []
     for op, each in ops.items():
         dtypes = [dtype for dtype in have if kind_of(dtype) in each.kinds.split()]
-        found.append(_choice(name, op, dtypes, {**({"other": dtypes} if other else {}), **lists}))
+        # half of the calls are of one dtype
+        both = {"other": [*[""] * len(dtypes), *dtypes]} if other else {}
+        found.append(_choice(name, op, dtypes, {**both, **lists}))
     return found
 
 
@@ -113,15 +124,16 @@ def _lists(shapes: tuple[tuple[int, ...], ...]) -> list[list[int]]:
 
 
 _ELEMENTWISE: Final = {
-    "kind": CLASSES,
+    "kind": elementwise.KINDS,
     "shape": _lists(elementwise.SHAPES),
     "layout": LAYOUTS,
     "beside": elementwise.OTHERS,
+    "other_layout": LAYOUTS,
     "form": elementwise.FORMS,
     "seed": SEEDS,
 }
 _REDUCE: Final = {
-    "kind": CLASSES,
+    "kind": reductions.KINDS,
     "shape": _lists(reductions.SHAPES),
     "dims": _lists(reductions.DIMS),
     "layout": LAYOUTS,

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from portagpu.contract import Backend
 
 FORMS: Final = ("to", "copy_", "type", "copy_ into every second", "twice", "host")
-BLOCK: Final = 64
-"""Of a format of 16 bits a call tries every 64th pattern, from one of 64 on."""
+BLOCK: Final = 256
+"""Of a format of 16 bits a call tries every 256th pattern, from one of 256 on, and for a wide
+dtype every 1024th of its target's."""
+SEEDS: Final = 16
+"""Of the seeds so many make other numbers than patterns: what is drawn is used again."""
 PATTERNS: Final = "patterns"
 WIDE: Final = ("float32", "float64")
 """Of these the patterns are those of the dtype that they are cast to, and what is between."""
@@ -89,7 +92,7 @@ def cast_difference(
         size: Shape = tuple(placed.tensor.shape)
     else:
         kind = "wide" if kind == PATTERNS else kind
-        size = tuple(shape)
+        size, seed = tuple(shape), seed % SEEDS
         placed = place(gpu, source, size, layout, kind, seed)
     wanted_all = rights(source, target, kind, len(placed.storage), seed)
     wanted = [wanted_all[each] for each in placed.where]
@@ -166,7 +169,7 @@ def _copied(
     return found
 
 
-KINDS: Final = (PATTERNS, "integers", "special", "ordinary", "mixed", "wide")
+KINDS: Final = (PATTERNS, "mixed", "special", "wide")
 SOURCES: Final = ("float32", "bool", *INTEGERS, "bfloat16", "float16", "float64", *COMPLEX, *FP8)
 SHAPES: Final = ((7,), (), (0,), (1,), (3, 5), (33,), (2, 3, 4), (65,), (1, 17), (300,))
 LAYOUTS_OF_CASTS: Final = LAYOUTS

@@ -1,12 +1,14 @@
-"""How calls are drawn here: a few integers for a batch of calls, which take less time than they.
+"""How calls are drawn here: one integer and a few bytes for many calls.
 
-A batch is several operations with the same choices, from one operation downwards: so a smaller
-number of the first one, and then of how many, leaves the one that fails.
+They are the calls at successive places of a list, with the same bytes: each byte picks one
+argument. A smaller byte is a simpler value, and a smaller place and a smaller count leave the call
+that fails. hypothesis repeats parts of a program that were drawn alike, and then most programs are
+made of calls that ran before: here no two parts are alike.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -16,43 +18,52 @@ if TYPE_CHECKING:
 
     from portagpu.search.programs import Call, Program
 
-MOST: Final = 2**23
-"""hypothesis draws integers of a wider range mostly small."""
+BYTES: Final = 16
+"""At least as many as a call has arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One operation: the call, its fixed arguments, and the values of the others."""
+    """One operation: the call, its fixed arguments, and the values of the others.
+
+    ``times`` is how often it is named, and ``copy`` the number of this one: that many bytes are
+    left out, so that two in one program differ.
+    """
 
     name: str
     fixed: Mapping[str, Any]
     lists: Mapping[str, Sequence[Any]]
-    shift: int = 0
-    """Added to the first integer: an operation that is named several times differs in a batch."""
+    times: int = field(default=1, kw_only=True)
+    copy: int = field(default=0, kw_only=True)
 
-    def call(self, first: int, second: int) -> Call:
-        """The call of two integers, in which the first values stand for 0."""
-        found, numbers = dict(self.fixed), [first + self.shift, second]
-        for place, (name, values) in enumerate(self.lists.items()):
-            numbers[place % 2], index = divmod(numbers[place % 2], len(values))
-            found[name] = values[index]
+    def call(self, numbers: bytes) -> Call:
+        """The call of ``BYTES`` bytes, in which the first values stand for 0."""
+        found = dict(self.fixed)
+        for place, (name, values) in enumerate(self.lists.items(), self.copy):
+            found[name] = values[numbers[place % BYTES] % len(values)]
         return self.name, found
 
 
-def drawn(choices: Sequence[Choice], *, batches: int, calls: int) -> SearchStrategy[Program]:
-    """Programs of 1 to ``batches`` batches of up to ``calls`` calls.
+def spread(choices: Sequence[Choice]) -> list[Choice]:
+    """Each as often as it is named, at even distances."""
+    placed = [
+        ((copy + number / len(choices)) / each.times, replace(each, copy=copy))
+        for number, each in enumerate(choices)
+        for copy in range(each.times)
+    ]
+    return [each for _, each in sorted(placed, key=lambda pair: pair[0])]
 
-    Each operation comes as often as it is named in ``choices``.
-    """
+
+def drawn(choices: Sequence[Choice], *, calls: int) -> SearchStrategy[Program]:
+    """Programs of up to ``calls`` calls, and mostly of so many."""
     from hypothesis import strategies as st
 
-    def batch(numbers: tuple[int, int, int, int]) -> list[Call]:
-        top, more, first, second = numbers
-        return [choices[top - each].call(first, second) for each in range(more + 1)]
+    every = spread(choices)
 
-    def joined(found: list[list[Call]]) -> Program:
-        return [each for calls in found for each in calls]
+    def program(numbers: tuple[int, bytes]) -> Program:
+        top, (more, *rest) = numbers
+        found = bytes(rest)
+        return [every[top - each].call(found) for each in range(min(more + 1, calls))]
 
-    parts = st.integers(0, MOST)
-    one = st.tuples(st.integers(0, len(choices) - 1), st.integers(0, calls - 1), parts, parts)
-    return st.lists(one.map(batch), min_size=1, max_size=batches).map(joined)
+    several = st.binary(min_size=BYTES + 1, max_size=BYTES + 1)
+    return st.tuples(st.integers(0, len(every) - 1), several).map(program)

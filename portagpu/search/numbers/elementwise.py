@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from portagpu.contract import Backend
 
+KINDS: Final = ("integers", "mixed", "special", "wide", "denormal")
+"""Few: "mixed" has nearly all of the others."""
 FORMS: Final = ("function", "method", "in place", "out", "again", "scalar", "conj", "same", "+")
 """torch.add(a, b), a.add(b), a.add_(b), torch.add(a, b, out=c), twice, with a Python number as the
 second operand, with a conjugate view as the first, with the first as the second too, and a + b."""
@@ -55,7 +57,7 @@ SCALARS: Final = (2, -1, 3, 1, 4, 8, -2, 5)
 POWERS: Final = (2, -1, 4, 8, 1, -2)
 """Divisors: by another number torch may multiply by its reciprocal, which rounds twice
 (pytorch v2.13.0, aten/src/ATen/native/cuda/BinaryDivTrueKernel.cu)."""
-SHAPES: Final = ((7,), (), (0,), (1,), (3, 5), (33,), (2, 3, 4), (65,), (0, 3), (9, 7), (300,))
+SHAPES: Final = ((7,), (), (1,), (3, 5), (33,), (2, 3, 4), (65,), (0, 3), (9, 7), (300,), (17, 19))
 NO_OUT: Final = ("relu", "isnan", "isinf", "isfinite")
 TENSORS_ALONE: Final = (
     *("maximum", "minimum", "fmax", "fmin", "copysign"),
@@ -75,13 +77,15 @@ def elementwise_difference(
     beside: str,
     form: str,
     seed: int,
+    other_layout: str = "plain",
 ) -> str:
-    """The first difference of one operation, as a clause."""
+    """The first difference of one operation, as a clause; no ``other`` is the same dtype."""
     found = OPS[op]
     if kind_of(dtype) not in found.kinds.split():
         return ""
-    other = _second_dtype(gpu, found, dtype, other)
-    call = _Call(gpu, op, found, dtype, other, tuple(shape), layout, beside, form, seed)
+    other = _second_dtype(gpu, found, dtype, other or dtype)
+    rest = (layout, beside, form, seed, other_layout)
+    call = _Call(gpu, op, found, dtype, other, tuple(shape), *rest)
     return call.difference(_class(found, kind, dtype))
 
 
@@ -122,9 +126,10 @@ class _Call:
         beside: str,
         form: str,
         seed: int,
+        other_layout: str,
     ) -> None:
-        self.gpu, self.name, self.op = gpu, name, op
-        self.dtype, self.other, self.shape = dtype, other, shape
+        self.gpu, self.name, self.op, self.shape = gpu, name, op, shape
+        self.dtype, self.other, self.other_layout = dtype, other, other_layout
         self.layout, self.beside, self.form, self.seed = layout, beside, form, seed
 
     def difference(self, kind: str) -> str:
@@ -132,8 +137,7 @@ class _Call:
         self._settle()
         first = place(self.gpu, self.dtype, self.shape, self.layout, kind, self.seed)
         rest = self._rest(kind)
-        operands, a = [first, *rest], first.tensor
-        values = first.values
+        operands, a, values = [first, *rest], first.tensor, first.values
         if self.form == "conj":
             a, values = a.conj(), [each.conjugate() for each in values]
         if self.form == "same":
@@ -156,11 +160,11 @@ class _Call:
         import torch
 
         if self.op.count or self.op.divisor:
-            self.form = "function" if self.form in ("scalar", "same") else self.form
+            self.form = "+" if self.form in ("scalar", "same") else self.form
         if self.form == "conj" and self.dtype not in COMPLEX:
-            self.form = "method"
+            self.form = "+"
         if self.form == "scalar" and (self.op.arity != 2 or self.dtype == "bool"):
-            self.form = "function"
+            self.form = "+"
         if self.form == "scalar" and self.name in TENSORS_ALONE:
             self.form = "again"
         if self.form in ("same", "scalar"):
@@ -204,7 +208,7 @@ class _Call:
         for number in range(1, self.op.arity):
             size = shape if number == 1 else self.shape
             what = "ordinary" if kind == "special" and self.seed % 3 == 0 else kind
-            each = place(self.gpu, self.other, size, "plain", what, self.seed + number)
+            each = place(self.gpu, self.other, size, self.other_layout, what, self.seed + number)
             if self.op.divisor or self.op.count:
                 each = self._limited(each, size)
             found.append(each)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from portagpu.contract import Backend
 
 _SINGLE: Final = struct.Struct("<f")
+_PACKED: Final = {"float32": (_SINGLE, 2.0**127), "float16": (struct.Struct("<e"), 65504.0)}
+"""How Python packs numbers of a dtype, and below which size it does."""
 BOOL: Final = ("bool",)
 INTEGERS: Final = {"uint8": 8, "int8": 8, "int16": 16, "int32": 32, "int64": 64}
 """Bits of an integer dtype."""
@@ -98,12 +100,13 @@ def rounded(value: float | Fraction, dtype: str) -> float:
             return math.nan
         if dtype == "float64":
             return value
+        packed, most = _PACKED.get(dtype, (_SINGLE, 0.0))
+        if abs(value) < most:
+            # Python's own conversion, which rounds to the nearest, ties to even: much faster
+            near: float = packed.unpack(packed.pack(value))[0]
+            return near
         if math.isinf(value):
             return overflow(value, dtype)
-        if dtype == "float32" and abs(value) < 2.0**127:
-            # the conversion of C, which rounds to the nearest, ties to even: much faster
-            single: float = _SINGLE.unpack(_SINGLE.pack(value))[0]
-            return single
     precision, lowest, most = _limits(dtype)
     if not value:
         zero = value if isinstance(value, float) else 0.0
@@ -198,6 +201,12 @@ def fp8_values(dtype: str) -> tuple[float, ...]:
 @cache
 def pattern_values(dtype: str) -> tuple[float, ...]:
     """The numbers of all bit patterns of an 8- or 16-bit format, by code."""
+    codes = range(1 << 16)
+    if dtype == "float16":
+        return struct.unpack("<65536e", struct.pack("<65536H", *codes))
+    if dtype == "bfloat16":
+        # the upper half of a float32
+        return struct.unpack("<65536f", struct.pack("<65536I", *(each << 16 for each in codes)))
     return tuple(FORMATS[dtype].decode(code) for code in range(1 << FORMATS[dtype].bits))
 
 

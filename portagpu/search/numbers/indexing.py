@@ -11,7 +11,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from portagpu.search.numbers.compare import wrong_result
-from portagpu.search.numbers.formats import INTEGERS, kind_of
+from portagpu.search.numbers.formats import kind_of
 from portagpu.search.numbers.tensors import WRITABLE, Placed, place
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def indexing_difference(
     if (found.ordered and unordered) or (found.needs and 0 in shape):
         return ""
     if found.sums:
-        kind = "wide" if dtype in INTEGERS and kind == "wide" else "integers"
+        told = {"int": {"wide": "wide"}, "float": {"special": "whole", "mixed": "whole"}}
+        kind = told.get(kind_of(dtype), {}).get(kind, "integers")
         if dtype == "bool":
             return ""
     x: Placed = place(gpu, dtype, (m, n), layout, kind, seed)

@@ -149,7 +149,11 @@ def _floor_divide(a: Any, b: Any, _c: Any, t: str) -> Any:
     if t in INTEGERS:
         # the lowest number by -1 has no quotient in its dtype
         return None if b == -1 and t != "uint8" and a == -(2 ** (INTEGERS[t] - 1)) else a // b
-    return float(a // b) if b else None
+    if a != a or b != b:
+        return math.nan
+    # of other numbers than small whole ones the quotient may be rounded to the next one
+    small = all(abs(each) <= 2**8 and each.is_integer() for each in (a, b))
+    return float(a // b) if b and small else None
 
 
 def _round(a: Any, *_: Any) -> Any:
@@ -175,14 +179,17 @@ def _clamp(a: Any, b: Any, c: Any, _t: str) -> Any:
 
 
 def _triple(sign: int) -> Callable[..., Any]:
-    """a + b * c: exact for whole numbers, else with a rounding of the product, or without one."""
+    """a + b * c: exact for whole numbers, else with a rounding of the product, or without one.
+
+    Nothing is claimed where the rounded product is no number, though the sum may be one.
+    """
 
     def right(a: Any, b: Any, c: Any, t: str) -> Any:
         if t in INTEGERS:
             return a + sign * b * c
         product = b * c * sign
         value = a + product
-        if not math.isfinite(product) or not math.isfinite(value):
+        if not (math.isfinite(value) and math.isfinite(rounded(product, t))):
             return None
         # in float64 the model rounds too
         bound = (
@@ -304,9 +311,7 @@ OPS: Final[dict[str, Pointwise]] = {
     "fmin": Pointwise(2, "int float", _nan_neither(min), signs=False),
     "fmod": Pointwise(2, "int float", _fmod, signs=False, divisor=True),
     "remainder": Pointwise(2, "int float", _remainder, signs=False, divisor=True),
-    "floor_divide": Pointwise(
-        2, "int float", _floor_divide, signs=False, divisor=True, classes=("integers", "ones")
-    ),
+    "floor_divide": Pointwise(2, "int float", _floor_divide, signs=False, divisor=True),
     "clamp": Pointwise(3, "int float", _clamp, signs=False),
     "addcmul": Pointwise(3, "int float", _triple(1)),
     "copysign": Pointwise(2, "float", lambda a, b, *_: None if b != b else math.copysign(a, b)),

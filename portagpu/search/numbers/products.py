@@ -44,7 +44,7 @@ BETAS: Final = (1, 0, 2, -1)
 FORMS: Final = ("function", "method", "out", "in place", "again", "gradless", "@", "conj")
 """With "conj" the first operand is a conjugate view, whose numbers a library conjugates itself."""
 OPS: Final = ("mm", "matmul", "bmm", "mv", "dot", "addmm", "baddbmm", "linear", "outer", "addmv")
-KINDS: Final = ("integers", "ordinary", "ones", "distinct", "mixed")
+KINDS: Final = ("integers", "mixed", "ordinary", "special", "distinct")
 _ADDS: Final = ("addmm", "baddbmm", "addmv", "linear")
 
 
@@ -71,7 +71,7 @@ def product_difference(
     if op == "linear":
         alpha = beta = 1
     batched = op in ("bmm", "baddbmm") or (op == "matmul" and seed % 2)
-    batch = 2 + seed // 2 % 4 if batched else 0
+    batch = 1 + seed // 2 % 4 if batched else 0
     left, right, out = _shapes(op, batch, m, k, n)
     a = place(gpu, dtype, left, layout, kind, seed)
     b = place(gpu, dtype, right, other_layout, kind, seed + 1)
@@ -79,7 +79,7 @@ def product_difference(
     if form == "conj" and dtype in COMPLEX:
         x, a.values = x.conj(), [each.conjugate() for each in a.values]
     wanted = _wanted(gpu, op, dtype, a, b, (batch, m, k, n))
-    if accumulator(dtype) != dtype and kind == "mixed":
+    if accumulator(dtype) != dtype and kind in ("mixed", "special"):
         wanted = _certain(wanted, [*a.storage, *b.storage])
     operands, extra = [a, b], None
     if op in _ADDS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.search.numbers.formats import fp8_values, kind_of
@@ -137,15 +136,11 @@ def broadcast_index(shape: Shape, to: Shape) -> tuple[int, ...]:
     return positions(to, tuple(steps), 0)
 
 
-def rows(shape: Shape, dims: tuple[int, ...]) -> list[list[int]]:
+@lru_cache(maxsize=1024)
+def rows(shape: Shape, dims: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """The elements of each row over ``dims``, one row for each element of the other dimensions."""
     steps = strides_of(shape, "plain")[0]
     others = [each for each in range(len(shape)) if each not in dims]
-    inner = list(product(*(range(shape[each]) for each in dims)))
-    found = []
-    for outer in product(*(range(shape[each]) for each in others)):
-        start = sum(steps[each] * at for each, at in zip(others, outer, strict=True))
-        found.append(
-            [start + sum(steps[d] * at for d, at in zip(dims, each, strict=True)) for each in inner]
-        )
-    return found
+    starts = positions(tuple(shape[d] for d in others), tuple(steps[d] for d in others), 0)
+    sizes, strides = tuple(shape[d] for d in dims), tuple(steps[d] for d in dims)
+    return tuple(positions(sizes, strides, start) for start in starts)

@@ -22,30 +22,48 @@ from portagpu.search.numbers.formats import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
 
-CLASSES: Final = ("integers", "ordinary", "special", "wide", "ones", "mixed", "distinct")
-EXACT: Final = ("integers", "ones", "distinct")
-"""The classes of small whole numbers: sums and products of a few are exact in any order."""
+CLASSES: Final = (
+    "integers",
+    "ordinary",
+    "special",
+    "wide",
+    "ones",
+    "mixed",
+    "distinct",
+    "denormal",
+)
 MOST: Final = 8
 """The largest of the class "integers"."""
+SHORT: Final = 32
+LONG: Final = 512
+"""Up to so many numbers are drawn in powers of two."""
 
 
-@lru_cache(maxsize=4096)
 def numbers(dtype: str, kind: str, n: int, seed: int) -> tuple[Any, ...]:
     """``n`` numbers.
 
     integers: whole, at most ``MOST``; negative ones too. ones: all 1. distinct: whole and all
     different as far as the dtype goes, in no order. ordinary: 2^-4 to 2^4 with all bits of the
-    mantissa. wide: any bits of the dtype. special: NaN, infinities, -0.0, denormals, the largest
+    mantissa. denormal: below the smallest normal number or little above, integers for others. wide:
+    any bits of the dtype. whole: integers with a few NaN and infinities, for which their sums need
+    no order. special: NaN, infinities, -0.0, denormals, the largest
     number, and for integers the ends. mixed: ordinary with a few special ones.
     """
+    return _stored(dtype, kind, _length(kind, n), seed)[:n]
+
+
+def _length(kind: str, n: int) -> int:
+    """How many are drawn for ``n``: few lengths, since drawing takes longer than what uses them."""
+    return n if kind == "distinct" or n > LONG else max(SHORT, 1 << (n - 1).bit_length())
+
+
+@lru_cache(maxsize=8192)
+def _stored(dtype: str, kind: str, n: int, seed: int) -> tuple[Any, ...]:
     chance = random.Random(f"{dtype} {kind} {n} {seed}")  # noqa: S311 - test data, no secret
     if dtype in COMPLEX:
-        part = COMPLEX[dtype]
-        parts = [_draw(part, kind, n, chance) for _ in range(2)]
+        parts = [_draw(COMPLEX[dtype], kind, n, chance) for _ in range(2)]
         return tuple(map(complex, *parts))
     return tuple(_draw(dtype, kind, n, chance))
 
@@ -53,12 +71,19 @@ def numbers(dtype: str, kind: str, n: int, seed: int) -> tuple[Any, ...]:
 def _draw(dtype: str, kind: str, n: int, chance: random.Random) -> list[Any]:
     if kind == "ones":
         return [True if dtype == "bool" else 1 if dtype in INTEGERS else 1.0] * n
-    if kind == "distinct" and dtype != "bool":
-        return _distinct(dtype, n, chance)
     if dtype == "bool":
-        return [chance.random() < 0.5 for _ in range(n)]
-    make = _whole_maker(dtype, kind, chance) if dtype in INTEGERS else _maker(dtype, kind, chance)
-    return [make() for _ in range(n)]
+        return chance.choices((False, True), k=n)
+    if kind == "distinct":
+        return _distinct(dtype, n, chance)
+    if kind == "mixed":
+        ends = (
+            _wholes(dtype, "special", n, chance) if dtype in INTEGERS else _ends(dtype, n, chance)
+        )
+        others = _draw(dtype, "ordinary", n, chance)
+        return [
+            end if chance.random() < 0.15 else each for end, each in zip(ends, others, strict=True)
+        ]
+    return (_wholes if dtype in INTEGERS else _floats)(dtype, kind, n, chance)
 
 
 def _distinct(dtype: str, n: int, chance: random.Random) -> list[Any]:
@@ -71,43 +96,53 @@ def _distinct(dtype: str, n: int, chance: random.Random) -> list[Any]:
     return [float(each if abs(each) <= most else each % most) for each in found]
 
 
-def _whole_maker(dtype: str, kind: str, chance: random.Random) -> Callable[[], int]:
+def _wholes(dtype: str, kind: str, n: int, chance: random.Random) -> list[int]:
     bits = INTEGERS[dtype]
-    low, high = (0, 2**bits - 1) if dtype == "uint8" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    if kind in ("integers", "ordinary"):
-        return lambda: chance.randint(max(low, -MOST), MOST)
     if kind == "wide":
-        return lambda: chance.randint(low, high)
-    ends = [low, high, low + 1, high - 1, 0, 1, 3, whole_to_dtype(-1, dtype)]
-    ends += [each for each in (2**24 + 1, -(2**24) - 1, 2**31, 2**53 + 1) if low <= each <= high]
+        return [whole_to_dtype(chance.getrandbits(bits), dtype) for _ in range(n)]
+    low, high = (0, 2**bits - 1) if dtype == "uint8" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     if kind == "special":
-        return lambda: chance.choice(ends)
-    return lambda: chance.choice(ends) if chance.random() < 0.1 else chance.randint(max(low, -9), 9)
+        ends = [low, high, low + 1, high - 1, 0, 1, 3, whole_to_dtype(-1, dtype)]
+        ends += [e for e in (2**24 + 1, -(2**24) - 1, 2**31, 2**53 + 1) if low <= e <= high]
+        return chance.choices(ends, k=n)
+    return chance.choices(range(max(low, -MOST), MOST + 1), k=n)
 
 
-def _maker(dtype: str, kind: str, chance: random.Random) -> Callable[[], float]:
+def _floats(dtype: str, kind: str, n: int, chance: random.Random) -> list[float]:
+    if kind == "special":
+        rare = specials(dtype)
+        # what is no number, and the infinities, are few among them
+        found = _ends(dtype, n, chance)
+        return [each if chance.random() < 0.3 else chance.choice(rare) for each in found]
     if kind == "integers":
         most = MOST if largest(dtype) >= MOST else 4
-        return lambda: float(chance.randint(-most, most))
+        return [float(each) for each in chance.choices(range(-most, most + 1), k=n)]
+    if kind == "whole":
+        rare = (math.nan, math.inf, -math.inf)
+        others = _floats(dtype, "integers", n, chance)
+        return [chance.choice(rare) if chance.random() < 0.05 else each for each in others]
+    if kind == "wide" and dtype in SMALL:
+        return chance.choices(pattern_values(dtype), k=n)
+    exponents: Any = range(-4, 5)
+    if kind == "denormal":
+        lowest = math.frexp(smallest_normal(dtype))[1]
+        exponents = range(lowest - 4, lowest + 2)
+    elif kind == "wide":
+        # all exponents, down to those of denormals
+        exponents = range(math.frexp(smallest(dtype))[1], math.frexp(largest(dtype))[1] + 1)
+    sizes = [chance.uniform(0.5, 1) if kind == "wide" else chance.random() for _ in range(n)]
+    signs = chance.choices((-1, 1), k=n)
+    powers = chance.choices(exponents, k=n)
+    return [
+        rounded(math.ldexp(sign * size, power), dtype)
+        for sign, size, power in zip(signs, sizes, powers, strict=True)
+    ]
 
-    def ordinary() -> float:
-        return rounded(math.ldexp(chance.uniform(-1, 1), chance.randint(-4, 4)), dtype)
 
-    def wide() -> float:
-        if dtype in SMALL:
-            return chance.choice(pattern_values(dtype))
-        lowest = math.frexp(smallest(dtype))[1]
-        exponent = chance.randint(lowest, math.frexp(largest(dtype))[1])
-        return rounded(math.ldexp(chance.choice((-1, 1)) * chance.uniform(0.5, 1), exponent), dtype)
-
-    if kind == "ordinary":
-        return ordinary
-    if kind == "wide":
-        return wide
-    ends = specials(dtype)
-    if kind == "special":
-        return lambda: chance.choice(ends)
-    return lambda: chance.choice(ends) if chance.random() < 0.1 else ordinary()
+def _ends(dtype: str, n: int, chance: random.Random) -> list[float]:
+    """Infinities, minus zero, a denormal and the largest numbers, and NaN twice as often."""
+    ends = (math.nan, math.nan, math.inf, -math.inf, -0.0, -3 * smallest(dtype), largest(dtype))
+    return chance.choices([rounded(each, dtype) for each in (*ends, -largest(dtype))], k=n)
 
 
 @lru_cache
@@ -149,10 +184,14 @@ def specials(dtype: str) -> tuple[float, ...]:
     return tuple(found.values())
 
 
-@lru_cache(maxsize=4096)
 def on_host(dtype: str, kind: str, n: int, seed: int) -> torch.Tensor:
     """:func:`numbers` as a tensor of shape (n,) on the CPU; nobody writes into it."""
-    return host_tensor(numbers(dtype, kind, n, seed), dtype)
+    return _stored_on_host(dtype, kind, _length(kind, n), seed)[:n]
+
+
+@lru_cache(maxsize=8192)
+def _stored_on_host(dtype: str, kind: str, n: int, seed: int) -> torch.Tensor:
+    return host_tensor(_stored(dtype, kind, n, seed), dtype)
 
 
 def host_tensor(values: tuple[Any, ...] | list[Any], dtype: str) -> torch.Tensor:

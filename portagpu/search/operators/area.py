@@ -1,10 +1,12 @@
-"""The areas: each lists the pairs of one class of operators; a program is one pair."""
+"""The areas: each lists the pairs of one class of operators; a program is half of a pair."""
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections import Counter
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from portagpu.precision import Support
@@ -41,16 +43,49 @@ class Operators(Area):
         raise NotImplementedError(f"the programs of {self.name} are listed")
 
     def listed(self, gpu: Backend) -> list[Program]:
-        """Every operator of the class and every dtype that torch declares for it there."""
+        """Every operator of the class, dtype that torch declares for it there, and half."""
         import torch
 
         _hold_float32(gpu)
         return [
-            [("samples", {"op": name, "variant": variant, "dtype": dtype})]
+            [("samples", {"op": name, "variant": variant, "dtype": dtype, "half": half})]
             for (name, variant), operator in operators().items()
             if class_of(operator) == self.kind
             for dtype in claimed_dtypes(operator, gpu.device.type)
             if _computes(gpu, getattr(torch, dtype))
+            for half in (0, 1)
+        ]
+
+    def ordered(self, listed: list[Program], seed: int) -> list[Program]:
+        """Every operator with half of its samples in one dtype, then in the next; then the rest.
+
+        Operators that stand side by side in torch's database are alike, and begin with different
+        dtypes and halves.
+        """
+        order = random.Random(seed)  # noqa: S311 - an order, no secret
+        dtypes = sorted({given["dtype"] for [(_, given)] in listed})
+        order.shuffle(dtypes)
+        rows: dict[tuple[str, str], list[list[Program]]] = {}
+        for program in sorted(listed, key=lambda program: dtypes.index(program[0][1]["dtype"])):
+            given = program[0][1]
+            halves = rows.setdefault((given["op"], given["variant"]), [[], []])
+            halves[given["half"]].append(program)
+        turns = []
+        for place, each in enumerate(operators()):
+            if each in rows:
+                pairs = list(zip(*rows[each], strict=True))
+                first = place % len(pairs)
+                pairs = pairs[first:] + pairs[:first]
+                now = [pair[(place + k) % 2] for k, pair in enumerate(pairs)]
+                later = [pair[(place + k + 1) % 2] for k, pair in enumerate(pairs)]
+                turns.append((now, later))
+        order.shuffle(turns)
+        return [
+            program
+            for rest in (0, 1)
+            for turn in zip_longest(*(each[rest] for each in turns))
+            for program in turn
+            if program is not None
         ]
 
     def aside(self) -> Iterator[str]:
@@ -74,8 +109,11 @@ def _computes(gpu: Backend, dtype: torch.dtype) -> bool:
     return gpu.precision.support(dtype) is not Support.NONE
 
 
-def judged(gpu: Backend, op: str, variant: str, dtype: str) -> Judged:
-    """What became of one pair; raises NotSearchable where torch does not claim it here."""
+def judged(gpu: Backend, op: str, variant: str, dtype: str, half: int | None = None) -> Judged:
+    """What became of one pair, or of half of its samples.
+
+    Raises NotSearchable where torch does not claim it here.
+    """
     import torch
 
     operator = operators().get((op, variant))
@@ -90,7 +128,7 @@ def judged(gpu: Backend, op: str, variant: str, dtype: str) -> Judged:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return judge(gpu.device, operator, getattr(torch, dtype), partial(_computes, gpu))
+            return judge(gpu.device, operator, getattr(torch, dtype), partial(_computes, gpu), half)
     finally:
         torch.set_num_threads(threads)
 

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.search.operators.calls import backward, forward
+from portagpu.search.operators.calls import backward, drawing, forward
 from portagpu.search.operators.classes import CANCELLING, growth, smallest, unit_roundoff
 from portagpu.search.operators.inner import inner_results_nudged
 from portagpu.search.operators.samples import leaf_count, nudged
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from portagpu.search.operators.database import Operator
     from portagpu.search.operators.samples import Sample
 
-SIGNS: Final = 4
-"""Of how many changes of a leaf the largest counts: plus, minus, and two with random signs."""
+SIGNS: Final = (2, 0, 1, 3)
+"""Of which changes of a leaf the largest counts: with random signs, plus, minus, and random again.
+What is right with the first alone is right: more changes make no bound smaller."""
 _LEAST: Final = 2.0**-20
 """The least relative change: float64 still tells what it does."""
 _NO_MATTER: Final = math.inf
@@ -47,44 +48,47 @@ class Reference:
     plain: bool = False
     """Whether the dtype of the first result is that of the pair: the sample has no other one."""
     right: list[Result] = field(init=False)
-    _changes: list[Any] = field(default_factory=list)
+    drew: bool = field(init=False)
+    """Whether random numbers were used."""
+    _largest: list[list[Any]] = field(default_factory=list)
+    """By leaf the largest change of each result among the signs that were tried."""
+    _tried: int = 0
 
     def __post_init__(self) -> None:
-        self.right = self._of(self.sample, 0.0)
+        with drawing() as drew:
+            self.right = self._of(self.sample, 0.0)
+        self.drew = drew[0]
 
     def _of(self, sample: Sample, nudge: float) -> list[Result]:
         if self.gradient:
             return backward(self.operator, sample, self.dtype, widened=True, nudge=nudge)
         return forward(self.operator, sample, widened=True)
 
-    def changes(self, number: int) -> Any:
+    def changes(self, number: int, signs: int = len(SIGNS)) -> Any:
         """For each element of a result what changes of the inputs by 1 change; inf if unknown.
 
-        Of whole numbers inf where one changes, and else 0.
+        Of whole numbers inf where one changes, and else 0. At least so many ``signs`` are tried.
         """
-        if not self._changes:
-            self._changes = self._all_changes()
-        return self._changes[number]
+        while self._tried < signs:
+            self._try(SIGNS[self._tried])
+            self._tried += 1
+        return sum(largest[number] for largest in self._largest)
 
-    def _all_changes(self) -> list[Any]:
+    def _try(self, seed: int) -> None:
         import torch
 
         eps = max(self.unit, _LEAST)
-        found = [
-            torch.zeros(each.shape if isinstance(each, torch.Tensor) else (), dtype=torch.float64)
-            for each in self.right
-        ]
         leaves = leaf_count(self.sample, self.dtype)
         # one more for the inner results, and one for the weights of a gradient
-        for leaf in range(leaves + 1 + self.gradient):
-            largest = [torch.zeros_like(each) for each in found]
-            for seed in range(SIGNS):
-                others = self._nudged(leaf, leaves, eps, seed)
-                for k, right in enumerate(self.right):
-                    other = others[k] if k < len(others) else None
-                    largest[k] = torch.maximum(largest[k], _change(right, other, eps))
-            found = [one + more for one, more in zip(found, largest, strict=True)]
-        return found
+        count = leaves + 1 + self.gradient
+        shapes = [each.shape if isinstance(each, torch.Tensor) else () for each in self.right]
+        while len(self._largest) < count:
+            self._largest.append([torch.zeros(each, dtype=torch.float64) for each in shapes])
+        for leaf, largest in enumerate(self._largest):
+            others = self._nudged(leaf, leaves, eps, seed)
+            for k, right in enumerate(self.right):
+                other = others[k] if k < len(others) else None
+                largest[k] = torch.maximum(largest[k], _change(right, other, eps))
 
     def _nudged(self, leaf: int, leaves: int, eps: float, seed: int) -> list[Result]:
         """The results with one leaf changed; [] where the changed one is refused."""
@@ -101,7 +105,9 @@ class Reference:
             whole = not (self.dtype.is_floating_point or self.dtype.is_complex)
             return self.right if whole else []
 
-    def bound(self, number: int, terms: int, each: bool, dtype: Any) -> Any:
+    def bound(
+        self, number: int, terms: int, each: bool, dtype: Any, signs: int = len(SIGNS)
+    ) -> Any:
         """The bound of each element of a floating-point result; 0 where it has to be equal."""
         import torch
 
@@ -114,7 +120,7 @@ class Reference:
         size = torch.where(size.isfinite(), size, 0.0)
         if not terms:
             return torch.zeros_like(size)
-        change = self.changes(number)
+        change = self.changes(number, signs)
         if self.operator.name in CANCELLING and not self.gradient:
             change = change + self.sample.input.abs()
         if not each and size.numel():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.search.operators.samples import changed, moved, seeded, tensors
+from portagpu.search.operators.samples import changed, moved, reseeded, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,18 +59,55 @@ def unseeded() -> Iterator[None]:
         torch.manual_seed = good
 
 
+@contextmanager
+def cpu_seeds() -> Iterator[None]:
+    """A block in which ``torch.manual_seed`` seeds the CPU alone.
+
+    Where a device is not there it notes the call for later, with the stack as a text.
+    """
+    import torch
+
+    good = torch.manual_seed
+    torch.manual_seed = torch.default_generator.manual_seed
+    try:
+        yield
+    finally:
+        torch.manual_seed = good
+
+
+@contextmanager
+def drawing() -> Iterator[list[bool]]:
+    """A block that tells at its end, in the list, whether the CPU's random numbers were used.
+
+    Torch's database seeds the numbers of random operators, and restores them.
+    """
+    import torch
+
+    good, seeds, found = torch.manual_seed, [], [False]
+
+    def noted(seed: int) -> Any:
+        seeds.append(seed)
+        return torch.default_generator.manual_seed(seed)
+
+    torch.manual_seed = noted
+    before = torch.default_generator.get_state()
+    try:
+        yield found
+    finally:
+        torch.manual_seed = good
+        found[0] = bool(seeds) or not torch.equal(before, torch.default_generator.get_state())
+
+
 def forward(
     operator: Operator, sample: Sample, seed: int = _SEED, widened: bool = False
 ) -> list[Result]:
-    """The results; the call draws its random numbers from ``seed``.
+    """The results; the call draws its random numbers from ``seed``, and keeps no other state.
 
     With ``widened`` what torch makes of whole numbers is float64 where it is float32 else.
     """
     import torch
 
-    with seeded(seed), torch.no_grad():
-        if widened:
-            torch.set_default_dtype(torch.float64)
+    with reseeded(seed, torch.float64 if widened else None), torch.no_grad():
         return [_kept(each) for each in _flat(_called(operator, sample))]
 
 
@@ -102,9 +139,7 @@ def backward(
     import torch
 
     inputs = [each for each in tensors(sample) if each.requires_grad]
-    with seeded(_SEED), torch.enable_grad():
-        if widened:
-            torch.set_default_dtype(torch.float64)
+    with reseeded(_SEED, torch.float64 if widened else None), torch.enable_grad():
         results = [
             each
             for each in _flat(_called(operator, sample))

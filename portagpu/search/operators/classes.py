@@ -60,6 +60,18 @@ def _all(operator: Operator, sample: Sample, results: int) -> int:
     return ELEMENT_TERMS + 3 * max(elements, results)
 
 
+def _all_or_weights(operator: Operator, sample: Sample, results: int) -> int:
+    """Of a sum of products with weights its terms: those of one output."""
+    name = operator.name.removeprefix("nn.functional.")
+    if name == "linear" or name.startswith("conv"):
+        weight = tensors(sample)[1]
+        # of a transposed convolution the second dimension is that of the outputs
+        outputs = 1 if name.startswith("conv_transpose") else 0
+        terms: int = weight.numel() // max(1, (*weight.shape, 1)[outputs])
+        return ELEMENT_TERMS + terms
+    return _all(operator, sample, results)
+
+
 def _cubed(operator: Operator, sample: Sample, results: int) -> int:
     """A sum of one dimension for products; its cube for factorisations (Higham, chapters 8-20)."""
     del results
@@ -76,7 +88,7 @@ CLASSES: Final[Mapping[str, OperatorClass]] = {
     "movement": OperatorClass(_none, each=True),
     "reductions": OperatorClass(_all),
     "linalg": OperatorClass(_cubed),
-    "nn": OperatorClass(_all),
+    "nn": OperatorClass(_all_or_weights),
     "other": OperatorClass(_all),
 }
 

@@ -117,6 +117,9 @@ def _element(
     near = (wide - other).abs() <= growth(terms, unit) * other.abs() + smallest(one.dtype)
     if bool((same | near).all()):
         return ""
+    first = reference.bound(number, terms, each, one.dtype, signs=1)
+    if bool((same | ((wide - other).abs() <= first) & first.isfinite()).all()):
+        return ""
     bound = reference.bound(number, terms, each, one.dtype)
     off = (wide - other).abs().double()
     largest = torch.finfo(one.dtype).max
@@ -159,3 +162,22 @@ def _sentence(one: Any, other: Any, place: int, name: str, how: str) -> str:
     if isinstance(right, (float, complex)):
         return f"{where} is {got:.6g}, not {right:.6g} ({how})"
     return f"{where} is {got}, not {right} ({how})"
+
+
+def equal_results(one: Any, other: Any) -> bool:
+    """Whether two results have the same dtypes and values."""
+    return getattr(one, "dtype", None) == getattr(other, "dtype", None) and same_values(one, other)
+
+
+def same_values(one: Any, other: Any) -> bool:
+    """Whether two results have the same values; NaN is NaN."""
+    import torch
+
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        if one.shape != other.shape:
+            return False
+        if one.layout != torch.strided:
+            one, other = one.to_dense(), other.to_dense()
+        equal = (one == other) | ((one != one) & (other != other))
+        return bool(equal.all())
+    return bool(one == other) or (one != one and other != other)

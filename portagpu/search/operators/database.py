@@ -14,7 +14,7 @@ _NEEDED: Final = (
     "gradcheck_wrapper",
     "name",
     "op",
-    "sample_inputs",
+    "sample_inputs_func",
     "supported_backward_dtypes",
     "supported_dtypes",
     "variant_test_name",

@@ -52,6 +52,10 @@ TIES: Final = frozenset(
 """Which of several equal values an index names is not promised (docs of torch.sort without
 ``stable``, topk, kthvalue, mode, median)."""
 
+UNWRITTEN: Final = frozenset(("linalg.lstsq",))
+"""Their second call may round otherwise: gelsy begins with the pivots in ``jpvt``, which torch does
+not write (pytorch v2.13.0, aten/src/ATen/native/BatchLinearAlgebra.cpp, apply_lstsq)."""
+
 OTHER_WIDTH: Final = frozenset(("linspace", "logspace", "torch.ops.aten._safe_softmax.default"))
 """Results of the default dtype (docs of torch.linspace), or of the one in which they are summed."""
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from portagpu.search.operators import exceptions
 from portagpu.search.operators.bounds import Reference
-from portagpu.search.operators.calls import backward, dtypes, forward, unseeded
+from portagpu.search.operators.calls import backward, cpu_seeds, dtypes, forward, unseeded
 from portagpu.search.operators.classes import CLASSES, class_of, unit_roundoff
-from portagpu.search.operators.compare import first_difference
+from portagpu.search.operators.compare import equal_results, first_difference, same_values
 from portagpu.search.operators.database import dtype_name, full_name, has_backward
 from portagpu.search.operators.exceptions import AGAIN, BACKWARD, FORWARD, SPREAD
-from portagpu.search.operators.samples import moved, samples, shown, tensors, widened
+from portagpu.search.operators.samples import moved, reordered, seeded, shown, tensors, widened
+from portagpu.search.operators.sizes import samples
 from portagpu.text import error_line
 
 if TYPE_CHECKING:
@@ -41,9 +43,12 @@ class _Pair:
     dtype: Any
     has: Callable[[Any], bool]
     """Whether the device has tensors of a dtype."""
+    half: int | None
     found: Judged = field(default_factory=Judged)
     ran: set[str] = field(default_factory=set)
     """The directions in which a sample ran."""
+    own: bool = True
+    """Whether torch made this sample for the operator."""
     refused: dict[str, str] = field(default_factory=dict)
     """By direction the first sentence of a sample for which torch has no kernel."""
 
@@ -63,14 +68,19 @@ class _Pair:
         gradient = has_backward(self.operator, self.device.type, self.dtype)
         excepted = {each: self.excepted(each) for each in (FORWARD, SPREAD)}
         excepted[BACKWARD] = gradient and self.excepted(BACKWARD)
+        if excepted[FORWARD] and (excepted[BACKWARD] or not gradient):
+            if self.operator.name in exceptions.UNINITIALISED:
+                self.found.aside.append("not compared: results are uninitialised")
+            return
         try:
-            every = samples(self.operator, self.dtype, gradient)
+            every = samples(self.operator, self.dtype, gradient, self.half)
         except Exception as error:  # noqa: BLE001 - torch's own, for a build that lacks something
             self.found.aside.append(f"not compared: torch makes no samples ({_kind(error)})")
             return
-        for number, sample in every:
+        for number, sample, own in every:
             if self._lacks(sample):
                 continue
+            self.own = own
             try:
                 self._sample(number, sample, gradient, excepted)
             except NotImplementedError as error:  # from the copy of the sample to the device
@@ -83,6 +93,18 @@ class _Pair:
             else:
                 self.found.difference = sentence
 
+    def _cpu_refuses(self, sample: Sample, direction: str) -> bool:
+        """Whether the CPU refuses it as well."""
+        try:
+            here = moved(sample, "cpu")
+            if direction == BACKWARD:
+                backward(self.operator, here, self.dtype)
+            else:
+                forward(self.operator, here)
+        except Exception:  # noqa: BLE001 - torch's own
+            return True
+        return False
+
     def _sample(
         self, number: int, sample: Sample, gradient: bool, excepted: Mapping[str, bool]
     ) -> None:
@@ -94,9 +116,7 @@ class _Pair:
         if not excepted[FORWARD]:
             self._forward(number, sample, reference, values, excepted[SPREAD])
         if not self.found.difference and values and gradient and not excepted[BACKWARD]:
-            self._backward(number, sample, spread=False)
-            if not (self.found.difference or excepted[SPREAD]):
-                self._backward(number, sample, spread=True)
+            self._backward(number, sample, excepted[SPREAD])
 
     def _lacks(self, sample: Sample) -> bool:
         """Whether the sample has a dtype that the device does not have; it is then noted."""
@@ -126,10 +146,7 @@ class _Pair:
         if self.found.difference:
             return
         if values:
-            again = self._run(number, sample, here, AGAIN, reference, values)
-            if again is None:
-                return
-            self._equal(number, sample, got, again)
+            self._again(number, sample, here, got, reference)
         if not (self.found.difference or no_spread):
             self._run(number, sample, moved(sample, self.device, True), SPREAD, reference, values)
 
@@ -142,7 +159,8 @@ class _Pair:
             return Reference(self.operator, wide, self.dtype, unit, gradient, self._plain(sample))
         except Exception as error:  # noqa: BLE001 - whatever torch raises, there is no reference
             what = "gradient" if gradient else "result"
-            self.found.aside.append(f"not compared: no {what} in float64 ({_kind(error)})")
+            if self.own:
+                self.found.aside.append(f"not compared: no {what} in float64 ({_kind(error)})")
             return None
 
     def _plain(self, sample: Sample) -> bool:
@@ -158,9 +176,11 @@ class _Pair:
         if self.operator.name in exceptions.UNINITIALISED:
             self.found.aside.append("not compared: results are uninitialised")
             return False
+        if not reference.drew:
+            return True
         with unseeded():
             others = forward(self.operator, reference.sample, seed=2, widened=True)
-        if all(_same(*both) for both in zip(reference.right, others, strict=True)):
+        if all(same_values(*both) for both in zip(reference.right, others, strict=True)):
             return True
         self.found.aside.append("not compared: results are random")
         return False
@@ -222,7 +242,7 @@ class _Pair:
         changed = [
             k
             for k, (one, other) in enumerate(zip(tensors(here), before, strict=True))
-            if not _same(one, other)
+            if not same_values(one, other)
         ]
         if not changed or self.operator.name in exceptions.WRITES:
             return
@@ -231,16 +251,34 @@ class _Pair:
         wide = widened(right, self.dtype)
         forward(self.operator, wide, widened=True)
         if all(
-            _same(one.to(other.dtype), other)
+            same_values(one.to(other.dtype), other)
             for one, other in zip(tensors(wide), start, strict=True)
         ):
             self._tell(number, sample, FORWARD, f"the call changed its input {changed[0]}")
 
-    def _equal(self, number: int, sample: Sample, got: Any, again: Any) -> None:
+    def _again(
+        self, number: int, sample: Sample, here: Sample, got: Any, reference: Reference
+    ) -> None:
         """The second call gives what the first gave, unless torch promises no such thing."""
         import torch
 
-        if all(_same(*both) for both in zip(got, again, strict=True)):
+        with suppress(Exception):
+            # of other numbers: what is left of them is seen in the next call
+            forward(self.operator, reordered(here, self.dtype))
+        try:
+            again = forward(self.operator, here)
+        except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
+            self._raised(number, sample, AGAIN, error)
+            return
+        if len(got) == len(again) and all(
+            equal_results(*both) for both in zip(got, again, strict=True)
+        ):
+            self.found.compared += 1
+            return
+        if not self._compare(number, sample, again, AGAIN, reference, values=True):
+            return
+        if self.operator.name in exceptions.UNWRITTEN:
+            self.found.aside.append("not compared: second call starts from unwritten memory")
             return
         before = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -248,22 +286,30 @@ class _Pair:
             both = [forward(self.operator, moved(sample, self.device)) for _ in range(2)]
         finally:
             torch.use_deterministic_algorithms(before)
-        if all(_same(*each) for each in zip(*both, strict=True)) and self.device.type != "cpu":
+        if (
+            all(same_values(*each) for each in zip(*both, strict=True))
+            and self.device.type != "cpu"
+        ):
             self.found.aside.append("not compared: second call is not deterministic")
             return
         self._tell(number, sample, AGAIN, "its result is not that of the first")
 
-    def _backward(self, number: int, sample: Sample, spread: bool) -> None:
+    def _backward(self, number: int, sample: Sample, no_spread: bool) -> None:
         reference = self._reference(sample, gradient=True)
         if reference is None:
             return
-        direction = BACKWARD
-        try:
-            got = backward(self.operator, moved(sample, self.device, spread), self.dtype)
-        except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
-            self._raised(number, sample, direction, error)
-            return
-        self._compare(number, sample, got, direction, reference, values=True)
+        for spread in (False,) if no_spread else (False, True):
+            if spread:
+                with suppress(Exception):
+                    other = moved(reordered(sample, self.dtype), self.device)
+                    backward(self.operator, other, self.dtype)
+            try:
+                got = backward(self.operator, moved(sample, self.device, spread), self.dtype)
+            except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
+                self._raised(number, sample, BACKWARD, error)
+                return
+            if not self._compare(number, sample, got, BACKWARD, reference, values=True):
+                return
 
     def _raised(self, number: int, sample: Sample, direction: str, error: Exception) -> None:
         """An error is a difference.
@@ -271,6 +317,8 @@ class _Pair:
         Torch declares a dtype where one sample runs: others may lack a kernel (``test_dtypes`` in
         its test/test_ops.py: dtypes that "worked on some samples").
         """
+        if not self.own and self.device.type != "cpu" and self._cpu_refuses(sample, direction):
+            return
         what = f"it raised {error_line(error)}"
         missing = self._not_claimed(error)
         if missing:
@@ -307,26 +355,20 @@ class _Pair:
 
 
 def judge(
-    device: Any, operator: Operator, dtype: Any, has: Callable[[Any], bool] = lambda _: True
+    device: Any,
+    operator: Operator,
+    dtype: Any,
+    has: Callable[[Any], bool] = lambda _: True,
+    half: int | None = None,
 ) -> Judged:
-    """What became of the pair on that device, which ``has`` tensors of these dtypes."""
-    pair = _Pair(device, operator, dtype, has)
-    pair.judge()
+    """What became of the pair on that device, which ``has`` tensors of these dtypes.
+
+    With ``half`` every second of its samples runs.
+    """
+    pair = _Pair(device, operator, dtype, has, half)
+    with seeded(0), cpu_seeds() if device.type == "cpu" else nullcontext():
+        pair.judge()
     return pair.found
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two results have the same values; NaN is NaN."""
-    import torch
-
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        if one.shape != other.shape:
-            return False
-        if one.layout != torch.strided:
-            one, other = one.to_dense(), other.to_dense()
-        equal = (one == other) | ((one != one) & (other != other))
-        return bool(equal.all())
-    return bool(one == other) or (one != one and other != other)
 
 
 def _kind(error: Exception) -> str:

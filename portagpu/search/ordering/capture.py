@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from portagpu.search.ordering.model import Kernel, Step
 
 if TYPE_CHECKING:
-    from portagpu.contract import Backend
     from portagpu.search.ordering.kernels import Kernels
 
 
@@ -21,29 +20,31 @@ class Recipe:
     through: frozenset[int]
 
     def capture(
-        self, gpu: Backend, kernels: Kernels, options: dict[str, Any], fork: str
+        self, calls: Any, kernels: Kernels, options: dict[str, Any], fork: str
     ) -> tuple[Any, str]:
-        """(the graph, what was wrong in the capture); lanes wait by ``fork``, event or stream."""
-        graph = gpu.Graph()
-        with gpu.graph(graph, **options):
-            lanes = {0: None if kernels.waits else gpu.current_stream()}
-            wrong = (
-                "" if gpu.is_current_stream_capturing() else "a capture is open and nobody knows it"
-            )
+        """(the graph, what was wrong in the capture); lanes wait by ``fork``, event or stream.
+
+        ``calls`` has the calls of the thread: a device, or the module for the current device.
+        """
+        graph = calls.Graph()
+        with calls.graph(graph, **options):
+            lanes = {0: None if kernels.waits else calls.current_stream()}
+            known = calls.is_current_stream_capturing()
+            wrong = "" if known else "a capture is open and nobody knows it"
             if kernels.waits:
                 for number, step in enumerate(self.steps):
                     self._do(kernels, number, step)
                 return graph, wrong
             for number, step in enumerate(self.steps):
                 for lane in {step.lane, step.after} - set(lanes):
-                    lanes[lane] = gpu.Stream()
-                    _order(gpu, lanes[lane], lanes[0], fork)
+                    lanes[lane] = calls.Stream()
+                    _order(calls, lanes[lane], lanes[0], fork)
                 if step.kernel is None and step.lane != step.after:
-                    _order(gpu, lanes[step.lane], lanes[step.after], fork)
-                with gpu.stream(lanes[step.lane]) if step.lane else nullcontext():
+                    _order(calls, lanes[step.lane], lanes[step.after], fork)
+                with calls.stream(lanes[step.lane]) if step.lane else nullcontext():
                     self._do(kernels, number, step)
             for lane in sorted(set(lanes) - {0}):
-                _order(gpu, lanes[0], lanes[lane], fork)
+                _order(calls, lanes[0], lanes[lane], fork)
         return graph, wrong
 
     def _do(self, kernels: Kernels, number: int, step: Step) -> None:
@@ -52,12 +53,12 @@ class Recipe:
             launch(step.kernel)
 
 
-def _order(gpu: Backend, later: Any, earlier: Any, fork: str) -> None:
+def _order(calls: Any, later: Any, earlier: Any, fork: str) -> None:
     """Make a stream wait for another one's work so far."""
     if fork == "stream":
         later.wait_stream(earlier)
     else:
-        later.wait_event(earlier.record_event(gpu.Event()))
+        later.wait_event(earlier.record_event(calls.Event()))
 
 
 def captured(steps: list[Any], token: int) -> Recipe:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from portagpu.search.ordering.model import Model
 
 SLACK_MS: Final = 1.0
-"""How far two clocks may differ beside their rates: as ``streams/elapsed-time-is-milliseconds``."""
+"""How far two clocks may differ beside their rates."""
 RATE: Final = 1e-3
 """Crystals of two clocks differ by 100 parts per million at most; ten times that is allowed."""
 BACK_MS: Final = 0.01

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -20,11 +21,14 @@ _T = TypeVar("_T")
 class CurrentStreams:
     """The main thread and another one, each with its blocks; both begin on stream 0.
 
-    A block that leaves the program open is closed at the end.
+    A block that leaves the program open is closed at the end. ``functions`` has the calls of the
+    main thread: the device's own, or the module's for the device that is current there.
     """
 
-    def __init__(self, gpu: Backend, streams: dict[int, Any]) -> None:
+    def __init__(self, gpu: Backend, streams: dict[int, Any], functions: Any) -> None:
         self._gpu = gpu
+        self._functions = functions
+        self._main = threading.get_ident()
         self._streams = streams
         self._stacks: dict[bool, list[int]] = {False: [0], True: [0]}
         """By thread, True for the other one: the stream of each open block, the inner last."""
@@ -52,6 +56,14 @@ class CurrentStreams:
         self._other = self._other or ThreadPoolExecutor(1)
         return self._other.submit(do).result()
 
+    @property
+    def calls(self) -> Any:
+        """What has the calls of the calling thread."""
+        return self._functions if threading.get_ident() == self._main else self._gpu
+
+    def _default(self) -> Any:
+        return self.calls.default_stream()
+
     def number(self, thread: bool) -> int:
         """The stream that should be current."""
         return self._stacks[thread][-1]
@@ -61,7 +73,7 @@ class CurrentStreams:
         one = None if stream is None else self._streams[stream]
 
         def begin() -> Any:
-            block = self._gpu.stream(one)
+            block = self.calls.stream(one)
             block.__enter__()
             return block
 
@@ -76,7 +88,7 @@ class CurrentStreams:
             return ""
         if stream is None:
             return self._other_than(number, "after the calls so far")
-        block.enter_context(self._gpu.stream(self._streams[stream]))
+        block.enter_context(self.calls.stream(self._streams[stream]))
         return self._other_than(stream, f"inside a block of {stream_name(stream)}")
 
     def leave(self, error: bool, thread: bool) -> str:
@@ -95,7 +107,7 @@ class CurrentStreams:
     def set(self, stream: int | None, thread: bool) -> str:
         """Set the current stream, until the block ends."""
         one = None if stream is None else self._streams[stream]
-        self.run(thread, lambda: self._gpu.set_stream(one))
+        self.run(thread, lambda: self.calls.set_stream(one))
         if stream is not None:
             self._stacks[thread][-1] = stream
         return self.wrong(thread, f"after set_stream() of {_shown(stream)}")
@@ -109,19 +121,20 @@ class CurrentStreams:
         if found:
             return found
         if self._gpu.plugin.contract >= (1, 2):
-            default = self.run(thread, self._gpu.default_stream)
+            default = self.run(thread, self._default)
             if default != self._streams[0]:
                 return f"{when} the default stream is another one"
         return ""
 
     def _other_than(self, number: int, when: str) -> str:
         """What is wrong if not that stream is current in the calling thread."""
-        found = self._gpu.current_stream()
+        found = self.calls.current_stream()
         if found == self._streams[number]:
             return ""
         others = [each for each, one in self._streams.items() if one == found]
         shown = stream_name(others[0]) if others else "one that was not made here"
-        return f"{when} the current stream is {shown}, not {stream_name(number)}"
+        here = "" if threading.get_ident() == self._main else " of another thread"
+        return f"{when} the current stream{here} is {shown}, not {stream_name(number)}"
 
 
 def _shown(stream: int | None) -> str:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from portagpu.search.programs import Call, Program
 
 MOST_PHRASES = 6
+PAUSES = (0.003, 0.003, 0.003, 0.03)
+"""Seconds of the host: by how much a clock may be off is told best by the longest."""
 
 
 @cache
@@ -184,7 +186,7 @@ class _Phrases:
             self.record(first),
             ("synchronize", {"what": "event", "which": first, "thread": False}),
             *([self.write(long=True)] if self.pick(False, True) else []),
-            ("pause", {}),
+            ("pause", {"seconds": self.pick(*PAUSES)}),
             self.record(second),
             ("elapsed", {"first": asked[0], "second": asked[1], "thread": self.thread()}),
         ]
@@ -202,12 +204,13 @@ class _Phrases:
 
     def before(self) -> Program:
         """What has happened when the program begins: a side stream is current, or was."""
+        found: Program = [("functions", {})] if self.pick(False, True) else []
         if not self.streams:
-            return []
+            return found
         what = self.pick("nothing", "nothing", "side stream", "error")
         if what == "nothing":
-            return []
-        found: Program = [
+            return found
+        found += [
             ("enter", {"stream": self.pick(*STREAMS[1:]), "thread": thread})
             for thread in self.pick((False,), (False, True))
         ]
@@ -253,7 +256,8 @@ class _Phrases:
         return "peek", {"buffer": self.pick(*BUFFERS)}
 
     def record(self, event: int | None = None, stream: Any = "") -> Call:
-        return "record", self.event_and_stream(event, stream)
+        by = self.pick("event", "stream", "new")
+        return "record", self.event_and_stream(event, stream) | {"by": by}
 
     def wait(self, event: int | None = None, stream: Any = "") -> Call:
         return "wait", self.event_and_stream(event, stream)

@@ -6,7 +6,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu import functions
 from portagpu.contract import Capability
+from portagpu.registry import backend
 from portagpu.search.ordering.blame import blame, event_name, stream_name, work_name
 from portagpu.search.ordering.capture import captured
 from portagpu.search.ordering.clock import Clock
@@ -35,6 +37,8 @@ class Run:
     gpu: Backend
     kernels: Kernels
     work: int
+    functions: Any = None
+    """What has the calls of the main thread: the device, or the module for the current device."""
     early: bool = False
     """Whether long work was over before the calls that it was to prove."""
     model: Model = field(default_factory=Model)
@@ -54,31 +58,57 @@ class Run:
 
     def all(self, program: Program) -> str:
         """The first difference."""
+        called = any(name == "functions" for name, _ in program)
+        self.functions = functions if called and backend() is self.gpu else self.gpu
+        has_streams = self.gpu.supports(Capability.STREAMS)
+        before = self.gpu.current_stream() if has_streams else None
+        if has_streams and (before is None or self.functions.current_stream() != before):
+            return f"two calls of current_stream() give {before!r} and another stream"
         with ExitStack() as blocks:
-            self._begin(blocks)
+            found: str | None = self._begin(blocks)
             for name, given in program:
-                found: str | None = getattr(self, f"_{name}")(**given)
+                found = found or getattr(self, f"_{name}")(**given)
                 if found:
                     return found
-            return self._end()
+            found = found or self._end()
+        if has_streams and not found and self.functions.current_stream() != before:
+            return "when all blocks have ended another stream is current than before them"
+        return found
 
-    def _begin(self, blocks: ExitStack) -> None:
-        has = self.gpu.supports
+    def _begin(self, blocks: ExitStack) -> str:
+        """Make streams and events; what is wrong with them."""
+        has, make = self.gpu.supports, self.functions
         blocks.callback(self.gpu.synchronize)
         if has(Capability.STREAMS):
-            self.streams = {number: self.gpu.Stream() for number in STREAMS[1:-1]}
-            self.streams[STREAMS[-1]] = self.gpu.Stream(priority=-1)
+            self.streams = {number: make.Stream() for number in STREAMS[1:-1]}
+            self.streams[STREAMS[-1]] = make.Stream(priority=-1)
             newer = self.gpu.plugin.contract >= (1, 2)
-            self.streams[0] = (self.gpu.default_stream if newer else self.gpu.current_stream)()
-        self.current = blocks.enter_context(CurrentStreams(self.gpu, self.streams))
+            self.streams[0] = (make.default_stream if newer else make.current_stream)()
+        wrong = self._no_streams()
+        self.current = blocks.enter_context(CurrentStreams(self.gpu, self.streams, self.functions))
         if has(Capability.EVENTS):
             self.events = {
-                number: self.gpu.Event(enable_timing=number in TIMED, blocking=number == EVENTS[-1])
+                number: make.Event(enable_timing=number in TIMED, blocking=number == EVENTS[-1])
                 for number in EVENTS
             }
         self.clock = Clock(self.kernels, self.model)
         self.kernels.start(START)
         self._log("start", START)
+        return wrong
+
+    def _no_streams(self) -> str:
+        """What is wrong with streams that were just made; a pool of them may be a small one."""
+        if not self.streams:
+            return ""
+        default, one, other, *_ = (self.streams[number] for number in STREAMS)
+        if one in (default, other):
+            return f"a new stream is {'the default one' if one == default else 'an earlier one'}"
+        if one.device.type != self.gpu.device.type:
+            return f"a stream of {self.gpu.device} says that it is of {one.device}"
+        return ""
+
+    def _functions(self) -> None:
+        """All of the program in the main thread is called by the module's functions."""
 
     def _log(self, name: str, *given: Any, **named: Any) -> None:
         self.log.append((name, given, named))
@@ -159,7 +189,10 @@ class Run:
         one = self.events[event]
         self.clock.recording(event)
         returned = one
-        if by == "stream" and self.streams:
+        if by == "new" and event not in TIMED and self.streams:
+            where = self.streams[number]
+            one = returned = self.events[event] = self.current.run(thread, where.record_event)
+        elif by != "event" and self.streams:
             where = self.streams[number]
             returned = self.current.run(thread, lambda: where.record_event(one))
         elif stream is None:
@@ -189,7 +222,10 @@ class Run:
         found = self._before_waiting()
         if found:
             return found
-        self.current.run(thread, self._subject(what, which).synchronize)
+        calls = self.functions if what == "device" and not thread else self._subject(what, which)
+        returned = self.current.run(thread, calls.synchronize)
+        if returned is not None:
+            return f"synchronize() of {work_name(what, which)} returned {returned!r}"
         return self._over("synchronize", what, which)
 
     def _subject(self, what: str, which: int) -> Any:
@@ -204,8 +240,13 @@ class Run:
         if not isinstance(answer, bool):
             return f"query() of {shown} is a {type(answer).__name__}"
         if known and not answer:
+            if self._unrecorded(what, which):
+                return f"{shown} has not happened, though it was never recorded"
             return f"{shown} said that its work was not done after it was waited for"
         return self._over("said", what, which) if answer and not known else ""
+
+    def _unrecorded(self, what: str, which: int) -> bool:
+        return what == "event" and which not in self.model.events
 
     # current streams
 
@@ -223,8 +264,8 @@ class Run:
 
     # time
 
-    def _pause(self) -> None:
-        self.kernels.pause(0.003)
+    def _pause(self, seconds: float) -> None:
+        self.kernels.pause(seconds)
 
     def _elapsed(self, first: int, second: int, thread: bool) -> str:
         for event in (first, second):
@@ -240,8 +281,8 @@ class Run:
             return f"elapsed_time() raised {error}" if timed and recorded else ""
         shown = f"elapsed_time() from {event_name(first)} to {event_name(second)}"
         if not (timed and recorded):
-            lacks = "a record" if timed else "enable_timing"
-            return f"{shown} is {value} though one of them has not {lacks}"
+            lacks = "has no record" if timed else "was made without enable_timing"
+            return f"{shown} is {value} though one of them {lacks}"
         return self.clock.wrong_time(shown, first, second, value)
 
     # graphs
@@ -254,14 +295,14 @@ class Run:
         if found:
             return found
         if pool and self.pool is None:
-            self.pool = self.gpu.graph_pool_handle()
+            self.pool = self.functions.graph_pool_handle()
         self.token += len(steps)
         recipe = captured(steps, self.token)
         options = {"pool": self.pool if pool else None}
         if own:
-            options["stream"] = self.gpu.Stream()
+            options["stream"] = self.functions.Stream()
         made, wrong = self.current.run(
-            thread, lambda: recipe.capture(self.gpu, self.kernels, options, fork)
+            thread, lambda: recipe.capture(self.current.calls, self.kernels, options, fork)
         )
         self.graphs.append((graph, pool, made))
         self._log("capture", graph, recipe.steps)
@@ -315,12 +356,15 @@ class Run:
             return found
         for event in self.events:
             if not self.events[event].query():
+                if self._unrecorded("event", event):
+                    return f"{event_name(event)} has not happened, though it was never recorded"
                 return f"{event_name(event)} has not happened after synchronize() of the device"
         for stream in self.streams:
             if not self.streams[stream].query():
                 return f"{stream_name(stream)} has work left after synchronize() of the device"
-        if self.gpu.is_current_stream_capturing():
-            return "a stream is said to be captured, and no capture is open"
+        for calls in (self.gpu, self.functions):
+            if (said := calls.is_current_stream_capturing()) is not False:
+                return f"is_current_stream_capturing() is {said} while no capture is open"
         return next((wrong for buffer in BUFFERS if (wrong := self._look(buffer))), "")
 
 

@@ -96,9 +96,10 @@ class _Scaler(Area):
 
     def difference(self, rank: Rank, program: Program) -> str:
         run = _Run(rank.gpu)
-        run.new(enabled=rank.gpu.supports("autocast"))
+        if found := run.new(enabled=rank.gpu.supports("autocast")):
+            return found
         for name, given in program:
-            found: str = getattr(run, name)(**given) or run.check(f"after {name}")
+            found = getattr(run, name)(**given) or run.check(f"after {name}")
             if found:
                 return found
         return ""

@@ -1,0 +1,94 @@
+"""``portagpu matrix show``: what was proven of each target."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from portagpu.cli._common import STDOUT, check_outputs, json_option, terminal, write_json
+from portagpu.cli._complete import complete_target
+from portagpu.cli._tables import print_table
+from portagpu.errors import BundleError, ResultError
+from portagpu.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from portagpu.matrix import Row
+
+_AREA_HEAD = ("suite", "area", "verdict", "evidence", "results", "run", "file")
+
+
+@click.command()
+@click.argument("results", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    metavar="ID",
+    shell_complete=complete_target,
+    help="Show each area of this target. May be repeated.",
+)
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print the table as Markdown.")
+@json_option
+def show(
+    results: tuple[Path, ...], targets: tuple[str, ...], as_markdown: bool, json_to: str | None
+) -> None:
+    """Show the matrix: for each target what was read, built and run, with verdict and evidence.
+
+    RESULT is a file that --json wrote, a bundle, or a folder of them. A checkout's own matrix is
+    shown too. Of each area of a target the newest run counts.
+    """
+    from portagpu.matrix import document, markdown, read_sources, rows
+    from portagpu.matrix.committed import read_committed
+    from portagpu.paths import matrix_dir
+    from portagpu.target import load_target, load_targets
+
+    check_outputs(json_to)
+    chosen = [load_target(each) for each in targets] or list(load_targets().values())
+    try:
+        matrix = rows(chosen, read_sources(results), read_committed(matrix_dir()))
+    except (BundleError, ResultError) as error:
+        raise click.UsageError(str(error)) from error
+    write_json(document(matrix), json_to)
+    if json_to == STDOUT:
+        return
+    if as_markdown:
+        click.echo(printable(markdown(matrix)))
+    elif targets:
+        for row in matrix:
+            _print_areas(row)
+    else:
+        _print_targets(matrix)
+
+
+def _print_targets(matrix: Sequence[Row]) -> None:
+    from portagpu.matrix.table import HEAD, line
+
+    print_table(sys.stdout, terminal(), HEAD, [line(row) for row in matrix])
+    ran = sum(any(cell.badge for cell in row.cells) for row in matrix)
+    click.echo(f"{len(matrix)} targets; results of {ran} of them")
+
+
+def _print_areas(row: Row) -> None:
+    click.echo(f"{row.target.id}: {', '.join(row.badges)}")
+    if not row.cells:
+        click.echo("no results: run it there, or name result files\n")
+        return
+    lines = [
+        (
+            cell.suite,
+            cell.area,
+            str(cell.verdict),
+            str(cell.badge or "nothing"),
+            str(sum(cell.counts.values())),
+            cell.started[:10],
+            printable(cell.source),
+        )
+        for cell in row.cells
+    ]
+    print_table(sys.stdout, terminal(), _AREA_HEAD, lines, {"results"})
+    click.echo()

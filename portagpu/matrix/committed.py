@@ -1,0 +1,72 @@
+"""What a checkout states of each target: recordings that were read, machine code, bundles.
+
+An installed wheel has none of it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.compile.record import built, read_record
+from portagpu.errors import BundleError
+from portagpu.files import read_bounded
+from portagpu.matrix.evidence import Source, read_sources
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+SCHEMA: Final = "portagpu.recorded/1"
+_LARGEST_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A target whose published outputs were read: of which tools, and which library agreed."""
+
+    read: tuple[str, ...]
+    loaded: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """By target what was ``recorded``; by architecture how many kernels were built; the bundles."""
+
+    recorded: Mapping[str, Recorded]
+    compiled: Mapping[str, int]
+    bundles: tuple[Source, ...]
+
+
+NOTHING: Final = Committed({}, {}, ())
+
+
+def read_committed(matrix: Path) -> Committed:
+    """What the folder ``matrix`` holds; raises BundleError and ResultError for a wrong file."""
+    record, results = matrix / "compiled.json", matrix / "results"
+    has_bundles = results.is_dir() and any(results.glob("*.json"))
+    return Committed(
+        recorded=_read_recorded(matrix / "recorded.toml"),
+        compiled=_read_compiled(record) if record.is_file() else {},
+        bundles=tuple(read_sources([results])) if has_bundles else (),
+    )
+
+
+def _read_compiled(path: Path) -> dict[str, int]:
+    return {name: len(kernels) for name, kernels in built(read_record(path)).items()}
+
+
+def _read_recorded(path: Path) -> dict[str, Recorded]:
+    if not path.is_file():
+        return {}
+    try:
+        document: dict[str, Any] = tomllib.loads(read_bounded(path, _LARGEST_BYTES).decode())
+        if document.pop("schema", None) != SCHEMA:
+            raise BundleError(f"{path}: is no {SCHEMA}")
+        return {
+            target: Recorded(tuple(row["read"]), row.get("loaded"))
+            for target, row in document.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BundleError(f"{path}: cannot be read: {error}") from error

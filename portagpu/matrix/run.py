@@ -1,0 +1,214 @@
+"""Running the matrix on this machine: one tox environment for each suite of each target.
+
+The result files are the state. An environment whose file is there and whose run ended by itself is
+not run again, so that a run which was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from portagpu._version import __version__
+from portagpu.errors import PortagpuError, ResultError
+from portagpu.files import write_atomic
+from portagpu.info import collect
+from portagpu.paths import matrix_dir
+from portagpu.results.run import read_json
+from portagpu.results.verdicts import Verdict
+from portagpu.subprocesses import run_program
+from portagpu.subprocesses.end import children_of, kill_group
+from portagpu.subprocesses.start import python_command
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from pathlib import Path
+
+    from portagpu.results.run import Run
+    from portagpu.target import Target
+
+SUITES: Final = ("compile", "conformance", "performance", "bringup")
+"""In the order in which they run."""
+ALONE: Final = frozenset({"performance", "bringup"})
+"""Suites whose measures other work would change: nothing runs beside them."""
+_CLOSING: Final = re.compile(r"  \S+: (OK|FAIL|SKIP).*|.* :[()] \(.* seconds\)")
+"""The lines with which tox closes."""
+_GRACE_S: Final = 30.0
+"""How long stopped environments have to write their results so far."""
+
+
+class CannotRun(PortagpuError, RuntimeError):
+    """The matrix cannot run here; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """One suite of one target, and the tox environment that runs it."""
+
+    target: Target
+    suite: str
+
+    @property
+    def name(self) -> str:
+        """The name of the tox environment: "nvidia-t4-compile"."""
+        return f"{self.target.id}-{self.suite}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an environment: its run, or in ``problem`` why there is none."""
+
+    environment: Environment
+    run: Run | None
+    problem: str
+    seconds: float
+    kept: bool = False
+    """Whether the run is an earlier one's."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The run's verdict; ERROR without one."""
+        return Verdict.ERROR if self.run is None else self.run.verdict
+
+
+def reachable(targets: Sequence[Target], suites: Collection[str]) -> list[Environment]:
+    """What this machine can run: machine code of every target, and all suites of its devices."""
+    here = {device["target"] for device in collect()["devices"]}
+    return [
+        Environment(target, suite)
+        for suite in SUITES
+        for target in targets
+        if suite in suites
+        and (target.value("compile.routes") if suite == "compile" else target.id in here)
+    ]
+
+
+def run_environments(
+    environments: Sequence[Environment],
+    folder: Path,
+    *,
+    jobs: int,
+    again: bool,
+    options: Sequence[str] = (),
+    told: Callable[[Outcome], None],
+) -> list[Outcome]:
+    """Run each environment, at most ``jobs`` at once, and tell each outcome as it ends.
+
+    Environment E writes ``folder/E.json`` and ``folder/E.log``; ``options`` are further ones of its
+    verb. Those that ended in an earlier call are kept unless ``again``. Raises CannotRun without
+    tox or a checkout. On Ctrl-C what runs is stopped, and KeyboardInterrupt raised again.
+    """
+    root = _checkout()
+    outcomes, left = [], []
+    for each in environments:
+        earlier = None if again else _finished(folder / f"{each.name}.json")
+        if earlier is None:
+            left.append(each)
+            continue
+        outcomes.append(Outcome(each, earlier, "", 0.0, kept=True))
+        told(outcomes[-1])
+    beside = [each for each in left if each.suite not in ALONE]
+    alone = [each for each in left if each.suite in ALONE]
+    for some, workers in ((beside, jobs), (alone, 1)):
+        pool = ThreadPoolExecutor(workers)
+        try:
+            # environments that need the same packages share a folder: it is made once, before
+            for each in _first(some):
+                pool.submit(_tox, root, folder, each, "--notest").result()
+            running = [pool.submit(_run_one, root, folder, each, options) for each in some]
+            for future in as_completed(running):
+                outcomes.append(future.result())
+                told(outcomes[-1])
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            _stop_children()
+            raise
+        finally:
+            pool.shutdown()
+    return outcomes
+
+
+def _first(environments: Sequence[Environment]) -> Iterator[Environment]:
+    """The first of each set of environments that install the same."""
+    seen = set()
+    for each in environments:
+        packages = each.target.value("compile.packages")
+        if each.suite == "compile" and packages not in seen:
+            seen.add(packages)
+            yield each
+
+
+def _run_one(root: Path, folder: Path, environment: Environment, options: Sequence[str]) -> Outcome:
+    started = time.monotonic()
+    place = folder / f"{environment.name}.json"
+    place.unlink(missing_ok=True)
+    ended = _tox(
+        root, folder, environment, "--skip-pkg-install", "--", "--json", str(place), *options
+    )
+    seconds = time.monotonic() - started
+    try:
+        return Outcome(environment, read_json(place), "", seconds)
+    except ResultError:
+        text = (ended.stderr + ended.stdout).decode(errors="replace")
+        lines = [
+            line for line in text.splitlines() if line.strip() and not _CLOSING.fullmatch(line)
+        ]
+        problem = lines[-1] if lines else f"tox ended with {ended.returncode} and printed nothing"
+        return Outcome(environment, None, problem, seconds)
+
+
+def _tox(
+    root: Path, folder: Path, environment: Environment, *words: str
+) -> subprocess.CompletedProcess[bytes]:
+    command = python_command("tox", "run", "-q", "-c", str(root / "tox.ini"), "-e")
+    # a vendor's stack is steered by variables
+    ended = run_program(*command, environment.name, *words, environment=dict(os.environ))
+    write_atomic(
+        folder / f"{environment.name}.log",
+        (ended.stdout + ended.stderr).decode(errors="replace"),
+    )
+    return ended
+
+
+def _finished(place: Path) -> Run | None:
+    """The run in the file, if it ended by itself and is of this version; None otherwise."""
+    try:
+        run = read_json(place)
+    except ResultError:
+        return None
+    same = run.info.versions.get("portagpu") == __version__
+    return run if same and not run.info.interrupted else None
+
+
+def _checkout() -> Path:
+    """The folder with tox.ini; raises CannotRun where there is none, or no tox."""
+    root = matrix_dir().parent
+    if not (root / "tox.ini").is_file():
+        raise CannotRun(
+            "the matrix runs from a checkout, and this is an installed wheel: install the checkout "
+            "with pip install -e ."
+        )
+    if importlib.util.find_spec("tox") is None:
+        raise CannotRun("the matrix runs through tox: install it with pip install tox")
+    return root
+
+
+def _stop_children() -> None:
+    """Interrupt what runs, and end what is still there after a while."""
+    running = children_of(os.getpid())
+    for pid in running:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGINT)
+    end = time.monotonic() + _GRACE_S
+    while set(running) & set(children_of(os.getpid())) and time.monotonic() < end:
+        time.sleep(0.1)
+    for pid in running:
+        kill_group(pid)

@@ -1,0 +1,176 @@
+"""The published JSON Schema and the package agree on the form of a result document."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from portagpu.errors import ResultError
+from portagpu.results.run import Result, Run, Verdict, new_run, validate
+from portagpu.results.schema import check_document
+from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+jsonschema = pytest.importorskip("jsonschema")
+
+WRONG: tuple[Any, ...] = (None, True, "", "text", -1, 1.5, [], ["a"], {}, {"a": 1})
+"""Values of every type; each is wrong for some key."""
+MUTATIONS = 1500
+
+
+@pytest.fixture(scope="module")
+def schema() -> Any:
+    document = json.loads((ROOT / "docs/result.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(document)
+    return jsonschema.Draft202012Validator(document)
+
+
+def sample() -> dict[str, Any]:
+    """A document with a value under every key."""
+    run = new_run(
+        ["portagpu", "bench"], target="cpu-x86-64", backend="cpu", devices=[{"name": "x"}]
+    )
+    curve = {
+        "x": [1, 2],
+        "y": [0.5, None],
+        "x_log": True,
+        "series": "s",
+        "title": "t",
+        "x_label": "size",
+        "x_unit": "B",
+        "y_label": "rate",
+        "y_unit": "GB/s",
+    }
+    run.add(
+        Result(
+            id="memory/copy",
+            suite="performance",
+            area="memory",
+            verdict=Verdict.FAIL,
+            evidence=["executed"],
+            device="cpu",
+            value=9.5,
+            unit="GB/s",
+            statistic="median",
+            n=5,
+            spread=0.1,
+            expected={
+                "reference": 12.0,
+                "lower": -0.1,
+                "upper": None,
+                "unit": "GB/s",
+                "source": "here",
+                "statistic": "median",
+                "shape": [4, 4],
+                "software": None,
+            },
+            shape={"m": 4, "dtype": "fp32"},
+            reason="slow",
+            extra={"curve": curve, "curves": [curve], "samples": [9.4, 9.5], "other": [1]},
+        )
+    )
+    run.add(Result(id="a/b", suite="conformance", area="a", verdict=Verdict.PASS, value="off"))
+    return run.finish().to_json()
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every key and item."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in pairs:
+        yield (*path, key)
+        if isinstance(item, dict | list):
+            yield from places(item, (*path, key))
+
+
+def mutated(document: dict[str, Any], random_: random.Random) -> tuple[str, dict[str, Any]]:
+    """(what was done, a copy with one key of another value, missing, or one more)."""
+    copied = copy.deepcopy(document)
+    path = random_.choice([*places(copied)])
+    holder = copied
+    for key in path[:-1]:
+        holder = holder[key]
+    way = random_.choice(("other", "missing", "more"))
+    if way == "other":
+        holder[path[-1]] = value = random_.choice(WRONG)
+        return f"{path} = {value!r}", copied
+    if way == "missing" or not isinstance(holder, dict):
+        del holder[path[-1]]
+        return f"{path} is missing", copied
+    holder["one-more"] = 1
+    return f"{path[:-1]} has one more", copied
+
+
+def fits(document: Any) -> bool:
+    try:
+        check_document(document)
+    except ResultError:
+        return False
+    return True
+
+
+def test_documents_of_this_package_follow_the_schema(schema: Any) -> None:
+    for document in (sample(), new_run().finish().to_json()):
+        validate(document)
+        schema.validate(document)
+    for path in (ROOT / "matrix/results").glob("*.json"):
+        schema.validate(json.loads(path.read_text())["result"])
+
+
+def test_what_the_schema_refuses_is_refused(schema: Any) -> None:
+    random_ = random.Random(16)  # noqa: S311 - a choice, no secret
+    refused = 0
+    for _ in range(MUTATIONS):
+        words, document = mutated(sample(), random_)
+        if not schema.is_valid(document):
+            refused += 1
+            assert not fits(document), words
+    assert refused > MUTATIONS / 4
+
+
+def test_the_schema_refuses_what_has_another_type(schema: Any) -> None:
+    """What it cannot say is left: rules over several keys, empty lines, unique badges."""
+    random_ = random.Random(17)  # noqa: S311 - a choice, no secret
+    left = set()
+    for _ in range(MUTATIONS):
+        _, document = mutated(sample(), random_)
+        try:
+            check_document(document)
+        except ResultError as error:
+            if schema.is_valid(document):
+                left.add(str(error).partition(": ")[2])
+    ours = (
+        "must be null, because",
+        "is missing; a",
+        "is empty; FAIL needs a reason",
+        "is only for INCONCLUSIVE",
+        "must have as many values",
+        "must be the unit of the value",
+        "must be text where the value is",
+        "must be a time as RFC 3339",
+    )
+    assert not [each for each in left if not each.startswith(ours)]
+
+
+@pytest.mark.parametrize(
+    ("schema_of", "told"),
+    [
+        ("portagpu.result/2", "which a newer portagpu wrote: install that one"),
+        ("portagpu.info/1", "must be one of portagpu.result/1"),
+    ],
+)
+def test_another_schema_is_refused(schema_of: str, told: str) -> None:
+    document = {**sample(), "schema": schema_of}
+    with pytest.raises(ResultError, match=told):
+        Run.from_json(document)
+
+
+def test_a_document_without_the_keys_of_later_versions_is_read() -> None:
+    document = sample()
+    del document["run"]["replay"]
+    assert list(Run.from_json(document).info.replay) == []
