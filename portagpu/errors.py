@@ -61,6 +61,14 @@ class ResultError(PortagpuError, ValueError):
     """A result document does not follow its schema; the message names the key."""
 
 
+class StoreError(PortagpuError, RuntimeError):
+    """A store of runs cannot be read or written; nothing was left half-written."""
+
+
+class StoreNotFound(StoreError, LookupError):
+    """There is no store at that place, or what is there is none."""
+
+
 class BundleError(ResultError):
     """A run gives no bundle, or a bundle is not valid; the message is one line that says why."""
 

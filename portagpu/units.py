@@ -14,6 +14,17 @@ _TIMES: Final = ("ns", "µs", "ms", "s")
 _TIME_NAMES: Final = {"us": "µs", **{name: name for name in _TIMES}}
 
 
+def worse_side(unit: str) -> int:
+    """Where a measure in ``unit`` is worse: 1 above (times), -1 below (rates, ratios), 0 unknown.
+
+    A "ratio" is what is measured divided by what it is compared with, as a speed: less is worse.
+    Temperatures, sizes, counts and shares are good or bad by what they are of.
+    """
+    if unit in _TIME_NAMES:
+        return 1
+    return -1 if _RATE.fullmatch(unit) or unit.endswith("/s") or unit == "ratio" else 0
+
+
 def number(value: float, digits: int = 4) -> str:
     """Significant digits, thousands grouped, no trailing zeros: "1,235", "0.0123"."""
     if value == 0:

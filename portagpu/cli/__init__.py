@@ -59,7 +59,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "matrix": (
         "portagpu.cli.matrix:matrix",
-        "Show, run and compare the matrix of all targets.",
+        "Show and run the matrix of all targets, compare runs, and keep their history.",
     ),
     "report": (
         "portagpu.cli.report:report",

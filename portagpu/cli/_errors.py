@@ -14,6 +14,7 @@ from portagpu.errors import (
     MissingDependency,
     PortagpuError,
     RecordingError,
+    StoreNotFound,
     TargetNotFound,
     UnknownBackend,
 )
@@ -46,6 +47,7 @@ _EXIT_CODES: Final[tuple[tuple[type[PortagpuError], int], ...]] = (
     (BackendNotFound, NOT_JUDGED),
     (TargetNotFound, USAGE),
     (RecordingError, USAGE),
+    (StoreNotFound, USAGE),
 )
 
 

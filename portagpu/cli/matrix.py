@@ -21,10 +21,14 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.matrix_report:report",
         "Write one HTML page that compares the results of several runs.",
     ),
+    "history": (
+        "portagpu.cli.matrix_history:history",
+        "Keep runs in a store, and say what changed between them.",
+    ),
 }
 """As ``portagpu.cli.VERBS``."""
 
 
 @click.group(cls=VerbGroup, verbs=_VERBS, subcommand_metavar="VERB ...")
 def matrix() -> None:
-    """Show, run and compare the matrix of all targets."""
+    """Show and run the matrix of all targets, compare runs, and keep their history."""

@@ -1,0 +1,86 @@
+"""Shared by the verbs of ``portagpu matrix history``: the store, and which of its runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from portagpu.cli._common import check_finite
+from portagpu.errors import MissingDependency
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from portagpu.history.model import StoredRun
+    from portagpu.history.store import Store
+
+_F = TypeVar("_F", bound="Callable[..., Any]")
+
+EXIT_NOTHING: Final = 3
+"""Nothing could be compared, so nothing was judged."""
+
+
+def store_option(function: _F) -> _F:
+    """Add ``--store`` to a verb."""
+    return click.option(
+        "--store",
+        "place",
+        required=True,
+        metavar="FILE|URL",
+        help="The store: a file (SQLite), or postgresql+psycopg://USER@HOST/NAME.",
+    )(function)
+
+
+def which_option(function: _F) -> _F:
+    """Add ``--of`` to a verb: the runs that it looks at."""
+    return click.option(
+        "--of",
+        "which",
+        metavar="RUNS",
+        help="Only these runs, such as host=node-1,since=2026-01-01: conditions on host, "
+        "target, backend, verdict, since, until, or a component of the versions.",
+    )(function)
+
+
+def least_option(function: _F) -> _F:
+    """Add ``--least`` to a verb: the smallest difference that counts, in percent."""
+    return click.option(
+        "--least",
+        "least_percent",
+        type=click.FloatRange(min=0),
+        default=5.0,
+        show_default=True,
+        callback=check_finite,
+        metavar="PERCENT",
+        help="Smaller differences do not count.",
+    )(function)
+
+
+def open_for(place: str, *, create: bool = False) -> Store:
+    """The store; raises MissingDependency where what it needs is not installed."""
+    try:
+        from portagpu.history.store import open_store
+    except ModuleNotFoundError as error:
+        from portagpu.distributions import install
+
+        raise MissingDependency(f"history needs {error.name}: {install('history')}") from error
+    return open_store(place, create=create)
+
+
+def chosen(store: Store, which: str | None) -> list[StoredRun]:
+    """The runs that ``--of`` names, the oldest first; all without. Raises UsageError for none."""
+    runs = store.runs()
+    if not runs:
+        raise click.UsageError("the store has no runs: import some first")
+    return pick(which, runs) if which else runs
+
+
+def pick(words: str, runs: Sequence[StoredRun]) -> list[StoredRun]:
+    """The runs that ``words`` name; raises UsageError where there is none."""
+    from portagpu.history.selection import SelectionError, select
+
+    try:
+        return select(words, runs)
+    except SelectionError as error:
+        raise click.UsageError(str(error)) from error

@@ -1,0 +1,1 @@
+"""How the tables of a store came about, step by step, for alembic."""

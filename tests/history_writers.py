@@ -1,0 +1,82 @@
+"""Writers of one store that are killed, or that write at once.
+
+    python history_writers.py kill PLACE FOLDER COUNT
+    python history_writers.py together PLACE FOLDER COUNT
+
+``kill`` forks a process that imports the folder and kills it at some moment, COUNT times: while it
+opens the store, and while it adds documents. ``together`` has COUNT processes import it at once.
+Both print one object of JSON. Processes are forked, so that each starts in a moment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+import alembic.command  # noqa: F401 - imported here, so that no forked process has to
+
+from portagpu.history.importing import Outcome, import_files
+from portagpu.history.store import open_store
+
+
+def child(place: str, folder: str, first: int = 0) -> tuple[int, int]:
+    """A process that imports; the other end of its pipe tells what it has finished.
+
+    It begins with file number ``first``: a killed one has no time to look at all files again.
+    """
+    files = sorted(Path(folder).iterdir())
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writing)
+        return pid, reading
+    code = 1
+    try:
+        with open_store(place, create=True) as store:
+            os.write(writing, b"open\n")
+            for each in import_files(store, files[first:] + files[:first]):
+                os.write(writing, f"{each.outcome} {each.path.name} {each.why}\n".encode())
+                code = 2 if each.outcome is Outcome.REFUSED else 0
+    finally:
+        os._exit(code)
+
+
+def lines(pipe: int) -> list[str]:
+    """What a process said until it ended."""
+    with os.fdopen(pipe, "rb") as stream:
+        return stream.read().decode().splitlines()
+
+
+def kill(place: str, folder: str, count: int) -> dict[str, object]:
+    random_ = random.Random(16)  # noqa: S311 - moments
+    told: list[str] = []
+    killed = at_work = 0
+    for number in range(count):
+        pid, pipe = child(place, folder, random_.randrange(300))
+        if number % 5:
+            select.select([pipe], [], [], 30)
+        time.sleep(random_.uniform(0, 0.05))
+        os.kill(pid, signal.SIGKILL)
+        killed += os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+        said = [line for line in lines(pipe) if line.startswith(Outcome.ADDED)]
+        at_work += bool(said)
+        told += [line.split()[1] for line in said]
+    return {"killed": killed, "at_work": at_work, "told": told}
+
+
+def together(place: str, folder: str, count: int) -> dict[str, object]:
+    children = [child(place, folder) for _ in range(count)]
+    told = [line for _, pipe in children for line in lines(pipe)]
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid, _ in children]
+    return {"codes": codes, "told": [line for line in told if line != "open"]}
+
+
+if __name__ == "__main__":
+    mode, place_, folder_, count_ = sys.argv[1:]
+    print(json.dumps({"kill": kill, "together": together}[mode](place_, folder_, int(count_))))
