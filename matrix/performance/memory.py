@@ -91,6 +91,7 @@ def cases(
             counts=operation.counts,
             checks="every element, bit for bit; of a sum, that it is exact",
             does_not_show="; ".join(limit for limit in limits if limit),
+            time_factor=3.0,
         )
         for name, operation in OPERATIONS.items()
     ]
