@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from portagpu.readings import Findings
     from portagpu.sizing import Sizing
     from portagpu.target import Target
+    from portagpu.tuners import Tuner
 
 CONTRACT: Final = (1, 4)
 """(major, minor): a new minor adds optional members; a new major changes what is required."""
@@ -377,6 +378,8 @@ class Plugin(ABC):
     """The module with ``TOOLCHAIN``, which :meth:`toolchain` imports. Since contract 1.1."""
     cost_model_module: ClassVar[str] = ""
     """The module with ``MODEL``, which :meth:`cost_model` imports. Since contract 1.3."""
+    tuners_module: ClassVar[str] = ""
+    """The module with ``TUNERS``, which :meth:`tuners` imports. Since contract 1.4."""
     vendor: ClassVar[str] = ""
     """Whose devices these are, in lower case, as their readings, architectures and targets have it;
     empty for a CPU. It is the name of the :class:`portagpu.vendors.Vendor` that the distribution
@@ -457,6 +460,16 @@ class Plugin(ABC):
         if not self.cost_model_module:
             return None
         found: CostModel = import_module(self.cost_model_module).MODEL
+        return found
+
+    def tuners(self) -> tuple[Tuner, ...]:
+        """The tuning back ends of this vendor's libraries; empty where there is none.
+
+        Their calls need torch. Since contract 1.4.
+        """
+        if not self.tuners_module:
+            return ()
+        found: tuple[Tuner, ...] = import_module(self.tuners_module).TUNERS
         return found
 
     def telemetry(self, index: int) -> Mapping[str, float]:

@@ -261,6 +261,58 @@ def loading_that_loses_a_batch(rank: Any, **arguments: Any) -> Any:
     return area.loading(rank, **arguments)
 
 
+def _with_a_tuner(rank: Any, work: str) -> Any:
+    """A library that is slower while its tuner is off."""
+    from contextlib import contextmanager
+
+    from portagpu.tuners import Tuner, TunerState
+
+    seen = []
+
+    @contextmanager
+    def switched(on: bool) -> Any:
+        seen.append(on)
+        if not on:
+            time.sleep(0.02)
+        yield
+
+    tuner = Tuner("demo", work, lambda: TunerState(True, True, False, "here", 3), switched)  # type: ignore[arg-type]
+    shown = {name: getattr(rank.gpu.plugin, name) for name in ("telemetry", "shared")}
+    rank.gpu.plugin = SimpleNamespace(**shown, tuners=lambda: (tuner,))
+    return load_area("tuning")
+
+
+def a_tuner_of_products(rank: Any, **arguments: Any) -> Any:
+    return _with_a_tuner(rank, "product").library(rank, **arguments)
+
+
+def a_tuner_of_convolutions(rank: Any, **arguments: Any) -> Any:
+    return _with_a_tuner(rank, "convolution").library(rank, **arguments)
+
+
+def a_tuner_that_makes_products_wrong(rank: Any, **arguments: Any) -> Any:
+    right = matmul.multiply
+
+    def multiply(work: matmul.Product) -> None:
+        right(work)
+        work.result[0, 0] += 50
+
+    matmul.multiply = multiply
+    return _with_a_tuner(rank, "product").library(rank, **arguments)
+
+
+def inductor_without_a_compiler(rank: Any, **arguments: Any) -> Any:
+    area = load_area("tuning")
+    area.compile_product = lambda tuned: area.multiply
+    return area.inductor(rank, **arguments)
+
+
+def inductor_that_tunes_wrongly(rank: Any, **arguments: Any) -> Any:
+    area = load_area("tuning")
+    area.compile_product = lambda tuned: lambda a, b: a @ b + 9 * tuned
+    return area.inductor(rank, **arguments)
+
+
 def burst_that_loses_a_launch(rank: Any, **arguments: Any) -> Any:
     area = load_area("launch")
     right, calls = area.add_one, 0

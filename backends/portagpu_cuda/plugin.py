@@ -45,6 +45,7 @@ class CudaPlugin(TorchGpuPlugin):
     commands = tuple(("nvidia-smi", *what.split()) for what in ("-q -x", "topo -m", "nvlink -s"))
     toolchain_module = "portagpu_cuda_build.machine_code"
     cost_model_module = "portagpu_cuda.cost_model"
+    tuners_module = "portagpu_cuda.tuners"
     backend = "portagpu_cuda.backend"
     identity = "portagpu_cuda.identity"
     prober = "portagpu_cuda.gpus"

@@ -111,6 +111,7 @@ def _case(
         counts=f"{operation.counts}, {operation.arrays * _ELEMENT_BYTES[dtype]} bytes an element",
         checks="every element, bit for bit; of a sum, that it is exact",
         does_not_show="; ".join(limit for limit in limits if limit),
+        time_factor=3.0,
     )
 
 

@@ -52,6 +52,8 @@ class MeasuredDevice(OpenedDevice):
     capabilities: tuple[str, ...] = ()
     attention: tuple[str, ...] = ("math", "flash", "efficient")
     """torch's back ends of attention, whether they run on this device or not."""
+    tuners: tuple[str, ...] = ()
+    """Tuning back ends of the vendor's libraries."""
     no_peer_copies: Mapping[str, str] = field(default_factory=dict)
     """Variables of the vendor with which collectives do not copy between devices directly."""
     comm: str = ""
@@ -65,7 +67,8 @@ class MeasuredDevice(OpenedDevice):
         caches = tuple(CacheLevel(**each) for each in document["caches"])
         capabilities = tuple(document["capabilities"])
         known = {"capabilities": capabilities, "caches": caches}
-        return cls(**{**document, **known, "attention": tuple(document["attention"])})
+        names = {key: tuple(document[key]) for key in ("attention", "tuners")}
+        return cls(**{**document, **known, **names})
 
     @classmethod
     def from_target(cls, target: Target) -> MeasuredDevice:
@@ -111,6 +114,7 @@ def describe(rank: Rank) -> dict[str, Any]:
         support=_support(gpu),
         capabilities=tuple(sorted(map(str, gpu.capabilities))),
         attention=_attention_back_ends(),
+        tuners=tuple(each.name for each in gpu.plugin.tuners()),
         no_peer_copies=dict(gpu.plugin.variables.no_peer_copies),
         versions={**gpu.versions, "comm": _comm_version(gpu)},
         comm=gpu.comm.library,

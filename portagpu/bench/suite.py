@@ -29,6 +29,7 @@ AREAS: Final = (
     "attention",
     "operators",
     "training",
+    "tuning",
     "collectives",
 )
 """In the order in which they run."""

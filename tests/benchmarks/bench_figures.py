@@ -134,6 +134,8 @@ def compare(rounds: int) -> None:
 
         def ours() -> dict[str, float]:
             found = measured([*rows])
+            if missing := [name for name in rows if name not in found]:
+                raise SystemExit(f"no number for {', '.join(missing)}: the machine is too busy")
             return {name: float(found[name]["value"]) for name in rows} | {
                 "bytes": found["memory/copy"]["shape"]["array_bytes"]
             }

@@ -1,0 +1,220 @@
+"""Tuning back ends: whether they are on, warm and valid here, and what each gains.
+
+The state is in ``extra.state``. The value is the time without it over the time with it, in turns.
+The back ends of a vendor's libraries come from its plugin; torch's own are here.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.bench.cases import Absent, BenchCase
+from portagpu.bench.timing import Effort
+from portagpu.results.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from portagpu.bench.device import MeasuredDevice
+    from portagpu.target import Target
+    from portagpu.tuners import TunerState
+    from portagpu.world import Rank
+
+METRICS: Final = ("tuning/library", "tuning/inductor", "tuning/triton_cache")
+
+_SEED: Final = 20240310
+_EDGE: Final = {False: 2048, True: 512}
+_IMAGES: Final = (16, 64, 56, 56)
+"""Images, channels, height and width of a convolution of ResNet-50 (arXiv 1512.03385)."""
+_SLOW: Final = "compiling takes up to minutes: measured with --full"
+
+
+def cases(
+    *, device: MeasuredDevice, effort: Effort, world: int, target: Target | None
+) -> list[BenchCase]:
+    """One case for each back end of the vendor's libraries, and torch's."""
+    del world, target
+    none = Absent(Verdict.SKIP, f"the {device.backend} backend names no tuning back end")
+    slow = Absent(Verdict.SKIP, _SLOW) if effort is Effort.QUICK else None
+    no_triton = None if device.triton else Absent(Verdict.SKIP, f"no Triton on {device.name}")
+    gain = "the time without it over the time with it, in turns"
+    product = "sampled rows and columns against float64, within the bound of rounding"
+    found = [
+        _case("library", f"[{name}]", "library", gain, f"{product}; a convolution of one image")
+        | {"arguments": {"name": name}}
+        for name in device.tuners
+    ] or [_case("library", "", "library", gain, product) | {"absent": none}]
+    compiled = _case("inductor", "", "inductor", f"{gain}: a product and its bias", product)
+    kept = _case("triton_cache", "", "triton_cache", "kernels in the cache's folder", "none")
+    found += [
+        compiled | {"absent": slow, "arguments": {"edge": _EDGE[device.shared]}},
+        kept | {"absent": no_triton},
+    ]
+    return [BenchCase(**each) for each in found]
+
+
+def _case(name: str, variant: str, function: str, counts: str, checks: str) -> dict[str, Any]:
+    return {
+        "id": f"tuning/{name}{variant}",
+        "metric": f"tuning/{name}",
+        "area": "tuning",
+        "unit": "1",
+        "function": function,
+        "counts": counts,
+        "checks": checks,
+        "does_not_show": "the gain for other shapes, or the time that tuning takes"
+        if function != "triton_cache"
+        else "what the cache saves",
+        "time_factor": 5.0,
+    }
+
+
+def library(rank: Rank, *, effort: str, name: str) -> dict[str, Any]:
+    """Time the work of the vendor's tuner of that name with it and without, in turns."""
+    from portagpu.bench.pairs import time_in_turns
+    from portagpu.bench.samples import RankSamples
+    from portagpu.bench.timing import PACES, Stopwatch
+
+    tuner = next(each for each in rank.gpu.plugin.tuners() if each.name == name)
+    stopwatch = Stopwatch(rank.gpu)
+    reading = RankSamples.start(stopwatch)
+    reading.notes = {"seed": _SEED, "state": asdict(tuner.state())}
+    work, wrong = (_product if tuner.work == "product" else _convolution)(rank)
+
+    def run(on: bool) -> None:
+        with tuner.switched(on):
+            work()
+
+    for on in (True, False):
+        rank.step(f"checking {name} {'on' if on else 'off'}")
+        run(on)
+        reading.reject(wrong())
+    if reading.wrong:
+        return reading.to_json()
+    rank.step(f"timing {name}")
+    ratios, repeats = time_in_turns(
+        stopwatch, reading, partial(run, True), partial(run, False), PACES[Effort(effort)]
+    )
+    reading.reject(wrong())
+    reading.keep_ratios(ratios, repeats=repeats, work=1.0)
+    return reading.to_json()
+
+
+def _product(rank: Rank) -> tuple[Callable[[], object], Callable[[], str]]:
+    """(a product of a shape that heuristics rarely know, what is wrong with the last)."""
+    from portagpu.bench import matmul
+
+    work = matmul.product(rank.gpu, "bf16", 1024, 3072, 1280, _SEED)
+    matmul.poison(work)
+    return partial(matmul.multiply, work), partial(matmul.verify, work, _SEED)
+
+
+def _convolution(rank: Rank) -> tuple[Callable[[], object], Callable[[], str]]:
+    """(a 3 x 3 convolution, what is wrong with the first image of the last).
+
+    Winograd's algorithm, which libraries choose for it, adds transforms of a few roundings to the
+    sum over 9 x 64 products: 32 of them are allowed for.
+    """
+    import torch
+    from torch.nn import functional
+
+    rank.gpu.set_float32_precision("ieee")
+    generator = torch.Generator(rank.gpu.device).manual_seed(_SEED)
+    make = partial(torch.randn, generator=generator, device=rank.gpu.device)
+    images, weights = make(_IMAGES), make((64, 64, 3, 3))
+    last: list[torch.Tensor] = []
+
+    def work() -> None:
+        last[:] = [functional.conv2d(images, weights, padding=1)]
+
+    def wrong() -> str:
+        first, kernel = images[:1].double().cpu(), weights.double().cpu()
+        right = functional.conv2d(first, kernel, padding=1)
+        allowed = functional.conv2d(first.abs(), kernel.abs(), padding=1) * (9 * 64 + 32) * 2**-24
+        off = int((~((last[0][:1].double().cpu() - right).abs() <= allowed)).sum())
+        return f"{off} of {right.numel()} elements are further off than their bound" if off else ""
+
+    return work, wrong
+
+
+def inductor(rank: Rank, *, effort: str, edge: int) -> dict[str, Any]:
+    """Time a compiled product and its bias with max-autotune and without, in turns."""
+    import torch
+
+    from portagpu.bench import matmul
+    from portagpu.bench.pairs import time_in_turns
+    from portagpu.bench.samples import RankSamples
+    from portagpu.bench.timing import PACES, Stopwatch
+
+    stopwatch = Stopwatch(rank.gpu)
+    reading = RankSamples.start(stopwatch)
+    reading.notes = {"seed": _SEED, "state": asdict(inductor_state())}
+    work = matmul.product(rank.gpu, "fp32", edge, edge, edge, _SEED)
+    calls = []
+    for tuned in (True, False):
+        rank.step(f"compiling {'with' if tuned else 'without'} max-autotune")
+        call = compile_product(tuned)
+        matmul.poison(work)
+        try:
+            work.result = call(work.a, work.b)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            reading.skip = f"torch.compile builds nothing here: {str(error).splitlines()[0]}"
+            return reading.to_json()
+        reading.reject(matmul.verify(work, _SEED))
+        calls.append(partial(call, work.a, work.b))
+    if reading.wrong:
+        return reading.to_json()
+    rank.step("timing")
+    ratios, repeats = time_in_turns(stopwatch, reading, *calls, PACES[Effort(effort)])
+    reading.keep_ratios(ratios, repeats=repeats, work=1.0)
+    return reading.to_json()
+
+
+def compile_product(tuned: bool) -> Any:
+    """A compiled product; max-autotune without graphs, so that both launch alike."""
+    import torch
+
+    mode = "max-autotune-no-cudagraphs" if tuned else "default"
+    return torch.compile(multiply, mode=mode, fullgraph=True)
+
+
+def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """What is compiled: a product, its bias of zero, and a clamp that changes nothing."""
+    return ((a @ b) + 0.0).clamp(min=-1e30)
+
+
+def inductor_state() -> TunerState:
+    """Whether max-autotune is on, and what is in Inductor's cache."""
+    from torch._inductor import config
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    from portagpu.tuners import TunerState, files_below
+
+    where = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir()
+    entries = files_below(where)
+    remark = "entries are keyed by torch's sources, device and settings: others are not read"
+    return TunerState(bool(config.max_autotune), bool(entries), None, where, entries, remark)
+
+
+def triton_cache(rank: Rank, *, effort: str) -> dict[str, Any]:
+    """Count what is in Triton's cache; no time is taken. No GPU has run it yet."""
+    from portagpu.bench.samples import Point, RankSamples
+    from portagpu.bench.timing import Stopwatch
+    from portagpu.tuners import TunerState, files_below
+
+    del effort
+    reading = RankSamples.start(Stopwatch(rank.gpu))
+    # Triton, python/triton/knobs.py: TRITON_CACHE_DIR, else .triton/cache at home
+    where = os.environ.get("TRITON_CACHE_DIR") or str(Path("~/.triton/cache").expanduser())
+    entries = files_below(where)
+    remark = "entries are keyed by source, compiler and architecture: others are not read"
+    on = os.environ.get("TRITON_ALWAYS_COMPILE", "0") != "1"
+    reading.notes = {"state": asdict(TunerState(on, bool(entries), None, where, entries, remark))}
+    reading.points.append(Point(0.0, [1.0], 1, float(entries or 0)))
+    return reading.to_json()
