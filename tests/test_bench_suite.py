@@ -104,6 +104,12 @@ def test_a_transformers_products_are_planned_and_skinny_and_unaligned_ones() -> 
     assert not [name for name in quick if "max" in name]
 
 
+def test_a_bring_up_leaves_further_products_out_and_keeps_what_targets_expect() -> None:
+    found = plan(["gemm"], GPU, Effort.FULL, 8, load_target("nvidia-h200-sxm"))
+    kept = [case.id for case in found if case.id.startswith("gemm/bf16") and not case.further]
+    assert kept == ["gemm/bf16[8192]", "gemm/bf16[2048x2048x13312]"]
+
+
 def test_a_dtype_that_is_emulated_has_no_further_shapes() -> None:
     ids = [case.id for case in plan(["gemm"], CPU, Effort.QUICK, 2, None)]
     assert "gemm/fp32[512x2304x768]" in ids

@@ -146,6 +146,7 @@ def _case(
         shape={"m": m, "n": n, "k": k, "dtype": dtype, "contiguous": contiguous},
         does_not_show="; ".join(limit for limit in limits if limit),
         function="gemm",
+        further=bool(role),
         **_shared_fields(device, dtype, support),
     )
 
@@ -160,6 +161,7 @@ def _search_case(device: MeasuredDevice, dtype: str, support: Support) -> BenchC
         shape="the fastest square",
         does_not_show="other squares, and shapes that are none",
         time_factor=len(_EDGES[kind]),
+        further=True,
         **_shared_fields(device, dtype, support),
     )
 

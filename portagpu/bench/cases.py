@@ -72,6 +72,8 @@ class BenchCase:
     least: float | None = None
     """The least value that this project requires on any hardware; None for no requirement."""
     absent: Absent | None = None
+    further: bool = False
+    """Whether a bring-up, which asks whether a device is sound, leaves it out."""
     time_factor: float = 1.0
     """How many times the usual limit it may take, where it does more than one measure."""
 

@@ -73,7 +73,8 @@ class BenchOptions(RunOptions):
     default this device's; another target makes every case INCONCLUSIVE. ``timeout_s`` is the hard
     limit of each case. Cases run in an order shuffled by ``seed`` (by default a new one for each
     run), so that what one leaves behind does not always meet the same other; every result that ran
-    has the seed and its place in ``extra.order``.
+    has the seed and its place in ``extra.order``. Without ``further`` the cases that a bring-up
+    does not need are left out.
     """
 
     names: Sequence[str] = ()
@@ -83,6 +84,7 @@ class BenchOptions(RunOptions):
     effort: Effort = Effort.QUICK
     timeout_s: float | None = None
     seed: int | None = None
+    further: bool = True
 
 
 def run(options: BenchOptions, progress: Progress | None = None) -> Run:
@@ -131,7 +133,8 @@ def measure(run: Run, options: BenchOptions, ranks: Ranks, progress: Progress) -
         return
     judged = wanted or load_targets().get(opened.target or "")
     size = options.world or default_world(opened)
-    cases = suite.plan(names, opened, effort, size, judged)
+    planned = suite.plan(names, opened, effort, size, judged)
+    cases = [case for case in planned if options.further or not case.further]
     session = BenchContext(ranks, opened, effort, judged, options.timeout_s, read_host().busy)
     seed = _new_seed() if options.seed is None else options.seed
     budget = _Budget(QUICK_S if effort is Effort.QUICK and not names else math.inf)

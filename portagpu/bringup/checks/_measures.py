@@ -49,6 +49,7 @@ def measure(
         world=world,
         effort=bench.Effort(context.effort),
         target=context.wanted,
+        further=False,
     )
     run = options.new_run()
     bench.measure(run, options, context.ranks, _Steps(context, device))
