@@ -219,11 +219,11 @@ def alone(dist: Any, fault: str) -> None:
     def gather_reversed(good: Any, parts: Any, tensor: Any, **options: Any) -> Any:
         return good(parts[::-1], tensor, **options)
 
-    def scatter(good: Any, tensor: Any, parts: Any = None, **options: Any) -> Any:
-        return good(tensor, parts and parts[1:] + parts[:1], **options)
+    def scatter(good: Any, tensor: Any, parts: Any = None, *given: Any, **options: Any) -> Any:
+        return good(tensor, parts and parts[1:] + parts[:1], *given, **options)
 
-    def gather(good: Any, tensor: Any, parts: Any = None, **options: Any) -> Any:
-        return good(tensor, parts and parts[::-1], **options)
+    def gather(good: Any, tensor: Any, parts: Any = None, *given: Any, **options: Any) -> Any:
+        return good(tensor, parts and parts[::-1], *given, **options)
 
     def reduce(good: Any, *given: Any, async_op: bool = False, **options: Any) -> Any:
         return Done() if async_op else None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from portagpu.contract import Backend
 
-LOWER: Final = ("mm", "matmul", "bmm", "addmm", "baddbmm", "linear")
+LOWER: Final = ("mm", "matmul", "@", "bmm", "addmm", "baddbmm", "linear")
 """Run in the block's dtype on every type of device that torch documents."""
 WIDER: Final = {"cpu": ("prod", "mse_loss"), "cuda": ("prod", "mse_loss", "sum", "cumsum", "exp")}
 """Run in float32, by type of device."""
@@ -117,6 +117,8 @@ def apply(op: str, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         found = getattr(torch, op)([x, w])
     elif op in ("prod", "exp", "neg", "relu", "sum"):
         found = getattr(torch, op)(x)
+    elif op == "@":
+        found = x @ w
     elif op == "cumsum":
         found = torch.cumsum(x, 1)
     else:

@@ -45,14 +45,16 @@ def _own(report: dict[str, Any]) -> list[tuple[int, str]]:
 
 
 def _refusals(reports: Mapping[int, dict[str, Any]]) -> list[tuple[int, int, str]]:
-    """Calls that some of the ranks refused, and others did not."""
+    """Calls that some of the ranks refused, and others took, as far as those came to an end."""
     found = []
     for rank, report in reports.items():
         for index in report["refused"]:
             others = [
                 each
                 for each, other in reports.items()
-                if index in other["members"] and index not in other["refused"]
+                if index in other["members"]
+                and index not in other["refused"]
+                and not other["raised"]
             ]
             if others:
                 found.append(
