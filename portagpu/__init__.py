@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from portagpu import amp as amp
     from portagpu import memory as memory
     from portagpu import nvtx as nvtx
+    from portagpu import planning as planning
     from portagpu import profiler as profiler
     from portagpu.amp import custom_bwd as custom_bwd
     from portagpu.amp import custom_fwd as custom_fwd
@@ -142,7 +143,7 @@ if TYPE_CHECKING:
 
 _HOME: Final[dict[str, tuple[str, ...]]] = {
     # as torch.cuda calls its own
-    "portagpu": ("amp", "memory", "nvtx", "profiler"),
+    "portagpu": ("amp", "memory", "nvtx", "planning", "profiler"),
     "portagpu.amp": ("custom_bwd", "custom_fwd"),
     "portagpu.arch": ("Arch",),
     "portagpu.collectives.comm": ("Comm",),
