@@ -11,7 +11,7 @@ from portagpu.cli import main
 
 ASKED = ["plan", "--model", "llama-3.1-8b", "--batch", "64", "--sequence", "8192"]
 H100 = ["--target", "nvidia-h100-sxm", "--ranks", "8"]
-XML = Path(__file__).parent / "formats"
+PLACES = Path(__file__).parent / "placement"
 
 
 def test_the_text_has_plans_terms_and_what_was_rejected(capfd: pytest.CaptureFixture[str]) -> None:
@@ -72,3 +72,29 @@ def test_a_wrong_config_is_one_line(
     assert main(["plan", "--model", str(tmp_path / "no.json"), "--batch", "1", *H100]) == 2
     assert main(["plan", "--model", "lama-2-7b", "--batch", "1", *H100]) == 2
     assert "llama-2-7b" in capfd.readouterr().err
+
+
+def test_a_recorded_machine_decides_the_domain(capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("networkx")
+    asked = ["plan", "--model", "llama-2-7b", "--batch", "32", "--json", "-"]
+    matrix = PLACES / "topo-m-8xH200-8nic-gke.txt"
+    assert main([*asked, "--replay", str(matrix), "--target", "nvidia-h200-sxm"]) == 0
+    (found,) = json.loads(capfd.readouterr().out)["plans"]
+    assert (found["ranks"], found["domain"]) == (8, 8)
+    rome = [*asked, "--replay", str(PLACES / "rccl-topo_8p_rome_n4.xml"), "--memory", "64G"]
+    assert main([*rome, "--target", "amd-mi50"]) == 0
+    (found,) = json.loads(capfd.readouterr().out)["plans"]
+    assert found["ranks"] == 8
+    assert found["domain"] == 4
+    assert {each["layout"]["tp"] for each in found["ranked"]} <= {1, 2, 4}
+    assert "tp-in-domain" in {each["rule"] for each in found["rejected"]}
+
+
+def test_a_recording_has_as_many_ranks_as_it_has(capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("networkx")
+    matrix = str(PLACES / "topo-m-8xH200-8nic-gke.txt")
+    asked = ["plan", "--model", "llama-2-7b", "--batch", "32", "--replay", matrix]
+    assert main([*asked, "--target", "nvidia-h200-sxm", "--ranks", "7"]) == 2
+    assert "have 8 ranks" in capfd.readouterr().err
+    assert main(asked) == 2
+    assert "give --target" in capfd.readouterr().err

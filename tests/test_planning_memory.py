@@ -247,3 +247,9 @@ def test_a_wrong_layout_is_one_line(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError) as caught:
         Layout(**wrong)
     assert "\n" not in str(caught.value)
+
+
+def test_frozen_weights_have_no_states() -> None:
+    names = {each.name for each in estimate(GPT, Recipe(frozen=True), Layout(dp=4)).terms}
+    assert "parameters" in names
+    assert not names & {"gradients", "optimiser state", "master weights", "gradient buckets"}

@@ -43,9 +43,11 @@ def show_plans(model: Model, plans: Plans, show: int, stream: TextIO) -> None:
         )
         _show_terms(plans.best, stream)
         said = [f"times of collectives: {'; '.join(plans.bases)}"] if plans.bases else []
-        if rate is not None:
+        if rate is not None and plans.efficiency is None:
             said.append(
-                f"rate of products unless given: {rate.words}, {number(rate.flops / 1e12)} TFLOPS"
+                f"products at {number(rate.flops / 1e12)} TFLOPS ({rate.words}): the times are "
+                "lower bounds. A share of the peak that you have measured, as --efficiency, gives "
+                "nearer ones"
             )
         print_lines([*said, *plans.best.memory.remarks], stream)
     else:

@@ -85,6 +85,7 @@ _COUNT: Final = click.IntRange(min=1)
 )
 @click.option("--max-cp", type=_COUNT, default=1, show_default=True, metavar="N")
 @click.option("--plain-attention", is_flag=True, help="Attention that keeps its scores.")
+@click.option("--frozen", is_flag=True, help="Weights get no gradients, as with LoRA.")
 @click.option("--graphs", is_flag=True, help="Steps are captured as graphs.")
 @click.option(
     "--kv-tokens",
@@ -171,7 +172,16 @@ def _model(name: str) -> Model:
 def _recipe(asked: dict[str, Any]) -> Any:
     from portagpu.planning import Recipe
 
-    names = ("sequence", "precision", "optimizer", "sharding", "offload", "graphs", "kv_tokens")
+    names = (
+        "sequence",
+        "precision",
+        "optimizer",
+        "sharding",
+        "offload",
+        "graphs",
+        "kv_tokens",
+        "frozen",
+    )
     recipe = Recipe(**{name: asked[name] for name in names}, fused=not asked["plain_attention"])
     return replace(recipe, recompute=asked["recompute"] or "none")
 

@@ -67,6 +67,7 @@ class Plans:
     ranked: tuple[Plan, ...]
     rejected: tuple[Rejected, ...]
     bases: tuple[str, ...] = ()
+    efficiency: float | None = None
 
     @property
     def best(self) -> Plan:
@@ -153,6 +154,7 @@ def plan(
         ranked=tuple(ranked),
         rejected=tuple(rejected),
         bases=tuple(network.bases),
+        efficiency=efficiency,
     )
 
 

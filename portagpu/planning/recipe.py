@@ -132,8 +132,9 @@ class Recipe:
     ``micro_batch`` sequences of ``sequence`` tokens go through the model at once. ``fused`` means
     attention that keeps no scores (FlashAttention). ``graphs`` is for steps captured as graphs, and
     ``foreach`` for an optimiser that steps all parameters at once, torch's default on a GPU. Not
-    ``training`` is a forward alone. ``kv_tokens`` is how many tokens of all sequences a KV cache
-    holds, each number in ``kv_bytes``.
+    ``training`` is a forward alone. ``frozen`` weights get no gradients: what is trained beside
+    them (LoRA, arXiv:2106.09685) is too small to count. A KV cache holds ``kv_tokens`` tokens of
+    all sequences, each number in ``kv_bytes``.
     """
 
     micro_batch: int = 1
@@ -147,6 +148,7 @@ class Recipe:
     graphs: bool = False
     foreach: bool = True
     training: bool = True
+    frozen: bool = False
     kv_tokens: int = 0
     kv_bytes: float = 2
     fragmentation: float = 0.3

@@ -97,7 +97,7 @@ def state_terms(part: Share, recipe: Recipe, layout: Layout) -> Iterator[tuple[T
         exact("parameters", size(weight, stage == 3), words(weight, stage == 3), _ZERO),
         all_gone,
     )
-    if not recipe.training:
+    if not recipe.training or recipe.frozen:
         return
     # gradients that were freed are not there when the loss is computed; buckets keep them
     freed = recipe.sharding == "fsdp2" or (recipe.sharding == "ddp" and part.dense_ranks == 1)
@@ -149,8 +149,9 @@ def buffer_terms(part: Share, recipe: Recipe, layout: Layout) -> Iterator[Term]:
         )
     if part.dense_ranks == 1:
         return
+    trained = recipe.training and not recipe.frozen
     gathered, gradient = numbers.gathered, numbers.gradient
-    if recipe.sharding == "ddp" and recipe.training:
+    if recipe.sharding == "ddp" and trained:
         most = part.all * gradient
         yield ranged(
             "gradient buckets",
@@ -158,7 +159,7 @@ def buffer_terms(part: Share, recipe: Recipe, layout: Layout) -> Iterator[Term]:
             "a copy of all gradients, none with gradient_as_bucket_view=True",
             "torch documentation, DistributedDataParallel",
         )
-    elif recipe.sharding in ("zero1", "zero2") and recipe.training:
+    elif recipe.sharding in ("zero1", "zero2") and trained:
         bucket = min(_BUCKET, part.all)
         yield ranged(
             "communication buckets",
@@ -181,11 +182,11 @@ def buffer_terms(part: Share, recipe: Recipe, layout: Layout) -> Iterator[Term]:
         source = "torch.distributed.pipelining.stage: backward_maybe_with_nosync"
         kept = "of the whole stage, until the last micro-batch's backward"
         yield exact("gathered parameters", part.all * gathered, kept, source, _FORWARD)
-        if recipe.training:
+        if trained:
             yield exact("gradients to reduce", part.all * gradient, kept, source, _FORWARD)
     elif recipe.sharding == "fsdp2":
         two = 2 * part.layer + part.outside
-        reduced = max(part.layer, part.outside) * gradient if recipe.training else 0.0
+        reduced = max(part.layer, part.outside) * gradient if trained else 0.0
         yield ranged(
             "gathered parameters",
             (

@@ -98,7 +98,9 @@ def step_time(
     products, attention = forward_flops(model, recipe.sequence)
     again = {"none": (0.0, 0.0), "selective": (0.0, 1.0), "operators": (0.5, 0.0)}
     more = again.get(recipe.recompute, (1.0, 1.0))
-    compute = tokens * products * (3 + more[0]) / rate.flops
+    # backward multiplies for the gradients of inputs, and again for those of weights
+    passes = 2 if recipe.frozen else 3
+    compute = tokens * products * (passes + more[0]) / rate.flops
     compute += tokens * attention * (3 + more[1]) / core.flops
     micro = _communication(model, recipe, layout, network)
     data = _data(model, recipe, layout, network)
@@ -168,6 +170,10 @@ def _data(model: Model, recipe: Recipe, layout: Layout, network: Network) -> flo
     inner, ranks = layout.tp, part.dense_ranks
     gradients = int(part.all * recipe.numbers.gradient)
     weights = int(part.all * recipe.numbers.gathered)
+    if recipe.frozen:
+        gathers = 0 if recipe.sharding in ("ddp", "zero1", "zero2") else 2 * layout.micro_batches
+        once = network.seconds("all_gather", weights, ranks, inner) if gathers else 0.0
+        return None if once is None else once * gathers
     if recipe.sharding == "ddp":
         return network.seconds("all_reduce", gradients, ranks, inner)
     reduced = network.seconds("reduce_scatter", gradients, ranks, inner)
