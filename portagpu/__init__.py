@@ -142,7 +142,7 @@ if TYPE_CHECKING:
     from portagpu.target import Target as Target
 
 _HOME: Final[dict[str, tuple[str, ...]]] = {
-    # as torch.cuda calls its own
+    # as torch.cuda calls its own, and planning
     "portagpu": ("amp", "memory", "nvtx", "planning", "profiler"),
     "portagpu.amp": ("custom_bwd", "custom_fwd"),
     "portagpu.arch": ("Arch",),
