@@ -17,6 +17,7 @@ from portagpu.cli._common import (
     write_json,
 )
 from portagpu.cli._complete import complete_target
+from portagpu.results.rules import json_text
 
 if TYPE_CHECKING:
     from portagpu.planning import Cluster, Model, Plan, Plans, Rejected
@@ -101,6 +102,11 @@ _COUNT: Final = click.IntRange(min=1)
     help="Of the peak, that products reach. Default: the best published product.",
 )
 @click.option(
+    "--settings",
+    type=click.Choice(["torchtitan", "deepspeed", "megatron"]),
+    help="Also print the first plan in the words of this tool.",
+)
+@click.option(
     "--show",
     type=_COUNT,
     default=5,
@@ -145,12 +151,29 @@ def plan(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     stream = text_stream(json_to)
-    for plans in found:
+    settings = [_settings(model, plans, asked["settings"]) for plans in found]
+    for plans, words in zip(found, settings, strict=True):
         show_plans(model, plans, show, stream)
-    write_json(
-        {"schema": SCHEMA, "model": asdict(model), "plans": [*map(_document, found)]}, json_to
-    )
+        if words is not None:
+            shown = json_text(words, indent=2) if isinstance(words, dict) else " ".join(words)
+            click.echo(f"{asked['settings']}: {shown}\n", file=stream)
+    documents = [
+        _document(plans) | {"settings": words} for plans, words in zip(found, settings, strict=True)
+    ]
+    write_json({"schema": SCHEMA, "model": asdict(model), "plans": documents}, json_to)
     return None if all(each.ranked for each in found) else _NOTHING_FITS
+
+
+def _settings(model: Model, plans: Plans, tool: str | None) -> Any:
+    """The first plan in the words of a tool; raises UsageError for what the tool cannot do."""
+    from portagpu.planning.settings import SETTINGS
+
+    if tool is None or not plans.ranked:
+        return None
+    try:
+        return SETTINGS[tool](model, plans.best)
+    except ValueError as error:
+        raise click.UsageError(f"no settings for {tool}: {error}") from error
 
 
 def _model(name: str) -> Model:
