@@ -98,3 +98,67 @@ def test_a_recording_has_as_many_ranks_as_it_has(capfd: pytest.CaptureFixture[st
     assert "have 8 ranks" in capfd.readouterr().err
     assert main(asked) == 2
     assert "give --target" in capfd.readouterr().err
+
+
+SMALL = {
+    "hidden_size": 128,
+    "intermediate_size": 352,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "vocab_size": 500,
+}
+PLANNED = """
+from tests.planned_models import Decoder, adamw, decoder, loss_of
+
+def planned():
+    return (lambda: Decoder(decoder(2, 128, 352, 500))), loss_of(2, 128), adamw
+
+def broken():
+    raise RuntimeError("no module")
+
+wrong = lambda: 3
+"""
+
+
+def track(tmp_path: Path, name: str, *more: str) -> int:
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    (tmp_path / "train.py").write_text(PLANNED)
+    asked = ["plan", "--model", str(tmp_path / "config.json"), "--batch", "2", "--sequence", "128"]
+    asked += ["--target", "nvidia-h100-sxm", "--ranks", "1", "--micro-batch", "2"]
+    asked += ["--precision", "fp32", "--recompute", "none"]
+    return main([*asked, "--track", str(tmp_path / name), *more])
+
+
+@pytest.mark.torch
+def test_both_estimators_and_their_disagreement_are_shown(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    assert track(tmp_path, "train.py:planned") == 0
+    assert "from the tracker" in capfd.readouterr().out
+    assert track(tmp_path, "train.py:planned", "--json", "-") == 0
+    tracked = json.loads(capfd.readouterr().out)["tracked"]
+    assert tracked["disagreement"] == pytest.approx(tracked["closed_form"] / tracked["peak"] - 1)
+    assert abs(tracked["disagreement"]) < 0.15
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("train.py", "no FILE:FUNCTION"),
+        ("train.py:missing", "has no function missing"),
+        ("train.py:broken", "did not run: "),
+        ("train.py:wrong", "returns no \\(build, step, optimizer\\)"),
+        ("none.py:planned", "did not run: "),
+        ("config.json:planned", "has no function planned"),
+    ],
+)
+def test_what_cannot_be_tracked_is_one_line(
+    name: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    assert track(tmp_path, name) == 2
+    written = capfd.readouterr().err
+    assert said.replace("\\", "") in written
+    assert "Traceback" not in written

@@ -13,10 +13,12 @@ from portagpu.cli._common import (
     check_outputs,
     chosen_machine,
     json_option,
+    print_lines,
     text_stream,
     write_json,
 )
 from portagpu.cli._complete import complete_target
+from portagpu.errors import PortagpuError
 from portagpu.results.rules import json_text
 
 if TYPE_CHECKING:
@@ -102,6 +104,12 @@ _COUNT: Final = click.IntRange(min=1)
     help="Of the peak, that products reach. Default: the best published product.",
 )
 @click.option(
+    "--track",
+    metavar="FILE:FUNCTION",
+    help="Also run torch's memory trackers on your module: the function returns what builds it, "
+    "what makes a step's loss, and what makes the optimiser. The file is executed.",
+)
+@click.option(
     "--settings",
     type=click.Choice(["torchtitan", "deepspeed", "megatron"]),
     help="Also print the first plan in the words of this tool.",
@@ -157,11 +165,27 @@ def plan(
         if words is not None:
             shown = json_text(words, indent=2) if isinstance(words, dict) else " ".join(words)
             click.echo(f"{asked['settings']}: {shown}\n", file=stream)
-    documents = [
+    document: dict[str, Any] = {"schema": SCHEMA, "model": asdict(model)}
+    if asked["track"] is not None:
+        document["tracked"] = _track(asked, model, found[0], stream)
+    document["plans"] = [
         _document(plans) | {"settings": words} for plans, words in zip(found, settings, strict=True)
     ]
-    write_json({"schema": SCHEMA, "model": asdict(model), "plans": documents}, json_to)
+    write_json(document, json_to)
     return None if all(each.ranked for each in found) else _NOTHING_FITS
+
+
+def _track(asked: dict[str, Any], model: Model, plans: Plans, stream: Any) -> dict[str, Any]:
+    from portagpu.cli._plan_track import tracked_lines
+
+    recipe = plans.best.recipe if plans.ranked else _recipe(asked)
+    recipe = replace(recipe, micro_batch=asked["micro_batch"] or recipe.micro_batch)
+    try:
+        lines, document = tracked_lines(asked["track"], model, recipe)
+    except (PortagpuError, ValueError) as error:
+        raise click.UsageError(str(error)) from error
+    print_lines(lines, stream)
+    return document
 
 
 def _settings(model: Model, plans: Plans, tool: str | None) -> Any:
