@@ -159,7 +159,8 @@ def test_sharding_more_moves_more() -> None:
         timing = step_time(EIGHT, recipe, Layout(dp=64), cluster, Network(cluster))
         moved[sharding] = timing.data_s
     assert moved["zero1"] == moved["zero2"]
-    assert moved["zero3"] / moved["zero2"] == pytest.approx(1.5, rel=0.05)
+    # and pays the latency of each layer's call
+    assert 1.5 < moved["zero3"] / moved["zero2"] < 2
     assert moved["ddp"] == pytest.approx(moved["zero2"], rel=0.25)
 
 

@@ -165,23 +165,30 @@ def _communication(
 
 
 def _data(model: Model, recipe: Recipe, layout: Layout, network: Network) -> float | None:
-    """Seconds of data-parallel collectives of one step."""
+    """Seconds of data-parallel collectives of one step.
+
+    Sharded parameters move layer by layer, so that each layer pays the latency of a call.
+    """
     part = share(model, layout)
+    layer_by_layer = recipe.sharding in ("zero3", "fsdp2")
+    calls = max(part.all / part.layer, 1.0) if layer_by_layer else 1.0
     inner, ranks = layout.tp, part.dense_ranks
-    gradients = int(part.all * recipe.numbers.gradient)
-    weights = int(part.all * recipe.numbers.gathered)
-    if recipe.frozen:
-        gathers = 0 if recipe.sharding in ("ddp", "zero1", "zero2") else 2 * layout.micro_batches
-        once = network.seconds("all_gather", weights, ranks, inner) if gathers else 0.0
-        return None if once is None else once * gathers
-    if recipe.sharding == "ddp":
-        return network.seconds("all_reduce", gradients, ranks, inner)
-    reduced = network.seconds("reduce_scatter", gradients, ranks, inner)
-    gathered = network.seconds("all_gather", weights, ranks, inner)
-    if reduced is None or gathered is None:
-        return None
-    if recipe.sharding in ("zero1", "zero2"):
-        return reduced + gathered
+
+    def seconds(operation: str, each: float) -> float | None:
+        once = network.seconds(operation, int(part.all / calls * each), ranks, inner)
+        return None if once is None else once * calls
+
+    gathered = seconds("all_gather", recipe.numbers.gathered)
     # whole layers are gathered for forward and again for backward; in a pipeline once
-    times = 1 if layout.pp > 1 else layout.micro_batches
-    return times * (reduced + gathered * (1 if layout.pp > 1 else 2))
+    gathers = (1 if layout.pp > 1 else 2 * layout.micro_batches) if layer_by_layer else 1
+    if gathered is None:
+        return None
+    if recipe.frozen:
+        return gathered * gathers if layer_by_layer else 0.0
+    if recipe.sharding == "ddp":
+        return seconds("all_reduce", recipe.numbers.gradient)
+    reduced = seconds("reduce_scatter", recipe.numbers.gradient)
+    if reduced is None:
+        return None
+    reductions = layout.micro_batches if layer_by_layer and layout.pp == 1 else 1
+    return reduced * reductions + gathered * gathers
