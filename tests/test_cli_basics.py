@@ -358,6 +358,10 @@ INTERRUPTED = {
         "portagpu.sizing.occupancy",
         ("--arch", "sm_90", "--threads", "64", "--regs", "32"),
     ),
+    "plan": (
+        "portagpu.target.load_target",
+        ("--model", "gpt2", "--target", "nvidia-h100-sxm", "--ranks", "1", "--batch", "1"),
+    ),
     "profile": ("portagpu.profile.make_plan", ("--", "true")),
     "targets": ("portagpu.target.load_targets", ()),
     "report": ("portagpu.results.run.read_json", ("result.json",)),

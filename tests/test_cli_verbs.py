@@ -99,6 +99,7 @@ COMPLETED = [
     ("bringup --skip ", [gate.id for gate in load_gates()]),
     ("compile --arch gfx942", ["gfx942"]),
     ("occupancy --arch gfx942", ["gfx942"]),
+    ("plan --target cpu-", ["cpu-aarch64", "cpu-x86-64"]),
     ("conform --only ", list(AREAS)),
     ("bench ge", ["gemm"]),
 ]

@@ -173,7 +173,8 @@ def test_every_option_of_a_command_exists() -> None:
         if page.name in NO_PAGES:
             continue
         lines = re.findall(
-            r"portagpu (bringup|conform|bench|info|record|occupancy|compile|report)\b([^`|#\n]*)",
+            r"portagpu (bringup|conform|bench|info|record|occupancy|plan|compile|report)\b"
+            r"([^`|#\n]*)",
             page.read_text("utf-8"),
         )
         for verb, rest in lines:

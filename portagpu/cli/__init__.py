@@ -53,6 +53,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.occupancy:occupancy",
         "Compute a kernel's occupancy, its limits, and how to raise it.",
     ),
+    "plan": (
+        "portagpu.cli.plan:plan",
+        "Plan a training: memory of a GPU, and parallel layouts that fit, ranked by time.",
+    ),
     "targets": (
         "portagpu.cli.targets:targets",
         "List the known targets, or show one with its facts and sources.",

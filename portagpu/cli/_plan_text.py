@@ -1,0 +1,102 @@
+"""The text of ``portagpu plan``: the plans, the memory of the first, and what was rejected."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from portagpu.cli._common import print_lines, terminal
+from portagpu.cli._tables import print_table
+from portagpu.units import count, number, size
+
+if TYPE_CHECKING:
+    from portagpu.planning import Model, Plan, Plans
+
+
+def show_plans(model: Model, plans: Plans, show: int, stream: TextIO) -> None:
+    """Print the first ``show`` plans of one cluster."""
+    from portagpu.planning.timing import rate_of
+
+    on = plans.cluster
+    what = f"{model.name}: {model.parameters:,} parameters"
+    where = f"{on.world} x {on.target.id}, {size(on.memory)} each, {count(on.nodes, 'machine')}"
+    print_lines([f"{what}; {where}, tp within {on.domain}", *on.remarks], stream)
+    if plans.ranked:
+        recipe = plans.best.recipe
+        rate = rate_of(on.target, recipe.numbers.matrix, None)
+        head = (
+            "layout",
+            "micro-batch",
+            "recompute",
+            "memory",
+            "fit",
+            "step s",
+            "no overlap",
+            "why",
+        )
+        rows = [_row(each) for each in plans.ranked[:show]]
+        click.echo("", file=stream)
+        print_table(
+            stream, terminal(stream), head, rows, {"micro-batch", "step s", "no overlap"}, {0}
+        )
+        _show_terms(plans.best, stream)
+        said = [f"times of collectives: {'; '.join(plans.bases)}"] if plans.bases else []
+        if rate is not None and plans.efficiency is None:
+            said.append(
+                f"products at {number(rate.flops / 1e12)} TFLOPS ({rate.words}): the times are "
+                "lower bounds. A share of the peak that you have measured, as --efficiency, gives "
+                "nearer ones"
+            )
+        print_lines([*said, *plans.best.memory.remarks], stream)
+    else:
+        click.echo(plans.nothing, file=stream)
+    counted = Counter(each.rule for each in plans.rejected)
+    first = {each.rule: each for each in reversed(plans.rejected)}
+    rejected = [
+        f"{times} rejected by {rule}: {first[rule].why}" for rule, times in counted.most_common()
+    ]
+    print_lines(rejected, stream)
+    click.echo("", file=stream)
+
+
+def _row(found: Plan) -> tuple[str, ...]:
+    timing = found.timing
+    return (
+        str(found.layout),
+        str(found.recipe.micro_batch),
+        found.recipe.recompute,
+        size(found.memory.expected),
+        str(found.fit),
+        "?" if timing is None else number(timing.step_s),
+        "?" if timing is None else number(timing.no_overlap_s),
+        found.why,
+    )
+
+
+def _show_terms(best: Plan, stream: TextIO) -> None:
+
+    memory = best.memory
+    rows = [
+        (
+            each.name,
+            size(each.least),
+            size(each.expected),
+            size(each.most),
+            each.formula,
+            each.source,
+        )
+        for each in memory.terms
+    ]
+    rows += [
+        (f"on the host: {each.name}", "", size(each.expected), "", each.formula, each.source)
+        for each in memory.host
+    ]
+    peak = f"peak, {memory.phase}"
+    rows.append((peak, size(memory.least), size(memory.expected), size(memory.most), "", ""))
+    head = ("memory of the first plan", "least", "expected", "most", "formula", "source")
+    click.echo("", file=stream)
+    print_table(
+        stream, terminal(stream), head, rows, {"least", "expected", "most"}, {len(rows) - 1}
+    )

@@ -1,0 +1,336 @@
+"""``portagpu plan``: memory and parallel layouts of a training, without a device."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from portagpu.cli._common import (
+    SizeType,
+    check_outputs,
+    chosen_machine,
+    json_option,
+    print_lines,
+    text_stream,
+    write_json,
+)
+from portagpu.cli._complete import complete_target
+from portagpu.errors import PortagpuError
+from portagpu.results.rules import json_text
+
+if TYPE_CHECKING:
+    from portagpu.planning import Cluster, Model, Plan, Plans, Rejected
+    from portagpu.target import Target
+
+SCHEMA: Final = "portagpu.plan/1"
+_NOTHING_FITS: Final = 1
+_MOST_BYTES: Final = 1 << 20
+"""Of a config.json: larger files are something else."""
+_COUNT: Final = click.IntRange(min=1)
+
+
+@click.command()
+@click.option(
+    "--model",
+    "model_name",
+    required=True,
+    metavar="NAME|FILE",
+    help="A published model, such as llama-3.1-8b, or its config.json.",
+)
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    metavar="ID",
+    shell_complete=complete_target,
+    help='The GPU; "portagpu targets" lists them. Repeat it to compare several.',
+)
+@click.option(
+    "--replay",
+    multiple=True,
+    metavar="PATH",
+    help="A recording of the machine whose links decide; without it, the target's facts do.",
+)
+@click.option("--ranks", type=_COUNT, metavar="N", help="GPUs. Default: all of the recording.")
+@click.option("--nodes", type=_COUNT, metavar="N", help="Machines. Default: of 8 GPUs each.")
+@click.option(
+    "--nic-gbs",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="GB/S",
+    help="What one GPU can send to the network: 50 for 400 Gb/s. Needed for several machines.",
+)
+@click.option("--memory", type=SizeType(), metavar="SIZE", help="Of a GPU. Default: the target's.")
+@click.option("--batch", type=_COUNT, required=True, metavar="N", help="Sequences of a step.")
+@click.option("--sequence", type=_COUNT, default=2048, show_default=True, metavar="TOKENS")
+@click.option("--micro-batch", type=_COUNT, metavar="N", help="Default: tries 1, 2, 4 and 8.")
+@click.option("--precision", default="autocast-bf16", show_default=True, metavar="NAME")
+@click.option("--optimizer", default="adam", show_default=True, metavar="NAME")
+@click.option(
+    "--sharding",
+    default="fsdp2",
+    show_default=True,
+    metavar="NAME",
+    help="ddp, zero1, zero2, zero3 or fsdp2.",
+)
+@click.option(
+    "--recompute", metavar="NAME", help="none, selective, operators or full. Default: tries all."
+)
+@click.option("--offload", default="none", show_default=True, metavar="NAME")
+@click.option(
+    "--strategy",
+    default="auto",
+    show_default=True,
+    metavar="auto|tp=N,pp=N,...",
+    help="Degrees that are fixed, of tp, pp, dp, cp and ep.",
+)
+@click.option("--max-cp", type=_COUNT, default=1, show_default=True, metavar="N")
+@click.option("--plain-attention", is_flag=True, help="Attention that keeps its scores.")
+@click.option("--frozen", is_flag=True, help="Weights get no gradients, as with LoRA.")
+@click.option("--graphs", is_flag=True, help="Steps are captured as graphs.")
+@click.option(
+    "--kv-tokens",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Tokens of a KV cache beside.",
+)
+@click.option(
+    "--efficiency",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    metavar="SHARE",
+    help="Of the peak, that products reach. Default: the best published product.",
+)
+@click.option(
+    "--track",
+    metavar="FILE:FUNCTION",
+    help="Also run torch's memory trackers on your module: the function returns what builds it, "
+    "what makes a step's loss, and what makes the optimiser. The file is executed.",
+)
+@click.option(
+    "--settings",
+    type=click.Choice(["torchtitan", "deepspeed", "megatron"]),
+    help="Also print the first plan in the words of this tool.",
+)
+@click.option(
+    "--show",
+    type=_COUNT,
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="Plans in the text; JSON has all.",
+)
+@json_option
+def plan(
+    model_name: str,
+    targets: tuple[str, ...],
+    replay: tuple[str, ...],
+    batch: int,
+    show: int,
+    json_to: str | None,
+    **asked: Any,
+) -> int | None:
+    """Plan a training: the memory of a GPU, and which parallel layouts fit and how fast.
+
+    Computed from formulas and the facts of targets: no device is opened. The exit code is 1 if
+    nothing fits.
+    """
+    from portagpu import planning
+    from portagpu.cli._plan_text import show_plans
+
+    check_outputs(json_to)
+    try:
+        model = _model(model_name)
+        found = []
+        for cluster in _clusters(targets, replay, asked):
+            plans = planning.plan(
+                model,
+                cluster,
+                _recipe(asked),
+                batch=batch,
+                strategy=asked["strategy"],
+                longest_context=asked["max_cp"],
+                efficiency=asked["efficiency"],
+                **_searched(asked),
+            )
+            found.append(plans)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    stream = text_stream(json_to)
+    settings = [_settings(model, plans, asked["settings"]) for plans in found]
+    for plans, words in zip(found, settings, strict=True):
+        show_plans(model, plans, show, stream)
+        if words is not None:
+            shown = json_text(words, indent=2) if isinstance(words, dict) else " ".join(words)
+            click.echo(f"{asked['settings']}: {shown}\n", file=stream)
+    document: dict[str, Any] = {"schema": SCHEMA, "model": asdict(model)}
+    if asked["track"] is not None:
+        document["tracked"] = _track(asked, model, found[0], stream)
+    document["plans"] = [
+        _document(plans) | {"settings": words} for plans, words in zip(found, settings, strict=True)
+    ]
+    write_json(document, json_to)
+    return None if all(each.ranked for each in found) else _NOTHING_FITS
+
+
+def _track(asked: dict[str, Any], model: Model, plans: Plans, stream: Any) -> dict[str, Any]:
+    from portagpu.cli._plan_track import tracked_lines
+
+    recipe = plans.best.recipe if plans.ranked else _recipe(asked)
+    recipe = replace(recipe, micro_batch=asked["micro_batch"] or recipe.micro_batch)
+    try:
+        lines, document = tracked_lines(asked["track"], model, recipe)
+    except (PortagpuError, ValueError) as error:
+        raise click.UsageError(str(error)) from error
+    print_lines(lines, stream)
+    return document
+
+
+def _settings(model: Model, plans: Plans, tool: str | None) -> Any:
+    """The first plan in the words of a tool; raises UsageError for what the tool cannot do."""
+    from portagpu.planning.settings import SETTINGS
+
+    if tool is None or not plans.ranked:
+        return None
+    try:
+        return SETTINGS[tool](model, plans.best)
+    except ValueError as error:
+        raise click.UsageError(f"no settings for {tool}: {error}") from error
+
+
+def _model(name: str) -> Model:
+    from portagpu.planning import find_model, read_model
+
+    path = Path(name)
+    if path.suffix != ".json" and not path.is_file():
+        return find_model(name)
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{name} cannot be read as a config.json: {error}") from error
+    if len(text) > _MOST_BYTES:
+        raise ValueError(f"{name} is too large for a config.json")
+    return read_model(text, path.name)
+
+
+def _recipe(asked: dict[str, Any]) -> Any:
+    from portagpu.planning import Recipe
+
+    names = (
+        "sequence",
+        "precision",
+        "optimizer",
+        "sharding",
+        "offload",
+        "graphs",
+        "kv_tokens",
+        "frozen",
+    )
+    recipe = Recipe(**{name: asked[name] for name in names}, fused=not asked["plain_attention"])
+    return replace(recipe, recompute=asked["recompute"] or "none")
+
+
+def _searched(asked: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if asked["micro_batch"]:
+        found["micro_batches"] = (asked["micro_batch"],)
+    if asked["recompute"]:
+        found["recomputes"] = (asked["recompute"],)
+    return found
+
+
+def _clusters(
+    names: tuple[str, ...], replay: tuple[str, ...], asked: dict[str, Any]
+) -> list[Cluster]:
+    from portagpu.planning import cluster_of
+    from portagpu.target import load_target
+
+    more = {"nic_gbs": asked["nic_gbs"], "memory": asked["memory"]}
+    targets = [load_target(name) for name in names]
+    if replay:
+        return [_recorded(replay, targets, asked, more)]
+    if not targets or asked["ranks"] is None:
+        raise ValueError("give --target and --ranks, or a machine's recording with --replay")
+    return [cluster_of(each, asked["ranks"], nodes=asked["nodes"], **more) for each in targets]
+
+
+def _recorded(
+    replay: tuple[str, ...], targets: list[Target], asked: dict[str, Any], more: dict[str, Any]
+) -> Cluster:
+    """Machines like the recorded one."""
+    from portagpu.inventory.products import product_target
+    from portagpu.placement.machine import graph_of_machine
+    from portagpu.placement.parallel_groups import fastest_domains
+    from portagpu.planning import cluster_of
+
+    machine = chosen_machine(replay)
+    if len(targets) > 1:
+        raise ValueError("a recording is of one machine: give one --target at most")
+    assumed = targets[0] if targets else None
+    graph = graph_of_machine(machine, assumed)
+    if assumed is None:
+        products = {product_target(each) for each in machine.inventory().gpus} - {None}
+        if len(products) != 1:
+            raise ValueError("the recording does not say which GPUs it has: give --target")
+        assumed = products.pop()
+    assert assumed is not None  # noqa: S101 - for the type checker
+    nodes = asked["nodes"] or 1
+    ranks = asked["ranks"] or nodes * len(graph)
+    if ranks != nodes * len(graph):
+        raise ValueError(
+            f"{nodes} machines of {len(graph)} GPUs, as recorded, have {nodes * len(graph)} ranks, "
+            f"not {ranks}"
+        )
+    domain = max(map(len, fastest_domains(graph)))
+    return cluster_of(assumed, ranks, nodes=nodes, domain=domain, **more)
+
+
+def _document(plans: Plans) -> dict[str, Any]:
+    on = plans.cluster
+    return {
+        "target": on.target.id,
+        "nodes": on.nodes,
+        "ranks": on.world,
+        "domain": on.domain,
+        "memory_bytes": on.memory,
+        "nic_gbs": on.nic_gbs,
+        "batch": plans.batch,
+        "remarks": list(on.remarks),
+        "bases": list(plans.bases),
+        "ranked": [_plan_document(each) for each in plans.ranked],
+        "rejected": [_rejected_document(each) for each in plans.rejected],
+        "nothing": None if plans.ranked else plans.nothing,
+    }
+
+
+def _plan_document(found: Plan) -> dict[str, Any]:
+    memory = found.memory
+    return {
+        "layout": asdict(found.layout),
+        "recipe": asdict(found.recipe),
+        "fit": found.fit,
+        "why": found.why,
+        "timing": None if found.timing is None else asdict(found.timing),
+        "memory": {
+            "phase": memory.phase,
+            "least": memory.least,
+            "expected": memory.expected,
+            "most": memory.most,
+            "terms": [asdict(each) for each in memory.terms],
+            "host": [asdict(each) for each in memory.host],
+            "remarks": list(memory.remarks),
+        },
+    }
+
+
+def _rejected_document(each: Rejected) -> dict[str, Any]:
+    return {
+        "layout": asdict(each.layout),
+        "micro_batch": each.recipe.micro_batch,
+        "recompute": each.recipe.recompute,
+        "rule": each.rule,
+        "why": each.why,
+    }

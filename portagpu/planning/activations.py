@@ -1,0 +1,110 @@
+"""What forward keeps for backward, in closed form.
+
+Source: Korthikanti et al. 2022, arXiv:2205.05198, sections 4 and 5, whose 34 s b h + 5 a s^2 b
+bytes for a layer are the sum of the pieces here for a GPT in 16 bits. The pieces are counted one by
+one, so that grouped queries, gated MLPs, experts and other widths have theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from portagpu.planning.model import Model
+    from portagpu.planning.recipe import Layout, Recipe
+
+_MASK: Final = 1
+"""Bytes of an element of a dropout mask."""
+_FLOAT32: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Bytes that one layer keeps for one micro-batch on one rank.
+
+    ``entrance`` is its input, which full recomputation keeps alone. ``scores`` are the core of
+    attention, ``outputs`` what torchtitan's selective operators keep, ``working`` the gradients
+    that backward holds at once in the layer.
+    """
+
+    entrance: float
+    kept: float
+    scores: float
+    outputs: float
+    working: float
+
+
+def layer(model: Model, recipe: Recipe, layout: Layout) -> Layer:
+    """One layer's bytes. Tokens are split by cp; tp splits the inner sizes, and sp the rest."""
+    item = recipe.numbers.activation
+    tokens = recipe.micro_batch * recipe.sequence / layout.cp
+    whole = tokens / (layout.tp if layout.sequence_parallel else 1)
+    split = tokens / layout.tp
+    query, key = model.heads * model.head_size, model.kv_heads * model.head_size
+    mask = _MASK if model.dropout else 0
+    # the input of the norm and of the products after it, twice, and the masks of what is added
+    outside = whole * model.hidden * (4 * item + 2 * mask)
+    attention = split * item * (2 * query + 2 * key)
+    # of each expert that a token takes; a router's copies are its inputs
+    copies = model.active_experts or 1
+    inner = split * item * model.inner * (4 if model.gated else 2) * copies
+    routed = whole * model.hidden * item * 2 * (copies if model.experts else 0)
+    if recipe.fused:
+        scores = split * model.heads * _FLOAT32
+    else:
+        pairs = split * model.heads * recipe.sequence
+        scores = pairs * (2 * item + _MASK if model.dropout else item)
+    outputs = (
+        whole * model.hidden * 2 * item
+        + split * item * (2 * query + key)
+        + split * item * model.inner * copies
+    )
+    working = split * item * model.inner * (3 if model.gated else 2) * copies
+    return Layer(
+        entrance=whole * model.hidden * item,
+        kept=outside + attention + inner + routed,
+        scores=scores,
+        outputs=outputs,
+        working=working + whole * model.hidden * item,
+    )
+
+
+def kept_per_layer(one: Layer, recipe: Recipe) -> float:
+    """Bytes of one layer that stay until its backward."""
+    if recipe.recompute == "full":
+        return one.entrance
+    if recipe.recompute == "operators":
+        return min(one.outputs + (one.scores if recipe.fused else 0), one.kept + one.scores)
+    return one.kept + (0 if recipe.recompute == "selective" else one.scores)
+
+
+def recomputed(one: Layer, recipe: Recipe) -> float:
+    """Bytes that backward makes again for one layer, while it is in it."""
+    return max(one.kept + one.scores - kept_per_layer(one, recipe), 0.0)
+
+
+def layers_in_flight(model: Model, layout: Layout) -> float:
+    """Layers times micro-batches whose activations the first stage holds at once.
+
+    1F1B holds at most p micro-batches of L / p layers; interleaved 1 + (p - 1) / (p v) times that
+    (arXiv:2205.05198, section 4.2.3); GPipe holds all m micro-batches.
+    """
+    stage = model.layers / layout.pp
+    if layout.schedule == "gpipe":
+        return stage * layout.micro_batches
+    first = stage * min(layout.pp, layout.micro_batches)
+    if layout.schedule == "interleaved":
+        first *= 1 + (layout.pp - 1) / (layout.pp * layout.chunks)
+    return first
+
+
+def logits(model: Model, recipe: Recipe, layout: Layout) -> tuple[float, float, float]:
+    """(expected, least, most) bytes of logits and loss at the start of backward.
+
+    Eager torch holds the logits, their log-softmax, and the gradients of both in float32; the least
+    is one float32 tensor (arXiv:2205.05198, section 4.3: 4 s b v), which a fused loss reuses.
+    """
+    item = recipe.numbers.activation
+    count = recipe.micro_batch * recipe.sequence / layout.cp * model.vocabulary / layout.tp
+    return count * (item + 3 * _FLOAT32), count * _FLOAT32, count * (item + 4 * _FLOAT32)

@@ -1,0 +1,164 @@
+"""``portagpu plan``: what it prints and writes, and what it refuses in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from portagpu.cli import main
+
+ASKED = ["plan", "--model", "llama-3.1-8b", "--batch", "64", "--sequence", "8192"]
+H100 = ["--target", "nvidia-h100-sxm", "--ranks", "8"]
+PLACES = Path(__file__).parent / "placement"
+
+
+def test_the_text_has_plans_terms_and_what_was_rejected(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*ASKED, *H100]) == 0
+    said = capfd.readouterr().out
+    for words in ("optimiser state", "fragmentation", "rejected by memory", "step s", "may fit"):
+        assert words in said
+
+
+def test_the_document_has_every_plan(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*ASKED, *H100, "--target", "amd-mi300x", "--json", "-"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert document["schema"] == "portagpu.plan/1"
+    assert [each["target"] for each in document["plans"]] == ["nvidia-h100-sxm", "amd-mi300x"]
+    for each in document["plans"]:
+        assert each["ranked"]
+        assert all(one["rule"] and one["why"] for one in each["rejected"])
+        for found in each["ranked"]:
+            assert {"layout", "recipe", "fit", "why", "timing", "memory"} == set(found)
+
+
+def test_a_model_that_fits_nowhere_is_exit_code_1(capfd: pytest.CaptureFixture[str]) -> None:
+    asked = ["plan", "--model", "llama-3.1-405b", "--batch", "8", *H100]
+    assert main(asked) == 1
+    assert "nothing fits" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--target", "nvidia-h100-sxn", "--ranks", "8"], "nvidia-h100-sxm"),
+        (["--target", "nvidia-h100-sxm"], "give --target and --ranks"),
+        (["--target", "nvidia-h100-sxm", "--ranks", "16"], "need a network"),
+        (["--target", "nvidia-h100-sxm", "--ranks", "8", "--nodes", "3"], "spread evenly"),
+        ([*H100, "--strategy", "tp=zwei"], "no degree of parallelism"),
+        ([*H100, "--precision", "fp7"], "no precision"),
+        ([*H100, "--recompute", "sum"], "no recompute"),
+        (["--target", "cpu-x86-64", "--ranks", "1"], "no memory size"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    words: list[str], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*ASKED, *words]) == 2
+    written = capfd.readouterr().err
+    assert said in written
+    assert "Traceback" not in written
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"hidden_size": 1}'])
+def test_a_wrong_config_is_one_line(
+    content: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(content)
+    assert main(["plan", "--model", str(path), "--batch", "1", *H100]) == 2
+    assert "config.json" in capfd.readouterr().err
+    assert main(["plan", "--model", str(tmp_path / "no.json"), "--batch", "1", *H100]) == 2
+    assert main(["plan", "--model", "lama-2-7b", "--batch", "1", *H100]) == 2
+    assert "llama-2-7b" in capfd.readouterr().err
+
+
+def test_a_recorded_machine_decides_the_domain(capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("networkx")
+    asked = ["plan", "--model", "llama-2-7b", "--batch", "32", "--json", "-"]
+    matrix = PLACES / "topo-m-8xH200-8nic-gke.txt"
+    assert main([*asked, "--replay", str(matrix), "--target", "nvidia-h200-sxm"]) == 0
+    (found,) = json.loads(capfd.readouterr().out)["plans"]
+    assert (found["ranks"], found["domain"]) == (8, 8)
+    rome = [*asked, "--replay", str(PLACES / "rccl-topo_8p_rome_n4.xml"), "--memory", "64G"]
+    assert main([*rome, "--target", "amd-mi50"]) == 0
+    (found,) = json.loads(capfd.readouterr().out)["plans"]
+    assert found["ranks"] == 8
+    assert found["domain"] == 4
+    assert {each["layout"]["tp"] for each in found["ranked"]} <= {1, 2, 4}
+    assert "tp-in-domain" in {each["rule"] for each in found["rejected"]}
+
+
+def test_a_recording_has_as_many_ranks_as_it_has(capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("networkx")
+    matrix = str(PLACES / "topo-m-8xH200-8nic-gke.txt")
+    asked = ["plan", "--model", "llama-2-7b", "--batch", "32", "--replay", matrix]
+    assert main([*asked, "--target", "nvidia-h200-sxm", "--ranks", "7"]) == 2
+    assert "have 8 ranks" in capfd.readouterr().err
+    assert main(asked) == 2
+    assert "give --target" in capfd.readouterr().err
+
+
+SMALL = {
+    "hidden_size": 128,
+    "intermediate_size": 352,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "vocab_size": 500,
+}
+PLANNED = """
+from tests.planned_models import Decoder, adamw, decoder, loss_of
+
+def planned():
+    return (lambda: Decoder(decoder(2, 128, 352, 500))), loss_of(2, 128), adamw
+
+def broken():
+    raise RuntimeError("no module")
+
+wrong = lambda: 3
+"""
+
+
+def track(tmp_path: Path, name: str, *more: str) -> int:
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    (tmp_path / "train.py").write_text(PLANNED)
+    asked = ["plan", "--model", str(tmp_path / "config.json"), "--batch", "2", "--sequence", "128"]
+    asked += ["--target", "nvidia-h100-sxm", "--ranks", "1", "--micro-batch", "2"]
+    asked += ["--precision", "fp32", "--recompute", "none"]
+    return main([*asked, "--track", str(tmp_path / name), *more])
+
+
+@pytest.mark.torch
+def test_both_estimators_and_their_disagreement_are_shown(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    assert track(tmp_path, "train.py:planned") == 0
+    assert "from the tracker" in capfd.readouterr().out
+    assert track(tmp_path, "train.py:planned", "--json", "-") == 0
+    tracked = json.loads(capfd.readouterr().out)["tracked"]
+    assert tracked["disagreement"] == pytest.approx(tracked["closed_form"] / tracked["peak"] - 1)
+    assert abs(tracked["disagreement"]) < 0.15
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("train.py", "no FILE:FUNCTION"),
+        ("train.py:missing", "has no function missing"),
+        ("train.py:broken", "did not run: "),
+        ("train.py:wrong", "returns no \\(build, step, optimizer\\)"),
+        ("none.py:planned", "did not run: "),
+        ("config.json:planned", "has no function planned"),
+    ],
+)
+def test_what_cannot_be_tracked_is_one_line(
+    name: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    assert track(tmp_path, name) == 2
+    written = capfd.readouterr().err
+    assert said.replace("\\", "") in written
+    assert "Traceback" not in written

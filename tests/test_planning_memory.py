@@ -1,0 +1,255 @@
+"""The closed form of memory, against published counts and formulas worked by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from portagpu.planning import (
+    MODELS,
+    Fit,
+    Layout,
+    Model,
+    Phase,
+    Recipe,
+    estimate,
+    find_model,
+    kv_cache,
+    read_model,
+)
+from portagpu.planning.activations import kept_per_layer, layer, layers_in_flight
+from portagpu.planning.states import Share, share, state_terms
+from portagpu.target import load_target
+
+GPT = Model(
+    layers=4,
+    hidden=512,
+    heads=8,
+    kv_heads=8,
+    head_size=64,
+    inner=2048,
+    vocabulary=1000,
+    gated=False,
+    dropout=True,
+)
+S, B, H, A = 128, 2, 512, 8
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        # the counts of the models' own pages
+        ("gpt2", 124_439_808),
+        ("llama-2-7b", 6_738_415_616),
+        ("llama-2-13b", 13_015_864_320),
+        ("llama-2-70b", 68_976_648_192),
+        ("llama-3.1-8b", 8_030_261_248),
+        ("llama-3.1-70b", 70_553_706_496),
+        ("llama-3.1-405b", 405_853_388_800),
+        ("mistral-7b", 7_241_732_096),
+        ("mixtral-8x7b", 46_702_792_704),
+    ],
+)
+def test_a_published_model_has_its_published_parameters(name: str, parameters: int) -> None:
+    assert find_model(name).parameters == parameters
+
+
+def test_gpt3_has_about_175_billion_parameters() -> None:
+    assert MODELS["gpt3-175b"].parameters == pytest.approx(175e9, rel=0.005)
+
+
+def test_a_config_gives_the_same_model() -> None:
+    config = {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 32000,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    }
+    assert read_model(json.dumps(config), "mixtral-8x7b") == MODELS["mixtral-8x7b"]
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{}", "null", '{"hidden_size": "x"}', "[" * 100_000])
+def test_what_is_no_config_is_one_line(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^c\.json") as caught:
+        read_model(text, "c.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_model_offers_the_closest() -> None:
+    with pytest.raises(ValueError, match=r"llama-2-7b"):
+        find_model("llama2-7b")
+
+
+@pytest.mark.parametrize(
+    ("sharding", "gb"),
+    # arXiv:1910.02054, figure 1: 7.5 billion parameters, 64 ranks, K = 12
+    [("ddp", 120.0), ("zero1", 31.4), ("zero2", 16.6), ("zero3", 1.9)],
+)
+def test_states_are_those_of_the_paper(sharding: str, gb: float) -> None:
+    part = Share(dense=7.5e9, experts=0, layer=1e8, outside=1e8, dense_ranks=64, expert_ranks=64)
+    recipe = Recipe(precision="mixed-bf16", sharding=sharding, foreach=False)
+    terms = [term for term, _ in state_terms(part, recipe, Layout(dp=64))]
+    assert sum(each.expected for each in terms) / 1e9 == pytest.approx(gb, abs=0.06)
+
+
+def test_gpt3_in_ddp_needs_16_bytes_a_parameter() -> None:
+    """Not the 350 GB of its weights alone."""
+    found = estimate(MODELS["gpt3-175b"], Recipe(foreach=False))
+    names = ("parameters", "gradients", "master weights", "optimiser state")
+    states = sum(found.of(name).expected for name in names)
+    assert states == pytest.approx(16 * MODELS["gpt3-175b"].parameters)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "tp", "sp", "by_hand"),
+    [
+        # arXiv:2205.05198, table 2
+        ("none", 1, False, S * B * H * 34 + 5 * A * S * S * B),
+        ("none", 2, False, S * B * H * (10 + 24 / 2) + 5 * A * S * S * B / 2),
+        ("none", 2, True, (S * B * H * 34 + 5 * A * S * S * B) / 2),
+        ("selective", 2, False, S * B * H * (10 + 24 / 2)),
+        ("selective", 2, True, S * B * H * 34 / 2),
+        ("full", 1, False, S * B * H * 2),
+    ],
+)
+def test_a_layer_keeps_the_bytes_of_the_paper(
+    recompute: str, tp: int, sp: bool, by_hand: float
+) -> None:
+    recipe = Recipe(micro_batch=B, sequence=S, fused=False, recompute=recompute)
+    layout = Layout(tp=tp, sequence_parallel=sp)
+    assert kept_per_layer(layer(GPT, recipe, layout), recipe) == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize(
+    ("layout", "layers"),
+    [
+        (Layout(pp=4, micro_batches=8), 4),
+        (Layout(pp=4, micro_batches=2), 2),
+        (Layout(pp=4, micro_batches=8, schedule="gpipe"), 8),
+        (Layout(pp=2, micro_batches=8, schedule="interleaved", chunks=2), 4 * 1.25),
+    ],
+)
+def test_layers_in_flight(layout: Layout, layers: float) -> None:
+    assert layers_in_flight(GPT, layout) == layers
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "kv_bytes", "token"),
+    [
+        ("llama-2-7b", 1, 2, 524_288),
+        ("mistral-7b", 1, 2, 131_072),
+        ("mistral-7b", 1, 1, 65_536),
+        ("mistral-7b", 4, 2, 32_768),
+        ("mistral-7b", 16, 2, 16_384),
+    ],
+)
+def test_the_bytes_of_a_cached_token(name: str, tp: int, kv_bytes: float, token: int) -> None:
+    recipe = Recipe(kv_tokens=1, kv_bytes=kv_bytes)
+    assert kv_cache(find_model(name), recipe, Layout(tp=tp)).expected == token
+
+
+def test_experts_are_sharded_over_fewer_ranks() -> None:
+    part = share(MODELS["mixtral-8x7b"], Layout(dp=8, ep=4))
+    assert (part.dense_ranks, part.expert_ranks) == (8, 2)
+    assert part.experts == 32 * 8 * 3 * 4096 * 14336 / 4
+
+
+def test_offload_moves_states_to_the_host() -> None:
+    here = estimate(GPT, Recipe())
+    there = estimate(GPT, Recipe(offload="optimizer"))
+    assert {each.name for each in there.host} == {"gradients", "master weights", "optimiser state"}
+    assert there.expected < here.expected
+    assert "parameters" in {each.name for each in estimate(GPT, Recipe(offload="parameters")).host}
+
+
+def test_precisions_order_the_states() -> None:
+    """More exact formats never need less."""
+
+    def states(precision: str) -> float:
+        part = share(GPT, Layout())
+        recipe = Recipe(precision=precision, foreach=False)
+        return sum(term.expected for term, _ in state_terms(part, recipe, Layout()))
+
+    assert states("mixed-bf16") == states("fp32") == 16 * GPT.parameters
+    assert states("mixed-bf16-fp32-grads") == 18 * GPT.parameters
+
+
+def test_every_term_has_a_range_a_formula_and_a_source() -> None:
+    recipe = Recipe(precision="mixed-fp8", sharding="fsdp2", recompute="full", graphs=True)
+    found = estimate(GPT, recipe, Layout(tp=2, pp=2, dp=2, micro_batches=4))
+    assert len({each.name for each in found.terms}) == len(found.terms)
+    for each in found.terms:
+        assert 0 <= each.least <= each.expected <= each.most, each.name
+        assert each.formula, each.name
+        assert each.source, each.name
+    assert found.least <= found.expected <= found.most
+
+
+def test_a_cpu_has_no_context() -> None:
+    names = {each.name for each in estimate(GPT, Recipe(), target=load_target("cpu-x86-64")).terms}
+    assert "device context" not in names
+    assert "device context" in {each.name for each in estimate(GPT, Recipe()).terms}
+
+
+def test_recomputing_more_keeps_less() -> None:
+    kept = [
+        estimate(GPT, Recipe(fused=False, recompute=word)).of("activations").expected
+        for word in ("none", "selective", "full")
+    ]
+    assert kept == sorted(kept, reverse=True)
+    assert len(set(kept)) == 3
+
+
+def test_a_forward_alone_has_no_gradients() -> None:
+    found = estimate(GPT, Recipe(training=False, kv_tokens=1000))
+    names = {each.name for each in found.terms}
+    assert {"parameters", "KV cache", "activations"} <= names
+    assert not names & {"gradients", "optimiser state", "logits and loss"}
+
+
+def test_fitting_says_what_is_sure() -> None:
+    found = estimate(GPT, Recipe())
+    assert found.fits(found.most) is Fit.YES
+    assert found.fits(found.most - 1) is Fit.MAYBE
+    assert found.fits(found.least - 1) is Fit.NO
+    assert found.phase in Phase
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"precision": "fp23"},
+        {"optimizer": "adma"},
+        {"sharding": "zero4"},
+        {"recompute": "some"},
+        {"offload": "disk"},
+        {"micro_batch": 0},
+        {"fragmentation": 1.0},
+        {"kv_tokens": -1},
+    ],
+)
+def test_a_wrong_recipe_is_one_line(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError) as caught:
+        replace(Recipe(), **wrong)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"tp": 0}, {"schedule": "2f2b"}, {"chunks": 2}, {"schedule": "interleaved"}]
+)
+def test_a_wrong_layout_is_one_line(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError) as caught:
+        Layout(**wrong)
+    assert "\n" not in str(caught.value)
+
+
+def test_frozen_weights_have_no_states() -> None:
+    names = {each.name for each in estimate(GPT, Recipe(frozen=True), Layout(dp=4)).terms}
+    assert "parameters" in names
+    assert not names & {"gradients", "optimiser state", "master weights", "gradient buckets"}

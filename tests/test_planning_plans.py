@@ -1,0 +1,243 @@
+"""Which layouts keep the rules, what they are ranked by, and why the others are rejected."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from portagpu.planning import Layout, Model, Recipe, cluster_of, estimate, find_model, plan
+from portagpu.planning.cluster import Cluster, Network
+from portagpu.planning.plans import parse_strategy
+from portagpu.planning.rules import MEMORY, RULES, broken_rule
+from portagpu.planning.timing import bubble_share, forward_flops, rate_of, step_time
+from portagpu.target import load_target
+
+EIGHT = find_model("llama-3.1-8b")
+RECIPE = Recipe(sequence=8192, precision="autocast-bf16", sharding="fsdp2")
+
+
+def machines(world: int = 8, target: str = "nvidia-h100-sxm", **more: object) -> Cluster:
+    nic = {"nic_gbs": 50.0} if world > 8 else {}
+    return cluster_of(load_target(target), world, **nic | more)
+
+
+@pytest.mark.parametrize(
+    ("rule", "layout", "recipe", "batch"),
+    [
+        ("world", {"dp": 4}, {}, 8),
+        ("heads", {"tp": 64, "dp": 1}, {}, 8),
+        ("mlp", {"tp": 32, "dp": 2}, {"inner": 100}, 8),
+        ("tp-in-domain", {"tp": 16, "dp": 4}, {}, 8),
+        ("layers", {"pp": 64}, {}, 64),
+        ("layers", {"pp": 4, "dp": 16, "chunks": 16, "schedule": "interleaved"}, {}, 64),
+        ("batch", {"dp": 64}, {}, 96),
+        ("micro-batches", {"dp": 64, "micro_batches": 2}, {}, 64),
+        ("pipeline-filled", {"pp": 8, "dp": 8}, {}, 8),
+        (
+            "interleaved",
+            {"pp": 4, "dp": 16, "chunks": 2, "schedule": "interleaved", "micro_batches": 6},
+            {},
+            96,
+        ),
+        ("context", {"cp": 8, "dp": 8}, {"sequence": 8200}, 8),
+        ("sequence", {"dp": 64, "sequence_parallel": True}, {}, 64),
+        ("experts", {"dp": 64, "ep": 2}, {}, 64),
+        ("sharding-with-pipeline", {"pp": 2, "dp": 32, "micro_batches": 2}, {"z": "zero3"}, 64),
+    ],
+)
+def test_a_rejected_layout_names_its_rule(
+    rule: str, layout: dict[str, object], recipe: dict[str, object], batch: int
+) -> None:
+    model = replace(EIGHT, inner=recipe.pop("inner", EIGHT.inner))
+    sharding = recipe.pop("z", RECIPE.sharding)
+    found = broken_rule(
+        model, replace(RECIPE, sharding=sharding, **recipe), Layout(**layout), machines(64), batch
+    )
+    assert found is not None
+    assert found[0] == rule
+    assert found[1]
+    assert "\n" not in found[1]
+
+
+def test_experts_divide() -> None:
+    mixtral = find_model("mixtral-8x7b")
+    for layout in (Layout(dp=64, ep=16), Layout(tp=8, dp=8, ep=3, micro_batches=8)):
+        found = broken_rule(mixtral, RECIPE, layout, machines(64), 64)
+        assert found is not None
+        assert found[0] == "experts"
+    assert broken_rule(mixtral, RECIPE, Layout(dp=64, ep=8), machines(64), 64) is None
+
+
+def test_kv_heads_divide_one_way_or_the_other() -> None:
+    model = replace(EIGHT, heads=24, kv_heads=6, inner=14400)
+    found = broken_rule(model, RECIPE, Layout(tp=4, dp=2), machines(), 8)
+    assert found is not None
+    assert found[0] == "kv-heads"
+    assert broken_rule(replace(model, heads=8, kv_heads=4), RECIPE, Layout(tp=8), machines(),
+                       1) is None  # fmt: skip
+
+
+def test_every_ranked_plan_keeps_every_rule_and_every_other_names_one() -> None:
+    found = plan(EIGHT, machines(16), RECIPE, batch=64)
+    for each in found.ranked:
+        assert broken_rule(EIGHT, each.recipe, each.layout, found.cluster, 64) is None
+        assert each.layout.world == 16
+        assert each.memory.least <= found.cluster.memory
+        assert each.why
+    assert {each.rule for each in found.rejected} <= {*RULES, MEMORY}
+    times = [each.timing.step_s for each in found.ranked if each.memory.expected <= 85e9]
+    assert times == sorted(times)
+
+
+def test_the_first_plan_is_the_fastest_by_brute_force() -> None:
+    """Every layout that was asked for by itself is no faster."""
+    found = plan(EIGHT, machines(), RECIPE, batch=64)
+    best = found.best
+    for each in found.ranked[:20]:
+        alone = plan(
+            EIGHT,
+            machines(),
+            RECIPE,
+            batch=64,
+            strategy=each.layout,
+            micro_batches=(each.recipe.micro_batch,),
+            recomputes=(each.recipe.recompute,),
+        )
+        assert alone.best.timing == each.timing
+        if each.memory.expected <= found.cluster.memory:
+            assert best.timing.step_s <= each.timing.step_s
+
+
+@pytest.mark.parametrize(
+    ("p", "m", "v", "share"),
+    [(1, 8, 1, 0), (4, 8, 1, 3 / 11), (4, 8, 2, 3 / 19), (8, 8, 1, 7 / 15)],
+)
+def test_the_bubble(p: int, m: int, v: int, share: float) -> None:
+    assert bubble_share(p, m, v) == pytest.approx(share)
+
+
+def test_the_bubble_is_in_the_time() -> None:
+    layout = Layout(pp=4, dp=2, micro_batches=8)
+    cluster = machines()
+    timing = step_time(EIGHT, RECIPE, layout, cluster, Network(cluster), 0.5)
+    assert timing is not None
+    busy = timing.compute_s + timing.pipeline_s + timing.tensor_s
+    assert timing.bubble_s / (timing.bubble_s + busy) == pytest.approx(3 / 11)
+
+
+def test_the_operations_of_a_step_are_those_of_the_paper() -> None:
+    """arXiv:2204.02311, appendix B: 6 N + 12 L H Q T a token, on one GPU without a link."""
+    cluster = machines(1)
+    timing = step_time(EIGHT, RECIPE, Layout(), cluster, Network(cluster), 0.5)
+    # multiplied with the head, and looked up in the embedding
+    weights = EIGHT.parameters - 128256 * 4096 - 64 * 4096
+    flops = 6 * weights + 12 * 32 * 32 * 128 * 8192
+    assert timing is not None
+    assert timing.step_s == pytest.approx(8192 * flops / (0.5 * 989.4e12), rel=1e-4)
+    assert forward_flops(EIGHT, 8192)[1] * 3 == 12 * 32 * 32 * 128 * 8192
+
+
+def test_dense_peaks_are_not_sparse_ones() -> None:
+    rate = rate_of(load_target("nvidia-h100-sxm"), "bf16", 1.0)
+    assert rate is not None
+    assert rate.flops == 989.4e12
+
+
+def test_a_published_product_is_the_rate_but_no_floor_is() -> None:
+    assert rate_of(load_target("amd-mi300x"), "bf16", None).flops == 668.4e12
+    assert rate_of(load_target("amd-mi300x"), "fp16", None).flops == 1307.4e12
+    assert rate_of(load_target("cpu-x86-64"), "bf16", None) is None
+
+
+def test_sharding_more_moves_more() -> None:
+    """Stage 2 moves as much as an all-reduce of 16-bit gradients, stage 3 more."""
+    cluster = machines(64)
+    moved = {}
+    for sharding in ("ddp", "zero1", "zero2", "zero3"):
+        recipe = replace(RECIPE, precision="mixed-bf16", sharding=sharding, micro_batch=1)
+        timing = step_time(EIGHT, recipe, Layout(dp=64), cluster, Network(cluster))
+        moved[sharding] = timing.data_s
+    assert moved["zero1"] == moved["zero2"]
+    # and pays the latency of each layer's call
+    assert 1.5 < moved["zero3"] / moved["zero2"] < 2
+    assert moved["ddp"] == pytest.approx(moved["zero2"], rel=0.25)
+
+
+def test_a_model_that_fits_nowhere_says_what_is_missing() -> None:
+    found = plan(find_model("llama-3.1-405b"), machines(), RECIPE, batch=8)
+    assert not found.ranked
+    with pytest.raises(ValueError, match=r"nothing fits: .* needs at least .* of 79\.6 GiB") as why:
+        _ = found.best
+    assert "\n" not in str(why.value)
+
+
+def test_a_small_domain_keeps_tensor_parallelism_inside() -> None:
+    found = plan(EIGHT, machines(domain=2), RECIPE, batch=64)
+    assert {each.layout.tp for each in found.ranked} == {1, 2}
+    assert "tp-in-domain" in {each.rule for each in found.rejected}
+
+
+@pytest.mark.parametrize(
+    ("world", "more", "said"),
+    [
+        (0, {}, "at least 1 rank"),
+        (12, {"nodes": 5}, "spread evenly"),
+        (16, {"nic_gbs": None}, "need a network"),
+        (16, {"nic_gbs": -1.0}, "above 0"),
+        (1 << 20, {}, "at most"),
+        (8, {"memory": 0}, "more than 0"),
+    ],
+)
+def test_an_impossible_world_is_one_line(world: int, more: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        machines(world, **more)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_target_without_memory_needs_its_size() -> None:
+    with pytest.raises(ValueError, match="no memory size"):
+        machines(1, "cpu-x86-64")
+    found = plan(find_model("gpt2"), machines(1, "cpu-x86-64", memory=1 << 36),
+                 Recipe(sequence=512), batch=8)  # fmt: skip
+    assert found.best.timing is None
+    assert "not known" in found.best.why
+
+
+def test_a_strategy_fixes_degrees() -> None:
+    found = plan(EIGHT, machines(), RECIPE, batch=64, strategy="tp=2, pp=2")
+    assert {(each.layout.tp, each.layout.pp, each.layout.dp) for each in found.ranked} == {
+        (2, 2, 2)
+    }
+    wrong = plan(EIGHT, machines(), RECIPE, batch=64, strategy="tp=3")
+    assert not wrong.ranked
+    assert "\n" not in wrong.nothing
+    with pytest.raises(ValueError, match=r"world"):
+        _ = plan(EIGHT, machines(), RECIPE, batch=64, strategy="tp=2,pp=2,dp=3,cp=1").best
+
+
+@pytest.mark.parametrize("text", ["", "tp", "tp=0", "tp=x", "np=2", "tp=2;pp=2", "tp=-1"])
+def test_a_wrong_strategy_is_one_line(text: str) -> None:
+    with pytest.raises(ValueError, match="no degree of parallelism") as caught:
+        parse_strategy(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dense_model_has_no_expert_groups() -> None:
+    found = plan(EIGHT, machines(), RECIPE, batch=64)
+    assert {each.layout.ep for each in found.ranked} == {1}
+
+
+def test_the_longest_context_is_split() -> None:
+    recipe = replace(RECIPE, sequence=131072)
+    found = plan(EIGHT, machines(), recipe, batch=8, longest_context=8)
+    assert {each.layout.cp for each in found.ranked} > {1}
+    long = estimate(EIGHT, recipe, Layout(cp=8)).of("activations")
+    short = estimate(EIGHT, recipe, Layout()).of("activations")
+    assert short.expected == pytest.approx(8 * long.expected)
+
+
+def test_a_model_of_one_layer_has_no_pipeline() -> None:
+    tiny = Model(layers=1, hidden=64, heads=1, kv_heads=1, head_size=64, inner=128, vocabulary=100)
+    found = plan(tiny, machines(), replace(RECIPE, sequence=64), batch=8)
+    assert {each.layout.pp for each in found.ranked} == {1}

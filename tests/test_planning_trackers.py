@@ -1,0 +1,115 @@
+"""torch's trackers on real modules, and how far the closed form is from them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from portagpu.errors import Unsupported
+from portagpu.planning import Layout, Recipe, estimate, track
+from portagpu.target import load_target
+from tests.planned_models import CASES, Decoder, adamw, decoder, loss_of, shard
+
+pytestmark = pytest.mark.torch
+
+SMALL = decoder(2, 128, 352, 500)
+
+
+def test_a_small_step_is_counted_by_hand() -> None:
+    """One linear layer: weight, its gradient, two moments, the input and what the loss makes."""
+
+    def step(module: Any) -> Any:
+        return module(torch.zeros(1, 1024)).sum()
+
+    found = track(lambda: torch.nn.Linear(1024, 1024, bias=False), step, adamw)
+    weight = 4 * 1024 * 1024
+    # AdamW has two temporaries of the weight's size, which torch counts among its state
+    assert found.peak == pytest.approx((1 + 1 + 2 + 2) * weight, rel=0.01)
+    assert found.parts["Parameter"] == found.parts["Gradient"] == weight
+    assert found.parts["Optstate"] == pytest.approx((2 + 2) * weight, abs=64)
+
+
+@pytest.mark.parametrize("name", ["deep", "wide", "grouped queries", "recomputed"])
+def test_the_closed_form_is_near_the_tracker(name: str) -> None:
+    model, batch, length, recompute = CASES[name]
+    tracked = track(lambda: Decoder(model, recompute=recompute), loss_of(batch, length), adamw)
+    recipe = Recipe(
+        micro_batch=batch,
+        sequence=length,
+        precision="fp32",
+        recompute="full" if recompute else "none",
+        foreach=False,
+    )
+    found = estimate(model, recipe, target=load_target("cpu-x86-64"))
+    assert abs(tracked.disagreement(found.expected)) < 0.15
+
+
+def test_a_sharded_module_is_near_the_closed_form_too() -> None:
+    model = decoder(4, 256, 704, 1000)
+    tracked = track(lambda: Decoder(model), loss_of(4, 256), adamw, ranks=8, shard=shard)
+    recipe = Recipe(micro_batch=4, sequence=256, precision="fp32", sharding="fsdp2", foreach=False)
+    found = estimate(model, recipe, Layout(dp=8), target=load_target("cpu-x86-64"))
+    assert tracked.ranks == 8
+    assert abs(tracked.disagreement(found.expected)) < 0.15
+    assert not torch.distributed.is_initialized()
+
+
+def test_the_counts_of_parameters_are_torch_s() -> None:
+    for model, *_ in CASES.values():
+        with torch.device("meta"):
+            module = Decoder(model)
+        assert model.parameters == sum(each.numel() for each in module.parameters())
+
+
+def test_tied_weights_count_once() -> None:
+    model = decoder(1, 128, 352, 4000, tied=True)
+    found = track(lambda: Decoder(model), loss_of(1, 8), adamw)
+    assert found.parts["Parameter"] == 4 * model.parameters
+
+
+def test_a_module_that_copies_its_layers_is_tracked() -> None:
+    class Copies(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            one = torch.nn.Linear(64, 64)
+            self.layers = torch.nn.ModuleList(copy.deepcopy(one) for _ in range(2))
+
+        def forward(self, x: Any) -> Any:
+            for each in self.layers:
+                x = each(x)
+            return x
+
+    found = track(Copies, lambda module: module(torch.zeros(2, 64)).sum())
+    assert found.parts["Parameter"] == 2 * 4 * (64 * 64 + 64)
+
+
+def test_no_memory_is_used_for_a_large_module() -> None:
+    """40 GB of parameters on a machine that may have less."""
+    found = track(
+        lambda: torch.nn.Linear(100_000, 100_000, bias=False),
+        lambda module: module(torch.zeros(1, 100_000)).sum(),
+    )
+    assert found.peak >= 2 * 4 * 100_000**2
+
+
+def test_what_cannot_run_on_fake_tensors_says_so_in_one_line() -> None:
+    def step(module: Any) -> Any:
+        total = module(torch.zeros(1, 4)).sum()
+        return total if total.item() > 0 else -total
+
+    with pytest.raises(Unsupported, match="does not run on fake tensors") as caught:
+        track(lambda: torch.nn.Linear(4, 4), step)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_group_is_left_behind_after_an_error() -> None:
+    def wrong(module: Any, mesh: Any) -> None:
+        raise RuntimeError("no")
+
+    with pytest.raises(Unsupported):
+        track(lambda: Decoder(SMALL), loss_of(1, 8), ranks=4, shard=wrong)
+    assert not torch.distributed.is_initialized()
