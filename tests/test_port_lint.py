@@ -18,6 +18,7 @@ from portagpu.port.lint import lint
 from portagpu.port.reading import Source
 from portagpu.port.rules import SEVERITIES, load_rules
 from portagpu.port.texts import without_comments
+from tests.benchmarks.port_figures import recall
 
 SAMPLES: Final = Path(__file__).parent / "port_samples"
 USES: Final = Path(__file__).parent / "benchmarks" / "torch_cuda_uses.toml"
@@ -186,3 +187,10 @@ def test_folders_of_packages_and_hidden_ones_are_passed_over(tmp_path: Path) -> 
 def test_wrong_usage_is_two() -> None:
     assert main(["port", "lint"]) == 2
     assert main(["port", "lint", "--format", "xml", "."]) == 2
+
+
+def test_most_uses_of_public_code_are_found_and_rewritten() -> None:
+    figures = recall()
+    assert figures.found == 1, "a use of torch.cuda is found by its name"
+    assert figures.safe >= 0.9
+    assert figures.unsafe >= figures.safe

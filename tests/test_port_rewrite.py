@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -228,6 +229,13 @@ def test_a_diff_is_shown_and_nothing_written(
         assert patch.returncode == 0, patch.stdout
         expected = (SAMPLES / "after" / "devices.py").read_bytes()
         assert Path("a.py").read_bytes() == expected
+
+
+def test_the_example_of_the_page_is_what_the_tool_writes(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "porting.md").read_text(encoding="utf-8")
+    before, after = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    imports = "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+    assert changed(tmp_path, imports + before) == imports + after
 
 
 def test_every_result_is_python(tmp_path: Path) -> None:
