@@ -49,6 +49,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.trace:trace",
         "Summarise, show, compare and diagnose what a profiler captured.",
     ),
+    "port": (
+        "portagpu.cli.port:port",
+        "Find and rewrite what ties training programs to one vendor.",
+    ),
     "occupancy": (
         "portagpu.cli.occupancy:occupancy",
         "Compute a kernel's occupancy, its limits, and how to raise it.",

@@ -1,0 +1,184 @@
+"""Replaces what can be decided; the rest of a file stays as it is, byte for byte."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from portagpu.errors import OutputError
+from portagpu.files import write_parts
+from portagpu.port.expressions import dotted
+from portagpu.port.findings import Finding, Unread, in_order
+from portagpu.port.imports import with_import, without_unused_imports
+from portagpu.port.python import Analysis, analyse, check_syntax, finding
+from portagpu.port.reading import Source, sources
+from portagpu.port.rules import load_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from portagpu.port.rules import Rules
+    from portagpu.port.uses import Use
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """One file: its new text, what was replaced in it, and what was left with the reason."""
+
+    source: Source
+    text: str
+    done: list[Finding]
+    left: list[Finding]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the text differs."""
+        return self.text != self.source.text
+
+    @property
+    def diff(self) -> str:
+        """The change in unified form; empty where there is none."""
+        before, after = (text.splitlines(keepends=True) for text in (self.source.text, self.text))
+        return "".join(
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+            for line in difflib.unified_diff(before, after, self.source.path, self.source.path)
+        )
+
+    def write(self) -> None:
+        """Replace the file at once, with its encoding and permissions.
+
+        Raises OutputError, with the file as it was, if it changed since it was read or cannot be
+        written.
+        """
+        path = Path(self.source.path)
+        try:
+            if path.read_bytes() != self.source.data:
+                raise OutputError(f"{path} changed while it was read: run the command again")
+            mode = path.stat().st_mode & 0o7777
+        except FileNotFoundError as error:
+            raise OutputError(f"{path} is gone: run the command again") from error
+        write_parts(path, [self.data])
+        path.chmod(mode)
+
+    @property
+    def data(self) -> bytes:
+        """The new text as bytes."""
+        return self.text.encode(self.source.encoding)
+
+
+@dataclass(slots=True)
+class Rewriting:
+    """All files of one call."""
+
+    files: list[Rewritten] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+
+    @property
+    def changed(self) -> list[Rewritten]:
+        """The files with a change."""
+        return [each for each in self.files if each.is_changed]
+
+    @property
+    def left(self) -> list[Finding]:
+        """What no rewrite decided, in order."""
+        return in_order(each for file in self.files for each in file.left)
+
+    @property
+    def exit_code(self) -> int:
+        """As of lint, over what is left."""
+        if any(each.rule.severity != "slower" for each in self.left):
+            return 1
+        return 3 if self.unread else 0
+
+
+def rewrite(paths: Sequence[str], *, unsafe: bool = False) -> Rewriting:
+    """Rewrite the Python files that ``paths`` name or hold, in memory.
+
+    ``unsafe`` adds the rewrites that may change what a program computes on the GPU that it was
+    written for. Raises MissingDependency without libcst.
+    """
+    rules, result = load_rules(), Rewriting()
+    for source in sources(paths):
+        if not isinstance(source, Source):
+            result.unread.append(source)
+        elif source.kind == "python":
+            if source.is_generated:
+                result.unread.append(Unread(source.path, "is generated: rewrite what writes it"))
+                continue
+            new = rewrite_source(source, rules, unsafe=unsafe)
+            if isinstance(new, Unread):
+                result.unread.append(new)
+            elif new is not None:
+                result.files.append(new)
+    return result
+
+
+def rewrite_source(source: Source, rules: Rules, *, unsafe: bool) -> Rewritten | Unread | None:
+    """One file, or why it was not read; None where nothing of a rule is in it."""
+    found = analyse(source, rules)
+    if found is None or isinstance(found, Unread):
+        return found
+    chosen = [
+        use for use in found.uses if use.replace is not None and (use.rule.fix == "safe" or unsafe)
+    ]
+    done = [finding(source.path, use) for use in chosen]
+    kept = [use for use in found.uses if not any(use is each for each in chosen)]
+    left = [
+        Finding(source.path, use.line, use.column, use.rule, use.code, _reason(use)) for use in kept
+    ]
+    if not chosen:
+        return Rewritten(source, source.text, [], left)
+    text = _replaced(source.path, found, chosen)
+    try:
+        check_syntax(text)
+        text.encode(source.encoding)
+    except (SyntaxError, UnicodeEncodeError) as error:
+        return Unread(source.path, f"would not be Python any more ({error}): please report it")
+    return Rewritten(source, text, done, left)
+
+
+def _reason(use: Use) -> str:
+    return use.left or "it may change what the program computes: --unsafe does it"
+
+
+def _replaced(path: str, found: Analysis, chosen: list[Use]) -> str:
+    changes = {use.node: use.replace for use in chosen if use.replace is not None}
+    module = found.wrapper.module
+    new = module.visit(_Replacer(changes))
+    assert isinstance(new, cst.Module)  # noqa: S101 - the replacer keeps the module
+    if Path(path).name != "__init__.py":  # whose imports are for others
+        new = without_unused_imports(new, _roots(chosen))
+    if not found.scope.has_import and _names(new, found.scope.alias):
+        new = with_import(new, found.scope.alias)
+    return new.code
+
+
+def _roots(chosen: list[Use]) -> set[str]:
+    """The names in what was replaced, by which its imports are found."""
+    nodes = [each for use in chosen for each in (use.node, getattr(use.node, "func", use.node))]
+    return {dotted(node).partition(".")[0] for node in nodes if dotted(node)}
+
+
+class _Replacer(cst.CSTTransformer):
+    def __init__(self, changes: dict[cst.CSTNode, Callable[[Any], cst.CSTNode]]) -> None:
+        super().__init__()
+        self._changes = changes
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        updated: Any = super().on_leave(original_node, updated_node)
+        replace = self._changes.get(original_node)
+        if replace is None:
+            return updated
+        new = replace(updated)
+        brackets = getattr(updated, "lpar", ())
+        if brackets and new is not updated and not getattr(new, "lpar", ()):
+            new = new.with_changes(lpar=updated.lpar, rpar=updated.rpar)
+        return new
+
+
+def _names(module: cst.Module, alias: str) -> bool:
+    return f"{alias}." in module.code

@@ -1,0 +1,46 @@
+"""Uses in files that are read line by line: C++ and CUDA sources, shell scripts, Dockerfiles."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from portagpu.port.findings import Finding, is_ignored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from portagpu.port.reading import Source
+    from portagpu.port.rules import Rules
+
+_C_COMMENTS: Final = re.compile(
+    r"(\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')|//[^\n]*|/\*.*?\*/", re.DOTALL
+)
+_HASH_COMMENTS: Final = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
+
+
+def without_comments(source: Source) -> str:
+    """The text with a blank for each character of a comment, so that lines and columns stay."""
+
+    def blank(match: re.Match[str]) -> str:
+        return match[0] if match.re.groups and match[1] else re.sub(r"[^\n]", " ", match[0])
+
+    pattern = _C_COMMENTS if source.kind == "kernel" else _HASH_COMMENTS
+    return pattern.sub(blank, source.text)
+
+
+def text_findings(source: Source, rules: Rules) -> Iterator[Finding]:
+    """What the patterns of that kind of file find; one finding of a rule for each line."""
+    patterns = [each for each in rules.texts if source.kind in each.kinds]
+    if not any(each.pattern.search(source.text) for each in patterns):
+        return
+    lines = source.text.splitlines()
+    for number, line in enumerate(without_comments(source).splitlines(), 1):
+        found: set[str] = set()
+        for each in patterns:
+            match = each.pattern.search(line)
+            rule = each.rule
+            if match is None or rule.id in found or is_ignored(lines, number, rule.id):
+                continue
+            found.add(rule.id)
+            yield Finding(source.path, number, match.start() + 1, rule, match[0].strip())

@@ -1,0 +1,25 @@
+import os
+import subprocess
+
+import flash_attn
+import pynvml
+import torch
+import portagpu as pg
+
+os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+subprocess.run(["nvidia-smi", "-L"])
+major, minor = torch.cuda.get_device_capability()
+dtype = torch.bfloat16 if pg.is_bf16_supported(including_emulation=False) else torch.float16
+fp8 = torch.cuda.get_device_capability() >= (8, 9)
+torch.backends.cuda.matmul.allow_tf32 = True
+old = torch.version.cuda < "12"
+norm = torch.nn.LayerNorm(8)
+optimizer = torch.optim.AdamW(norm.parameters())
+pynvml.nvmlInit()
+
+
+@pg.annotate("step")
+def step(x):
+    g = pg.CUDAGraph()
+    assert (x.device.type == pg.device().type) and torch.cuda.FloatTensor
+    return flash_attn, g, x.cuda()  # portagpu: ignore[PG001]

@@ -1,0 +1,262 @@
+"""``portagpu port rewrite``: what it writes, what it leaves, and what it never touches."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+pytest.importorskip("libcst")
+
+from portagpu.cli import main
+from portagpu.errors import OutputError
+from portagpu.port.rewrite import Rewritten, rewrite
+
+SAMPLES: Final = Path(__file__).parent / "port_samples"
+BEFORE: Final = sorted((SAMPLES / "before").glob("*.py"))
+PORTABLE: Final = sorted((SAMPLES / "portable").glob("*.py"))
+
+
+def rewritten(path: Path, *, unsafe: bool = True) -> Rewritten:
+    """The one file."""
+    result = rewrite([str(path)], unsafe=unsafe)
+    assert not result.unread
+    (only,) = result.files
+    return only
+
+
+def changed(tmp_path: Path, code: str, *, unsafe: bool = False) -> str:
+    """``code`` rewritten, without the import of portagpu."""
+    path = tmp_path / "script.py"
+    path.write_text(f"import torch\n{code}", encoding="utf-8")
+    files = rewrite([str(path)], unsafe=unsafe).files
+    text = files[0].text if files else path.read_text(encoding="utf-8")
+    return text.removeprefix("import torch\n").removeprefix("import portagpu as pg\n")
+
+
+@pytest.mark.parametrize("path", BEFORE, ids=lambda path: path.stem)
+def test_a_sample_becomes_what_a_reader_approved(path: Path) -> None:
+    expected = (SAMPLES / "after" / path.name).read_text(encoding="utf-8")
+    assert rewritten(path).text == expected
+
+
+@pytest.mark.parametrize("path", BEFORE, ids=lambda path: path.stem)
+def test_rewriting_twice_changes_nothing(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / path.name
+    copy.write_text(rewritten(path).text, encoding="utf-8")
+    again = rewrite([str(copy)], unsafe=True)
+    assert not again.changed, again.changed[0].diff
+
+
+@pytest.mark.parametrize("path", BEFORE, ids=lambda path: path.stem)
+def test_lines_without_a_use_stay_as_they_are(path: Path) -> None:
+    new = rewritten(path)
+    touched = {each.line for each in new.done}
+    lines = new.text.splitlines()
+    kept = [
+        line
+        for number, line in enumerate(new.source.text.splitlines(), 1)
+        if number not in touched and "import" not in line
+    ]
+    assert all(line in lines for line in kept)
+
+
+@pytest.mark.parametrize("path", PORTABLE, ids=lambda path: path.stem)
+def test_a_portable_program_stays_as_it_is(path: Path) -> None:
+    result = rewrite([str(path)], unsafe=True)
+    assert not result.changed
+    assert not result.left
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("x.cuda()\n", "x.to(pg.device())\n"),
+        ("x.cuda(None)\n", "x.to(pg.device())\n"),
+        ("x.cuda(device=0)\n", "x.to(pg.device(0))\n"),
+        ("x.cuda(0, True)\n", "x.to(pg.device(0), non_blocking=True)\n"),
+        ("f(x.cuda().y.cuda())\n", "f(x.to(pg.device()).y.to(pg.device()))\n"),
+        ("device = f'cuda:{a + 1}'\n", "device = str(pg.device(a + 1))\n"),
+        ("d = x or torch.device(0)\n", "d = x or pg.device(0)\n"),
+        ("device = a or 'cuda'\n", "device = a or pg.device().type\n"),
+        ("if (torch.cuda.device_count() < 2): f()\n", "if (pg.device_count() < 2): f()\n"),
+        ("torch.cuda.set_device('cuda:1')\n", "pg.set_device(str(pg.device(1)))\n"),
+        ("x = torch.cuda.current_device() # a\n", "x = pg.current_device() # a\n"),
+        ("x = 1\r\nx.cuda()\r\n", "x = 1\r\nx.to(pg.device())\r\n"),
+        ("with torch.autocast('cuda'):\n\tpass\n", "with pg.autocast():\n\tpass\n"),
+    ],
+)
+def test_one_use(tmp_path: Path, code: str, expected: str) -> None:
+    path = tmp_path / "script.py"
+    path.write_bytes(b"import torch\n" + code.encode())
+    text = rewritten(path).data.decode()
+    assert text.split("import portagpu as pg", 1)[1].lstrip("\r\n") == expected
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x = 'cuda' in name\n",
+        "y = x.to('cpu')\n",
+        "x.to(torch.float16)\n",
+        "device = 'cuda' if torch.cuda.is_available() else 'cpu'\n",
+        "if torch.cuda.is_available() and ok:\n    x.cuda()\n",
+        "if not torch.cuda.is_available():\n    y = 1\nelse:\n    x.cuda()\n",
+        "if device.type != 'cpu':\n    torch.cuda.synchronize()\n",
+        "logging.info('cuda')\n",
+        "def f():\n    'cuda'\n",
+        "model.rank = 3\n",
+        "x.cuda()  # portagpu: ignore\n",
+        "x.cuda()  # portagpu: ignore[PG001, PG002]\n",
+    ],
+)
+def test_what_means_something_else_stays(tmp_path: Path, code: str) -> None:
+    assert changed(tmp_path, code, unsafe=True) == code
+
+
+def test_a_comment_ignores_only_the_rules_that_it_names(tmp_path: Path) -> None:
+    code = "x.cuda()  # portagpu: ignore[PG002]\n"
+    assert "x.to(pg.device())" in changed(tmp_path, code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x = torch.cuda.get_device_capability()[0] >= 8\n",
+        "m = torch.nn.SyncBatchNorm.convert_sync_batchnorm(m)\n",
+        "assert x.is_cuda\n",
+    ],
+)
+def test_what_may_change_numbers_needs_the_flag(tmp_path: Path, code: str) -> None:
+    assert changed(tmp_path, code) == code
+    assert changed(tmp_path, code, unsafe=True) != code
+
+
+def test_what_is_left_says_why() -> None:
+    left = [each for path in BEFORE for each in rewritten(path).left]
+    assert len({each.rule.id for each in left}) >= 8
+    assert all(each.left for each in left)
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xef\xbb\xbfx.cuda()\n", "# coding: latin-1\ny='é'\nx.cuda()\n".encode("latin-1")]
+)
+def test_the_encoding_stays(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "script.py"
+    path.write_bytes(data)
+    path.chmod(0o750)
+    assert main(["port", "rewrite", "--write", str(path)]) == 0
+    new = path.read_bytes()
+    assert b"x.to(pg.device())" in new
+    assert new[:3] == data[:3]
+    assert (b"\xe9" in new) == (b"\xe9" in data)
+    assert path.stat().st_mode & 0o777 == 0o750
+    assert [each.name for each in tmp_path.iterdir()] == ["script.py"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.py", b"x.cuda(\n", "is no Python: line 1"),
+        ("a.py", b"print 'torch.cuda'\n", "is Python 2"),
+        ("a.py", b"# coding: ascii\n'\xe9'.cuda()\n", "encoding"),
+        ("a.py", b"\xff\xfex.cuda()", "encoding"),
+        ("a.py", b"x.cuda()\0", "null characters"),
+        ("a.py", b"# Generated by protoc. DO NOT EDIT!\nx.cuda()\n", "is generated"),
+        ("a.py", b"x.cuda()\n" + b"#" * (1 << 20), "larger than 1 MiB"),
+        ("a.py", b"x.cuda()" + b"[" * 5000, "nested too deeply|no Python"),
+        ("a.ipynb", b"{}", "is a notebook"),
+        ("a.txt", b"x.cuda()", "is no Python"),
+        ("a.py/", b"", "is not there"),
+    ],
+)
+def test_bad_input_is_one_line_and_changes_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, data: bytes, words: str
+) -> None:
+    path = tmp_path / name
+    if data:
+        path.write_bytes(data)
+    assert main(["port", "rewrite", "--write", "--unsafe", str(path)]) == 3
+    lines = capfd.readouterr().err.splitlines()
+    about = [line for line in lines if line.startswith("portagpu: ")]
+    assert len(about) == 1, lines
+    assert any(each in about[0] for each in words.split("|")), about[0]
+    assert not data or path.read_bytes() == data
+
+
+def test_a_link_is_not_followed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    real = tmp_path / "real.py"
+    real.write_text("x.cuda()\n", encoding="utf-8")
+    link = tmp_path / "link.py"
+    link.symlink_to(real)
+    assert main(["port", "rewrite", "--write", str(link)]) == 3
+    assert "symbolic link" in capfd.readouterr().err
+    assert real.read_text(encoding="utf-8") == "x.cuda()\n"
+
+
+def test_a_file_that_changed_meanwhile_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("x.cuda()\n", encoding="utf-8")
+    new = rewritten(path)
+    path.write_text("y.cuda()\n", encoding="utf-8")
+    with pytest.raises(OutputError, match="changed while"):
+        new.write()
+    assert path.read_text(encoding="utf-8") == "y.cuda()\n"
+
+
+def test_a_diff_is_shown_and_nothing_written(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(SAMPLES / "before" / "devices.py", tmp_path / "a.py")
+    monkeypatch.chdir(tmp_path)
+    before = Path("a.py").read_bytes()
+    assert main(["port", "rewrite", "a.py"]) == 0
+    out, err = capfd.readouterr()
+    assert Path("a.py").read_bytes() == before
+    assert "not written" in err
+    patch = (
+        subprocess.run(["patch", "-p0"], input=out.encode(), check=False, capture_output=True)
+        if shutil.which("patch")
+        else None
+    )
+    if patch is not None:
+        assert patch.returncode == 0, patch.stdout
+        expected = (SAMPLES / "after" / "devices.py").read_bytes()
+        assert Path("a.py").read_bytes() == expected
+
+
+def test_the_example_of_the_page_is_what_the_tool_writes(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "porting.md").read_text(encoding="utf-8")
+    before, after = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    imports = "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+    assert changed(tmp_path, imports + before) == imports + after
+
+
+def test_every_result_is_python(tmp_path: Path) -> None:
+    for path in BEFORE:
+        ast.parse(rewritten(path).text)
+        ast.parse(rewritten(path, unsafe=False).text)
+
+
+def test_every_name_that_is_written_exists() -> None:
+    import portagpu
+    from portagpu.port.rules import load_rules
+
+    names = [each.to for each in load_rules().names.values() if each.to]
+    own = {name.partition(".")[0] for name in names if not name.startswith(".")}
+    assert own <= {*portagpu.__all__}
+    assert len(own) > 40
+
+
+def test_the_package_imports_no_torch() -> None:
+    code = (
+        "import sys, portagpu.port.rewrite, portagpu.port.lint as l; "
+        f"l.lint([{str(SAMPLES)!r}]); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
