@@ -64,7 +64,6 @@ FIRST: Final[Program] = [
                     "maker": MAKERS[number % len(MAKERS)],
                 },
             ),
-            ("clone", {"slot": "y", "source": "z"}),
             ("release", {"by": "method"}),
         )
     ),
