@@ -347,7 +347,7 @@ PATCHES: dict[str, Patch] = {
         "precision/long-matmul-repeats", "of its own norm off", UNWRITTEN_PRODUCT
     ),
     "multiplies nothing under autocast": Patch(
-        "precision/autocast-programs", "matmul of", UNWRITTEN_PRODUCT
+        "precision/autocast-programs", "@ of", UNWRITTEN_PRODUCT
     ),
     "has layers of zeros under autocast": Patch(
         "precision/autocast-programs",
@@ -356,7 +356,7 @@ PATCHES: dict[str, Patch] = {
     ),
     "adds nothing": Patch(
         "precision/random-programs",
-        "all of it is 0",
+        "add of",
         broken.replaced(torch.Tensor, "__add__", broken.written_by_nobody(0.0)),
     ),
     **{

@@ -7,8 +7,9 @@ import tomllib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
+
+np = pytest.importorskip("numpy")
 
 from portagpu.bench.calibrate import CannotCalibrate, check_runs, propose, tolerance
 from portagpu.bench.fleet import NoPeers, compare_runs

@@ -11,6 +11,7 @@ from portagpu.cli import main
 from portagpu.errors import BundleError, ResultError
 from portagpu.matrix import cells, read_source, read_sources, rows
 from portagpu.matrix.committed import read_committed
+from portagpu.paths import matrix_dir
 from portagpu.results.run import Evidence, Result, Run, Verdict, new_run
 from portagpu.target import load_target, load_targets
 from tests.conftest import ROOT
@@ -171,7 +172,9 @@ def test_the_document_has_every_target(tmp_path: Path) -> None:
     assert found["schema"] == "portagpu.matrix/1"
     assert sorted(each["id"] for each in found["targets"]) == sorted(load_targets())
     (cpu,) = (each for each in found["targets"] if each["id"] == "cpu-x86-64")
-    assert {area["suite"] for area in cpu["areas"]} == {"bringup", "conformance", "performance"}
+    if matrix_dir() == ROOT / "matrix":  # a wheel has no results
+        suites = {area["suite"] for area in cpu["areas"]}
+        assert suites == {"bringup", "conformance", "performance"}
 
 
 def test_each_area_of_one_target_is_shown(
@@ -180,7 +183,8 @@ def test_each_area_of_one_target_is_shown(
     place = written(run_of(9, (CASE, Verdict.FAIL), target="nvidia-t4"), tmp_path / "mine.json")
     assert main(["matrix", "show", str(place), "--target", "nvidia-t4"]) == 0
     out = capsys.readouterr().out
-    assert "nvidia-t4: declared, recorded, compiled, executed" in out
+    own = ", recorded, compiled" if matrix_dir() == ROOT / "matrix" else ""
+    assert f"nvidia-t4: declared{own}, executed" in out
     assert "rng" in out
     assert "mine.json" in out
 

@@ -97,3 +97,17 @@ def test_packages_of_one_vendor(installed, record):
         chosen = os.environ.get("FLASH_ATTENTION_TRITON_AMD_ENABLE", "not set")
         version = importlib.metadata.version("flash-attn")
         record(f"flash-attn {version}, FLASH_ATTENTION_TRITON_AMD_ENABLE is {chosen}")
+
+
+@case(
+    "identity/tuners-say-their-state",
+    spec="Each tuning back end that is listed has a name of its own, and says whether it is on.",
+    covers=("Plugin.tuners",),
+)
+def test_tuners_say_their_state(backend, torch):
+    tuners = backend.plugin.tuners()
+    names = [each.name for each in tuners]
+    assert len(set(names)) == len(names), f"two tuning back ends have one name: {names}"
+    for each in tuners:
+        state = each.state()
+        assert type(state.on) is bool, f"{each.name} says that on is {state.on!r}"

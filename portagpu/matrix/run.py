@@ -28,7 +28,6 @@ from portagpu.subprocesses.end import children_of, kill_group
 from portagpu.subprocesses.start import python_command
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
@@ -150,32 +149,28 @@ def _run_one(root: Path, folder: Path, environment: Environment, options: Sequen
     started = time.monotonic()
     place = folder / f"{environment.name}.json"
     place.unlink(missing_ok=True)
-    ended = _tox(
+    code, text = _tox(
         root, folder, environment, "--skip-pkg-install", "--", "--json", str(place), *options
     )
     seconds = time.monotonic() - started
     try:
         return Outcome(environment, read_json(place), "", seconds)
     except ResultError:
-        text = (ended.stderr + ended.stdout).decode(errors="replace")
         lines = [
             line for line in text.splitlines() if line.strip() and not _CLOSING.fullmatch(line)
         ]
-        problem = lines[-1] if lines else f"tox ended with {ended.returncode} and printed nothing"
+        problem = lines[-1] if lines else f"tox ended with {code} and printed nothing"
         return Outcome(environment, None, problem, seconds)
 
 
-def _tox(
-    root: Path, folder: Path, environment: Environment, *words: str
-) -> subprocess.CompletedProcess[bytes]:
+def _tox(root: Path, folder: Path, environment: Environment, *words: str) -> tuple[int, str]:
+    """The exit code of tox, and what it printed, which is in the log too."""
     command = python_command("tox", "run", "-q", "-c", str(root / "tox.ini"), "-e")
     # a vendor's stack is steered by variables
     ended = run_program(*command, environment.name, *words, environment=dict(os.environ))
-    write_atomic(
-        folder / f"{environment.name}.log",
-        (ended.stdout + ended.stderr).decode(errors="replace"),
-    )
-    return ended
+    text = (ended.stderr + ended.stdout).decode(errors="replace")
+    write_atomic(folder / f"{environment.name}.log", text)
+    return ended.returncode, text
 
 
 def _finished(place: Path) -> Run | None:

@@ -427,9 +427,19 @@ def _in(thread: bool, work: Callable[[], None]) -> None:
     if not thread:
         work()
         return
-    beside = threading.Thread(target=work)
+    raised: list[Exception] = []
+
+    def caught() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - raised again where it is judged
+            raised.append(error)
+
+    beside = threading.Thread(target=caught)
     beside.start()
     beside.join()
+    if raised:
+        raise raised[0]
 
 
 AREA: Final = _Autocast()

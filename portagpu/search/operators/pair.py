@@ -93,6 +93,14 @@ class _Pair:
             else:
                 self.found.difference = sentence
 
+    def _moved(self, sample: Sample, spread: bool = False) -> Sample:
+        """The sample on the device, but for what has to stay on the CPU."""
+        found = moved(sample, self.device, spread)
+        if self.operator.name in exceptions.ON_THE_HOST:
+            host = moved(sample, "cpu", spread)
+            found.args, found.kwargs = host.args, host.kwargs
+        return found
+
     def _cpu_refuses(self, sample: Sample, direction: str) -> bool:
         """Whether the CPU refuses it as well."""
         try:
@@ -137,7 +145,7 @@ class _Pair:
     def _forward(
         self, number: int, sample: Sample, reference: Reference, values: bool, no_spread: bool
     ) -> None:
-        here = moved(sample, self.device)
+        here = self._moved(sample)
         before = [each.clone() for each in tensors(here)]
         got = self._run(number, sample, here, FORWARD, reference, values)
         if got is None:
@@ -148,7 +156,7 @@ class _Pair:
         if values:
             self._again(number, sample, here, got, reference)
         if not (self.found.difference or no_spread):
-            self._run(number, sample, moved(sample, self.device, True), SPREAD, reference, values)
+            self._run(number, sample, self._moved(sample, True), SPREAD, reference, values)
 
     def _reference(self, sample: Sample, gradient: bool) -> Reference | None:
         """The right results; None where the wide dtype has none."""
@@ -283,7 +291,7 @@ class _Pair:
         before = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(True, warn_only=True)
         try:
-            both = [forward(self.operator, moved(sample, self.device)) for _ in range(2)]
+            both = [forward(self.operator, self._moved(sample)) for _ in range(2)]
         finally:
             torch.use_deterministic_algorithms(before)
         if (
@@ -301,10 +309,10 @@ class _Pair:
         for spread in (False,) if no_spread else (False, True):
             if spread:
                 with suppress(Exception):
-                    other = moved(reordered(sample, self.dtype), self.device)
+                    other = self._moved(reordered(sample, self.dtype))
                     backward(self.operator, other, self.dtype)
             try:
-                got = backward(self.operator, moved(sample, self.device, spread), self.dtype)
+                got = backward(self.operator, self._moved(sample, spread), self.dtype)
             except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
                 self._raised(number, sample, BACKWARD, error)
                 return
