@@ -125,6 +125,18 @@ def test_without_torch_it_says_what_to_install(
     assert len(caught.err.strip().splitlines()) == 1
 
 
+def test_metrics_are_listed_without_torch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("portagpu.torchbuild.torch_build", lambda *_: None)
+    assert main(["bench", "--list"]) == 0
+    everything = capsys.readouterr().out.splitlines()
+    assert main(["bench", "launch", "memory/copy", "--list"]) == 0
+    chosen = capsys.readouterr().out.splitlines()
+    assert {"gemm/bf16", "training/step", "collectives/all_reduce"} < set(everything)
+    assert chosen == [each for each in everything if each.startswith(("memory/", "launch/"))]
+
+
 def test_the_table_names_shape_unit_verdict_and_expectation() -> None:
     from portagpu.cli._bench_text import notes, shape, show_table
 

@@ -51,7 +51,7 @@ def check_finite(
 ) -> float | None:
     """Refuse NaN and infinity: a NaN passes click's own range checks."""
     if value is not None and not math.isfinite(value):
-        raise click.BadParameter(f"{value:g} is not a number of seconds")
+        raise click.BadParameter(f"{value:g} is no finite number")
     return value
 
 

@@ -79,11 +79,12 @@ def _print_rich_table(
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in head:
-        # on a narrow terminal rich folds the other columns
+    widths = _fitting_widths(head, rows, console.width)
+    for title, width in zip(head, widths, strict=True):
+        # where no widths fit, rich folds the other columns in the middle of words
         whole = title in (head[0], VERDICT)
         side: Literal["left", "right"] = "right" if title in right else "left"
-        table.add_column(title, justify=side, overflow="fold", no_wrap=whole)
+        table.add_column(title, justify=side, overflow="fold", no_wrap=whole, width=width)
     for index, row in enumerate(rows):
         weight = "bold" if index in bold else ""
         table.add_row(
@@ -93,6 +94,29 @@ def _print_rich_table(
             )
         )
     console.print(table)
+
+
+def _fitting_widths(
+    head: Sequence[str], rows: Sequence[Sequence[str]], room: int
+) -> Sequence[int | None]:
+    """Widths of columns that fit into ``room`` and split no word; None for each if there are none.
+
+    The first column and that of verdicts are never folded.
+    """
+    columns = list(zip(head, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    least = [
+        width
+        if number == 0 or title == VERDICT
+        else max(len(word) for cell in column for word in cell.split() or [""])
+        for number, (title, column, width) in enumerate(zip(head, columns, widths, strict=True))
+    ]
+    while sum(widths) + 2 * (len(widths) - 1) > room:
+        wider = [number for number, width in enumerate(widths) if width > least[number]]
+        if not wider:
+            return [None] * len(widths)
+        widths[max(wider, key=widths.__getitem__)] -= 1
+    return widths
 
 
 def reason_lines(results: Sequence[Result], named: Callable[[Result], str], most: int) -> list[str]:

@@ -16,7 +16,9 @@ from portagpu.text import one_line
 
 
 @click.command("import")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
+)
 @store_option
 @json_option
 def import_runs(paths: tuple[Path, ...], place: str, json_to: str | None) -> int:

@@ -10,9 +10,16 @@ from portagpu.cli._common import check_outputs
 
 
 @click.command()
-@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "results", nargs=-1, required=True, metavar="RESULT...", type=click.Path(path_type=Path)
+)
 @click.option(
-    "--out", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Write it here."
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    required=True,
+    help="Write it here.",
 )
 def report(results: tuple[Path, ...], out: Path) -> None:
     """Write one HTML page that compares the results of several runs.
