@@ -25,6 +25,8 @@ _COLOURS: Final = {
     Verdict.INCONCLUSIVE: "yellow",
     Verdict.SKIP: "dim",
 }
+_LEAST_WIDTH: Final = 8
+"""No column of words is folded to less, unless its words are shorter."""
 _WORST_FIRST: Final = (
     Verdict.ERROR,
     Verdict.FAIL,
@@ -81,8 +83,8 @@ def _print_rich_table(
     table = Table(box=None, pad_edge=False, header_style="bold")
     widths = _fitting_widths(head, rows, console.width)
     for title, width in zip(head, widths, strict=True):
-        # where no widths fit, rich folds the other columns in the middle of words
-        whole = title in (head[0], VERDICT)
+        # where nothing fits, rich folds the other columns
+        whole = width is None and title in (head[0], VERDICT)
         side: Literal["left", "right"] = "right" if title in right else "left"
         table.add_column(title, justify=side, overflow="fold", no_wrap=whole, width=width)
     for index, row in enumerate(rows):
@@ -99,24 +101,28 @@ def _print_rich_table(
 def _fitting_widths(
     head: Sequence[str], rows: Sequence[Sequence[str]], room: int
 ) -> Sequence[int | None]:
-    """Widths of columns that fit into ``room`` and split no word; None for each if there are none.
+    """Widths with which the columns fit into ``room``; None for each where they cannot.
 
-    The first column and that of verdicts are never folded.
+    The widest give way: between words, then the first column too, then within words. Verdicts and
+    the words of the first column stay whole.
     """
     columns = list(zip(head, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
-    least = [
-        width
-        if number == 0 or title == VERDICT
-        else max(len(word) for cell in column for word in cell.split() or [""])
-        for number, (title, column, width) in enumerate(zip(head, columns, widths, strict=True))
+    words = [
+        max(len(word) for cell in column for word in cell.split() or [""]) for column in columns
     ]
-    while sum(widths) + 2 * (len(widths) - 1) > room:
-        wider = [number for number, width in enumerate(widths) if width > least[number]]
-        if not wider:
-            return [None] * len(widths)
-        widths[max(wider, key=widths.__getitem__)] -= 1
-    return widths
+    fixed = [number for number, title in enumerate(head) if number == 0 or title == VERDICT]
+    whole = [widths[n] if n in fixed else word for n, word in enumerate(words)]
+    parts = [word if n in fixed else min(word, _LEAST_WIDTH) for n, word in enumerate(words)]
+    for least in (whole, words, parts):
+        while sum(widths) + 2 * (len(widths) - 1) > room:
+            wider = [number for number, width in enumerate(widths) if width > least[number]]
+            if not wider:
+                break
+            widths[max(wider, key=widths.__getitem__)] -= 1
+        else:
+            return widths
+    return [None] * len(widths)
 
 
 def reason_lines(results: Sequence[Result], named: Callable[[Result], str], most: int) -> list[str]:
