@@ -36,13 +36,19 @@ class TestWithTorch:
     ) -> None:
         json_file, junit = tmp_path / "r.json", tmp_path / "r.xml"
         arguments = ["bench", "launch", "--backend", "cpu"]
-        code = main([*arguments, "--json", str(json_file), "--junit", str(junit)])
+        folder = tmp_path / "out"
+        files = ["--json", str(json_file), "--junit", str(junit), "--out", str(folder)]
+        code = main([*arguments, *files])
         out = capsys.readouterr().out
         assert code == 3, "nothing judged these measures"
         assert "launch/issue" in out
         assert "UNVERIFIED" in out
         assert " µs " in out, "a number without its unit"
         run = read_json(json_file)
+        reports = [folder / "junit.xml", folder / "report.html"]
+        written = [json_file, folder / "result.json", junit, *reports]
+        assert out.splitlines()[-5:] == [f"wrote {path}" for path in written]
+        assert "launch/issue" in (folder / "report.html").read_text("utf-8")
         names = ("issue", "roundtrip", "throughput", "graph")
         assert [each.id for each in run.results] == [f"launch/{name}" for name in names]
         assert run.info.backend == "cpu"

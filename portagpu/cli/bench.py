@@ -10,7 +10,9 @@ from click.core import ParameterSource
 
 from portagpu.cli._common import (
     chosen_effort,
+    folder_option,
     json_option,
+    print_lines,
     require_torch,
     results_line,
     terminal,
@@ -19,6 +21,8 @@ from portagpu.cli._common import (
 from portagpu.cli._complete import complete_measure, complete_target
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from portagpu.results.run import Run
 
 
@@ -70,6 +74,7 @@ if TYPE_CHECKING:
     help="Measure nothing: print expectations for a target's file from saved RESULTs of it.",
 )
 @click.option("--list", "list_only", is_flag=True, help="List the metrics and exit.")
+@folder_option
 @json_option
 def bench(
     names: tuple[str, ...],
@@ -85,6 +90,7 @@ def bench(
     peers: bool,
     calibrate: bool,
     list_only: bool,
+    out: Path | None,
     json_to: str | None,
 ) -> int:
     """Measure this device: matrix products, memory, transfers, launches, kernels, attention,
@@ -93,7 +99,7 @@ def bench(
     Name areas, metrics or ids to measure these alone. The computed values are checked before a
     time is kept. The target's expectations judge the number. Exit codes: 0 for PASS, 1 for FAIL or
     ERROR, 3 if something was not judged, 130 if interrupted. With --peers and --calibrate the
-    arguments are result files, as --json writes them, or folders of bringup --out.
+    arguments are result files, as --json writes them, or folders of --out.
     """
     if peers or calibrate:
         return _from_results(names, peers, calibrate, json_to, junit)
@@ -118,10 +124,12 @@ def bench(
         command=["portagpu", *sys.argv[1:]],
     )
     busy = read_host().busy
-    files = Files(json_to, junit)
+    files = Files(json_to, junit, out)
     with usage_errors(engine.UnknownMeasure, UnknownDevice):
         run = engine.run(options, View(files))
-    deliver(run, files, _show_results(run, text_stream(json_to), busy))
+    stream = text_stream(json_to)
+    written = deliver(run, files, _show_results(run, stream, busy))
+    print_lines([f"wrote {path}" for path in written], stream)
     return run.exit_code
 
 

@@ -24,7 +24,7 @@ from portagpu.text import one_line
 def import_runs(paths: tuple[Path, ...], place: str, json_to: str | None) -> int:
     """Add results and bundles to the store, which is made where there is none.
 
-    Each PATH is a file that --json or bringup --out wrote, or a folder: then all such files in it.
+    Each PATH is a file that --json or --out wrote, or a folder: then all such files in it.
     Nothing is added twice, so that a folder may be imported again. A file that is refused leaves
     nothing, and the others are imported. Exit codes: 1 if a file was refused, else 0.
     """

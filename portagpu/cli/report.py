@@ -24,7 +24,7 @@ from portagpu.errors import ResultError
 def report(results: tuple[Path, ...], out: Path | None) -> None:
     """Write an HTML report next to each RESULT.
 
-    RESULT is a file that --json wrote, or a folder that bringup --out wrote. The report of x.json
+    RESULT is a file that --json wrote, or a folder that --out wrote. The report of x.json
     is x.html; the report of result.json is report.html.
     """
     from portagpu.report import write_report
