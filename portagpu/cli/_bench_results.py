@@ -28,7 +28,7 @@ def read_results(names: Sequence[str]) -> list[Run]:
     from portagpu.results.run import read_json
 
     if not names:
-        raise click.UsageError("name the results: files of --json, or folders of bringup --out")
+        raise click.UsageError("name the results: files of --json, or folders of --out")
     files = [Path(name) / "result.json" if Path(name).is_dir() else Path(name) for name in names]
     try:
         return [read_json(file) for file in files]

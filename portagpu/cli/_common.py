@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import textwrap
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
@@ -39,6 +40,17 @@ def json_option(function: _F) -> _F:
     )(function)
 
 
+def folder_option(function: _F) -> _F:
+    """Add ``--out DIR`` to a verb, which receives it as ``out``."""
+    return click.option(
+        "-o",
+        "--out",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Write result.json, junit.xml and report.html to this folder.",
+    )(function)
+
+
 def chosen_effort(quick: bool, full: bool) -> str:
     """ "quick" or "full"; raises UsageError when both are given."""
     if quick and full:
@@ -51,7 +63,7 @@ def check_finite(
 ) -> float | None:
     """Refuse NaN and infinity: a NaN passes click's own range checks."""
     if value is not None and not math.isfinite(value):
-        raise click.BadParameter(f"{value:g} is not a number of seconds")
+        raise click.BadParameter(f"{value:g} is no finite number")
     return value
 
 

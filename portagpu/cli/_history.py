@@ -8,6 +8,7 @@ import click
 
 from portagpu.cli._common import check_finite
 from portagpu.errors import MissingDependency
+from portagpu.text import did_you_mean, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,6 +75,15 @@ def chosen(store: Store, which: str | None) -> list[StoredRun]:
     if not runs:
         raise click.UsageError("the store has no runs: import some first")
     return pick(which, runs) if which else runs
+
+
+def no_measure(store: Store, measure: str) -> click.UsageError:
+    """The error for a measure that the chosen runs of ``store`` do not have."""
+    known = {name.id for name in store.names()}
+    if measure in known:
+        return click.UsageError(f"these runs have no measure {measure!r}")
+    hint = did_you_mean(measure, known, f"measures are such as {min(known, default='')}")
+    return click.UsageError(f"the store has no measure {one_line(measure)!r}: {hint}")
 
 
 def pick(words: str, runs: Sequence[StoredRun]) -> list[StoredRun]:

@@ -21,6 +21,7 @@ from portagpu.cli._history import (
     EXIT_NOTHING,
     chosen,
     least_option,
+    no_measure,
     open_for,
     store_option,
     which_option,
@@ -83,6 +84,8 @@ def regressions(
     with store:
         runs = chosen(store, which)
         series = store.series(runs, measure)
+        if measure is not None and not series:
+            raise no_measure(store, measure)
     found = level_changes(series, runs, rate=rate, least=least_percent / 100)
     write_json(
         {

@@ -10,14 +10,21 @@ from portagpu.cli._common import check_outputs
 
 
 @click.command()
-@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "results", nargs=-1, required=True, metavar="RESULT...", type=click.Path(path_type=Path)
+)
 @click.option(
-    "--out", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Write it here."
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    required=True,
+    help="Write it here.",
 )
 def report(results: tuple[Path, ...], out: Path) -> None:
     """Write one HTML page that compares the results of several runs.
 
-    RESULT is a file that --json wrote, a bundle, a folder that bringup --out wrote, or a folder of
+    RESULT is a file that --json wrote, a bundle, a folder that --out wrote, or a folder of
     these. The page has the verdict of every target and area, what failed, each measure of all runs
     on one axis, and every check, with filters and search. Values are compared with those of the
     first RESULT.

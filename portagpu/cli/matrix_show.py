@@ -23,7 +23,7 @@ _AREA_HEAD = ("suite", "area", "verdict", "evidence", "results", "run", "file")
 
 
 @click.command()
-@click.argument("results", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("results", nargs=-1, metavar="[RESULT ...]", type=click.Path(path_type=Path))
 @click.option(
     "--target",
     "targets",
@@ -66,9 +66,13 @@ def show(
 
 
 def _print_targets(matrix: Sequence[Row]) -> None:
-    from portagpu.matrix.table import HEAD, line
+    from portagpu.matrix.table import HEAD, NOTHING_RAN, line
 
-    print_table(sys.stdout, terminal(), HEAD, [line(row) for row in matrix])
+    lines = [line(row) for row in matrix]
+    # a suite of which no target has a result only takes room
+    used = [n for n in range(len(HEAD)) if any(each[n] != NOTHING_RAN for each in lines)]
+    rows = [[each[n] for n in used] for each in lines]
+    print_table(sys.stdout, terminal(), [HEAD[n] for n in used], rows)
     ran = sum(any(cell.badge for cell in row.cells) for row in matrix)
     click.echo(f"{len(matrix)} targets; results of {ran} of them")
 

@@ -11,8 +11,11 @@ from portagpu.errors import ResultError
 
 
 @click.command()
-@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "results", nargs=-1, required=True, metavar="RESULT...", type=click.Path(path_type=Path)
+)
 @click.option(
+    "-o",
     "--out",
     type=click.Path(path_type=Path),
     metavar="FILE",
@@ -21,7 +24,7 @@ from portagpu.errors import ResultError
 def report(results: tuple[Path, ...], out: Path | None) -> None:
     """Write an HTML report next to each RESULT.
 
-    RESULT is a file that --json wrote, or a folder that bringup --out wrote. The report of x.json
+    RESULT is a file that --json wrote, or a folder that --out wrote. The report of x.json
     is x.html; the report of result.json is report.html.
     """
     from portagpu.report import write_report
