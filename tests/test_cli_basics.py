@@ -370,8 +370,8 @@ INTERRUPTED = {
     ),
     "profile": ("portagpu.profile.make_plan", ("--", "true")),
     "targets": ("portagpu.target.load_targets", ()),
-    "report": ("portagpu.results.run.read_json", ("result.json",)),
-    "matrix": ("portagpu.cli._result_files.read_runs", ("report", ".", "--out", "page.html")),
+    "report": ("portagpu.bundle.files.read_files", ("result.json",)),
+    "matrix": ("portagpu.bundle.files.read_files", ("report", ".", "--out", "page.html")),
 }
 """Verb: what is at work when Ctrl-C is pressed, and the words that get it there."""
 

@@ -24,17 +24,14 @@ _RIGHT: Final = frozenset({"peers", "median", "MAD", "unlike"})
 
 
 def read_results(names: Sequence[str]) -> list[Run]:
-    """The runs in files, and in ``result.json`` of folders; raises UsageError with one line."""
-    from portagpu.results.run import read_json
+    """The runs in files and folders; raises UsageError with one line."""
+    from portagpu.bundle.files import read_files
+    from portagpu.cli._run_output import usage_errors
 
     if not names:
-        raise click.UsageError("name the results: files of --json, or folders of --out")
-    files = [Path(name) / "result.json" if Path(name).is_dir() else Path(name) for name in names]
-    try:
-        return [read_json(file) for file in files]
-    except ResultError as error:
-        message = f"{error}; give result documents, as --json and --out write them"
-        raise click.UsageError(message) from error
+        raise click.UsageError("name the results: files of --json, or folders of them")
+    with usage_errors(ResultError):
+        return [each.run for each in read_files(map(Path, names))]
 
 
 def compare_peers(names: Sequence[str], json_to: str | None, junit: str | None) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from portagpu.cli._common import check_outputs
+from portagpu.errors import ResultError
 
 
 @click.command()
@@ -24,17 +25,18 @@ from portagpu.cli._common import check_outputs
 def report(results: tuple[Path, ...], out: Path) -> None:
     """Write one HTML page that compares the results of several runs.
 
-    RESULT is a file that --json wrote, a bundle, a folder that --out wrote, or a folder of
-    these. The page has the verdict of every target and area, what failed, each measure of all runs
-    on one axis, and every check, with filters and search. Values are compared with those of the
-    first RESULT.
+    RESULT is a file that --json wrote, a bundle, or a folder of these. The page has the verdict of
+    every target and area, what failed, each measure of all runs on one axis, and every check, with
+    filters and search. Values are compared with those of the first RESULT.
     """
-    from portagpu.cli._result_files import read_runs
+    from portagpu.bundle.files import read_files
+    from portagpu.cli._run_output import usage_errors
     from portagpu.report import write_report
 
     check_outputs(out)
-    named = read_runs(results)
-    for file in named:
-        if file.resolve() == out.resolve():
-            raise click.UsageError(f"{file} is a result itself: name another file with --out")
-    click.echo(f"wrote {write_report(list(named.values()), out)}")
+    with usage_errors(ResultError):
+        documents = read_files(results)
+    for each in documents:
+        if each.path.resolve() == out.resolve():
+            raise click.UsageError(f"{out} is a result itself: name another file with --out")
+    click.echo(f"wrote {write_report([each.run for each in documents], out)}")

@@ -11,7 +11,7 @@ import click
 from portagpu.cli._common import STDOUT, check_outputs, json_option, terminal, write_json
 from portagpu.cli._complete import complete_target
 from portagpu.cli._tables import print_table
-from portagpu.errors import BundleError, ResultError
+from portagpu.errors import ResultError
 from portagpu.text import printable
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from portagpu.matrix import Row
 
-_AREA_HEAD = ("suite", "area", "verdict", "evidence", "results", "run", "file")
+_AREA_HEAD = ("suite", "area", "verdict", "evidence, results", "run", "file")
 
 
 @click.command()
@@ -39,20 +39,20 @@ def show(
 ) -> None:
     """Show the matrix: for each target what was read, built and run, with verdict and evidence.
 
-    RESULT is a file that --json wrote, a bundle, or a folder of them. A checkout's own matrix is
+    RESULT is a file that --json wrote, a bundle, or a folder of these. A checkout's own matrix is
     shown too. Of each area of a target the newest run counts.
     """
-    from portagpu.matrix import document, markdown, read_sources, rows
+    from portagpu.bundle.files import read_files
+    from portagpu.cli._run_output import usage_errors
+    from portagpu.matrix import document, markdown, rows
     from portagpu.matrix.committed import read_committed
     from portagpu.paths import matrix_dir
     from portagpu.target import load_target, load_targets
 
     check_outputs(json_to)
     chosen = [load_target(each) for each in targets] or list(load_targets().values())
-    try:
-        matrix = rows(chosen, read_sources(results), read_committed(matrix_dir()))
-    except (BundleError, ResultError) as error:
-        raise click.UsageError(str(error)) from error
+    with usage_errors(ResultError):
+        matrix = rows(chosen, read_files(results), read_committed(matrix_dir()))
     write_json(document(matrix), json_to)
     if json_to == STDOUT:
         return
@@ -87,12 +87,11 @@ def _print_areas(row: Row) -> None:
             cell.suite,
             cell.area,
             str(cell.verdict),
-            str(cell.badge or "nothing"),
-            str(sum(cell.counts.values())),
+            cell.detail,
             cell.started[:10],
             printable(cell.source),
         )
         for cell in row.cells
     ]
-    print_table(sys.stdout, terminal(), _AREA_HEAD, lines, {"results"})
+    print_table(sys.stdout, terminal(), _AREA_HEAD, lines)
     click.echo()
