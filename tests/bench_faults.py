@@ -230,9 +230,39 @@ def training_in_fp8(rank: Any, **arguments: Any) -> Any:
     """A CPU computes fp8 by converting it: what is checked are the values."""
     import torch
 
-    fp8 = SimpleNamespace(e4m3=torch.float8_e4m3fn)
+    fp8 = SimpleNamespace(e4m3=torch.float8_e4m3fn, e5m2=torch.float8_e5m2)
     object.__setattr__(rank.gpu, "precision", SimpleNamespace(fp8=fp8))
     return load_area("training").step(rank, **{**arguments, "dtype": "fp8"})
+
+
+def training_in_fp8_with_a_wrong_scale(rank: Any, **arguments: Any) -> Any:
+    """The gradients of weights are multiplied without the scale of the activations."""
+    import torch
+
+    from portagpu.bench import fp8
+
+    right = fp8.multiply
+
+    def multiply(left: Any, one: Any, other: Any, scale: Any) -> Any:
+        wrong = left.dtype == torch.float8_e5m2 and not left.is_contiguous()
+        return right(left, one, other, torch.ones_like(scale) if wrong else scale)
+
+    fp8.multiply = multiply
+    return training_in_fp8(rank, **arguments)
+
+
+def training_where_torch_refuses_fp8(rank: Any, **arguments: Any) -> Any:
+    import torch
+
+    right = torch._scaled_mm
+
+    def refuse(left: Any, *others: Any, **options: Any) -> Any:
+        if left.dtype == torch.float8_e5m2:
+            raise RuntimeError("e5m2 needs another device\nand more lines")
+        return right(left, *others, **options)
+
+    torch._scaled_mm = refuse
+    return training_in_fp8(rank, **arguments)
 
 
 def compiled_by_nothing(rank: Any, **arguments: Any) -> Any:
