@@ -277,6 +277,31 @@ def compiled_to_something_else(rank: Any, **arguments: Any) -> Any:
     return area.compiled(rank, **arguments)
 
 
+def storage_that_flips_a_bit(rank: Any, **arguments: Any) -> Any:
+    from portagpu_cpu.storage import CpuFile
+
+    def wrong(right: Any, after: bool) -> Any:
+        def move(self: Any) -> None:
+            if not after:
+                self.memory[4711] ^= 1
+            right(self)
+            if after:
+                self.memory[4711] ^= 1
+
+        return move
+
+    CpuFile.read, CpuFile.write = wrong(CpuFile.read, True), wrong(CpuFile.write, False)
+    return load_area("storage").direct(rank, **arguments)
+
+
+def storage_in_memory(rank: Any, **arguments: Any) -> Any:
+    """The kernel counts nothing."""
+    import portagpu_cpu.storage
+
+    portagpu_cpu.storage.counters = lambda: {"read_bytes": 0, "write_bytes": 0}
+    return load_area("storage").direct(rank, **arguments)
+
+
 def loading_that_loses_a_batch(rank: Any, **arguments: Any) -> Any:
     area = load_area("training")
     right, calls = area.to_device, 0

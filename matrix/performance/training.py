@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from portagpu.target import Target
     from portagpu.world import Rank
 
-METRICS: Final = ("training/step", "training/compile", "training/loading", "training/storage")
+METRICS: Final = ("training/step", "training/compile", "training/loading")
 
 DTYPES: Final = ("fp32", "bf16", "fp8")
 _SEED: Final = 20240309
@@ -40,10 +40,6 @@ of roundoff of 24 and 8 bits. In fp8 a product rounds a gradient to 3 bits and t
 4: errors of u / sqrt(3) each, 0.08 together. 0.3 is 14 such errors on one way, if none depends on
 another. A term that is left out changes a gradient by more."""
 _SLOW: Final = "compiling takes up to minutes: measured with --full"
-_STORAGE: Final = (
-    "no backend claims reads from storage into device memory; torch's are torch.cuda.gds, which "
-    "needs the vendor's driver and file system support"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +73,7 @@ _SMALL: Final = Sizes(2, 256, 4, 2048, 128, 4)
 def cases(
     *, device: MeasuredDevice, effort: Effort, world: int, target: Target | None
 ) -> list[BenchCase]:
-    """The step in each dtype, the gain of the compiler (full effort), loading and storage."""
+    """The step in each dtype, the gain of the compiler (full effort), and loading."""
     del world, target
     sizes = _SMALL if device.shared else _LARGE
     brief = device.shared and effort is Effort.QUICK
@@ -104,17 +100,7 @@ def cases(
         for where, workers in (("main", 0), ("workers", 2))
         if workers == 0 or effort is Effort.FULL
     ]
-    storage = BenchCase(
-        id="training/storage",
-        metric="training/storage",
-        area="training",
-        unit="GB/s",
-        function="loading",
-        counts="the bytes of a file, once",
-        checks="every byte",
-        absent=Absent(Verdict.SKIP, _STORAGE),
-    )
-    return [*found, storage]
+    return found
 
 
 _BATCHES: Final = 16
