@@ -10,10 +10,13 @@ import signal
 import threading
 import time
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from portagpu.bench import load_ranks, matmul, timing
 from portagpu.bench.suite import load_area
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def gemm_off_by_one_element(rank: Any, **arguments: Any) -> Any:
@@ -549,3 +552,43 @@ def turns_where_rank_3_is_wrong(rank: Any, **arguments: Any) -> Any:
 
     matmul.multiply = multiply
     return load_ranks.take_turns(rank, **arguments)
+
+
+def _first_launches(made: Any) -> Any:
+    """Launches that take as long as ``made(the cache's folder)`` says."""
+
+    def run(rank: Any, **arguments: Any) -> Any:
+        area = load_area("tuning")
+        area.launch_in_new_process = lambda rank, cache: made(cache)
+        return area.triton_cache(rank, **arguments)
+
+    return run
+
+
+def _cached(cache: Path) -> float:
+    warm = cache.is_dir()
+    cache.mkdir(exist_ok=True)
+    (cache / "kernel").touch()
+    return 0.125 if warm else 0.5
+
+
+def _compiled_again(cache: Path) -> float:
+    cache.mkdir(exist_ok=True)
+    (cache / f"kernel-{len(list(cache.iterdir()))}").touch()
+    return 0.5
+
+
+first_launches_from_a_cache = _first_launches(_cached)
+first_launches_that_compile_again = _first_launches(_compiled_again)
+first_launches_that_keep_nothing = _first_launches(lambda cache: 0.5)
+
+
+def first_launches_in_the_interpreter(rank: Any, **arguments: Any) -> Any:
+    """Triton's interpreter needs no device, and keeps nothing."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    return load_area("tuning").triton_cache(rank, **arguments)
+
+
+def first_launches_on_a_cpu(rank: Any, **arguments: Any) -> Any:
+    os.environ.pop("TRITON_INTERPRET", None)
+    return load_area("tuning").triton_cache(rank, **arguments)

@@ -32,13 +32,13 @@ class GdsFile:
             raise Unsupported(f"torch {torch.__version__} has no torch.cuda.gds") from error
         self.memory = torch.zeros(size, dtype=torch.uint8, device=device)
         self._storage: Any = self.memory.untyped_storage()
-        self._gds = gds
+        self._gds: Any = gds
         self._registered = False
         self._file: Any = None
         try:
-            gds.gds_register_buffer(self._storage)
+            self._gds.gds_register_buffer(self._storage)
             self._registered = True
-            self._file = gds.GdsFile(str(path), os.O_RDWR)
+            self._file = self._gds.GdsFile(str(path), os.O_RDWR)
             # what cannot go directly is refused by a transfer, and not before
             self.read()
         except (RuntimeError, OSError) as error:
