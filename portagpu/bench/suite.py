@@ -29,6 +29,7 @@ AREAS: Final = (
     "attention",
     "operators",
     "training",
+    "storage",
     "tuning",
     "collectives",
 )
