@@ -117,7 +117,7 @@ def test_a_folder_without_results_and_an_output_over_a_result_are_refused(
     assert f"{tmp_path}: no file in this folder is a result" in line
     file = written(tmp_path / "x.json", "one")
     before = file.read_bytes()
-    assert "is a result itself" in refused(capfd, file, "--out", file)
+    assert "is read too" in refused(capfd, file, "--out", file)
     assert file.read_bytes() == before
     assert "--out" in refused(capfd, file)
 

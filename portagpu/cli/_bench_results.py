@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from portagpu.cli._common import print_lines, results_line, terminal, text_stream
+from portagpu.cli._common import check_kept, print_lines, results_line, terminal, text_stream
 from portagpu.cli._errors import NOT_JUDGED
 from portagpu.cli._tables import print_table, reason_lines
 from portagpu.errors import ResultError
@@ -29,12 +29,15 @@ def read_results(names: Sequence[str]) -> list[Run]:
 
     if not names:
         raise click.UsageError("name the results: files of --json, or folders of bringup --out")
-    files = [Path(name) / "result.json" if Path(name).is_dir() else Path(name) for name in names]
     try:
-        return [read_json(file) for file in files]
+        return [read_json(file) for file in _files(names)]
     except ResultError as error:
         message = f"{error}; give result documents, as --json and --out write them"
         raise click.UsageError(message) from error
+
+
+def _files(names: Sequence[str]) -> list[Path]:
+    return [Path(name) / "result.json" if Path(name).is_dir() else Path(name) for name in names]
 
 
 def compare_peers(names: Sequence[str], json_to: str | None, junit: str | None) -> int:
@@ -45,6 +48,7 @@ def compare_peers(names: Sequence[str], json_to: str | None, junit: str | None) 
 
     files = Files(json_to, junit)
     files.check()
+    check_kept(_files(names), json_to, junit)
     with usage_errors(NoPeers):
         run = compare_runs(read_results(names), ["portagpu", *sys.argv[1:]])
     stream = text_stream(json_to)

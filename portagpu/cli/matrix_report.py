@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from portagpu.cli._common import check_outputs
+from portagpu.cli._common import check_kept, check_outputs
 
 
 @click.command()
@@ -27,7 +27,5 @@ def report(results: tuple[Path, ...], out: Path) -> None:
 
     check_outputs(out)
     named = read_runs(results)
-    for file in named:
-        if file.resolve() == out.resolve():
-            raise click.UsageError(f"{file} is a result itself: name another file with --out")
+    check_kept(named, out)
     click.echo(f"wrote {write_report(list(named.values()), out)}")

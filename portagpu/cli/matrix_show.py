@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from portagpu.cli._common import STDOUT, check_outputs, json_option, terminal, write_json
+from portagpu.cli._common import (
+    STDOUT,
+    check_kept,
+    check_outputs,
+    json_option,
+    terminal,
+    write_json,
+)
 from portagpu.cli._complete import complete_target
 from portagpu.cli._tables import print_table
 from portagpu.errors import BundleError, ResultError
@@ -48,6 +55,7 @@ def show(
     from portagpu.target import load_target, load_targets
 
     check_outputs(json_to)
+    check_kept(results, json_to)
     chosen = [load_target(each) for each in targets] or list(load_targets().values())
     try:
         matrix = rows(chosen, read_sources(results), read_committed(matrix_dir()))

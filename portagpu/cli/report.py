@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from portagpu.cli._common import check_outputs
+from portagpu.cli._common import check_kept, check_outputs
 from portagpu.errors import ResultError
 
 
@@ -36,9 +36,7 @@ def report(results: tuple[Path, ...], out: Path | None) -> None:
     except ResultError as error:
         message = f"{error}; give result documents, as --json and --out write them"
         raise click.UsageError(message) from error
-    for file, place in zip(files, places, strict=True):
-        if place.resolve() == file.resolve():
-            raise click.UsageError(f"{file} is the result itself: name another file with --out")
+    check_kept(files, *places)
     check_outputs(*places)
     for run, place in zip(runs, places, strict=True):
         click.echo(f"wrote {write_report(run, place)}")
