@@ -216,3 +216,12 @@ def test_wrong_usage_is_one_line(
     said = capsys.readouterr().err.strip()
     assert told in said
     assert "\n" not in said
+
+
+def test_a_result_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(run_of(1, (CASE, Verdict.PASS)), tmp_path / "a.json")
+    before = file.read_bytes()
+    (tmp_path / "link.json").symlink_to(file)
+    assert main(["matrix", "show", str(file), "--json", str(tmp_path / "link.json")]) == 2
+    assert "link.json is read too: name another file to write" in capsys.readouterr().err
+    assert file.read_bytes() == before

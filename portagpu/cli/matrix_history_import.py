@@ -9,7 +9,14 @@ from pathlib import Path
 
 import click
 
-from portagpu.cli._common import json_option, live_console, text_stream, write_json
+from portagpu.cli._common import (
+    check_kept,
+    check_outputs,
+    json_option,
+    live_console,
+    text_stream,
+    write_json,
+)
 from portagpu.cli._errors import FAILED
 from portagpu.cli._history import open_for, store_option
 from portagpu.text import one_line
@@ -28,7 +35,9 @@ def import_runs(paths: tuple[Path, ...], place: str, json_to: str | None) -> int
     Nothing is added twice, so that a folder may be imported again. A file that is refused leaves
     nothing, and the others are imported. Exit codes: 1 if a file was refused, else 0.
     """
-    store = open_for(place, create=True)
+    check_outputs(json_to)
+    check_kept(paths, json_to)
+    store = open_for(place, json_to, create=True)
     from portagpu.history.importing import Outcome, import_files
 
     counts: Counter[Outcome] = Counter()

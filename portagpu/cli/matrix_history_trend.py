@@ -36,14 +36,14 @@ def trend(measure: str, place: str, which: str | None, last: int, json_to: str |
 
     One row for each target, host and device; its runs one by one where there is only one such row.
     """
-    store = open_for(place)
+    store = open_for(place, json_to)
     from portagpu.history.trend import trends
 
     with store:
         runs = chosen(store, which)
         found = trends(store.series(runs, measure), runs)
         if not found:
-            raise no_measure(store, measure)
+            raise no_measure(measure, store)
     write_json({"measure": measure, "trends": [each.to_json() for each in found]}, json_to)
     if json_to != STDOUT:
         stream = text_stream(json_to)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from portagpu.cli._common import check_outputs
+from portagpu.cli._common import check_kept, check_outputs
 from portagpu.errors import ResultError
 
 
@@ -36,7 +36,5 @@ def report(results: tuple[Path, ...], out: Path) -> None:
     check_outputs(out)
     with usage_errors(ResultError):
         documents = read_files(results)
-    for each in documents:
-        if each.path.resolve() == out.resolve():
-            raise click.UsageError(f"{out} is a result itself: name another file with --out")
+    check_kept([each.path for each in documents], out)
     click.echo(f"wrote {write_report([each.run for each in documents], out)}")

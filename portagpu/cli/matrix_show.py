@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from portagpu.cli._common import STDOUT, check_outputs, json_option, terminal, write_json
+from portagpu.cli._common import (
+    STDOUT,
+    check_kept,
+    check_outputs,
+    json_option,
+    terminal,
+    write_json,
+)
 from portagpu.cli._complete import complete_target
 from portagpu.cli._tables import print_table
 from portagpu.errors import ResultError
@@ -42,7 +49,7 @@ def show(
     RESULT is a file that --json wrote, a bundle, or a folder of these. A checkout's own matrix is
     shown too. Of each area of a target the newest run counts.
     """
-    from portagpu.bundle.files import read_files
+    from portagpu.bundle.files import find_files, read_files
     from portagpu.cli._run_output import usage_errors
     from portagpu.matrix import document, markdown, rows
     from portagpu.matrix.committed import read_committed
@@ -50,6 +57,7 @@ def show(
     from portagpu.target import load_target, load_targets
 
     check_outputs(json_to)
+    check_kept([path for path, _ in find_files(results)], json_to)
     chosen = [load_target(each) for each in targets] or list(load_targets().values())
     with usage_errors(ResultError):
         matrix = rows(chosen, read_files(results), read_committed(matrix_dir()))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from portagpu.cli._common import check_outputs
+from portagpu.cli._common import check_kept, check_outputs
 from portagpu.errors import ResultError
 
 
@@ -36,9 +36,7 @@ def report(results: tuple[Path, ...], out: Path | None) -> None:
     if out is not None and len(documents) > 1:
         raise click.UsageError("--out works with a single result: leave it out for several")
     places = [out or _report_path(each.path) for each in documents]
-    for document, place in zip(documents, places, strict=True):
-        if place.resolve() == document.path.resolve():
-            raise click.UsageError(f"{place} is the result itself: name another file with --out")
+    check_kept([each.path for each in documents], *places)
     check_outputs(*places)
     for document, place in zip(documents, places, strict=True):
         click.echo(f"wrote {write_report(document.run, place)}")
