@@ -107,8 +107,9 @@ class Store:
     def runs(self) -> list[StoredRun]:
         """Every run, the oldest first."""
         order = sa.select(RUNS).order_by(RUNS.c.started_s, RUNS.c.id)
+        versions: dict[str, dict[str, str | None]] = {}
         with self._errors(), self._engine.begin() as connection:
-            return [_run(row) for row in connection.execute(order)]
+            return [_run(row, versions) for row in connection.execute(order)]
 
     def file(self, run: StoredRun) -> tuple[bytes, str]:
         """The file of a run, byte for byte, and a name for it.
@@ -226,14 +227,17 @@ def _name(row: Any) -> MeasureId:
     return MeasureId(row.suite, row.id, row.device or None, row.unit, row.statistic or None)
 
 
-def _run(row: Any) -> StoredRun:
+def _run(row: Any, known: dict[str, dict[str, str | None]]) -> StoredRun:
+    """The run of a row. ``known`` are versions by their JSON, of which many runs have the same."""
+    if row.versions not in known:
+        known[row.versions] = json.loads(row.versions)
     return StoredRun(
         key=row.key,
         id=row.id,
         started_s=row.started_s,
         machine=Machine(row.target, row.host),
         backend=row.backend,
-        versions=json.loads(row.versions),
+        versions=known[row.versions],
         verdict=row.verdict,
         digest=row.digest,
         measures=row.measures,
