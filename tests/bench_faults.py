@@ -123,8 +123,9 @@ def both_ways_that_flip_a_bit(rank: Any, **arguments: Any) -> Any:
 
 
 def peers_of_which_one_is_wrong(rank: Any, **arguments: Any) -> Any:
-    area = load_area("transfer")
-    right, calls = area.first_wrong, 0
+    from portagpu.bench import samples
+
+    right, calls = samples.first_wrong_byte, 0
 
     def first_wrong(found: Any, expected: Any) -> str:
         nonlocal calls
@@ -134,8 +135,8 @@ def peers_of_which_one_is_wrong(rank: Any, **arguments: Any) -> Any:
         answer: str = right(found, expected)
         return answer
 
-    area.first_wrong = first_wrong
-    return area.between_devices(rank, **arguments)
+    samples.first_wrong_byte = first_wrong
+    return load_area("transfer").between_devices(rank, **arguments)
 
 
 def reduce_that_tells_its_environment(rank: Any, **arguments: Any) -> Any:

@@ -1,9 +1,9 @@
 """Direct storage through ``torch.cuda.gds``, whichever library is behind it. No GPU has run this.
 
-torch has the module for one vendor since 2.7 and for both since 2.15 (https://docs.pytorch.org/
-docs/2.15/generated/torch.cuda.gds.is_available.html; pytorch pull request 191069). In a build
-without the library it is there too, and its first call raises RuntimeError (torch/cuda/gds.py).
-``GdsFile`` of torch adds O_DIRECT by itself. Nothing here imports torch before a file is opened.
+torch has the module for one vendor since 2.7 and for both since 2.15 (torch 2.15, documentation of
+``torch.cuda.gds.is_available``; pytorch pull request 191069). In a build without the library it is
+there too, and its first call raises RuntimeError (torch/cuda/gds.py). ``GdsFile`` of torch adds
+O_DIRECT by itself. Nothing here imports torch before a file is opened.
 """
 
 from __future__ import annotations

@@ -113,10 +113,11 @@ class Store:
     def runs(self) -> list[StoredRun]:
         """Every run, the oldest first."""
         order = sa.select(RUNS).order_by(RUNS.c.started_s, RUNS.c.id)
+        versions: dict[str, dict[str, str | None]] = {}
         with self._errors(), self._engine.begin() as connection:
             rows = connection.execute(order).all()
         try:
-            return [_run(row) for row in rows]
+            return [_run(row, versions) for row in rows]
         except (ValueError, TypeError) as error:
             raise StoreError(
                 f"{self._shown}: {RUNS.name} was altered in the store: {one_line(str(error))}"
@@ -240,8 +241,11 @@ def _name(row: Any) -> MeasureId:
     return MeasureId(row.suite, row.id, row.device or None, row.unit, row.statistic or None)
 
 
-def _run(row: Any) -> StoredRun:
-    versions = json.loads(row.versions)
+def _run(row: Any, known: dict[str, dict[str, str | None]]) -> StoredRun:
+    """The run of a row. ``known`` are versions by their JSON, of which many runs have the same."""
+    if row.versions not in known:
+        known[row.versions] = json.loads(row.versions)
+    versions = known[row.versions]
     if not (isinstance(versions, dict) and 0 <= row.started_s < _YEAR_10000_S):
         raise ValueError(f"run {row.id} has no time or no versions")
     return StoredRun(
