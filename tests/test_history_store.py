@@ -163,9 +163,11 @@ def test_two_documents_under_one_id_are_refused(place: str, tmp_path: Path) -> N
 
 def test_a_run_and_its_bundle_are_one(place: str, tmp_path: Path) -> None:
     full = bundle_samples.full_run()
-    full.write_json(tmp_path / "result.json")
-    (tmp_path / "x.json").write_bytes(bundle_samples.data(bundle_samples.bundle(full)))
-    assert outcomes(place, tmp_path) == [Outcome.ADDED, Outcome.THERE]
+    result, bundle = tmp_path / "result.json", tmp_path / "x.json"
+    full.write_json(result)
+    bundle.write_bytes(bundle_samples.data(bundle_samples.bundle(full)))
+    assert outcomes(place, result, bundle) == [Outcome.ADDED, Outcome.THERE]
+    assert outcomes(place, tmp_path) == [Outcome.THERE], "the result stands for its folder"
     assert rows(place, "SELECT host FROM portagpu_runs") == [("node-07",)]
     changed = json.loads((tmp_path / "result.json").read_text())
     changed["results"][-1]["value"] = 17.0

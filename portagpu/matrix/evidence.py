@@ -37,7 +37,7 @@ class Shown:
     def detail(self) -> str:
         """Evidence and number of results: "executed, 612, 40 unverified"."""
         unverified = self.counts.get(Verdict.UNVERIFIED, 0)
-        words = [str(self.badge or "no badge"), str(sum(self.counts.values()))]
+        words = [str(self.badge or "no evidence"), str(sum(self.counts.values()))]
         if unverified and self.verdict is not Verdict.UNVERIFIED:
             words.append(f"{unverified} unverified")
         return ", ".join(words)
