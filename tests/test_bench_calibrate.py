@@ -211,6 +211,8 @@ def test_the_verb_prints_rows_alone_and_what_is_left_out_beside_them(
         (["--calibrate", "--json", "x.json", "0.json"], "leave out --json"),
         (["--peers", "--target", "amd-mi300x", "0.json"], "leave out --target"),
         (["--peers", "0.json", "copy.json"], "both hold the run"),
+        (["--peers", "0.json", "--json", "0.json"], "0.json is read too"),
+        (["--peers", "0.json", "--junit", "./0.json"], "0.json is read too"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
@@ -340,3 +342,9 @@ def test_the_verb_compares_files_and_writes_a_run(
     document = json.loads(out.read_text())
     assert (document["verdict"], document["culprit"]) == ("FAIL", "node4")
     assert document["run"]["target"] == "amd-mi300x"
+
+
+def test_values_whose_median_no_number_holds_are_compared() -> None:
+    run = compare_runs(runs_of(BF16, [1.7e308, 1.6e308] * 3))
+    assert [each.verdict for each in run.results] == [Verdict.PASS] * 6
+    assert "Infinity" not in run.to_text()

@@ -199,6 +199,18 @@ def test_the_document_has_every_target(tmp_path: Path) -> None:
         assert suites == {"bringup", "conformance", "performance"}
 
 
+def test_a_column_without_any_result_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = written(run_of(9, (CASE, Verdict.FAIL), target="nvidia-t4"), tmp_path / "mine.json")
+    assert main(["matrix", "show", str(place)]) == 0
+    head, *lines, total = capsys.readouterr().out.splitlines()
+    assert "conformance" in head.split()
+    assert "compile" not in head.split()
+    assert len(lines) == len(load_targets())
+    assert total.startswith(f"{len(lines)} targets; results of ")
+
+
 def test_each_area_of_one_target_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,3 +236,12 @@ def test_wrong_usage_is_one_line(
     said = capsys.readouterr().err.strip()
     assert told in said
     assert "\n" not in said
+
+
+def test_a_result_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(run_of(1, (CASE, Verdict.PASS)), tmp_path / "a.json")
+    before = file.read_bytes()
+    (tmp_path / "link.json").symlink_to(file)
+    assert main(["matrix", "show", str(file), "--json", str(tmp_path / "link.json")]) == 2
+    assert "link.json is read too: name another file to write" in capsys.readouterr().err
+    assert file.read_bytes() == before

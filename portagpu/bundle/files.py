@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 _WHOLE: Final = "result.json"
-"""What ``bringup --out`` writes: it stands for its folder, whose bundle is of the same run."""
+"""What ``--out`` writes: it stands for its folder, whose bundle is of the same run."""
 _OURS: Final = ("portagpu.result/", "portagpu.bundle/")
 
 

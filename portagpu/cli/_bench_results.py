@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from portagpu.cli._common import print_lines, results_line, terminal, text_stream
+from portagpu.cli._common import check_kept, print_lines, results_line, terminal, text_stream
 from portagpu.cli._errors import NOT_JUDGED
 from portagpu.cli._tables import print_table, reason_lines
 from portagpu.errors import ResultError
@@ -37,11 +37,13 @@ def read_results(names: Sequence[str]) -> list[Run]:
 def compare_peers(names: Sequence[str], json_to: str | None, junit: str | None) -> int:
     """Compare the results with each other, print and write the comparison, return its exit code."""
     from portagpu.bench.fleet import NoPeers, compare_runs
+    from portagpu.bundle.files import find_files
     from portagpu.cli._run_output import Files, deliver, usage_errors
     from portagpu.results.wording import failures_text
 
     files = Files(json_to, junit)
     files.check()
+    check_kept([path for path, _ in find_files(map(Path, names))], json_to, junit)
     with usage_errors(NoPeers):
         run = compare_runs(read_results(names), ["portagpu", *sys.argv[1:]])
     stream = text_stream(json_to)

@@ -6,14 +6,21 @@ from pathlib import Path
 
 import click
 
-from portagpu.cli._common import check_outputs
+from portagpu.cli._common import check_kept, check_outputs
 from portagpu.errors import ResultError
 
 
 @click.command()
-@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "results", nargs=-1, required=True, metavar="RESULT...", type=click.Path(path_type=Path)
+)
 @click.option(
-    "--out", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Write it here."
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    required=True,
+    help="Write it here.",
 )
 def report(results: tuple[Path, ...], out: Path) -> None:
     """Write one HTML page that compares the results of several runs.
@@ -29,7 +36,5 @@ def report(results: tuple[Path, ...], out: Path) -> None:
     check_outputs(out)
     with usage_errors(ResultError):
         documents = read_files(results)
-    for each in documents:
-        if each.path.resolve() == out.resolve():
-            raise click.UsageError(f"{out} is a result itself: name another file with --out")
+    check_kept([each.path for each in documents], out)
     click.echo(f"wrote {write_report([each.run for each in documents], out)}")

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from portagpu.cli._common import STDOUT, check_outputs, json_option, terminal, write_json
+from portagpu.cli._common import (
+    STDOUT,
+    check_kept,
+    check_outputs,
+    json_option,
+    terminal,
+    write_json,
+)
 from portagpu.cli._complete import complete_target
 from portagpu.cli._tables import print_table
 from portagpu.errors import ResultError
@@ -23,7 +30,7 @@ _AREA_HEAD = ("suite", "area", "verdict", "evidence, results", "run", "file")
 
 
 @click.command()
-@click.argument("results", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("results", nargs=-1, metavar="[RESULT ...]", type=click.Path(path_type=Path))
 @click.option(
     "--target",
     "targets",
@@ -42,7 +49,7 @@ def show(
     RESULT is a file that --json wrote, a bundle, or a folder of these. A checkout's own matrix is
     shown too. Of each area of a target the newest run counts.
     """
-    from portagpu.bundle.files import read_files
+    from portagpu.bundle.files import find_files, read_files
     from portagpu.cli._run_output import usage_errors
     from portagpu.matrix import document, markdown, rows
     from portagpu.matrix.committed import read_committed
@@ -50,6 +57,7 @@ def show(
     from portagpu.target import load_target, load_targets
 
     check_outputs(json_to)
+    check_kept([path for path, _ in find_files(results)], json_to)
     chosen = [load_target(each) for each in targets] or list(load_targets().values())
     with usage_errors(ResultError):
         matrix = rows(chosen, read_files(results), read_committed(matrix_dir()))
@@ -66,9 +74,13 @@ def show(
 
 
 def _print_targets(matrix: Sequence[Row]) -> None:
-    from portagpu.matrix.table import HEAD, line
+    from portagpu.matrix.table import HEAD, NOTHING_RAN, line
 
-    print_table(sys.stdout, terminal(), HEAD, [line(row) for row in matrix])
+    lines = [line(row) for row in matrix]
+    # a suite of which no target has a result only takes room
+    used = [n for n in range(len(HEAD)) if any(each[n] != NOTHING_RAN for each in lines)]
+    rows = [[each[n] for n in used] for each in lines]
+    print_table(sys.stdout, terminal(), [HEAD[n] for n in used], rows)
     ran = sum(any(cell.badge for cell in row.cells) for row in matrix)
     click.echo(f"{len(matrix)} targets; results of {ran} of them")
 

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import click
 
-from portagpu.cli._common import check_outputs
+from portagpu.cli._common import check_kept, check_outputs
 from portagpu.errors import ResultError
 
 
 @click.command()
-@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "results", nargs=-1, required=True, metavar="RESULT...", type=click.Path(path_type=Path)
+)
 @click.option(
+    "-o",
     "--out",
     type=click.Path(path_type=Path),
     metavar="FILE",
@@ -21,7 +24,7 @@ from portagpu.errors import ResultError
 def report(results: tuple[Path, ...], out: Path | None) -> None:
     """Write an HTML report next to each RESULT.
 
-    RESULT is a file that --json wrote, a bundle, or a folder of these, such as one that bringup
+    RESULT is a file that --json wrote, a bundle, or a folder of these, such as one that
     --out wrote. The report of x.json is x.html; the report of result.json is report.html.
     """
     from portagpu.bundle.files import read_files
@@ -33,9 +36,7 @@ def report(results: tuple[Path, ...], out: Path | None) -> None:
     if out is not None and len(documents) > 1:
         raise click.UsageError("--out works with a single result: leave it out for several")
     places = [out or _report_path(each.path) for each in documents]
-    for document, place in zip(documents, places, strict=True):
-        if place.resolve() == document.path.resolve():
-            raise click.UsageError(f"{place} is the result itself: name another file with --out")
+    check_kept([each.path for each in documents], *places)
     check_outputs(*places)
     for document, place in zip(documents, places, strict=True):
         click.echo(f"wrote {write_report(document.run, place)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from portagpu.history.changepoints import RATE, SHORTEST, change_points
-from portagpu.history.model import WORSE, changed_versions, judge
+from portagpu.history.model import WORSE, changed_versions, judge, quotient
 from portagpu.rules.peers import RELATIVE
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ class LevelChange:
     word: str
 
     @property
-    def ratio(self) -> float:
-        """after / before."""
-        return self.after / self.before
+    def ratio(self) -> float | None:
+        """after / before; None where no number holds it."""
+        return quotient(self.after, self.before)
 
     def to_json(self) -> dict[str, Any]:
         """An object for ``--json``."""
@@ -92,7 +92,8 @@ def level_changes(
         what, at, values = long[change.series]
         before = float(np.median(values[change.begin : change.at]))
         after = float(np.median(values[change.at : change.end]))
-        if not before or abs(after / before - 1) < least:
+        by = after - before
+        if not by or abs(by) < least * abs(before):
             continue
         last, first = runs[at[change.at - 1]], runs[at[change.at]]
         found.append(
@@ -105,7 +106,7 @@ def level_changes(
                 first=first,
                 versions=changed_versions(last, first),
                 p=change.p,
-                word=judge(after / before, what.unit),
+                word=judge(by, what.unit),
             )
         )
     found.sort(key=lambda each: (str(each.machine), str(each.what), each.first.started_s))

@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     from portagpu.bundle.files import Document
     from portagpu.history.database import Database
 
+_YEAR_10000_S: Final = 253_402_300_800
 _FEW: Final = 1000
 """So many runs are asked for one by one; for more, reading all of them is faster."""
+LARGEST: Final = 1e150
+"""Of a value that is compared: no hardware comes near, and its square is still a number."""
 NUMBERS: Final = np.dtype([("name", "<i4"), ("value", "<f8"), ("spread", "<f8")])
 """A measure in PACKED: the key of its name, value and spread in its unit; NaN is no spread."""
 
@@ -111,7 +114,13 @@ class Store:
         """Every run, the oldest first."""
         order = sa.select(RUNS).order_by(RUNS.c.started_s, RUNS.c.id)
         with self._errors(), self._engine.begin() as connection:
-            return [_run(row) for row in connection.execute(order)]
+            rows = connection.execute(order).all()
+        try:
+            return [_run(row) for row in rows]
+        except (ValueError, TypeError) as error:
+            raise StoreError(
+                f"{self._shown}: {RUNS.name} was altered in the store: {one_line(str(error))}"
+            ) from error
 
     def file(self, run: StoredRun) -> tuple[bytes, str]:
         """The file of a run, byte for byte, and a name for it.
@@ -130,7 +139,8 @@ class Store:
     def series(self, runs: Sequence[StoredRun], measure: str | None = None) -> list[Series]:
         """The values of ``runs`` by what was measured; of the measure with that id alone, if given.
 
-        They are in the order of what they measure.
+        They are in the order of what they measure. Values and spreads beyond ``LARGEST`` are left
+        out.
         """
         query = sa.select(PACKED.c.run, PACKED.c.data)
         if len(runs) <= _FEW:
@@ -231,13 +241,16 @@ def _name(row: Any) -> MeasureId:
 
 
 def _run(row: Any) -> StoredRun:
+    versions = json.loads(row.versions)
+    if not (isinstance(versions, dict) and 0 <= row.started_s < _YEAR_10000_S):
+        raise ValueError(f"run {row.id} has no time or no versions")
     return StoredRun(
         key=row.key,
         id=row.id,
         started_s=row.started_s,
         machine=Machine(row.target, row.host),
         backend=row.backend,
-        versions=json.loads(row.versions),
+        versions=versions,
         verdict=row.verdict,
         digest=row.digest,
         measures=row.measures,
@@ -260,6 +273,9 @@ def _by_name(packed: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, Any, An
     at: Any = np.repeat(np.array([place for place, _ in packed], dtype=np.int64), counts)
     order = np.argsort(numbers["name"], kind="stable")
     numbers, at = numbers[order], at[order]
+    # fmax passes NaN over, which is no spread
+    known = np.fmax(np.abs(numbers["value"]), numbers["spread"]) <= LARGEST
+    numbers, at = numbers[known], at[known]
     cuts: Any = np.flatnonzero(np.diff(numbers["name"])) + 1
     if len(numbers):
         for places, part in zip(np.split(at, cuts), np.split(numbers, cuts), strict=True):

@@ -108,9 +108,9 @@ def document(matrix: Sequence[Row]) -> dict[str, Any]:
 
 
 def line(row: Row) -> list[str]:
-    """The cells of a target's line: id, recordings, machine code, and each suite that ran."""
+    """The cells of a line: id, recordings, kernels with machine code, and each suite that ran."""
     suites = (row.suite(name) for name in SUITES)
-    built = f"{row.kernels} kernels" if row.kernels else NOTHING_RAN
+    built = str(row.kernels) if row.kernels else NOTHING_RAN
     return [
         row.target.id,
         _recorded_text(row.recorded),
@@ -119,7 +119,7 @@ def line(row: Row) -> list[str]:
     ]
 
 
-HEAD: Final = ("target", "recordings", "machine code", *SUITES)
+HEAD: Final = ("target", "recordings", "kernels built", *SUITES)
 
 
 def markdown(matrix: Sequence[Row]) -> str:

@@ -306,11 +306,14 @@ class Run:
         Raises ResultError with the path of a key that is missing, unknown, of another type, or
         contradicts the results.
         """
-        check_document(document)
-        whole = mapping(document, "document")
-        run = cls(RunInfo(**whole["run"]))
-        for index, result in enumerate(whole["results"]):
-            run.add(Result.from_json(result, f"results[{index}]"))
+        try:
+            check_document(document)
+            whole = mapping(document, "document")
+            run = cls(RunInfo(**whole["run"]))
+            for index, result in enumerate(whole["results"]):
+                run.add(Result.from_json(result, f"results[{index}]"))
+        except RecursionError:
+            raise ResultError("document: is nested too deeply") from None
         computed = run.to_json()
         for key in ("verdict", "counts", "first_failed", "culprit"):
             if whole[key] != computed[key]:
