@@ -15,7 +15,7 @@ from portagpu.report import render, render_runs
 from portagpu.results.run import Result, Run, Verdict
 from portagpu.target import load_targets
 from tests.html_page import matrix_cells
-from tests.result_samples import failing, gate, info, passing
+from tests.result_samples import eight_devices, failing, gate, info, passing
 
 if TYPE_CHECKING:
     import pytest
@@ -82,7 +82,7 @@ def test_a_cell_of_the_page_says_what_matrix_show_says(
     assert shown["identity conformance", "nvidia-l4"] == "PASS loaded, 1"
     assert shown["rng conformance", "nvidia-t4"] == "FAIL executed, 1"
     assert shown["streams conformance", "nvidia-t4"] == "PASS recorded, 1"
-    assert shown["rng conformance", "amd-mi300x"] == "SKIP no badge, 1"
+    assert shown["rng conformance", "amd-mi300x"] == "SKIP no evidence, 1"
     capfd.readouterr()
     assert main(["matrix", "show", str(tmp_path), "--target", "nvidia-t4"]) == 0
     out = capfd.readouterr().out
@@ -112,6 +112,12 @@ def test_the_page_of_a_full_bringup_stays_small() -> None:
         run = Run.from_json(json.loads(path.read_text("utf-8"))["result"])
         assert len(run.results) > 500
         assert len(render(run).encode()) <= MOST_BYTES
+
+
+def test_the_page_of_a_node_of_eight_devices_stays_small() -> None:
+    run = eight_devices()
+    assert len(run.results) > 1400
+    assert len(render(run).encode()) <= MOST_BYTES
 
 
 def test_the_page_of_several_runs_grows_little_with_each() -> None:

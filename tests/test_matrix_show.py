@@ -98,6 +98,26 @@ def test_a_recording_earns_recorded_at_most(tmp_path: Path) -> None:
     assert cell.badge is Evidence.RECORDED
 
 
+@pytest.mark.parametrize(
+    ("backend", "devices", "badge"),
+    [
+        ("cuda", 1, None),
+        ("cuda", 2, Evidence.EXECUTED),
+        # ranks share a CPU
+        ("cpu", 1, Evidence.EXECUTED),
+        ("of-another-distribution", 1, None),
+    ],
+)
+def test_one_device_executes_no_collectives(
+    backend: str, devices: int, badge: Evidence | None
+) -> None:
+    run = new_run([], target="example-1", backend=backend, devices=[{"name": "x"}] * devices)
+    fields: dict[str, Any] = {"verdict": Verdict.PASS, "evidence": [Evidence.EXECUTED]}
+    run.add(Result(id="collectives/values", suite="bringup", area="collectives", **fields))
+    (cell,) = cells([("a.json", run)])
+    assert cell.badge is badge
+
+
 def test_what_did_not_run_earns_nothing(tmp_path: Path) -> None:
     place = written(run_of(1, (CASE, Verdict.SKIP)), tmp_path / "a.json")
     (cell,) = cells_of(place)

@@ -118,9 +118,9 @@ def test_the_matrix_has_the_verdict_and_the_strongest_badge_of_each_area() -> No
     assert matrix_cells(render_runs([first, second])) == {
         ("transfers bringup", "one"): "FAIL executed, 2",
         ("transfers bringup", "two"): "PASS recorded, 1",
-        ("memory bringup", "one"): "SKIP no badge, 1",
+        ("memory bringup", "one"): "SKIP no evidence, 1",
         ("memory bringup", "two"): "",
-        ("links bringup", "one"): "PASS no badge, 1",
+        ("links bringup", "one"): "PASS no evidence, 1",
         ("links bringup", "two"): "",
     }
 

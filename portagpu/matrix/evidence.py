@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from portagpu.bundle.badges import earned
+from portagpu.bundle.badges import earned_in
 from portagpu.bundle.result_ids import area_of
 from portagpu.results.run import verdict_of
 from portagpu.results.verdicts import Evidence, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from portagpu.results.run import Result, Run
 
@@ -37,7 +37,7 @@ class Shown:
     def detail(self) -> str:
         """Evidence and number of results: "executed, 612, 40 unverified"."""
         unverified = self.counts.get(Verdict.UNVERIFIED, 0)
-        words = [str(self.badge or "no badge"), str(sum(self.counts.values()))]
+        words = [str(self.badge or "no evidence"), str(sum(self.counts.values()))]
         if unverified and self.verdict is not Verdict.UNVERIFIED:
             words.append(f"{unverified} unverified")
         return ", ".join(words)
@@ -75,14 +75,15 @@ def cells(
         target = (row or target_of)(run)
         if target is None:
             continue
-        areas: dict[Area, list[Result]] = defaultdict(list)
-        for result in run.results:
-            areas[origin(result)].append(result)
-        for (suite, area), results in areas.items():
-            verdicts = [result.verdict for result in results]
+        areas: dict[Area, list[tuple[Result, Evidence | None]]] = defaultdict(list)
+        for result, badge in earned_in(run):
+            areas[origin(result)].append((result, badge))
+        for (suite, area), found in areas.items():
+            verdicts = [result.verdict for result, _ in found]
+            badges = (badge for _, badge in found if badge is not None)
             newest[target, suite, area] = Cell(
-                verdict=verdict_of(results),
-                badge=_strongest(run, results),
+                verdict=verdict_of([result for result, _ in found]),
+                badge=max(badges, key=_STRENGTH, default=None),
                 counts={each: n for each in Verdict if (n := verdicts.count(each))},
                 target=target,
                 suite=suite,
@@ -108,13 +109,3 @@ def target_of(run: Run) -> str | None:
     """
     stated = {device.get("target") for device in run.info.devices} - {None}
     return run.info.target if not stated or run.info.target in stated else None
-
-
-def _strongest(run: Run, results: Sequence[Result]) -> Evidence | None:
-    """The strongest badge that results of a run earn."""
-    found = (badge for each in results if (badge := earned(each)) is not None)
-    badge = max(found, key=_STRENGTH, default=None)
-    if badge is not None and run.info.replay:
-        # a recording was judged, and no device
-        return min(badge, Evidence.RECORDED, key=_STRENGTH)
-    return badge

@@ -127,8 +127,8 @@ def matrix_section(runs: Sequence[NamedRun]) -> Markup:
 
 
 _MATRIX: Final = (
-    "The newest run of each target and area, with the strongest evidence that it earned and the"
-    " number of results; empty where no run has a result"
+    "The newest run of each target and area, with its strongest evidence and the number of results;"
+    " empty where no run has a result"
 )
 
 
