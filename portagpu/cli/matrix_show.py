@@ -56,7 +56,7 @@ def show(
 
     check_outputs(json_to)
     check_kept(results, json_to)
-    chosen = [load_target(each) for each in targets] or list(load_targets().values())
+    chosen = [load_target(each) for each in dict.fromkeys(targets)] or list(load_targets().values())
     try:
         matrix = rows(chosen, read_sources(results), read_committed(matrix_dir()))
     except (BundleError, ResultError) as error:
