@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from portagpu.cli._common import check_outputs
 from portagpu.cli._complete import complete_target
 from portagpu.text import printable
 
@@ -71,7 +72,7 @@ def run(
     from portagpu.results.verdicts import exit_code, fold
     from portagpu.target import load_target, load_targets
 
-    chosen = [load_target(each) for each in targets] or list(load_targets().values())
+    chosen = [load_target(each) for each in dict.fromkeys(targets)] or list(load_targets().values())
     found = reachable(chosen, suites or _SUITES)
     if not found:
         raise click.UsageError(
@@ -82,6 +83,7 @@ def run(
         for each in found:
             click.echo(each.name)
         return 0
+    check_outputs(out / f"{found[0].name}.json")
     count = 0
 
     def told(outcome: Outcome) -> None:

@@ -58,7 +58,7 @@ def show(
 
     check_outputs(json_to)
     check_kept([path for path, _ in find_files(results)], json_to)
-    chosen = [load_target(each) for each in targets] or list(load_targets().values())
+    chosen = [load_target(each) for each in dict.fromkeys(targets)] or list(load_targets().values())
     with usage_errors(ResultError):
         matrix = rows(chosen, read_files(results), read_committed(matrix_dir()))
     write_json(document(matrix), json_to)
