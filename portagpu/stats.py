@@ -45,7 +45,9 @@ def mad(values: Sequence[float]) -> float:
 
 def summarise(values: Sequence[float]) -> Summary:
     """The summary of ``values``; raises ValueError if there is none, or one is not finite."""
-    if not values or not all(math.isfinite(value) for value in values):
+    # the sum too: that of finite values can be too large for a number
+    largest = len(values) * max(values, key=abs, default=math.inf)
+    if not all(math.isfinite(value) for value in (*values, largest)):
         raise ValueError(f"a summary needs finite samples, not {list(values)[:5]}")
     return Summary(
         n=len(values),

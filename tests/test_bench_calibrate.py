@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tomllib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -209,7 +210,9 @@ def test_the_verb_prints_rows_alone_and_what_is_left_out_beside_them(
         (["--calibrate", "--peers", "0.json"], "choose one"),
         (["--calibrate", "--json", "x.json", "0.json"], "leave out --json"),
         (["--peers", "--target", "amd-mi300x", "0.json"], "leave out --target"),
-        (["--peers", "0.json", "0.json"], "given twice"),
+        (["--peers", "0.json", "copy.json"], "both hold the run"),
+        (["--peers", "0.json", "--json", "0.json"], "0.json is read too"),
+        (["--peers", "0.json", "--junit", "./0.json"], "0.json is read too"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
@@ -224,12 +227,12 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     document = json.loads((tmp_path / "0.json").read_text())
     document["results"][0]["value"] = float("nan")
     (tmp_path / "nan.json").write_text(json.dumps(document))
+    shutil.copy(file, tmp_path / "copy.json")
     assert main(["bench", *arguments]) == 2
     caught = capsys.readouterr()
     assert caught.out == ""
     assert words in caught.err
     assert caught.err.count("\n") == 1
-    assert file
 
 
 # ---- peers
@@ -339,3 +342,9 @@ def test_the_verb_compares_files_and_writes_a_run(
     document = json.loads(out.read_text())
     assert (document["verdict"], document["culprit"]) == ("FAIL", "node4")
     assert document["run"]["target"] == "amd-mi300x"
+
+
+def test_values_whose_median_no_number_holds_are_compared() -> None:
+    run = compare_runs(runs_of(BF16, [1.7e308, 1.6e308] * 3))
+    assert [each.verdict for each in run.results] == [Verdict.PASS] * 6
+    assert "Infinity" not in run.to_text()

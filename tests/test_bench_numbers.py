@@ -187,3 +187,11 @@ def test_drift_compares_the_last_third_with_the_first(
 )
 def test_versions_are_compared_as_numbers(version: str, specifier: str, inside: bool) -> None:
     assert within(version, specifier) is inside
+
+
+@pytest.mark.parametrize(
+    "values", [[], [math.nan], [1.0, math.nan], [math.nan, 1.0], [math.inf, 1.0], [1.7e308] * 2]
+)
+def test_what_has_no_summary_is_a_value_error(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="a summary needs finite samples"):
+        summarise(values)

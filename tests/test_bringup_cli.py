@@ -45,7 +45,7 @@ def portagpu(*arguments, cwd, **environment):
         (("--full", "--quick"), "--quick or --full"),
         (("--only", "memry"), "did you mean 'memory'?"),
         (("--skip", "zzz"), "gates are environment"),
-        (("--duration", "nan"), "not a number of seconds"),
+        (("--duration", "nan"), "nan is not a finite number"),
         (("--duration", "0"), "--duration"),
         (("--backend", "cpuu", "--out", "made"), "did you mean 'cpu'?"),
         (("extra",), "unexpected extra argument"),

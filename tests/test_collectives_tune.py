@@ -427,7 +427,7 @@ def test_ctrl_c_ends_every_rank_and_writes_no_profile(tmp_path: Path) -> None:
         (["--only", "sendrecv"], "'sendrecv' is not one of"),
         (["--size", "many"], "'many' is no number of bytes"),
         (["--ranks", "1"], "1 is not in the range"),
-        (["--timeout", "nan"], "nan is not a number of seconds"),
+        (["--timeout", "nan"], "nan is not a finite number"),
         (["--quick", "--full"], "give either --quick or --full"),
         (["--params", "/nowhere/sizes"], "--params and --backward-ms belong together"),
         (["--params", "/nowhere/sizes", "--backward-ms", "1"], "cannot read /nowhere/sizes"),

@@ -395,7 +395,7 @@ def test_ctrl_c_ends_every_rank(tmp_path: Path) -> None:
         (["--size", "many"], "'many' is no number of bytes"),
         (["--tables", "-"], "--tables needs the name of a file, not '-'"),
         (["--ranks", "0"], "0 is not in the range"),
-        (["--timeout", "nan"], "nan is not a number of seconds"),
+        (["--timeout", "nan"], "nan is not a finite number"),
         (["--replay", "x", "--ranks", "2"], "--replay judges files"),
         (["--quick", "--full"], "give either --quick or --full"),
         (["--replay", "/nowhere/x.txt"], "cannot be read: No such file"),

@@ -68,7 +68,7 @@ def series(
 def test_the_unit_says_which_side_is_worse(unit: str, side: int) -> None:
     assert units.worse_side(unit) == side
     words = {1: ("worse", "better"), -1: ("better", "worse"), 0: ("different", "different")}
-    assert (judge(1.1, unit), judge(0.9, unit)) == words[side]
+    assert (judge(0.1, unit), judge(-0.1, unit)) == words[side]
 
 
 def test_two_runs_are_compared_by_their_spreads() -> None:

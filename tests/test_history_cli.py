@@ -99,10 +99,8 @@ def test_a_folder_is_imported_once(tmp_path: Path, place: str, say: Callable[...
     assert (code, out) == (1, "2 there already, 1 passed over, 2 refused\n")
     first, second = err.splitlines()
     assert first.startswith(f"portagpu: {files[0]}: is not JSON, or was cut off")
-    assert (
-        second
-        == f"portagpu: {folder / 'other.json'}: is no result, as --json writes it, and no bundle"
-    )
+    other = folder / "other.json"
+    assert second == f"portagpu: {other}: is no result, as --json and --out write it, and no bundle"
     code, out, err = say("export", "--out", str(tmp_path / "out"), place=place)
     assert (code, out, err) == (0, f"wrote 3 files into {tmp_path / 'out'}\n", "")
     written = {path.read_bytes() for path in (tmp_path / "out").iterdir()}
@@ -199,10 +197,11 @@ def test_outliers_are_found_among_devices_nodes_and_over_time(say: Callable[...,
     ("words", "said"),
     [
         (("trend", "memory/cop"), "the store has no measure 'memory/cop': did you mean 'memory/c"),
+        (("regressions", "memory/cop"), "the store has no measure 'memory/cop': did you mean 'mem"),
         (("trend", "memory/copy", "--of", "host=x"), "no run of the store has host=x"),
         (("compare", "2024", "2025"), "no run of the store has the id '2024'"),
         (("compare", "2025", "2025"), "'2025' begins 120 ids"),
-        (("regressions", "--least", "nan"), "nan is not a number"),
+        (("regressions", "--least", "nan"), "nan is not a finite number"),
         (("regressions", "--rate", "0"), "0"),
         (("runs", "--of", "since=now"), "'now' is no time"),
     ],
@@ -213,6 +212,47 @@ def test_wrong_words_are_one_line(
     code, out, err = say(*words)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert said in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("runs",), ("trend", "a/b"), ("compare", "2025", "2025"), ("regressions",), ("outliers",)],
+)
+def test_no_verb_writes_over_its_store(
+    tmp_path: Path, say: Callable[..., Said], words: tuple[str, ...]
+) -> None:
+    place = tmp_path / "store.db"
+    (file,) = write(tmp_path, [run(0, [measure("a/b", 1.0)])])
+    assert say("import", str(file), place=str(place))[0] == 0
+    (tmp_path / "link").symlink_to(place)
+    before = place.read_bytes()
+    for verb in (words, ("import", str(file))):
+        code, out, err = say(*verb, "--json", str(tmp_path / "link"), place=str(place))
+        assert (code, out, len(err.splitlines())) == (2, "", 1)
+        assert "is read too: name another file to write" in err
+    assert place.read_bytes() == before
+
+
+def test_an_import_that_cannot_tell_begins_nothing(
+    tmp_path: Path, say: Callable[..., Said]
+) -> None:
+    place = tmp_path / "store.db"
+    (file,) = write(tmp_path, [run(0, [measure("a/b", 1.0)])])
+    for wrong, said in ((tmp_path, "cannot write"), (file, "is read too")):
+        code, out, err = say("import", str(file), "--json", str(wrong), place=str(place))
+        assert (code, out, len(err.splitlines())) == (2, "", 1)
+        assert said in err
+    assert not place.exists()
+    assert json.loads(file.read_text())["schema"] == "portagpu.result/1"
+
+
+def test_runs_without_measures_say_so(tmp_path: Path, say: Callable[..., Said]) -> None:
+    place = str(tmp_path / "store.db")
+    write(tmp_path, [run(0, [])])
+    assert say("import", str(tmp_path), place=place)[0] == 0
+    for words in (("trend", "a/b"), ("regressions", "a/b")):
+        code, _, err = say(*words, place=place)
+        assert (code, "the runs of the store have no measures" in err) == (2, True)
 
 
 def test_there_is_no_store_or_nothing_in_it(tmp_path: Path, say: Callable[..., Said]) -> None:
@@ -250,6 +290,56 @@ def test_hostile_names_are_one_printable_line(tmp_path: Path, say: Callable[...,
         assert code in (0, 3)
         assert "\x1b" not in out + err
     assert json.loads(say("runs", "--json", "-", place=place)[1])["runs"][0]["host"] == host
+
+
+ODD = {
+    "huge": [1.7e308 if day % 2 else 1e308 for day in range(12)],
+    "huge and negative": [1.7e308 * (-1) ** day for day in range(12)],
+    "tiny, then large": [5e-324] * 6 + [1e149] * 6,
+    "zero, then not": [0.0] * 6 + [4.0] * 6,
+    "one that is not zero": [0.0] * 11 + [5.0],
+    "negative": [-10.0] * 6 + [-5.0] * 6,
+}
+
+
+@pytest.mark.parametrize("values", ODD.values(), ids=ODD)
+def test_values_at_the_ends_of_what_numbers_hold(
+    tmp_path: Path, say: Callable[..., Said], values: list[float]
+) -> None:
+    place = str(tmp_path / "store.db")
+    (tmp_path / "runs").mkdir()
+    for unit in ("GB/s", "1"):
+        days = [
+            run(day, [measure(f"a/{unit}", value, unit, spread=abs(value) / 9)], target=unit)
+            for day, value in enumerate(values)
+        ]
+        write(tmp_path / "runs", days)
+    assert say("import", str(tmp_path / "runs"), place=place)[0] == 0
+    for words in (
+        ("outliers",),
+        ("regressions", "--all"),
+        ("compare", "until=2025-01-07", "since=2025-01-07", "--all"),
+        ("compare", "since=2025-01-01", "since=2025-01-01"),
+        ("trend", "a/1"),
+    ):
+        code, out, err = say(*words, place=place)
+        assert (code, err) in ((0, ""), (1, ""), (3, "")) or "no measure 'a/1'" in err
+        assert not re.search(r"\b(nan|inf)\b", out)
+        json_code, out, _ = say(*words, "--json", "-", place=place)
+        assert json_code == code
+        assert not out or json.loads(out)
+
+
+def test_one_count_that_is_not_zero_is_an_outlier(tmp_path: Path, say: Callable[..., Said]) -> None:
+    place = str(tmp_path / "store.db")
+    write(
+        tmp_path,
+        [run(0, [measure("a/b", 5.0 if n == 3 else 0.0, "1")], host=f"n{n}") for n in range(5)],
+    )
+    assert say("import", str(tmp_path), place=place)[0] == 0
+    code, out, _ = say("outliers", "--json", "-", place=place)
+    (found,) = json.loads(out)["outliers"]
+    assert (code, found["host"], found["median"], found["relative"]) == (1, "n3", 0.0, None)
 
 
 @pytest.mark.parametrize(

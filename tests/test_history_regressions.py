@@ -148,3 +148,30 @@ def test_a_regression_names_the_runs_and_the_software() -> None:
     assert [each.what.id for each in found.worse] == ["slower/rate", "slower/time"]
     everything = level_changes([series("small", {0: 1.0})], runs, least=0.0)
     assert everything.changes == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "unit", "word", "ratio"),
+    [
+        (0.0, 4.0, "us", "worse", None),
+        (4.0, 0.0, "us", "better", 0.0),
+        (-10.0, -5.0, "us", "worse", 0.5),
+        (-1.0, 1.0, "GB/s", "better", -1.0),
+        (5e-324, 1e150, "GB/s", "better", None),
+    ],
+)
+def test_levels_around_zero_change_as_their_values_do(
+    before: float, after: float, unit: str, word: str, ratio: float | None
+) -> None:
+    values = {day: before if day < 6 else after for day in range(12)}
+    (found,) = level_changes(
+        [series("a/b", values, unit)], [stored(day) for day in range(12)]
+    ).changes
+    assert (found.word, found.ratio) == (word, ratio)
+
+
+@pytest.mark.parametrize("level", [0.0, 5.0, -1.0])
+def test_a_constant_series_never_changes(level: float) -> None:
+    values = dict.fromkeys(range(40), level)
+    runs = [stored(day) for day in range(40)]
+    assert level_changes([series("a/b", values)], runs, least=0.0).changes == ()

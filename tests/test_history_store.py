@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sqlite3
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -136,7 +138,7 @@ def test_the_tables_have_what_the_results_have(place: str, tmp_path: Path) -> No
 
 def test_the_longest_names_fit_into_the_indexes(place: str, tmp_path: Path) -> None:
     host, long_id = "\u20ac" * 600, "a/" + "".join(chr(0x4E00 + n) for n in range(600))
-    made = run(0, [measure(long_id, 1e308, n=2**31 - 1)], host=host)
+    made = run(0, [measure(long_id, 1e150, n=2**31 - 1)], host=host)
     made.info = type(made.info)(**{**made.info.to_json(), "id": long_id})
     made.write_json(tmp_path / "x.json")
     assert outcomes(place, tmp_path) == [Outcome.ADDED]
@@ -144,7 +146,7 @@ def test_the_longest_names_fit_into_the_indexes(place: str, tmp_path: Path) -> N
         (one,) = store.runs()
         (series,) = store.series([one])
     assert (one.id, one.machine.host, series.what.id) == (long_id, host, long_id)
-    assert series.values.tolist() == [1e308]
+    assert series.values.tolist() == [1e150]
 
 
 def test_two_documents_under_one_id_are_refused(place: str, tmp_path: Path) -> None:
@@ -163,14 +165,16 @@ def test_two_documents_under_one_id_are_refused(place: str, tmp_path: Path) -> N
 
 def test_a_run_and_its_bundle_are_one(place: str, tmp_path: Path) -> None:
     full = bundle_samples.full_run()
-    full.write_json(tmp_path / "result.json")
+    full.write_json(tmp_path / "run.json")
     (tmp_path / "x.json").write_bytes(bundle_samples.data(bundle_samples.bundle(full)))
     assert outcomes(place, tmp_path) == [Outcome.ADDED, Outcome.THERE]
+    shutil.copy(tmp_path / "run.json", tmp_path / "result.json")
+    assert outcomes(place, tmp_path) == [Outcome.THERE], "the result stands for its folder"
     assert rows(place, "SELECT host FROM portagpu_runs") == [("node-07",)]
-    changed = json.loads((tmp_path / "result.json").read_text())
+    changed = json.loads((tmp_path / "run.json").read_text())
     changed["results"][-1]["value"] = 17.0
-    (tmp_path / "result.json").write_text(json.dumps(changed))
-    (why,) = (each.why for each in imported(place, tmp_path / "result.json"))
+    (tmp_path / "run.json").write_text(json.dumps(changed))
+    (why,) = (each.why for each in imported(place, tmp_path / "run.json"))
     assert "another document" in why
 
 
@@ -302,6 +306,10 @@ def test_places_that_are_no_store(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(StoreNotFound, match="is a database of something else"):
         open_store(str(other), create=True)
+    os.mkfifo(tmp_path / "pipe")
+    for special in (tmp_path / "pipe", "/dev/null"):
+        with pytest.raises(StoreNotFound, match="is no regular file; name another place"):
+            open_store(str(special), create=True)
 
 
 @pytest.mark.parametrize(
@@ -320,10 +328,17 @@ def test_addresses_that_are_no_store(place: str, said: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_an_unreachable_server_is_one_line_without_the_password() -> None:
+@pytest.mark.parametrize(
+    "place",
+    [
+        "postgresql+psycopg://me:secret@127.0.0.1:1/x",
+        "postgresql+psycopg://me@127.0.0.1:1/x?password=secret",
+    ],
+)
+def test_an_unreachable_server_is_one_line_without_the_password(place: str) -> None:
     pytest.importorskip("psycopg")
     with pytest.raises(StoreError) as caught:
-        open_store("postgresql+psycopg://me:secret@127.0.0.1:1/x")
+        open_store(place)
     assert "check that the server runs" in str(caught.value)
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -337,6 +352,26 @@ def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "store.db").write_bytes(data[: len(data) // 2])
     with pytest.raises(StoreError, match="malformed; the file is damaged"), open_store(place) as s:
         s.series(s.runs())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("UPDATE portagpu_runs SET versions = '{'", "portagpu_runs was altered in the store"),
+        ("UPDATE portagpu_runs SET versions = '[]'", "has no time or no versions"),
+        ("UPDATE portagpu_runs SET started_s = 'x'", "portagpu_runs was altered in the store"),
+        ("UPDATE portagpu_runs SET started_s = 1e300", "has no time or no versions"),
+        ("DROP TABLE portagpu_packed", "the store is damaged: import the documents into a new"),
+    ],
+)
+def test_an_altered_store_is_one_line(tmp_path: Path, change: str, said: str) -> None:
+    place = str(tmp_path / "store.db")
+    write(tmp_path, two_days())
+    outcomes(place, tmp_path)
+    rows(place, change)
+    with pytest.raises(StoreError, match=said) as caught, open_store(place) as store:
+        store.series(store.runs())
+    assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_nobody_may_write_can_be_read(tmp_path: Path) -> None:

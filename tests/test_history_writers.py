@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,3 +158,36 @@ def test_a_writer_waits_for_another_and_says_so_in_the_end(
     other.execute("ROLLBACK")
     other.close()
     assert outcomes(place, tmp_path / "documents") == ["added"]
+
+
+@pytest.mark.parametrize("words", [["runs"], ["import", "runs"]])
+def test_ctrl_c_ends_the_wait_for_another_writer(tmp_path: Path, words: list[str]) -> None:
+    documents(tmp_path / "runs", 1)
+    place = str(tmp_path / "store.db")
+    outcomes(place, tmp_path / "runs")
+    holder = sqlite3.connect(place, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    code = f"""
+import sys
+from portagpu.history import database
+free = database._when_free
+def waits(*words):
+    print("waits", flush=True)
+    free(*words)
+database._when_free = waits
+from portagpu.cli import main
+sys.exit(main(["matrix", "history", *{words!r}, "--store", {place!r}]))
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waits\n"
+    process.send_signal(signal.SIGINT)
+    # SQLite itself would wait for a minute, and the holder never ends
+    _, said = process.communicate(timeout=30)
+    holder.close()
+    assert (process.returncode, said.strip()) == (130, "portagpu: interrupted")
+    check_whole(place, 1)

@@ -164,17 +164,28 @@ def test_an_environment_without_a_result_tells_its_last_line(
     assert "nvidia-t4-compile: said by nvidia-t4 compile" in out
 
 
-def test_ctrl_c_ends_what_runs(log: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    words = ["--target", "nvidia-t4", "--target", "nvidia-l4", "--suite", "compile", "--jobs", "1"]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "portagpu", "matrix", "run", *words, "--out", str(out)],
-        env={**os.environ, "STUCK": "nvidia-l4 compile"},
+def started(out: Path, jobs: int, stuck: str) -> subprocess.Popen[str]:
+    """The verb with two environments, of which one never ends."""
+    targets = ["--target", "nvidia-t4", "--target", "nvidia-l4"]
+    options = ["--suite", "compile", "--jobs", str(jobs), "--out", str(out)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "portagpu", "matrix", "run", *targets, *options],
+        env={**os.environ, "STUCK": f"{stuck} compile"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
     )
+
+
+def check_nothing_left(folder: Path) -> None:
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            assert str(folder / "bin").encode() not in each.read_bytes(), "a process is left"
+
+
+def test_ctrl_c_ends_what_runs(log: Path, tmp_path: Path) -> None:
+    child = started(tmp_path / "out", 1, "nvidia-l4")
     end = time.monotonic() + CHILD_LIMIT_S
     while not (log.exists() and "begin nvidia-l4" in log.read_text()):
         assert time.monotonic() < end
@@ -183,9 +194,35 @@ def test_ctrl_c_ends_what_runs(log: Path, tmp_path: Path) -> None:
     _, err = child.communicate(timeout=CHILD_LIMIT_S)
     assert child.returncode == 130, err
     assert "interrupted" in err
-    for each in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            assert str(tmp_path / "bin").encode() not in each.read_bytes(), "a process is left"
+    check_nothing_left(tmp_path)
+
+
+def test_a_log_that_cannot_be_written_ends_what_runs(log: Path, tmp_path: Path) -> None:
+    (tmp_path / "out" / "nvidia-l4-compile.log").mkdir(parents=True)
+    child = started(tmp_path / "out", 2, "nvidia-t4")
+    _, err = child.communicate(timeout=CHILD_LIMIT_S)
+    assert (child.returncode, err.count("\n")) == (1, 1)
+    assert "nvidia-l4-compile.log: Is a directory" in err
+    assert "begin nvidia-t4" in log.read_text()
+    check_nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize("folder", ["/proc/none", "out"])
+def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], folder: str
+) -> None:
+    (tmp_path / "out" / "nvidia-t4-compile.json").mkdir(parents=True)
+    words = ["--target", "nvidia-t4", "--suite", "compile", "--out", str(tmp_path / folder)]
+    assert main(["matrix", "run", *words]) == 2
+    said = capsys.readouterr().err
+    assert (said.count("\n"), "cannot write" in said) == (1, True)
+    assert not log.exists()
+
+
+def test_a_target_that_is_named_twice_runs_once(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--target", "nvidia-t4", "--target", "nvidia-t4", "--suite", "compile", "--list"]
+    assert main(["matrix", "run", *words]) == 0
+    assert capsys.readouterr().out == "nvidia-t4-compile\n"
 
 
 def test_an_installed_wheel_cannot_run_the_matrix(

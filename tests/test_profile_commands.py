@@ -465,7 +465,7 @@ class _Cached:
         (["--with", "torch", "--record", ",", "--", "true"], "say what to record"),
         (["--with", "torch", "--region", "--delay", "1", "--", "true"], "either --region, or"),
         (["--with", "torch", "--duration", "0", "--", "true"], "--duration"),
-        (["--with", "torch", "--delay", "nan", "--", "true"], "nan is not a number of seconds"),
+        (["--with", "torch", "--delay", "nan", "--", "true"], "nan is not a finite number"),
         (["--tool-version", "2025.1", "--", "true"], "together with --with"),
         (["--with", "nsys", "--tool-version", "2025.1", "--", "true"], "is for --print"),
         (["--with", "torch"], "give the command after --"),

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import textwrap
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
@@ -17,7 +18,7 @@ from portagpu.results.rules import json_text
 from portagpu.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from rich.console import Console
 
@@ -39,6 +40,17 @@ def json_option(function: _F) -> _F:
     )(function)
 
 
+def folder_option(function: _F) -> _F:
+    """Add ``--out DIR`` to a verb, which receives it as ``out``."""
+    return click.option(
+        "-o",
+        "--out",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Write result.json, junit.xml and report.html to this folder.",
+    )(function)
+
+
 def chosen_effort(quick: bool, full: bool) -> str:
     """ "quick" or "full"; raises UsageError when both are given."""
     if quick and full:
@@ -51,7 +63,7 @@ def check_finite(
 ) -> float | None:
     """Refuse NaN and infinity: a NaN passes click's own range checks."""
     if value is not None and not math.isfinite(value):
-        raise click.BadParameter(f"{value:g} is not a number of seconds")
+        raise click.BadParameter(f"{value:g} is not a finite number")
     return value
 
 
@@ -89,6 +101,18 @@ def check_outputs(*paths: str | os.PathLike[str] | None) -> None:
         raise click.UsageError(str(error)) from error
     if len(set(regular)) < len(regular):
         raise click.UsageError(f"two outputs go to {given[-1]}: name a different file for each")
+
+
+def check_kept(
+    read: Iterable[str | os.PathLike[str]], *outputs: str | os.PathLike[str] | None
+) -> None:
+    """Raise UsageError for an output that would replace a file that is read."""
+    known = {os.path.realpath(path) for path in read}
+    for path in outputs:
+        if path is None or path == STDOUT or is_special(path):
+            continue
+        if os.path.realpath(path) in known:
+            raise click.UsageError(f"{path} is read too: name another file to write")
 
 
 def print_lines(lines: Sequence[str], stream: IO[str]) -> None:

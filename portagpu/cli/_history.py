@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from portagpu.cli._common import check_finite
+from portagpu.cli._common import check_finite, check_kept
 from portagpu.errors import MissingDependency
+from portagpu.text import did_you_mean, excerpt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
+_LARGE: Final = 1e6
 EXIT_NOTHING: Final = 3
 """Nothing could be compared, so nothing was judged."""
 
@@ -57,8 +59,12 @@ def least_option(function: _F) -> _F:
     )(function)
 
 
-def open_for(place: str, *, create: bool = False) -> Store:
-    """The store; raises MissingDependency where what it needs is not installed."""
+def open_for(place: str, json_to: str | None = None, *, create: bool = False) -> Store:
+    """The store; raises MissingDependency where what it needs is not installed.
+
+    Raises UsageError where ``json_to`` is the store itself.
+    """
+    check_kept([place], json_to)
     try:
         from portagpu.history.store import open_store
     except ModuleNotFoundError as error:
@@ -66,6 +72,25 @@ def open_for(place: str, *, create: bool = False) -> Store:
 
         raise MissingDependency(f"history needs {error.name}: {install('history')}") from error
     return open_store(place, create=create)
+
+
+def no_measure(measure: str, store: Store) -> click.UsageError:
+    """The error for a measure that no run has, or none of those that were chosen."""
+    known = {name.id for name in store.names()}
+    named = excerpt(measure)
+    if measure in known:
+        return click.UsageError(f"these runs have no measure {named!r} that can be compared")
+    if not known:
+        return click.UsageError("the runs of the store have no measures: import some of bench")
+    hint = did_you_mean(measure, known, f"measures are such as {excerpt(min(known))}")
+    return click.UsageError(f"the store has no measure {named!r}: {hint}")
+
+
+def ratio_text(ratio: float | None) -> str:
+    """A ratio in a table: "0.800"; empty where there is none."""
+    if ratio is None:
+        return ""
+    return f"{ratio:.3f}" if abs(ratio) < _LARGE else f"{ratio:.3g}"
 
 
 def chosen(store: Store, which: str | None) -> list[StoredRun]:

@@ -15,7 +15,15 @@ from portagpu.cli._common import (
     write_json,
 )
 from portagpu.cli._errors import FAILED
-from portagpu.cli._history import EXIT_NOTHING, chosen, least_option, open_for, pick, store_option
+from portagpu.cli._history import (
+    EXIT_NOTHING,
+    chosen,
+    least_option,
+    open_for,
+    pick,
+    ratio_text,
+    store_option,
+)
 from portagpu.cli._tables import print_table
 from portagpu.text import one_line
 from portagpu.units import count, quantity
@@ -43,7 +51,7 @@ def compare(
     measure differs if its medians are further apart than 3.5 times the spread and than --least.
     Exit codes: 0 where nothing is worse, 1 where a measure of B is worse, 3 if nothing was judged.
     """
-    store = open_for(place)
+    store = open_for(place, json_to)
     from portagpu.history.compare import compare as compare_runs
     from portagpu.history.model import WORSE, changed_versions, in_words
 
@@ -101,7 +109,7 @@ def _cells(each: Difference) -> tuple[str, ...]:
         one_line(str(each.what)),
         one_line(quantity(each.a, unit)),
         one_line(quantity(each.b, unit)),
-        "" if each.ratio is None else f"{each.ratio:.3f}",
+        ratio_text(each.ratio),
         "" if each.spread is None else one_line(quantity(each.spread, unit)),
         f"{each.runs_a}, {each.runs_b}",
         each.word,

@@ -9,24 +9,35 @@ from pathlib import Path
 
 import click
 
-from portagpu.cli._common import json_option, live_console, text_stream, write_json
+from portagpu.cli._common import (
+    check_kept,
+    check_outputs,
+    json_option,
+    live_console,
+    text_stream,
+    write_json,
+)
 from portagpu.cli._errors import FAILED
 from portagpu.cli._history import open_for, store_option
 from portagpu.text import one_line
 
 
 @click.command("import")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
+)
 @store_option
 @json_option
 def import_runs(paths: tuple[Path, ...], place: str, json_to: str | None) -> int:
     """Add results and bundles to the store, which is made where there is none.
 
-    Each PATH is a file that --json or bringup --out wrote, or a folder: then all such files in it.
+    Each PATH is a file that --json or --out wrote, or a folder: then all such files in it.
     Nothing is added twice, so that a folder may be imported again. A file that is refused leaves
     nothing, and the others are imported. Exit codes: 1 if a file was refused, else 0.
     """
-    store = open_for(place, create=True)
+    check_outputs(json_to)
+    check_kept(paths, json_to)
+    store = open_for(place, json_to, create=True)
     from portagpu.history.importing import Outcome, import_files
 
     counts: Counter[Outcome] = Counter()

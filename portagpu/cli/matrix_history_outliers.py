@@ -38,7 +38,7 @@ def outliers(place: str, which: str | None, least_percent: float, json_to: str |
     3.5 x 1.4826 MAD and than --least. Four values are needed. Exit codes: 0 where all are alike, 1
     where one is not, 3 if nothing could be compared.
     """
-    store = open_for(place)
+    store = open_for(place, json_to)
     from portagpu.history.outliers import outliers as find
     from portagpu.history.outliers import recent
 

@@ -21,7 +21,9 @@ from portagpu.cli._history import (
     EXIT_NOTHING,
     chosen,
     least_option,
+    no_measure,
     open_for,
+    ratio_text,
     store_option,
     which_option,
 )
@@ -75,7 +77,7 @@ def regressions(
     changed between the two runs is named. docs/history.md has the method. Exit codes: 0 where
     nothing became worse, 1 where something did, 3 if no measure has enough runs.
     """
-    store = open_for(place)
+    store = open_for(place, json_to)
     from portagpu.history.changepoints import SHORTEST
     from portagpu.history.model import WORSE
     from portagpu.history.regressions import level_changes
@@ -83,6 +85,8 @@ def regressions(
     with store:
         runs = chosen(store, which)
         series = store.series(runs, measure)
+        if measure is not None and not series:
+            raise no_measure(measure, store)
     found = level_changes(series, runs, rate=rate, least=least_percent / 100)
     write_json(
         {
@@ -113,16 +117,20 @@ def regressions(
 def _print(stream: TextIO, changes: Sequence[LevelChange], top: int) -> None:
     if not changes:
         return
-    largest = sorted(
-        changes, key=lambda each: abs(math.log(abs(each.ratio) or 1e-99)), reverse=True
-    )
+    largest = {id(each) for each in sorted(changes, key=_size, reverse=True)[:top]}
     head = ("machine", "measure", "before", "after", "ratio", "since", "software", "")
     # those of one machine together, as they are found
-    rows = [_cells(each) for each in changes if each in largest[:top]]
+    rows = [_cells(each) for each in changes if id(each) in largest]
     print_table(stream, terminal(), head, rows, {"before", "after", "ratio"})
     if len(changes) > top:
         click.echo(f"and {len(changes) - top} smaller ones: --top and --json", file=stream)
     click.echo(file=stream)
+
+
+def _size(change: LevelChange) -> float:
+    """How much the level changed: 1 is to twice or half of it; from, to or over 0 is the most."""
+    ratio = change.ratio or 0.0
+    return abs(math.log2(ratio)) if ratio > 0 else math.inf
 
 
 def _by_software(worse: Sequence[LevelChange]) -> list[str]:
@@ -148,7 +156,7 @@ def _cells(each: LevelChange) -> tuple[str, ...]:
         one_line(str(each.what)),
         one_line(quantity(each.before, unit)),
         one_line(quantity(each.after, unit)),
-        f"{each.ratio:.3f}",
+        ratio_text(each.ratio),
         each.first.started,
         one_line(in_words(each.versions)),
         each.word,

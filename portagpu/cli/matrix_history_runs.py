@@ -24,7 +24,7 @@ from portagpu.text import one_line
 @json_option
 def runs(place: str, which: str | None, last: int, json_to: str | None) -> int:
     """List runs, the newest last."""
-    with open_for(place) as store:
+    with open_for(place, json_to) as store:
         found = chosen(store, which)
     write_json({"runs": [run.to_json() for run in found]}, json_to)
     if json_to == STDOUT:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from portagpu.cli._common import STDOUT, json_option, terminal, text_stream, write_json
-from portagpu.cli._history import chosen, open_for, store_option, which_option
+from portagpu.cli._history import chosen, no_measure, open_for, store_option, which_option
 from portagpu.cli._tables import print_table
-from portagpu.text import did_you_mean, one_line
+from portagpu.text import one_line
 from portagpu.units import quantity
 
 if TYPE_CHECKING:
@@ -36,18 +36,14 @@ def trend(measure: str, place: str, which: str | None, last: int, json_to: str |
 
     One row for each target, host and device; its runs one by one where there is only one such row.
     """
-    store = open_for(place)
+    store = open_for(place, json_to)
     from portagpu.history.trend import trends
 
     with store:
         runs = chosen(store, which)
         found = trends(store.series(runs, measure), runs)
         if not found:
-            known = {name.id for name in store.names()}
-            hint = did_you_mean(measure, known, f"measures are such as {min(known, default='')}")
-            where = "these runs have" if measure in known else "the store has"
-            why = "" if measure in known else f": {hint}"
-            raise click.UsageError(f"{where} no measure {one_line(measure)!r}{why}")
+            raise no_measure(measure, store)
     write_json({"measure": measure, "trends": [each.to_json() for each in found]}, json_to)
     if json_to != STDOUT:
         stream = text_stream(json_to)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from portagpu.cli._common import check_outputs
 from portagpu.cli._complete import complete_target
 from portagpu.text import printable
 
@@ -33,6 +34,7 @@ _SUITES = ("compile", "conformance", "performance", "bringup")
     help="Run this suite alone. May be repeated.  [default: all]",
 )
 @click.option(
+    "-o",
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("matrix-run"),
@@ -45,6 +47,7 @@ _SUITES = ("compile", "conformance", "performance", "bringup")
     type=click.IntRange(1),
     default=2,
     show_default=True,
+    metavar="N",
     help="How many run at once. Performance and bring-up run alone.",
 )
 @click.option("--again", is_flag=True, help="Run what ended earlier once more.")
@@ -69,7 +72,7 @@ def run(
     from portagpu.results.verdicts import exit_code, fold
     from portagpu.target import load_target, load_targets
 
-    chosen = [load_target(each) for each in targets] or list(load_targets().values())
+    chosen = [load_target(each) for each in dict.fromkeys(targets)] or list(load_targets().values())
     found = reachable(chosen, suites or _SUITES)
     if not found:
         raise click.UsageError(
@@ -80,6 +83,7 @@ def run(
         for each in found:
             click.echo(each.name)
         return 0
+    check_outputs(out / f"{found[0].name}.json")
     count = 0
 
     def told(outcome: Outcome) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from portagpu.history.model import MeasureId, Series, judge
+from portagpu.history.model import MeasureId, Series, judge, quotient
 from portagpu.rules.peers import DEVIATIONS, NORMAL, RELATIVE
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ NOT_JUDGED: Final = "not judged"
 class Difference:
     """A measure in both sets: the medians ``a`` and ``b`` of its values, in ``what.unit``.
 
-    ``ratio`` is b / a, None where a is 0. ``spread`` is the standard deviation of the difference,
-    estimated as 1.4826 MAD, or None where no side has one. ``beyond`` says whether the difference
-    is more than 3.5 of it. ``word`` is WORSE, BETTER or DIFFERENT where it is also more than the
-    least that counts; else ALIKE, or NOT_JUDGED without a spread.
+    ``ratio`` is b / a, None where no number holds it. ``spread`` is the standard deviation of the
+    difference, estimated as 1.4826 MAD, or None where no side has one. ``beyond`` says whether the
+    difference is more than 3.5 of it. ``word`` is WORSE, BETTER or DIFFERENT where it is also more
+    than the least that counts; else ALIKE, or NOT_JUDGED without a spread.
     """
 
     what: MeasureId
@@ -87,16 +87,15 @@ def _difference(series: Series, in_a: Any, in_b: Any, least: float) -> Differenc
     middles = [float(np.median(series.values[side])) for side in (in_a, in_b)]
     spreads = [_spread(series.values[side], series.spreads[side]) for side in (in_a, in_b)]
     change = middles[1] - middles[0]
-    ratio = middles[1] / middles[0] if middles[0] else None
     known = [each for each in spreads if each is not None]
     spread = NORMAL * math.hypot(*known) if known else None
     beyond = None if spread is None else abs(change) > DEVIATIONS * spread
     word = NOT_JUDGED if beyond is None else ALIKE
     if beyond and abs(change) > least * abs(middles[0]):
-        word = judge(2.0 if change > 0 else 0.5, series.what.unit)
+        word = judge(change, series.what.unit)
     return Difference(
-        series.what, middles[0], middles[1], ratio, spread, beyond, word,
-        int(in_a.sum()), int(in_b.sum()),
+        series.what, middles[0], middles[1], quotient(middles[1], middles[0]), spread, beyond,
+        word, int(in_a.sum()), int(in_b.sum()),
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _POSTGRESQL: Final = "postgresql+psycopg"
 _WAIT_S: Final = 60
 """How long one writer waits for another, which needs some milliseconds for a document."""
+_PIECE_MS: Final = 200
 _CONNECT_S: Final = 10
 _LOCK: Final = 0x706F7274
 """PostgreSQL's advisory lock of writers; an arbitrary number that no other program would take."""
@@ -30,10 +32,13 @@ _HINTS: Final = (
     ("disk I/O error", "free space, raise ulimit -f, or name another place"),
     ("readonly", "name a file in a folder that you may write"),
     ("unable to open", "name a file in a folder that exists and that you may write"),
-    ("lock", "another program writes: try again later"),
+    ("is locked", "another program writes: try again later"),
+    ("lock timeout", "another program writes: try again later"),
     ("not a database", "name a store that import has made"),
     ("malformed", "the file is damaged: import the documents into a new store"),
+    ("no such table", "the store is damaged: import the documents into a new one"),
     ("connection", "check that the server runs, and its address, user and password"),
+    ("resolve host", "check its address"),
     ("authentication", "check user and password"),
     ("permission denied", "have the owner of the database grant it"),
 )
@@ -108,19 +113,39 @@ def _url(place: str) -> tuple[sa.URL, str]:
             f"--store: {one_line(url.drivername)} is no kind of store; name a file, or write "
             f"{_POSTGRESQL}://USER@HOST/NAME"
         )
-    return url, url.render_as_string(hide_password=True)
+    # a query may hold passwords too
+    bare = url.difference_update_query(("password", "sslpassword"))
+    return url, bare.render_as_string(hide_password=True)
 
 
 def _arguments(url: sa.URL) -> dict[str, Any]:
     if url.get_backend_name() == "sqlite":
         return {"timeout": _WAIT_S}
-    return {"connect_timeout": _CONNECT_S, "options": f"-c lock_timeout={_WAIT_S}s"}
+    return {
+        "connect_timeout": _CONNECT_S,
+        "options": f"-c lock_timeout={_WAIT_S}s",
+        "cursor_factory": _binary_cursor(),
+    }
+
+
+def _binary_cursor() -> Any:
+    """psycopg's cursor with binary results: bytes come as they are, and not in hexadecimal."""
+    import psycopg
+
+    class BinaryCursor(psycopg.Cursor[Any]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.format = psycopg.pq.Format.BINARY
+
+    return BinaryCursor
 
 
 def _check_file(path: Path, create: bool) -> None:
     with contextlib.suppress(OSError):
         if path.is_dir():
             raise StoreNotFound(f"{path}: is a folder; name a file in it")
+        if path.exists() and not path.is_file():
+            raise StoreNotFound(f"{path}: is no regular file; name another place")
     if not create and not path.exists():
         raise StoreNotFound(f"{path}: there is no such store; import makes one")
 
@@ -132,9 +157,31 @@ def _leave_transactions_to_us(connection: Any, _record: object) -> None:
 
 
 def _begin(connection: sa.Connection) -> None:
-    if connection.dialect.name == "sqlite":
-        writes = connection.get_execution_options().get("portagpu_writes")
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    if connection.dialect.name != "sqlite":
+        return
+    if connection.get_execution_options().get("portagpu_writes"):
+        _when_free(connection, "BEGIN IMMEDIATE")
+    else:
+        connection.exec_driver_sql("BEGIN")
+        _when_free(connection, "SELECT 1 FROM sqlite_master LIMIT 1")
+
+
+def _when_free(connection: sa.Connection, statement: str) -> None:
+    """Execute ``statement`` once no other writer locks the file.
+
+    SQLite's own waiting is deaf to Ctrl-C, so it is done in short pieces.
+    """
+    until_s = time.monotonic() + _WAIT_S
+    connection.exec_driver_sql(f"PRAGMA busy_timeout = {_PIECE_MS}").close()
+    while True:
+        try:
+            connection.exec_driver_sql(statement).close()
+            break
+        except exc.OperationalError as error:
+            if "is locked" not in str(error.orig) or time.monotonic() > until_s:
+                raise
+            time.sleep(0.01)
+    connection.exec_driver_sql(f"PRAGMA busy_timeout = {1000 * _WAIT_S}").close()
 
 
 def _bring_up_to_date(database: Database, create: bool) -> None:

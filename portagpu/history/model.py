@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -96,12 +97,18 @@ class Series:
     spreads: Any
 
 
-def judge(ratio: float, unit: str) -> str:
-    """What a change to ``ratio`` times the value is: WORSE, BETTER, or DIFFERENT."""
+def judge(change: float, unit: str) -> str:
+    """What it means that a value became larger by ``change``: WORSE, BETTER, or DIFFERENT."""
     side = worse_side(unit)
     if not side:
         return DIFFERENT
-    return WORSE if (ratio > 1) == (side > 0) else BETTER
+    return WORSE if (change > 0) == (side > 0) else BETTER
+
+
+def quotient(value: float, by: float) -> float | None:
+    """``value / by``; None where no number holds it, as where ``by`` is 0."""
+    found = value / by if by else math.inf
+    return found if math.isfinite(found) else None
 
 
 def changed_versions(before: StoredRun, after: StoredRun) -> dict[str, tuple[str, str]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.history.model import judge
+from portagpu.history.model import judge, quotient
 from portagpu.rules.peers import RELATIVE, compare_peers
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class Unlike:
 
     ``among`` says who they are: DEVICES of the same run, NODES of the same target, or earlier runs
     of the same machine (TIME). ``who`` is the device, host or run; ``relative`` the distance from
-    the median as a fraction of it. Values are in ``what.unit``; a measure of all devices has no
-    ``what.device``.
+    the median as a fraction of it, None where no number holds that. Values are in ``what.unit``; a
+    measure of all devices has no ``what.device``.
     """
 
     among: str
@@ -42,7 +42,7 @@ class Unlike:
     who: str
     value: float
     median: float
-    relative: float
+    relative: float | None
     peers: int
     word: str
 
@@ -167,8 +167,8 @@ class _Finder:
                         who=each.name,
                         value=each.value,
                         median=peers.median,
-                        relative=each.relative,
+                        relative=quotient(each.value - peers.median, abs(peers.median)),
                         peers=count - 1,
-                        word=judge(1 + each.relative, what.unit),
+                        word=judge(each.value - peers.median, what.unit),
                     )
                 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from portagpu.history.changepoints import RATE, SHORTEST, change_points
-from portagpu.history.model import WORSE, changed_versions, judge
+from portagpu.history.model import WORSE, changed_versions, judge, quotient
 from portagpu.rules.peers import RELATIVE
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ class LevelChange:
     word: str
 
     @property
-    def ratio(self) -> float:
-        """after / before."""
-        return self.after / self.before
+    def ratio(self) -> float | None:
+        """after / before; None where no number holds it."""
+        return quotient(self.after, self.before)
 
     def to_json(self) -> dict[str, Any]:
         """An object for ``--json``."""
@@ -85,14 +85,17 @@ def level_changes(
     ``runs`` are those that the positions of the series count, the oldest first. Each machine is a
     series of its own.
     """
-    whole = [part for each in series for part in _by_machine(each, runs)]
+    numbers: dict[Machine, int] = {}
+    of_run = np.array([numbers.setdefault(run.machine, len(numbers)) for run in runs])
+    whole = [part for each in series for part in _by_machine(each, of_run)]
     long = [part for part in whole if len(part[1]) >= 2 * SHORTEST]
     found = []
     for change in change_points([values for _, _, values in long], rate):
         what, at, values = long[change.series]
         before = float(np.median(values[change.begin : change.at]))
         after = float(np.median(values[change.at : change.end]))
-        if not before or abs(after / before - 1) < least:
+        by = after - before
+        if not by or abs(by) < least * abs(before):
             continue
         last, first = runs[at[change.at - 1]], runs[at[change.at]]
         found.append(
@@ -105,17 +108,18 @@ def level_changes(
                 first=first,
                 versions=changed_versions(last, first),
                 p=change.p,
-                word=judge(after / before, what.unit),
+                word=judge(by, what.unit),
             )
         )
     found.sort(key=lambda each: (str(each.machine), str(each.what), each.first.started_s))
     return LevelChanges(tuple(found), len(long), len(whole) - len(long))
 
 
-def _by_machine(series: Series, runs: Sequence[StoredRun]) -> list[tuple[MeasureId, Any, Any]]:
-    """The positions of runs and the values of each machine, the oldest first."""
-    numbers: dict[Machine, int] = {}
-    of_run = np.array([numbers.setdefault(run.machine, len(numbers)) for run in runs])
+def _by_machine(series: Series, of_run: Any) -> list[tuple[MeasureId, Any, Any]]:
+    """The positions of runs and the values of each machine, the oldest first.
+
+    ``of_run`` is the number of the machine of each run.
+    """
     order = np.lexsort((series.runs, of_run[series.runs]))
     at, values = series.runs[order], series.values[order]
     cuts: Any = np.flatnonzero(np.diff(of_run[at])) + 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import TracebackType
 
+    from portagpu.bundle.files import Document
     from portagpu.history.database import Database
-    from portagpu.history.documents import Document
 
+_YEAR_10000_S: Final = 253_402_300_800
 _FEW: Final = 1000
 """So many runs are asked for one by one; for more, reading all of them is faster."""
+LARGEST: Final = 1e150
+"""Of a value that is compared: no hardware comes near, and its square is still a number."""
 NUMBERS: Final = np.dtype([("name", "<i4"), ("value", "<f8"), ("spread", "<f8")])
 """A measure in PACKED: the key of its name, value and spread in its unit; NaN is no spread."""
 
@@ -60,18 +64,20 @@ class Store:
 
         Raises OtherRun where its id belongs to another run, and stores nothing then.
         """
+        from portagpu.history.documents import measures_of, started
+
         info = document.run.info
-        measures = document.measures
+        measures = measures_of(document.run)
         with self._errors(), self._writer.begin() as connection:
             lock(connection)
             found = connection.execute(sa.select(RUNS).where(RUNS.c.id == info.id)).one_or_none()
             if found is not None:
                 if found.digest != document.digest:
-                    _check_same(document, self._file(connection, found)[0])
+                    _check_same(document, *self._file(connection, found))
                 return False
             values = {
                 "id": info.id,
-                "started_s": document.started_s,
+                "started_s": started(document.run).timestamp(),
                 "host": info.host,
                 "target": info.target,
                 "backend": info.backend,
@@ -107,8 +113,15 @@ class Store:
     def runs(self) -> list[StoredRun]:
         """Every run, the oldest first."""
         order = sa.select(RUNS).order_by(RUNS.c.started_s, RUNS.c.id)
+        versions: dict[str, dict[str, str | None]] = {}
         with self._errors(), self._engine.begin() as connection:
-            return [_run(row) for row in connection.execute(order)]
+            rows = connection.execute(order).all()
+        try:
+            return [_run(row, versions) for row in rows]
+        except (ValueError, TypeError) as error:
+            raise StoreError(
+                f"{self._shown}: {RUNS.name} was altered in the store: {one_line(str(error))}"
+            ) from error
 
     def file(self, run: StoredRun) -> tuple[bytes, str]:
         """The file of a run, byte for byte, and a name for it.
@@ -127,7 +140,8 @@ class Store:
     def series(self, runs: Sequence[StoredRun], measure: str | None = None) -> list[Series]:
         """The values of ``runs`` by what was measured; of the measure with that id alone, if given.
 
-        They are in the order of what they measure.
+        They are in the order of what they measure. Values and spreads beyond ``LARGEST`` are left
+        out.
         """
         query = sa.select(PACKED.c.run, PACKED.c.data)
         if len(runs) <= _FEW:
@@ -197,11 +211,12 @@ def open_store(place: str, *, create: bool = False) -> Store:
     return Store(open_database(place, create=create))
 
 
-def _check_same(document: Document, stored_data: bytes) -> None:
+def _check_same(document: Document, data: bytes, name: str) -> None:
     """Raise OtherRun unless one of two documents with one id is the bundle of the other."""
-    from portagpu.history.documents import OtherRun, parse_document, same_measurement
+    from portagpu.bundle.files import parse
+    from portagpu.history.documents import OtherRun, same_measurement
 
-    stored = parse_document(stored_data)
+    stored = parse(data, Path(name))
     if same_measurement(document, stored):
         return
     mine, theirs = document.run.info, stored.run.info
@@ -226,14 +241,20 @@ def _name(row: Any) -> MeasureId:
     return MeasureId(row.suite, row.id, row.device or None, row.unit, row.statistic or None)
 
 
-def _run(row: Any) -> StoredRun:
+def _run(row: Any, known: dict[str, dict[str, str | None]]) -> StoredRun:
+    """The run of a row. ``known`` are versions by their JSON, of which many runs have the same."""
+    if row.versions not in known:
+        known[row.versions] = json.loads(row.versions)
+    versions = known[row.versions]
+    if not (isinstance(versions, dict) and 0 <= row.started_s < _YEAR_10000_S):
+        raise ValueError(f"run {row.id} has no time or no versions")
     return StoredRun(
         key=row.key,
         id=row.id,
         started_s=row.started_s,
         machine=Machine(row.target, row.host),
         backend=row.backend,
-        versions=json.loads(row.versions),
+        versions=versions,
         verdict=row.verdict,
         digest=row.digest,
         measures=row.measures,
@@ -256,6 +277,9 @@ def _by_name(packed: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, Any, An
     at: Any = np.repeat(np.array([place for place, _ in packed], dtype=np.int64), counts)
     order = np.argsort(numbers["name"], kind="stable")
     numbers, at = numbers[order], at[order]
+    # fmax passes NaN over, which is no spread
+    known = np.fmax(np.abs(numbers["value"]), numbers["spread"]) <= LARGEST
+    numbers, at = numbers[known], at[known]
     cuts: Any = np.flatnonzero(np.diff(numbers["name"])) + 1
     if len(numbers):
         for places, part in zip(np.split(at, cuts), np.split(numbers, cuts), strict=True):

@@ -12,9 +12,9 @@ import os
 import re
 import signal
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu._version import __version__
 from portagpu.errors import PortagpuError, ResultError
@@ -103,7 +103,8 @@ def run_environments(
 
     Environment E writes ``folder/E.json`` and ``folder/E.log``; ``options`` are further ones of its
     verb. Those that ended in an earlier call are kept unless ``again``. Raises CannotRun without
-    tox or a checkout. On Ctrl-C what runs is stopped, and KeyboardInterrupt raised again.
+    tox or a checkout. On Ctrl-C, and where a file cannot be written, what runs is stopped and the
+    error raised again.
     """
     root = _checkout()
     outcomes, left = [], []
@@ -118,17 +119,20 @@ def run_environments(
     alone = [each for each in left if each.suite in ALONE]
     for some, workers in ((beside, jobs), (alone, 1)):
         pool = ThreadPoolExecutor(workers)
+        begun: list[Future[Any]] = []
         try:
             # environments that need the same packages share a folder: it is made once, before
             for each in _first(some):
-                pool.submit(_tox, root, folder, each, "--notest").result()
+                begun.append(pool.submit(_tox, root, folder, each, "--notest"))
+                begun[-1].result()
             running = [pool.submit(_run_one, root, folder, each, options) for each in some]
+            begun += running
             for future in as_completed(running):
                 outcomes.append(future.result())
                 told(outcomes[-1])
-        except KeyboardInterrupt:
+        except BaseException:  # Ctrl-C, or a full disk
             pool.shutdown(wait=False, cancel_futures=True)
-            _stop_children()
+            _stop_children(begun)
             raise
         finally:
             pool.shutdown()
@@ -196,14 +200,19 @@ def _checkout() -> Path:
     return root
 
 
-def _stop_children() -> None:
-    """Interrupt what runs, and end what is still there after a while."""
-    running = children_of(os.getpid())
-    for pid in running:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGINT)
-    end = time.monotonic() + _GRACE_S
-    while set(running) & set(children_of(os.getpid())) and time.monotonic() < end:
+def _stop_children(begun: Sequence[Future[Any]]) -> None:
+    """Interrupt what runs, and end what is still there after a while.
+
+    A thread may be about to start a process, so that they are listed until every thread is done.
+    """
+    asked = set()
+    end_s = time.monotonic() + _GRACE_S
+    while not all(each.done() for each in begun):
+        for pid in children_of(os.getpid()):
+            if time.monotonic() > end_s:
+                kill_group(pid)
+            elif pid not in asked:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGINT)
+                    asked.add(pid)
         time.sleep(0.1)
-    for pid in running:
-        kill_group(pid)

@@ -1,8 +1,8 @@
 """Rules for the keys of a JSON document: each checks a value, and says it as JSON Schema too.
 
 A rule takes a value and the path of its key, and raises ResultError with that path. What JSON
-Schema (https://json-schema.org/draft/2020-12) cannot say of it, such as that a text is one line, it
-leaves out: the schema refuses nothing that the rule accepts.
+Schema (https://json-schema.org/draft/2020-12) cannot say of it, such as that two lists have one
+length, it leaves out: the schema refuses nothing that the rule accepts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import numbers
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypeAlias
@@ -105,7 +105,15 @@ def text(value: object, path: str) -> None:
         raise refuse(path, "text", value)
 
 
-@rule(type="string", minLength=1)
+_CONTROL: Final = r"\u0000-\u001f\u007f-\u009f"
+
+
+@rule(
+    type="string",
+    minLength=1,
+    # Python's $ also stands before a last line break
+    pattern=rf"^[^{_CONTROL}]*[^\s{_CONTROL}][^{_CONTROL}]*$(?!\n)",
+)
 def name(value: object, path: str) -> None:
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise refuse(path, "text of one line that is not empty", value)
@@ -196,11 +204,12 @@ def object_of(
     optional: frozenset[str] = frozenset(),
     *,
     further: Check | None = None,
+    together: Sequence[Json] = (),
     others: bool = False,
 ) -> Rule:
     """An object with these keys and no ``others``; all are there unless ``optional``.
 
-    ``further`` checks what depends on several keys.
+    ``further`` checks what depends on several keys, and ``together`` has the JSON Schemas of it.
     """
 
     def check(value: object, path: str) -> None:
@@ -212,6 +221,7 @@ def object_of(
         "type": "object",
         "properties": {key: rule.schema for key, rule in rules.items()},
         "required": [key for key in rules if key not in optional],
+        **({"allOf": list(together)} if together else {}),
     }
     return Rule(check, schema if others else {**schema, "additionalProperties": False})
 
@@ -246,14 +256,22 @@ def keys(
             raise ResultError(f"{prefix}{key}: is no key of this document")
 
 
-@rule(type="string", format="date-time")
+def if_then(when: dict[str, Json], then: dict[str, Json]) -> dict[str, Json]:
+    """The JSON Schema of an object whose keys fit ``then`` where its keys fit ``when``."""
+    return {"if": {"properties": when}, "then": {"properties": then}}
+
+
+_DAY: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_TIME: Final = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?"
+_INSTANT: Final = f"{_DAY}T{_TIME}(Z|[+-][0-9]{{2}}:[0-9]{{2}})"
+
+
+@rule(type="string", format="date-time", pattern=rf"^{_INSTANT}$(?!\n)")
 def instant(value: object, path: str) -> None:
     rule = "a time as RFC 3339 writes it, with its zone"
-    if not isinstance(value, str) or "T" not in value:
+    if not isinstance(value, str) or not re.fullmatch(_INSTANT, value):
         raise refuse(path, rule, value)
     try:
-        zone = datetime.fromisoformat(value).tzinfo
+        datetime.fromisoformat(value)
     except ValueError:
         raise refuse(path, rule, value) from None
-    if zone is None:
-        raise refuse(path, rule, value)

@@ -15,6 +15,7 @@ from portagpu.results.rules import (
     any_of,
     each,
     flag,
+    if_then,
     instant,
     is_number,
     keys,
@@ -115,7 +116,19 @@ _EXPECTED: Final[Mapping[str, Rule]] = {
     "confidence": or_null(text),
 }
 _EXPECTED_OPTIONAL: Final = frozenset({"statistic", "shape", "algorithm", "software", "confidence"})
-expected: Final = object_of(_EXPECTED, _EXPECTED_OPTIONAL, further=_expected_together)
+_TEXT: Final[dict[str, Json]] = {"type": "string"}
+_NUMBER: Final[dict[str, Json]] = {"type": "number"}
+_NULL: Final[dict[str, Json]] = {"type": "null"}
+
+expected: Final = object_of(
+    _EXPECTED,
+    _EXPECTED_OPTIONAL,
+    further=_expected_together,
+    together=[
+        if_then({"reference": _TEXT}, dict.fromkeys(("lower", "upper", "unit"), _NULL)),
+        if_then({"reference": _NUMBER}, {"unit": _TEXT}),
+    ],
+)
 figure: Final = object_of(
     {**_EXPECTED, "met": or_null(flag), "judges": flag, "not_judged": text}, _EXPECTED_OPTIONAL
 )
@@ -224,7 +237,24 @@ def _result_together(value: object, path: str) -> None:
         )
 
 
-check_result: Final = object_of(RESULT_RULES, further=_result_together)
+def _compared_with(kind: dict[str, Json]) -> dict[str, Json]:
+    return {"anyOf": [{"properties": {"reference": kind}}, _NULL]}
+
+
+check_result: Final = object_of(
+    RESULT_RULES,
+    further=_result_together,
+    together=[
+        if_then(
+            {"verdict": {"enum": [str(each) for each in sorted(_NEEDS_REASON)]}},
+            {"reason": {"pattern": r"\S"}},
+        ),
+        if_then({"blocked_by": _TEXT}, {"verdict": {"enum": [str(Verdict.INCONCLUSIVE)]}}),
+        {"properties": {"evidence": {"uniqueItems": True}}},
+        if_then({"value": _TEXT}, {"unit": _NULL, "expected": _compared_with(_TEXT)}),
+        if_then({"value": _NUMBER}, {"unit": _TEXT, "expected": _compared_with(_NUMBER)}),
+    ],
+)
 """Checks every key of a result, and those that depend on each other."""
 
 DOCUMENT_RULES: Final[Mapping[str, Rule]] = {

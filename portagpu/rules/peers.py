@@ -123,10 +123,11 @@ def compare_peers(
 def peer_expectation(
     compared: Peers, unit: str, relative: float = RELATIVE
 ) -> dict[str, Any] | None:
-    """The median of the peers as an expectation; None where they were not judged."""
-    if not compared.judged or compared.median is None or compared.median < 0:
+    """The median of the peers as an expectation; None where they were not judged, or it is none."""
+    middle = compared.median
+    if not compared.judged or middle is None or middle < 0 or not math.isfinite(middle):
         return None
-    return within(compared.median, relative, "the median of its peers", unit)
+    return within(middle, relative, "the median of its peers", unit)
 
 
 def _without_number(values: Mapping[str, float]) -> tuple[Outlier, ...]:
