@@ -19,7 +19,8 @@ from portagpu.planning import (
     kv_cache,
     read_model,
 )
-from portagpu.planning.activations import kept_per_layer, layer, layers_in_flight
+from portagpu.planning.activations import kept_per_layer, layer
+from portagpu.planning.stages import layers_of_parts, stages
 from portagpu.planning.states import Share, share, state_terms
 from portagpu.target import load_target
 
@@ -34,6 +35,7 @@ GPT = Model(
     gated=False,
     dropout=True,
 )
+MIXTRAL = MODELS["mixtral-8x7b"]
 S, B, H, A = 128, 2, 512, 8
 
 
@@ -127,16 +129,59 @@ def test_a_layer_keeps_the_bytes_of_the_paper(
 
 
 @pytest.mark.parametrize(
-    ("layout", "layers"),
+    ("layout", "in_flight"),
     [
-        (Layout(pp=4, micro_batches=8), 4),
-        (Layout(pp=4, micro_batches=2), 2),
-        (Layout(pp=4, micro_batches=8, schedule="gpipe"), 8),
-        (Layout(pp=2, micro_batches=8, schedule="interleaved", chunks=2), 4 * 1.25),
+        (Layout(pp=4, micro_batches=8), [4, 3, 2, 1]),
+        (Layout(pp=4, micro_batches=2), [2, 2, 2, 1]),
+        (Layout(pp=4, micro_batches=8, schedule="gpipe"), [8, 8, 8, 8]),
+        # the first stage: 4 x (1 + (p - 1) / (p v)), by arXiv:2205.05198
+        (Layout(pp=2, micro_batches=8, schedule="interleaved", chunks=2), [4 * 1.25, 3]),
+        # no more than there are
+        (Layout(pp=2, micro_batches=2, schedule="interleaved", chunks=2), [4, 3]),
     ],
 )
-def test_layers_in_flight(layout: Layout, layers: float) -> None:
-    assert layers_in_flight(GPT, layout) == layers
+def test_layers_in_flight(layout: Layout, in_flight: list[float]) -> None:
+    assert [each.in_flight for each in stages(GPT, layout)] == in_flight
+
+
+@pytest.mark.parametrize(
+    ("layers", "parts", "by_hand"),
+    [
+        (32, 4, (8, 8, 8, 8)),
+        # with the embedding and the head 128, 16 each: as torchtitan splits Llama 3.1 405B
+        (126, 8, (15, 16, 16, 16, 16, 16, 16, 15)),
+        (7, 3, (2, 3, 2)),
+        (5, 2, (3, 2)),
+        (4, 3, (1, 2, 1)),
+    ],
+)
+def test_layers_that_do_not_divide_are_spread(
+    layers: int, parts: int, by_hand: tuple[int, ...]
+) -> None:
+    assert layers_of_parts(layers, parts) == by_hand
+    assert sum(by_hand) == layers
+
+
+def test_the_embedding_is_on_the_first_stage_and_the_head_on_the_last() -> None:
+    """A tied head is a copy there, and the parameters of the model are the sum otherwise."""
+    layout = Layout(pp=4, micro_batches=4)
+    parts = [share(GPT, layout, each) for each in stages(GPT, layout)]
+    assert [each.outside for each in parts] == [1000 * 512, 0, 0, 1000 * 512 + 512]
+    assert sum(each.all for each in parts) == GPT.parameters
+    tied = replace(GPT, tied=True)
+    parts = [share(tied, layout, each) for each in stages(tied, layout)]
+    assert sum(each.all for each in parts) == tied.parameters + 1000 * 512
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "said"), [(100, "stage 1 of 4"), (1_000_000, "stage 4 of 4")]
+)
+def test_the_rank_that_needs_most_is_estimated(vocabulary: int, said: str) -> None:
+    """The first stage holds most activations, but the last one has logits."""
+    found = estimate(replace(GPT, vocabulary=vocabulary, tied=True), Recipe(sequence=256),
+                     Layout(pp=4, micro_batches=8))  # fmt: skip
+    assert said in found.remarks[0]
+    assert (found.of("logits and loss") is not None) == (said == "stage 4 of 4")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +200,8 @@ def test_the_bytes_of_a_cached_token(name: str, tp: int, kv_bytes: float, token:
 
 
 def test_experts_are_sharded_over_fewer_ranks() -> None:
-    part = share(MODELS["mixtral-8x7b"], Layout(dp=8, ep=4))
+    layout = Layout(dp=8, ep=4)
+    part = share(MIXTRAL, layout, *stages(MIXTRAL, layout))
     assert (part.dense_ranks, part.expert_ranks) == (8, 2)
     assert part.experts == 32 * 8 * 3 * 4096 * 14336 / 4
 
@@ -172,7 +218,7 @@ def test_precisions_order_the_states() -> None:
     """More exact formats never need less."""
 
     def states(precision: str) -> float:
-        part = share(GPT, Layout())
+        part = share(GPT, Layout(), *stages(GPT, Layout()))
         recipe = Recipe(precision=precision, foreach=False)
         return sum(term.expected for term, _ in state_terms(part, recipe, Layout()))
 

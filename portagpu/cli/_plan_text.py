@@ -17,15 +17,11 @@ if TYPE_CHECKING:
 
 def show_plans(model: Model, plans: Plans, show: int, stream: TextIO) -> None:
     """Print the first ``show`` plans of one cluster."""
-    from portagpu.planning.timing import rate_of
-
     on = plans.cluster
     what = f"{model.name}: {model.parameters:,} parameters"
     where = f"{on.world} x {on.target.id}, {size(on.memory)} each, {count(on.nodes, 'machine')}"
     print_lines([f"{what}; {where}, tp within {on.domain}", *on.remarks], stream)
     if plans.ranked:
-        recipe = plans.best.recipe
-        rate = rate_of(on.target, recipe.numbers.matrix, None)
         head = (
             "layout",
             "micro-batch",
@@ -43,11 +39,10 @@ def show_plans(model: Model, plans: Plans, show: int, stream: TextIO) -> None:
         )
         _show_terms(plans.best, stream)
         said = [f"times of collectives: {'; '.join(plans.bases)}"] if plans.bases else []
-        if rate is not None and plans.efficiency is None:
+        if plans.best.timing is not None and plans.efficiency is None:
             said.append(
-                f"products at {number(rate.flops / 1e12)} TFLOPS ({rate.words}): the times are "
-                "lower bounds. A share of the peak that you have measured, as --efficiency, gives "
-                "nearer ones"
+                "products are taken to reach the dense peak, so the times are lower bounds: give "
+                "the share that you have measured as --efficiency"
             )
         print_lines([*said, *plans.best.memory.remarks], stream)
     else:
@@ -76,7 +71,6 @@ def _row(found: Plan) -> tuple[str, ...]:
 
 
 def _show_terms(best: Plan, stream: TextIO) -> None:
-
     memory = best.memory
     rows = [
         (

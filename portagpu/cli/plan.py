@@ -88,6 +88,7 @@ _COUNT: Final = click.IntRange(min=1)
 )
 @click.option("--max-cp", type=_COUNT, default=1, show_default=True, metavar="N")
 @click.option("--plain-attention", is_flag=True, help="Attention that keeps its scores.")
+@click.option("--fused-loss", is_flag=True, help="A loss without float32 copies of the logits.")
 @click.option("--frozen", is_flag=True, help="Weights get no gradients, as with LoRA.")
 @click.option("--graphs", is_flag=True, help="Steps are captured as graphs.")
 @click.option(
@@ -101,7 +102,7 @@ _COUNT: Final = click.IntRange(min=1)
     "--efficiency",
     type=click.FloatRange(min=0, max=1, min_open=True),
     metavar="SHARE",
-    help="Of the peak, that products reach. Default: the best published product.",
+    help="Of the dense peak, that products reach. Default: all, so times are lower bounds.",
 )
 @click.option(
     "--track",
@@ -228,6 +229,7 @@ def _recipe(asked: dict[str, Any]) -> Any:
         "graphs",
         "kv_tokens",
         "frozen",
+        "fused_loss",
     )
     recipe = Recipe(**{name: asked[name] for name in names}, fused=not asked["plain_attention"])
     return replace(recipe, recompute=asked["recompute"] or "none")

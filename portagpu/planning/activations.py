@@ -2,7 +2,9 @@
 
 Source: Korthikanti et al. 2022, arXiv:2205.05198, sections 4 and 5, whose 34 s b h + 5 a s^2 b
 bytes for a layer are the sum of the pieces here for a GPT in 16 bits. The pieces are counted one by
-one, so that grouped queries, gated MLPs, experts and other widths have theirs.
+one, so that grouped queries, gated MLPs, experts and other widths have theirs. With sequence
+parallelism the paper's Megatron gathers the inputs of products again for backward (section 4.2.2);
+torch's ``ColwiseParallel`` keeps them whole.
 """
 
 from __future__ import annotations
@@ -45,6 +47,9 @@ def layer(model: Model, recipe: Recipe, layout: Layout) -> Layer:
     mask = _MASK if model.dropout else 0
     # the input of the norm and of the products after it, twice, and the masks of what is added
     outside = whole * model.hidden * (4 * item + 2 * mask)
+    if recipe.by_torch:
+        # its tensor parallelism keeps the whole input that a product gathered
+        outside += (tokens - whole) * model.hidden * 2 * item
     attention = split * item * (2 * query + 2 * key)
     # of each expert that a token takes; a router's copies are its inputs
     copies = model.active_experts or 1
@@ -84,27 +89,20 @@ def recomputed(one: Layer, recipe: Recipe) -> float:
     return max(one.kept + one.scores - kept_per_layer(one, recipe), 0.0)
 
 
-def layers_in_flight(model: Model, layout: Layout) -> float:
-    """Layers times micro-batches whose activations the first stage holds at once.
-
-    1F1B holds at most p micro-batches of L / p layers; interleaved 1 + (p - 1) / (p v) times that
-    (arXiv:2205.05198, section 4.2.3); GPipe holds all m micro-batches.
-    """
-    stage = model.layers / layout.pp
-    if layout.schedule == "gpipe":
-        return stage * layout.micro_batches
-    first = stage * min(layout.pp, layout.micro_batches)
-    if layout.schedule == "interleaved":
-        first *= 1 + (layout.pp - 1) / (layout.pp * layout.chunks)
-    return first
-
-
 def logits(model: Model, recipe: Recipe, layout: Layout) -> tuple[float, float, float]:
     """(expected, least, most) bytes of logits and loss at the start of backward.
 
-    Eager torch holds the logits, their log-softmax, and the gradients of both in float32; the least
-    is one float32 tensor (arXiv:2205.05198, section 4.3: 4 s b v), which a fused loss reuses.
+    Eager torch holds three float32 tensors: the log-softmax, and the gradients of it and of the
+    logits. Its loss over a split vocabulary makes a fourth
+    (``torch.distributed.tensor.parallel.loss``, ``_nll_loss_and_log_softmax_backward``). The block
+    of the 16-bit logits, which are freed before, is too small for any of them and stays reserved.
+    A fused loss keeps the logits and their gradient alone. The least is one float32 tensor
+    (arXiv:2205.05198, section 4.3: 4 s b v); at most the caller keeps its logits too.
     """
     item = recipe.numbers.activation
     count = recipe.micro_batch * recipe.sequence / layout.cp * model.vocabulary / layout.tp
-    return count * (item + 3 * _FLOAT32), count * _FLOAT32, count * (item + 4 * _FLOAT32)
+    if recipe.fused_loss:
+        return (count * 2 * item,) * 3
+    tensors = (4 if layout.tp > 1 else 3) * _FLOAT32
+    freed = item if item < _FLOAT32 else 0
+    return count * (tensors + freed), count * _FLOAT32, count * (tensors + _FLOAT32 + item)

@@ -146,16 +146,23 @@ class Network:
         return found.best.time_us / 1e6
 
     def _wire(self, operation: str, size: int, ranks: int, nodes: int) -> float | None:
-        gbs = self.cluster.nic_gbs if nodes > 1 else self._link(ranks)
-        if gbs is None:
+        """Bytes through the slowest link; those of an all-to-all leave a machine in part only."""
+        local, nic = ranks // nodes, self.cluster.nic_gbs
+        link = self._link(local) if local > 1 else None
+        if (nodes > 1 and nic is None) or (local > 1 and link is None):
             return None
         self.bases["wire: bytes through the slowest link, without latency"] = None
-        return size * (bus_factor(operation, ranks) or 0.0) / (gbs * _GB)
+        if operation == "all_to_all":
+            inside = size * (local - 1) / ranks / link if link else 0.0
+            outside = size * (ranks - local) / ranks / nic if nodes > 1 and nic else 0.0
+            return max(inside, outside) / _GB
+        slowest = nic if nodes > 1 else link
+        return size * (bus_factor(operation, ranks) or 0.0) / ((slowest or math.inf) * _GB)
 
     def _link(self, ranks: int) -> float | None:
-        value = self.cluster.target.value
-        each, links = value("link.per_link_per_direction"), value("link.count")
-        if value("link.topology") == "mesh" and each and links:
-            return float(each * min(ranks - 1, links))
-        found = value("link.total_per_direction") or value("host_link.per_direction")
+        """GB/s of one GPU to the others of its machine, in one direction."""
+        of, value = self._hardware, self.cluster.target.value
+        if value("link.topology") == "mesh" and of.links and of.link_gbs:
+            return of.link_gbs * min(ranks - 1, of.links)
+        found = of.all_links_gbs or value("host_link.per_direction")
         return None if found is None else float(found)

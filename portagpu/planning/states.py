@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from portagpu.planning.model import Model
     from portagpu.planning.recipe import Layout, Recipe
+    from portagpu.planning.stages import Stage
 
 _ZERO: Final = "ZeRO, arXiv:1910.02054, section 5"
 _DEEPSPEED: Final = "DeepSpeed documentation, zero_optimization"
@@ -59,21 +60,19 @@ class Share:
         return self.dense / self.dense_ranks + self.experts / self.expert_ranks
 
 
-def share(model: Model, layout: Layout) -> Share:
-    """Parameters of the stage that has most: the first has the embedding, the last the head."""
-    layers = -(-model.layers // (layout.pp * layout.chunks)) * layout.chunks
-    embedding = model.embedding_parameters / layout.tp
-    # a tied head is a copy on the last stage
-    head = model.vocabulary * model.hidden / layout.tp + model.norm_parameters
-    outside = (
-        embedding + model.head_parameters / layout.tp if layout.pp == 1 else max(embedding, head)
-    )
+def share(model: Model, layout: Layout, stage: Stage) -> Share:
+    """Parameters of one rank of a stage."""
+    outside = model.embedding_parameters if stage.first else 0
+    if stage.last:
+        # a tied head is a copy, unless the embedding is on the same rank
+        copied = model.tied and not stage.first
+        outside += model.head_parameters + (model.vocabulary * model.hidden if copied else 0)
     dense, experts = model.dense_layer_parameters, model.expert_layer_parameters
     return Share(
-        dense=layers * dense / layout.tp + outside,
-        experts=layers * experts / layout.tp / layout.ep,
+        dense=(stage.layers * dense + outside) / layout.tp,
+        experts=stage.layers * experts / layout.tp / layout.ep,
         layer=(dense + experts / layout.ep) / layout.tp,
-        outside=outside,
+        outside=outside / layout.tp,
         dense_ranks=layout.dp * layout.cp,
         expert_ranks=max(1, layout.dp * layout.cp // layout.ep),
     )
@@ -183,7 +182,9 @@ def buffer_terms(part: Share, recipe: Recipe, layout: Layout) -> Iterator[Term]:
         kept = "of the whole stage, until the last micro-batch's backward"
         yield exact("gathered parameters", part.all * gathered, kept, source, _FORWARD)
         if trained:
-            yield exact("gradients to reduce", part.all * gradient, kept, source, _FORWARD)
+            # interleaved, one chunk's backward ends before the next one's begins if m is at most p
+            apart = layout.chunks if layout.micro_batches <= layout.pp else 1
+            yield exact("gradients to reduce", part.all / apart * gradient, kept, source, _FORWARD)
     elif recipe.sharding == "fsdp2":
         two = 2 * part.layer + part.outside
         reduced = max(part.layer, part.outside) * gradient if trained else 0.0
