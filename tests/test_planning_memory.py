@@ -76,6 +76,52 @@ def test_a_config_gives_the_same_model() -> None:
     assert read_model(json.dumps(config), "mixtral-8x7b") == MODELS["mixtral-8x7b"]
 
 
+def test_a_config_with_experts_of_their_own_width() -> None:
+    """Qwen3-30B-A3B: 30.5 billion parameters, of which a token multiplies 3.3."""
+    config = {
+        "model_type": "qwen3_moe",
+        "head_dim": 128,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_attention_heads": 32,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": False,
+        "vocab_size": 151936,
+    }
+    found = Model.from_config(config)
+    assert found.parameters == pytest.approx(30_532_122_624, rel=1e-5)
+    assert found.active_parameters + 151936 * 2048 == pytest.approx(3.35e9, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", ["bert", "deepseek_v3", "mamba2", "t5", 7])
+def test_another_kind_of_model_has_no_closed_form(kind: object) -> None:
+    with pytest.raises(ValueError, match="no closed form") as caught:
+        read_model(json.dumps({"model_type": kind, "hidden_size": 768}), "c.json")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("num_key_value_heads", "x"), ("num_key_value_heads", 0), ("head_dim", 1.5),
+     ("num_hidden_layers", 1 << 70), ("vocab_size", True), ("num_local_experts", [8])],
+)  # fmt: skip
+def test_a_wrong_number_in_a_config_is_named(key: str, value: object) -> None:
+    config = {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "vocab_size": 32000,
+    }
+    with pytest.raises(ValueError, match=f"{key}|layers") as caught:
+        read_model(json.dumps(config | {key: value}), "c.json")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("text", ["", "[1]", "{}", "null", '{"hidden_size": "x"}', "[" * 100_000])
 def test_what_is_no_config_is_one_line(text: str) -> None:
     with pytest.raises(ValueError, match=r"^c\.json") as caught:
@@ -278,6 +324,8 @@ def test_fitting_says_what_is_sure() -> None:
         {"micro_batch": 0},
         {"fragmentation": 1.0},
         {"kv_tokens": -1},
+        {"kv_tokens": 1 << 70},
+        {"sequence": 1 << 70},
     ],
 )
 def test_a_wrong_recipe_is_one_line(wrong: dict[str, object]) -> None:

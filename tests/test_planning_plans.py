@@ -222,9 +222,12 @@ def test_a_small_domain_keeps_tensor_parallelism_inside() -> None:
         (0, {}, "at least 1 rank"),
         (12, {"nodes": 5}, "spread evenly"),
         (16, {"nic_gbs": None}, "need a network"),
-        (16, {"nic_gbs": -1.0}, "above 0"),
+        (16, {"nic_gbs": -1.0}, "from 0.001"),
+        (16, {"nic_gbs": float("nan")}, "from 0.001"),
+        (16, {"nic_gbs": float("inf")}, "from 0.001"),
         (1 << 20, {}, "at most"),
         (8, {"memory": 0}, "more than 0"),
+        (8, {"memory": 1e30}, "at most 1 PiB"),
     ],
 )
 def test_an_impossible_world_is_one_line(world: int, more: dict[str, object], said: str) -> None:
@@ -249,15 +252,29 @@ def test_a_strategy_fixes_degrees() -> None:
     }
     wrong = plan(EIGHT, machines(), RECIPE, batch=64, strategy="tp=3")
     assert not wrong.ranked
+    assert {each.rule for each in wrong.rejected} == {"world"}
+    assert "tp 3" in wrong.nothing
     assert "\n" not in wrong.nothing
     with pytest.raises(ValueError, match=r"world"):
         _ = plan(EIGHT, machines(), RECIPE, batch=64, strategy="tp=2,pp=2,dp=3,cp=1").best
 
 
-@pytest.mark.parametrize("text", ["", "tp", "tp=0", "tp=x", "np=2", "tp=2;pp=2", "tp=-1"])
+@pytest.mark.parametrize(
+    "text", ["", "tp", "tp=0", "tp=x", "np=2", "tp=2;pp=2", "tp=-1", "tp=2,tp=4"]
+)
 def test_a_wrong_strategy_is_one_line(text: str) -> None:
     with pytest.raises(ValueError, match="no degree of parallelism") as caught:
         parse_strategy(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"batch": 0}, {"batch": 1 << 70}, {"efficiency": float("nan")}, {"efficiency": 2.0}],
+)
+def test_a_wrong_number_is_one_line(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError) as caught:
+        plan(EIGHT, machines(), RECIPE, **{"batch": 8} | wrong)
     assert "\n" not in str(caught.value)
 
 

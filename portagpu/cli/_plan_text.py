@@ -12,7 +12,26 @@ from portagpu.cli._tables import print_table
 from portagpu.units import count, number, size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from portagpu.planning import Model, Plan, Plans
+
+
+def show_targets(found: Sequence[Plans], stream: TextIO) -> None:
+    """Print the first plan of each cluster side by side."""
+    head = ("target", "GPUs", "layout", "micro-batch", "recompute", "memory", "fit", "step s", "of")
+    rows = [
+        (
+            plans.cluster.target.id,
+            str(plans.cluster.world),
+            *(_row(plans.best)[:6] if plans.ranked else ("nothing fits", "", "", "", "", "")),
+            size(plans.cluster.memory),
+        )
+        for plans in found
+    ]
+    print_table(stream, terminal(stream), head, rows, {"GPUs", "micro-batch", "step s"})
+    nowhere = [f"{each.cluster.target.id}: {each.nothing}" for each in found if not each.ranked]
+    print_lines([*nowhere, ""], stream)
 
 
 def show_plans(model: Model, plans: Plans, show: int, stream: TextIO) -> None:
@@ -45,8 +64,6 @@ def show_plans(model: Model, plans: Plans, show: int, stream: TextIO) -> None:
                 "the share that you have measured as --efficiency"
             )
         print_lines([*said, *plans.best.memory.remarks], stream)
-    else:
-        click.echo(plans.nothing, file=stream)
     counted = Counter(each.rule for each in plans.rejected)
     first = {each.rule: each for each in reversed(plans.rejected)}
     rejected = [

@@ -19,6 +19,7 @@ from portagpu.cli._common import (
 )
 from portagpu.cli._complete import complete_target
 from portagpu.errors import PortagpuError
+from portagpu.files import read_bounded
 from portagpu.results.rules import json_text
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from portagpu.target import Target
 
 SCHEMA: Final = "portagpu.plan/1"
-_NOTHING_FITS: Final = 1
 _MOST_BYTES: Final = 1 << 20
 """Of a config.json: larger files are something else."""
 _COUNT: Final = click.IntRange(min=1)
@@ -38,7 +38,7 @@ _COUNT: Final = click.IntRange(min=1)
     "model_name",
     required=True,
     metavar="NAME|FILE",
-    help="A published model, such as llama-3.1-8b, or its config.json.",
+    help="A published model, such as llama-3.1-8b, or a config.json, or the folder that has it.",
 )
 @click.option(
     "--target",
@@ -132,14 +132,14 @@ def plan(
     show: int,
     json_to: str | None,
     **asked: Any,
-) -> int | None:
+) -> None:
     """Plan a training: the memory of a GPU, and which parallel layouts fit and how fast.
 
-    Computed from formulas and the facts of targets: no device is opened. The exit code is 1 if
+    Computed from formulas and the facts of targets: no device is opened. The exit code is 2 if
     nothing fits.
     """
     from portagpu import planning
-    from portagpu.cli._plan_text import show_plans
+    from portagpu.cli._plan_text import show_plans, show_targets
 
     check_outputs(json_to)
     try:
@@ -161,32 +161,39 @@ def plan(
         raise click.UsageError(str(error)) from error
     stream = text_stream(json_to)
     settings = [_settings(model, plans, asked["settings"]) for plans in found]
+    lines, tracked = _track(asked, model, found[0])
+    if len(found) > 1:
+        show_targets(found, stream)
     for plans, words in zip(found, settings, strict=True):
         show_plans(model, plans, show, stream)
         if words is not None:
             shown = json_text(words, indent=2) if isinstance(words, dict) else " ".join(words)
             click.echo(f"{asked['settings']}: {shown}\n", file=stream)
-    document: dict[str, Any] = {"schema": SCHEMA, "model": asdict(model)}
-    if asked["track"] is not None:
-        document["tracked"] = _track(asked, model, found[0], stream)
-    document["plans"] = [
+    print_lines(lines, stream)
+    shown_plans = [
         _document(plans) | {"settings": words} for plans, words in zip(found, settings, strict=True)
     ]
+    document = {"schema": SCHEMA, "model": asdict(model), "tracked": tracked, "plans": shown_plans}
     write_json(document, json_to)
-    return None if all(each.ranked for each in found) else _NOTHING_FITS
+    nowhere = [plans.nothing for plans in found if not plans.ranked]
+    if len(nowhere) == len(found):
+        raise click.UsageError(nowhere[0])
 
 
-def _track(asked: dict[str, Any], model: Model, plans: Plans, stream: Any) -> dict[str, Any]:
+def _track(
+    asked: dict[str, Any], model: Model, plans: Plans
+) -> tuple[list[str], dict[str, Any] | None]:
+    """Lines and values of ``--track``; none without it."""
     from portagpu.cli._plan_track import tracked_lines
 
+    if asked["track"] is None:
+        return [], None
     recipe = plans.best.recipe if plans.ranked else _recipe(asked)
     recipe = replace(recipe, micro_batch=asked["micro_batch"] or recipe.micro_batch)
     try:
-        lines, document = tracked_lines(asked["track"], model, recipe)
+        return tracked_lines(asked["track"], model, recipe)
     except (PortagpuError, ValueError) as error:
         raise click.UsageError(str(error)) from error
-    print_lines(lines, stream)
-    return document
 
 
 def _settings(model: Model, plans: Plans, tool: str | None) -> Any:
@@ -202,18 +209,21 @@ def _settings(model: Model, plans: Plans, tool: str | None) -> Any:
 
 
 def _model(name: str) -> Model:
-    from portagpu.planning import find_model, read_model
+    from portagpu.planning import MODELS, find_model, read_model
 
     path = Path(name)
-    if path.suffix != ".json" and not path.is_file():
+    if name not in MODELS and path.is_dir():
+        path /= "config.json"
+    elif name in MODELS or (path.suffix != ".json" and not path.exists()):
         return find_model(name)
     try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(_MOST_BYTES + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{name} cannot be read as a config.json: {error}") from error
+        text = read_bounded(path, _MOST_BYTES + 1).decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no config.json of a model: it is not text") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     if len(text) > _MOST_BYTES:
-        raise ValueError(f"{name} is too large for a config.json")
+        raise ValueError(f"{path} is too large for a config.json")
     return read_model(text, path.name)
 
 
@@ -286,8 +296,13 @@ def _recorded(
             f"{nodes} machines of {len(graph)} GPUs, as recorded, have {nodes * len(graph)} ranks, "
             f"not {ranks}"
         )
-    domain = max(map(len, fastest_domains(graph)))
-    return cluster_of(assumed, ranks, nodes=nodes, domain=domain, **more)
+    told = any(each.speed[0] for each in graph.edges.values())
+    domain = max(map(len, fastest_domains(graph))) if told else None
+    found = cluster_of(assumed, ranks, nodes=nodes, domain=domain, **more)
+    if told or len(graph) == 1:
+        return found
+    said = f"the recording tells no links: the facts of {assumed.id} decide"
+    return replace(found, remarks=(*found.remarks, said))
 
 
 def _document(plans: Plans) -> dict[str, Any]:

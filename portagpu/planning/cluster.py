@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from portagpu.target import Target
 
 MOST_RANKS: Final = 1 << 16
+_MOST_BYTES: Final = 1 << 50
+_LEAST_GBS, _MOST_GBS = 1e-3, 1e6
 _GB: Final = 1e9
 _BOARD: Final = 8
 """GPUs of a machine where nobody says how many: those of the usual boards (OAM, SXM)."""
@@ -44,10 +46,12 @@ class Cluster:
             raise ValueError("machines have at least 1 GPU, and no domain larger than a machine")
         if self.world > MOST_RANKS:
             raise ValueError(f"{self.world:,} ranks: a plan is for at most {MOST_RANKS:,}")
-        if not self.memory > 0:
-            raise ValueError("a GPU has more than 0 bytes of memory")
-        if self.nic_gbs is not None and not self.nic_gbs > 0:
-            raise ValueError("a network's bandwidth is above 0 GB/s")
+        if not 0 < self.memory <= _MOST_BYTES:
+            raise ValueError("a GPU has more than 0 bytes of memory, and at most 1 PiB")
+        if self.nic_gbs is not None and not _LEAST_GBS <= self.nic_gbs <= _MOST_GBS:
+            raise ValueError(
+                f"a network's bandwidth is from {_LEAST_GBS:g} to {_MOST_GBS:,.0f} GB/s"
+            )
         if self.nodes > 1 and self.nic_gbs is None:
             raise ValueError(
                 f"{self.nodes} machines need a network: give what one GPU can send, in GB/s "
@@ -74,13 +78,13 @@ def cluster_of(
     Raises ValueError for a world that machines cannot hold, and where nobody says how much memory
     a GPU has.
     """
-    if world < 1:
-        raise ValueError(f"a world has at least 1 rank, not {world}")
+    if not 0 < world <= MOST_RANKS:
+        raise ValueError(f"a world has at least 1 rank and at most {MOST_RANKS:,}, not {world:,}")
     remarks = []
     if nodes is None:
         nodes = -(-world // _BOARD)
         if nodes > 1:
-            remarks.append(f"machines of {_BOARD} GPUs are assumed")
+            remarks.append(f"machines of {world // nodes} GPUs are assumed")
     if nodes < 1 or world % nodes:
         raise ValueError(
             f"{world} ranks cannot be spread evenly over {nodes} machines: give a number of "
@@ -94,9 +98,13 @@ def cluster_of(
         raise ValueError(f"the target {target.id} has no memory size: give the bytes of a GPU")
     local = world // nodes
     if domain is None:
-        domain = local if target.value("link.topology") else 1
-        if domain < local:
+        topology, links = target.value("link.topology"), target.value("link.count")
+        domain = 1 if topology is None else local
+        if topology is None and local > 1:
             remarks.append(f"no fact joins the GPUs of {target.id}: they are taken to be apart")
+        elif topology == "mesh" and links:
+            # each link leads to one other GPU
+            domain = min(local, links + 1)
     return Cluster(
         target=target,
         nodes=nodes,

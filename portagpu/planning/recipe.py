@@ -10,6 +10,8 @@ from portagpu.text import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+MOST: Final = 1 << 32
+"""Of sequences and tokens: more is a mistake."""
 SHARDINGS: Final = ("ddp", "zero1", "zero2", "zero3", "fsdp2")
 """What data-parallel ranks share out: nothing; the optimiser's state; gradients too; parameters
 too, by DeepSpeed or by torch's ``fully_shard``. Source: Rajbhandari et al. 2020, arXiv:1910.02054,
@@ -122,10 +124,10 @@ class Recipe:
             ("offload", self.offload, OFFLOADS),
         ):
             _known(kind, word, known)
-        if self.micro_batch < 1 or self.sequence < 1:
-            raise ValueError("a micro-batch has at least 1 sequence of at least 1 token")
-        if self.kv_tokens < 0 or not 0 < self.kv_bytes <= 8:
-            raise ValueError("a KV cache has 0 or more tokens, of above 0 to 8 bytes a number")
+        if not (0 < self.micro_batch <= MOST and 0 < self.sequence <= MOST):
+            raise ValueError(f"a micro-batch has 1 to {MOST:,} sequences of 1 to {MOST:,} tokens")
+        if not 0 <= self.kv_tokens <= MOST or not 0 < self.kv_bytes <= 8:
+            raise ValueError(f"a KV cache has 0 to {MOST:,} tokens, of above 0 to 8 bytes a number")
         if not 0 <= self.fragmentation < 1:
             raise ValueError("the share that fragmentation may lose is from 0 to below 1")
 

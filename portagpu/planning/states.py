@@ -184,7 +184,9 @@ def buffer_terms(part: Share, recipe: Recipe, layout: Layout) -> Iterator[Term]:
         if trained:
             # interleaved, one chunk's backward ends before the next one's begins if m is at most p
             apart = layout.chunks if layout.micro_batches <= layout.pp else 1
-            yield exact("gradients to reduce", part.all / apart * gradient, kept, source, _FORWARD)
+            size = part.all / apart * gradient
+            kept = "of a chunk, until its last micro-batch's backward" if apart > 1 else kept
+            yield exact("gradients to reduce", size, kept, source, _FORWARD)
     elif recipe.sharding == "fsdp2":
         two = 2 * part.layer + part.outside
         reduced = max(part.layer, part.outside) * gradient if trained else 0.0
