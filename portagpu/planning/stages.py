@@ -1,6 +1,6 @@
 """What each stage of a pipeline holds: layers, embedding and head, and activations in flight.
 
-Layers that do not divide are spread as torchtitan does (``generate_llm_fqn_per_model_part``): the
+Layers that do not divide are spread as torchtitan does (``_generate_llm_fqn_per_model_part``): the
 embedding and the head count as a layer each, and the first parts take what is left over.
 """
 
