@@ -174,6 +174,29 @@ def test_a_layer_keeps_the_bytes_of_the_paper(
     assert kept_per_layer(layer(GPT, recipe, layout), recipe) == pytest.approx(by_hand)
 
 
+def test_torch_keeps_the_inputs_that_tensor_parallelism_gathered() -> None:
+    """Of attention and of the MLP, in 16 bits: all tokens instead of a rank's half."""
+    layout = Layout(tp=2, dp=2, sequence_parallel=True)
+    recipe = Recipe(micro_batch=B, sequence=S, sharding="zero1")
+    gathered = layer(GPT, replace(recipe, sharding="fsdp2"), layout)
+    assert gathered.kept - layer(GPT, recipe, layout).kept == 2 * 2 * S * B * H / 2
+
+
+def test_a_fused_loss_keeps_the_logits_and_their_gradient() -> None:
+    found = estimate(GPT, Recipe(micro_batch=B, sequence=S, fused_loss=True))
+    assert found.of("logits and loss").expected == 2 * 2 * S * B * GPT.vocabulary
+
+
+def test_sharded_gradients_stay_reserved_on_their_stream() -> None:
+    """After a first step they are there also when the loss is computed, but not on a CPU."""
+    recipe, layout = Recipe(sharding="fsdp2"), Layout(dp=4)
+    found = estimate(GPT, recipe, layout)
+    assert found.of("reserved for gradients").expected == found.of("gradients").expected
+    assert found.of("reserved for gradients").least == 0
+    cpu = estimate(GPT, recipe, layout, target=load_target("cpu-x86-64"))
+    assert cpu.of("reserved for gradients") is None
+
+
 @pytest.mark.parametrize(
     ("layout", "in_flight"),
     [
@@ -228,6 +251,8 @@ def test_the_rank_that_needs_most_is_estimated(vocabulary: int, said: str) -> No
                      Layout(pp=4, micro_batches=8))  # fmt: skip
     assert said in found.remarks[0]
     assert (found.of("logits and loss") is not None) == (said == "stage 4 of 4")
+    assert len(found.others) == 2
+    assert found.least >= max(each.least for each in found.others)
 
 
 @pytest.mark.parametrize(

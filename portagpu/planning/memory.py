@@ -6,6 +6,7 @@ between may have more layers, and the last one has the logits.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from portagpu.planning.activations import kept_per_layer, layer, logits, recomputed
@@ -56,7 +57,8 @@ def estimate(
     asked = {0, min(1, layout.pp - 1), layout.pp - 1}
     on_gpu = target is None or target.arch.warp_size > 1
     found = [_of_stage(model, recipe, layout, every[index], on_gpu) for index in sorted(asked)]
-    return max(found, key=lambda each: each.expected)
+    *others, largest = sorted(found, key=lambda each: each.expected)
+    return replace(largest, others=tuple(others))
 
 
 def _of_stage(model: Model, recipe: Recipe, layout: Layout, stage: Stage, on_gpu: bool) -> Estimate:
