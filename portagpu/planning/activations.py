@@ -25,20 +25,26 @@ _FLOAT32: Final = 4
 class Layer:
     """Bytes that one layer keeps for one micro-batch on one rank.
 
-    ``entrance`` is its input, which full recomputation keeps alone. ``scores`` are the core of
+    ``entrance`` is its input, which full recomputation keeps alone; ``norm`` is what a norm keeps
+    beside its input. ``scores`` are the core of
     attention, ``outputs`` what torchtitan's selective operators keep, ``working`` the gradients
     that backward holds at once in the layer.
     """
 
     entrance: float
+    norm: float
     kept: float
     scores: float
     outputs: float
     working: float
 
 
-def layer(model: Model, recipe: Recipe, layout: Layout) -> Layer:
-    """One layer's bytes. Tokens are split by cp; tp splits the inner sizes, and sp the rest."""
+def layer(model: Model, recipe: Recipe, layout: Layout, *, on_gpu: bool = True) -> Layer:
+    """One layer's bytes. Tokens are split by cp; tp splits the inner sizes, and sp the rest.
+
+    On a CPU torch computes RMSNorm in steps, and each keeps what is not yet multiplied with the
+    weight.
+    """
     item = recipe.numbers.activation
     tokens = recipe.micro_batch * recipe.sequence / layout.cp
     whole = tokens / (layout.tp if layout.sequence_parallel else 1)
@@ -46,7 +52,8 @@ def layer(model: Model, recipe: Recipe, layout: Layout) -> Layer:
     query, key = model.heads * model.head_size, model.kv_heads * model.head_size
     mask = _MASK if model.dropout else 0
     # the input of the norm and of the products after it, twice, and the masks of what is added
-    outside = whole * model.hidden * (4 * item + 2 * mask)
+    norms = 0 if on_gpu or model.norm_biases else 1
+    outside = whole * model.hidden * ((4 + 2 * norms) * item + 2 * mask)
     if recipe.by_torch:
         # its tensor parallelism keeps the whole input that a product gathered
         outside += (tokens - whole) * model.hidden * 2 * item
@@ -68,6 +75,7 @@ def layer(model: Model, recipe: Recipe, layout: Layout) -> Layer:
     working = split * item * model.inner * (3 if model.gated else 2) * copies
     return Layer(
         entrance=whole * model.hidden * item,
+        norm=norms * whole * model.hidden * item,
         kept=outside + attention + inner + routed,
         scores=scores,
         outputs=outputs,

@@ -68,7 +68,7 @@ def _of_stage(model: Model, recipe: Recipe, layout: Layout, stage: Stage, on_gpu
     for term, leaves in state_terms(part, recipe, layout):
         (host if leaves else terms).append(term)
     terms += buffer_terms(part, recipe, layout)
-    terms += activation_terms(model, recipe, layout, stage)
+    terms += activation_terms(model, recipe, layout, stage, on_gpu=on_gpu)
     if recipe.offload == "parameters" and part.dense_ranks == 1:
         resident = (2 * part.layer + part.outside) * recipe.numbers.weight
         source = "FSDP2's CPUOffloadPolicy"
@@ -105,9 +105,11 @@ def kv_cache(model: Model, recipe: Recipe, layout: Layout) -> Term:
     return exact("KV cache", token * recipe.kv_tokens, formula, "arXiv:2309.06180, section 3")
 
 
-def activation_terms(model: Model, recipe: Recipe, layout: Layout, stage: Stage) -> Iterator[Term]:
+def activation_terms(
+    model: Model, recipe: Recipe, layout: Layout, stage: Stage, *, on_gpu: bool
+) -> Iterator[Term]:
     """What forward keeps, the logits, and what backward holds beside it."""
-    one = layer(model, recipe, layout)
+    one = layer(model, recipe, layout, on_gpu=on_gpu)
     if not recipe.training:
         forward = one.kept + one.scores
         yield exact("activations", forward, "one layer's, without gradients", _PAPER, _FORWARD)
@@ -127,7 +129,7 @@ def activation_terms(model: Model, recipe: Recipe, layout: Layout, stage: Stage)
     # what all ranks of a tensor-parallel group gather is as large as without sequence parallelism
     gathered = tokens * model.hidden * item
     if stage.last:
-        inputs = one.entrance + (gathered if recipe.by_torch else one.entrance)
+        inputs = one.entrance + one.norm + (gathered if recipe.by_torch else one.entrance)
         note = "of the last norm and of the head"
         yield exact("inputs of the head", inputs, note, _HEAD, (Phase.LOSS,))
         yield ranged(
