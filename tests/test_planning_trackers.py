@@ -10,8 +10,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor.parallel import loss_parallel
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    loss_parallel,
+    parallelize_module,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from portagpu.errors import Unsupported
@@ -175,3 +181,28 @@ def test_a_loss_over_a_split_vocabulary_holds_one_more_tensor(ranks: int, tensor
     layout = Layout(tp=ranks)
     # and the 16-bit logits' own block, which stays reserved
     assert logits_of(model, recipe, layout)[0] == (4 * tensors + 2) * count
+
+
+def test_torch_keeps_a_gathered_input_whole_and_copies_it_in_order() -> None:
+    """An MLP over 4 fake ranks, byte by byte: what forward keeps, and the copy of its peak."""
+    ranks, batch, length, hidden, inner = 4, 4, 128, 64, 256
+    whole, split = 4 * batch * length * hidden, 4 * batch * length * inner // ranks
+    plan = {
+        "": PrepareModuleInput(
+            input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),), use_local_output=True
+        ),
+        "0": ColwiseParallel(),
+        "1": RowwiseParallel(output_layouts=Shard(1)),
+    }
+    with _mesh_of(ranks) as mesh:
+        module = torch.nn.Sequential(
+            torch.nn.Linear(hidden, inner, bias=False), torch.nn.Linear(inner, hidden, bias=False)
+        )
+        parallelize_module(module, mesh, plan)
+        tokens = torch.zeros(batch, length // ranks, hidden, requires_grad=True)
+        with LiveBytes() as live:
+            output = module(tokens)
+            assert live.now >= whole + split + whole // ranks
+            assert live.peak - live.now >= 2 * whole
+        # waits for what was not waited for
+        output.sum()
