@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from portagpu.collectives.bandwidth import bus_factor
-from portagpu.collectives.choice import Hardware, Question, choose
+from portagpu.collectives.choice import LEAST_GBS, MOST_GBS, Hardware, Question, choose
 from portagpu.discovery import cost_model_for
 from portagpu.errors import Unsupported
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 MOST_RANKS: Final = 1 << 16
 _MOST_BYTES: Final = 1 << 50
-_LEAST_GBS, _MOST_GBS = 1e-3, 1e6
 _GB: Final = 1e9
 _BOARD: Final = 8
 """GPUs of a machine where nobody says how many: those of the usual boards (OAM, SXM)."""
@@ -48,10 +47,8 @@ class Cluster:
             raise ValueError(f"{self.world:,} ranks: a plan is for at most {MOST_RANKS:,}")
         if not 0 < self.memory <= _MOST_BYTES:
             raise ValueError("a GPU has more than 0 bytes of memory, and at most 1 PiB")
-        if self.nic_gbs is not None and not _LEAST_GBS <= self.nic_gbs <= _MOST_GBS:
-            raise ValueError(
-                f"a network's bandwidth is from {_LEAST_GBS:g} to {_MOST_GBS:,.0f} GB/s"
-            )
+        if self.nic_gbs is not None and not LEAST_GBS <= self.nic_gbs <= MOST_GBS:
+            raise ValueError(f"a network's bandwidth is from {LEAST_GBS:g} to {MOST_GBS:,.0f} GB/s")
         if self.nodes > 1 and self.nic_gbs is None:
             raise ValueError(
                 f"{self.nodes} machines need a network: give what one GPU can send, in GB/s "

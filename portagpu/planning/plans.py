@@ -176,13 +176,13 @@ def _why(timing: Timing | None, layout: Layout) -> str:
         "tensor-parallel collectives": timing.tensor_s,
         "expert exchange": timing.expert_s,
         "pipeline transfers": timing.pipeline_s,
-        "data-parallel collectives, not hidden": timing.step_s
+        "collectives that are not hidden": timing.step_s
         - (timing.compute_s + timing.bubble_s + timing.tensor_s + timing.expert_s
            + timing.pipeline_s),
     }  # fmt: skip
     shown = sorted(parts.items(), key=lambda each: -each[1])[:2]
-    words = [f"{name} {number(100 * part / timing.step_s, 2)}%" for name, part in shown if part > 0]
-    return ", ".join(words)
+    shares = {name: part / timing.step_s for name, part in shown}
+    return ", ".join(f"{name} {number(100 * s, 2)}%" for name, s in shares.items() if s > 0.001)
 
 
 def _candidates(
