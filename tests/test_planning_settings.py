@@ -107,17 +107,20 @@ def test_deepspeed_gets_the_stage_and_the_batch(recipe: dict[str, Any], stage: i
     assert found["train_batch_size"] == 32
     assert found["zero_optimization"] == {"stage": stage}
     assert found["bf16"] == {"enabled": True}
+    assert not found["torch_autocast"]["enabled"]
 
 
 def test_deepspeed_s_own_parser_takes_the_configuration() -> None:
     config = pytest.importorskip("deepspeed.runtime.config")
-    offload = {"sharding": "zero3", "offload": "parameters"}
+    offload = {"sharding": "zero3", "offload": "parameters", "precision": "autocast-bf16"}
     # the parser divides by the world that it runs in, which is one rank
     found = deepspeed_config(MODEL, planned(Layout(dp=1, micro_batches=4), **offload))
     read = config.DeepSpeedConfig(found)
     assert read.zero_optimization_stage == 3
     assert read.gradient_accumulation_steps == 4
     assert read.zero_config.offload_param.device == "cpu"
+    assert read.torch_autocast_enabled
+    assert str(read.torch_autocast_dtype) == "torch.bfloat16"
 
 
 def test_megatron_gets_the_layout_and_the_model() -> None:

@@ -141,8 +141,13 @@ def activation_terms(
         )
         if recipe.by_torch and layout.pp > 1:
             others = (layout.micro_batches - 1) * tokens * model.vocabulary / layout.tp * item
-            note = "logits of all micro-batches, which the last stage returns"
-            yield exact("outputs", others, note, "torch.distributed.pipelining.stage", _FORWARD)
+            yield ranged(
+                "outputs",
+                (0, 0, others),
+                "logits of all micro-batches, with return_outputs, which torchtitan turns off",
+                "torch.distributed.pipelining.stage",
+                _FORWARD,
+            )
     again = recomputed(one, recipe)
     if again:
         note = "of one layer, made again from what was kept"

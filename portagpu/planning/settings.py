@@ -81,12 +81,14 @@ def deepspeed_config(model: Model, plan: Plan) -> dict[str, Any]:
         if recipe.sharding != "zero3":
             raise ValueError("DeepSpeed offloads parameters with zero3 alone")
         zero["offload_param"] = {"device": "cpu"}
+    autocast = recipe.precision.startswith("autocast")
     return {
         "train_batch_size": recipe.micro_batch * at.micro_batches * at.dp,
         "train_micro_batch_size_per_gpu": recipe.micro_batch,
         "gradient_accumulation_steps": at.micro_batches,
         "zero_optimization": zero,
         "bf16": {"enabled": recipe.precision.startswith("mixed")},
+        "torch_autocast": {"enabled": autocast, "dtype": "bfloat16"},
     }
 
 
