@@ -202,6 +202,21 @@ def test_sharding_more_moves_more() -> None:
     assert moved["ddp"] == pytest.approx(moved["zero2"], rel=0.25)
 
 
+@pytest.mark.parametrize(("sharding", "times"), [("zero1", 1), ("zero2", 4), ("zero3", 4)])
+def test_shares_of_gradients_are_reduced_for_every_micro_batch(sharding: str, times: int) -> None:
+    cluster = machines(64)
+    recipe = replace(RECIPE, sharding=sharding)
+    network = Network(cluster)
+    one, four = (
+        step_time(EIGHT, recipe, Layout(dp=64, micro_batches=count), cluster, network).data_s
+        for count in (1, 4)
+    )
+    gathers = 0 if sharding == "zero3" else network.seconds(
+        "all_gather", 2 * EIGHT.parameters, 64, 1
+    )  # fmt: skip
+    assert four - gathers == pytest.approx(times * (one - gathers))
+
+
 def test_a_model_that_fits_nowhere_says_what_is_missing() -> None:
     found = plan(find_model("llama-3.1-405b"), machines(), RECIPE, batch=8)
     assert not found.ranked

@@ -7,7 +7,8 @@ reduce-scatter and an all-gather (arXiv:2205.05198). Experts, Lepikhin et al. 20
 arXiv:2006.16668: an all-to-all before and one after them, in forward and in backward. Bubble,
 Narayanan et al. 2021, arXiv:2104.04473: (p - 1) / m of the work, and 1 / v of it if interleaved.
 ZeRO, arXiv:1910.02054, section 7: up to stage 2 a step moves as much as an all-reduce of the
-gradients, stage 3 half more.
+gradients, stage 3 half more; stage 2 for each micro-batch (DeepSpeed,
+``reduce_ready_partitions_and_remove_grads``).
 """
 
 from __future__ import annotations
@@ -198,5 +199,6 @@ def _data(model: Model, recipe: Recipe, layout: Layout, network: Network) -> flo
         return gathered * gathers if layer_by_layer else 0.0
     if recipe.sharding == "ddp":
         return seconds("all_reduce", recipe.numbers.gradient)
-    reductions = layout.micro_batches if layer_by_layer and layout.pp == 1 else 1
-    return reduced * reductions + gathered * gathers
+    # ranks that keep a share of the gradients reduce those of every micro-batch
+    every = layout.pp == 1 and (layer_by_layer or recipe.sharding == "zero2")
+    return reduced * (layout.micro_batches if every else 1) + gathered * gathers
