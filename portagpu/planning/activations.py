@@ -26,9 +26,8 @@ class Layer:
     """Bytes that one layer keeps for one micro-batch on one rank.
 
     ``entrance`` is its input, which full recomputation keeps alone; ``norm`` is what a norm keeps
-    beside its input. ``scores`` are the core of
-    attention, ``outputs`` what torchtitan's selective operators keep, ``working`` the gradients
-    that backward holds at once in the layer.
+    beside its input. ``scores`` are the core of attention, ``outputs`` what torchtitan's selective
+    operators keep, ``working`` the gradients that backward holds at once in the layer.
     """
 
     entrance: float
@@ -47,39 +46,34 @@ def layer(model: Model, recipe: Recipe, layout: Layout, *, on_gpu: bool = True) 
     """
     item = recipe.numbers.activation
     tokens = recipe.micro_batch * recipe.sequence / layout.cp
-    whole = tokens / (layout.tp if layout.sequence_parallel else 1)
     split = tokens / layout.tp
-    query, key = model.heads * model.head_size, model.kv_heads * model.head_size
-    mask = _MASK if model.dropout else 0
-    # the input of the norm and of the products after it, twice, and the masks of what is added
-    norms = 0 if on_gpu or model.norm_biases else 1
-    outside = whole * model.hidden * ((4 + 2 * norms) * item + 2 * mask)
-    if recipe.by_torch:
-        # its tensor parallelism keeps the whole input that a product gathered
-        outside += (tokens - whole) * model.hidden * 2 * item
-    attention = split * item * (2 * query + 2 * key)
-    # of each expert that a token takes; a router's copies are its inputs
+    whole = split if layout.sequence_parallel else tokens
+    one = whole * model.hidden * item
+    query = split * item * model.heads * model.head_size
+    # with more ranks than key heads each rank has a whole one
+    key = split * item * max(model.kv_heads, layout.tp) * model.head_size
+    # of each expert that a token takes, as are the inputs that a router copies
     copies = model.active_experts or 1
-    inner = split * item * model.inner * (4 if model.gated else 2) * copies
-    routed = whole * model.hidden * item * 2 * (copies if model.experts else 0)
+    inner = split * item * model.inner * copies
+    routed = 2 * copies * one if model.experts else 0
+    mask = _MASK if model.dropout else 0
+    norm = 0 if on_gpu or model.norm_biases else one
+    # torch's tensor parallelism keeps the whole input that a product gathered
+    gathered = 2 * (tokens - whole) * model.hidden * item if recipe.by_torch else 0
+    # twice: the inputs of a norm and of the products after it, and the mask of what is added
+    outside = 4 * one + 2 * norm + 2 * whole * model.hidden * mask + gathered
     if recipe.fused:
         scores = split * model.heads * _FLOAT32
     else:
         pairs = split * model.heads * recipe.sequence
         scores = pairs * (2 * item + _MASK if model.dropout else item)
-    outputs = (
-        whole * model.hidden * 2 * item
-        + split * item * (2 * query + key)
-        + split * item * model.inner * copies
-    )
-    working = split * item * model.inner * (3 if model.gated else 2) * copies
     return Layer(
-        entrance=whole * model.hidden * item,
-        norm=norms * whole * model.hidden * item,
-        kept=outside + attention + inner + routed,
+        entrance=one,
+        norm=norm,
+        kept=outside + 2 * query + 2 * key + (4 if model.gated else 2) * inner + routed,
         scores=scores,
-        outputs=outputs,
-        working=working + whole * model.hidden * item,
+        outputs=2 * one + 2 * query + key + inner,
+        working=(3 if model.gated else 2) * inner + one,
     )
 
 

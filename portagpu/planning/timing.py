@@ -146,7 +146,7 @@ def _communication(model: Model, recipe: Recipe, layout: Layout, network: Networ
     output = int(tokens * model.hidden * item)
     once = ("reduce_scatter", "all_gather") if layout.sequence_parallel else ("all_reduce",)
     tensor = [network.seconds(each, output, layout.tp, 1) for each in once]
-    keys = int(tokens * 2 * model.kv_heads / layout.tp * model.head_size * item)
+    keys = int(tokens * 2 * max(model.kv_heads / layout.tp, 1) * model.head_size * item)
     ring = network.seconds("sendrecv", keys, layout.cp, layout.tp)
     # a token goes to each of its experts, wherever they are
     routed = int(tokens * model.hidden * item * max(model.active_experts, 1) / layout.tp)
