@@ -46,9 +46,7 @@ def test_a_small_step_is_counted_by_hand() -> None:
     assert found.parts["Optstate"] == pytest.approx((2 + 2) * weight, abs=64)
 
 
-@pytest.mark.parametrize(
-    "name", ["deep", "wide", "long", "large vocabulary", "grouped queries", "recomputed"]
-)
+@pytest.mark.parametrize("name", [*CASES])
 def test_the_closed_form_is_near_the_tracker(name: str) -> None:
     model, batch, length, recompute = CASES[name]
     tracked = track(lambda: Decoder(model, recompute=recompute), loss_of(batch, length), adamw)

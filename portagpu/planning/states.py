@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from portagpu.planning.recipe import OPTIMIZERS
-from portagpu.planning.terms import Phase, Term, exact, ranged
+from portagpu.planning.terms import ALWAYS, Phase, Term, exact, ranged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,8 +38,8 @@ _LATE: Final = (Phase.BACKWARD, Phase.STEP)
 class Share:
     """Parameters of one rank before sharding over data-parallel ranks, and over how many.
 
-    ``layer`` is one layer, experts included, ``outside`` the embedding and the head. The experts'
-    parameters have fewer copies, so they are sharded over fewer ranks.
+    ``layer`` is one layer, experts included, ``outside`` the embedding and the head, ``largest``
+    one matrix. The experts' parameters have fewer copies, so they are sharded over fewer ranks.
     """
 
     dense: float
@@ -48,6 +48,7 @@ class Share:
     outside: float
     dense_ranks: int
     expert_ranks: int
+    largest: float = 0.0
 
     @property
     def all(self) -> float:
@@ -75,6 +76,7 @@ def share(model: Model, layout: Layout, stage: Stage) -> Share:
         outside=outside / layout.tp,
         dense_ranks=layout.dp * layout.cp,
         expert_ranks=max(1, layout.dp * layout.cp // layout.ep),
+        largest=model.hidden * max(model.inner, model.vocabulary if outside else 0) / layout.tp,
     )
 
 
@@ -83,54 +85,44 @@ def state_terms(part: Share, recipe: Recipe, layout: Layout) -> Iterator[tuple[T
     numbers = recipe.numbers
     stage = {"ddp": 0, "zero1": 1, "zero2": 2}.get(recipe.sharding, 3)
 
-    def size(each: float, sharded: bool) -> float:
-        return each * (part.sharded if sharded else part.all)
-
-    def words(each: float, sharded: bool) -> str:
+    def held(
+        name: str,
+        each: float,
+        least_stage: int,
+        source: str = _ZERO,
+        phases: tuple[Phase, ...] = ALWAYS,
+    ) -> Term:
+        sharded = stage >= least_stage
         over = f" / {part.dense_ranks} data-parallel ranks" if sharded else ""
-        return f"{each:g} B x {part.all:,.0f} parameters{over}"
+        words = f"{each:g} B x {part.all:,.0f} parameters{over}"
+        return exact(name, each * (part.sharded if sharded else part.all), words, source, phases)
 
-    all_gone = recipe.offload == "parameters"
-    weight = numbers.weight
-    yield (
-        exact("parameters", size(weight, stage == 3), words(weight, stage == 3), _ZERO),
-        all_gone,
-    )
+    yield held("parameters", numbers.weight, 3), recipe.offload == "parameters"
     if not recipe.training or recipe.frozen:
         return
+    gone = recipe.offload != "none"
     # gradients that were freed are not there when the loss is computed; buckets keep them
     freed = recipe.sharding == "fsdp2" or (recipe.sharding == "ddp" and part.dense_ranks == 1)
     late = freed and (layout.micro_batches == 1 or layout.pp > 1)
-    gradients = exact(
-        "gradients",
-        size(numbers.gradient, stage >= 2),
-        words(numbers.gradient, stage >= 2),
-        _ZERO,
-        (Phase.STEP,) if late else tuple(Phase),
-    )
-    gone = recipe.offload != "none"
-    yield gradients, gone
+    phases = (Phase.STEP,) if late else ALWAYS
+    yield held("gradients", numbers.gradient, 2, phases=phases), gone
     if numbers.master:
-        formula = words(numbers.master, stage >= 1)
-        yield exact("master weights", size(numbers.master, stage >= 1), formula, _ZERO), gone
+        yield held("master weights", numbers.master, 1), gone
     state, source = OPTIMIZERS[recipe.optimizer]
     if state:
-        yield (
-            exact("optimiser state", size(state, stage >= 1), words(state, stage >= 1), source),
-            gone,
-        )
-    stepped = size(numbers.master or numbers.weight, stage >= 1)
-    if recipe.foreach and not gone:
-        yield (
-            ranged(
-                "optimiser temporaries",
-                (stepped, 0, stepped),
-                "one more copy of what is stepped, if all parameters are stepped at once",
-                "torch documentation, torch.optim: foreach",
-                (Phase.STEP,),
-            ),
-            False,
-        )
+        yield held("optimiser state", state, 1, source), gone
+    if gone:
+        return
+    if recipe.foreach:
+        stepped = held("", numbers.master or numbers.weight, 1).expected
+        formula = "one more copy of what is stepped, if all parameters are stepped at once"
+    else:
+        over = part.dense_ranks if stage >= 1 else 1
+        stepped = 3 * part.largest * (numbers.master or numbers.weight) / over if state else 0.0
+        formula = "two for the largest parameter, and the denominator of the one before"
+    source = "torch documentation, torch.optim: foreach"
+    sizes = (stepped, 0, stepped)
+    yield ranged("optimiser temporaries", sizes, formula, source, (Phase.STEP,)), False
 
 
 def buffer_terms(part: Share, recipe: Recipe, layout: Layout) -> Iterator[Term]:
