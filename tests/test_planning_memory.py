@@ -97,6 +97,17 @@ def test_a_config_with_experts_of_their_own_width() -> None:
     assert found.active_parameters + 151936 * 2048 == pytest.approx(3.35e9, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"layers": 0}, {"layers": 1.5}, {"hidden": -1}, {"vocabulary": 1 << 70}, {"kv_heads": 3},
+     {"experts": -1}, {"experts": 4, "active_experts": 5}, {"positions": -1}],
+)  # fmt: skip
+def test_a_wrong_model_is_one_line(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError) as caught:
+        replace(GPT, **wrong)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("kind", ["bert", "deepseek_v3", "mamba2", "t5", 7])
 def test_another_kind_of_model_has_no_closed_form(kind: object) -> None:
     with pytest.raises(ValueError, match="no closed form") as caught:

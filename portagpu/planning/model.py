@@ -47,8 +47,11 @@ class Model:
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "kv_heads", "head_size", "inner", "vocabulary"):
-            if not 0 < getattr(self, name) < _MOST:
-                raise ValueError(f"a model's {name} is a whole number above 0")
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 0 < value < _MOST:
+                raise ValueError(f"a model's {name} is a whole number from 1 to {_MOST - 1:,}")
+        if not 0 <= self.positions < _MOST or not 0 <= self.experts < _MOST:
+            raise ValueError("a model has 0 or more positions and experts")
         if self.heads % self.kv_heads:
             raise ValueError(f"{self.kv_heads} kv_heads do not divide {self.heads} heads")
         if self.experts and not 0 < self.active_experts <= self.experts:
