@@ -23,7 +23,7 @@ from portagpu.files import read_bounded
 from portagpu.results.rules import json_text
 
 if TYPE_CHECKING:
-    from portagpu.planning import Cluster, Model, Plan, Plans, Rejected
+    from portagpu.planning import Cluster, Model, Plans
     from portagpu.target import Target
 
 SCHEMA: Final = "portagpu.plan/1"
@@ -139,6 +139,7 @@ def plan(
     nothing fits.
     """
     from portagpu import planning
+    from portagpu.cli._plan_document import plans_document
     from portagpu.cli._plan_text import show_plans, show_targets
 
     check_outputs(json_to)
@@ -171,7 +172,8 @@ def plan(
             click.echo(f"{asked['settings']}: {shown}\n", file=stream)
     print_lines(lines, stream)
     shown_plans = [
-        _document(plans) | {"settings": words} for plans, words in zip(found, settings, strict=True)
+        plans_document(plans) | {"settings": words}
+        for plans, words in zip(found, settings, strict=True)
     ]
     document = {"schema": SCHEMA, "model": asdict(model), "tracked": tracked, "plans": shown_plans}
     write_json(document, json_to)
@@ -303,51 +305,3 @@ def _recorded(
         return found
     said = f"the recording tells no links: the facts of {assumed.id} decide"
     return replace(found, remarks=(*found.remarks, said))
-
-
-def _document(plans: Plans) -> dict[str, Any]:
-    on = plans.cluster
-    return {
-        "target": on.target.id,
-        "nodes": on.nodes,
-        "ranks": on.world,
-        "domain": on.domain,
-        "memory_bytes": on.memory,
-        "nic_gbs": on.nic_gbs,
-        "batch": plans.batch,
-        "remarks": list(on.remarks),
-        "bases": list(plans.bases),
-        "ranked": [_plan_document(each) for each in plans.ranked],
-        "rejected": [_rejected_document(each) for each in plans.rejected],
-        "nothing": None if plans.ranked else plans.nothing,
-    }
-
-
-def _plan_document(found: Plan) -> dict[str, Any]:
-    memory = found.memory
-    return {
-        "layout": asdict(found.layout),
-        "recipe": asdict(found.recipe),
-        "fit": found.fit,
-        "why": found.why,
-        "timing": None if found.timing is None else asdict(found.timing),
-        "memory": {
-            "phase": memory.phase,
-            "least": memory.least,
-            "expected": memory.expected,
-            "most": memory.most,
-            "terms": [asdict(each) for each in memory.terms],
-            "host": [asdict(each) for each in memory.host],
-            "remarks": list(memory.remarks),
-        },
-    }
-
-
-def _rejected_document(each: Rejected) -> dict[str, Any]:
-    return {
-        "layout": asdict(each.layout),
-        "micro_batch": each.recipe.micro_batch,
-        "recompute": each.recipe.recompute,
-        "rule": each.rule,
-        "why": each.why,
-    }
