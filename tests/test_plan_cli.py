@@ -33,10 +33,27 @@ def test_the_document_has_every_plan(capfd: pytest.CaptureFixture[str]) -> None:
             assert {"layout", "recipe", "fit", "why", "timing", "memory"} == set(found)
 
 
-def test_a_model_that_fits_nowhere_is_exit_code_1(capfd: pytest.CaptureFixture[str]) -> None:
-    asked = ["plan", "--model", "llama-3.1-405b", "--batch", "8", *H100]
-    assert main(asked) == 1
-    assert "nothing fits" in capfd.readouterr().out
+def test_targets_stand_side_by_side(capfd: pytest.CaptureFixture[str]) -> None:
+    """One that cannot hold the model says so, and does not hide the other."""
+    asked = ["plan", "--model", "llama-3.1-8b", "--batch", "8", "--sharding", "ddp", "--ranks", "1"]
+    targets = ["--target", "amd-mi355x", "--target", "nvidia-h100-sxm"]
+    assert main([*asked, *targets]) == 0
+    head, first, second, why, *_ = capfd.readouterr().out.splitlines()
+    assert head.split()[:3] == ["target", "GPUs", "layout"]
+    assert first.split()[:4] == ["amd-mi355x", "1", "one", "rank"]
+    assert "nothing fits" in second
+    assert why.startswith("nvidia-h100-sxm: nothing fits: the smallest layout")
+
+
+def test_a_model_that_fits_nowhere_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    asked = ["plan", "--model", "llama-3.1-405b", "--batch", "8", *H100, "--json", "-"]
+    assert main(asked) == 2
+    written = capfd.readouterr()
+    (said,) = [line for line in written.err.splitlines() if line.startswith("portagpu:")]
+    assert "nothing fits" in said
+    (found,) = json.loads(written.out)["plans"]
+    assert found["nothing"] in said
+    assert "memory" in {each["rule"] for each in found["rejected"]}
 
 
 @pytest.mark.parametrize(
@@ -50,6 +67,15 @@ def test_a_model_that_fits_nowhere_is_exit_code_1(capfd: pytest.CaptureFixture[s
         ([*H100, "--precision", "fp7"], "no precision"),
         ([*H100, "--recompute", "sum"], "no recompute"),
         (["--target", "cpu-x86-64", "--ranks", "1"], "no memory size"),
+        (["--target", "nvidia-h100-sxm", "--ranks", "0"], "--ranks"),
+        (["--target", "nvidia-h100-sxm", "--ranks", str(1 << 70)], "at most 65,536"),
+        ([*H100, "--batch", str(1 << 70)], "a batch has 1 to"),
+        ([*H100, "--sequence", str(1 << 70)], "a micro-batch has 1 to"),
+        ([*H100, "--memory", "0"], "no number of bytes"),
+        ([*H100, "--nic-gbs", "nan"], "a network's bandwidth"),
+        ([*H100, "--efficiency", "nan"], "a share of the peak"),
+        ([*H100, "--strategy", "tp=3"], "breaks world: tp 3"),
+        ([*H100, "--settings", "megatron"], "not with fsdp2"),
     ],
 )
 def test_what_cannot_be_is_one_line(
@@ -58,7 +84,7 @@ def test_what_cannot_be_is_one_line(
     assert main([*ASKED, *words]) == 2
     written = capfd.readouterr().err
     assert said in written
-    assert "Traceback" not in written
+    assert written.count("\n") == 1
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"hidden_size": 1}'])
@@ -70,6 +96,9 @@ def test_a_wrong_config_is_one_line(
     assert main(["plan", "--model", str(path), "--batch", "1", *H100]) == 2
     assert "config.json" in capfd.readouterr().err
     assert main(["plan", "--model", str(tmp_path / "no.json"), "--batch", "1", *H100]) == 2
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
+    assert main(["plan", "--model", str(tmp_path / "bytes.json"), "--batch", "1", *H100]) == 2
+    assert "it is not text" in capfd.readouterr().err
     assert main(["plan", "--model", "lama-2-7b", "--batch", "1", *H100]) == 2
     assert "llama-2-7b" in capfd.readouterr().err
 
@@ -88,6 +117,27 @@ def test_a_recorded_machine_decides_the_domain(capfd: pytest.CaptureFixture[str]
     assert found["domain"] == 4
     assert {each["layout"]["tp"] for each in found["ranked"]} <= {1, 2, 4}
     assert "tp-in-domain" in {each["rule"] for each in found["rejected"]}
+
+
+def test_a_model_is_also_the_folder_of_its_config(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    assert main(["plan", "--model", str(tmp_path), "--batch", "8", *H100]) == 0
+    assert main(["plan", "--model", str(tmp_path / "none"), "--batch", "8", *H100]) == 2
+    assert "no config.json" in capfd.readouterr().err
+
+
+def test_a_recording_without_links_says_that_facts_decide(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("networkx")
+    source = PLACES.parent / "formats" / "nvidia_smi_text" / "table-550.txt"
+    assert main([*ASKED, "--replay", str(source)]) == 0
+    assert (
+        "the recording tells no links: the facts of nvidia-h100-sxm decide"
+        in capfd.readouterr().out
+    )
 
 
 def test_a_recording_has_as_many_ranks_as_it_has(capfd: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,8 @@ from portagpu.planning import (
     kv_cache,
     read_model,
 )
-from portagpu.planning.activations import kept_per_layer, layer, layers_in_flight
+from portagpu.planning.activations import kept_per_layer, layer
+from portagpu.planning.stages import layers_of_parts, stages
 from portagpu.planning.states import Share, share, state_terms
 from portagpu.target import load_target
 
@@ -34,6 +35,7 @@ GPT = Model(
     gated=False,
     dropout=True,
 )
+MIXTRAL = MODELS["mixtral-8x7b"]
 S, B, H, A = 128, 2, 512, 8
 
 
@@ -72,6 +74,63 @@ def test_a_config_gives_the_same_model() -> None:
         "num_experts_per_tok": 2,
     }
     assert read_model(json.dumps(config), "mixtral-8x7b") == MODELS["mixtral-8x7b"]
+
+
+def test_a_config_with_experts_of_their_own_width() -> None:
+    """Qwen3-30B-A3B: 30.5 billion parameters, of which a token multiplies 3.3."""
+    config = {
+        "model_type": "qwen3_moe",
+        "head_dim": 128,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_attention_heads": 32,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": False,
+        "vocab_size": 151936,
+    }
+    found = Model.from_config(config)
+    assert found.parameters == pytest.approx(30_532_122_624, rel=1e-5)
+    assert found.active_parameters + 151936 * 2048 == pytest.approx(3.35e9, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"layers": 0}, {"layers": 1.5}, {"hidden": -1}, {"vocabulary": 1 << 70}, {"kv_heads": 3},
+     {"experts": -1}, {"experts": 4, "active_experts": 5}, {"positions": -1}],
+)  # fmt: skip
+def test_a_wrong_model_is_one_line(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError) as caught:
+        replace(GPT, **wrong)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["bert", "deepseek_v3", "mamba2", "t5", 7])
+def test_another_kind_of_model_has_no_closed_form(kind: object) -> None:
+    with pytest.raises(ValueError, match="no closed form") as caught:
+        read_model(json.dumps({"model_type": kind, "hidden_size": 768}), "c.json")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("num_key_value_heads", "x"), ("num_key_value_heads", 0), ("head_dim", 1.5),
+     ("num_hidden_layers", 1 << 70), ("vocab_size", True), ("num_local_experts", [8])],
+)  # fmt: skip
+def test_a_wrong_number_in_a_config_is_named(key: str, value: object) -> None:
+    config = {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "vocab_size": 32000,
+    }
+    with pytest.raises(ValueError, match=f"{key}|layers") as caught:
+        read_model(json.dumps(config | {key: value}), "c.json")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{}", "null", '{"hidden_size": "x"}', "[" * 100_000])
@@ -126,17 +185,85 @@ def test_a_layer_keeps_the_bytes_of_the_paper(
     assert kept_per_layer(layer(GPT, recipe, layout), recipe) == pytest.approx(by_hand)
 
 
+def test_torch_keeps_the_inputs_that_tensor_parallelism_gathered() -> None:
+    """Of attention and of the MLP, in 16 bits: all tokens instead of a rank's half."""
+    layout = Layout(tp=2, dp=2, sequence_parallel=True)
+    recipe = Recipe(micro_batch=B, sequence=S, sharding="zero1")
+    gathered = layer(GPT, replace(recipe, sharding="fsdp2"), layout)
+    assert gathered.kept - layer(GPT, recipe, layout).kept == 2 * 2 * S * B * H / 2
+
+
+def test_a_fused_loss_keeps_the_logits_and_their_gradient() -> None:
+    found = estimate(GPT, Recipe(micro_batch=B, sequence=S, fused_loss=True))
+    assert found.of("logits and loss").expected == 2 * 2 * S * B * GPT.vocabulary
+
+
+def test_sharded_gradients_stay_reserved_on_their_stream() -> None:
+    """After a first step they are there also when the loss is computed, but not on a CPU."""
+    recipe, layout = Recipe(sharding="fsdp2"), Layout(dp=4)
+    found = estimate(GPT, recipe, layout)
+    assert found.of("reserved for gradients").expected == found.of("gradients").expected
+    assert found.of("reserved for gradients").least == 0
+    cpu = estimate(GPT, recipe, layout, target=load_target("cpu-x86-64"))
+    assert cpu.of("reserved for gradients") is None
+
+
 @pytest.mark.parametrize(
-    ("layout", "layers"),
+    ("layout", "in_flight"),
     [
-        (Layout(pp=4, micro_batches=8), 4),
-        (Layout(pp=4, micro_batches=2), 2),
-        (Layout(pp=4, micro_batches=8, schedule="gpipe"), 8),
-        (Layout(pp=2, micro_batches=8, schedule="interleaved", chunks=2), 4 * 1.25),
+        (Layout(pp=4, micro_batches=8), [4, 3, 2, 1]),
+        (Layout(pp=4, micro_batches=2), [2, 2, 2, 1]),
+        (Layout(pp=4, micro_batches=8, schedule="gpipe"), [8, 8, 8, 8]),
+        # the first stage: 4 x (1 + (p - 1) / (p v)), by arXiv:2205.05198
+        (Layout(pp=2, micro_batches=8, schedule="interleaved", chunks=2), [4 * 1.25, 3]),
+        # no more than there are
+        (Layout(pp=2, micro_batches=2, schedule="interleaved", chunks=2), [4, 3]),
     ],
 )
-def test_layers_in_flight(layout: Layout, layers: float) -> None:
-    assert layers_in_flight(GPT, layout) == layers
+def test_layers_in_flight(layout: Layout, in_flight: list[float]) -> None:
+    assert [each.in_flight for each in stages(GPT, layout)] == in_flight
+
+
+@pytest.mark.parametrize(
+    ("layers", "parts", "by_hand"),
+    [
+        (32, 4, (8, 8, 8, 8)),
+        # with the embedding and the head 128, 16 each: as torchtitan splits Llama 3.1 405B
+        (126, 8, (15, 16, 16, 16, 16, 16, 16, 15)),
+        (7, 3, (2, 3, 2)),
+        (5, 2, (3, 2)),
+        (4, 3, (1, 2, 1)),
+    ],
+)
+def test_layers_that_do_not_divide_are_spread(
+    layers: int, parts: int, by_hand: tuple[int, ...]
+) -> None:
+    assert layers_of_parts(layers, parts) == by_hand
+    assert sum(by_hand) == layers
+
+
+def test_the_embedding_is_on_the_first_stage_and_the_head_on_the_last() -> None:
+    """A tied head is a copy there, and the parameters of the model are the sum otherwise."""
+    layout = Layout(pp=4, micro_batches=4)
+    parts = [share(GPT, layout, each) for each in stages(GPT, layout)]
+    assert [each.outside for each in parts] == [1000 * 512, 0, 0, 1000 * 512 + 512]
+    assert sum(each.all for each in parts) == GPT.parameters
+    tied = replace(GPT, tied=True)
+    parts = [share(tied, layout, each) for each in stages(tied, layout)]
+    assert sum(each.all for each in parts) == tied.parameters + 1000 * 512
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "said"), [(100, "stage 1 of 4"), (1_000_000, "stage 4 of 4")]
+)
+def test_the_rank_that_needs_most_is_estimated(vocabulary: int, said: str) -> None:
+    """The first stage holds most activations, but the last one has logits."""
+    found = estimate(replace(GPT, vocabulary=vocabulary, tied=True), Recipe(sequence=256),
+                     Layout(pp=4, micro_batches=8))  # fmt: skip
+    assert said in found.remarks[0]
+    assert (found.of("logits and loss") is not None) == (said == "stage 4 of 4")
+    assert len(found.others) == 2
+    assert found.least >= max(each.least for each in found.others)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +282,8 @@ def test_the_bytes_of_a_cached_token(name: str, tp: int, kv_bytes: float, token:
 
 
 def test_experts_are_sharded_over_fewer_ranks() -> None:
-    part = share(MODELS["mixtral-8x7b"], Layout(dp=8, ep=4))
+    layout = Layout(dp=8, ep=4)
+    part = share(MIXTRAL, layout, *stages(MIXTRAL, layout))
     assert (part.dense_ranks, part.expert_ranks) == (8, 2)
     assert part.experts == 32 * 8 * 3 * 4096 * 14336 / 4
 
@@ -172,9 +300,9 @@ def test_precisions_order_the_states() -> None:
     """More exact formats never need less."""
 
     def states(precision: str) -> float:
-        part = share(GPT, Layout())
-        recipe = Recipe(precision=precision, foreach=False)
-        return sum(term.expected for term, _ in state_terms(part, recipe, Layout()))
+        part = share(GPT, Layout(), *stages(GPT, Layout()))
+        terms = [term for term, _ in state_terms(part, Recipe(precision=precision), Layout())]
+        return sum(term.expected for term in terms if term.name != "optimiser temporaries")
 
     assert states("mixed-bf16") == states("fp32") == 16 * GPT.parameters
     assert states("mixed-bf16-fp32-grads") == 18 * GPT.parameters
@@ -232,6 +360,8 @@ def test_fitting_says_what_is_sure() -> None:
         {"micro_batch": 0},
         {"fragmentation": 1.0},
         {"kv_tokens": -1},
+        {"kv_tokens": 1 << 70},
+        {"sequence": 1 << 70},
     ],
 )
 def test_a_wrong_recipe_is_one_line(wrong: dict[str, object]) -> None:

@@ -12,6 +12,7 @@ from tests.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "planning.md").read_text("utf-8")
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+CONSOLES = re.findall(r"```console\n\$ portagpu (.*?)\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.mark.parametrize("code", EXAMPLES, ids=["estimate", "track", "plan"])
@@ -21,8 +22,10 @@ def test_an_example_runs(code: str) -> None:
     exec(compile(code, "docs/planning.md", "exec"), {})
 
 
-def test_the_command_prints_what_the_page_shows(capfd: pytest.CaptureFixture[str]) -> None:
-    (command, shown), *_ = re.findall(r"```console\n\$ portagpu (.*?)\n(.*?)```", PAGE, re.DOTALL)
+@pytest.mark.parametrize(("command", "shown"), CONSOLES, ids=["one target", "several"])
+def test_a_command_prints_what_the_page_shows(
+    command: str, shown: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert main(command.split()) == 0
     said = [" ".join(line.split()) for line in capfd.readouterr().out.splitlines()]
     for line in shown.splitlines():

@@ -10,9 +10,10 @@ import pytest
 pytest.importorskip("torch")
 
 from portagpu.planning import Layout, Recipe, estimate, find_model
-from tests.benchmarks.plan_memory import GIB, PUBLISHED
-from tests.benchmarks.plan_times import MLPERF, TITANS, Run, efficiency_of
+from tests.benchmarks.plan_memory import GIB, PUBLISHED, reserved
+from tests.benchmarks.plan_times import ASYNC, H200, MLPERF, TITANS, Run, efficiency_of
 
+ALL = (*TITANS, *ASYNC, *H200)
 pytestmark = pytest.mark.torch
 
 
@@ -24,32 +25,30 @@ def test_a_published_peak_is_in_the_range(row: Any) -> None:
 
 
 def test_published_peaks_are_near_the_expected_ones() -> None:
-    off = [
-        abs(
-            estimate(find_model(model), Recipe(**recipe), Layout(**layout)).expected / GIB / gib - 1
-        )
-        for _, model, recipe, layout, gib in PUBLISHED
-    ]
+    off = []
+    for _, model, recipe, layout, reported in PUBLISHED:
+        found = estimate(find_model(model), Recipe(**recipe), Layout(**layout))
+        off.append(abs(reserved(found) / GIB / reported - 1))
     assert median(off) < 0.10
-    assert max(off) < 0.30
+    assert max(off) < 0.20
 
 
-@pytest.mark.parametrize("run", TITANS, ids=[run.name for run in TITANS])
+@pytest.mark.parametrize("run", ALL, ids=[run.name for run in ALL])
 def test_no_published_step_is_faster_than_the_bound(run: Run) -> None:
     reported, bound = run.errors(None)
-    assert bound < reported < 3 * bound
+    assert bound < reported < 3.5 * bound
 
 
 @pytest.mark.parametrize("run", MLPERF[1::2], ids=[run.name for run in MLPERF[1::2]])
 def test_no_step_of_mlperf_is_faster_than_fp8(run: Run) -> None:
     reported, bound = run.errors(None)
-    assert bound < reported < 3 * bound
+    assert bound < reported < 3.5 * bound
 
 
 def test_one_measured_run_predicts_the_others() -> None:
     share = efficiency_of(TITANS[0])
     off = []
-    for run in TITANS[1:]:
+    for run in ALL[1:]:
         reported, predicted = run.errors(share)
         off.append(abs(predicted / reported - 1))
     assert 0.3 < share < 0.6

@@ -11,6 +11,7 @@ import pytest
 from portagpu.cli import main
 from portagpu.planning import Layout, Plan, Recipe, cluster_of, find_model, plan
 from portagpu.planning.settings import deepspeed_config, megatron_arguments, torchtitan_arguments
+from portagpu.planning.stages import layers_of_parts
 from portagpu.target import load_target
 
 MODEL = find_model("llama-3.1-8b")
@@ -42,6 +43,8 @@ def values(words: list[str]) -> dict[str, str]:
     }
 
 
+BIG = find_model("llama-3.1-405b")
+UNEVEN = Layout(tp=8, pp=8, dp=1, micro_batches=8, sequence_parallel=True)
 PIPELINE = Layout(
     tp=2, pp=2, dp=4, micro_batches=8, sequence_parallel=True, schedule="interleaved", chunks=2
 )
@@ -69,12 +72,31 @@ def test_torchtitan_s_own_classes_take_the_words() -> None:
         planned(PIPELINE, sharding="fsdp2"),
         planned(Layout(dp=8), sharding="fsdp2", offload="parameters"),
         planned(Layout(dp=8), sharding="ddp", precision="fp32"),
+        planned(UNEVEN, BIG, sharding="fsdp2"),
     ):
         read = tyro.cli(both, args=torchtitan_arguments(MODEL, each))
         assert read.parallelism.tensor_parallel_degree == each.layout.tp
         assert read.parallelism.pipeline_parallel_degree == each.layout.pp
         assert read.training.seq_len == 4096
         assert read.training.enable_cpu_offload == (each.recipe.offload == "parameters")
+
+
+def test_stages_that_differ_are_told() -> None:
+    """126 layers on 8 stages: 15, six times 16, and 15."""
+    found = values(torchtitan_arguments(BIG, planned(UNEVEN, BIG, sharding="fsdp2")))
+    assert found["parallelism.pipeline_parallel_layers_per_stage"] == "16"
+    assert found["parallelism.pipeline_parallel_last_stage_less_layers"] == "1"
+    found = values(megatron_arguments(BIG, planned(UNEVEN, BIG, sharding="ddp")))
+    assert found["decoder-first-pipeline-num-layers"] == "15"
+    assert found["decoder-last-pipeline-num-layers"] == "15"
+
+
+def test_torchtitan_s_own_split_is_the_planned_one() -> None:
+    pipeline = pytest.importorskip("torchtitan.distributed.pipeline_parallel")
+    for layers, parts in ((126, 8), (126, 16), (7, 3), (5, 2), (33, 4)):
+        split = pipeline._generate_llm_fqn_per_model_part(parts, layers, 1, 1)
+        counts = tuple(sum(name.startswith("layers.") for name in each) for each in split)
+        assert counts == layers_of_parts(layers, parts)
 
 
 @pytest.mark.parametrize(
@@ -85,17 +107,20 @@ def test_deepspeed_gets_the_stage_and_the_batch(recipe: dict[str, Any], stage: i
     assert found["train_batch_size"] == 32
     assert found["zero_optimization"] == {"stage": stage}
     assert found["bf16"] == {"enabled": True}
+    assert not found["torch_autocast"]["enabled"]
 
 
 def test_deepspeed_s_own_parser_takes_the_configuration() -> None:
     config = pytest.importorskip("deepspeed.runtime.config")
-    offload = {"sharding": "zero3", "offload": "parameters"}
+    offload = {"sharding": "zero3", "offload": "parameters", "precision": "autocast-bf16"}
     # the parser divides by the world that it runs in, which is one rank
     found = deepspeed_config(MODEL, planned(Layout(dp=1, micro_batches=4), **offload))
     read = config.DeepSpeedConfig(found)
     assert read.zero_optimization_stage == 3
     assert read.gradient_accumulation_steps == 4
     assert read.zero_config.offload_param.device == "cpu"
+    assert read.torch_autocast_enabled
+    assert str(read.torch_autocast_dtype) == "torch.bfloat16"
 
 
 def test_megatron_gets_the_layout_and_the_model() -> None:
@@ -118,11 +143,13 @@ def test_megatron_s_own_parser_takes_the_words() -> None:
     for each, model in (
         (planned(layout, MIXTRAL, sharding="zero1", recompute="full"), MIXTRAL),
         (planned(PIPELINE, sharding="zero1", precision="mixed-fp8"), MODEL),
+        (planned(UNEVEN, BIG, sharding="ddp"), BIG),
     ):
         read = parser.parse_args(megatron_arguments(model, each))
-        assert read.tensor_model_parallel_size == 2
-        assert read.num_layers == 32
-        assert read.global_batch_size == 32
+        assert read.tensor_model_parallel_size == each.layout.tp
+        assert read.num_layers == model.layers
+        assert read.global_batch_size == each.layout.micro_batches * each.layout.dp
+    assert read.decoder_first_pipeline_num_layers == 15
 
 
 @pytest.mark.parametrize(
@@ -135,6 +162,9 @@ def test_megatron_s_own_parser_takes_the_words() -> None:
         (deepspeed_config, Layout(dp=8), {"sharding": "zero2", "offload": "parameters"}),
         (megatron_arguments, Layout(dp=8), {"sharding": "fsdp2"}),
         (megatron_arguments, Layout(dp=8), {"sharding": "ddp", "recompute": "operators"}),
+        # 32 layers on 6 stages: 5, 6, 6, 6, 5 and 4
+        (megatron_arguments, Layout(pp=6, micro_batches=6), {"sharding": "ddp"}),
+        (torchtitan_arguments, Layout(pp=24, micro_batches=24), {"sharding": "fsdp2"}),
     ],
 )
 def test_what_a_tool_cannot_do_is_one_line(make: Any, layout: Layout, recipe: Any) -> None:

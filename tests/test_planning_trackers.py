@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from portagpu.errors import Unsupported
 from portagpu.planning import Layout, Recipe, estimate, track
+from portagpu.planning.activations import logits as logits_of
+from portagpu.planning.trackers import _mesh_of
 from portagpu.target import load_target
 from tests.planned_models import CASES, Decoder, adamw, decoder, loss_of, shard
 
@@ -33,7 +46,7 @@ def test_a_small_step_is_counted_by_hand() -> None:
     assert found.parts["Optstate"] == pytest.approx((2 + 2) * weight, abs=64)
 
 
-@pytest.mark.parametrize("name", ["deep", "wide", "grouped queries", "recomputed"])
+@pytest.mark.parametrize("name", [*CASES])
 def test_the_closed_form_is_near_the_tracker(name: str) -> None:
     model, batch, length, recompute = CASES[name]
     tracked = track(lambda: Decoder(model, recompute=recompute), loss_of(batch, length), adamw)
@@ -45,7 +58,7 @@ def test_the_closed_form_is_near_the_tracker(name: str) -> None:
         foreach=False,
     )
     found = estimate(model, recipe, target=load_target("cpu-x86-64"))
-    assert abs(tracked.disagreement(found.expected)) < 0.15
+    assert abs(tracked.disagreement(found.expected)) < 0.03
 
 
 def test_a_sharded_module_is_near_the_closed_form_too() -> None:
@@ -113,3 +126,81 @@ def test_no_group_is_left_behind_after_an_error() -> None:
     with pytest.raises(Unsupported):
         track(lambda: Decoder(SMALL), loss_of(1, 8), ranks=4, shard=wrong)
     assert not torch.distributed.is_initialized()
+
+
+class LiveBytes(TorchDispatchMode):
+    """Bytes of the storages that plain operations made and that are still there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self.seen: set[int] = set()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if any(issubclass(each, DTensor) for each in types):
+            return NotImplemented
+        found = function(*args, **(kwargs or {}))
+        for each in found if isinstance(found, tuple | list) else (found,):
+            if type(each) is torch.Tensor:
+                self._add(each.untyped_storage())
+        return found
+
+    def _add(self, storage: Any) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self.seen:
+            self.seen.add(key)
+            self.now += size
+            self.peak = max(self.peak, self.now)
+            weakref.finalize(storage, self._remove, key, size)
+
+    def _remove(self, key: int, size: int) -> None:
+        self.seen.discard(key)
+        self.now -= size
+
+
+@pytest.mark.parametrize(("ranks", "tensors"), [(1, 3), (4, 4)])
+def test_a_loss_over_a_split_vocabulary_holds_one_more_tensor(ranks: int, tensors: int) -> None:
+    """torch's own loss, on 16-bit logits that are freed before backward, byte by byte."""
+    rows, vocabulary = 256, 2048
+    count = rows * vocabulary // ranks
+    local = torch.zeros(rows, vocabulary // ranks, dtype=torch.bfloat16, requires_grad=True)
+    with _mesh_of(ranks) as mesh, loss_parallel(), LiveBytes() as live:
+        logits = local * 1
+        whole = DTensor.from_local(logits, mesh, [Shard(-1)]) if ranks > 1 else logits
+        loss = torch.nn.functional.cross_entropy(whole.float(), torch.zeros(rows).long())
+        del logits, whole
+        live.peak = live.now
+        loss.backward()
+    assert live.peak == pytest.approx(4 * tensors * count, rel=0.05)
+    model = decoder(1, 64, 64, vocabulary)
+    recipe = Recipe(sequence=rows)
+    layout = Layout(tp=ranks)
+    # and the 16-bit logits' own block, which stays reserved
+    assert logits_of(model, recipe, layout)[0] == (4 * tensors + 2) * count
+
+
+def test_torch_keeps_a_gathered_input_whole_and_copies_it_in_order() -> None:
+    """An MLP over 4 fake ranks, byte by byte: what forward keeps, and the copy of its peak."""
+    ranks, batch, length, hidden, inner = 4, 4, 128, 64, 256
+    whole, split = 4 * batch * length * hidden, 4 * batch * length * inner // ranks
+    plan = {
+        "": PrepareModuleInput(
+            input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),), use_local_output=True
+        ),
+        "0": ColwiseParallel(),
+        "1": RowwiseParallel(output_layouts=Shard(1)),
+    }
+    with _mesh_of(ranks) as mesh:
+        module = torch.nn.Sequential(
+            torch.nn.Linear(hidden, inner, bias=False), torch.nn.Linear(inner, hidden, bias=False)
+        )
+        parallelize_module(module, mesh, plan)
+        tokens = torch.zeros(batch, length // ranks, hidden, requires_grad=True)
+        with LiveBytes() as live:
+            output = module(tokens)
+            assert live.now >= whole + split + whole // ranks
+            assert live.peak - live.now >= 2 * whole
+        # waits for what was not waited for
+        output.sum()

@@ -12,20 +12,35 @@ from portagpu.cli._tables import print_table
 from portagpu.units import count, number, size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from portagpu.planning import Model, Plan, Plans
+
+
+def show_targets(found: Sequence[Plans], stream: TextIO) -> None:
+    """Print the first plan of each cluster side by side."""
+    head = ("target", "GPUs", "layout", "micro-batch", "recompute", "memory", "fit", "step s", "of")
+    rows = [
+        (
+            plans.cluster.target.id,
+            str(plans.cluster.world),
+            *(_row(plans.best)[:6] if plans.ranked else ("nothing fits", "", "", "", "", "")),
+            size(plans.cluster.memory),
+        )
+        for plans in found
+    ]
+    print_table(stream, terminal(stream), head, rows, {"GPUs", "micro-batch", "step s"})
+    nowhere = [f"{each.cluster.target.id}: {each.nothing}" for each in found if not each.ranked]
+    print_lines([*nowhere, ""], stream)
 
 
 def show_plans(model: Model, plans: Plans, show: int, stream: TextIO) -> None:
     """Print the first ``show`` plans of one cluster."""
-    from portagpu.planning.timing import rate_of
-
     on = plans.cluster
     what = f"{model.name}: {model.parameters:,} parameters"
     where = f"{on.world} x {on.target.id}, {size(on.memory)} each, {count(on.nodes, 'machine')}"
     print_lines([f"{what}; {where}, tp within {on.domain}", *on.remarks], stream)
     if plans.ranked:
-        recipe = plans.best.recipe
-        rate = rate_of(on.target, recipe.numbers.matrix, None)
         head = (
             "layout",
             "micro-batch",
@@ -43,15 +58,12 @@ def show_plans(model: Model, plans: Plans, show: int, stream: TextIO) -> None:
         )
         _show_terms(plans.best, stream)
         said = [f"times of collectives: {'; '.join(plans.bases)}"] if plans.bases else []
-        if rate is not None and plans.efficiency is None:
+        if plans.best.timing is not None and plans.efficiency is None:
             said.append(
-                f"products at {number(rate.flops / 1e12)} TFLOPS ({rate.words}): the times are "
-                "lower bounds. A share of the peak that you have measured, as --efficiency, gives "
-                "nearer ones"
+                "products are taken to reach the dense peak, so the times are lower bounds: give "
+                "the share that you have measured as --efficiency"
             )
         print_lines([*said, *plans.best.memory.remarks], stream)
-    else:
-        click.echo(plans.nothing, file=stream)
     counted = Counter(each.rule for each in plans.rejected)
     first = {each.rule: each for each in reversed(plans.rejected)}
     rejected = [
@@ -76,7 +88,6 @@ def _row(found: Plan) -> tuple[str, ...]:
 
 
 def _show_terms(best: Plan, stream: TextIO) -> None:
-
     memory = best.memory
     rows = [
         (

@@ -19,14 +19,14 @@ from portagpu.cli._common import (
 )
 from portagpu.cli._complete import complete_target
 from portagpu.errors import PortagpuError
+from portagpu.files import read_bounded
 from portagpu.results.rules import json_text
 
 if TYPE_CHECKING:
-    from portagpu.planning import Cluster, Model, Plan, Plans, Rejected
+    from portagpu.planning import Cluster, Model, Plans
     from portagpu.target import Target
 
 SCHEMA: Final = "portagpu.plan/1"
-_NOTHING_FITS: Final = 1
 _MOST_BYTES: Final = 1 << 20
 """Of a config.json: larger files are something else."""
 _COUNT: Final = click.IntRange(min=1)
@@ -38,7 +38,7 @@ _COUNT: Final = click.IntRange(min=1)
     "model_name",
     required=True,
     metavar="NAME|FILE",
-    help="A published model, such as llama-3.1-8b, or its config.json.",
+    help="A published model, such as llama-3.1-8b, or a config.json, or the folder that has it.",
 )
 @click.option(
     "--target",
@@ -88,6 +88,7 @@ _COUNT: Final = click.IntRange(min=1)
 )
 @click.option("--max-cp", type=_COUNT, default=1, show_default=True, metavar="N")
 @click.option("--plain-attention", is_flag=True, help="Attention that keeps its scores.")
+@click.option("--fused-loss", is_flag=True, help="A loss without float32 copies of the logits.")
 @click.option("--frozen", is_flag=True, help="Weights get no gradients, as with LoRA.")
 @click.option("--graphs", is_flag=True, help="Steps are captured as graphs.")
 @click.option(
@@ -101,7 +102,7 @@ _COUNT: Final = click.IntRange(min=1)
     "--efficiency",
     type=click.FloatRange(min=0, max=1, min_open=True),
     metavar="SHARE",
-    help="Of the peak, that products reach. Default: the best published product.",
+    help="Of the dense peak, that products reach. Default: all, so times are lower bounds.",
 )
 @click.option(
     "--track",
@@ -131,14 +132,15 @@ def plan(
     show: int,
     json_to: str | None,
     **asked: Any,
-) -> int | None:
+) -> None:
     """Plan a training: the memory of a GPU, and which parallel layouts fit and how fast.
 
-    Computed from formulas and the facts of targets: no device is opened. The exit code is 1 if
+    Computed from formulas and the facts of targets: no device is opened. The exit code is 2 if
     nothing fits.
     """
     from portagpu import planning
-    from portagpu.cli._plan_text import show_plans
+    from portagpu.cli._plan_document import plans_document
+    from portagpu.cli._plan_text import show_plans, show_targets
 
     check_outputs(json_to)
     try:
@@ -160,32 +162,40 @@ def plan(
         raise click.UsageError(str(error)) from error
     stream = text_stream(json_to)
     settings = [_settings(model, plans, asked["settings"]) for plans in found]
+    lines, tracked = _track(asked, model, found[0])
+    if len(found) > 1:
+        show_targets(found, stream)
     for plans, words in zip(found, settings, strict=True):
         show_plans(model, plans, show, stream)
         if words is not None:
             shown = json_text(words, indent=2) if isinstance(words, dict) else " ".join(words)
             click.echo(f"{asked['settings']}: {shown}\n", file=stream)
-    document: dict[str, Any] = {"schema": SCHEMA, "model": asdict(model)}
-    if asked["track"] is not None:
-        document["tracked"] = _track(asked, model, found[0], stream)
-    document["plans"] = [
-        _document(plans) | {"settings": words} for plans, words in zip(found, settings, strict=True)
+    print_lines(lines, stream)
+    shown_plans = [
+        plans_document(plans) | {"settings": words}
+        for plans, words in zip(found, settings, strict=True)
     ]
+    document = {"schema": SCHEMA, "model": asdict(model), "tracked": tracked, "plans": shown_plans}
     write_json(document, json_to)
-    return None if all(each.ranked for each in found) else _NOTHING_FITS
+    nowhere = [plans.nothing for plans in found if not plans.ranked]
+    if len(nowhere) == len(found):
+        raise click.UsageError(nowhere[0])
 
 
-def _track(asked: dict[str, Any], model: Model, plans: Plans, stream: Any) -> dict[str, Any]:
+def _track(
+    asked: dict[str, Any], model: Model, plans: Plans
+) -> tuple[list[str], dict[str, Any] | None]:
+    """Lines and values of ``--track``; none without it."""
     from portagpu.cli._plan_track import tracked_lines
 
+    if asked["track"] is None:
+        return [], None
     recipe = plans.best.recipe if plans.ranked else _recipe(asked)
     recipe = replace(recipe, micro_batch=asked["micro_batch"] or recipe.micro_batch)
     try:
-        lines, document = tracked_lines(asked["track"], model, recipe)
+        return tracked_lines(asked["track"], model, recipe)
     except (PortagpuError, ValueError) as error:
         raise click.UsageError(str(error)) from error
-    print_lines(lines, stream)
-    return document
 
 
 def _settings(model: Model, plans: Plans, tool: str | None) -> Any:
@@ -201,18 +211,21 @@ def _settings(model: Model, plans: Plans, tool: str | None) -> Any:
 
 
 def _model(name: str) -> Model:
-    from portagpu.planning import find_model, read_model
+    from portagpu.planning import MODELS, find_model, read_model
 
     path = Path(name)
-    if path.suffix != ".json" and not path.is_file():
+    if name not in MODELS and path.is_dir():
+        path /= "config.json"
+    elif name in MODELS or (path.suffix != ".json" and not path.exists()):
         return find_model(name)
     try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(_MOST_BYTES + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{name} cannot be read as a config.json: {error}") from error
+        text = read_bounded(path, _MOST_BYTES + 1).decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no config.json of a model: it is not text") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     if len(text) > _MOST_BYTES:
-        raise ValueError(f"{name} is too large for a config.json")
+        raise ValueError(f"{path} is too large for a config.json")
     return read_model(text, path.name)
 
 
@@ -228,6 +241,7 @@ def _recipe(asked: dict[str, Any]) -> Any:
         "graphs",
         "kv_tokens",
         "frozen",
+        "fused_loss",
     )
     recipe = Recipe(**{name: asked[name] for name in names}, fused=not asked["plain_attention"])
     return replace(recipe, recompute=asked["recompute"] or "none")
@@ -284,53 +298,10 @@ def _recorded(
             f"{nodes} machines of {len(graph)} GPUs, as recorded, have {nodes * len(graph)} ranks, "
             f"not {ranks}"
         )
-    domain = max(map(len, fastest_domains(graph)))
-    return cluster_of(assumed, ranks, nodes=nodes, domain=domain, **more)
-
-
-def _document(plans: Plans) -> dict[str, Any]:
-    on = plans.cluster
-    return {
-        "target": on.target.id,
-        "nodes": on.nodes,
-        "ranks": on.world,
-        "domain": on.domain,
-        "memory_bytes": on.memory,
-        "nic_gbs": on.nic_gbs,
-        "batch": plans.batch,
-        "remarks": list(on.remarks),
-        "bases": list(plans.bases),
-        "ranked": [_plan_document(each) for each in plans.ranked],
-        "rejected": [_rejected_document(each) for each in plans.rejected],
-        "nothing": None if plans.ranked else plans.nothing,
-    }
-
-
-def _plan_document(found: Plan) -> dict[str, Any]:
-    memory = found.memory
-    return {
-        "layout": asdict(found.layout),
-        "recipe": asdict(found.recipe),
-        "fit": found.fit,
-        "why": found.why,
-        "timing": None if found.timing is None else asdict(found.timing),
-        "memory": {
-            "phase": memory.phase,
-            "least": memory.least,
-            "expected": memory.expected,
-            "most": memory.most,
-            "terms": [asdict(each) for each in memory.terms],
-            "host": [asdict(each) for each in memory.host],
-            "remarks": list(memory.remarks),
-        },
-    }
-
-
-def _rejected_document(each: Rejected) -> dict[str, Any]:
-    return {
-        "layout": asdict(each.layout),
-        "micro_batch": each.recipe.micro_batch,
-        "recompute": each.recipe.recompute,
-        "rule": each.rule,
-        "why": each.why,
-    }
+    told = any(each.speed[0] for each in graph.edges.values())
+    domain = max(map(len, fastest_domains(graph))) if told else None
+    found = cluster_of(assumed, ranks, nodes=nodes, domain=domain, **more)
+    if told or len(graph) == 1:
+        return found
+    said = f"the recording tells no links: the facts of {assumed.id} decide"
+    return replace(found, remarks=(*found.remarks, said))

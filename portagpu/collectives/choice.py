@@ -27,7 +27,7 @@ _WRONG_BY: Final = 2.0
 """A model that is off by more than this factor in a range of sizes is called wrong there."""
 _MOST_RANKS: Final = 1 << 20
 _MOST_BYTES: Final = 1 << 60
-_LEAST_GBS, _MOST_GBS = 1e-3, 1e6
+LEAST_GBS, MOST_GBS = 1e-3, 1e6
 """Outside of this, a bandwidth is a mistake in its unit."""
 _ONE_MACHINE: Final = 16
 """Beyond so many ranks on one node an answer says that it takes them for one machine."""
@@ -133,9 +133,9 @@ class Question:
             raise ValueError(f"a node has 1 to {_MOST_RANKS} network ports")
         speeds = [each for graph in self.graphs.values() for each in graph.speeds]
         for each in [*speeds, *([] if self.nic_gbs is None else [self.nic_gbs])]:
-            if not _LEAST_GBS <= each <= _MOST_GBS:
+            if not LEAST_GBS <= each <= MOST_GBS:
                 raise ValueError(
-                    f"a bandwidth is from {_LEAST_GBS:g} to {_MOST_GBS:,.0f} GB/s, not {each:g}"
+                    f"a bandwidth is from {LEAST_GBS:g} to {MOST_GBS:,.0f} GB/s, not {each:g}"
                 )
 
     @property

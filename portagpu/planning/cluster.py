@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from portagpu.collectives.bandwidth import bus_factor
-from portagpu.collectives.choice import Hardware, Question, choose
+from portagpu.collectives.choice import LEAST_GBS, MOST_GBS, Hardware, Question, choose
 from portagpu.discovery import cost_model_for
 from portagpu.errors import Unsupported
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from portagpu.target import Target
 
 MOST_RANKS: Final = 1 << 16
+_MOST_BYTES: Final = 1 << 50
 _GB: Final = 1e9
 _BOARD: Final = 8
 """GPUs of a machine where nobody says how many: those of the usual boards (OAM, SXM)."""
@@ -44,10 +45,10 @@ class Cluster:
             raise ValueError("machines have at least 1 GPU, and no domain larger than a machine")
         if self.world > MOST_RANKS:
             raise ValueError(f"{self.world:,} ranks: a plan is for at most {MOST_RANKS:,}")
-        if not self.memory > 0:
-            raise ValueError("a GPU has more than 0 bytes of memory")
-        if self.nic_gbs is not None and not self.nic_gbs > 0:
-            raise ValueError("a network's bandwidth is above 0 GB/s")
+        if not 0 < self.memory <= _MOST_BYTES:
+            raise ValueError("a GPU has more than 0 bytes of memory, and at most 1 PiB")
+        if self.nic_gbs is not None and not LEAST_GBS <= self.nic_gbs <= MOST_GBS:
+            raise ValueError(f"a network's bandwidth is from {LEAST_GBS:g} to {MOST_GBS:,.0f} GB/s")
         if self.nodes > 1 and self.nic_gbs is None:
             raise ValueError(
                 f"{self.nodes} machines need a network: give what one GPU can send, in GB/s "
@@ -74,13 +75,13 @@ def cluster_of(
     Raises ValueError for a world that machines cannot hold, and where nobody says how much memory
     a GPU has.
     """
-    if world < 1:
-        raise ValueError(f"a world has at least 1 rank, not {world}")
+    if not 0 < world <= MOST_RANKS:
+        raise ValueError(f"a world has at least 1 rank and at most {MOST_RANKS:,}, not {world:,}")
     remarks = []
     if nodes is None:
         nodes = -(-world // _BOARD)
         if nodes > 1:
-            remarks.append(f"machines of {_BOARD} GPUs are assumed")
+            remarks.append(f"machines of {world // nodes} GPUs are assumed")
     if nodes < 1 or world % nodes:
         raise ValueError(
             f"{world} ranks cannot be spread evenly over {nodes} machines: give a number of "
@@ -94,9 +95,13 @@ def cluster_of(
         raise ValueError(f"the target {target.id} has no memory size: give the bytes of a GPU")
     local = world // nodes
     if domain is None:
-        domain = local if target.value("link.topology") else 1
-        if domain < local:
+        topology, links = target.value("link.topology"), target.value("link.count")
+        domain = 1 if topology is None else local
+        if topology is None and local > 1:
             remarks.append(f"no fact joins the GPUs of {target.id}: they are taken to be apart")
+        elif topology == "mesh" and links:
+            # each link leads to one other GPU
+            domain = min(local, links + 1)
     return Cluster(
         target=target,
         nodes=nodes,
@@ -146,16 +151,23 @@ class Network:
         return found.best.time_us / 1e6
 
     def _wire(self, operation: str, size: int, ranks: int, nodes: int) -> float | None:
-        gbs = self.cluster.nic_gbs if nodes > 1 else self._link(ranks)
-        if gbs is None:
+        """Bytes through the slowest link; those of an all-to-all leave a machine in part only."""
+        local, nic = ranks // nodes, self.cluster.nic_gbs
+        link = self._link(local) if local > 1 else None
+        if (nodes > 1 and nic is None) or (local > 1 and link is None):
             return None
         self.bases["wire: bytes through the slowest link, without latency"] = None
-        return size * (bus_factor(operation, ranks) or 0.0) / (gbs * _GB)
+        if operation == "all_to_all":
+            inside = size * (local - 1) / ranks / link if link else 0.0
+            outside = size * (ranks - local) / ranks / nic if nodes > 1 and nic else 0.0
+            return max(inside, outside) / _GB
+        slowest = nic if nodes > 1 else link
+        return size * (bus_factor(operation, ranks) or 0.0) / ((slowest or math.inf) * _GB)
 
     def _link(self, ranks: int) -> float | None:
-        value = self.cluster.target.value
-        each, links = value("link.per_link_per_direction"), value("link.count")
-        if value("link.topology") == "mesh" and each and links:
-            return float(each * min(ranks - 1, links))
-        found = value("link.total_per_direction") or value("host_link.per_direction")
+        """GB/s of one GPU to the others of its machine, in one direction."""
+        of, value = self._hardware, self.cluster.target.value
+        if value("link.topology") == "mesh" and of.links and of.link_gbs:
+            return of.link_gbs * min(ranks - 1, of.links)
+        found = of.all_links_gbs or value("host_link.per_direction")
         return None if found is None else float(found)

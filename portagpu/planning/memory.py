@@ -1,20 +1,17 @@
 """The memory of a training step on one rank, in closed form: every term with formula and source.
 
-The rank is the one that needs most: of the first stage of a pipeline, which holds most activations.
+The rank is the one that needs most: of a pipeline, the first stage holds most activations, a stage
+between may have more layers, and the last one has the logits.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from portagpu.planning.activations import (
-    kept_per_layer,
-    layer,
-    layers_in_flight,
-    logits,
-    recomputed,
-)
+from portagpu.planning.activations import kept_per_layer, layer, logits, recomputed
 from portagpu.planning.recipe import Layout
+from portagpu.planning.stages import stages
 from portagpu.planning.states import buffer_terms, share, state_terms
 from portagpu.planning.terms import Estimate, Phase, Term, exact, ranged
 
@@ -23,6 +20,7 @@ if TYPE_CHECKING:
 
     from portagpu.planning.model import Model
     from portagpu.planning.recipe import Recipe
+    from portagpu.planning.stages import Stage
     from portagpu.target import Target
 
 _MIB: Final = 1 << 20
@@ -42,6 +40,7 @@ _CHANNELS: Final = 32
 """The most channels of one group (the same: NCCL_MAX_NCHANNELS up to 2.20)."""
 _FORWARD: Final = (Phase.LOSS, Phase.BACKWARD)
 _PAPER: Final = "arXiv:2205.05198, section 4"
+_HEAD: Final = "arXiv:2205.05198, section 4.3"
 
 
 def estimate(
@@ -53,22 +52,42 @@ def estimate(
     without a target there is. Raises nothing: :func:`portagpu.planning.plan` judges layouts.
     """
     layout = layout or Layout()
-    part = share(model, layout)
+    every = stages(model, layout)
+    # of those between, the second has as many layers as any, and more of them in flight
+    asked = {0, min(1, layout.pp - 1), layout.pp - 1}
+    on_gpu = target is None or target.arch.warp_size > 1
+    found = [_of_stage(model, recipe, layout, every[index], on_gpu) for index in sorted(asked)]
+    *others, largest = sorted(found, key=lambda each: each.expected)
+    return replace(largest, others=tuple(others))
+
+
+def _of_stage(model: Model, recipe: Recipe, layout: Layout, stage: Stage, on_gpu: bool) -> Estimate:
+    part = share(model, layout, stage)
     terms: list[Term] = []
     host: list[Term] = []
     for term, leaves in state_terms(part, recipe, layout):
         (host if leaves else terms).append(term)
     terms += buffer_terms(part, recipe, layout)
-    terms += activation_terms(model, recipe, layout)
+    terms += activation_terms(model, recipe, layout, stage, on_gpu=on_gpu)
     if recipe.offload == "parameters" and part.dense_ranks == 1:
-        resident = 2 * part.layer * recipe.numbers.weight + part.outside * recipe.numbers.weight
+        resident = (2 * part.layer + part.outside) * recipe.numbers.weight
         source = "FSDP2's CPUOffloadPolicy"
         terms.append(exact("parameters in use", resident, "two layers and the rest", source))
     if recipe.kv_tokens:
         terms.append(kv_cache(model, recipe, layout))
-    on_gpu = target is None or target.arch.warp_size > 1
-    terms += _device_terms(terms, recipe, layout, part.dense_ranks) if on_gpu else ()
-    return Estimate(terms=tuple(terms), host=tuple(host), remarks=tuple(_remarks(model, layout)))
+    if on_gpu:
+        terms += _device_terms(terms, recipe, layout, part.dense_ranks)
+    remarks = []
+    if model.experts:
+        remarks.append(
+            "tokens are taken to be spread evenly over the experts: a popular expert needs more"
+        )
+    if layout.pp > 1:
+        remarks.append(
+            f"memory of stage {stage.index + 1} of {layout.pp}, which needs most: "
+            f"{stage.layers} of {model.layers} layers"
+        )
+    return Estimate(terms=tuple(terms), host=tuple(host), remarks=tuple(remarks))
 
 
 def kv_cache(model: Model, recipe: Recipe, layout: Layout) -> Term:
@@ -86,32 +105,49 @@ def kv_cache(model: Model, recipe: Recipe, layout: Layout) -> Term:
     return exact("KV cache", token * recipe.kv_tokens, formula, "arXiv:2309.06180, section 3")
 
 
-def activation_terms(model: Model, recipe: Recipe, layout: Layout) -> Iterator[Term]:
+def activation_terms(
+    model: Model, recipe: Recipe, layout: Layout, stage: Stage, *, on_gpu: bool
+) -> Iterator[Term]:
     """What forward keeps, the logits, and what backward holds beside it."""
-    one = layer(model, recipe, layout)
+    one = layer(model, recipe, layout, on_gpu=on_gpu)
     if not recipe.training:
         forward = one.kept + one.scores
         yield exact("activations", forward, "one layer's, without gradients", _PAPER, _FORWARD)
         return
-    in_flight = layers_in_flight(model, layout)
     kept = kept_per_layer(one, recipe)
     # the inputs of fp8 products may be kept in 8 bits
     low = 0.5 if recipe.numbers.matrix == "fp8" else 1.0
-    formula = f"{in_flight:g} layers in flight x {kept:,.0f} B, recompute {recipe.recompute}"
     yield ranged(
         "activations",
-        (kept * in_flight, kept * in_flight * low, kept * in_flight),
-        formula,
+        (kept * stage.in_flight, kept * stage.in_flight * low, kept * stage.in_flight),
+        f"{stage.in_flight:g} layers in flight x {kept:,.0f} B, recompute {recipe.recompute}",
         f"{_PAPER}; {layout.schedule}" if layout.pp > 1 else _PAPER,
         _FORWARD,
     )
-    yield ranged(
-        "logits and loss",
-        logits(model, recipe, layout),
-        "tokens x vocabulary / tp x (logits, log-softmax and the gradients of both)",
-        "arXiv:2205.05198, section 4.3; torch.nn.functional.cross_entropy",
-        (Phase.LOSS,),
-    )
+    item = recipe.numbers.activation
+    tokens = recipe.micro_batch * recipe.sequence / layout.cp
+    # what all ranks of a tensor-parallel group gather is as large as without sequence parallelism
+    gathered = tokens * model.hidden * item
+    if stage.last:
+        inputs = one.entrance + one.norm + (gathered if recipe.by_torch else one.entrance)
+        note = "of the last norm and of the head"
+        yield exact("inputs of the head", inputs, note, _HEAD, (Phase.LOSS,))
+        yield ranged(
+            "logits and loss",
+            logits(model, recipe, layout),
+            "tokens x vocabulary / tp x (logits, log-softmax and the gradients of both)",
+            f"{_HEAD}; torch.nn.functional.cross_entropy",
+            (Phase.LOSS,),
+        )
+        if recipe.by_torch and layout.pp > 1:
+            others = (layout.micro_batches - 1) * tokens * model.vocabulary / layout.tp * item
+            yield ranged(
+                "outputs",
+                (0, 0, others),
+                "logits of all micro-batches, with return_outputs, which torchtitan turns off",
+                "torch.distributed.pipelining.stage",
+                _FORWARD,
+            )
     again = recomputed(one, recipe)
     if again:
         note = "of one layer, made again from what was kept"
@@ -123,6 +159,16 @@ def activation_terms(model: Model, recipe: Recipe, layout: Layout) -> Iterator[T
         "the inputs of its products",
         (Phase.BACKWARD,),
     )
+    if layout.sequence_parallel:
+        # torch gathers the first dimension, and copies where the sequence is another one
+        copies = 2 if recipe.by_torch else 1
+        yield ranged(
+            "tensor-parallel buffers",
+            (copies * gathered, 0, 2 * copies * gathered),
+            f"{copies} x all tokens x hidden, and again while a stream still uses the last one",
+            "torch.distributed._functional_collectives; torchtitan, docs/composability.md",
+            (Phase.BACKWARD,),
+        )
     if layout.pp > 1:
         yield exact(
             "pipeline buffers",
@@ -144,6 +190,15 @@ def _device_terms(
             f"{groups} groups x 2 directions x 4 MiB x 1 to {_CHANNELS} channels",
             "the library's documentation of its buffer size",
         )
+    reduced = next((each for each in terms if each.name == "gradients"), None)
+    if reduced is not None and reduced.phases == (Phase.STEP,) and dense_ranks > 1:
+        yield ranged(
+            "reserved for gradients",
+            (reduced.expected, 0, reduced.most),
+            "fully_shard reduces into them on a stream of its own, which keeps what was freed",
+            "torch documentation, Tensor.record_stream: memory belongs to the stream that made it",
+            _FORWARD,
+        )
     if recipe.graphs:
         once = sum(each.expected for each in terms if each.phases in (_FORWARD, (Phase.LOSS,)))
         yield ranged(
@@ -161,10 +216,3 @@ def _device_terms(
         f"0 to {recipe.fragmentation:.0%} of what is reserved; {_BLOCK} B blocks, 20 MiB segments",
         "arXiv:1910.02054, section 3.2; torch's caching allocator",
     )
-
-
-def _remarks(model: Model, layout: Layout) -> Iterator[str]:
-    if model.experts:
-        yield "tokens are taken to be spread evenly over the experts: a popular expert needs more"
-    if model.layers % (layout.pp * layout.chunks):
-        yield f"{model.layers} layers are not even over the stages: the largest stage is counted"

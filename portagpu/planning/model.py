@@ -47,8 +47,11 @@ class Model:
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "kv_heads", "head_size", "inner", "vocabulary"):
-            if not 0 < getattr(self, name) < _MOST:
-                raise ValueError(f"a model's {name} is a whole number above 0")
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 0 < value < _MOST:
+                raise ValueError(f"a model's {name} is a whole number from 1 to {_MOST - 1:,}")
+        if not 0 <= self.positions < _MOST or not 0 <= self.experts < _MOST:
+            raise ValueError("a model has 0 or more positions and experts")
         if self.heads % self.kv_heads:
             raise ValueError(f"{self.kv_heads} kv_heads do not divide {self.heads} heads")
         if self.experts and not 0 < self.active_experts <= self.experts:
@@ -107,48 +110,66 @@ class Model:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], name: str = "model") -> Model:
-        """The model of a Hugging Face ``config.json``; raises ValueError for what it lacks."""
-        if config.get("model_type") == "gpt2" or "n_embd" in config:
-            return _gpt2(config, name)
+        """The model of a Hugging Face ``config.json``.
+
+        Biases of attention's inputs and norms inside of it, which some have, are left out. Raises
+        ValueError for what the file lacks, and for another kind of model.
+        """
+        kind = config.get("model_type", "llama")
+        if kind == "gpt2" or "n_embd" in config:
+            names = ("n_layer", "n_embd", "n_head", "n_positions", "vocab_size")
+            sizes = [_whole(config, each) for each in names]
+            return _gpt(name, *sizes, inner=_whole(config, "n_inner", 4 * sizes[1]))
+        if kind not in DECODERS:
+            raise ValueError(
+                f"a model of type {kind!r} has no closed form: there is {', '.join(DECODERS)}; "
+                "torch's trackers take any module"
+            )
         hidden, heads = _whole(config, "hidden_size"), _whole(config, "num_attention_heads")
-        experts = config.get("num_local_experts") or config.get("num_experts") or 0
-        inner = config.get("moe_intermediate_size") if experts else None
+        experts = _whole(config, "num_local_experts", _whole(config, "num_experts", 0))
+        inner = "moe_intermediate_size" if experts and "moe_intermediate_size" in config else None
         return cls(
             name=name,
             layers=_whole(config, "num_hidden_layers"),
             hidden=hidden,
             heads=heads,
-            kv_heads=config.get("num_key_value_heads") or heads,
-            head_size=config.get("head_dim") or hidden // heads,
-            inner=inner or _whole(config, "intermediate_size"),
+            kv_heads=_whole(config, "num_key_value_heads", heads),
+            head_size=_whole(config, "head_dim", hidden // heads),
+            inner=_whole(config, inner or "intermediate_size"),
             vocabulary=_whole(config, "vocab_size"),
-            gated=str(config.get("hidden_act", "silu")) in ("silu", "swish", "swiglu"),
-            tied=bool(config.get("tie_word_embeddings", False)),
-            biases=bool(config.get("attention_bias", False)),
+            tied=bool(config.get("tie_word_embeddings", kind == "gemma")),
             experts=experts,
-            active_experts=config.get("num_experts_per_tok") or 0,
+            active_experts=_whole(config, "num_experts_per_tok", 0) if experts else 0,
         )
 
 
-def _whole(config: Mapping[str, Any], key: str) -> int:
+DECODERS: Final = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma", "phi3",
+                   "gpt2")  # fmt: skip
+"""Values of ``model_type`` whose layers are as described here."""
+
+
+def _whole(config: Mapping[str, Any], key: str, otherwise: int | None = None) -> int:
+    """A number above 0, or ``otherwise`` where there is none."""
     value = config.get(key)
+    if value is None and otherwise is not None:
+        return otherwise
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"the configuration has no {key!r}: it is a whole number above 0")
     return value
 
 
-def _gpt2(config: Mapping[str, Any], name: str) -> Model:
-    hidden, heads = _whole(config, "n_embd"), _whole(config, "n_head")
+def _gpt(name: str, *sizes: int, inner: int | None = None) -> Model:
+    layers, hidden, heads, positions, vocabulary = sizes
     return Model(
         name=name,
-        layers=_whole(config, "n_layer"),
+        layers=layers,
         hidden=hidden,
         heads=heads,
         kv_heads=heads,
         head_size=hidden // heads,
-        inner=config.get("n_inner") or 4 * hidden,
-        vocabulary=_whole(config, "vocab_size"),
-        positions=_whole(config, "n_positions"),
+        inner=inner or 4 * hidden,
+        vocabulary=vocabulary,
+        positions=positions,
         gated=False,
         tied=True,
         biases=True,
@@ -175,20 +196,8 @@ def _llama(name: str, *sizes: int, **more: Any) -> Model:
 MODELS: Final[Mapping[str, Model]] = {
     model.name: model
     for model in (
-        _gpt2(
-            {"n_embd": 768, "n_head": 12, "n_layer": 12, "vocab_size": 50257, "n_positions": 1024},
-            "gpt2",
-        ),
-        _gpt2(
-            {
-                "n_embd": 12288,
-                "n_head": 96,
-                "n_layer": 96,
-                "vocab_size": 50257,
-                "n_positions": 2048,
-            },
-            "gpt3-175b",
-        ),
+        _gpt("gpt2", 12, 768, 12, 1024, 50257),
+        _gpt("gpt3-175b", 96, 12288, 96, 2048, 50257),
         _llama("llama-2-7b", 32, 4096, 32, 32, 11008, 32000),
         _llama("llama-2-13b", 40, 5120, 40, 40, 13824, 32000),
         _llama("llama-2-70b", 80, 8192, 64, 8, 28672, 32000),
@@ -208,7 +217,7 @@ def find_model(name: str) -> Model:
     if name in MODELS:
         return MODELS[name]
     offer = did_you_mean(name, MODELS, f"there is {', '.join(MODELS)}", 3)
-    raise ValueError(f"there is no model {name!r}; {offer}, or give a config.json")
+    raise ValueError(f"there is no model and no config.json {name!r}; {offer}")
 
 
 def read_model(text: str, name: str) -> Model:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Final
 
 from portagpu.planning.cluster import Network
 from portagpu.planning.memory import estimate
-from portagpu.planning.recipe import Layout
+from portagpu.planning.recipe import MOST, Layout
 from portagpu.planning.rules import MEMORY, RULES, broken_rule
 from portagpu.planning.terms import Fit
 from portagpu.planning.timing import step_time
@@ -114,8 +115,10 @@ def plan(
     products reach. Plans that are expected not to fit come last. Raises ValueError for a word of
     ``strategy`` that is none, and for an impossible batch.
     """
-    if batch < 1:
-        raise ValueError("a batch has at least 1 sequence")
+    if not 0 < batch <= MOST:
+        raise ValueError(f"a batch has 1 to {MOST:,} sequences")
+    if efficiency is not None and not 0.001 <= efficiency <= 1:
+        raise ValueError("a share of the peak is from 0.001 to 1")
     network = Network(cluster)
     ranked, rejected = [], []
     recipes = [
@@ -169,17 +172,17 @@ def _why(timing: Timing | None, layout: Layout) -> str:
         return "no time: the target's rate or a link is not known"
     parts = {
         "products of matrices": timing.compute_s,
-        f"bubble of {timing.bubble:.0%}": timing.bubble_s,
+        "bubble": timing.bubble_s,
         "tensor-parallel collectives": timing.tensor_s,
         "expert exchange": timing.expert_s,
         "pipeline transfers": timing.pipeline_s,
-        "data-parallel collectives, not hidden": timing.step_s
+        "collectives that are not hidden": timing.step_s
         - (timing.compute_s + timing.bubble_s + timing.tensor_s + timing.expert_s
            + timing.pipeline_s),
     }  # fmt: skip
     shown = sorted(parts.items(), key=lambda each: -each[1])[:2]
-    words = [f"{name} {number(100 * part / timing.step_s, 2)}%" for name, part in shown if part > 0]
-    return ", ".join(words)
+    shares = {name: part / timing.step_s for name, part in shown}
+    return ", ".join(f"{name} {number(100 * s, 2)}%" for name, s in shares.items() if s > 0.001)
 
 
 def _candidates(
@@ -206,10 +209,12 @@ def _candidates(
         name: [fixed[name]] if name in fixed else [each for each in divisors if each <= limit]
         for name, limit in most.items()
     }
+    free = {*_DEGREES} - {"ep", *fixed}
+    stated = prod(degree for name, degree in fixed.items() if name != "ep")
     for tp, pp, cp, ep in product(*tries.values()):
         inner = tp * pp * cp
         dp = fixed.get("dp") or max(world // inner, 1)
-        if dp * inner != world and set(fixed) < {"tp", "pp", "cp", "dp"}:
+        if dp * inner != world and free and world % stated == 0:
             # some other value of what is free makes a world of it
             continue
         for recipe, chunks in product(recipes, _CHUNKS if pp > 1 else (1,)):
@@ -236,7 +241,12 @@ def parse_strategy(text: str) -> dict[str, int]:
         return fixed
     for word in text.split(","):
         name, _, value = word.strip().partition("=")
-        if name not in _DEGREES or not value.isdecimal() or not 0 < int(value) <= 1 << 16:
+        if (
+            name not in _DEGREES
+            or name in fixed
+            or not value.isdecimal()
+            or not 0 < int(value) <= 1 << 16
+        ):
             raise ValueError(
                 f"{word.strip()!r} is no degree of parallelism: write auto, or tp=8,pp=2 with "
                 f"{', '.join(_DEGREES)}"

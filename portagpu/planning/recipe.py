@@ -10,6 +10,8 @@ from portagpu.text import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+MOST: Final = 1 << 32
+"""Of sequences and tokens: more is a mistake."""
 SHARDINGS: Final = ("ddp", "zero1", "zero2", "zero3", "fsdp2")
 """What data-parallel ranks share out: nothing; the optimiser's state; gradients too; parameters
 too, by DeepSpeed or by torch's ``fully_shard``. Source: Rajbhandari et al. 2020, arXiv:1910.02054,
@@ -24,7 +26,7 @@ reads); parameters too (ZeRO-Infinity, arXiv:2104.07857; FSDP2's ``CPUOffloadPol
 SCHEDULES: Final = ("gpipe", "1f1b", "interleaved")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Precision:
     """Bytes of one parameter in each role, and of one activation.
 
@@ -44,74 +46,30 @@ class Precision:
     source: str
 
 
+# name, bytes of weight, gradient, master, activation, cast, gathered; products in; source
 PRECISIONS: Final[Mapping[str, Precision]] = {
     each.name: each
     for each in (
+        Precision("fp32", 4, 4, 0, 4, 0, 4, "fp32", "every tensor is float32"),
         Precision(
-            name="fp32",
-            weight=4,
-            gradient=4,
-            master=0,
-            activation=4,
-            cast=0,
-            gathered=4,
-            matrix="fp32",
-            source="every tensor is float32",
+            *("autocast-bf16", 4, 4, 0, 2, 2, 2, "bf16"),
+            "float32 weights, products in bfloat16: torch.autocast, MixedPrecisionPolicy",
         ),
         Precision(
-            name="autocast-bf16",
-            weight=4,
-            gradient=4,
-            master=0,
-            activation=2,
-            cast=2,
-            gathered=2,
-            matrix="bf16",
-            source="float32 weights, products in bfloat16: torch.autocast, MixedPrecisionPolicy",
+            *("mixed-bf16", 2, 2, 4, 2, 0, 2, "bf16"),
+            "arXiv:1910.02054, section 3.1: 2 + 2 + K",
         ),
         Precision(
-            name="mixed-bf16",
-            weight=2,
-            gradient=2,
-            master=4,
-            activation=2,
-            cast=0,
-            gathered=2,
-            matrix="bf16",
-            source="arXiv:1910.02054, section 3.1: 2 + 2 + K",
+            *("mixed-bf16-fp32-grads", 2, 4, 4, 2, 0, 2, "bf16"),
+            "Megatron-LM docs, distributed optimizer: bf16 parameters, fp32 gradients",
         ),
         Precision(
-            name="mixed-bf16-fp32-grads",
-            weight=2,
-            gradient=4,
-            master=4,
-            activation=2,
-            cast=0,
-            gathered=2,
-            matrix="bf16",
-            source="Megatron-LM docs, distributed optimizer: bf16 parameters, fp32 gradients",
+            *("mixed-fp8", 2, 4, 4, 2, 2, 2, "fp8"),
+            "mixed-bf16-fp32-grads, with fp8 products of bf16 weights (Transformer Engine)",
         ),
         Precision(
-            name="mixed-fp8",
-            weight=2,
-            gradient=4,
-            master=4,
-            activation=2,
-            cast=2,
-            gathered=2,
-            matrix="fp8",
-            source="mixed-bf16-fp32-grads, with fp8 products of bf16 weights (Transformer Engine)",
-        ),
-        Precision(
-            name="autocast-fp8",
-            weight=4,
-            gradient=4,
-            master=0,
-            activation=2,
-            cast=2,
-            gathered=2,
-            matrix="fp8",
-            source="autocast-bf16, with fp8 products (torchao's float8 training)",
+            *("autocast-fp8", 4, 4, 0, 2, 2, 2, "fp8"),
+            "autocast-bf16, with fp8 products (torchao's float8 training)",
         ),
     )
 }
@@ -130,7 +88,8 @@ class Recipe:
     """A training step on each data-parallel rank. Raises ValueError for a word that is none.
 
     ``micro_batch`` sequences of ``sequence`` tokens go through the model at once. ``fused`` means
-    attention that keeps no scores (FlashAttention). ``graphs`` is for steps captured as graphs, and
+    attention that keeps no scores (FlashAttention), ``fused_loss`` a loss that makes no float32
+    copies of the logits (compiled, or in chunks). ``graphs`` is for steps captured as graphs, and
     ``foreach`` for an optimiser that steps all parameters at once, torch's default on a GPU. Not
     ``training`` is a forward alone. ``frozen`` weights get no gradients: what is trained beside
     them (LoRA, arXiv:2106.09685) is too small to count. A KV cache holds ``kv_tokens`` tokens of
@@ -145,6 +104,7 @@ class Recipe:
     recompute: str = "none"
     offload: str = "none"
     fused: bool = True
+    fused_loss: bool = False
     graphs: bool = False
     foreach: bool = True
     training: bool = True
@@ -164,10 +124,10 @@ class Recipe:
             ("offload", self.offload, OFFLOADS),
         ):
             _known(kind, word, known)
-        if self.micro_batch < 1 or self.sequence < 1:
-            raise ValueError("a micro-batch has at least 1 sequence of at least 1 token")
-        if self.kv_tokens < 0 or not 0 < self.kv_bytes <= 8:
-            raise ValueError("a KV cache has 0 or more tokens, of above 0 to 8 bytes a number")
+        if not (0 < self.micro_batch <= MOST and 0 < self.sequence <= MOST):
+            raise ValueError(f"a micro-batch has 1 to {MOST:,} sequences of 1 to {MOST:,} tokens")
+        if not 0 <= self.kv_tokens <= MOST or not 0 < self.kv_bytes <= 8:
+            raise ValueError(f"a KV cache has 0 to {MOST:,} tokens, of above 0 to 8 bytes a number")
         if not 0 <= self.fragmentation < 1:
             raise ValueError("the share that fragmentation may lose is from 0 to below 1")
 
@@ -175,6 +135,11 @@ class Recipe:
     def numbers(self) -> Precision:
         """The bytes of its precision."""
         return PRECISIONS[self.precision]
+
+    @property
+    def by_torch(self) -> bool:
+        """Whether torch's own tensor parallelism and pipelines are meant, or else Megatron-LM's."""
+        return self.sharding == "fsdp2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,11 +50,9 @@ def _domain(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | N
 
 
 def _layers(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
-    parts = at.pp * at.chunks
     chunks = f" x {at.chunks} chunks" if at.chunks > 1 else ""
-    if parts > m.layers:
-        return f"pp {at.pp}{chunks} is more than {m.layers} layers"
-    return f"pp {at.pp}{chunks} does not divide {m.layers} layers" if m.layers % parts else None
+    short = at.pp * at.chunks > m.layers
+    return f"pp {at.pp}{chunks} is more than {m.layers} layers" if short else None
 
 
 def _batch(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:

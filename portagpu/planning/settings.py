@@ -1,13 +1,15 @@
 """A plan in the words of the tools that run it: torchtitan, DeepSpeed, Megatron-LM.
 
-Names are those of torchtitan 0.3 (``torchtitan/config/configs.py``), of DeepSpeed 0.19's
-configuration, and of Megatron-LM's ``megatron/training/arguments.py`` in August 2026. What a tool
+Names are those of torchtitan 0.3.0 (``torchtitan/config/configs.py``), of DeepSpeed 0.19.8's
+configuration, and of Megatron-LM's ``megatron/training/arguments.py`` at d98e8a6. What a tool
 cannot do raises ValueError, in one line.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.planning.stages import stages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,11 +48,15 @@ def torchtitan_arguments(model: Model, plan: Plan) -> list[str]:
     if at.pp > 1:
         values["parallelism.pipeline_parallel_schedule"] = _SCHEDULES[at.schedule]
         values["parallelism.pipeline_parallel_microbatch_size"] = recipe.micro_batch
-        layers = model.layers // (at.pp * at.chunks)
-        values["parallelism.pipeline_parallel_layers_per_stage"] = layers
-        # stages are planned as equal
-        values["parallelism.pipeline_parallel_first_stage_less_layers"] = 0
-        values["parallelism.pipeline_parallel_last_stage_less_layers"] = 0
+        parts = at.pp * at.chunks
+        # in parts that differ, the embedding and the head count as a layer each
+        less = 1 if model.layers % parts else 0
+        each = -(-(model.layers + 2 * less) // parts)
+        if -(-(model.layers + 2 * less) // each) != parts:
+            raise ValueError(f"torchtitan does not cut {model.layers} layers into {parts} parts")
+        values["parallelism.pipeline_parallel_layers_per_stage"] = each
+        values["parallelism.pipeline_parallel_first_stage_less_layers"] = less
+        values["parallelism.pipeline_parallel_last_stage_less_layers"] = less
     words = [word for name, value in values.items() for word in (f"--{name}", str(value))]
     if recipe.offload == "parameters":
         words.append("--training.enable_cpu_offload")
@@ -75,12 +81,14 @@ def deepspeed_config(model: Model, plan: Plan) -> dict[str, Any]:
         if recipe.sharding != "zero3":
             raise ValueError("DeepSpeed offloads parameters with zero3 alone")
         zero["offload_param"] = {"device": "cpu"}
+    autocast = recipe.precision.startswith("autocast")
     return {
         "train_batch_size": recipe.micro_batch * at.micro_batches * at.dp,
         "train_micro_batch_size_per_gpu": recipe.micro_batch,
         "gradient_accumulation_steps": at.micro_batches,
         "zero_optimization": zero,
         "bf16": {"enabled": recipe.precision.startswith("mixed")},
+        "torch_autocast": {"enabled": autocast, "dtype": "bfloat16"},
     }
 
 
@@ -113,6 +121,12 @@ def megatron_arguments(model: Model, plan: Plan) -> list[str]:
         values["num-experts"] = model.experts
         values["moe-router-topk"] = model.active_experts
         values["expert-model-parallel-size"] = at.ep
+    if model.layers % (at.pp * at.chunks):
+        first, *middle, last = [each.layers for each in stages(model, at)]
+        if len({*middle}) > 1 or any(each % at.chunks for each in (first, *middle, last)):
+            raise ValueError(f"Megatron cuts the stages between alike, not {middle}")
+        values["decoder-first-pipeline-num-layers"] = first
+        values["decoder-last-pipeline-num-layers"] = last
     if at.chunks > 1:
         values["num-virtual-stages-per-pipeline-rank"] = at.chunks
     if recipe.recompute == "full":

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from portagpu.planning.recipe import OPTIMIZERS
-from portagpu.planning.terms import Phase, Term, exact, ranged
+from portagpu.planning.terms import ALWAYS, Phase, Term, exact, ranged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from portagpu.planning.model import Model
     from portagpu.planning.recipe import Layout, Recipe
+    from portagpu.planning.stages import Stage
 
 _ZERO: Final = "ZeRO, arXiv:1910.02054, section 5"
 _DEEPSPEED: Final = "DeepSpeed documentation, zero_optimization"
@@ -37,8 +38,8 @@ _LATE: Final = (Phase.BACKWARD, Phase.STEP)
 class Share:
     """Parameters of one rank before sharding over data-parallel ranks, and over how many.
 
-    ``layer`` is one layer, experts included, ``outside`` the embedding and the head. The experts'
-    parameters have fewer copies, so they are sharded over fewer ranks.
+    ``layer`` is one layer, experts included, ``outside`` the embedding and the head, ``largest``
+    one matrix. The experts' parameters have fewer copies, so they are sharded over fewer ranks.
     """
 
     dense: float
@@ -47,6 +48,7 @@ class Share:
     outside: float
     dense_ranks: int
     expert_ranks: int
+    largest: float = 0.0
 
     @property
     def all(self) -> float:
@@ -59,23 +61,22 @@ class Share:
         return self.dense / self.dense_ranks + self.experts / self.expert_ranks
 
 
-def share(model: Model, layout: Layout) -> Share:
-    """Parameters of the stage that has most: the first has the embedding, the last the head."""
-    layers = -(-model.layers // (layout.pp * layout.chunks)) * layout.chunks
-    embedding = model.embedding_parameters / layout.tp
-    # a tied head is a copy on the last stage
-    head = model.vocabulary * model.hidden / layout.tp + model.norm_parameters
-    outside = (
-        embedding + model.head_parameters / layout.tp if layout.pp == 1 else max(embedding, head)
-    )
+def share(model: Model, layout: Layout, stage: Stage) -> Share:
+    """Parameters of one rank of a stage."""
+    outside = model.embedding_parameters if stage.first else 0
+    if stage.last:
+        # a tied head is a copy, unless the embedding is on the same rank
+        copied = model.tied and not stage.first
+        outside += model.head_parameters + (model.vocabulary * model.hidden if copied else 0)
     dense, experts = model.dense_layer_parameters, model.expert_layer_parameters
     return Share(
-        dense=layers * dense / layout.tp + outside,
-        experts=layers * experts / layout.tp / layout.ep,
+        dense=(stage.layers * dense + outside) / layout.tp,
+        experts=stage.layers * experts / layout.tp / layout.ep,
         layer=(dense + experts / layout.ep) / layout.tp,
-        outside=outside,
+        outside=outside / layout.tp,
         dense_ranks=layout.dp * layout.cp,
         expert_ranks=max(1, layout.dp * layout.cp // layout.ep),
+        largest=model.hidden * max(model.inner, model.vocabulary if outside else 0) / layout.tp,
     )
 
 
@@ -84,54 +85,44 @@ def state_terms(part: Share, recipe: Recipe, layout: Layout) -> Iterator[tuple[T
     numbers = recipe.numbers
     stage = {"ddp": 0, "zero1": 1, "zero2": 2}.get(recipe.sharding, 3)
 
-    def size(each: float, sharded: bool) -> float:
-        return each * (part.sharded if sharded else part.all)
-
-    def words(each: float, sharded: bool) -> str:
+    def held(
+        name: str,
+        each: float,
+        least_stage: int,
+        source: str = _ZERO,
+        phases: tuple[Phase, ...] = ALWAYS,
+    ) -> Term:
+        sharded = stage >= least_stage
         over = f" / {part.dense_ranks} data-parallel ranks" if sharded else ""
-        return f"{each:g} B x {part.all:,.0f} parameters{over}"
+        words = f"{each:g} B x {part.all:,.0f} parameters{over}"
+        return exact(name, each * (part.sharded if sharded else part.all), words, source, phases)
 
-    all_gone = recipe.offload == "parameters"
-    weight = numbers.weight
-    yield (
-        exact("parameters", size(weight, stage == 3), words(weight, stage == 3), _ZERO),
-        all_gone,
-    )
+    yield held("parameters", numbers.weight, 3), recipe.offload == "parameters"
     if not recipe.training or recipe.frozen:
         return
+    gone = recipe.offload != "none"
     # gradients that were freed are not there when the loss is computed; buckets keep them
     freed = recipe.sharding == "fsdp2" or (recipe.sharding == "ddp" and part.dense_ranks == 1)
     late = freed and (layout.micro_batches == 1 or layout.pp > 1)
-    gradients = exact(
-        "gradients",
-        size(numbers.gradient, stage >= 2),
-        words(numbers.gradient, stage >= 2),
-        _ZERO,
-        (Phase.STEP,) if late else tuple(Phase),
-    )
-    gone = recipe.offload != "none"
-    yield gradients, gone
+    phases = (Phase.STEP,) if late else ALWAYS
+    yield held("gradients", numbers.gradient, 2, phases=phases), gone
     if numbers.master:
-        formula = words(numbers.master, stage >= 1)
-        yield exact("master weights", size(numbers.master, stage >= 1), formula, _ZERO), gone
+        yield held("master weights", numbers.master, 1), gone
     state, source = OPTIMIZERS[recipe.optimizer]
     if state:
-        yield (
-            exact("optimiser state", size(state, stage >= 1), words(state, stage >= 1), source),
-            gone,
-        )
-    stepped = size(numbers.master or numbers.weight, stage >= 1)
-    if recipe.foreach and not gone:
-        yield (
-            ranged(
-                "optimiser temporaries",
-                (stepped, 0, stepped),
-                "one more copy of what is stepped, if all parameters are stepped at once",
-                "torch documentation, torch.optim: foreach",
-                (Phase.STEP,),
-            ),
-            False,
-        )
+        yield held("optimiser state", state, 1, source), gone
+    if gone:
+        return
+    if recipe.foreach:
+        stepped = held("", numbers.master or numbers.weight, 1).expected
+        formula = "one more copy of what is stepped, if all parameters are stepped at once"
+    else:
+        over = part.dense_ranks if stage >= 1 else 1
+        stepped = 3 * part.largest * (numbers.master or numbers.weight) / over if state else 0.0
+        formula = "two for the largest parameter, and the denominator of the one before"
+    source = "torch documentation, torch.optim: foreach"
+    sizes = (stepped, 0, stepped)
+    yield ranged("optimiser temporaries", sizes, formula, source, (Phase.STEP,)), False
 
 
 def buffer_terms(part: Share, recipe: Recipe, layout: Layout) -> Iterator[Term]:
@@ -183,7 +174,11 @@ def buffer_terms(part: Share, recipe: Recipe, layout: Layout) -> Iterator[Term]:
         kept = "of the whole stage, until the last micro-batch's backward"
         yield exact("gathered parameters", part.all * gathered, kept, source, _FORWARD)
         if trained:
-            yield exact("gradients to reduce", part.all * gradient, kept, source, _FORWARD)
+            # interleaved, one chunk's backward ends before the next one's begins if m is at most p
+            apart = layout.chunks if layout.micro_batches <= layout.pp else 1
+            size = part.all / apart * gradient
+            kept = "of a chunk, until its last micro-batch's backward" if apart > 1 else kept
+            yield exact("gradients to reduce", size, kept, source, _FORWARD)
     elif recipe.sharding == "fsdp2":
         two = 2 * part.layer + part.outside
         reduced = max(part.layer, part.outside) * gradient if trained else 0.0

@@ -77,12 +77,13 @@ class Estimate:
     """The memory of the rank that needs most: its terms, and the peak of their sum.
 
     ``host`` has what is offloaded to the host's memory. ``remarks`` are sentences about what the
-    terms leave out.
+    terms leave out. ``others`` are ranks of other stages, whose ranges may be wider.
     """
 
     terms: tuple[Term, ...]
     host: tuple[Term, ...] = ()
     remarks: tuple[str, ...] = ()
+    others: tuple[Estimate, ...] = ()
 
     def at(self, phase: Phase, kind: str = "expected") -> float:
         """Bytes in that phase; ``kind`` is "expected", "least" or "most"."""
@@ -100,13 +101,16 @@ class Estimate:
 
     @property
     def least(self) -> float:
-        """Bytes of the peak if every range is at its least."""
-        return max(self.at(phase, "least") for phase in Phase)
+        """Bytes of the peak if every range is at its least, of the rank that has most then."""
+        return self._peak("least")
 
     @property
     def most(self) -> float:
-        """Bytes of the peak if every range is at its most."""
-        return max(self.at(phase, "most") for phase in Phase)
+        """Bytes of the peak if every range is at its most, of the rank that has most then."""
+        return self._peak("most")
+
+    def _peak(self, kind: str) -> float:
+        return max(rank.at(phase, kind) for rank in (self, *self.others) for phase in Phase)
 
     def of(self, name: str) -> Term | None:
         """The term of that name, None if there is none."""
