@@ -8,8 +8,6 @@ import libcst as cst
 
 from portagpu.port import values
 from portagpu.port.expressions import (
-    DEVICE_NAME,
-    LIBRARY_NAME,
     argument,
     is_simple,
     keyword,
@@ -18,6 +16,7 @@ from portagpu.port.expressions import (
     string,
     without,
 )
+from portagpu.port.words import DEVICE_NAME, LIBRARY_NAME
 
 if TYPE_CHECKING:
     from portagpu.port.uses import Finder

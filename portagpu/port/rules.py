@@ -78,12 +78,7 @@ class Rules:
     packages: dict[str, Rule] = field(default_factory=dict)
     texts: list[Text] = field(default_factory=list)
     words: list[Words] = field(default_factory=list)
-    worth: list[str] = field(default_factory=list)
     suffixes: set[str] = field(default_factory=set)
-
-    def is_worth_parsing(self, text: str) -> bool:
-        """Whether Python source has a word of any rule; parsing is what takes the time."""
-        return any(word in text for word in self.worth)
 
 
 @cache
@@ -117,5 +112,4 @@ def _add(found: Rules, table: Mapping[str, Any]) -> None:
         found.texts.append(Text(found.rules[entry["rule"]], frozenset(entry["in"]), pattern))
     for entry in table.get("words", ()):
         found.words.append(Words(**{**entry, "available": frozenset(entry["available"])}))
-    found.worth.extend(table.get("worth", ()))
     found.suffixes.update(table.get("suffixes", ()))

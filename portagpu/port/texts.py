@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from portagpu.port.findings import Finding, is_ignored
+from portagpu.port.words import lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,8 +35,8 @@ def text_findings(source: Source, rules: Rules) -> Iterator[Finding]:
     patterns = [each for each in rules.texts if source.kind in each.kinds]
     if not any(each.pattern.search(source.text) for each in patterns):
         return
-    lines = source.text.splitlines()
-    for number, line in enumerate(without_comments(source).splitlines(), 1):
+    lines = lines_of(source.text)
+    for number, line in enumerate(lines_of(without_comments(source)), 1):
         found: set[str] = set()
         for each in patterns:
             match = each.pattern.search(line)
