@@ -122,7 +122,8 @@ class Finder(cst.CSTVisitor):
             if f"{name}.".startswith(f"{words.module}."):
                 known = self._has_known_start(name, words.module)
                 if not known and "unknown name" in self.rules.shapes:
-                    why = "portagpu has no such name"
+                    is_module = name == words.module
+                    why = "it is the whole module" if is_module else "portagpu has no such name"
                     self.add(node, self.rules.shapes["unknown name"], left=why)
                 return known
         return True
