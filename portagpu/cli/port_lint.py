@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -35,7 +36,7 @@ def lint(paths: tuple[str, ...], form: str, json_to: str | None) -> int:
     check_outputs(json_to)
     if json_to == "-":
         form = "json"
-    result = engine(paths)
+    result = engine(paths, processes=len(os.sched_getaffinity(0)))
     if form in ("json", "sarif"):
         write_json(formats.document(result) if form == "json" else formats.sarif(result), "-")
     else:

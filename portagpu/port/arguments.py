@@ -8,8 +8,6 @@ import libcst as cst
 
 from portagpu.port import values
 from portagpu.port.expressions import (
-    DEVICE_NAME,
-    LIBRARY_NAME,
     argument,
     is_simple,
     keyword,
@@ -18,6 +16,7 @@ from portagpu.port.expressions import (
     string,
     without,
 )
+from portagpu.port.words import DEVICE_NAME, LIBRARY_NAME
 
 if TYPE_CHECKING:
     from portagpu.port.uses import Finder
@@ -48,7 +47,7 @@ def in_call(finder: Finder, call: cst.Call) -> None:
     _libraries(finder, call)
     _process_devices(finder, call, name)
     _keywords(finder, call, name)
-    _pinned(finder, call)
+    _pinned(finder, call, name)
     _batch_norm(finder, call, name)
     _rest(finder, call)
 
@@ -204,12 +203,13 @@ def _process_devices(finder: Finder, call: cst.Call, name: str) -> None:
             finder.add(value, rule, left="it is no list of one device here")
 
 
-def _pinned(finder: Finder, call: cst.Call) -> None:
+def _pinned(finder: Finder, call: cst.Call, name: str) -> None:
     """``x.pin_memory()``, and ``pin_memory=True`` of a loader."""
     code = 'pg.supports("pinned-memory")'
     option = keyword(call, "pin_memory")
     if option is not None and last_name(option.value) == "True":
-        rule = finder.rules.shapes["loader pin"]
+        is_tensor = name.startswith("torch.") and not name.startswith("torch.utils.data.")
+        rule = finder.rules.shapes["pin" if is_tensor else "loader pin"]
         finder.add(option.value, rule, finder.write.instead(code))
     if last_name(call.func) != "pin_memory" or call.args:
         return

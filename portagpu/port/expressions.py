@@ -10,15 +10,6 @@ import libcst as cst
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-INDEX_NAME: Final = re.compile(
-    r"(?:\w+_)?local_rank|rank|(?:local_)?gpu(?:_(?:id|idx|index))?|dev(?:ice)?_(?:id|idx|index|num)"
-)
-"""Names that hold the number of a device in public code (docs/porting.md, Figures)."""
-DEVICE_NAME: Final = re.compile(
-    r"(?:\w+_)?dev(?:ice)?(?:_(?:type|name|str|string))?", re.IGNORECASE
-)
-LIBRARY_NAME: Final = re.compile(r"(?:\w+_)?backend", re.IGNORECASE)
-
 _EMPTY: Final = cst.Module([])
 
 

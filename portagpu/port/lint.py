@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from multiprocessing import get_all_start_methods, get_context
+from typing import TYPE_CHECKING, Final
 
 from portagpu.port.findings import Finding, Unread, in_order
-from portagpu.port.reading import Source, sources
+from portagpu.port.reading import files, read
 from portagpu.port.rules import load_rules
 from portagpu.port.texts import text_findings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+_SHARE: Final = 32
+"""Files for which one more process is worth its start."""
 
 
 @dataclass(slots=True)
@@ -30,24 +36,41 @@ class Lint:
         return 3 if self.unread else 0
 
 
-def lint(paths: Sequence[str]) -> Lint:
-    """Judge the files that ``paths`` name or hold. Raises MissingDependency without libcst."""
-    from portagpu.port.python import analyse, finding
+def lint(paths: Sequence[str], *, processes: int = 1) -> Lint:
+    """Judge the files that ``paths`` name or hold, in up to so many processes.
 
-    rules, result = load_rules(), Lint()
-    for source in sources(paths):
-        if not isinstance(source, Source):
-            result.unread.append(source)
-            continue
-        result.files += 1
-        if source.kind != "python":
-            result.findings.extend(text_findings(source, rules))
-            continue
-        found = analyse(source, rules)
+    Raises MissingDependency without libcst.
+    """
+    named, result = [*files(paths)], Lint()
+    for found in _map(named, min(processes, len(named) // _SHARE)):
         if isinstance(found, Unread):
             result.unread.append(found)
-            result.files -= 1
-        elif found is not None:
-            result.findings.extend(finding(source.path, use) for use in found.uses)
+        else:
+            result.files += 1
+            result.findings.extend(found)
     result.findings = in_order(result.findings)
     return result
+
+
+def _map(named: Sequence[Path], processes: int) -> Iterator[list[Finding] | Unread]:
+    if processes < 2 or "fork" not in get_all_start_methods():
+        yield from map(_judged, named)
+        return
+    load_rules()  # once for all
+    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+        yield from pool.map(_judged, named, chunksize=_SHARE // 4)
+
+
+def _judged(path: Path) -> list[Finding] | Unread:
+    """The findings in one file, or why it was not judged."""
+    from portagpu.port.python import analyse, finding
+
+    source, rules = read(path), load_rules()
+    if isinstance(source, Unread):
+        return source
+    if source.kind != "python":
+        return [*text_findings(source, rules)]
+    found = analyse(source, rules, whole=False)
+    if isinstance(found, Unread):
+        return found
+    return [] if found is None else [finding(source.path, use) for use in found.uses]

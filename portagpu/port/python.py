@@ -4,51 +4,63 @@ from __future__ import annotations
 
 import ast
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, QualifiedNameProvider
+from libcst.metadata import MetadataWrapper, PositionProvider, ScopeProvider
 
 from portagpu.port.findings import Finding, Unread, is_ignored
 from portagpu.port.scope import Scope
-from portagpu.port.uses import Finder, Use
+from portagpu.port.screen import excerpt, has_word
+from portagpu.port.uses import Finder
+from portagpu.port.words import lines_of
 
 if TYPE_CHECKING:
     from portagpu.port.reading import Source
     from portagpu.port.rules import Rules
+    from portagpu.port.screen import Excerpt
+    from portagpu.port.uses import Use
 
 
 class Analysis:
     """The uses in one file, without those that a comment ignores."""
 
-    def __init__(self, source: Source, rules: Rules) -> None:
-        """Raises SyntaxError, in words, for what is no Python 3."""
-        check_syntax(source.text)
+    def __init__(self, source: Source, rules: Rules, part: Excerpt | None = None) -> None:
+        """``part`` is what is read of it; None reads it all.
+
+        Raises SyntaxError for what libcst cannot read.
+        """
         try:
-            module = cst.parse_module(source.text)
+            module = cst.parse_module(source.text if part is None else part.text)
         except cst.ParserSyntaxError as error:
             raise SyntaxError(f"line {error.raw_line}: libcst cannot read it") from error
         self.wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
-        names = self.wrapper.resolve(QualifiedNameProvider)
-
-        def names_of(node: cst.CSTNode) -> set[object]:
-            found = names.get(node, set())
-            return found() if callable(found) else found  # type: ignore[return-value]
-
-        self.scope = Scope(rules, names_of)  # type: ignore[arg-type]
-        self.wrapper.module.visit(self.scope)
+        self.scope = Scope(rules, self.wrapper.resolve(ScopeProvider))
+        module.visit(self.scope)
         finder = Finder(rules, self.scope)
-        self.wrapper.visit(finder)
-        lines = source.text.splitlines()
-        self.uses = [each for each in finder.uses if not is_ignored(lines, each.line, each.rule.id)]
+        module.visit(finder)
+        self.uses = self._with_places(finder.uses, source.text, part)
+
+    def _with_places(self, uses: list[Use], text: str, part: Excerpt | None) -> list[Use]:
+        if not uses:
+            return []
+        places, lines = self.wrapper.resolve(PositionProvider), lines_of(text)
+        placed = []
+        for use in uses:
+            start = places[use.node].start
+            line = start.line if part is None else part.numbers[start.line - 1]
+            if not is_ignored(lines, line, use.rule.id):
+                placed.append(replace(use, line=line, column=start.column + 1))
+        return placed
 
 
-def check_syntax(text: str) -> None:
-    """Raise SyntaxError with one sentence for text that is no Python 3."""
+def parse(text: str) -> ast.Module:
+    """The syntax of Python 3. Raises SyntaxError with one sentence for other text."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the file's escapes and literals
         try:
-            ast.parse(text)
+            return ast.parse(text)
         except SyntaxError as error:
             words = (error.msg or "").lower()
             if "missing parentheses in call to 'print'" in words or "exec'" in words:
@@ -60,12 +72,16 @@ def check_syntax(text: str) -> None:
             raise SyntaxError("is nested too deeply to be read") from error
 
 
-def analyse(source: Source, rules: Rules) -> Analysis | Unread | None:
-    """The uses in ``source``; None where no word of a rule is in it."""
-    if not rules.is_worth_parsing(source.text):
+def analyse(source: Source, rules: Rules, *, whole: bool) -> Analysis | Unread | None:
+    """The uses in ``source``; None where no word of a rule is in it.
+
+    Not ``whole`` leaves out the statements without one, which is faster and no base for a rewrite.
+    """
+    if not has_word(source.text):
         return None
     try:
-        return Analysis(source, rules)
+        tree = parse(source.text)
+        return Analysis(source, rules, None if whole else excerpt(source.text, tree))
     except SyntaxError as error:
         return Unread(source.path, str(error))
     except RecursionError:

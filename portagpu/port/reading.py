@@ -60,25 +60,19 @@ def kind_of(path: Path) -> Kind | None:
     return named or ("kernel" if suffix in load_rules().suffixes else _SUFFIXES.get(suffix))
 
 
-def sources(paths: Sequence[str]) -> Iterator[Source | Unread]:
-    """The files that ``paths`` name, and those below their folders, in order of their names.
+def files(paths: Sequence[str]) -> Iterator[Path]:
+    """The files that ``paths`` name, and those below their folders, each once, in order.
 
     Below a folder, hidden folders, installed packages, links and other kinds of files are passed
-    over. A file that is named is judged or has a reason.
+    over. A file that is named comes even where :func:`read` has only a reason for it.
     """
-    seen: set[str] = set()
-    for named in paths:
-        path = Path(named)
-        if not os.path.lexists(named):
-            yield Unread(named, "is not there")
-        elif path.is_dir() and not path.is_symlink():
-            for each in _below(path):
-                if str(each) not in seen:
-                    seen.add(str(each))
-                    yield read(each)
-        elif named not in seen:
-            seen.add(named)
-            yield read(path)
+    seen: set[Path] = set()
+    for path in map(Path, paths):
+        found = _below(path) if path.is_dir() and not path.is_symlink() else (path,)
+        for each in found:
+            if each not in seen:
+                seen.add(each)
+                yield each
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -99,6 +93,8 @@ def _below(folder: Path) -> Iterator[Path]:
 def read(path: Path) -> Source | Unread:
     """The text of one file, or why it has none."""
     kind = kind_of(path)
+    if not os.path.lexists(path):
+        return Unread(str(path), "is not there")
     if path.is_symlink():
         return Unread(str(path), "is a symbolic link: name the file that it leads to")
     if path.suffix == ".ipynb":

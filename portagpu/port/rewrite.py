@@ -14,9 +14,10 @@ from portagpu.files import write_parts
 from portagpu.port.expressions import dotted
 from portagpu.port.findings import Finding, Unread, in_order
 from portagpu.port.imports import with_import, without_unused_imports
-from portagpu.port.python import Analysis, analyse, check_syntax, finding
-from portagpu.port.reading import Source, sources
+from portagpu.port.python import Analysis, analyse, finding, parse
+from portagpu.port.reading import Source, files, read
 from portagpu.port.rules import load_rules
+from portagpu.port.words import lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +43,7 @@ class Rewritten:
     @property
     def diff(self) -> str:
         """The change in unified form; empty where there is none."""
-        before, after = (text.splitlines(keepends=True) for text in (self.source.text, self.text))
+        before, after = lines_of(self.source.text), lines_of(self.text)
         return "".join(
             line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
             for line in difflib.unified_diff(before, after, self.source.path, self.source.path)
@@ -102,7 +103,8 @@ def rewrite(paths: Sequence[str], *, unsafe: bool = False) -> Rewriting:
     written for. Raises MissingDependency without libcst.
     """
     rules, result = load_rules(), Rewriting()
-    for source in sources(paths):
+    for path in files(paths):
+        source = read(path)
         if not isinstance(source, Source):
             result.unread.append(source)
         elif source.kind == "python":
@@ -119,7 +121,7 @@ def rewrite(paths: Sequence[str], *, unsafe: bool = False) -> Rewriting:
 
 def rewrite_source(source: Source, rules: Rules, *, unsafe: bool) -> Rewritten | Unread | None:
     """One file, or why it was not read; None where nothing of a rule is in it."""
-    found = analyse(source, rules)
+    found = analyse(source, rules, whole=True)
     if found is None or isinstance(found, Unread):
         return found
     chosen = [
@@ -134,7 +136,7 @@ def rewrite_source(source: Source, rules: Rules, *, unsafe: bool) -> Rewritten |
         return Rewritten(source, source.text, [], left)
     text = _replaced(source.path, found, chosen)
     try:
-        check_syntax(text)
+        parse(text)
         text.encode(source.encoding)
     except (SyntaxError, UnicodeEncodeError) as error:
         return Unread(source.path, f"would not be Python any more ({error}): please report it")

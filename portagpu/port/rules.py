@@ -51,11 +51,15 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A pattern for lines of files of these kinds; ``kinds`` has "python" for strings in Python."""
+    """A pattern for lines of files of these kinds; ``kinds`` has "python" for strings in Python.
+
+    ``near`` has to match somewhere in the same line.
+    """
 
     rule: Rule
     kinds: frozenset[str]
     pattern: re.Pattern[str]
+    near: re.Pattern[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,10 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """All rules by id, and what leads to them. ``suffixes`` are of kernels' sources."""
+    """All rules by id, and what leads to them.
+
+    ``suffixes`` are of kernels' sources; other C++ is one where a pattern of ``kernels`` matches.
+    """
 
     rules: dict[str, Rule] = field(default_factory=dict)
     shapes: dict[str, Rule] = field(default_factory=dict)
@@ -78,12 +85,8 @@ class Rules:
     packages: dict[str, Rule] = field(default_factory=dict)
     texts: list[Text] = field(default_factory=list)
     words: list[Words] = field(default_factory=list)
-    worth: list[str] = field(default_factory=list)
     suffixes: set[str] = field(default_factory=set)
-
-    def is_worth_parsing(self, text: str) -> bool:
-        """Whether Python source has a word of any rule; parsing is what takes the time."""
-        return any(word in text for word in self.worth)
+    kernels: list[re.Pattern[str]] = field(default_factory=list)
 
 
 @cache
@@ -113,9 +116,10 @@ def _add(found: Rules, table: Mapping[str, Any]) -> None:
     for entry in table.get("package", ()):
         found.packages.update(dict.fromkeys(entry["names"], found.rules[entry["rule"]]))
     for entry in table.get("text", ()):
-        pattern = re.compile(entry["pattern"])
-        found.texts.append(Text(found.rules[entry["rule"]], frozenset(entry["in"]), pattern))
+        rule, kinds = found.rules[entry["rule"]], frozenset(entry["in"])
+        pattern, near = re.compile(entry["pattern"]), re.compile(entry.get("near", ""))
+        found.texts.append(Text(rule, kinds, pattern, near))
     for entry in table.get("words", ()):
         found.words.append(Words(**{**entry, "available": frozenset(entry["available"])}))
-    found.worth.extend(table.get("worth", ()))
     found.suffixes.update(table.get("suffixes", ()))
+    found.kernels.extend(re.compile(each) for each in (table.get("kernels"),) if each)

@@ -8,7 +8,6 @@ import libcst as cst
 from libcst.metadata import QualifiedNameSource
 
 from portagpu.port.expressions import (
-    INDEX_NAME,
     calls,
     code_of,
     dotted,
@@ -16,11 +15,12 @@ from portagpu.port.expressions import (
     last_name,
     string,
 )
+from portagpu.port.words import INDEX_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Mapping
 
-    from libcst.metadata import QualifiedName
+    from libcst.metadata import Scope as LibcstScope
 
     from portagpu.port.rules import Rules
 
@@ -28,13 +28,11 @@ OWN: Final = "portagpu"
 
 
 class Scope(cst.CSTVisitor):
-    """Collects once, before uses are looked for. ``names_of`` is libcst's QualifiedNameProvider."""
+    """Collects once, before uses are looked for. ``scopes`` is of libcst's ScopeProvider."""
 
-    def __init__(
-        self, rules: Rules, names_of: Callable[[cst.CSTNode], Collection[QualifiedName]]
-    ) -> None:
+    def __init__(self, rules: Rules, scopes: Mapping[cst.CSTNode, LibcstScope | None]) -> None:
         super().__init__()
-        self._names_of = names_of
+        self._scopes = scopes
         self._modules = {each.module for each in rules.words}
         self._available = frozenset().union(*(each.available for each in rules.words))
         self._devices = {each.device for each in rules.words}
@@ -43,6 +41,7 @@ class Scope(cst.CSTVisitor):
         self._alias: str | None = None
         self._guards: set[str] = set()
         self._indices: set[str] = set()
+        self._others: set[str] = set()
         self.methods: set[str] = set()
 
     @property
@@ -56,14 +55,19 @@ class Scope(cst.CSTVisitor):
         return self._alias is not None
 
     def qualified(self, node: cst.CSTNode) -> str:
-        """The name where it was imported from: "torch.cuda.synchronize"; empty for local names."""
+        """The name where it was imported from: "torch.cuda.synchronize".
+
+        Empty for local names, and for those that several imports may have bound.
+        """
         if not is_dotted(node):
             return ""
-        found = self._names_of(node)
-        if found and all(each.source is QualifiedNameSource.IMPORT for each in found):
-            return next(iter(found)).name
+        scope = self._scopes.get(node)
+        found = scope.get_qualified_names_for(node) if scope is not None else ()
+        if found:
+            names = {each.name for each in found if each.source is QualifiedNameSource.IMPORT}
+            return names.pop() if len(names) == len(found) == 1 else ""
         text = dotted(node)  # a star import may bring it
-        return text if not found and text.partition(".")[0] in self._roots else ""
+        return text if text.partition(".")[0] in self._roots else ""
 
     def is_own(self, node: cst.CSTNode) -> bool:
         """Whether the expression is built on portagpu already."""
@@ -73,7 +77,7 @@ class Scope(cst.CSTVisitor):
 
     def is_index(self, node: cst.CSTNode) -> bool:
         """Whether the value is the number of a device, by its name or by what it was assigned."""
-        if isinstance(node, cst.Integer) or dotted(node) in self._indices:
+        if isinstance(node, cst.Integer) or dotted(node) in self._indices - self._others:
             return True
         if isinstance(node, cst.BinaryOperation):
             return isinstance(node.operator, cst.Modulo) and self._counts_devices(node.right)
@@ -142,8 +146,9 @@ class Scope(cst.CSTVisitor):
             return
         if self.is_guard(value):
             self._guards.add(name)
-        if not isinstance(value, cst.Integer) and self.is_index(value):
-            self._indices.add(name)
+        if isinstance(value, cst.Integer | cst.UnaryOperation) or dotted(value) == "None":
+            return
+        (self._indices if self.is_index(value) else self._others).add(name)
 
     def visit_Name(self, node: cst.Name) -> None:
         self._taken.add(node.value)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from portagpu.port.findings import Finding, is_ignored
+from portagpu.port.words import lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,13 +36,22 @@ def text_findings(source: Source, rules: Rules) -> Iterator[Finding]:
     patterns = [each for each in rules.texts if source.kind in each.kinds]
     if not any(each.pattern.search(source.text) for each in patterns):
         return
-    lines = source.text.splitlines()
-    for number, line in enumerate(without_comments(source).splitlines(), 1):
+    if source.kind == "kernel" and not _is_kernel(source, rules):
+        return
+    lines = lines_of(source.text)
+    for number, line in enumerate(lines_of(without_comments(source)), 1):
         found: set[str] = set()
         for each in patterns:
             match = each.pattern.search(line)
             rule = each.rule
-            if match is None or rule.id in found or is_ignored(lines, number, rule.id):
+            if match is None or rule.id in found or not each.near.search(line):
+                continue
+            if is_ignored(lines, number, rule.id):
                 continue
             found.add(rule.id)
             yield Finding(source.path, number, match.start() + 1, rule, match[0].strip())
+
+
+def _is_kernel(source: Source, rules: Rules) -> bool:
+    suffix = PurePath(source.path).suffix.lower()
+    return suffix in rules.suffixes or any(each.search(source.text) for each in rules.kernels)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
-from libcst.metadata import PositionProvider
 
 from portagpu.port import arguments, gates, values
 from portagpu.port.expressions import Writer, code_of, dotted, string
@@ -21,21 +20,19 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Use:
     """One use. ``replace`` makes the new node of the node with its own parts replaced; without it
-    ``left`` says why the use stays."""
+    ``left`` says why the use stays. ``line`` and ``column`` are 0 until they are looked up."""
 
     node: cst.CSTNode
     rule: Rule
-    line: int
-    column: int
     code: str
     replace: Callable[[Any], cst.CSTNode] | None = None
     left: str = ""
+    line: int = 0
+    column: int = 0
 
 
 class Finder(cst.CSTVisitor):
     """Walks a module; code that only runs with a GPU is portable and passed over."""
-
-    METADATA_DEPENDENCIES = (PositionProvider,)
 
     def __init__(self, rules: Rules, scope: Scope) -> None:
         super().__init__()
@@ -59,10 +56,7 @@ class Finder(cst.CSTVisitor):
         if node in self.handled:
             return
         self.handled.add(node)
-        start = self.get_metadata(PositionProvider, node).start
-        self.uses.append(
-            Use(node, rule, start.line, start.column + 1, code_of(node), replace, left)
-        )
+        self.uses.append(Use(node, rule, code_of(node), replace, left))
 
     # ---- code that only runs with a GPU
 
@@ -128,7 +122,8 @@ class Finder(cst.CSTVisitor):
             if f"{name}.".startswith(f"{words.module}."):
                 known = self._has_known_start(name, words.module)
                 if not known and "unknown name" in self.rules.shapes:
-                    why = "portagpu has no such name"
+                    is_module = name == words.module
+                    why = "it is the whole module" if is_module else "portagpu has no such name"
                     self.add(node, self.rules.shapes["unknown name"], left=why)
                 return known
         return True

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from portagpu.port.expressions import DEVICE_NAME, LIBRARY_NAME, last_name, numbered, string
+from portagpu.port.expressions import last_name, numbered, string
+from portagpu.port.words import DEVICE_NAME, LIBRARY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable

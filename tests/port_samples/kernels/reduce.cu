@@ -12,3 +12,6 @@ __launch_bounds__(256, 2) __global__ void reduce(float *out, const float *in) {
   __shared__ float shared[1024 / warpSize];
   out[0] = value + __popc(ballot) + tex1Dfetch<float>(0, lane);
 }
+int tiles(int columns) { return columns / 32; }
+unsigned low(unsigned long long value) { return value & 0xffffffff; }
+__device__ float partial(const float *sums, int lane, int row) { return sums[lane + row * warpSize]; }
