@@ -54,6 +54,7 @@ def test_every_rule_finds_something_in_the_samples() -> None:
         ),
         ("a.py", "import amdsmi\n", "PG701"),
         ("a.py", "import torch\nx = torch.empty(2, pin_memory=True)\n", "PG203"),
+        ("a.py", "from torch.cuda import *\nsynchronize()\n", "PG009"),
         ("a.h", "__device__ int lane() { return threadIdx.x % 32; }\n", "PG501"),
         ("a.sh", "HIP_VISIBLE_DEVICES=0 python a.py\n", "PG702"),
         ("a.hip", "constexpr int kWarpSize = 64;\n", "PG703"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -52,6 +53,12 @@ def test_rewriting_twice_changes_nothing(path: Path, tmp_path: Path) -> None:
     copy.write_text(rewritten(path).text, encoding="utf-8")
     again = rewrite([str(copy)], unsafe=True)
     assert not again.changed, again.changed[0].diff
+
+
+def test_what_one_rule_writes_no_other_rewrites(tmp_path: Path) -> None:
+    code = "from apex.parallel import convert_syncbn_model as c\nm = c(m)\n"
+    once = changed(tmp_path, code, unsafe=True)
+    assert changed(tmp_path, once, unsafe=True) == once
 
 
 @pytest.mark.parametrize("path", BEFORE, ids=lambda path: path.stem)
@@ -163,8 +170,16 @@ def test_the_encoding_stays(tmp_path: Path, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        ("a.py", b"x.cuda(\n", "is no Python: line 1"),
+        ("a.py", b"x.cuda(\n", f"is no Python 3.{sys.version_info.minor}: line 1"),
         ("a.py", b"print 'torch.cuda'\n", "is Python 2"),
+        ("a.py", b"exec 'x.cuda()' in y\n", "is Python 2"),
+        ("a.py", b"try:\n    x.cuda()\nexcept E, e:\n    pass\n", "line 3"),
+        ("a.py", b"def f():\n\tx.cuda()\n        y\n", "line 3, inconsistent use of tabs"),
+        ("a.py", "x.cuda()\n".encode("utf-16"), "encoding"),
+        ("a.py", "x.cuda()\n".encode("utf-16-le"), "null characters"),
+        ("a.py", b"# coding: klingon\nx.cuda()\n", "encoding"),
+        ("a.py", b"\xef\xbb\xbf# coding: latin-1\nx.cuda()\n", "encoding"),
+        ("a.py", b"y = x.cuda()" + b"+x.cuda()" * 3000, "nested too deeply"),
         ("a.py", b"# coding: ascii\n'\xe9'.cuda()\n", "encoding"),
         ("a.py", b"\xff\xfex.cuda()", "encoding"),
         ("a.py", b"x.cuda()\0", "null characters"),
@@ -188,6 +203,56 @@ def test_bad_input_is_one_line_and_changes_nothing(
     assert len(about) == 1, lines
     assert any(each in about[0] for each in words.split("|")), about[0]
     assert not data or path.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"import torch\r\nx.cuda()\r\ny = 1\r\n",
+        b"import torch\rx.cuda()\ry = 1\r",
+        b"import torch\nx.cuda()",
+        b"import torch\n\x0c\ndef f():\n\tx.cuda()\n\x0c\n",
+        "import torch\ns = '\x0c\x1c\u2028'\nx.cuda()\n".encode(),
+        b"import torch\r\nx.cuda()\ny = 1\r\n",
+    ],
+)
+def test_what_is_not_replaced_stays_byte_for_byte(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "a.py"
+    path.write_bytes(data)
+    assert main(["port", "rewrite", "--write", str(path)]) == 0
+    new = path.read_bytes().replace(b"x.to(pg.device())", b"x.cuda()")
+    before, line, after = new.partition(b"import portagpu as pg")
+    assert line
+    end = data[len(b"import torch") :][: len(before) - len(b"import torch")]
+    assert before + after.removeprefix(end) == data
+
+
+def test_many_uses_on_one_line(tmp_path: Path) -> None:
+    """A minified file: the time grows with its length, not with its square."""
+    path = tmp_path / "a.py"
+    path.write_text("x.cuda();" * 2000, encoding="utf-8")
+    assert len(rewritten(path).done) == 2000
+
+
+def test_other_kinds_of_files_are_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo.py")
+    Path("loop.py").symlink_to("other.py")
+    Path("other.py").symlink_to("loop.py")
+    Path("outside.py").symlink_to("/")
+    Path("folder").mkdir()
+    Path("folder", "up").symlink_to(tmp_path)
+    names = ["fifo.py", "loop.py", "outside.py", "folder"]
+    assert main(["port", "lint", *names]) == 3
+    lines = [line for line in capfd.readouterr().err.splitlines() if "portagpu: " in line]
+    assert [line.split()[1] for line in lines] == names[:3]
+    Path("secret.py").write_text("x.cuda()\n", encoding="utf-8")
+    Path("secret.py").chmod(0)
+    if not os.access("secret.py", os.R_OK):
+        assert main(["port", "rewrite", "--write", "secret.py"]) == 3
+        assert "cannot be read" in capfd.readouterr().err
 
 
 def test_a_link_is_not_followed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

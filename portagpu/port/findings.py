@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from portagpu.port.rules import Rule
 
@@ -34,12 +34,19 @@ class Unread:
     why: str
 
 
-def is_ignored(lines: Sequence[str], line: int, rule: str) -> bool:
-    """Whether a comment "portagpu: ignore[RULE]" or "portagpu: ignore" stands on that line."""
-    comment = _IGNORE.search(lines[line - 1]) if 0 < line <= len(lines) else None
-    if comment is None:
-        return False
-    return comment[1] is None or rule in {each.strip() for each in comment[1].split(",")}
+class Ignored:
+    """The rules that comments "portagpu: ignore[RULE]" name, and "portagpu: ignore" for all."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        found = ((number, _IGNORE.search(line)) for number, line in enumerate(lines, 1))
+        self._rules = {number: each[1] for number, each in found if each is not None}
+
+    def has(self, line: int, rule: str) -> bool:
+        """Whether a comment on that line, from 1, ends the rule's findings."""
+        if line not in self._rules:
+            return False
+        named = self._rules[line]
+        return named is None or rule in {each.strip() for each in named.split(",")}
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:

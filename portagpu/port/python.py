@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider, ScopeProvider
 
-from portagpu.port.findings import Finding, Unread, is_ignored
+from portagpu.port.findings import Finding, Ignored, Unread
 from portagpu.port.scope import Scope
 from portagpu.port.screen import excerpt, has_word
 from portagpu.port.uses import Finder
@@ -45,12 +46,12 @@ class Analysis:
     def _with_places(self, uses: list[Use], text: str, part: Excerpt | None) -> list[Use]:
         if not uses:
             return []
-        places, lines = self.wrapper.resolve(PositionProvider), lines_of(text)
+        places, ignored = self.wrapper.resolve(PositionProvider), Ignored(lines_of(text))
         placed = []
         for use in uses:
             start = places[use.node].start
             line = start.line if part is None else part.numbers[start.line - 1]
-            if not is_ignored(lines, line, use.rule.id):
+            if not ignored.has(line, use.rule.id):
                 placed.append(replace(use, line=line, column=start.column + 1))
         return placed
 
@@ -67,7 +68,9 @@ def parse(text: str) -> ast.Module:
                 raise SyntaxError(
                     "is Python 2: translate it first (2to3 of Python 3.12)"
                 ) from error
-            raise SyntaxError(f"is no Python: line {error.lineno}, {error.msg}") from error
+            version = f"{sys.version_info.major}.{sys.version_info.minor}"
+            why = f"is no Python {version}: line {error.lineno}, {error.msg}"
+            raise SyntaxError(why) from error
         except (RecursionError, MemoryError, ValueError) as error:
             raise SyntaxError("is nested too deeply to be read") from error
 

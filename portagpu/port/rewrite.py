@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,23 +124,25 @@ def rewrite_source(source: Source, rules: Rules, *, unsafe: bool) -> Rewritten |
     found = analyse(source, rules, whole=True)
     if found is None or isinstance(found, Unread):
         return found
-    chosen = [
-        use for use in found.uses if use.replace is not None and (use.rule.fix == "safe" or unsafe)
-    ]
-    done = [finding(source.path, use) for use in chosen]
-    kept = [use for use in found.uses if not any(use is each for each in chosen)]
-    left = [
-        Finding(source.path, use.line, use.column, use.rule, use.code, _reason(use)) for use in kept
-    ]
+    chosen: list[Use] = []
+    left: list[Finding] = []
+    for use in found.uses:
+        if use.replace is not None and (use.rule.fix == "safe" or unsafe):
+            chosen.append(use)
+        else:
+            left.append(replace(finding(source.path, use), left=_reason(use)))
     if not chosen:
         return Rewritten(source, source.text, [], left)
-    text = _replaced(source.path, found, chosen)
+    same = found.wrapper.module.code  # without the end of a last line that ends with "\r"
+    if not source.text.startswith(same):
+        return Unread(source.path, "is not given back by libcst as it is")
+    text = _replaced(source.path, found, chosen) + source.text[len(same) :]
     try:
         parse(text)
         text.encode(source.encoding)
     except (SyntaxError, UnicodeEncodeError) as error:
         return Unread(source.path, f"would not be Python any more ({error}): please report it")
-    return Rewritten(source, text, done, left)
+    return Rewritten(source, text, [finding(source.path, use) for use in chosen], left)
 
 
 def _reason(use: Use) -> str:

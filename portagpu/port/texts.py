@@ -6,7 +6,7 @@ import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
-from portagpu.port.findings import Finding, is_ignored
+from portagpu.port.findings import Finding, Ignored
 from portagpu.port.words import lines_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def text_findings(source: Source, rules: Rules) -> Iterator[Finding]:
         return
     if source.kind == "kernel" and not _is_kernel(source, rules):
         return
-    lines = lines_of(source.text)
+    ignored = Ignored(lines_of(source.text))
     for number, line in enumerate(lines_of(without_comments(source)), 1):
         found: set[str] = set()
         for each in patterns:
@@ -46,7 +46,7 @@ def text_findings(source: Source, rules: Rules) -> Iterator[Finding]:
             rule = each.rule
             if match is None or rule.id in found or not each.near.search(line):
                 continue
-            if is_ignored(lines, number, rule.id):
+            if ignored.has(number, rule.id):
                 continue
             found.add(rule.id)
             yield Finding(source.path, number, match.start() + 1, rule, match[0].strip())

@@ -160,7 +160,13 @@ class Finder(cst.CSTVisitor):
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
         if node.module is not None and not node.relative:
-            self._visit_package(node, dotted(node.module))
+            name = dotted(node.module)
+            self._visit_package(node, name)
+            if isinstance(node.names, cst.ImportStar) and "unknown name" in self.rules.shapes:
+                for words in self.rules.words:
+                    if f"{name}.".startswith(f"{words.module}."):
+                        why = "it imports every name: import those that are used"
+                        self.add(node, self.rules.shapes["unknown name"], left=why)
         return False
 
     def _visit_package(self, node: cst.CSTNode, name: str) -> None:
