@@ -39,7 +39,12 @@ AGREEMENT: Final = 1e-2
 
 
 def _run(command: list[str], *options: str, folder: Path) -> tuple[int, str, str]:
-    """(exit status, output, errors) of the example on the CPU; its whole group ends with it."""
+    """(exit status, output, errors) of the example on the CPU in float32."""
+    return _run_plain([*command, "--precision", "float32", *options], folder)
+
+
+def _run_plain(command: list[str], folder: Path) -> tuple[int, str, str]:
+    """(exit status, output, errors) of a program on the CPU; its whole group ends with it."""
     environment = {
         **os.environ,
         **(pg.backend("cpu").comm.local_env or {}),
@@ -47,7 +52,7 @@ def _run(command: list[str], *options: str, folder: Path) -> tuple[int, str, str
         "OMP_NUM_THREADS": "1",
     }
     with subprocess.Popen(
-        [*command, "--precision", "float32", *options],
+        command,
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -107,3 +112,42 @@ def test_transformer_refuses_bad_options_in_one_line(
     assert code == 2, f"{options} must be wrong usage (2), not {code}"
     assert out == ""
     assert err.splitlines()[-1].startswith("train_transformer.py: error: ")
+
+
+PARALLEL: Final = EXAMPLE.with_name("train_parallel.py")
+ONE_TASK: Final = 1e-4
+"""Relative: the same batches, in float32, over 20 steps."""
+
+
+def _losses(
+    folder: Path, ranks: int, *options: str, steps: int = 20
+) -> dict[int, tuple[float, float]]:
+    """Step -> (loss, norm) of a run of the parallel example, which must succeed."""
+    command = [*TWO_RANKS[:-2], f"--nproc_per_node={ranks}", str(PARALLEL)] if ranks > 1 else [
+        sys.executable, str(PARALLEL),
+    ]  # fmt: skip
+    given = ("--steps", str(steps), "--every", "5", *options)
+    code, out, err = _run_plain([*command, *given], folder)
+    assert code == 0, f"the example exited with {code}\n{out}\n{err}"
+    found = re.findall(r"^step +(\d+)  loss (\S+)  norm (\S+)$", out, re.MULTILINE)
+    return {int(step): (float(loss), float(norm)) for step, loss, norm in found}
+
+
+def test_every_way_of_splitting_trains_the_same(tmp_path: Path) -> None:
+    alone = _losses(tmp_path, 1)
+    assert sorted(alone) == [0, 5, 10, 15, 19]
+    assert alone[19][0] < alone[0][0]
+    split = _losses(tmp_path, 4, "--tp", "2", "--pp", "2", "--recompute", "operators")
+    for step, pair in alone.items():
+        assert split[step] == pytest.approx(pair, rel=ONE_TASK), f"step {step}"
+    assert list(tmp_path.iterdir()) == [], "the example leaves files behind"
+
+
+def test_a_run_goes_on_on_other_ranks(tmp_path: Path) -> None:
+    kept = ("--checkpoints", str(tmp_path / "kept"))
+    _losses(tmp_path, 2, *kept, steps=10)
+    on = _losses(tmp_path, 2, *kept, "--pp", "2", "--schedule", "interleaved")
+    assert sorted(on) == [10, 15, 19]
+    alone = _losses(tmp_path, 1)
+    for step, pair in on.items():
+        assert pair == pytest.approx(alone[step], rel=ONE_TASK), f"step {step}"

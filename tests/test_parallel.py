@@ -23,11 +23,11 @@ ROUNDINGS: Final = 512
 """More than any number here has behind it, one after the other: 8 layers, 2 products of 8 and 16
 terms, forward and backward."""
 RELATIVE: Final = {
-    # each at its worst
+    # each at its worst, and all of them in one direction
     "float64": ROUNDINGS * torch.finfo(torch.float64).eps,
     "float32": ROUNDINGS * torch.finfo(torch.float32).eps,
-    # independent ones: their root
-    "bfloat16": math.sqrt(ROUNDINGS) * torch.finfo(torch.bfloat16).eps,
+    # 16 products in a row, each rounded to 8 bits, independently: the root of 16, times 2^-8
+    "bfloat16": 2.0**-6,
 }
 CLIP: Final = 0.5
 CALLS: Final[dict[int, dict[str, tuple[str, dict[str, Any]]]]] = {2: {}, 4: {}}

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from portagpu.results.run import Result
 
 _RAN: Final = frozenset({Verdict.PASS, Verdict.UNVERIFIED}) | FAILING
-_OF_SEVERAL: Final = "collectives"
-"""The area that needs several devices: a world of one does not execute it."""
+_OF_SEVERAL: Final = ("collectives", "parallel")
+"""The areas that need several devices: a world of one does not execute it."""
 _SUITES: Final = ("conformance", "performance", "bringup")
 _MARKUP: Final = re.compile(r"[\\`*_\[\]<>|~&@:$]|(?<=www)\.")
 
@@ -51,7 +51,7 @@ def earned_badges(bundle: Mapping[str, Any]) -> list[Badge]:
     for result in run.results:
         suite, area = suite_of(result), area_of(result)
         badge = earned(result)
-        of_several = badge is Evidence.EXECUTED and area == _OF_SEVERAL
+        of_several = badge is Evidence.EXECUTED and area in _OF_SEVERAL
         if badge is not None and not (alone and of_several):
             areas.setdefault((badge, suite, area), Counter())[result.verdict] += 1
     target = run.info.target or ""

@@ -55,7 +55,11 @@ def mesh(
     from portagpu.registry import backend
 
     kind = (gpu or backend()).device.type
-    return init_device_mesh(kind, (pp, dp, tp), mesh_dim_names=DIMENSIONS)
+    made = init_device_mesh(kind, (pp, dp, tp), mesh_dim_names=DIMENSIONS)
+    if dp > 1 and tp > 1:
+        # so that a norm over both is one collective; torch warns of two
+        made["dp", "tp"]._flatten()
+    return made
 
 
 def layers_of(model: nn.Module, layers: Layers | None) -> list[nn.Module]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Final
 
 from portagpu.parallel.data import replicate, shard
@@ -51,7 +52,10 @@ def apply(
     if mesh["tp"].size() > 1:
         from torch.distributed.tensor.parallel import parallelize_module
 
-        model = parallelize_module(model, mesh["tp"], dict(tensor_plan or {}))
+        with warnings.catch_warnings():
+            # of keys that one of the layers, or all of a stage's, do not have
+            warnings.filterwarnings("ignore", "Parallelize plan key", UserWarning)
+            model = parallelize_module(model, mesh["tp"], dict(tensor_plan or {}))
     recompute(model, layers, recipe.recompute)
     if recipe.sharding == "fsdp2":
         offload = recipe.offload == "parameters"
