@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
@@ -15,10 +12,9 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-import portagpu as pg
+from tests.launched import run_on_the_cpu
 
 EXAMPLE: Final = Path(__file__).resolve().parents[1] / "examples" / "train_transformer.py"
-LIMIT_S: Final = 150
 ALONE: Final = [sys.executable, str(EXAMPLE)]
 TWO_RANKS: Final = [
     sys.executable,
@@ -40,34 +36,7 @@ AGREEMENT: Final = 1e-2
 
 def _run(command: list[str], *options: str, folder: Path) -> tuple[int, str, str]:
     """(exit status, output, errors) of the example on the CPU in float32."""
-    return _run_plain([*command, "--precision", "float32", *options], folder)
-
-
-def _run_plain(command: list[str], folder: Path) -> tuple[int, str, str]:
-    """(exit status, output, errors) of a program on the CPU; its whole group ends with it."""
-    environment = {
-        **os.environ,
-        **(pg.backend("cpu").comm.local_env or {}),
-        "PORTAGPU_BACKEND": "cpu",
-        "OMP_NUM_THREADS": "1",
-    }
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            out, err = process.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"{' '.join(command)} did not end within {LIMIT_S} s")
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    return process.returncode, out, err
+    return run_on_the_cpu([*command, "--precision", "float32", *options], folder)
 
 
 def _train(command: list[str], folder: Path) -> tuple[list[float], float, str]:
@@ -127,7 +96,7 @@ def _losses(
         sys.executable, str(PARALLEL),
     ]  # fmt: skip
     given = ("--steps", str(steps), "--every", "5", *options)
-    code, out, err = _run_plain([*command, *given], folder)
+    code, out, err = run_on_the_cpu([*command, *given], folder)
     assert code == 0, f"the example exited with {code}\n{out}\n{err}"
     found = re.findall(r"^step +(\d+)  loss (\S+)  norm (\S+)$", out, re.MULTILINE)
     return {int(step): (float(loss), float(norm)) for step, loss, norm in found}

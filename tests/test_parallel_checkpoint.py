@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -14,6 +15,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 import portagpu as pg
 from portagpu.errors import PortagpuError
 from portagpu.world import Ranks, RankState
+from tests.launched import run_on_the_cpu
 from tests.parallel_ranks import adam, batch_of, model_of, reference, sgd
 from tests.processes import descendants
 
@@ -90,6 +92,45 @@ def test_every_rank_raises_what_the_first_found(ranks: Ranks, tmp_path: Path) ->
     done = run(ranks, 2, "saves_where_only_the_first_may_not", folder=str(tmp_path))
     said = ["FileExistsError", f"{tmp_path}/step-1 is there already: load it, or remove it"]
     assert done.values == [said] * 2
+
+
+RESTARTED: Final = """
+import os
+import signal
+
+import torch
+from torch import nn
+
+import portagpu as pg
+
+with pg.backend().comm.init() as world:
+    mesh = pg.parallel.mesh()
+    model = pg.parallel.shard(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    kept = pg.parallel.load("kept", model, optimizer)
+    begin = kept.step if kept else 0
+    for step in range(begin, 4):
+        model(torch.ones(2, 4)).square().mean().backward()
+        if world.rank == 1 and step == 2 and begin == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.step()
+        optimizer.zero_grad()
+        pg.parallel.save("kept", step + 1, model, optimizer)
+    if world.rank == 0:
+        print("began at", begin, flush=True)
+"""
+
+
+def test_torchrun_starts_killed_ranks_again_and_they_go_on(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(RESTARTED)
+    words = ["--standalone", "--nproc_per_node=2", "--max-restarts=1", str(file)]
+    code, out, err = run_on_the_cpu(
+        [sys.executable, "-m", "torch.distributed.run", *words], tmp_path
+    )
+    assert code == 0, err
+    assert out == "began at 2\n"
+    assert pg.parallel.latest(tmp_path / "kept") == 4
 
 
 def trained() -> tuple[Any, Any]:

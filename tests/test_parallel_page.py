@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -18,40 +15,23 @@ import portagpu as pg
 from portagpu.parallel import planned
 from portagpu.planning.recipe import OFFLOADS, RECOMPUTES, SHARDINGS
 from tests.conftest import ROOT
+from tests.launched import run_on_the_cpu
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PAGE: Final = (ROOT / "docs" / "parallel.md").read_text("utf-8")
-LIMIT_S: Final = 120
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_example_runs(tmp_path: Path, ranks: int) -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (example,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     file = tmp_path / "example.py"
-    file.write_text(code)
+    file.write_text(example)
     launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
-    environment = {
-        **os.environ,
-        **(pg.backend("cpu").comm.local_env or {}),
-        "PORTAGPU_BACKEND": "cpu",
-        "OMP_NUM_THREADS": "1",
-    }
-    with subprocess.Popen(
-        [sys.executable, *(launch if ranks > 1 else []), str(file)],
-        cwd=tmp_path,
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            _, err = process.communicate(timeout=LIMIT_S)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 0, err
+    command = [sys.executable, *(launch if ranks > 1 else []), str(file)]
+    code, _, err = run_on_the_cpu(command, tmp_path)
+    assert code == 0, err
     assert pg.parallel.latest(tmp_path / "kept") == 3
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.parallel.layout import layers_of
 from portagpu.planning.recipe import RECOMPUTES
@@ -14,13 +14,19 @@ if TYPE_CHECKING:
     from portagpu.parallel.layout import Layers
 
 
+_PRODUCTS: Final = ("aten::mm", "aten::addmm", "aten::bmm", "aten::linear")
+
+
 def recompute(model: nn.Module, layers: Layers | None = None, kind: str = "full") -> nn.Module:
     """``model`` itself, whose ``layers`` keep less for backward: torch's ``checkpoint_wrapper``.
 
     ``kind`` is "full" (a layer keeps its input), "operators" (and results of attention and of every
-    other product of matrices, as torchtitan does), "selective" (all but those of attention) or
-    "none". ``layers`` is their class, by default the children with parameters. Names in state dicts
-    stay as they were. Call it before :func:`~portagpu.parallel.data.shard`.
+    other product of matrices, as torchtitan does), "selective" (of every product, not of attention)
+    or "none". Norms and activations are computed again by all but "none", so that "selective" keeps
+    less than a plan counts for it. ``layers`` is their class, by default the children with
+    parameters. Names in state dicts stay as they were. Call it before
+    :func:`~portagpu.parallel.data.shard`. torch raises in backward where a layer changes a result
+    in place that is kept.
 
     Raises ValueError for another kind, and for a class of which the model has no layer.
     """
@@ -40,7 +46,7 @@ def recompute(model: nn.Module, layers: Layers | None = None, kind: str = "full"
 
         def contexts() -> Any:
             return create_selective_checkpoint_contexts(
-                _without_attention if kind == "selective" else _EverySecondProduct()
+                _Kept(every=1 if kind == "selective" else 2, attention=kind == "operators")
             )
 
         options["context_fn"] = contexts
@@ -52,34 +58,20 @@ def recompute(model: nn.Module, layers: Layers | None = None, kind: str = "full"
     return model
 
 
-def _name(operator: Any) -> str:
-    """The operator's name without its overload: "aten::mm"."""
-    return str(operator.name()).partition(".")[0]
+class _Kept:
+    """Keeps every n-th product, and attention or not; forward and its repetition count apart."""
 
-
-def _is_attention(name: str) -> bool:
-    return "scaled_dot_product" in name or name == "aten::_softmax"
-
-
-def _without_attention(context: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
-    from torch.utils.checkpoint import CheckpointPolicy
-
-    again = _is_attention(_name(operator))
-    return CheckpointPolicy.PREFER_RECOMPUTE if again else CheckpointPolicy.MUST_SAVE
-
-
-class _EverySecondProduct:
-    """Keeps attention and every second product; forward and its repetition count apart."""
-
-    def __init__(self) -> None:
+    def __init__(self, *, every: int, attention: bool) -> None:
+        self.every = every
+        self.attention = attention
         self.products = {False: 0, True: 0}
 
     def __call__(self, context: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
         from torch.utils.checkpoint import CheckpointPolicy
 
-        name = _name(operator)
-        keep = _is_attention(name)
-        if name in ("aten::mm", "aten::addmm", "aten::bmm"):
+        name = str(operator.name()).partition(".")[0]
+        keep = self.attention and "scaled_dot_product" in name
+        if name in _PRODUCTS:
+            keep = self.products[context.is_recompute] % self.every == 0
             self.products[context.is_recompute] += 1
-            keep = self.products[context.is_recompute] % 2 == 1
         return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
