@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from portagpu import amp as amp
     from portagpu import memory as memory
     from portagpu import nvtx as nvtx
+    from portagpu import parallel as parallel
     from portagpu import planning as planning
     from portagpu import profiler as profiler
     from portagpu.amp import custom_bwd as custom_bwd
@@ -142,8 +143,8 @@ if TYPE_CHECKING:
     from portagpu.target import Target as Target
 
 _HOME: Final[dict[str, tuple[str, ...]]] = {
-    # as torch.cuda calls its own, and planning
-    "portagpu": ("amp", "memory", "nvtx", "planning", "profiler"),
+    # as torch.cuda calls its own, and ours beside them
+    "portagpu": ("amp", "memory", "nvtx", "parallel", "planning", "profiler"),
     "portagpu.amp": ("custom_bwd", "custom_fwd"),
     "portagpu.arch": ("Arch",),
     "portagpu.collectives.comm": ("Comm",),

@@ -51,6 +51,10 @@ FAULTS = {
         "collectives/init-and-shutdown",
         "a process group is there already",
     ),
+    "gives a rank the gradients of another's shards": (
+        "parallel/equals-one-process[fsdp2]",
+        "rank 0: losses of fsdp2: element 1 is",
+    ),
     "gathers zeros for numbers on two ranks": (
         "collectives/helper-uneven-rows-are-compared",
         "rows that differ: rank 0 got",
@@ -109,18 +113,19 @@ def break_collectives(dist: Any) -> None:
         work = good["all_reduce"](tensor, op, group, async_op)
         return Early() if async_op else work
 
-    def reduce_scatter_tensor(output: Any, whole: Any, **options: Any) -> Any:
-        return good["reduce_scatter_tensor"](output, whole.roll(-output.numel()), **options)
+    def reduce_scatter_tensor(output: Any, input: Any, *given: Any, **options: Any) -> Any:  # noqa: A002
+        whole = input.roll(-output.numel())
+        return good["reduce_scatter_tensor"](output, whole, *given, **options)
 
     def all_gather_into_tensor(
-        output: Any, tensor: Any, group: Any = None, async_op: bool = False
+        output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
     ) -> Any:
-        work = good["all_gather_into_tensor"](output, tensor, group, async_op)
+        work = good["all_gather_into_tensor"](output_tensor, input_tensor, group, async_op)
         if async_op:
             work.wait()
-            output.zero_()
-        elif dist.get_world_size() == 2 and tensor.dtype == torch.int64:
-            output.zero_()
+            output_tensor.zero_()
+        elif dist.get_world_size() == 2 and input_tensor.dtype == torch.int64:
+            output_tensor.zero_()
         return work
 
     def batch_isend_irecv(ops: list[Any]) -> Any:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
@@ -15,10 +12,9 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-import portagpu as pg
+from tests.launched import run_on_the_cpu
 
 EXAMPLE: Final = Path(__file__).resolve().parents[1] / "examples" / "train_transformer.py"
-LIMIT_S: Final = 150
 ALONE: Final = [sys.executable, str(EXAMPLE)]
 TWO_RANKS: Final = [
     sys.executable,
@@ -39,30 +35,8 @@ AGREEMENT: Final = 1e-2
 
 
 def _run(command: list[str], *options: str, folder: Path) -> tuple[int, str, str]:
-    """(exit status, output, errors) of the example on the CPU; its whole group ends with it."""
-    environment = {
-        **os.environ,
-        **(pg.backend("cpu").comm.local_env or {}),
-        "PORTAGPU_BACKEND": "cpu",
-        "OMP_NUM_THREADS": "1",
-    }
-    with subprocess.Popen(
-        [*command, "--precision", "float32", *options],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            out, err = process.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"{' '.join(command)} did not end within {LIMIT_S} s")
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    return process.returncode, out, err
+    """(exit status, output, errors) of the example on the CPU in float32."""
+    return run_on_the_cpu([*command, "--precision", "float32", *options], folder)
 
 
 def _train(command: list[str], folder: Path) -> tuple[list[float], float, str]:
@@ -107,3 +81,42 @@ def test_transformer_refuses_bad_options_in_one_line(
     assert code == 2, f"{options} must be wrong usage (2), not {code}"
     assert out == ""
     assert err.splitlines()[-1].startswith("train_transformer.py: error: ")
+
+
+PARALLEL: Final = EXAMPLE.with_name("train_parallel.py")
+ONE_TASK: Final = 1e-4
+"""Relative: the same batches, in float32, over 20 steps."""
+
+
+def _losses(
+    folder: Path, ranks: int, *options: str, steps: int = 20
+) -> dict[int, tuple[float, float]]:
+    """Step -> (loss, norm) of a run of the parallel example, which must succeed."""
+    command = [*TWO_RANKS[:-2], f"--nproc_per_node={ranks}", str(PARALLEL)] if ranks > 1 else [
+        sys.executable, str(PARALLEL),
+    ]  # fmt: skip
+    given = ("--steps", str(steps), "--every", "5", *options)
+    code, out, err = run_on_the_cpu([*command, *given], folder)
+    assert code == 0, f"the example exited with {code}\n{out}\n{err}"
+    found = re.findall(r"^step +(\d+)  loss (\S+)  norm (\S+)$", out, re.MULTILINE)
+    return {int(step): (float(loss), float(norm)) for step, loss, norm in found}
+
+
+def test_every_way_of_splitting_trains_the_same(tmp_path: Path) -> None:
+    alone = _losses(tmp_path, 1)
+    assert sorted(alone) == [0, 5, 10, 15, 19]
+    assert alone[19][0] < alone[0][0]
+    split = _losses(tmp_path, 4, "--tp", "2", "--pp", "2", "--recompute", "operators")
+    for step, pair in alone.items():
+        assert split[step] == pytest.approx(pair, rel=ONE_TASK), f"step {step}"
+    assert list(tmp_path.iterdir()) == [], "the example leaves files behind"
+
+
+def test_a_run_goes_on_on_other_ranks(tmp_path: Path) -> None:
+    kept = ("--checkpoints", str(tmp_path / "kept"))
+    _losses(tmp_path, 2, *kept, steps=10)
+    on = _losses(tmp_path, 2, *kept, "--pp", "2", "--schedule", "interleaved")
+    assert sorted(on) == [10, 15, 19]
+    alone = _losses(tmp_path, 1)
+    for step, pair in on.items():
+        assert pair == pytest.approx(alone[step], rel=ONE_TASK), f"step {step}"

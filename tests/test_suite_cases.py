@@ -172,7 +172,7 @@ def test_incomplete_declaration_is_refused(
 def test_areas_are_the_designs() -> None:
     expected = (
         "identity, visibility, memory, rng, streams, graphs, precision, operators, attention, "
-        "kernels, collectives, failures, profiling, telemetry"
+        "kernels, collectives, parallel, failures, profiling, telemetry"
     )
     assert ", ".join(AREAS) == expected
 

@@ -171,7 +171,8 @@ def test_what_is_of_a_device_is_given_it_and_no_ranks() -> None:
     assert "collectives/device-ids" in per_device
     assert not {DATA, RANKS, "graphs/collective-in-a-graph"} & per_device
     assert {case.area for case in cases.values()} - {cases[name].area for name in per_device} == {
-        "failures"
+        "failures",
+        "parallel",
     }
 
 

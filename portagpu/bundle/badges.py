@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from portagpu.results.run import Result
 
 _RAN: Final = frozenset({Verdict.PASS, Verdict.UNVERIFIED}) | FAILING
-_OF_SEVERAL: Final = "collectives"
-"""The area that needs several devices: a world of one does not execute it."""
+_OF_SEVERAL: Final = ("collectives", "parallel")
+"""The areas that need several devices: a world of one does not execute it."""
 _SUITES: Final = ("conformance", "performance", "bringup")
 _MARKUP: Final = re.compile(r"[\\`*_\[\]<>|~&@:$]|(?<=www)\.")
 
@@ -87,7 +87,7 @@ def earned_in(run: Run) -> Iterator[tuple[Result, Evidence | None]]:
         badge = earned(result)
         if badge is not None and run.info.replay:
             badge = min(badge, Evidence.RECORDED, key=tuple(Evidence).index)
-        of_several = badge is Evidence.EXECUTED and area_of(result) == _OF_SEVERAL
+        of_several = badge is Evidence.EXECUTED and area_of(result) in _OF_SEVERAL
         yield result, None if alone and of_several else badge
 
 

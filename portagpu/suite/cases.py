@@ -26,6 +26,7 @@ AREAS: Final = (
     "attention",
     "kernels",
     "collectives",
+    "parallel",
     "failures",
     "profiling",
     "telemetry",

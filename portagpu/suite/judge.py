@@ -31,6 +31,7 @@ _RAN: Final = frozenset({Verdict.PASS, Verdict.FAIL, Verdict.ERROR, Verdict.UNVE
 
 _DOES_NOT_SHOW: Final[Mapping[str, str]] = {
     "collectives": "ranks of one machine: nothing about several machines or their network",
+    "parallel": "ranks of one machine: nothing about several machines or their network",
     "memory": "this process only, and small amounts: nothing about a device that is full",
     "streams": "that work is ordered, not that it overlaps",
     "precision": "values and rounding, not speed",
