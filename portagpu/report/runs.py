@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from portagpu.results.verdicts import Evidence
+from portagpu.text import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,7 +54,7 @@ def named(runs: Sequence[Run]) -> list[NamedRun]:
         alike = Counter(map(tuple, shown))
         for run, parts in zip(runs, shown, strict=True):
             if alike[tuple(parts)] > 1 and (text := getattr(run.info, more)):
-                parts.append(text)
+                parts.append(shortened(text))
     times: Counter[str] = Counter()
     for parts in shown:
         times[", ".join(parts)] += 1
@@ -94,5 +95,7 @@ def is_of_its_target(run: Run) -> bool:
 def _hardware(run: Run) -> str:
     info = run.info
     if info.target:
-        return info.target if is_of_its_target(run) else f"{info.target}, on other hardware"
-    return str(info.devices[0]["name"]) if info.devices else info.backend or "unknown hardware"
+        target = shortened(info.target)
+        return target if is_of_its_target(run) else f"{target}, on other hardware"
+    name = str(info.devices[0]["name"]) if info.devices else info.backend
+    return shortened(name or "unknown hardware")
