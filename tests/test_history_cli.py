@@ -277,7 +277,7 @@ def test_an_unreachable_server_is_an_error(say: Callable[..., Said]) -> None:
 
 def test_hostile_names_are_one_printable_line(tmp_path: Path, say: Callable[..., Said]) -> None:
     place = str(tmp_path / "store.db")
-    host = "\x1b[31mred\nnode'); DROP TABLE portagpu_runs; --"
+    host = "\x1b[31mred\nnode'); DROP TABLE portagpu_runs; --" + "x" * 1900
     write_to = tmp_path / "runs"
     write_to.mkdir()
     for number, each in enumerate(
@@ -289,6 +289,7 @@ def test_hostile_names_are_one_printable_line(tmp_path: Path, say: Callable[...,
         code, out, err = say(*words, place=place)
         assert code in (0, 3)
         assert "\x1b" not in out + err
+        assert max(map(len, out.splitlines())) < 300
     assert json.loads(say("runs", "--json", "-", place=place)[1])["runs"][0]["host"] == host
 
 
