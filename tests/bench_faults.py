@@ -12,7 +12,7 @@ import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from portagpu.bench import load_ranks, matmul, timing
+from portagpu.bench import load_ranks, matmul, samples, timing
 from portagpu.bench.suite import load_area
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def both_ways_that_flip_a_bit(rank: Any, **arguments: Any) -> Any:
 
 def peers_of_which_one_is_wrong(rank: Any, **arguments: Any) -> Any:
     area = load_area("transfer")
-    right, calls = area.first_wrong, 0
+    right, calls = samples.first_wrong_byte, 0
 
     def first_wrong(found: Any, expected: Any) -> str:
         nonlocal calls
@@ -134,7 +134,7 @@ def peers_of_which_one_is_wrong(rank: Any, **arguments: Any) -> Any:
         answer: str = right(found, expected)
         return answer
 
-    area.first_wrong = first_wrong
+    samples.first_wrong_byte = first_wrong
     return area.between_devices(rank, **arguments)
 
 
