@@ -162,19 +162,18 @@ def direct(rank: Rank, *, effort: str, way: str, size: int) -> dict[str, Any]:
         }
         rank.step(f"checking a {way}")
         check = partial(first_wrong, rank, way, ordinary, content)
-        before = storage.counters()
         reading.reject(check(ours))
-        after = storage.counters()
-        reading.notes["counted"] = {
-            name: after[name] - before[name] for name in after if name in before
-        }
         reading.reject(check(ordinary))
         if reading.wrong:
             return reading.to_json()
         pace = PACES[Effort(effort)]
         calls = (getattr(ours, way), getattr(ordinary, way))
         rank.step(f"timing a {way}")
-        first, once = (max(stopwatch.time(calls[0], 1), stopwatch.resolution_s) for _ in range(2))
+        before = storage.counters()
+        first = max(stopwatch.time(calls[0], 1), stopwatch.resolution_s)
+        after = storage.counters()
+        reading.notes["counted"] = {name: after[name] - before.get(name, 0) for name in after}
+        once = max(stopwatch.time(calls[0], 1), stopwatch.resolution_s)
         stable = abs(once - first) <= STABLE * first
         turns = int(min(max(pace.point_s / once, pace.least), pace.most))
         with Sampler(rank.gpu) as sampler:
