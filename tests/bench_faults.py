@@ -9,11 +9,10 @@ import os
 import signal
 import threading
 import time
-from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from portagpu.bench import load_ranks, matmul, timing
+from portagpu.bench import load_ranks, matmul, samples, timing
 from portagpu.bench.suite import load_area
 
 if TYPE_CHECKING:
@@ -124,8 +123,7 @@ def both_ways_that_flip_a_bit(rank: Any, **arguments: Any) -> Any:
 
 
 def peers_of_which_one_is_wrong(rank: Any, **arguments: Any) -> Any:
-    from portagpu.bench import samples
-
+    area = load_area("transfer")
     right, calls = samples.first_wrong_byte, 0
 
     def first_wrong(found: Any, expected: Any) -> str:
@@ -137,7 +135,7 @@ def peers_of_which_one_is_wrong(rank: Any, **arguments: Any) -> Any:
         return answer
 
     samples.first_wrong_byte = first_wrong
-    return load_area("transfer").between_devices(rank, **arguments)
+    return area.between_devices(rank, **arguments)
 
 
 def reduce_that_tells_its_environment(rank: Any, **arguments: Any) -> Any:
@@ -188,7 +186,7 @@ def attention_by_another_back_end(rank: Any, **arguments: Any) -> Any:
 def norm_without_its_weight(rank: Any, **arguments: Any) -> Any:
     area = load_area("operators")
     right = area.normalise
-    area.normalise = lambda name, form, x, weight: right(name, form, x, weight.abs())
+    area.normalise = lambda name, x, weight: right(name, x, weight.abs())
     return area.norm(rank, **arguments)
 
 
@@ -198,9 +196,7 @@ def step_with_another_rate(rank: Any, **arguments: Any) -> Any:
 
     def make(*given: Any) -> Any:
         found = right(*given)
-        portable = isinstance(found, partial)
-        settings = found.keywords if portable else found.__self__.param_groups[0]
-        settings["lr"] *= 1.001
+        found.param_groups[0]["lr"] *= 1.001
         return found
 
     area.make = make
