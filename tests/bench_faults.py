@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +124,6 @@ def both_ways_that_flip_a_bit(rank: Any, **arguments: Any) -> Any:
 
 
 def peers_of_which_one_is_wrong(rank: Any, **arguments: Any) -> Any:
-    area = load_area("transfer")
     right, calls = samples.first_wrong_byte, 0
 
     def first_wrong(found: Any, expected: Any) -> str:
@@ -135,7 +135,7 @@ def peers_of_which_one_is_wrong(rank: Any, **arguments: Any) -> Any:
         return answer
 
     samples.first_wrong_byte = first_wrong
-    return area.between_devices(rank, **arguments)
+    return load_area("transfer").between_devices(rank, **arguments)
 
 
 def reduce_that_tells_its_environment(rank: Any, **arguments: Any) -> Any:
@@ -186,7 +186,7 @@ def attention_by_another_back_end(rank: Any, **arguments: Any) -> Any:
 def norm_without_its_weight(rank: Any, **arguments: Any) -> Any:
     area = load_area("operators")
     right = area.normalise
-    area.normalise = lambda name, x, weight: right(name, x, weight.abs())
+    area.normalise = lambda name, form, x, weight: right(name, form, x, weight.abs())
     return area.norm(rank, **arguments)
 
 
@@ -196,7 +196,9 @@ def step_with_another_rate(rank: Any, **arguments: Any) -> Any:
 
     def make(*given: Any) -> Any:
         found = right(*given)
-        found.param_groups[0]["lr"] *= 1.001
+        portable = isinstance(found, partial)
+        settings = found.keywords if portable else found.__self__.param_groups[0]
+        settings["lr"] *= 1.001
         return found
 
     area.make = make
