@@ -204,6 +204,9 @@ def test_outliers_are_found_among_devices_nodes_and_over_time(say: Callable[...,
         (("regressions", "--least", "nan"), "nan is not a finite number"),
         (("regressions", "--rate", "0"), "0"),
         (("runs", "--of", "since=now"), "'now' is no time"),
+        (("runs", "--of", "host=node-1,host=node-2"), "host is given twice"),
+        (("runs", "--of", "torhc=2.13.0"), "'torhc' is no condition of theirs; did you mean 'torc"),
+        (("runs", "--of", "torch=9"), "no run of the store has torch=9 ("),
     ],
 )
 def test_wrong_words_are_one_line(
