@@ -34,6 +34,11 @@ def excerpt(text: str, most: int = 200) -> str:
     return printable(text[: 2 * most])[:most].rstrip()
 
 
+def shortened(text: str, most: int = 120) -> str:
+    """``text``, with an ellipsis for its end where it has more than ``most`` characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def error_line(error: BaseException) -> str:
     """ "ValueError: its words" on one line; the type alone where it has none."""
     try:

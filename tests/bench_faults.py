@@ -13,7 +13,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from portagpu.bench import load_ranks, matmul, timing
+from portagpu.bench import load_ranks, matmul, samples, timing
 from portagpu.bench.suite import load_area
 
 if TYPE_CHECKING:
@@ -124,8 +124,6 @@ def both_ways_that_flip_a_bit(rank: Any, **arguments: Any) -> Any:
 
 
 def peers_of_which_one_is_wrong(rank: Any, **arguments: Any) -> Any:
-    from portagpu.bench import samples
-
     right, calls = samples.first_wrong_byte, 0
 
     def first_wrong(found: Any, expected: Any) -> str:

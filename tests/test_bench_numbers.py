@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from portagpu.bench.device import MeasuredDevice
 from portagpu.bench.load import drift_percent
 from portagpu.bench.software import within
+from portagpu.bench.suite import plan
+from portagpu.bench.timing import Effort
 from portagpu.collectives.bandwidth import bus_factor
 from portagpu.rules.peers import compare_peers
 from portagpu.stats import mad, median_interval, summarise
+from portagpu.target import load_target
+from portagpu.units import worse_side
 
 
 @pytest.mark.parametrize(
@@ -195,3 +201,12 @@ def test_versions_are_compared_as_numbers(version: str, specifier: str, inside: 
 def test_what_has_no_summary_is_a_value_error(values: list[float]) -> None:
     with pytest.raises(ValueError, match="a summary needs finite samples"):
         summarise(values)
+
+
+def test_history_knows_of_every_measure_but_a_count_which_side_is_worse() -> None:
+    target = load_target("amd-mi300x")
+    device = replace(MeasuredDevice.from_target(target), tuners=("TunableOp",))
+    cases = plan(None, device, Effort.FULL, 8, target)
+    assert {each.metric for each in cases if not worse_side(each.unit)} == {"tuning/triton_cache"}
+    of_ratios = {each.area for each in cases if each.unit == "ratio"}
+    assert of_ratios == {"kernels", "launch", "training", "tuning"}

@@ -216,7 +216,7 @@ def test_a_graph_is_timed_against_the_same_adds(
         assert words in result.reason
     else:
         assert_measured(result)
-        assert result.unit == "1"
+        assert result.unit == "ratio"
 
 
 def test_attention_says_what_ran_and_skips_what_the_device_lacks(

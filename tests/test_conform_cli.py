@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,6 +46,9 @@ def _result(name: str, verdict: Verdict, reason: str = "") -> Result:
 PASSED = _result("rng/good", Verdict.PASS)
 FAILED = _result("memory/bad", Verdict.FAIL, "the peak is below the current value")
 OPEN = _result("streams/open", Verdict.INCONCLUSIVE, "needs two devices")
+SEARCHED = replace(
+    _result("rng/random-programs", Verdict.PASS), extra={"observed": ["431 programs, seed 0"]}
+)
 SKIPPED = _result("graphs/none", Verdict.SKIP, "cpu does not claim graphs")
 
 
@@ -295,14 +299,15 @@ def test_exitfirst_is_asked_of_the_suite_and_verbose_tells_every_result(
 
     def fake(run: Run, options: ConformOptions, progress: Progress) -> None:
         asked.append(options.exit_first)
-        for each in (PASSED, FAILED):
+        for each in (PASSED, FAILED, SEARCHED):
             add_result(run, progress, each)
 
     monkeypatch.setattr("portagpu.cli.conform.require_torch", lambda verb: None)
     monkeypatch.setattr("portagpu.suite.runner.judge_cases", fake)
     assert cli.main(["conform", "-x", "-v"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[:2]] == ["PASS", "FAIL"]
+    assert [line.split()[0] for line in lines[:3]] == ["PASS", "FAIL", "PASS"]
     assert lines[1].endswith(f"{FAILED.id}: {FAILED.reason}")
+    assert lines[2].endswith("rng/random-programs: 431 programs, seed 0")
     cli.main(["conform"])
     assert asked == [True, False]

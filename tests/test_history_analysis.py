@@ -57,6 +57,13 @@ def series(
     )
 
 
+def test_a_measure_of_another_suite_says_so() -> None:
+    mine = MeasureId("performance", "memory/copy", None, "GB/s", "median")
+    assert str(mine) == "memory/copy"
+    assert str(mine._replace(suite="bringup")) == "memory/copy (bringup)"
+    assert str(mine._replace(suite="bringup", device="cuda:1")) == "memory/copy on cuda:1 (bringup)"
+
+
 @pytest.mark.parametrize(
     ("unit", "side"),
     [

@@ -204,6 +204,9 @@ def test_outliers_are_found_among_devices_nodes_and_over_time(say: Callable[...,
         (("regressions", "--least", "nan"), "nan is not a finite number"),
         (("regressions", "--rate", "0"), "0"),
         (("runs", "--of", "since=now"), "'now' is no time"),
+        (("runs", "--of", "host=node-1,host=node-2"), "host is given twice"),
+        (("runs", "--of", "torhc=2.13.0"), "'torhc' is no condition of theirs; did you mean 'torc"),
+        (("runs", "--of", "torch=9"), "no run of the store has torch=9 ("),
     ],
 )
 def test_wrong_words_are_one_line(
@@ -277,7 +280,7 @@ def test_an_unreachable_server_is_an_error(say: Callable[..., Said]) -> None:
 
 def test_hostile_names_are_one_printable_line(tmp_path: Path, say: Callable[..., Said]) -> None:
     place = str(tmp_path / "store.db")
-    host = "\x1b[31mred\nnode'); DROP TABLE portagpu_runs; --"
+    host = "\x1b[31mred\nnode'); DROP TABLE portagpu_runs; --" + "x" * 1900
     write_to = tmp_path / "runs"
     write_to.mkdir()
     for number, each in enumerate(
@@ -289,6 +292,7 @@ def test_hostile_names_are_one_printable_line(tmp_path: Path, say: Callable[...,
         code, out, err = say(*words, place=place)
         assert code in (0, 3)
         assert "\x1b" not in out + err
+        assert max(map(len, out.splitlines())) < 300
     assert json.loads(say("runs", "--json", "-", place=place)[1])["runs"][0]["host"] == host
 
 

@@ -28,6 +28,7 @@ from tests.history_stores import place, postgres_server
 from tests.result_samples import failing, passing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from portagpu.history.importing import Imported
@@ -243,6 +244,40 @@ def test_a_store_of_a_newer_version_is_refused(place: str) -> None:
     assert rows(place, "SELECT version_num FROM portagpu_version") == [("0003",)]
 
 
+def test_others_than_its_owner_are_told_to_have_a_store_migrated(
+    postgres_server: Callable[[], str], tmp_path: Path
+) -> None:
+    place = postgres_server()
+    write(tmp_path, two_days())
+    outcomes(place, tmp_path)
+    role = f"reader_{place.partition('/test')[2].partition('?')[0]}"
+    rows(place, f"CREATE ROLE {role} LOGIN")
+    rows(place, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
+    theirs = place.replace("//portagpu@", f"//{role}@")
+    with open_store(theirs) as store:
+        assert len(store.runs()) == 2
+    (another,) = write(tmp_path, [run(2, [])])
+    with pytest.raises(StoreError, match="have the owner of the database grant it"):
+        outcomes(theirs, another)
+    rows(place, "DROP INDEX portagpu_measures_run")
+    rows(place, "UPDATE portagpu_version SET version_num = '0001'")
+    with pytest.raises(StoreError, match="older version: have its owner run a verb on it once"):
+        open_store(theirs)
+    assert rows(place, "SELECT version_num FROM portagpu_version") == [("0001",)]
+
+
+def test_a_database_that_is_no_store_is_one_line(postgres_server: Callable[[], str]) -> None:
+    place = postgres_server()
+    with pytest.raises(StoreNotFound, match="has no store in it; import makes one"):
+        open_store(place)
+    rows(place, "CREATE TABLE portagpu_runs (x integer)")
+    for create in (False, True):
+        with pytest.raises(StoreError, match="without their version; the store is damaged"):
+            open_store(place, create=create)
+    with pytest.raises(StoreError, match="and its address, database, user and password"):
+        open_store(place.replace("/test", "/no_such_test"))
+
+
 def test_an_altered_document_is_not_exported(place: str, tmp_path: Path) -> None:
     write(tmp_path, two_days()[:1])
     outcomes(place, tmp_path)
@@ -362,6 +397,7 @@ def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
         ("UPDATE portagpu_runs SET started_s = 'x'", "portagpu_runs was altered in the store"),
         ("UPDATE portagpu_runs SET started_s = 1e300", "has no time or no versions"),
         ("DROP TABLE portagpu_packed", "the store is damaged: import the documents into a new"),
+        ("DELETE FROM portagpu_version", "the store is damaged: import the documents into a new"),
     ],
 )
 def test_an_altered_store_is_one_line(tmp_path: Path, change: str, said: str) -> None:

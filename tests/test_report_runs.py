@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.matrix.evidence import origin
-from portagpu.report import render_runs, write_report
+from portagpu.report import render, render_runs, write_report
 from portagpu.report.checks_data import data_of
 from portagpu.report.runs import named
 from portagpu.results.run import Result, Run
@@ -363,3 +363,36 @@ def test_the_page_is_made_for_screen_readers() -> None:
         "run",
         "device",
     }
+
+
+def test_very_long_names_leave_the_verdict_on_the_first_screen() -> None:
+    long = "w" * 10_000
+    one = Run(info(host=long, target=None, devices=({"name": long},)), [measured(1.0)])
+    other = Run(info(id=long, host=f"{long}2", target=None, devices=({"name": long},)))
+    for text in (render(one), render_runs([one, other])):
+        head = text.partition("<h2>")[0].partition("<header")[2]
+        assert len(head) < 5_000
+    assert len({each.name for each in named([one, other])}) == 2
+
+
+def test_a_measure_of_many_runs_shows_those_that_differ_most() -> None:
+    def run_at(number: int) -> Run:
+        line = {"curve": curve("rate", "copy", 9.0, 100.0), "flops": 1e9, "bytes": 1e9}
+        slow = number in (7, 500)
+        return Run(
+            info(id=f"run-{number}", target=f"target-{number}"),
+            [measured(3.0 if slow else 9.0, extra=line)],
+        )
+
+    text = render_runs([run_at(number) for number in range(1000)])
+    measures = section(text, "Measures")
+    rows = re.findall(r"<th scope=\"row\">(target-\d+)", measures)
+    assert len(rows) == 50
+    assert {"target-0", "target-7", "target-500"} <= set(rows)
+    assert rows == sorted(rows, key=lambda name: int(name[7:]))
+    assert "and 950 more, closer to the first: the checks have them" in measures
+    curves = section(text, "Curves")
+    assert "(24 of 1000 lines)" in curves
+    assert len(re.findall('class="line"', curves)) == 2 * 24, "in the chart and its legend"
+    assert "Roofline, any dtype (24 of 1000 lines)" in section(text, "Roofline")
+    assert len(data(text)["rows"]) == 1000

@@ -60,7 +60,7 @@ def cases(
             id=f"kernels/{name}[{other}]",
             metric=f"kernels/{name}",
             area="kernels",
-            unit="1",
+            unit="ratio",
             function="compare",
             arguments={"kernel": name, "other": other, **_operands(name, array)},
             shape={"array_bytes": array, "dtype": "fp32" if name in _FP32 else "bf16"},
@@ -76,7 +76,7 @@ def cases(
         id=f"kernels/matmul[{edge}]",
         metric="kernels/matmul",
         area="kernels",
-        unit="1",
+        unit="ratio",
         function="compare",
         arguments={
             "kernel": "matmul",

@@ -33,7 +33,7 @@ _COUNTS: Final = {
     "launch/throughput": f"adds of one int32 element in a second: {_BURST} issued, then waited for",
     "launch/graph": f"the time of {_BURST} adds issued one by one over that of a graph of them",
 }
-_UNITS: Final = {"launch/throughput": "1/s", "launch/graph": "1"}
+_UNITS: Final = {"launch/throughput": "1/s", "launch/graph": "ratio"}
 
 
 def cases(

@@ -126,7 +126,7 @@ def direct(rank: Rank, *, effort: str, way: str, size: int) -> dict[str, Any]:
     from portagpu.bench.pairs import take_turns
     from portagpu.bench.samples import RankSamples
     from portagpu.bench.telemetry import Sampler
-    from portagpu.bench.timing import PACES, Stopwatch, Timing
+    from portagpu.bench.timing import PACES, STABLE, Stopwatch, Timing
     from portagpu.errors import Unsupported
     from portagpu.scratch import Scratch
 
@@ -162,25 +162,24 @@ def direct(rank: Rank, *, effort: str, way: str, size: int) -> dict[str, Any]:
         }
         rank.step(f"checking a {way}")
         check = partial(first_wrong, rank, way, ordinary, content)
-        before = storage.counters()
         reading.reject(check(ours))
-        after = storage.counters()
-        reading.notes["counted"] = {
-            name: after[name] - before[name] for name in after if name in before
-        }
         reading.reject(check(ordinary))
         if reading.wrong:
             return reading.to_json()
         pace = PACES[Effort(effort)]
         calls = (getattr(ours, way), getattr(ordinary, way))
         rank.step(f"timing a {way}")
-        ordinary.forget()
+        before = storage.counters()
+        first = max(stopwatch.time(calls[0], 1), stopwatch.resolution_s)
+        after = storage.counters()
+        reading.notes["counted"] = {name: after[name] - before.get(name, 0) for name in after}
         once = max(stopwatch.time(calls[0], 1), stopwatch.resolution_s)
+        stable = abs(once - first) <= STABLE * first
         turns = int(min(max(pace.point_s / once, pace.least), pace.most))
         with Sampler(rank.gpu) as sampler:
             directly, indirectly = take_turns(stopwatch, calls, (1, 1), turns, ordinary.forget)
         reading.reject(check(ours))
-        timing = Timing(tuple(directly), 1, turns + 1, True, sampler.readings())
+        timing = Timing(tuple(directly), 1, turns + 2, stable, sampler.readings())
         reading.keep(timing, work=size, moved=size)
         ratios = [other / one for one, other in zip(directly, indirectly, strict=True)]
         reading.notes["ordinary_gb_per_s"] = median(size / each / 1e9 for each in indirectly)

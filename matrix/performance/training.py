@@ -118,7 +118,7 @@ def _step_case(device: MeasuredDevice, sizes: Sizes, what: str, dtype: str) -> B
         id=f"training/{what}[{dtype}]",
         metric=f"training/{what}",
         area="training",
-        unit="tokens/s" if step else "1",
+        unit="tokens/s" if step else "ratio",
         function=what if step else "compiled",
         arguments={"dtype": dtype, "sizes": asdict(sizes)},
         shape={**asdict(sizes), "dtype": dtype},

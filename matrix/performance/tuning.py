@@ -70,7 +70,7 @@ def _case(name: str, variant: str, function: str, counts: str, checks: str) -> d
         "id": f"tuning/{name}{variant}",
         "metric": f"tuning/{name}",
         "area": "tuning",
-        "unit": "1",
+        "unit": "1" if function == "triton_cache" else "ratio",
         "function": function,
         "counts": counts,
         "checks": checks,

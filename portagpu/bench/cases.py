@@ -21,9 +21,11 @@ SCALES: Final[Mapping[str, float]] = {
     "GB/s": 1e9,
     "1/s": 1.0,
     "tokens/s": 1.0,
+    "ratio": 1.0,
     "1": 1.0,
 }
-"""Work per second in each unit of rate: decimal, 1 GB is 1e9 bytes; "1" is a ratio of two."""
+"""Work per second in each unit of rate: decimal, 1 GB is 1e9 bytes. A "ratio" is the time of another
+over that of what is measured (``portagpu.units.worse_side``), and "1" a count."""
 TIME_SCALES: Final[Mapping[str, float]] = {"us": 1e6}
 """Seconds in each unit of time."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import PortagpuError
 from portagpu.paths import matrix_dir
-from portagpu.text import did_you_mean
+from portagpu.text import did_you_mean, excerpt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -113,7 +113,7 @@ def plan(
 def unknown_measure(name: str, names: Sequence[str]) -> UnknownMeasure:
     """The error for a name that is not among ``names``, with the closest of them."""
     hint = did_you_mean(name, names, f"areas are {', '.join(AREAS)}")
-    return UnknownMeasure(f"there is no measure {name!r}: {hint}")
+    return UnknownMeasure(f"there is no measure {excerpt(name)!r}: {hint}")
 
 
 def function_spec(case: BenchCase) -> str:

@@ -22,7 +22,7 @@ from portagpu.files import read_bounded
 from portagpu.redact.scrub import KINDS, LONGEST_TEXT, find_identifying
 from portagpu.results.rules import Rule, keys, mapping, name, one_of, or_null, positive
 from portagpu.results.run import Run
-from portagpu.text import one_line
+from portagpu.text import one_line, shortened
 
 if TYPE_CHECKING:
     import os
@@ -65,7 +65,7 @@ def parse(data: bytes) -> dict[str, Any]:
     try:
         return _validate(data)
     except PortagpuError as error:
-        raise BundleError(_shortened(one_line(str(error)), _LONGEST_COMPLAINT)) from error
+        raise BundleError(shortened(one_line(str(error)), _LONGEST_COMPLAINT)) from error
 
 
 def _validate(data: bytes) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _validate(data: bytes) -> dict[str, Any]:
     check_evidence(run)
     for where, kind in find_identifying({key: document[key] for key in _OF_A_MACHINE}):
         raise BundleError(
-            f"{_shortened(where)}: holds what may identify ({kind}); it must be scrubbed"
+            f"{shortened(where)}: holds what may identify ({kind}); it must be scrubbed"
         )
     return document
 
@@ -101,7 +101,7 @@ def _document(data: bytes) -> dict[str, Any]:
     except RecursionError:
         raise BundleError(f"is nested deeper than {DEEPEST}") from None
     except ValueError as error:
-        raise BundleError(f"is not JSON: {_shortened(str(error))}") from error
+        raise BundleError(f"is not JSON: {shortened(str(error))}") from error
     if not isinstance(document, dict) or set(document) != set(KEYS):
         raise BundleError(
             f"is no bundle, which bringup --full --out writes: its keys are {', '.join(KEYS)}"
@@ -152,8 +152,8 @@ def _check_unaltered(document: Mapping[str, Any]) -> None:
     found = actual["parts"]
     differing = [part for part in found if parts.get(part) != found[part]]
     differing += [f"{part}, which is missing" for part in parts if part not in found]
-    what = ", ".join(map(_shortened, differing)) or "sha256.whole, or the order of the results"
-    raise BundleError(f"was altered after it was written: {_shortened(what, 200)}")
+    what = ", ".join(map(shortened, differing)) or "sha256.whole, or the order of the results"
+    raise BundleError(f"was altered after it was written: {shortened(what, 200)}")
 
 
 def _check_schema(document: Mapping[str, Any]) -> Run:
@@ -171,7 +171,3 @@ def _check_schema(document: Mapping[str, Any]) -> Run:
     if run.info.interrupted:
         raise BundleError("result.run.interrupted: a bundle is of a run that ended by itself")
     return run
-
-
-def _shortened(text: str, limit: int = 120) -> str:
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"

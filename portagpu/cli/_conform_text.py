@@ -37,7 +37,8 @@ class SuiteView(View):
     def result_added(self, result: Result) -> None:
         if self._verbose:
             where = f" on {result.device}" if result.device else ""
-            why = f": {' '.join(result.reason.split())}" if result.reason else ""
+            seen = result.reason or "; ".join(map(str, result.extra.get("observed", ())))
+            why = f": {' '.join(seen.split())}" if seen else ""
             line = f"{result.verdict:<13}{result.duration_s:6.1f} s  {result.id}{where}{why}"
             print(line, file=self.stream, flush=True)
 

@@ -8,7 +8,7 @@ import click
 
 from portagpu.cli._common import check_finite, check_kept
 from portagpu.errors import MissingDependency
-from portagpu.text import did_you_mean, excerpt
+from portagpu.text import did_you_mean, excerpt, one_line, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
 _LARGE: Final = 1e6
+_LONGEST_CELL: Final = 100
 EXIT_NOTHING: Final = 3
 """Nothing could be compared, so nothing was judged."""
 
@@ -84,6 +85,11 @@ def no_measure(measure: str, store: Store) -> click.UsageError:
         return click.UsageError("the runs of the store have no measures: import some of bench")
     hint = did_you_mean(measure, known, f"measures are such as {excerpt(min(known))}")
     return click.UsageError(f"the store has no measure {named!r}: {hint}")
+
+
+def cell(text: object) -> str:
+    """A name in a table: on one line, and no longer than can be read there."""
+    return shortened(one_line(str(text)), _LONGEST_CELL)
 
 
 def ratio_text(ratio: float | None) -> str:

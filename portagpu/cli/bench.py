@@ -129,7 +129,8 @@ def bench(
         run = engine.run(options, View(files))
     stream = text_stream(json_to)
     written = deliver(run, files, _show_results(run, stream, busy))
-    print_lines([f"wrote {path}" for path in written], stream)
+    if out is not None:
+        print_lines([f"wrote {path}" for path in written], stream)
     return run.exit_code
 
 

@@ -213,7 +213,8 @@ def conform(
         view = SuiteView(files, verbose=verbose)
         run = run_suite(options, view)
     written = deliver(run, files, summary(run, view.devices).split("\n"))
-    print_lines([f"wrote {path}" for path in written], view.stream)
+    if out is not None:
+        print_lines([f"wrote {path}" for path in written], view.stream)
     return run.exit_code
 
 

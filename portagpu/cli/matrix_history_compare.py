@@ -17,6 +17,7 @@ from portagpu.cli._common import (
 from portagpu.cli._errors import FAILED
 from portagpu.cli._history import (
     EXIT_NOTHING,
+    cell,
     chosen,
     least_option,
     open_for,
@@ -106,7 +107,7 @@ def _print(found: Comparison, every: bool) -> None:
 def _cells(each: Difference) -> tuple[str, ...]:
     unit = each.what.unit
     return (
-        one_line(str(each.what)),
+        cell(each.what),
         one_line(quantity(each.a, unit)),
         one_line(quantity(each.b, unit)),
         ratio_text(each.ratio),

@@ -14,6 +14,7 @@ from portagpu.cli._common import (
 from portagpu.cli._errors import FAILED
 from portagpu.cli._history import (
     EXIT_NOTHING,
+    cell,
     chosen,
     least_option,
     open_for,
@@ -60,9 +61,9 @@ def outliers(place: str, which: str | None, least_percent: float, json_to: str |
         rows = [
             (
                 each.among,
-                one_line(str(each.machine)),
-                one_line(str(each.what)),
-                one_line(each.who),
+                cell(each.machine),
+                cell(each.what),
+                cell(each.who),
                 one_line(quantity(each.value, each.what.unit, like=each.median)),
                 one_line(quantity(each.median, each.what.unit)),
                 str(each.peers),

@@ -19,6 +19,7 @@ from portagpu.cli._common import (
 from portagpu.cli._errors import FAILED
 from portagpu.cli._history import (
     EXIT_NOTHING,
+    cell,
     chosen,
     least_option,
     no_measure,
@@ -152,12 +153,12 @@ def _cells(each: LevelChange) -> tuple[str, ...]:
 
     unit = each.what.unit
     return (
-        one_line(str(each.machine)),
-        one_line(str(each.what)),
+        cell(each.machine),
+        cell(each.what),
         one_line(quantity(each.before, unit)),
         one_line(quantity(each.after, unit)),
         ratio_text(each.ratio),
         each.first.started,
-        one_line(in_words(each.versions)),
+        cell(in_words(each.versions)),
         each.word,
     )

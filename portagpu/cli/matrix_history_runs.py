@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from portagpu.cli._common import STDOUT, json_option, terminal, text_stream, write_json
-from portagpu.cli._history import chosen, open_for, store_option, which_option
+from portagpu.cli._history import cell, chosen, open_for, store_option, which_option
 from portagpu.cli._tables import print_table
 from portagpu.text import one_line
 
@@ -34,8 +34,8 @@ def runs(place: str, which: str | None, last: int, json_to: str | None) -> int:
         (
             one_line(run.id),
             run.started,
-            one_line(run.machine.host),
-            one_line(run.machine.target or ""),
+            cell(run.machine.host),
+            cell(run.machine.target or ""),
             run.verdict,
             str(run.measures),
         )

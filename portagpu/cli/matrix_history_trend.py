@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from portagpu.cli._common import STDOUT, json_option, terminal, text_stream, write_json
-from portagpu.cli._history import chosen, no_measure, open_for, store_option, which_option
+from portagpu.cli._history import cell, chosen, no_measure, open_for, store_option, which_option
 from portagpu.cli._tables import print_table
 from portagpu.text import one_line
 from portagpu.units import quantity
@@ -57,7 +57,7 @@ def _print_rows(stream: TextIO, found: Sequence[Trend], last: int) -> None:
         unit, summary = each.what.unit, each.summary
         values = (each.values[0], each.values[-1], summary.median, summary.spread)
         shown = (one_line(quantity(value, unit, like=summary.median)) for value in values)
-        rows.append((one_line(str(each.machine)), one_line(str(each.what)), str(summary.n), *shown))
+        rows.append((cell(each.machine), cell(each.what), str(summary.n), *shown))
     right = ("runs", "first", "newest", "median", "MAD")
     print_table(stream, terminal(), ("machine", "measure", *right), rows, right)
     if len(found) > last:
@@ -66,7 +66,7 @@ def _print_rows(stream: TextIO, found: Sequence[Trend], last: int) -> None:
 
 def _print_points(stream: TextIO, found: Sequence[Trend], last: int) -> None:
     (one,) = found
-    click.echo(one_line(f"{one.what}: {one.machine}"), file=stream)
+    click.echo(f"{cell(one.what)}: {cell(one.machine)}", file=stream)
     rows = [
         (
             run.started,

@@ -37,10 +37,13 @@ _HINTS: Final = (
     ("not a database", "name a store that import has made"),
     ("malformed", "the file is damaged: import the documents into a new store"),
     ("no such table", "the store is damaged: import the documents into a new one"),
-    ("connection", "check that the server runs, and its address, user and password"),
+    ("connection", "check that the server runs, and its address, database, user and password"),
     ("resolve host", "check its address"),
     ("authentication", "check user and password"),
     ("permission denied", "have the owner of the database grant it"),
+    ("must be owner", "it is of an older version: have its owner run a verb on it once"),
+    ("already exists", "the store is damaged: import the documents into a new one"),
+    ("does not exist", "the store is damaged: import the documents into a new one"),
 )
 
 
@@ -211,7 +214,10 @@ def _version(connection: sa.Connection, shown: str, create: bool) -> str | None:
     if connection.dialect.name == "sqlite" and tables:
         raise StoreNotFound(f"{one_line(shown)}: is a database of something else")
     if set(METADATA.tables) & set(tables):
-        raise StoreError(f"{one_line(shown)}: has tables of portagpu without their version")
+        raise StoreError(
+            f"{one_line(shown)}: has tables of portagpu without their version; the store is "
+            "damaged: import the documents into a new one"
+        )
     if not create:
         raise StoreNotFound(f"{one_line(shown)}: has no store in it; import makes one")
     return None

@@ -38,7 +38,8 @@ class MeasureId(NamedTuple):
     statistic: str | None
 
     def __str__(self) -> str:
-        return f"{self.id} on {self.device}" if self.device else self.id
+        suite = "" if self.suite == "performance" else f" ({self.suite})"
+        return f"{self.id} on {self.device}{suite}" if self.device else f"{self.id}{suite}"
 
     def to_json(self) -> dict[str, str | None]:
         """An object with a key for each field."""

@@ -59,7 +59,7 @@ def select(words: str, runs: Sequence[StoredRun]) -> list[StoredRun]:
         wanted = parse_selection(words)
         found = [run for run in runs if wanted.holds(run)]
         if not found:
-            raise SelectionError(f"no run of the store has {one_line(words)}")
+            raise SelectionError(f"no run of the store has {one_line(words)}{_hint(wanted, runs)}")
         return found
     chosen = {_one(word.strip(), runs).key for word in words.split(",")}
     return [run for run in runs if run.key in chosen]
@@ -67,7 +67,11 @@ def select(words: str, runs: Sequence[StoredRun]) -> list[StoredRun]:
 
 def parse_selection(words: str) -> Selection:
     """The conditions in ``words``; raises SelectionError."""
-    pairs = dict(_pair(each) for each in words.split(","))
+    pairs: dict[str, str] = {}
+    for name, value in map(_pair, words.split(",")):
+        if name in pairs:
+            raise SelectionError(f"{one_line(name)} is given twice, and all conditions must hold")
+        pairs[name] = value
     times = {name: parse_time(pairs.pop(name)) for name in _TIMES if name in pairs}
     properties = {name: pairs.pop(name) for name in _PROPERTIES if name in pairs}
     return Selection(properties, pairs, times.get("since"), times.get("until"))
@@ -82,6 +86,17 @@ def parse_time(text: str) -> float:
             f"{one_line(text)!r} is no time: write 2026-11-23 or 2026-11-23T08:00:00Z"
         ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _hint(wanted: Selection, runs: Sequence[StoredRun]) -> str:
+    """What a component that no run knows may have meant; empty where each is known."""
+    known = {name for run in runs for name in run.versions}
+    unknown = [name for name in wanted.versions if name not in known]
+    if not unknown:
+        return ""
+    names = sorted({*_PROPERTIES, *_TIMES, *known})
+    hint = did_you_mean(unknown[0], names, f"conditions are {', '.join(names)}")
+    return f": {one_line(unknown[0])!r} is no condition of theirs; {hint}"
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -34,6 +34,8 @@ _MARKERS: Final = (
 _MARKED_POINTS: Final = 40
 LARGEST: Final = 1e200
 """Of what an axis can hold without an overflow."""
+MOST_LINES: Final = 24
+"""Of a chart of several runs: nobody tells more apart."""
 _HEADING: Final = 40
 """Height above a standalone chart for its title and legend, in SVG units."""
 _STANDALONE_CSS: Final = """
@@ -81,6 +83,11 @@ def charts_of(results: Iterable[Result]) -> list[Chart]:
             chart.series.append(Series(curve["series"], points_of(curve)))
     drawn = [chart for chart in charts.values() if any(line.drawn_points for line in chart.series)]
     return [with_unit_prefix(chart) for chart in drawn]
+
+
+def some_of(title: str, lines: int) -> str:
+    """The title of a chart with the first ``MOST_LINES`` of so many lines."""
+    return f"{title} ({MOST_LINES} of {lines} lines)"
 
 
 def with_unit_prefix(chart: Chart) -> Chart:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from portagpu import units
@@ -11,11 +11,13 @@ from portagpu.matrix.evidence import origin
 from portagpu.report.charts import (
     COLOURS,
     LARGEST,
+    MOST_LINES,
     Chart,
     Series,
     curves_of,
     figure_of,
     points_of,
+    some_of,
     title_of,
 )
 from portagpu.report.charts import with_unit_prefix as fitted
@@ -35,6 +37,8 @@ _MOST_HISTORIES: Final = 24
 _DAY_S: Final = 86400
 _MOST_OPEN: Final = 30
 """With more measures their areas are folded."""
+_MOST_VALUES: Final = 50
+"""Of one measure; the checks have all."""
 
 Key = tuple[str, str, str, str]
 """Suite, area, id and unit of a measure, the unit without its prefix."""
@@ -110,7 +114,18 @@ def measures_section(runs: Sequence[NamedRun]) -> Markup | None:
     return section("Measures", note, *tables)
 
 
-def _side_by_side(identifier: str, unit: str, values: Sequence[Measured]) -> Markup:
+def _farthest(values: Sequence[Measured]) -> Sequence[Measured]:
+    """The first value, and in their order those that differ most from it."""
+    if len(values) <= _MOST_VALUES:
+        return values
+    first = values[0].value
+    far = sorted(values[1:], key=lambda each: -abs(each.value - first))[: _MOST_VALUES - 1]
+    kept = {id(each) for each in (values[0], *far)}
+    return [each for each in values if id(each) in kept]
+
+
+def _side_by_side(identifier: str, unit: str, all_values: Sequence[Measured]) -> Markup:
+    values = _farthest(all_values)
     highest = max(abs(each.value) + each.spread for each in values)
     first = values[0].value
     largest = max((each.value for each in values), key=abs)
@@ -124,6 +139,9 @@ def _side_by_side(identifier: str, unit: str, values: Sequence[Measured]) -> Mar
         )
         for each in values
     ]
+    if more := len(all_values) - len(values):
+        note = f"and {more} more, closer to the first: the checks have them"
+        rows.append(tag("tr", tag("td", note, colspan=4, class_="soft")))
     heading = tag("tr", tag("th", wrapped_id(identifier), scope="rowgroup", colspan=4))
     return tag("tbody", heading, *rows)
 
@@ -171,8 +189,16 @@ def curves_section(runs: Sequence[NamedRun]) -> Markup | None:
                 device = f", {result.device}" if result.device else ""
                 chart.series.append(Series(each.name + device, points_of(curve)))
     drawn = [chart for chart in charts.values() if any(line.drawn_points for line in chart.series)]
-    figures = [figure_of(fitted(chart), f"chart-{n}") for n, chart in enumerate(drawn)]
+    figures = [figure_of(fitted(_readable(chart)), f"chart-{n}") for n, chart in enumerate(drawn)]
     return section("Curves", tag("div", *figures, class_="charts")) if figures else None
+
+
+def _readable(chart: Chart) -> Chart:
+    """``chart`` with no more lines than can be told apart; its title then says so."""
+    lines = [line for line in chart.series if line.drawn_points]
+    if len(lines) <= MOST_LINES:
+        return chart
+    return replace(chart, title=some_of(chart.title, len(lines)), series=lines[:MOST_LINES])
 
 
 def history_section(runs: Sequence[NamedRun]) -> Markup | None:
@@ -193,7 +219,7 @@ def history_section(runs: Sequence[NamedRun]) -> Markup | None:
         return None
     charts.sort(key=lambda entry: -entry[0])
     shown = [chart for _, chart in charts[:_MOST_HISTORIES]]
-    figures = [figure_of(fitted(chart), f"history-{n}") for n, chart in enumerate(shown)]
+    figures = [figure_of(fitted(_readable(chart)), f"history-{n}") for n, chart in enumerate(shown)]
     note = None
     if len(charts) > len(shown):
         note = tag("p", f"The {len(shown)} measures of {len(charts)} that changed most.")

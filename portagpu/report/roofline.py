@@ -18,6 +18,7 @@ from portagpu.report import scale
 from portagpu.report.charts import (
     BOTTOM,
     LEFT,
+    MOST_LINES,
     RIGHT,
     TOP,
     Chart,
@@ -26,6 +27,7 @@ from portagpu.report.charts import (
     framed,
     marker,
     plain_table,
+    some_of,
     style_of,
     swatch,
 )
@@ -132,6 +134,8 @@ def figures(runs: Sequence[tuple[str, Run]]) -> list[Markup]:
 
 
 def _figure(title: str, roofs: Sequence[Roof], identifier: str) -> Markup:
+    if len(roofs) > MOST_LINES:
+        title, roofs = some_of(title, len(roofs)), roofs[:MOST_LINES]
     points = [point for roof in roofs for point in roof.points]
     across = _logarithmic([point.intensity for point in points] + _ridges(roofs), LEFT, RIGHT)
     tops = [top for roof in roofs for x in (across.low, across.high) if (top := roof.ceiling.at(x))]

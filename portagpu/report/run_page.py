@@ -13,6 +13,7 @@ from portagpu.report.controls import script
 from portagpu.report.markup import page, tag
 from portagpu.report.parts import shapes
 from portagpu.report.style import CSS
+from portagpu.text import shortened
 
 if TYPE_CHECKING:
     from portagpu.results.run import Run
@@ -68,4 +69,5 @@ def _title(run: Run) -> str:
         if run.info.target is None and run.info.devices:
             on = run.info.devices[0]["name"]
         return f"portagpu {what} of {on}, from the recording {names}"
-    return f"portagpu {what} of {on}" + (f" on {run.info.host}" if run.info.host else "")
+    where = f" on {shortened(run.info.host)}" if run.info.host else ""
+    return f"portagpu {what} of {shortened(on)}{where}"

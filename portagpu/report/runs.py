@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from portagpu.matrix.evidence import target_of
+from portagpu.text import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +42,7 @@ def named(runs: Sequence[Run]) -> list[NamedRun]:
         alike = Counter(map(tuple, shown))
         for run, parts in zip(runs, shown, strict=True):
             if alike[tuple(parts)] > 1 and (text := getattr(run.info, more)):
-                parts.append(text)
+                parts.append(shortened(text))
     times: Counter[str] = Counter()
     for parts in shown:
         times[", ".join(parts)] += 1
@@ -64,5 +65,6 @@ def hardware_of(run: Run) -> str:
     """The name of what a run is of: its target, or its device where it is of none."""
     info = run.info
     if info.target:
-        return target_of(run) or f"{info.target}, on other hardware"
-    return str(info.devices[0]["name"]) if info.devices else info.backend or "unknown hardware"
+        return shortened(target_of(run) or f"{info.target}, on other hardware")
+    name = str(info.devices[0]["name"]) if info.devices else info.backend
+    return shortened(name or "unknown hardware")

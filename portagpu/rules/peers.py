@@ -104,7 +104,7 @@ def compare_peers(
     """
     numbers = [value for value in values.values() if math.isfinite(value)]
     if len(values) < MIN_PEERS:
-        reason = f"{len(values)} values are too few to compare; {MIN_PEERS} are needed"
+        reason = f"too few values to compare: {len(values)}; {MIN_PEERS} are needed"
         return Peers(median(numbers) if numbers else None, None, (), False, reason)
     if len(numbers) < MIN_PEERS:
         return Peers(median(numbers) if numbers else None, None, _without_number(values), True)
