@@ -145,14 +145,23 @@ def piped(
     micro_batches=4,
     clip=None,
     accumulated=1,
+    layout=None,
 ):
-    """Losses and norms of a pipeline, with data parallelism over what is left."""
-    mesh = pg.parallel.mesh(pp=pp, gpu=rank.gpu)
-    chunks = 2 if kind == "interleaved" else 1
+    """Losses and norms of a pipeline, with data parallelism over what is left, or by a layout."""
+    if layout is None:
+        mesh = pg.parallel.mesh(pp=pp, gpu=rank.gpu)
+        chunks = 2 if kind == "interleaved" else 1
+    else:
+        plan = pg.planning.Layout(**layout)
+        mesh = pg.parallel.mesh(plan, gpu=rank.gpu)
+        kind, chunks, micro_batches = plan.schedule, plan.chunks, plan.micro_batches
     parts = pg.parallel.split(model_of(dtype), mesh, chunks=chunks)
     if sharding is not None:
         recipe = pg.planning.Recipe(sharding=sharding, precision="fp32")
-        parts = [pg.parallel.apply(recipe, each, mesh, gpu=rank.gpu) for each in parts]
+        parts = [
+            pg.parallel.apply(recipe, each, mesh, tensor_plan=tensor_plan(), gpu=rank.gpu)
+            for each in parts
+        ]
     loss = nn.MSELoss()
     schedule = pg.parallel.schedule(
         parts, mesh, lambda output, target: loss(output, target) / accumulated, gpu=rank.gpu,

@@ -65,6 +65,8 @@ def answers() -> Answers:
 
 FLOAT32: Final = {"dtype": "float32"}
 FSDP2: Final = {"sharding": "fsdp2"}
+LAYOUT: Final = {"dp": 2, "pp": 2, "schedule": "interleaved", "chunks": 2, "micro_batches": 4}
+"""As a plan has it."""
 WRONG: Final = (2, "trains", {"synced": False})
 RUNS: Final[list[tuple[int, str, dict[str, Any]]]] = [
     (2, "trains", {}),
@@ -93,6 +95,8 @@ RUNS: Final[list[tuple[int, str, dict[str, Any]]]] = [
     (4, "piped", {"pp": 4}),
     (4, "piped", {"pp": 4, "kind": "interleaved"}),
     (4, "piped", {"sharding": "ddp"}),
+    (4, "piped", {**FSDP2, "layout": {"tp": 2, "pp": 2, "micro_batches": 4}}),
+    (4, "piped", {**FSDP2, "layout": LAYOUT}),
     (4, "piped", {**FSDP2, "kind": "gpipe"}),
     (4, "piped", FSDP2),
     (4, "piped", {**FSDP2, "kind": "interleaved"}),
