@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from portagpu.precision import Precision
     from portagpu.readings import Findings
     from portagpu.sizing import Sizing
+    from portagpu.storage import DirectStorage
     from portagpu.target import Target
     from portagpu.tuners import Tuner
 
@@ -380,6 +381,8 @@ class Plugin(ABC):
     """The module with ``MODEL``, which :meth:`cost_model` imports. Since contract 1.3."""
     tuners_module: ClassVar[str] = ""
     """The module with ``TUNERS``, which :meth:`tuners` imports. Since contract 1.4."""
+    storage_module: ClassVar[str] = ""
+    """The module with ``STORAGE``, which :meth:`direct_storage` imports. Since contract 1.4."""
     vendor: ClassVar[str] = ""
     """Whose devices these are, in lower case, as their readings, architectures and targets have it;
     empty for a CPU. It is the name of the :class:`portagpu.vendors.Vendor` that the distribution
@@ -470,6 +473,16 @@ class Plugin(ABC):
         if not self.tuners_module:
             return ()
         found: tuple[Tuner, ...] = import_module(self.tuners_module).TUNERS
+        return found
+
+    def direct_storage(self) -> DirectStorage | None:
+        """How this vendor's devices read and write files directly; None where no library does.
+
+        Its calls need torch. Since contract 1.4.
+        """
+        if not self.storage_module:
+            return None
+        found: DirectStorage = import_module(self.storage_module).STORAGE
         return found
 
     def telemetry(self, index: int) -> Mapping[str, float]:

@@ -9,11 +9,15 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from portagpu.bench import load_ranks, matmul, timing
 from portagpu.bench.suite import load_area
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def gemm_off_by_one_element(rank: Any, **arguments: Any) -> Any:
@@ -120,8 +124,9 @@ def both_ways_that_flip_a_bit(rank: Any, **arguments: Any) -> Any:
 
 
 def peers_of_which_one_is_wrong(rank: Any, **arguments: Any) -> Any:
-    area = load_area("transfer")
-    right, calls = area.first_wrong, 0
+    from portagpu.bench import samples
+
+    right, calls = samples.first_wrong_byte, 0
 
     def first_wrong(found: Any, expected: Any) -> str:
         nonlocal calls
@@ -131,8 +136,8 @@ def peers_of_which_one_is_wrong(rank: Any, **arguments: Any) -> Any:
         answer: str = right(found, expected)
         return answer
 
-    area.first_wrong = first_wrong
-    return area.between_devices(rank, **arguments)
+    samples.first_wrong_byte = first_wrong
+    return load_area("transfer").between_devices(rank, **arguments)
 
 
 def reduce_that_tells_its_environment(rank: Any, **arguments: Any) -> Any:
@@ -183,7 +188,7 @@ def attention_by_another_back_end(rank: Any, **arguments: Any) -> Any:
 def norm_without_its_weight(rank: Any, **arguments: Any) -> Any:
     area = load_area("operators")
     right = area.normalise
-    area.normalise = lambda name, x, weight: right(name, x, weight.abs())
+    area.normalise = lambda name, form, x, weight: right(name, form, x, weight.abs())
     return area.norm(rank, **arguments)
 
 
@@ -193,7 +198,9 @@ def step_with_another_rate(rank: Any, **arguments: Any) -> Any:
 
     def make(*given: Any) -> Any:
         found = right(*given)
-        found.param_groups[0]["lr"] *= 1.001
+        portable = isinstance(found, partial)
+        settings = found.keywords if portable else found.__self__.param_groups[0]
+        settings["lr"] *= 1.001
         return found
 
     area.make = make
@@ -230,9 +237,39 @@ def training_in_fp8(rank: Any, **arguments: Any) -> Any:
     """A CPU computes fp8 by converting it: what is checked are the values."""
     import torch
 
-    fp8 = SimpleNamespace(e4m3=torch.float8_e4m3fn)
+    fp8 = SimpleNamespace(e4m3=torch.float8_e4m3fn, e5m2=torch.float8_e5m2)
     object.__setattr__(rank.gpu, "precision", SimpleNamespace(fp8=fp8))
     return load_area("training").step(rank, **{**arguments, "dtype": "fp8"})
+
+
+def training_in_fp8_with_a_wrong_scale(rank: Any, **arguments: Any) -> Any:
+    """The gradients of weights are multiplied without the scale of the activations."""
+    import torch
+
+    from portagpu.bench import fp8
+
+    right = fp8.multiply
+
+    def multiply(left: Any, one: Any, other: Any, scale: Any) -> Any:
+        wrong = left.dtype == torch.float8_e5m2 and not left.is_contiguous()
+        return right(left, one, other, torch.ones_like(scale) if wrong else scale)
+
+    fp8.multiply = multiply
+    return training_in_fp8(rank, **arguments)
+
+
+def training_where_torch_refuses_fp8(rank: Any, **arguments: Any) -> Any:
+    import torch
+
+    right = torch._scaled_mm
+
+    def refuse(left: Any, *others: Any, **options: Any) -> Any:
+        if left.dtype == torch.float8_e5m2:
+            raise RuntimeError("e5m2 needs another device\nand more lines")
+        return right(left, *others, **options)
+
+    torch._scaled_mm = refuse
+    return training_in_fp8(rank, **arguments)
 
 
 def compiled_by_nothing(rank: Any, **arguments: Any) -> Any:
@@ -245,6 +282,31 @@ def compiled_to_something_else(rank: Any, **arguments: Any) -> Any:
     area = load_area("training")
     area.compile_model = lambda model: lambda *batch: 1.01 * model(*batch)
     return area.compiled(rank, **arguments)
+
+
+def storage_that_flips_a_bit(rank: Any, **arguments: Any) -> Any:
+    from portagpu_cpu.storage import CpuFile
+
+    def wrong(right: Any, after: bool) -> Any:
+        def move(self: Any) -> None:
+            if not after:
+                self.memory[4711] ^= 1
+            right(self)
+            if after:
+                self.memory[4711] ^= 1
+
+        return move
+
+    CpuFile.read, CpuFile.write = wrong(CpuFile.read, True), wrong(CpuFile.write, False)
+    return load_area("storage").direct(rank, **arguments)
+
+
+def storage_in_memory(rank: Any, **arguments: Any) -> Any:
+    """The kernel counts nothing."""
+    import portagpu_cpu.storage
+
+    portagpu_cpu.storage.counters = lambda: {"read_bytes": 0, "write_bytes": 0}
+    return load_area("storage").direct(rank, **arguments)
 
 
 def loading_that_loses_a_batch(rank: Any, **arguments: Any) -> Any:
@@ -494,3 +556,43 @@ def turns_where_rank_3_is_wrong(rank: Any, **arguments: Any) -> Any:
 
     matmul.multiply = multiply
     return load_ranks.take_turns(rank, **arguments)
+
+
+def _first_launches(made: Any) -> Any:
+    """Launches that take as long as ``made(the cache's folder)`` says."""
+
+    def run(rank: Any, **arguments: Any) -> Any:
+        area = load_area("tuning")
+        area.launch_in_new_process = lambda rank, cache: made(cache)
+        return area.triton_cache(rank, **arguments)
+
+    return run
+
+
+def _cached(cache: Path) -> float:
+    warm = cache.is_dir()
+    cache.mkdir(exist_ok=True)
+    (cache / "kernel").touch()
+    return 0.125 if warm else 0.5
+
+
+def _compiled_again(cache: Path) -> float:
+    cache.mkdir(exist_ok=True)
+    (cache / f"kernel-{len(list(cache.iterdir()))}").touch()
+    return 0.5
+
+
+first_launches_from_a_cache = _first_launches(_cached)
+first_launches_that_compile_again = _first_launches(_compiled_again)
+first_launches_that_keep_nothing = _first_launches(lambda cache: 0.5)
+
+
+def first_launches_in_the_interpreter(rank: Any, **arguments: Any) -> Any:
+    """Triton's interpreter needs no device, and keeps nothing."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    return load_area("tuning").triton_cache(rank, **arguments)
+
+
+def first_launches_on_a_cpu(rank: Any, **arguments: Any) -> Any:
+    os.environ.pop("TRITON_INTERPRET", None)
+    return load_area("tuning").triton_cache(rank, **arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 
 VOID = {"input", "meta", "wbr"}
@@ -40,3 +41,20 @@ class Page(HTMLParser):
     @property
     def text(self) -> str:
         return " ".join(word for _, word in self.words)
+
+
+def section(text: str, title: str) -> str:
+    """The section of a page with that title."""
+    return text.partition(f"<h2>{title}</h2>")[2].partition("</section>")[0]
+
+
+def matrix_cells(text: str) -> dict[tuple[str, str], str]:
+    """(row, column) -> the words of a cell of the matrix."""
+    table = section(text, "Matrix")
+    head = [Page(cell).text for cell in re.findall("<th scope=.col.*?</th>", table)][1:]
+    found = {}
+    for row in re.findall("<tr><th scope=.row.*?</tr>", table):
+        name = Page(re.findall("<th.*?</th>", row)[0]).text
+        for column, cell in zip(head, re.findall("<td>.*?</td>", row), strict=True):
+            found[name, column] = Page(cell).text
+    return found

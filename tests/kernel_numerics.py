@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import warnings
 
 import torch
@@ -136,6 +137,87 @@ def check_rms_norm():
             yield f"{dtype},{shape}", difference(kernels.rms_norm(x, w, 1e-5), exact, bound)
 
 
+ADAMW = [
+    {"step": 1, "lr": 1e-3},
+    {"step": 3, "lr": 1e-2, "betas": (0.9, 0.95), "weight_decay": 0.0},
+    {"step": 2, "lr": 0.5, "betas": (0.0, 0.3), "eps": 1e-3, "weight_decay": 0.25},
+    {"step": 10**6, "lr": 1e-4, "betas": (0.95, 0.9999), "weight_decay": 0.1},
+]
+
+
+def check_adamw_step():
+    """Each is in the middle of a buffer, whose ends must stay."""
+    generator = torch.Generator().manual_seed(SEED)
+    for dtype in FLOATS:
+        for shape in SHAPES:
+            for settings in ADAMW:
+                parameter, gradient, average, square = (
+                    values(shape, each, generator)
+                    for each in (dtype, dtype, torch.float32, torch.float32)
+                )
+                # from subnormal squares on
+                spread = 10 ** (torch.rand(shape, generator=generator) * 24 - 24)
+                if settings["step"] == 1:
+                    average, square = average * 0, square * 0
+                given = (parameter, gradient, average * spread, (square * spread) ** 2)
+                buffers = [torch.full((each.numel() + 128,), 7.0).to(each.dtype) for each in given]
+                inner = [each[64:-64].view(shape) for each in buffers]
+                for each, start in zip(inner, given, strict=True):
+                    each.copy_(start)
+                kernels.adamw_step(*inner, **settings)
+                exact = reference.adamw_step(*given, **settings)
+                bound = reference.adamw_step_bound(*given, **settings)
+                found = (inner[0], *inner[2:])
+                problems = [difference(*each) for each in zip(found, exact, bound, strict=True)]
+                if not torch.equal(inner[1], gradient):
+                    problems.append("the gradient was changed")
+                if any((each[part] != 7).any() for each in buffers for part in ENDS):
+                    problems.append("something behind an end was written")
+                yield f"{dtype},{shape},{settings['step']}", "; ".join(filter(None, problems))
+
+
+ENDS = (slice(None, 64), slice(-64, None))
+
+
+def check_adamw_step_as_torch():
+    """Twenty steps beside torch's fused AdamW, and a gradient that is not finite."""
+    generator = torch.Generator().manual_seed(SEED)
+    start = values((5000,), torch.float32, generator)
+    for decay in (0.0, 0.1):
+        theirs = start.clone().requires_grad_()
+        optimiser = torch.optim.AdamW([theirs], lr=1e-2, weight_decay=decay, fused=True)
+        ours = [start.clone(), torch.zeros(5000), torch.zeros(5000)]
+        for step in range(1, 21):
+            theirs.grad = values((5000,), torch.float32, generator)
+            if step == 20:
+                theirs.grad[[0, 1, 2, -1]] = torch.tensor([float("nan"), math.inf, -math.inf, 0])
+            optimiser.step()
+            kernels.adamw_step(
+                *(ours[0], theirs.grad, *ours[1:]), step=step, lr=1e-2, weight_decay=decay
+            )
+        state = optimiser.state[theirs]
+        named = {"parameter": theirs.detach(), **{k: state[k] for k in ("exp_avg", "exp_avg_sq")}}
+        for (name, right), found in zip(named.items(), ours, strict=True):
+            # a thousandth of a step of the optimiser
+            same = torch.allclose(found, right, rtol=1e-4, atol=1e-5, equal_nan=True)
+            yield f"{name},{decay}", "" if same else "not what torch gives"
+        lost = ours[0].isnan().nonzero().flatten().tolist()
+        yield f"nan,{decay}", "" if lost == [0, 1, 2] else f"NaN at {lost}"
+
+
+def check_adamw_step_and_autograd():
+    weight = torch.ones(3, requires_grad=True)
+    squared = (weight * weight).sum()
+    with torch.no_grad():
+        kernels.adamw_step(weight, torch.ones(3), torch.zeros(3), torch.zeros(3), step=1)
+    try:
+        squared.backward()
+    except RuntimeError as error:
+        yield "backward", "" if "modified by an inplace operation" in str(error) else str(error)
+    else:
+        yield "backward", "a gradient was computed from values that are gone"
+
+
 def check_not_finite():
     inf, nan = float("inf"), float("nan")
     rows = torch.tensor([[1.0, nan], [nan, 1.0], [inf, 0.0], [-inf, -inf], [0.0, -inf]])
@@ -230,6 +312,9 @@ CHECKS = {
     "sum": check_sum,
     "softmax": check_softmax,
     "rms_norm": check_rms_norm,
+    "adamw_step": check_adamw_step,
+    "adamw_step-as-torch": check_adamw_step_as_torch,
+    "adamw_step-and-autograd": check_adamw_step_and_autograd,
     "not-finite": check_not_finite,
     "quantize_fp8": check_quantize,
     "quantize_fp8-fp32": check_quantize_without_cast,

@@ -131,6 +131,21 @@ def stops(rank, culprit):
     return reduce(rank)
 
 
+def goes_on(rank, how, times, then):
+    """Gives signs of life, two a second."""
+    for number in range(times):
+        time.sleep(0.5)
+        if how == "step":
+            rank.step(f"step {number}")
+        else:
+            from portagpu.world.rank import tell_alive
+
+            tell_alive()
+    if then == "hangs":
+        time.sleep(NAP_S)
+    return times
+
+
 def all_hang(rank):
     time.sleep(NAP_S)
 

@@ -6,6 +6,8 @@ The numbers are made up; they only have to look like what a machine gives.
 from __future__ import annotations
 
 import math
+import random
+from dataclasses import replace
 
 from portagpu.results.run import Evidence, Result, Run, RunInfo, Verdict
 
@@ -224,4 +226,50 @@ def stopped() -> Run:
                 duration_s=0.0,
             )
         )
+    return run
+
+
+def eight_devices() -> Run:
+    """A full bring-up of a node with eight devices: 1100 cases, and 29 measures of each device."""
+    chance = random.Random(7)  # noqa: S311 - made-up numbers
+    names = [f"ex:{index}" for index in range(8)]
+    described = {"name": "Example Accelerator 300", "arch": "ex900", "memory_bytes": 192 * 2**30}
+    machine = info(target="example-ex900", backend="example", host="node-09")
+    run = Run(replace(machine, devices=tuple(dict(described) for _ in names)))
+    for number in range(1100):
+        case = f"case-of-some-length-{number // 6}[float32-{number % 6}]"
+        made = gate("numerics", case, duration_s=0.01)
+        run.add(replace(made, extra={"suite": "conformance", "area": "numerics"}))
+    for name in names:
+        for fact in ("device", "arch", "warp-size", "capabilities", "memory", "clock"):
+            run.add(gate("identity", fact, device=name, duration_s=0.01))
+        for fact in ("answers", "throttled", "row-remaps", "ecc-errors", "links-up", "power"):
+            run.add(gate("health", fact, device=name, value=0, unit="1", duration_s=0.01))
+        for number in range(29):
+            found = chance.uniform(97, 103)
+            extra: dict[str, object] = {"flops": 2 * 4096**3, "bytes": 3 * 2 * 4096**2}
+            if number < 6:
+                extra = {"curve": curve("transfer bandwidth", f"{number}, {name}", found, 9e5)}
+            run.add(
+                gate(
+                    "transfers" if number < 12 else "sustained",
+                    f"measure-{number}[bf16]",
+                    device=name,
+                    value=found,
+                    unit="GB/s" if number < 12 else "TFLOPS",
+                    statistic="median",
+                    n=20,
+                    spread=chance.uniform(0.1, 0.5),
+                    shape=[4096, 4096, 4096],
+                    expected={
+                        "reference": 100.0,
+                        "lower": -0.1,
+                        "upper": None,
+                        "unit": "GB/s" if number < 12 else "TFLOPS",
+                        "source": "https://example.org/blog/measuring-the-most/part-2/README.html",
+                    },
+                    does_not_show="operands that fit a cache stay there between calls",
+                    extra=extra,
+                )
+            )
     return run

@@ -36,13 +36,19 @@ class TestWithTorch:
     ) -> None:
         json_file, junit = tmp_path / "r.json", tmp_path / "r.xml"
         arguments = ["bench", "launch", "--backend", "cpu"]
-        code = main([*arguments, "--json", str(json_file), "--junit", str(junit)])
+        folder = tmp_path / "out"
+        files = ["--json", str(json_file), "--junit", str(junit), "--out", str(folder)]
+        code = main([*arguments, *files])
         out = capsys.readouterr().out
         assert code == 3, "nothing judged these measures"
         assert "launch/issue" in out
         assert "UNVERIFIED" in out
         assert " µs " in out, "a number without its unit"
         run = read_json(json_file)
+        reports = [folder / "junit.xml", folder / "report.html"]
+        written = [json_file, folder / "result.json", junit, *reports]
+        assert out.splitlines()[-5:] == [f"wrote {path}" for path in written]
+        assert "launch/issue" in (folder / "report.html").read_text("utf-8")
         names = ("issue", "roundtrip", "throughput", "graph")
         assert [each.id for each in run.results] == [f"launch/{name}" for name in names]
         assert run.info.backend == "cpu"
@@ -123,6 +129,18 @@ def test_without_torch_it_says_what_to_install(
     assert code == 3
     assert "pip install" in caught.err
     assert len(caught.err.strip().splitlines()) == 1
+
+
+def test_metrics_are_listed_without_torch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("portagpu.torchbuild.torch_build", lambda *_: None)
+    assert main(["bench", "--list"]) == 0
+    everything = capsys.readouterr().out.splitlines()
+    assert main(["bench", "launch", "memory/copy", "--list"]) == 0
+    chosen = capsys.readouterr().out.splitlines()
+    assert {"gemm/bf16", "training/step", "collectives/all_reduce"} < set(everything)
+    assert chosen == [each for each in everything if each.startswith(("memory/", "launch/"))]
 
 
 def test_the_table_names_shape_unit_verdict_and_expectation() -> None:

@@ -311,6 +311,20 @@ def test_paths_that_this_machine_may_lack_have_right_values(
     assert_measured(run_one(ranks, device, f"training/{what}[fp32]", fault, effort=Effort.FULL))
 
 
+def test_fp8_with_a_wrong_scale_fails_and_where_it_is_refused_it_is_skipped(
+    ranks: Ranks, device: MeasuredDevice
+) -> None:
+    name = "training/step[fp32]"
+    wrong = run_one(ranks, device, name, "training_in_fp8_with_a_wrong_scale")
+    assert wrong.verdict is Verdict.FAIL
+    assert "the gradient of" in wrong.reason
+    refused = run_one(ranks, device, name, "training_where_torch_refuses_fp8")
+    assert refused.verdict is Verdict.SKIP
+    assert refused.reason == (
+        "torch refuses the products of fp8 backward here: e5m2 needs another device"
+    )
+
+
 def searched(ranks: Ranks, device: MeasuredDevice, fault: str | None = None) -> Result:
     (case,) = plan(["gemm/fp32[max]"], device, Effort.FULL, 2, None)
     case = replace(case, arguments={**case.arguments, "edges": [32, 64]})

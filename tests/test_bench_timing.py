@@ -157,6 +157,27 @@ def test_a_warm_up_that_never_settles_says_so(clock: Clock) -> None:
     assert not measure(Stopwatch(Gpu(clock), host=True), call, PACE).stable
 
 
+def test_a_lucky_first_call_does_not_make_the_warm_up_long(clock: Clock) -> None:
+    durations = [10_000] * 2
+
+    def call() -> None:
+        clock.now_ns += durations.pop(0) if durations else 5_000_000
+
+    found = measure(Stopwatch(Gpu(clock), host=True), call, PACE)
+    # two lucky calls, one round of 10 ms / 10 us calls, then rounds of 10 ms / 5 ms
+    assert found.calls <= 2 + 1000 + 4 * 3 + 100 + len(found.seconds) * found.repeats
+    assert found.stable
+
+
+def test_each_sample_is_a_sign_of_life(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    monkeypatch.setattr(timing, "tell_alive", lambda: told.append(clock.now_ns))
+    watch = Stopwatch(Gpu(clock), host=True)
+    told.clear()
+    watch.time(clock.work(1000), 3)
+    assert len(told) == 1
+
+
 def test_telemetry_is_read_while_the_samples_are_taken(clock: Clock) -> None:
     gpu, read = Gpu(clock), threading.Event()
 

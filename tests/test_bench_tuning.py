@@ -70,7 +70,7 @@ def measured(name: str, fault: str) -> Result:
     with Ranks() as ranks:
         device = open_device(ranks, "cpu")
         assert isinstance(device, MeasuredDevice)
-        tuned = replace(device, tuners=("demo",))
+        tuned = replace(device, tuners=("demo",), triton=True)
         (case,) = plan([name], tuned, Effort.FULL, 2, None)
         arguments = {**case.arguments, **({"edge": 64} if "edge" in case.arguments else {})}
         case = replace(case, function=f"{FAULTS}:{fault}", arguments=arguments)
@@ -109,3 +109,41 @@ def test_a_wrong_product_keeps_no_gain(name: str, fault: str) -> None:
     assert found.verdict is Verdict.FAIL, found.reason
     assert "product is wrong in row 0" in found.reason
     assert found.value is None
+
+
+@pytest.mark.torch
+def test_triton_s_cache_is_worth_the_time_without_over_the_time_with() -> None:
+    found = measured("tuning/triton_cache", "first_launches_from_a_cache")
+    assert found.verdict is Verdict.UNVERIFIED, found.reason
+    assert found.value == 4.0  # half a second without, an eighth with
+    assert found.n == 3
+    assert (found.extra["cold_s"], found.extra["warm_s"]) == (0.5, 0.125)
+    assert found.extra["kept_files"] == 1
+    assert found.extra["state"]["on"] is True
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("fault", "verdict", "words"),
+    [
+        ("first_launches_that_keep_nothing", Verdict.SKIP, "the cache is off"),
+        ("first_launches_that_compile_again", Verdict.FAIL, "went from 1 to 4 files"),
+    ],
+)
+def test_a_cache_that_is_not_used_saves_nothing(fault: str, verdict: Verdict, words: str) -> None:
+    found = measured("tuning/triton_cache", fault)
+    assert found.verdict is verdict, found.reason
+    assert words in found.reason
+    assert found.value is None
+
+
+@pytest.mark.torch
+def test_a_first_launch_is_one_of_a_new_process() -> None:
+    pytest.importorskip("triton")
+    found = measured("tuning/triton_cache", "first_launches_in_the_interpreter")
+    assert found.verdict is Verdict.SKIP, found.reason
+    assert "the cache is off" in found.reason
+    # outside of the interpreter Triton has no CPU
+    refused = measured("tuning/triton_cache", "first_launches_on_a_cpu")
+    assert refused.verdict is Verdict.ERROR
+    assert "no first launch: portagpu.bench.first_launch failed: Unsupported" in refused.reason

@@ -116,6 +116,16 @@ def test_no_verb_shows_help_as_wrong_usage(capfd: pytest.CaptureFixture[str]) ->
     [
         (["inof"], "portagpu: there is no verb 'inof': did you mean 'info'?"),
         (["zzz"], "portagpu: there is no verb 'zzz': verbs are info"),
+        (
+            ["compare"],
+            "there is no verb 'compare': did you mean 'portagpu matrix history compare'?",
+        ),
+        (
+            ["matrix", "conform"],
+            "matrix: there is no verb 'conform': did you mean 'portagpu conform'?",
+        ),
+        (["targets", "zzz"], "targets: there is no verb 'zzz': verbs are list, show, check"),
+        (["bench", "zzz", "--list"], "there is no measure 'zzz': areas are gemm, memory,"),
         (["info", "--jsn", "x"], "Did you mean '--json'?"),
         (["--verison"], "Did you mean '--version'?"),
         (["info", "extra"], "(extra)"),
@@ -360,8 +370,8 @@ INTERRUPTED = {
     ),
     "profile": ("portagpu.profile.make_plan", ("--", "true")),
     "targets": ("portagpu.target.load_targets", ()),
-    "report": ("portagpu.results.run.read_json", ("result.json",)),
-    "matrix": ("portagpu.cli._result_files.read_runs", ("report", ".", "--out", "page.html")),
+    "report": ("portagpu.bundle.files.read_files", ("result.json",)),
+    "matrix": ("portagpu.bundle.files.read_files", ("report", ".", "--out", "page.html")),
 }
 """Verb: what is at work when Ctrl-C is pressed, and the words that get it there."""
 

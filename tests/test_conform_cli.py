@@ -120,6 +120,20 @@ def test_files_hold_the_run(gives: Callable[..., None], tmp_path: Path) -> None:
     assert "memory/bad" in (tmp_path / "junit.xml").read_text("utf-8")
 
 
+def test_a_folder_gets_the_result_junit_and_the_report(
+    gives: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gives(PASSED, FAILED)
+    folder = tmp_path / "new"
+    assert cli.main(["conform", "--out", str(folder)]) == 1
+    names = ["result.json", "junit.xml", "report.html"]
+    assert sorted(each.name for each in folder.iterdir()) == sorted(names)
+    assert read_json(folder / "result.json").verdict is Verdict.FAIL
+    assert "memory/bad" in (folder / "report.html").read_text("utf-8")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3:] == [f"wrote {folder / name}" for name in names]
+
+
 def test_json_to_standard_output_is_alone_there(
     gives: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -249,7 +263,7 @@ def test_the_verb_runs_for_real(child: Callable[..., Child], tmp_path: Path) -> 
     words = ("-m", "portagpu", "conform", "--backend", "cpu", "--only", "rng", "--json", str(file))
     ended = child(*words)
     assert ended.code == 0, ended.out + ended.err
-    assert ended.out.splitlines()[-1] == "PASS"
+    assert ended.out.splitlines()[-2:] == ["PASS", f"wrote {file}"]
     run = read_json(file)
     judged = [each for each in run.results if each.id != "rng/wave-is-whole-blocks"]
     assert len(judged) > 20

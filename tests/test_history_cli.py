@@ -99,10 +99,8 @@ def test_a_folder_is_imported_once(tmp_path: Path, place: str, say: Callable[...
     assert (code, out) == (1, "2 there already, 1 passed over, 2 refused\n")
     first, second = err.splitlines()
     assert first.startswith(f"portagpu: {files[0]}: is not JSON, or was cut off")
-    assert (
-        second
-        == f"portagpu: {folder / 'other.json'}: is no result, as --json writes it, and no bundle"
-    )
+    other = folder / "other.json"
+    assert second == f"portagpu: {other}: is no result, as --json and --out write it, and no bundle"
     code, out, err = say("export", "--out", str(tmp_path / "out"), place=place)
     assert (code, out, err) == (0, f"wrote 3 files into {tmp_path / 'out'}\n", "")
     written = {path.read_bytes() for path in (tmp_path / "out").iterdir()}

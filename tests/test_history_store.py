@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -165,14 +166,16 @@ def test_two_documents_under_one_id_are_refused(place: str, tmp_path: Path) -> N
 
 def test_a_run_and_its_bundle_are_one(place: str, tmp_path: Path) -> None:
     full = bundle_samples.full_run()
-    full.write_json(tmp_path / "result.json")
+    full.write_json(tmp_path / "run.json")
     (tmp_path / "x.json").write_bytes(bundle_samples.data(bundle_samples.bundle(full)))
     assert outcomes(place, tmp_path) == [Outcome.ADDED, Outcome.THERE]
+    shutil.copy(tmp_path / "run.json", tmp_path / "result.json")
+    assert outcomes(place, tmp_path) == [Outcome.THERE], "the result stands for its folder"
     assert rows(place, "SELECT host FROM portagpu_runs") == [("node-07",)]
-    changed = json.loads((tmp_path / "result.json").read_text())
+    changed = json.loads((tmp_path / "run.json").read_text())
     changed["results"][-1]["value"] = 17.0
-    (tmp_path / "result.json").write_text(json.dumps(changed))
-    (why,) = (each.why for each in imported(place, tmp_path / "result.json"))
+    (tmp_path / "run.json").write_text(json.dumps(changed))
+    (why,) = (each.why for each in imported(place, tmp_path / "run.json"))
     assert "another document" in why
 
 

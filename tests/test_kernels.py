@@ -83,6 +83,9 @@ def numerics() -> dict[str, str]:
         ("sum", 70),
         ("softmax", 60),
         ("rms_norm", 30),
+        ("adamw_step", 120),
+        ("adamw_step-as-torch", 8),
+        ("adamw_step-and-autograd", 1),
         ("not-finite", 7),
         ("quantize_fp8", 120),
         ("quantize_fp8-fp32", 4),
@@ -112,10 +115,34 @@ def test_cpu_is_refused_in_one_line() -> None:
         lambda: kernels.rms_norm(x, x[0]),
         lambda: kernels.matmul(x.half(), x.half()),
         lambda: kernels.quantize_fp8(x),
+        lambda: kernels.adamw_step(x, x, x, x, step=1),
     ):
         with pytest.raises(Unsupported, match=r"Triton runs nothing|need triton") as caught:
             call()
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("decay", [0.0, 0.125])
+def test_reference_of_adamw_is_torchs_in_float64(decay: float) -> None:
+    """Settings that fp32 holds exactly, so that both compute with the same numbers."""
+    torch = pytest.importorskip("torch")
+    from portagpu.kernels import reference
+
+    draw = torch.Generator().manual_seed(1)
+    settings = {"lr": 2.0**-7, "betas": (0.875, 1 - 2.0**-10), "eps": 2.0**-20}
+    theirs = torch.randn(100, generator=draw, dtype=torch.float64).requires_grad_()
+    optimiser = torch.optim.AdamW([theirs], weight_decay=decay, foreach=False, **settings)
+    ours = (theirs.detach().clone(), *torch.zeros(2, 100, dtype=torch.float64))
+    for step in range(1, 11):
+        theirs.grad = torch.randn(100, generator=draw, dtype=torch.float64)
+        optimiser.step()
+        ours = reference.adamw_step(
+            ours[0], theirs.grad, *ours[1:], step=step, weight_decay=decay, **settings
+        )
+    state = optimiser.state[theirs]
+    for found, right in zip(ours, (theirs, state["exp_avg"], state["exp_avg_sq"]), strict=True):
+        assert torch.allclose(found, right, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.torch
@@ -150,6 +177,18 @@ for call in (
     lambda: k.sum(torch._neg_view(x)), lambda: k.softmax(torch._neg_view(x)),
     lambda: k.triad(x, torch._neg_view(x), 1.0), lambda: k.matmul(h, torch._neg_view(h)),
     lambda: k.copy(x.to(torch.complex64).conj()),
+    lambda: k.adamw_step(x, h, x, x, step=1), lambda: k.adamw_step(x, x[0], x, x, step=1),
+    lambda: k.adamw_step(x, x, x[0], x[0], step=1), lambda: k.adamw_step(x, x, x, x[0], step=1),
+    lambda: k.adamw_step(h, h, h, h, step=1), lambda: k.adamw_step(x, x.T, x, x, step=1),
+    lambda: k.adamw_step(x.double(), x.double(), x, x, step=1),
+    *(
+        lambda wrong=wrong: k.adamw_step(x, x, x, x, **{'step': 1, **wrong})
+        for wrong in (
+            {'step': 0}, {'step': 1.0}, {'step': None}, {'betas': (0.9, 1 - 1e-9)},
+            {'betas': (-0.1, 0.9)}, {'betas': (0.9, float('nan'))}, {'lr': -1.0},
+            {'lr': float('inf')}, {'eps': -1e-8}, {'weight_decay': float('nan')},
+        )
+    ),
 ):
     try:
         call()

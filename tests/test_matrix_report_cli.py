@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-import shutil
+import re
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
-
+from portagpu.bundle.files import read_files
 from portagpu.cli import main
-from portagpu.cli._result_files import read_runs
+from portagpu.matrix import rows
 from portagpu.report import render, render_runs
-from portagpu.results.run import Run, read_json
-from tests.result_samples import failing, gate, info, passing
+from portagpu.results.run import Result, Run, Verdict
+from portagpu.target import load_targets
+from tests.html_page import matrix_cells
+from tests.result_samples import eight_devices, failing, gate, info, passing
+
+if TYPE_CHECKING:
+    import pytest
 
 BUNDLES = Path(__file__).resolve().parents[1] / "matrix" / "results"
 MOST_BYTES = 500_000
@@ -25,33 +31,63 @@ def written(path: Path, run_id: str, host: str = "node") -> Path:
     return run.write_json(path)
 
 
-def test_files_folders_and_bundles_are_runs_of_one_page(
+def test_the_page_is_of_all_runs_that_were_found(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    single = written(tmp_path / "x.json", "one", "node-x")
-    of_bringup = written(tmp_path / "bringup" / "result.json", "two", "node-y")
-    shutil.copy(of_bringup, tmp_path / "bringup" / "its-bundle.json")
-    below = written(tmp_path / "many" / "deep" / "result.json", "three", "node-z")
-    beside = written(tmp_path / "many" / "run.json", "four", "node-w")
-    (tmp_path / "many" / "other.json").write_text('{"schema": "of-something-else/1"}')
-    (tmp_path / "many" / "notes.txt").write_text("no result")
+    written(tmp_path / "x.json", "one", "node-x")
+    written(tmp_path / "bringup" / "result.json", "two", "node-y")
     out = tmp_path / "page.html"
-    given = [single, tmp_path / "bringup", tmp_path / "many", BUNDLES]
-    assert main(["matrix", "report", *map(str, given), "--out", str(out)]) == 0
+    assert main(["matrix", "report", str(tmp_path), str(BUNDLES), "--out", str(out)]) == 0
     assert capfd.readouterr().out == f"wrote {out}\n"
-    runs = read_runs(given)
-    bundles = sorted(BUNDLES.glob("*.json"))
-    assert list(runs) == [single, of_bringup, below, beside, *bundles]
-    assert out.read_text("utf-8") == render_runs(list(runs.values()))
-    assert runs[single] == read_json(single)
-    for bundle in bundles:
-        stated = json.loads(bundle.read_text("utf-8"))["result"]
-        assert runs[bundle].to_json() == stated
+    runs = [each.run for each in read_files([tmp_path, BUNDLES])]
+    assert len(runs) > 2
+    assert out.read_text("utf-8") == render_runs(runs)
 
 
-def test_a_file_that_is_named_twice_counts_once(tmp_path: Path) -> None:
-    file = written(tmp_path / "x.json", "one")
-    assert list(read_runs([file, tmp_path])) == [file]
+def case(name: str, verdict: Verdict = Verdict.PASS) -> Result:
+    area, _, rest = name.partition("/")
+    return replace(gate(area, rest, verdict, reason="so"), suite="conformance")
+
+
+def test_a_cell_of_the_page_says_what_matrix_show_says(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    recording = {"name": "x", "sha256": None, "source": None}
+    older: dict[str, object] = {"target": "nvidia-t4", "replay": (recording,)}
+    newer: dict[str, object] = {"target": "nvidia-t4", "started": "2026-11-20T00:00:00Z"}
+    runs = [
+        # a case that only asks cannot earn what it states
+        Run(info(id="1", devices=(), target="nvidia-l4"), [case("identity/handle-is-one")]),
+        Run(
+            info(id="2", devices=(), **older),
+            [case("rng/random-programs"), case("streams/random-programs")],
+        ),
+        Run(info(id="3", devices=(), **newer), [case("rng/random-programs", Verdict.FAIL)]),
+        Run(
+            info(id="4", devices=(), target="amd-mi300x"),
+            [case("rng/random-programs", Verdict.SKIP), gate("memory", "x", Verdict.UNVERIFIED)],
+        ),
+    ]
+    for run in runs:
+        run.write_json(tmp_path / f"{run.info.id}.json")
+    page = tmp_path / "page.html"
+    assert main(["matrix", "report", str(tmp_path), str(BUNDLES), "--out", str(page)]) == 0
+    shown = {key: text for key, text in matrix_cells(page.read_text("utf-8")).items() if text}
+    told = rows(load_targets().values(), read_files([tmp_path, BUNDLES]))
+    assert shown == {
+        (f"{cell.area} {cell.suite}", cell.target): f"{cell.verdict} {cell.detail}"
+        for row in told
+        for cell in row.cells
+    }
+    assert shown["identity conformance", "nvidia-l4"] == "PASS loaded, 1"
+    assert shown["rng conformance", "nvidia-t4"] == "FAIL executed, 1"
+    assert shown["streams conformance", "nvidia-t4"] == "PASS recorded, 1"
+    assert shown["rng conformance", "amd-mi300x"] == "SKIP no evidence, 1"
+    capfd.readouterr()
+    assert main(["matrix", "show", str(tmp_path), "--target", "nvidia-t4"]) == 0
+    out = capfd.readouterr().out
+    for area, verdict, detail in (("rng", "FAIL", "executed"), ("streams", "PASS", "recorded")):
+        assert re.search(f"conformance +{area} +{verdict} +{detail}, 1 ", out)
 
 
 def refused(capfd: pytest.CaptureFixture[str], *words: str | Path) -> str:
@@ -61,60 +97,9 @@ def refused(capfd: pytest.CaptureFixture[str], *words: str | Path) -> str:
     return said[0]
 
 
-def test_two_files_with_one_run_are_refused(
+def test_an_output_over_a_result_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    first, second = written(tmp_path / "a.json", "same"), written(tmp_path / "b.json", "same", "h2")
-    line = refused(capfd, first, second, "--out", tmp_path / "page.html")
-    assert f"{first} and {second} both hold the run same: name one of them" in line
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "problem"),
-    [
-        ("x.json", "{}", "schema"),
-        ("x.json", "no JSON", "Expecting value"),
-        ("cut.json", '{\n  "schema": "portagpu.result/1",\n', "Expecting"),
-        ("bundle.json", '{\n  "schema": "portagpu.bundle/1"}', "is no bundle"),
-        ("absent.json", None, "No such file"),
-    ],
-)
-def test_what_is_no_result_is_refused_with_its_reason(
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    name: str,
-    text: str | None,
-    problem: str,
-) -> None:
-    file = tmp_path / name
-    if text is not None:
-        file.write_text(text)
-    line = refused(capfd, file, "--out", tmp_path / "page.html")
-    assert problem in line
-    assert str(file) in line
-    assert not (tmp_path / "page.html").exists()
-
-
-def test_an_altered_bundle_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    original = next(BUNDLES.glob("*.json"))
-    altered = tmp_path / original.name
-    altered.write_text(original.read_text("utf-8").replace('"PASS"', '"SKIP"', 1))
-    assert "altered" in refused(capfd, tmp_path, "--out", tmp_path / "page.html")
-
-
-def test_a_cut_result_in_a_folder_is_not_passed_over(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    whole = written(tmp_path / "a.json", "one").read_text("utf-8")
-    (tmp_path / "b.json").write_text(whole[: len(whole) // 2])
-    assert "b.json" in refused(capfd, tmp_path, "--out", tmp_path / "page.html")
-
-
-def test_a_folder_without_results_and_an_output_over_a_result_are_refused(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    line = refused(capfd, tmp_path, "--out", tmp_path / "page.html")
-    assert f"{tmp_path}: no file in this folder is a result" in line
     file = written(tmp_path / "x.json", "one")
     before = file.read_bytes()
     assert "is read too" in refused(capfd, file, "--out", file)
@@ -127,6 +112,12 @@ def test_the_page_of_a_full_bringup_stays_small() -> None:
         run = Run.from_json(json.loads(path.read_text("utf-8"))["result"])
         assert len(run.results) > 500
         assert len(render(run).encode()) <= MOST_BYTES
+
+
+def test_the_page_of_a_node_of_eight_devices_stays_small() -> None:
+    run = eight_devices()
+    assert len(run.results) > 1400
+    assert len(render(run).encode()) <= MOST_BYTES
 
 
 def test_the_page_of_several_runs_grows_little_with_each() -> None:

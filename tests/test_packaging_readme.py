@@ -21,6 +21,7 @@ import pytest
 from portagpu.contract import CONTRACT
 from portagpu.results.run import Evidence, Verdict, exit_code
 from tests.conftest import ROOT
+from tests.history_samples import measure, run
 
 JOB_LIMIT_S: Final = 600
 MOST_BYTES: Final = 150 * 1024
@@ -151,6 +152,26 @@ def test_recording_example_prints_what_is_shown() -> None:
     lines = shown(f"portagpu {command}")
     assert len(lines) > 4
     assert_in_order(lines, ended.stdout)
+
+
+def test_comparing_runs_prints_what_is_shown(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy")
+    pytest.importorskip("alembic")
+    part = section("### 5. Compare runs and machines")
+    commands = re.findall(r"^\$ portagpu (.*)$", part, re.MULTILINE)
+    files = [words[-1] for words in map(shlex.split, commands) if words[0] == "bench"]
+    for day, file in enumerate(files):
+        run(day, [measure("memory/copy", 20.0)]).write_json(tmp_path / file)
+    rest = [command for command in commands if not command.startswith("bench")]
+    assert (len(files), len(rest)) == (2, 3)
+    for command in rest:
+        ended = portagpu(*shlex.split(command), cwd=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+        after = re.search(
+            rf"^\$ portagpu {re.escape(command)}\n(.*?)^(?:\$|```)", part, re.MULTILINE | re.DOTALL
+        )
+        assert after
+        assert_in_order([line for line in after[1].splitlines() if line != "..."], ended.stdout)
 
 
 def test_each_command_has_a_row() -> None:

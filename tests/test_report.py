@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -15,8 +16,9 @@ from portagpu.results.expectations import at_least, exactly
 from portagpu.results.run import Result, Run
 from portagpu.results.verdicts import Evidence, Verdict
 from portagpu.results.wording import failures_text, headline
-from tests.html_page import Page
-from tests.result_samples import failing, gate, info, passing, stopped
+from portagpu.units import quantity
+from tests.html_page import Page, section
+from tests.result_samples import eight_devices, failing, gate, info, passing, stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,6 +134,36 @@ def test_numbers_show_unit_spread_expectation_and_limits() -> None:
     assert "16 to 23 GB/s reference 20 GB/s,  https://example.org/memory.html" in text
     assert "caches are larger than the smaller sizes" in text
     assert "4096 × 4096" in text
+
+
+def test_devices_that_differ_in_their_values_alone_share_a_row() -> None:
+    run = eight_devices()
+    odd = run.results[-1]
+    run.results[-1] = replace(odd, verdict=Verdict.FAIL, value=50.0, reason="slow")
+    text = render(run)
+    numbers = section(text, "Numbers")
+    rows = [Page(row).text for row in re.findall("<tr.*?</tr>", numbers)[1:]]
+    assert len(rows) == 29 + 1, "a row for each measure, and for the device that failed"
+    for row in rows:
+        assert row.count("https://example.org/blog/") == 1
+    name = odd.id
+    alike = [each for each in run.results if each.id == name][:-1]
+    (whole,) = (row for row in rows if row.count(name) == 1 and "ex:0" in row)
+    values = {str(each.device): quantity(float(str(each.value)), "TFLOPS") for each in alike}
+    told = [f"{device}  {value}" for device, value in values.items()]
+    assert len(told) == 7
+    assert [whole.index(each) for each in told] == sorted(whole.index(each) for each in told)
+    assert "4096 × 4096 × 4096" in whole
+    links = [unquote(each) for each in re.findall('<a href="#([^"]*)">ex:', numbers)]
+    assert len(links) == 29 * 8 - 1
+    checks = text.partition("<h2>Checks</h2>")[2]
+    assert set(links) < set(re.findall(' id="([^"]*)"', checks))
+    (row,) = (row for row in re.findall("<tr.*?</tr>", checks) if f"{name}@ex:0" in row)
+    shown = Page(row).text
+    for each in told:
+        assert f"on {each}" in shown
+    assert "expected at least 90 TFLOPS" in shown
+    assert "found" not in shown, "each has its own"
 
 
 def test_areas_that_failed_are_open_and_others_folded() -> None:
@@ -282,11 +314,7 @@ def test_passing_rows_of_a_long_area_stay_closed_beside_a_failure() -> None:
 def anchors_of(run: Run) -> list[str]:
     """The anchors of results: of rows, and of what is alike in a row."""
     tags = Page(render(run)).tags
-    return [
-        str(a["id"])
-        for tag, a in tags
-        if "id" in a and (tag == "tr" or a.get("class") == "variant")
-    ]
+    return [str(a["id"]) for tag, a in tags if "id" in a and tag in ("tr", "a")]
 
 
 def test_results_that_differ_only_in_device_or_parameters_share_a_row() -> None:

@@ -106,7 +106,7 @@ def test_what_is_alike_in_a_row_is_filtered_one_by_one(page: Page, tmp_path: Pat
         for device in ("ex:0", "ex:1")
     ]
     page.open(write_report(Run(info(), alike), tmp_path / "alike.html"))
-    shown = "[...document.querySelectorAll('.variant')].filter(v => v.checkVisibility())"
+    shown = "[...document.querySelectorAll('#checks th > [id]')].filter(v => v.checkVisibility())"
     assert page.run(STATUS) == "4 results"
     choose(page, "device", "ex:1")
     assert page.run(STATUS) == "2 of 4 results"

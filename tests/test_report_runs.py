@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from portagpu.matrix.evidence import origin
 from portagpu.report import render, render_runs, write_report
 from portagpu.report.checks_data import data_of
-from portagpu.report.runs import named, origin, strongest
+from portagpu.report.runs import named
 from portagpu.results.run import Result, Run
 from portagpu.results.verdicts import Evidence, Verdict
-from tests.html_page import Page
+from tests.html_page import Page, matrix_cells, section
 from tests.result_samples import curve, failing, gate, info, passing, stopped
 
 if TYPE_CHECKING:
@@ -28,10 +29,6 @@ def run_of(target: str | None, *results: Result, **changes: object) -> Run:
 def measured(value: float, spread: float = 0.5, **changes: Any) -> Result:
     fields = {"verdict": Verdict.UNVERIFIED, "statistic": "median", "n": 9, **changes}
     return gate("memory", "copy", value=value, unit="GB/s", spread=spread, **fields)
-
-
-def section(text: str, title: str) -> str:
-    return text.partition(f"<h2>{title}</h2>")[2].partition("</section>")[0]
 
 
 def data(text: str) -> dict[str, Any]:
@@ -107,68 +104,64 @@ def test_even_the_same_run_twice_has_two_names() -> None:
     assert second.name == f"{first.name} (2)"
 
 
-def cells(text: str) -> dict[tuple[str, str], str]:
-    """(row, column) -> the words of a cell of the matrix."""
-    table = section(text, "Matrix")
-    head = [Page(cell).text for cell in re.findall("<th scope=.col.*?</th>", table)][1:]
-    found = {}
-    for row in re.findall("<tr><th scope=.row.*?</tr>", table):
-        name = Page(re.findall("<th.*?</th>", row)[0]).text
-        for column, cell in zip(head, re.findall("<td>.*?</td>", row), strict=True):
-            found[name, column] = Page(cell).text
-    return found
-
-
 def test_the_matrix_has_the_verdict_and_the_strongest_badge_of_each_area() -> None:
     both = (Evidence.LOADED, Evidence.EXECUTED)
     first = run_of(
         "one",
-        gate("links", "a", evidence=both),
-        gate("links", "b", Verdict.FAIL, reason="down", evidence=()),
+        gate("transfers", "a", evidence=both),
+        gate("transfers", "b", Verdict.FAIL, reason="down", evidence=()),
         gate("memory", "c", Verdict.SKIP, reason="none", evidence=()),
+        # a gate that reads what the machine says earns nothing
+        gate("links", "d"),
     )
-    second = run_of("two", gate("links", "a", evidence=(Evidence.RECORDED,)))
-    assert cells(render_runs([first, second])) == {
-        ("links bringup", "one"): "FAIL executed, 2",
-        ("links bringup", "two"): "PASS recorded, 1",
+    second = run_of("two", gate("transfers", "a", evidence=(Evidence.RECORDED,)))
+    assert matrix_cells(render_runs([first, second])) == {
+        ("transfers bringup", "one"): "FAIL executed, 2",
+        ("transfers bringup", "two"): "PASS recorded, 1",
         ("memory bringup", "one"): "SKIP no evidence, 1",
         ("memory bringup", "two"): "",
+        ("links bringup", "one"): "PASS no evidence, 1",
+        ("links bringup", "two"): "",
     }
 
 
 def test_more_targets_than_areas_stand_below_each_other() -> None:
-    runs = [run_of(f"t{n}", gate("links", "a")) for n in range(3)]
-    assert cells(render_runs(runs)) == {
-        (f"t{n}", "links bringup"): "PASS executed, 1" for n in range(3)
+    runs = [run_of(f"t{n}", gate("transfers", "a")) for n in range(3)]
+    assert matrix_cells(render_runs(runs)) == {
+        (f"t{n}", "transfers bringup"): "PASS executed, 1" for n in range(3)
     }
 
 
 def test_the_newest_run_of_a_target_decides_a_cell() -> None:
     old = run_of(
-        "one", gate("links", "a", Verdict.FAIL, reason="down"), started="2025-01-01T00:00:00Z"
+        "one", gate("transfers", "a", Verdict.FAIL, reason="down"), started="2025-01-01T00:00:00Z"
     )
     # later, although its local time is earlier in the day
-    new = run_of("one", gate("links", "a"), started="2025-01-01T00:30:00-01:00")
-    assert cells(render_runs([new, old])) == {("links bringup", "one"): "PASS executed, 1"}
+    new = run_of("one", gate("transfers", "a"), started="2025-01-01T00:30:00-01:00")
+    assert matrix_cells(render_runs([new, old])) == {
+        ("transfers bringup", "one"): "PASS executed, 1"
+    }
 
 
 def test_a_run_on_other_hardware_earns_its_target_nothing() -> None:
     devices = ({"name": "a CPU", "target": "cpu-x86-64"},)
-    run = run_of("nvidia-h200-sxm", gate("links", "a"), devices=devices)
+    run = run_of("nvidia-h200-sxm", gate("transfers", "a"), devices=devices)
     name = "nvidia-h200-sxm, on other hardware"
-    assert cells(render_runs([run])) == {("links bringup", name): "PASS executed, 1"}
+    assert matrix_cells(render_runs([run])) == {("transfers bringup", name): "PASS executed, 1"}
     product = gate("a", "b", value=1.0, unit="TFLOPS", extra={"flops": 10, "bytes": 1})
     text = render_runs([run_of("nvidia-h200-sxm", product, devices=devices)])
     assert "1 TFLOPS measured" in section(text, "Roofline"), "not below the facts of the target"
 
 
 def test_results_that_a_bringup_took_over_stand_in_their_own_area() -> None:
-    taken = gate("numerics", "x", extra={"suite": "conformance", "area": "rng"})
-    assert origin(taken) == ("conformance", "rng")
-    assert cells(render_runs([run_of("one", taken)])) == {
-        ("rng conformance", "one"): "PASS executed, 1"
-    }
-    assert strongest([gate("a", "b", Verdict.SKIP, reason="none", evidence=())]) is None
+    name = "rng/random-programs"
+    taken = replace(gate("numerics", "x", extra={"suite": "conformance", "area": "rng"}), id=name)
+    older = replace(taken, extra={"suite": "conformance"})
+    for each in (taken, older):
+        assert origin(each) == ("conformance", "rng")
+        assert matrix_cells(render_runs([run_of("one", each)])) == {
+            ("rng conformance", "one"): "PASS executed, 1"
+        }
 
 
 def test_failures_are_listed_by_run_and_lead_to_their_checks() -> None:

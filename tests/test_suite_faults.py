@@ -887,7 +887,13 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         "identity/pci-address-has-one-form",
         "'00000000:3B:00.0'",
     ),
-    "keeps one state": (KeepsOneState, {}, "rng/random-programs", "refuses a state that was saved"),
+    # which of the two shows first is up to how many programs the time allows
+    "keeps one state": (
+        KeepsOneState,
+        {},
+        "rng/random-programs",
+        "refuses a state that was saved|which had the same seed and the same draws before",
+    ),
     "draws while it waits": (
         WaitsByDrawing,
         {},
@@ -1084,10 +1090,11 @@ def _is_caught(monkeypatch: pytest.MonkeyPatch, fault: str, tmp_path: Path) -> t
 def test_backend_with_a_fault_fails_the_case_for_it(
     monkeypatch: pytest.MonkeyPatch, fault: str, tmp_path: Path
 ) -> None:
-    *_, name, sentence = FAULTS[fault]
+    *_, name, sentences = FAULTS[fault]
     verdict, reason = _is_caught(monkeypatch, fault, tmp_path)
     assert verdict is Verdict.FAIL, f"a backend that {fault} is {verdict} in {name}: {reason}"
-    assert sentence in reason, f"the sentence of {name} does not tell the fault: {reason}"
+    told = any(sentence in reason for sentence in sentences.split("|"))
+    assert told, f"the sentence of {name} does not tell the fault: {reason}"
 
 
 @pytest.mark.parametrize("name", sorted({name for _, _, name, _ in FAULTS.values()}))

@@ -268,6 +268,34 @@ def test_when_all_hang_alike_nobody_is_blamed(ranks):
     assert outcome.sentence.startswith("ranks 0, 1 hung in all_hang (ranks.py:")
 
 
+@pytest.mark.parametrize("how", ["step", "tell_alive"])
+def test_the_limit_begins_again_at_each_sign_of_life(ranks, how):
+    arguments = {"how": how, "times": 16, "then": "returns"}
+    outcome = ranks.run(at("goes_on"), 2, arguments=arguments, group=False, timeout_s=4, most_s=600)
+    assert outcome.values == [16, 16]
+
+
+def test_a_rank_that_falls_silent_is_ended_long_before_the_limit_in_all(ranks):
+    arguments = {"how": "step", "times": 2, "then": "hangs"}
+    outcome = ranks.run(at("goes_on"), 1, arguments=arguments, timeout_s=2, most_s=86_400)
+    assert outcome.ranks[0].state is RankState.HUNG
+    assert outcome.ranks[0].error == (
+        "did not finish within 2 s of its last sign of life, or 86400 s in all"
+    )
+
+
+def test_signs_of_life_end_with_the_limit_in_all(ranks):
+    arguments = {"how": "step", "times": 10**6, "then": "returns"}
+    outcome = ranks.run(at("goes_on"), 1, arguments=arguments, timeout_s=3, most_s=4)
+    assert outcome.ranks[0].state is RankState.HUNG
+
+
+def test_without_a_limit_in_all_signs_of_life_change_nothing(ranks):
+    arguments = {"how": "step", "times": 10**6, "then": "returns"}
+    outcome = ranks.run(at("goes_on"), 1, arguments=arguments, timeout_s=2)
+    assert outcome.ranks[0].error == "did not finish within 2 s"
+
+
 def test_ranks_that_ignore_signals_are_ended(ranks):
     outcome = ranks.run(at("ignores_signals"), 2, group=False, timeout_s=2)
     assert [entry.state for entry in outcome.ranks] == [RankState.HUNG, RankState.HUNG]
@@ -358,6 +386,8 @@ def test_a_function_that_does_not_exist_is_a_clear_sentence(ranks, function, rea
         ({"timeout_s": 0.0}, "time limit above 0"),
         ({"timeout_s": math.nan}, "time limit above 0"),
         ({"timeout_s": math.inf}, "time limit above 0"),
+        ({"timeout_s": 9.0, "most_s": 8.0}, "8.0 s in all are not at least the limit of 9.0 s"),
+        ({"timeout_s": 9.0, "most_s": math.inf}, "inf s in all"),
     ],
 )
 def test_a_world_that_makes_no_sense_is_refused(ranks, options, message):

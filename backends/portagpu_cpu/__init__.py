@@ -20,8 +20,9 @@ class CpuPlugin(Plugin):
     """One device, shared by all ranks of the machine, wherever torch is installed."""
 
     name = "cpu"
-    contract = (1, 2)
+    contract = (1, 4)
     shared = True
+    storage_module = "portagpu_cpu.storage"
     variables = Variables(caches={"TORCHINDUCTOR_CACHE_DIR": "inductor"})
 
     def status(self) -> Status:

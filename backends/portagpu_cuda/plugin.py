@@ -46,6 +46,7 @@ class CudaPlugin(TorchGpuPlugin):
     toolchain_module = "portagpu_cuda_build.machine_code"
     cost_model_module = "portagpu_cuda.cost_model"
     tuners_module = "portagpu_cuda.tuners"
+    storage_module = "portagpu_cuda.storage"
     backend = "portagpu_cuda.backend"
     identity = "portagpu_cuda.identity"
     prober = "portagpu_cuda.gpus"

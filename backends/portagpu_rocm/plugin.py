@@ -56,6 +56,7 @@ class RocmPlugin(TorchGpuPlugin):
     toolchain_module = "portagpu_rocm_build.machine_code"
     cost_model_module = "portagpu_rocm.cost_model"
     tuners_module = "portagpu_rocm.tuners"
+    storage_module = "portagpu_rocm.storage"
     backend = "portagpu_rocm.backend"
     identity = "portagpu_rocm.identity"
     prober = "portagpu_rocm.gpus"

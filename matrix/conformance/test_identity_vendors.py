@@ -111,3 +111,20 @@ def test_tuners_say_their_state(backend, torch):
     for each in tuners:
         state = each.state()
         assert type(state.on) is bool, f"{each.name} says that on is {state.on!r}"
+
+
+@case(
+    "identity/direct-storage-says-what-proves-it",
+    spec="Direct storage that is named has a library, a proof, variables of text and counts.",
+    covers=("Plugin.direct_storage",),
+)
+def test_direct_storage_says_what_proves_it(backend, torch):
+    storage = backend.plugin.direct_storage()
+    if storage is None:
+        return
+    assert storage.library.strip(), "direct storage names no library"
+    assert storage.proof.strip(), "direct storage says nothing that proves it"
+    variables = [*storage.environment, *storage.environment.values()]
+    assert all(type(each) is str for each in variables), f"no text: {storage.environment}"
+    counts = storage.counters()
+    assert all(type(each) is int for each in counts.values()), f"no counts: {counts}"

@@ -102,6 +102,41 @@ def test_portable_kernels(gpu, torch, kernel):
         assert not off, f"{kernel} of {rows} x {columns}: {off} elements are beyond their bound"
 
 
+@case(
+    "kernels/adamw-step",
+    spec="A step of AdamW in Triton is within its bound of float64 on the device, writes nothing "
+    "behind the end, and makes NaN of a parameter whose gradient is not finite, and of no other.",
+    outcome="bounded: by portagpu.kernels.reference",
+    traps=("K01", "K05"),
+    params={"dtype": ("float32", "float16", "bfloat16")},
+    timeout_s=120.0,
+)
+def test_adamw_step(gpu, torch, dtype):
+    _require_triton(gpu, torch)
+    draw = torch.Generator().manual_seed(2)
+    settings = {"lr": 1e-2, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1}
+    for n, step in ((1, 1), (33, 1), (1000, 2), (5000, 1000)):
+        parameter, gradient, average = (torch.randn(n, generator=draw) for _ in range(3))
+        square = torch.rand(n, generator=draw)
+        given = [each.to(getattr(torch, dtype)) for each in (parameter, gradient)]
+        given += [each * (step > 1) for each in (average, square)]
+        behind = [torch.cat([each, torch.full_like(each[:1], 7)]).to(gpu.device) for each in given]
+        here = [each[:n] for each in behind]
+        kernels.adamw_step(*here, step=step, **settings)
+        exact = reference.adamw_step(*given, step=step, **settings)
+        bound = reference.adamw_step_bound(*given, step=step, **settings)
+        names = ("parameters", "averages", "squares")
+        for name, found, right, most in zip(names, (here[0], *here[2:]), exact, bound, strict=True):
+            off = int((~((found.cpu().double() - right).abs() <= most)).sum())
+            assert not off, f"step {step}: {off} of {n} {name} are beyond their bound"
+        written = [place for place, each in enumerate(behind) if each[n].item() != 7]
+        assert not written, f"of {n} elements argument {written[0]} was written behind its end"
+    here[1][:3] = torch.tensor([float("nan"), float("inf"), float("-inf")], device=gpu.device)
+    kernels.adamw_step(*here, step=step + 1, **settings)
+    lost = here[0].isnan().nonzero().flatten().tolist()
+    assert lost == [0, 1, 2], f"gradients that are not finite at 0, 1 and 2 make NaN at {lost[:4]}"
+
+
 def _builds_cpp(gpu):
     toolchain = gpu.plugin.toolchain()
     return toolchain is not None and toolchain.cupy is not None

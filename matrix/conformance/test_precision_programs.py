@@ -37,7 +37,7 @@ def test_autocast_programs(search):
     spec="A gradient scaler grows, backs off and skips steps as torch documents.",
     capability=Capability.AUTOCAST,
     covers=("Backend.GradScaler", "portagpu.GradScaler"),
-    search=Search("scaler", seconds=3),
+    search=Search("scaler", seconds=2),
     smoke=True,
 )
 def test_scaler_programs(search):

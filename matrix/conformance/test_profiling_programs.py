@@ -14,7 +14,7 @@ from portagpu.suite import Search, case
         "Backend.range_pop",
         "portagpu.annotate",
     ),
-    search=Search("ranges", seconds=3),
+    search=Search("ranges", seconds=2),
     smoke=True,
 )
 def test_random_programs(search):

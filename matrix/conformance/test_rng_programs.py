@@ -16,7 +16,7 @@ from portagpu.suite import Search, case
         "portagpu.manual_seed",
     ),
     traps=("P17",),
-    search=Search("generators", seconds=3),
+    search=Search("generators", seconds=2),
     smoke=True,
 )
 def test_random_programs(search):

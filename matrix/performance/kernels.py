@@ -8,14 +8,13 @@ are replayed from a graph where the device has graphs: 30 us of Python are half 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.cases import Absent, BenchCase, cache_sentence, large_array_bytes
+from portagpu.bench.cases import BenchCase, cache_sentence, large_array_bytes, no_triton
 from portagpu.bench.timing import Effort
 from portagpu.contract import Capability
-from portagpu.results.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 _OF_COPY: Final = 0.9
 _OF_TORCH: Final = 0.95
 """The least ratios. A kernel that is much slower than torch's own operator is of no use."""
-_BOUND_BY_MEMORY: Final = ("copy", "triad", "sum", "softmax", "rms_norm", "quantize_fp8")
-_HELD_TO_TORCH: Final = ("softmax", "rms_norm", "quantize_fp8")
+_HELD_TO_TORCH: Final = ("softmax", "rms_norm", "quantize_fp8", "adamw_step")
+_BOUND_BY_MEMORY: Final = ("copy", "triad", "sum", *_HELD_TO_TORCH)
 
 METRICS: Final = tuple(f"kernels/{name}" for name in (*_BOUND_BY_MEMORY, "matmul"))
 
@@ -40,6 +39,10 @@ _COLUMNS: Final = 4096
 _EDGE: Final = {Effort.QUICK: 4096, Effort.FULL: 8192}
 _SCALAR: Final = 3.0
 _CHECKED_ROWS: Final = 64
+_ADAMW: Final[dict[str, Any]] = {"lr": 1e-3, "weight_decay": 1e-2}
+_FP32: Final = ("adamw_step",)
+"""Kernels that are measured in fp32, because torch's operator has moments of its parameter's dtype;
+the others in bf16."""
 
 
 def cases(
@@ -47,14 +50,11 @@ def cases(
 ) -> list[BenchCase]:
     """Memory-bound kernels compared with a copy, and kernels that torch has with torch's."""
     del world, target
-    array = large_array_bytes(device, 6, effort)
-    absent = None
-    if not device.triton:
-        absent = Absent(Verdict.SKIP, f"Triton launches nothing on {device.name}")
-    rows = {"rows": max(array // (2 * _COLUMNS), _CHECKED_ROWS), "columns": _COLUMNS}
+    array = large_array_bytes(device, 8, effort)
+    absent = no_triton(device)
     edge = _EDGE[effort]
-    found = [(name, "copy", _OF_COPY, rows) for name in _BOUND_BY_MEMORY]
-    found += [(name, "torch", _OF_TORCH, rows) for name in _HELD_TO_TORCH]
+    found = [(name, "copy", _OF_COPY) for name in _BOUND_BY_MEMORY]
+    found += [(name, "torch", _OF_TORCH) for name in _HELD_TO_TORCH]
     listed = [
         BenchCase(
             id=f"kernels/{name}[{other}]",
@@ -62,15 +62,15 @@ def cases(
             area="kernels",
             unit="ratio",
             function="compare",
-            arguments={"kernel": name, "other": other, "dtype": "bfloat16", **sizes},
-            shape={"array_bytes": 2 * sizes["rows"] * sizes["columns"], "dtype": "bf16"},
+            arguments={"kernel": name, "other": other, **_operands(name, array)},
+            shape={"array_bytes": array, "dtype": "fp32" if name in _FP32 else "bf16"},
             counts=_COUNTS[other],
             checks=f"the first and last {_CHECKED_ROWS} rows within the kernel's bound of float64",
             does_not_show=cache_sentence(device, array),
             least=least,
             absent=absent,
         )
-        for name, other, least, sizes in found
+        for name, other, least in found
     ]
     product = BenchCase(
         id=f"kernels/matmul[{edge}]",
@@ -94,6 +94,13 @@ def cases(
     return [*listed, product]
 
 
+def _operands(kernel: str, array: int) -> dict[str, Any]:
+    """The dtype of a kernel's operands, and their rows and columns in ``array`` bytes."""
+    dtype, width = ("float32", 4) if kernel in _FP32 else ("bfloat16", 2)
+    rows = max(array // (width * _COLUMNS), _CHECKED_ROWS)
+    return {"dtype": dtype, "rows": rows, "columns": _COLUMNS}
+
+
 _COUNTS: Final = {
     "copy": "the bytes that must be read and written, over the kernel's time; the same of a copy",
     "torch": "the time of torch's own operator over the kernel's",
@@ -104,13 +111,16 @@ _COUNTS: Final = {
 class Work:
     """Two calls to time; ``wrong`` returns what is wrong with a result of ours, or "".
 
-    ``share`` is the work of one call of ours over that of one of theirs.
+    ``share`` is the work of one call of ours over that of one of theirs. ``reset`` puts back the
+    operands that a call changes; ``notes`` say what the calls are.
     """
 
     ours: Callable[[], Any]
     theirs: Callable[[], Any]
     wrong: Callable[[Any], str]
     share: float = 1.0
+    reset: Callable[[], None] = lambda: None
+    notes: dict[str, str] = field(default_factory=dict)
 
 
 def compare(
@@ -140,6 +150,8 @@ def compare(
             ours=_graph_launch(rank.gpu, work.ours),
             theirs=_graph_launch(rank.gpu, work.theirs),
         )
+    reading.notes |= work.notes
+    work.reset()
     if wrong := work.wrong(work.ours()):
         reading.reject(f"{kernel}: {wrong}")
         return reading.to_json()
@@ -179,6 +191,8 @@ def make_work(rank: Rank, kernel: str, other: str, dtype: str, rows: int, column
 
     x = random_tensor(rows, columns)
     second = random_tensor(columns) if kernel == "rms_norm" else random_tensor(rows, columns)
+    if kernel == "adamw_step":
+        return _adamw_work(gpu, other, x, second)
     ours, theirs, wrong = _calls(gpu, kernel, x, second)
     if other == "torch":
         return Work(ours, theirs, wrong)
@@ -235,6 +249,67 @@ def _calls(
         (x,),
     )
     return ours, partial(torch.matmul, x, second), wrong
+
+
+def _adamw_work(gpu: Backend, other: str, start: torch.Tensor, gradient: torch.Tensor) -> Work:
+    """One step of AdamW in place, which moves seven arrays and a copy two."""
+    import torch
+
+    from portagpu import kernels
+
+    changed = [start.clone(), torch.zeros_like(start), torch.zeros_like(start)]
+
+    def ours() -> list[torch.Tensor]:
+        kernels.adamw_step(changed[0], gradient, *changed[1:], step=1, **_ADAMW)
+        return changed
+
+    def reset() -> None:
+        changed[0].copy_(start)
+        changed[1].zero_()
+        changed[2].zero_()
+
+    wrong = partial(_wrong_step, start, gradient)
+    if other == "copy":
+        return Work(ours, start.clone, wrong, share=3.5, reset=reset)
+    form, theirs = _torch_step(gpu, start, gradient)
+    return Work(ours, theirs, wrong, reset=reset, notes={"torch_form": form})
+
+
+def _torch_step(
+    gpu: Backend, start: torch.Tensor, gradient: torch.Tensor
+) -> tuple[str, Callable[[], Any]]:
+    """The form of torch's AdamW, "fused" where torch has that here, else "foreach"; its step."""
+    import torch
+
+    graphs = Capability.GRAPHS in gpu.capabilities
+
+    def take_first_step(**form: bool) -> Callable[[], Any]:
+        parameter = start.clone().requires_grad_()
+        parameter.grad = gradient
+        optimiser = torch.optim.AdamW([parameter], capturable=graphs, **_ADAMW, **form)
+        optimiser.step()
+        return optimiser.step
+
+    try:
+        return "fused", take_first_step(fused=True)
+    except RuntimeError as error:
+        if "fused" not in str(error):
+            raise
+    return "foreach", take_first_step(foreach=True)
+
+
+def _wrong_step(start: torch.Tensor, gradient: torch.Tensor, found: list[torch.Tensor]) -> str:
+    """What is wrong after the first step, in parameter and moments."""
+    import torch
+
+    from portagpu.kernels import reference
+
+    p, g, *ends = map(_first_and_last_rows, (start, gradient, *found))
+    given = (p, g, torch.zeros_like(p), torch.zeros_like(p))
+    exact = reference.adamw_step(*given, step=1, **_ADAMW)
+    bound = reference.adamw_step_bound(*given, step=1, **_ADAMW)
+    right = [(e.double() - x).abs() <= b for e, x, b in zip(ends, exact, bound, strict=True)]
+    return _count_beyond_bound(torch.stack(right))
 
 
 def _first_and_last_rows(tensor: torch.Tensor) -> torch.Tensor:

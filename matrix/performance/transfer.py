@@ -109,7 +109,7 @@ def transfer(
     """Time copies of each of ``sizes`` bytes, and check what arrived."""
     import torch
 
-    from portagpu.bench.samples import RankSamples
+    from portagpu.bench.samples import RankSamples, first_wrong_byte
     from portagpu.bench.timing import PACES, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
@@ -130,7 +130,7 @@ def transfer(
         call = partial(move, arrived, source, pinned)
         timing = measure(stopwatch, call, PACES[Effort(effort)])
         rank.gpu.synchronize()
-        if wrong := first_wrong(arrived, source):
+        if wrong := first_wrong_byte(arrived, source):
             reading.reject(f"{direction} of {size} bytes: {wrong}")
             break
         reading.keep(timing, x=size, work=size)
@@ -141,7 +141,7 @@ def both_ways(rank: Rank, *, effort: str, pinned: bool, sizes: list[int]) -> dic
     """Time a copy to the device and one from it at the same time, from a thread each."""
     import torch
 
-    from portagpu.bench.samples import RankSamples
+    from portagpu.bench.samples import RankSamples, first_wrong_byte
     from portagpu.bench.timing import PACES, Stopwatch, measure
 
     gpu = rank.gpu
@@ -184,7 +184,7 @@ def both_ways(rank: Rank, *, effort: str, pinned: bool, sizes: list[int]) -> dic
             gpu.synchronize()
             timing = measure(stopwatch, partial(call, size), PACES[Effort(effort)])
             for name, (source, arrived) in zip(("h2d", "d2h"), ways, strict=True):
-                if wrong := first_wrong(arrived[:size], source[:size]):
+                if wrong := first_wrong_byte(arrived[:size], source[:size]):
                     reading.reject(f"{name} of {size} bytes: {wrong}")
             reading.keep(timing, x=size, work=2 * size)
     return reading.to_json()
@@ -194,7 +194,7 @@ def between_devices(rank: Rank, *, effort: str, size: int, devices: int) -> dict
     """Time a copy from each device to each other one, one pair at a time. No GPU has run it yet."""
     import torch
 
-    from portagpu.bench.samples import RankSamples
+    from portagpu.bench.samples import RankSamples, first_wrong_byte
     from portagpu.bench.timing import PACES, Stopwatch, measure
     from portagpu.stats import summarise
 
@@ -214,7 +214,7 @@ def between_devices(rank: Rank, *, effort: str, size: int, devices: int) -> dict
         stopwatch = Stopwatch(source, host=True)
         timing = measure(stopwatch, partial(move, arrived, sent, True), PACES[Effort(effort)])
         target.synchronize()
-        if wrong := first_wrong(arrived, sent):
+        if wrong := first_wrong_byte(arrived, sent):
             reading.reject(f"{pair}: {wrong}")
             return reading.to_json()
         # as the case's value is taken: the median of rates, not the rate of the median time
@@ -238,12 +238,3 @@ def between_devices(rank: Rank, *, effort: str, size: int, devices: int) -> dict
 def move(to: torch.Tensor, what: torch.Tensor, pinned: bool) -> None:
     """One copy of ``what`` into ``to``."""
     to.copy_(what, non_blocking=pinned)
-
-
-def first_wrong(found: torch.Tensor, expected: torch.Tensor) -> str:
-    """A sentence about the first byte that differs; empty if none does."""
-    differs = found.cpu() != expected.cpu()
-    if not bool(differs.any()):
-        return ""
-    index = int(differs.nonzero()[0])
-    return f"byte {index} is {int(found[index])} instead of {int(expected[index])}"

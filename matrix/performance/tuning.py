@@ -10,6 +10,7 @@ import os
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bench.cases import Absent, BenchCase
@@ -32,6 +33,9 @@ _SEED: Final = 20240310
 _EDGE: Final = {False: 2048, True: 512}
 _IMAGES: Final = (16, 64, 56, 56)
 """Images, channels, height and width of a convolution of ResNet-50 (arXiv 1512.03385)."""
+_TURNS: Final = {Effort.QUICK: 3, Effort.FULL: 9}
+_LAUNCH_LIMIT_S: Final = 50.0
+"""Of one process, with the import of torch and the start of the device: below the case's own."""
 _SLOW: Final = "compiling takes up to minutes: measured with --full"
 
 
@@ -51,7 +55,9 @@ def cases(
         for name in device.tuners
     ] or [_case("library", "", "library", gain, product) | {"absent": none}]
     compiled = _case("inductor", "", "inductor", f"{gain}: a product and its bias", product)
-    kept = _case("triton_cache", "", "triton_cache", "kernels in the cache's folder", "none")
+    launched = f"{gain}: the first launch of a kernel in a new process"
+    once = "every element against float64, and that a filled cache gets no new file"
+    kept = _case("triton_cache", "", "triton_cache", launched, once)
     found += [
         compiled | {"absent": slow, "arguments": {"edge": _EDGE[device.shared]}},
         kept | {"absent": no_triton},
@@ -70,7 +76,7 @@ def _case(name: str, variant: str, function: str, counts: str, checks: str) -> d
         "checks": checks,
         "does_not_show": "the gain for other shapes, or the time that tuning takes"
         if function != "triton_cache"
-        else "what the cache saves",
+        else "other kernels, or a cache that several processes share",
         "time_factor": 5.0,
     }
 
@@ -203,18 +209,66 @@ def inductor_state() -> TunerState:
 
 
 def triton_cache(rank: Rank, *, effort: str) -> dict[str, Any]:
-    """Count what is in Triton's cache; no time is taken. No GPU has run it yet."""
-    from portagpu.bench.samples import Point, RankSamples
+    """Time first launches with an empty cache and with a filled one, in turns and new processes.
+
+    No GPU has run it yet.
+    """
+    from portagpu.bench.samples import RankSamples
     from portagpu.bench.timing import Stopwatch
+    from portagpu.scratch import Scratch
+    from portagpu.tuners import files_below
+
+    reading = RankSamples.start(Stopwatch(rank.gpu, host=True))
+    reading.notes = {"state": asdict(triton_state())}
+    ratios: list[float] = []
+    seconds: dict[str, list[float]] = {"cold": [], "warm": []}
+    with Scratch("triton") as folder:
+        rank.step("filling a cache")
+        launch_in_new_process(rank, folder / "warm")
+        kept = files_below(folder / "warm")
+        if not kept:
+            reading.skip = "a first launch leaves nothing in TRITON_CACHE_DIR: the cache is off"
+            return reading.to_json()
+        for turn in range(_TURNS[Effort(effort)]):
+            rank.step(f"turn {turn}")
+            for which in ("warm", "cold") if turn % 2 else ("cold", "warm"):
+                place = folder / (which if which == "warm" else f"cold-{turn}")
+                seconds[which].append(launch_in_new_process(rank, place))
+            ratios.append(seconds["warm"][-1] / seconds["cold"][-1])
+        if (found := files_below(folder / "warm")) != kept:
+            reading.reject(f"the filled cache went from {kept} to {found} files: it was not used")
+    reading.notes |= {f"{name}_s": median(taken) for name, taken in seconds.items()}
+    reading.notes["kept_files"] = kept
+    reading.keep_ratios(ratios, repeats=1, work=1.0)
+    return reading.to_json()
+
+
+def launch_in_new_process(rank: Rank, cache: Path) -> float:
+    """Seconds of the first launch of a new process whose cache is in that folder.
+
+    Raises PortagpuError with what the process said.
+    """
+    from portagpu.errors import PortagpuError
+    from portagpu.subprocesses import call
+
+    seconds, problem = call(
+        "portagpu.bench.first_launch",
+        "first_launch",
+        [rank.gpu.name, rank.gpu.index],
+        limit_s=_LAUNCH_LIMIT_S,
+        environment={"TRITON_CACHE_DIR": str(cache), "TRITON_ALWAYS_COMPILE": "0"},
+    )
+    if problem:
+        raise PortagpuError(f"no first launch: {problem}")
+    return float(seconds)
+
+
+def triton_state() -> TunerState:
+    """Whether Triton's cache is used, and what is in it (Triton, python/triton/knobs.py)."""
     from portagpu.tuners import TunerState, files_below
 
-    del effort
-    reading = RankSamples.start(Stopwatch(rank.gpu))
-    # Triton, python/triton/knobs.py: TRITON_CACHE_DIR, else .triton/cache at home
     where = os.environ.get("TRITON_CACHE_DIR") or str(Path("~/.triton/cache").expanduser())
     entries = files_below(where)
     remark = "entries are keyed by source, compiler and architecture: others are not read"
     on = os.environ.get("TRITON_ALWAYS_COMPILE", "0") != "1"
-    reading.notes = {"state": asdict(TunerState(on, bool(entries), None, where, entries, remark))}
-    reading.points.append(Point(0.0, [1.0], 1, float(entries or 0)))
-    return reading.to_json()
+    return TunerState(on, bool(entries), None, where, entries, remark)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bench.caches import CacheLevel, best_by_level
 from portagpu.bench.cases import SCALES, SUITE, TIME_SCALES
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from portagpu.bench.device import MeasuredDevice
     from portagpu.target import Target
     from portagpu.world import WorldOutcome
+
+
+_PATIENCE: Final = 4.0
+"""Times its limit of silence that a case may take in all: a machine with four times as much work
+as processors makes everything take so long, and what hangs is silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class BenchContext:
         return self._run_on(self.ranks, case)
 
     def _run_on(self, ranks: Ranks, case: BenchCase) -> WorldOutcome:
+        limit_s = time_limit_s(case, self.effort)
         return ranks.run(
             function_spec(case),
             case.world,
@@ -65,7 +71,8 @@ class BenchContext:
             backend=self.device.backend,
             indices=range(case.world) if case.world > 1 else [self.device.index],
             group=case.world > 1,
-            timeout_s=self.timeout_s or time_limit_s(case, self.effort),
+            timeout_s=self.timeout_s or limit_s,
+            most_s=None if self.timeout_s else _PATIENCE * limit_s,
         )
 
     def _broken_result(self, case: BenchCase, outcome: WorldOutcome) -> Result:
@@ -147,8 +154,8 @@ class BenchContext:
 
 
 def time_limit_s(case: BenchCase, effort: Effort) -> float:
-    """The hard limit of ``case``: longer with each further rank, all of which start and are checked
-    on one host."""
+    """How long ``case`` may be silent: longer with each further rank, all of which start and are
+    checked on one host. Each timed sample and each step is a sign of life."""
     pace = PACES[effort]
     return case.time_factor * (pace.timeout_s + (case.world - 1) * pace.rank_s)
 

@@ -107,6 +107,13 @@ def cache_sentence(device: MeasuredDevice, array_bytes: int) -> str:
     return ""
 
 
+def no_triton(device: MeasuredDevice) -> Absent | None:
+    """Why kernels in Triton do not run on the device; None if they do."""
+    if device.triton:
+        return None
+    return Absent(Verdict.SKIP, f"Triton launches nothing on {device.name}")
+
+
 def no_ranks(device: MeasuredDevice, world: int) -> Absent | None:
     """Why a collective over ``world`` ranks has no bus bandwidth here; None if it has one."""
     if "collectives" not in device.capabilities:

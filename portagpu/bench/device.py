@@ -54,6 +54,8 @@ class MeasuredDevice(OpenedDevice):
     """torch's back ends of attention, whether they run on this device or not."""
     tuners: tuple[str, ...] = ()
     """Tuning back ends of the vendor's libraries."""
+    direct_storage: Mapping[str, str] | None = None
+    """Variables with which the vendor's direct storage refuses any other way; None without it."""
     no_peer_copies: Mapping[str, str] = field(default_factory=dict)
     """Variables of the vendor with which collectives do not copy between devices directly."""
     comm: str = ""
@@ -115,6 +117,7 @@ def describe(rank: Rank) -> dict[str, Any]:
         capabilities=tuple(sorted(map(str, gpu.capabilities))),
         attention=_attention_back_ends(),
         tuners=tuple(each.name for each in gpu.plugin.tuners()),
+        direct_storage=_direct_storage(gpu),
         no_peer_copies=dict(gpu.plugin.variables.no_peer_copies),
         versions={**gpu.versions, "comm": _comm_version(gpu)},
         comm=gpu.comm.library,
@@ -122,6 +125,11 @@ def describe(rank: Rank) -> dict[str, Any]:
         units=gpu.sizing.unit_count,
     )
     return asdict(device)
+
+
+def _direct_storage(gpu: Backend) -> dict[str, str] | None:
+    found = gpu.plugin.direct_storage()
+    return dict(found.environment) if found is not None else None
 
 
 def _attention_back_ends() -> tuple[str, ...]:

@@ -71,10 +71,10 @@ class BenchOptions(RunOptions):
     ``index`` is the device for single-device measures, ``world`` the number of ranks of collectives
     (by default every device, or two ranks if all share one). ``target`` is what is judged, by
     default this device's; another target makes every case INCONCLUSIVE. ``timeout_s`` is the hard
-    limit of each case. Cases run in an order shuffled by ``seed`` (by default a new one for each
-    run), so that what one leaves behind does not always meet the same other; every result that ran
-    has the seed and its place in ``extra.order``. Without ``further`` the cases that a bring-up
-    does not need are left out.
+    limit of each case, whatever it does; by default it may take longer while it goes on. Cases run
+    in an order shuffled by ``seed`` (by default a new one for each run), so that what one leaves
+    behind does not always meet the same other; every result that ran has the seed and its place in
+    ``extra.order``. Without ``further`` the cases that a bring-up does not need are left out.
     """
 
     names: Sequence[str] = ()

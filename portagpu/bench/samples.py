@@ -14,6 +14,8 @@ from portagpu.bench import telemetry
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import torch
+
     from portagpu.bench.timing import Stopwatch, Timing
 
 
@@ -106,6 +108,15 @@ class RankSamples:
         """The reading that :meth:`to_json` wrote."""
         points = [Point(**point) for point in document["points"]]
         return cls(**{**document, "points": points})
+
+
+def first_wrong_byte(found: torch.Tensor, expected: torch.Tensor) -> str:
+    """A sentence about the first byte that differs; empty if none does."""
+    differs = found.cpu() != expected.cpu()
+    if not bool(differs.any()):
+        return ""
+    index = int(differs.nonzero()[0])
+    return f"byte {index} is {int(found[index])} instead of {int(expected[index])}"
 
 
 def _load_average() -> float | None:

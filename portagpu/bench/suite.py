@@ -29,6 +29,7 @@ AREAS: Final = (
     "attention",
     "operators",
     "training",
+    "storage",
     "tuning",
     "collectives",
 )
@@ -111,7 +112,7 @@ def plan(
 
 def unknown_measure(name: str, names: Sequence[str]) -> UnknownMeasure:
     """The error for a name that is not among ``names``, with the closest of them."""
-    hint = did_you_mean(name, names, f"there are {', '.join(names[:12])}")
+    hint = did_you_mean(name, names, f"areas are {', '.join(AREAS)}")
     return UnknownMeasure(f"there is no measure {excerpt(name)!r}: {hint}")
 
 

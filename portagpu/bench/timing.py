@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.bench.telemetry import Sampler
 from portagpu.contract import Capability
 from portagpu.errors import PortagpuError
+from portagpu.world.rank import tell_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +56,7 @@ class Pace:
     least: int
     most: int
     timeout_s: float
-    """The hard limit of one measure of one rank."""
+    """How long one measure of one rank may be silent."""
     rank_s: float = 2.0
     """What each further rank adds to it."""
 
@@ -103,11 +104,13 @@ class Stopwatch:
     def time(self, call: Callable[[], object], repeats: int) -> float:
         """Seconds that ``repeats`` calls take together; work that was issued before is not in."""
         self.gpu.synchronize()
-        return (
+        seconds = (
             self._time_by_events(call, repeats)
             if self._events
             else self._time_by_host(call, repeats)
         )
+        tell_alive()
+        return seconds
 
     def _time_by_events(self, call: Callable[[], object], repeats: int) -> float:
         start, end = self.gpu.Event(enable_timing=True), self.gpu.Event(enable_timing=True)
@@ -158,7 +161,7 @@ def measure(
     ready()
     call()
     once = largest(max(stopwatch.time(call, 1), stopwatch.resolution_s))
-    warmed, stable = _warm_up(stopwatch, call, ready, largest, pace.warmup_s / once)
+    warmed, stable = _warm_up(stopwatch, call, ready, largest, once, pace.warmup_s)
     calls = 2 + warmed
     resolution_s = largest(stopwatch.resolution_s)
     least_s = max(pace.sample_s, ABOVE_RESOLUTION * resolution_s)
@@ -191,18 +194,28 @@ def _warm_up(
     call: Callable[[], object],
     ready: Callable[[], object],
     largest: Callable[[float], float],
-    calls: float,
+    once: float,
+    round_s: float,
 ) -> tuple[int, bool]:
-    """(calls made, whether it became stable) of rounds of about ``calls`` calls each."""
-    each = int(largest(_clamp(calls, 1, _MOST_WARMUPS)))
-    before = largest(stopwatch.time(call, each))
-    for rounds in range(2, _MOST_ROUNDS + 1):
-        ready()
-        now = largest(stopwatch.time(call, each))
-        if abs(now - before) <= STABLE * before:
-            return rounds * each, True
+    """(calls made, whether it became stable) of rounds of about ``round_s``.
+
+    ``once`` is what one call took. Where it was a lucky one, as among other work, the rounds that
+    follow a far longer one have fewer calls.
+    """
+    each = int(largest(_clamp(round_s / once, 1, _MOST_WARMUPS)))
+    made, before = 0, math.inf
+    for turn in range(_MOST_ROUNDS):
+        if turn:
+            ready()
+        elapsed = largest(stopwatch.time(call, each))
+        made += each
+        now = elapsed / each
+        if abs(now - before) <= STABLE * before < math.inf:
+            return made, True
         before = now
-    return _MOST_ROUNDS * each, False
+        if elapsed > 2 * round_s:
+            each = int(_clamp(each * round_s / elapsed, 1, each))
+    return made, False
 
 
 def _clamp(value: float, low: int, high: int) -> float:

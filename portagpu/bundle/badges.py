@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bundle.check import read_bundle
 from portagpu.bundle.result_ids import area_of, most_earned, suite_of
-from portagpu.errors import BundleError
+from portagpu.errors import BundleError, PortagpuError
 from portagpu.registry import plugin
 from portagpu.results.run import Run
 from portagpu.results.verdicts import FAILING, Evidence, Verdict
 from portagpu.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from portagpu.results.run import Result
@@ -47,13 +47,10 @@ def earned_badges(bundle: Mapping[str, Any]) -> list[Badge]:
     """The badges of a validated bundle, in the order of its results."""
     run = Run.from_json(bundle["result"])
     areas: dict[tuple[Evidence, str, str], Counter[Verdict]] = {}
-    alone = len(run.info.devices) < 2 and not plugin(run.info.backend or "").shared
-    for result in run.results:
-        suite, area = suite_of(result), area_of(result)
-        badge = earned(result)
-        of_several = badge is Evidence.EXECUTED and area == _OF_SEVERAL
-        if badge is not None and not (alone and of_several):
-            areas.setdefault((badge, suite, area), Counter())[result.verdict] += 1
+    for result, badge in earned_in(run):
+        if badge is not None:
+            place = badge, suite_of(result), area_of(result)
+            areas.setdefault(place, Counter())[result.verdict] += 1
     target = run.info.target or ""
     return [
         Badge(evidence, target, suite, area, dict(counts))
@@ -77,6 +74,29 @@ def earned(result: Result) -> Evidence | None:
         return None
     strength = tuple(Evidence).index
     return min(most, max(result.evidence, key=strength), key=strength)
+
+
+def earned_in(run: Run) -> Iterator[tuple[Result, Evidence | None]]:
+    """Each result with what it earned in its run.
+
+    A recording that was judged earns ``recorded`` at most, because no device was. A world of one
+    device, which ranks do not share, executes nothing of several.
+    """
+    alone = len(run.info.devices) < 2 and not _is_shared(run.info.backend)
+    for result in run.results:
+        badge = earned(result)
+        if badge is not None and run.info.replay:
+            badge = min(badge, Evidence.RECORDED, key=tuple(Evidence).index)
+        of_several = badge is Evidence.EXECUTED and area_of(result) == _OF_SEVERAL
+        yield result, None if alone and of_several else badge
+
+
+def _is_shared(backend: str | None) -> bool:
+    """Whether ranks share a device of that backend; False for one that is not installed here."""
+    try:
+        return plugin(backend or "").shared
+    except PortagpuError:
+        return False
 
 
 def table(folder: Path) -> str:

@@ -35,7 +35,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "bench": (
         "portagpu.cli.bench:bench",
-        "Measure matrix products, memory, transfers, launches and collectives.",
+        "Measure how fast a device is, from matrix products to a training step and collectives.",
     ),
     "profile": (
         "portagpu.cli.profile:profile",

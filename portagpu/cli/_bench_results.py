@@ -24,31 +24,26 @@ _RIGHT: Final = frozenset({"peers", "median", "MAD", "unlike"})
 
 
 def read_results(names: Sequence[str]) -> list[Run]:
-    """The runs in files, and in ``result.json`` of folders; raises UsageError with one line."""
-    from portagpu.results.run import read_json
+    """The runs in files and folders; raises UsageError with one line."""
+    from portagpu.bundle.files import read_files
+    from portagpu.cli._run_output import usage_errors
 
     if not names:
-        raise click.UsageError("name the results: files of --json, or folders of bringup --out")
-    try:
-        return [read_json(file) for file in _files(names)]
-    except ResultError as error:
-        message = f"{error}; give result documents, as --json and --out write them"
-        raise click.UsageError(message) from error
-
-
-def _files(names: Sequence[str]) -> list[Path]:
-    return [Path(name) / "result.json" if Path(name).is_dir() else Path(name) for name in names]
+        raise click.UsageError("name the results: files of --json, or folders of them")
+    with usage_errors(ResultError):
+        return [each.run for each in read_files(map(Path, names))]
 
 
 def compare_peers(names: Sequence[str], json_to: str | None, junit: str | None) -> int:
     """Compare the results with each other, print and write the comparison, return its exit code."""
     from portagpu.bench.fleet import NoPeers, compare_runs
+    from portagpu.bundle.files import find_files
     from portagpu.cli._run_output import Files, deliver, usage_errors
     from portagpu.results.wording import failures_text
 
     files = Files(json_to, junit)
     files.check()
-    check_kept(_files(names), json_to, junit)
+    check_kept([path for path, _ in find_files(map(Path, names))], json_to, junit)
     with usage_errors(NoPeers):
         run = compare_runs(read_results(names), ["portagpu", *sys.argv[1:]])
     stream = text_stream(json_to)

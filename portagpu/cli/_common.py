@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import textwrap
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
@@ -36,6 +37,17 @@ def json_option(function: _F) -> _F:
         metavar="FILE|-",
         help="Also write the result as JSON to FILE; '-' writes JSON to standard output instead "
         "of text.",
+    )(function)
+
+
+def folder_option(function: _F) -> _F:
+    """Add ``--out DIR`` to a verb, which receives it as ``out``."""
+    return click.option(
+        "-o",
+        "--out",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Write result.json, junit.xml and report.html to this folder.",
     )(function)
 
 

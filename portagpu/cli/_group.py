@@ -13,7 +13,7 @@ from portagpu.cli import VERBS
 from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 class VerbGroup(click.Group):
@@ -29,12 +29,12 @@ class VerbGroup(click.Group):
         return list(self._verbs)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = self._verbs.get(cmd_name)
-        if entry is None:
-            return None
-        module, _, attribute = entry[0].partition(":")
+        return self._load(cmd_name) if cmd_name in self._verbs else None
+
+    def _load(self, verb: str) -> click.Command:
+        module, _, attribute = self._verbs[verb][0].partition(":")
         command = getattr(import_module(module), attribute)
-        assert isinstance(command, click.Command), entry  # noqa: S101 - the table is ours
+        assert isinstance(command, click.Command), verb  # noqa: S101 - the table is ours
         return command
 
     def resolve_command(
@@ -43,9 +43,23 @@ class VerbGroup(click.Group):
         name = args[0]
         verbs = self._verbs
         if name not in verbs and not name.startswith("-"):
-            hint = did_you_mean(name, verbs, f"verbs are {', '.join(verbs)}")
+            root = ctx.find_root().command
+            elsewhere = list(root.paths(name)) if isinstance(root, VerbGroup) else []
+            if elsewhere:
+                hint = f"did you mean 'portagpu {elsewhere[0]}'?"
+            else:
+                hint = did_you_mean(name, verbs, f"verbs are {', '.join(verbs)}")
             raise click.UsageError(f"there is no verb {name!r}: {hint}", ctx)
         return super().resolve_command(ctx, args)
+
+    def paths(self, name: str) -> Iterator[str]:
+        """Where a verb of that name is in this group: "matrix history compare"."""
+        for verb in self._verbs:
+            if verb == name:
+                yield verb
+            command = self._load(verb)
+            if isinstance(command, VerbGroup):
+                yield from (f"{verb} {below}" for below in command.paths(name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):

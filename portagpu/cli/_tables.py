@@ -25,6 +25,8 @@ _COLOURS: Final = {
     Verdict.INCONCLUSIVE: "yellow",
     Verdict.SKIP: "dim",
 }
+_LEAST_WIDTH: Final = 8
+"""No column of words is folded to less, unless its words are shorter."""
 _WORST_FIRST: Final = (
     Verdict.ERROR,
     Verdict.FAIL,
@@ -79,11 +81,12 @@ def _print_rich_table(
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in head:
-        # on a narrow terminal rich folds the other columns
-        whole = title in (head[0], VERDICT)
+    widths = _fitting_widths(head, rows, console.width)
+    for title, width in zip(head, widths, strict=True):
+        # where nothing fits, rich folds the other columns
+        whole = width is None and title in (head[0], VERDICT)
         side: Literal["left", "right"] = "right" if title in right else "left"
-        table.add_column(title, justify=side, overflow="fold", no_wrap=whole)
+        table.add_column(title, justify=side, overflow="fold", no_wrap=whole, width=width)
     for index, row in enumerate(rows):
         weight = "bold" if index in bold else ""
         table.add_row(
@@ -93,6 +96,33 @@ def _print_rich_table(
             )
         )
     console.print(table)
+
+
+def _fitting_widths(
+    head: Sequence[str], rows: Sequence[Sequence[str]], room: int
+) -> Sequence[int | None]:
+    """Widths with which the columns fit into ``room``; None for each where they cannot.
+
+    The widest give way: between words, then the first column too, then within words. Verdicts and
+    the words of the first column stay whole.
+    """
+    columns = list(zip(head, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    words = [
+        max(len(word) for cell in column for word in cell.split() or [""]) for column in columns
+    ]
+    fixed = [number for number, title in enumerate(head) if number == 0 or title == VERDICT]
+    whole = [widths[n] if n in fixed else word for n, word in enumerate(words)]
+    parts = [word if n in fixed else min(word, _LEAST_WIDTH) for n, word in enumerate(words)]
+    for least in (whole, words, parts):
+        while sum(widths) + 2 * (len(widths) - 1) > room:
+            wider = [number for number, width in enumerate(widths) if width > least[number]]
+            if not wider:
+                break
+            widths[max(wider, key=widths.__getitem__)] -= 1
+        else:
+            return widths
+    return [None] * len(widths)
 
 
 def reason_lines(results: Sequence[Result], named: Callable[[Result], str], most: int) -> list[str]:

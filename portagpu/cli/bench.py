@@ -10,7 +10,9 @@ from click.core import ParameterSource
 
 from portagpu.cli._common import (
     chosen_effort,
+    folder_option,
     json_option,
+    print_lines,
     require_torch,
     results_line,
     terminal,
@@ -19,6 +21,8 @@ from portagpu.cli._common import (
 from portagpu.cli._complete import complete_measure, complete_target
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from portagpu.results.run import Run
 
 
@@ -69,6 +73,8 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Measure nothing: print expectations for a target's file from saved RESULTs of it.",
 )
+@click.option("--list", "list_only", is_flag=True, help="List the metrics and exit.")
+@folder_option
 @json_option
 def bench(
     names: tuple[str, ...],
@@ -83,18 +89,22 @@ def bench(
     strict: bool,
     peers: bool,
     calibrate: bool,
+    list_only: bool,
+    out: Path | None,
     json_to: str | None,
 ) -> int:
     """Measure this device: matrix products, memory, transfers, launches, kernels, attention,
-    operators and collectives.
+    operators, training, tuning and collectives.
 
-    The computed values are checked before a time is kept. The target's expectations judge the
-    number. Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if something was not judged, 130 if
-    interrupted. With --peers and --calibrate the arguments are result files, as --json writes
-    them, or folders of bringup --out.
+    Name areas, metrics or ids to measure these alone. The computed values are checked before a
+    time is kept. The target's expectations judge the number. Exit codes: 0 for PASS, 1 for FAIL or
+    ERROR, 3 if something was not judged, 130 if interrupted. With --peers and --calibrate the
+    arguments are result files, as --json writes them, or folders of --out.
     """
     if peers or calibrate:
         return _from_results(names, peers, calibrate, json_to, junit)
+    if list_only:
+        return _list(names)
     effort = chosen_effort(quick, full)
     require_torch("bench")
     from portagpu import bench as engine
@@ -114,11 +124,25 @@ def bench(
         command=["portagpu", *sys.argv[1:]],
     )
     busy = read_host().busy
-    files = Files(json_to, junit)
+    files = Files(json_to, junit, out)
     with usage_errors(engine.UnknownMeasure, UnknownDevice):
         run = engine.run(options, View(files))
-    deliver(run, files, _show_results(run, text_stream(json_to), busy))
+    stream = text_stream(json_to)
+    written = deliver(run, files, _show_results(run, stream, busy))
+    print_lines([f"wrote {path}" for path in written], stream)
     return run.exit_code
+
+
+def _list(names: tuple[str, ...]) -> int:
+    """Print the metrics, one a line; those of ``names`` where there are any."""
+    from portagpu.bench import UnknownMeasure
+    from portagpu.bench.suite import metrics, selected_areas
+    from portagpu.cli._run_output import usage_errors
+
+    with usage_errors(UnknownMeasure):
+        areas = selected_areas(names)
+    click.echo("\n".join(each for each in metrics() if each.partition("/")[0] in areas))
+    return 0
 
 
 def _from_results(

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
 )
 @click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
 @click.option(
+    "-o",
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",

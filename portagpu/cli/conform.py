@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from portagpu.cli._common import STDOUT, json_option, require_torch, write_json
+from portagpu.cli._common import (
+    STDOUT,
+    folder_option,
+    json_option,
+    print_lines,
+    require_torch,
+    write_json,
+)
 from portagpu.cli._complete import complete_area, complete_target
 from portagpu.suite import TIMEOUT_S
 
@@ -141,6 +148,7 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
     metavar="SECONDS",
     help="Time limit of one case.",
 )
+@folder_option
 @json_option
 def conform(
     backend: str | None,
@@ -161,6 +169,7 @@ def conform(
     junit: str | None,
     strict: bool,
     timeout_s: float,
+    out: Path | None,
     json_to: str | None,
 ) -> int:
     """Run the conformance suite: does the device do what its backend claims?
@@ -200,10 +209,11 @@ def conform(
             strict=strict,
             command=["portagpu", *sys.argv[1:]],
         )
-        files = Files(json_to, junit)
+        files = Files(json_to, junit, out)
         view = SuiteView(files, verbose=verbose)
         run = run_suite(options, view)
-    deliver(run, files, summary(run, view.devices).split("\n"))
+    written = deliver(run, files, summary(run, view.devices).split("\n"))
+    print_lines([f"wrote {path}" for path in written], view.stream)
     return run.exit_code
 
 

@@ -13,6 +13,7 @@ from portagpu.cli._history import chosen, open_for, store_option, which_option
 @store_option
 @which_option
 @click.option(
+    "-o",
     "--out",
     required=True,
     type=click.Path(path_type=Path, file_okay=False),

@@ -23,13 +23,15 @@ from portagpu.text import one_line
 
 
 @click.command("import")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
+)
 @store_option
 @json_option
 def import_runs(paths: tuple[Path, ...], place: str, json_to: str | None) -> int:
     """Add results and bundles to the store, which is made where there is none.
 
-    Each PATH is a file that --json or bringup --out wrote, or a folder: then all such files in it.
+    Each PATH is a file that --json or --out wrote, or a folder: then all such files in it.
     Nothing is added twice, so that a folder may be imported again. A file that is refused leaves
     nothing, and the others are imported. Exit codes: 1 if a file was refused, else 0.
     """

@@ -34,6 +34,7 @@ _SUITES = ("compile", "conformance", "performance", "bringup")
     help="Run this suite alone. May be repeated.  [default: all]",
 )
 @click.option(
+    "-o",
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("matrix-run"),
@@ -46,6 +47,7 @@ _SUITES = ("compile", "conformance", "performance", "bringup")
     type=click.IntRange(1),
     default=2,
     show_default=True,
+    metavar="N",
     help="How many run at once. Performance and bring-up run alone.",
 )
 @click.option("--again", is_flag=True, help="Run what ended earlier once more.")

@@ -18,7 +18,7 @@ from portagpu.cli._common import (
 )
 from portagpu.cli._complete import complete_target
 from portagpu.cli._tables import print_table
-from portagpu.errors import BundleError, ResultError
+from portagpu.errors import ResultError
 from portagpu.text import printable
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
     from portagpu.matrix import Row
 
-_AREA_HEAD = ("suite", "area", "verdict", "evidence", "results", "run", "file")
+_AREA_HEAD = ("suite", "area", "verdict", "evidence, results", "run", "file")
 
 
 @click.command()
-@click.argument("results", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("results", nargs=-1, metavar="[RESULT ...]", type=click.Path(path_type=Path))
 @click.option(
     "--target",
     "targets",
@@ -46,21 +46,21 @@ def show(
 ) -> None:
     """Show the matrix: for each target what was read, built and run, with verdict and evidence.
 
-    RESULT is a file that --json wrote, a bundle, or a folder of them. A checkout's own matrix is
+    RESULT is a file that --json wrote, a bundle, or a folder of these. A checkout's own matrix is
     shown too. Of each area of a target the newest run counts.
     """
-    from portagpu.matrix import document, markdown, read_sources, rows
+    from portagpu.bundle.files import find_files, read_files
+    from portagpu.cli._run_output import usage_errors
+    from portagpu.matrix import document, markdown, rows
     from portagpu.matrix.committed import read_committed
     from portagpu.paths import matrix_dir
     from portagpu.target import load_target, load_targets
 
     check_outputs(json_to)
-    check_kept(results, json_to)
+    check_kept([path for path, _ in find_files(results)], json_to)
     chosen = [load_target(each) for each in dict.fromkeys(targets)] or list(load_targets().values())
-    try:
-        matrix = rows(chosen, read_sources(results), read_committed(matrix_dir()))
-    except (BundleError, ResultError) as error:
-        raise click.UsageError(str(error)) from error
+    with usage_errors(ResultError):
+        matrix = rows(chosen, read_files(results), read_committed(matrix_dir()))
     write_json(document(matrix), json_to)
     if json_to == STDOUT:
         return
@@ -74,9 +74,13 @@ def show(
 
 
 def _print_targets(matrix: Sequence[Row]) -> None:
-    from portagpu.matrix.table import HEAD, line
+    from portagpu.matrix.table import HEAD, NOTHING_RAN, line
 
-    print_table(sys.stdout, terminal(), HEAD, [line(row) for row in matrix])
+    lines = [line(row) for row in matrix]
+    # a suite of which no target has a result only takes room
+    used = [n for n in range(len(HEAD)) if any(each[n] != NOTHING_RAN for each in lines)]
+    rows = [[each[n] for n in used] for each in lines]
+    print_table(sys.stdout, terminal(), [HEAD[n] for n in used], rows)
     ran = sum(any(cell.badge for cell in row.cells) for row in matrix)
     click.echo(f"{len(matrix)} targets; results of {ran} of them")
 
@@ -91,12 +95,11 @@ def _print_areas(row: Row) -> None:
             cell.suite,
             cell.area,
             str(cell.verdict),
-            str(cell.badge or "nothing"),
-            str(sum(cell.counts.values())),
+            cell.detail,
             cell.started[:10],
             printable(cell.source),
         )
         for cell in row.cells
     ]
-    print_table(sys.stdout, terminal(), _AREA_HEAD, lines, {"results"})
+    print_table(sys.stdout, terminal(), _AREA_HEAD, lines)
     click.echo()

@@ -51,6 +51,7 @@ class _RecordType(click.ParamType):  # type: ignore[type-arg]
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
     "-o",
+    "--out",
     "--output",
     "folder",
     metavar="DIR",

@@ -11,35 +11,35 @@ from portagpu.errors import ResultError
 
 
 @click.command()
-@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "results", nargs=-1, required=True, metavar="RESULT...", type=click.Path(path_type=Path)
+)
 @click.option(
+    "-o",
     "--out",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write the report to FILE instead. Only with a single RESULT.",
+    help="Write the report to FILE instead. Only with a single result.",
 )
 def report(results: tuple[Path, ...], out: Path | None) -> None:
     """Write an HTML report next to each RESULT.
 
-    RESULT is a file that --json wrote, or a folder that bringup --out wrote. The report of x.json
-    is x.html; the report of result.json is report.html.
+    RESULT is a file that --json wrote, a bundle, or a folder of these, such as one that
+    --out wrote. The report of x.json is x.html; the report of result.json is report.html.
     """
+    from portagpu.bundle.files import read_files
+    from portagpu.cli._run_output import usage_errors
     from portagpu.report import write_report
-    from portagpu.results.run import read_json
 
-    if out is not None and len(results) > 1:
-        raise click.UsageError("--out works with a single RESULT: leave it out for several")
-    files = [each / "result.json" if each.is_dir() else each for each in results]
-    places = [out] if out is not None else [_report_path(file) for file in files]
-    try:
-        runs = [read_json(file) for file in files]
-    except ResultError as error:
-        message = f"{error}; give result documents, as --json and --out write them"
-        raise click.UsageError(message) from error
-    check_kept(files, *places)
+    with usage_errors(ResultError):
+        documents = read_files(results)
+    if out is not None and len(documents) > 1:
+        raise click.UsageError("--out works with a single result: leave it out for several")
+    places = [out or _report_path(each.path) for each in documents]
+    check_kept([each.path for each in documents], *places)
     check_outputs(*places)
-    for run, place in zip(runs, places, strict=True):
-        click.echo(f"wrote {write_report(run, place)}")
+    for document, place in zip(documents, places, strict=True):
+        click.echo(f"wrote {write_report(document.run, place)}")
 
 
 def _report_path(file: Path) -> Path:

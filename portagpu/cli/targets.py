@@ -10,6 +10,7 @@ import click
 
 from portagpu.cli._common import STDOUT, check_outputs, json_option, terminal, write_json
 from portagpu.cli._complete import complete_target
+from portagpu.cli._group import VerbGroup
 from portagpu.cli._tables import print_table
 from portagpu.text import printable
 
@@ -19,7 +20,26 @@ if TYPE_CHECKING:
 _HEAD: Final = ("id", "product", "architecture", "vendor", "facts")
 
 
-@click.group(invoke_without_command=True)
+_VERBS: Final[dict[str, tuple[str, str]]] = {
+    "list": (
+        "portagpu.cli.targets:list_targets",
+        "List every target of this installation and of installed packages.",
+    ),
+    "show": (
+        "portagpu.cli.targets:show_target",
+        "Show every fact of a target, with its unit, confidence and sources.",
+    ),
+    "check": (
+        "portagpu.cli.targets:check_files",
+        "Check target files; the exit code is 1 if one is wrong.",
+    ),
+}
+"""As ``portagpu.cli.VERBS``."""
+
+
+@click.group(
+    cls=VerbGroup, verbs=_VERBS, invoke_without_command=True, subcommand_metavar="[VERB ...]"
+)
 @click.pass_context
 def targets(context: click.Context) -> None:
     """List the targets (the default), show one, or check target files."""
@@ -27,7 +47,7 @@ def targets(context: click.Context) -> None:
         context.invoke(list_targets, json_to=None)
 
 
-@targets.command("list")
+@click.command("list")
 @json_option
 def list_targets(json_to: str | None) -> None:
     """List every target of this installation and of installed packages."""
@@ -50,7 +70,7 @@ def list_targets(json_to: str | None) -> None:
         click.echo(f"left out: the targets of {problem.entry_point}: {problem.reason}")
 
 
-@targets.command("show")
+@click.command("show")
 @click.argument("name", metavar="ID", shell_complete=complete_target)
 @json_option
 def show_target(name: str, json_to: str | None) -> None:
@@ -64,7 +84,7 @@ def show_target(name: str, json_to: str | None) -> None:
         click.echo("\n".join(_lines(target)))
 
 
-@targets.command("check")
+@click.command("check")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def check_files(files: tuple[str, ...]) -> int:
     """Check target files; the exit code is 1 if one is wrong."""

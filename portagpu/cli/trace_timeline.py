@@ -12,7 +12,9 @@ from portagpu.cli._traces import check_not_read
 @click.argument("paths", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True))
 @click.option(
     "-o",
+    "--out",
     "--output",
+    "output",
     required=True,
     metavar="OUT.pftrace",
     help="Write the timeline to this file. ui.perfetto.dev opens it.",

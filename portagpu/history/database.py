@@ -124,7 +124,23 @@ def _url(place: str) -> tuple[sa.URL, str]:
 def _arguments(url: sa.URL) -> dict[str, Any]:
     if url.get_backend_name() == "sqlite":
         return {"timeout": _WAIT_S}
-    return {"connect_timeout": _CONNECT_S, "options": f"-c lock_timeout={_WAIT_S}s"}
+    return {
+        "connect_timeout": _CONNECT_S,
+        "options": f"-c lock_timeout={_WAIT_S}s",
+        "cursor_factory": _binary_cursor(),
+    }
+
+
+def _binary_cursor() -> Any:
+    """psycopg's cursor with binary results: bytes come as they are, and not in hexadecimal."""
+    import psycopg
+
+    class BinaryCursor(psycopg.Cursor[Any]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.format = psycopg.pq.Format.BINARY
+
+    return BinaryCursor
 
 
 def _check_file(path: Path, create: bool) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from portagpu.bundle.files import OtherDocument, find_files
 from portagpu.errors import ResultError
 from portagpu.files import write_parts
-from portagpu.history.documents import OtherDocument, OtherRun, read_document
+from portagpu.history.documents import OtherRun, read_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from portagpu.history.model import StoredRun
     from portagpu.history.store import Store
@@ -39,12 +39,12 @@ class Imported:
 
 
 def import_files(store: Store, paths: Iterable[Path]) -> Iterator[Imported]:
-    """Add each file, and each file ``*.json`` of each folder, one transaction at a time.
+    """Add each file, and the results of each folder, one transaction at a time.
 
     Only one file is in memory. One that is refused leaves nothing and stops no other. A store that
     can no longer be written raises StoreError.
     """
-    for path, named in _files(paths):
+    for path, named in find_files(paths):
         try:
             document = read_document(path)
         except OtherDocument as error:
@@ -72,16 +72,3 @@ def export_files(store: Store, runs: Iterable[StoredRun], folder: Path) -> Itera
     for run in runs:
         data, name = store.file(run)
         yield write_parts(folder / name, [data])
-
-
-def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
-    """Each file, and whether it was named itself."""
-    for path in paths:
-        if not path.is_dir():
-            yield path, True
-            continue
-        for folder, folders, names in os.walk(path):
-            folders.sort()
-            for name in sorted(names):
-                if name.endswith(".json"):
-                    yield Path(folder, name), False

@@ -85,7 +85,9 @@ def level_changes(
     ``runs`` are those that the positions of the series count, the oldest first. Each machine is a
     series of its own.
     """
-    whole = [part for each in series for part in _by_machine(each, runs)]
+    numbers: dict[Machine, int] = {}
+    of_run = np.array([numbers.setdefault(run.machine, len(numbers)) for run in runs])
+    whole = [part for each in series for part in _by_machine(each, of_run)]
     long = [part for part in whole if len(part[1]) >= 2 * SHORTEST]
     found = []
     for change in change_points([values for _, _, values in long], rate):
@@ -113,10 +115,11 @@ def level_changes(
     return LevelChanges(tuple(found), len(long), len(whole) - len(long))
 
 
-def _by_machine(series: Series, runs: Sequence[StoredRun]) -> list[tuple[MeasureId, Any, Any]]:
-    """The positions of runs and the values of each machine, the oldest first."""
-    numbers: dict[Machine, int] = {}
-    of_run = np.array([numbers.setdefault(run.machine, len(numbers)) for run in runs])
+def _by_machine(series: Series, of_run: Any) -> list[tuple[MeasureId, Any, Any]]:
+    """The positions of runs and the values of each machine, the oldest first.
+
+    ``of_run`` is the number of the machine of each run.
+    """
     order = np.lexsort((series.runs, of_run[series.runs]))
     at, values = series.runs[order], series.values[order]
     cuts: Any = np.flatnonzero(np.diff(of_run[at])) + 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import TracebackType
 
+    from portagpu.bundle.files import Document
     from portagpu.history.database import Database
-    from portagpu.history.documents import Document
 
 _YEAR_10000_S: Final = 253_402_300_800
 _FEW: Final = 1000
@@ -63,18 +64,20 @@ class Store:
 
         Raises OtherRun where its id belongs to another run, and stores nothing then.
         """
+        from portagpu.history.documents import measures_of, started
+
         info = document.run.info
-        measures = document.measures
+        measures = measures_of(document.run)
         with self._errors(), self._writer.begin() as connection:
             lock(connection)
             found = connection.execute(sa.select(RUNS).where(RUNS.c.id == info.id)).one_or_none()
             if found is not None:
                 if found.digest != document.digest:
-                    _check_same(document, self._file(connection, found)[0])
+                    _check_same(document, *self._file(connection, found))
                 return False
             values = {
                 "id": info.id,
-                "started_s": document.started_s,
+                "started_s": started(document.run).timestamp(),
                 "host": info.host,
                 "target": info.target,
                 "backend": info.backend,
@@ -110,10 +113,11 @@ class Store:
     def runs(self) -> list[StoredRun]:
         """Every run, the oldest first."""
         order = sa.select(RUNS).order_by(RUNS.c.started_s, RUNS.c.id)
+        versions: dict[str, dict[str, str | None]] = {}
         with self._errors(), self._engine.begin() as connection:
             rows = connection.execute(order).all()
         try:
-            return [_run(row) for row in rows]
+            return [_run(row, versions) for row in rows]
         except (ValueError, TypeError) as error:
             raise StoreError(
                 f"{self._shown}: {RUNS.name} was altered in the store: {one_line(str(error))}"
@@ -207,11 +211,12 @@ def open_store(place: str, *, create: bool = False) -> Store:
     return Store(open_database(place, create=create))
 
 
-def _check_same(document: Document, stored_data: bytes) -> None:
+def _check_same(document: Document, data: bytes, name: str) -> None:
     """Raise OtherRun unless one of two documents with one id is the bundle of the other."""
-    from portagpu.history.documents import OtherRun, parse_document, same_measurement
+    from portagpu.bundle.files import parse
+    from portagpu.history.documents import OtherRun, same_measurement
 
-    stored = parse_document(stored_data)
+    stored = parse(data, Path(name))
     if same_measurement(document, stored):
         return
     mine, theirs = document.run.info, stored.run.info
@@ -236,8 +241,11 @@ def _name(row: Any) -> MeasureId:
     return MeasureId(row.suite, row.id, row.device or None, row.unit, row.statistic or None)
 
 
-def _run(row: Any) -> StoredRun:
-    versions = json.loads(row.versions)
+def _run(row: Any, known: dict[str, dict[str, str | None]]) -> StoredRun:
+    """The run of a row. ``known`` are versions by their JSON, of which many runs have the same."""
+    if row.versions not in known:
+        known[row.versions] = json.loads(row.versions)
+    versions = known[row.versions]
     if not (isinstance(versions, dict) and 0 <= row.started_s < _YEAR_10000_S):
         raise ValueError(f"run {row.id} has no time or no versions")
     return StoredRun(

@@ -16,6 +16,7 @@ from portagpu.kernels.ops import (
     sum,  # noqa: A004 - torch's name
     triad,
 )
+from portagpu.kernels.optimiser import adamw_step
 from portagpu.kernels.plan import Config, Limits
 from portagpu.kernels.tuning import NoConfig, tune
 
@@ -23,6 +24,7 @@ __all__ = [
     "Config",
     "Limits",
     "NoConfig",
+    "adamw_step",
     "copy",
     "matmul",
     "quantize_fp8",

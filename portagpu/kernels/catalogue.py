@@ -71,6 +71,26 @@ def _stream(kernel: str, dtype: str, *pointers: str, scalar: bool = False) -> Va
     )
 
 
+def _adamw_step(dtype: str) -> Variant:
+    numbers = ("beta1", "beta2", "decay", "step_size", "correction", "epsilon")
+    return Variant(
+        "adamw_step",
+        dtype,
+        "optimiser",
+        "adamw_step_kernel",
+        "stream",
+        (
+            ("parameter", _pointer(dtype)),
+            ("gradient", _pointer(dtype)),
+            ("exp_avg", "*fp32"),
+            ("exp_avg_sq", "*fp32"),
+            *((name, "fp32") for name in numbers),
+            ("n", "i64"),
+        ),
+        4,
+    )
+
+
 def _row(kernel: str, dtype: str, function: str, *arguments: tuple[str, str]) -> Variant:
     strides = (("source_stride", "i32"), ("target_stride", "i32"))
     return Variant(kernel, dtype, "rows", function, "row", (*arguments, *strides), 4)
@@ -153,6 +173,8 @@ VARIANTS: Final[tuple[Variant, ...]] = (
         ("epsilon", "fp32"),
     ),
     *(_quantise(dtype) for dtype in FP8),
+    _adamw_step("float32"),
+    _adamw_step("bfloat16"),
     _matmul("float16", "fp16"),
     _matmul("bfloat16", "bf16"),
     *(_matmul(dtype, "fp8") for dtype in FP8),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -57,3 +58,8 @@ def sum_name(name: str) -> str:
     if name == "float64":
         return name
     return "int64" if name.startswith("int") else "float32"
+
+
+def as_fp32(number: float) -> float:
+    """The fp32 number nearest to it; infinity beyond the range."""
+    return ctypes.c_float(number).value

@@ -33,12 +33,12 @@ def copy(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
     import torch
 
     place = place_of(x)
-    _contiguous(x)
+    check_contiguous(x)
     result = torch.empty_like(x)
     # bits are copied: a dtype that Triton lacks has an integer of its width
     raw = {1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(x.element_size(), torch.int64)
     source, target = (t.view(-1).view(raw) if t.numel() else t for t in (x.detach(), result))
-    _launch_flat(place, "streams", "copy_kernel", config, source.numel(), source, target)
+    launch_flat(place, "streams", "copy_kernel", config, source.numel(), source, target)
     return result
 
 
@@ -53,11 +53,11 @@ def triad(
     import torch
 
     place = place_of(b, c)
-    _check_dtype(b, dtypes.FLOATS)
-    _check_alike(b, c)
-    _contiguous(b, c)
+    check_dtype(b, dtypes.FLOATS)
+    check_alike(b, c)
+    check_contiguous(b, c)
     result = torch.empty_like(b)
-    _launch_flat(place, "streams", "triad_kernel", config, b.numel(), result, b, c, float(scalar))
+    launch_flat(place, "streams", "triad_kernel", config, b.numel(), result, b, c, float(scalar))
     return result
 
 
@@ -71,8 +71,8 @@ def sum(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:  # no
     import torch
 
     place = place_of(x)
-    _check_dtype(x, dtypes.SUMMED)
-    _contiguous(x)
+    check_dtype(x, dtypes.SUMMED)
+    check_contiguous(x)
     dtype = getattr(torch, dtypes.sum_name(dtypes.name_of(x.dtype)))
     config = config or candidates("sum", place.limits)[0]
     programs = min(-(-x.numel() // config.block("BLOCK")), _SUM_PROGRAMS)
@@ -98,7 +98,7 @@ def softmax(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
     import torch
 
     place = place_of(x)
-    _check_dtype(x, dtypes.FLOATS)
+    check_dtype(x, dtypes.FLOATS)
     rows = _rows(x)
     result = torch.empty_like(x)
     if x.numel():
@@ -119,15 +119,15 @@ def rms_norm(
     import torch
 
     place = place_of(x, weight)
-    _check_dtype(x, dtypes.FLOATS)
-    _check_dtype(weight, dtypes.FLOATS)
+    check_dtype(x, dtypes.FLOATS)
+    check_dtype(weight, dtypes.FLOATS)
     rows = _rows(x)
     if weight.shape != x.shape[-1:]:
         raise ValueError(
             f"weight has the shape {tuple(weight.shape)}; it must be {tuple(x.shape[-1:])}, the "
             "last dimension of x"
         )
-    _contiguous(weight)
+    check_contiguous(weight)
     result = torch.empty_like(x)
     if x.numel():
         out = result.view(rows.shape)
@@ -148,7 +148,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, config: Config | None = None) ->
     import torch
 
     place = place_of(a, b)
-    name = _check_dtype(a, dtypes.MATMUL)
+    name = check_dtype(a, dtypes.MATMUL)
     if b.dtype is not a.dtype:
         raise ValueError(f"a is {name} and b {dtypes.name_of(b.dtype)}; a product takes one dtype")
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
@@ -184,7 +184,7 @@ def quantize_fp8(
     import torch
 
     place = place_of(x)
-    _check_dtype(x, dtypes.FLOATS)
+    check_dtype(x, dtypes.FLOATS)
     dtype = place.default_fp8() if dtype is None else dtype
     if dtypes.name_of(dtype) not in dtypes.FP8:
         raise ValueError(
@@ -306,9 +306,10 @@ def load_kernel(module: str, name: str) -> Any:
     return getattr(importlib.import_module(f"portagpu.kernels.source.{module}"), name)
 
 
-def _launch_flat(
+def launch_flat(
     place: Place, module: str, name: str, config: Config | None, n: int, *words: object
 ) -> None:
+    """Launch a kernel of the kind "stream" over ``n`` elements; ``words`` come before ``n``."""
     if not n:
         return
     config = config or candidates("stream", place.limits)[0]
@@ -329,11 +330,12 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
     """``x`` as (rows, columns)."""
     if x.dim() == 0:
         raise ValueError("a tensor without dimensions has no rows; give it one with x.reshape(1)")
-    _contiguous(x)
+    check_contiguous(x)
     return x.detach().reshape(-1, x.shape[-1]) if x.numel() else x.detach()
 
 
-def _check_dtype(x: torch.Tensor, names: tuple[str, ...]) -> str:
+def check_dtype(x: torch.Tensor, names: tuple[str, ...]) -> str:
+    """The name of the dtype; raises ValueError unless it is one of ``names``."""
     name = dtypes.name_of(x.dtype)
     if name not in names:
         raise ValueError(f"{name} is not supported here; convert to {_alternatives(names)}")
@@ -344,13 +346,15 @@ def _alternatives(names: tuple[str, ...]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
-def _check_alike(b: torch.Tensor, c: torch.Tensor) -> None:
+def check_alike(b: torch.Tensor, c: torch.Tensor) -> None:
+    """Raise ValueError unless both have one shape and one dtype."""
     if b.shape != c.shape or b.dtype is not c.dtype:
         said = [f"{tuple(t.shape)} of {dtypes.name_of(t.dtype)}" for t in (b, c)]
         raise ValueError(f"{said[0]} and {said[1]} must be of one shape and one dtype")
 
 
-def _contiguous(*tensors: torch.Tensor) -> None:
+def check_contiguous(*tensors: torch.Tensor) -> None:
+    """Raise ValueError for a tensor that is not contiguous."""
     for each in tensors:
         if not each.is_contiguous():
             raise ValueError("a tensor is not contiguous; call .contiguous() first")

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from portagpu.kernels.dtypes import as_fp32
+
 if TYPE_CHECKING:
     import torch
 
@@ -138,6 +140,80 @@ def quantize_fp8_bound(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     smallest = info.smallest_normal * info.eps * scale.double().unsqueeze(-1)
     size = x.double().abs()
     return torch.maximum(size * info.eps, smallest) / 2 * (1 + 2**-10) + 4 * ROUNDOFF * size
+
+
+def adamw_step(
+    parameter: torch.Tensor,
+    gradient: torch.Tensor,
+    exp_avg: torch.Tensor,
+    exp_avg_sq: torch.Tensor,
+    *,
+    step: int,
+    lr: float = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 1e-2,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(parameter, exp_avg, exp_avg_sq) after the step, new, in float64; settings in fp32 first.
+
+    Moments, their bias correction and the decoupled decay are those of arXiv 1711.05101,
+    algorithm 2, with a decay of lr * weight_decay.
+    """
+    beta1, beta2, rate, epsilon, decay = map(as_fp32, (*betas, lr, eps, weight_decay))
+    p, g, m, v = (each.double() for each in (parameter, gradient, exp_avg, exp_avg_sq))
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g.square()
+    corrected = m / (1 - beta1**step), v / (1 - beta2**step)
+    update = rate * corrected[0] / (corrected[1].sqrt() + epsilon)
+    return p - rate * decay * p - update, m, v
+
+
+def adamw_step_bound(
+    parameter: torch.Tensor,
+    gradient: torch.Tensor,
+    exp_avg: torch.Tensor,
+    exp_avg_sq: torch.Tensor,
+    *,
+    step: int,
+    lr: float = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 1e-2,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The bounds of parameter and moments, operation by operation.
+
+    A term of a moment is rounded three times, a square four times. With e the error of v, that of
+    its root is at most e / sqrt(v), and at most sqrt(e). The denominator adds three roundings (the
+    correction's, the quotient's, the sum's), the update three (the step size's, the product's, the
+    quotient's), and the parameter that of the decay and of two differences.
+    """
+    import torch
+
+    beta1, beta2, rate, epsilon, decay = map(as_fp32, (*betas, lr, eps, weight_decay))
+    p, g, m = (each.double().abs() for each in (parameter, gradient, exp_avg))
+    exact, average, square = adamw_step(
+        *(parameter, gradient, exp_avg, exp_avg_sq),
+        step=step,
+        lr=lr,
+        betas=betas,
+        eps=eps,
+        weight_decay=weight_decay,
+    )
+    # what eight operations may lose as subnormals
+    lost = 8 * torch.finfo(torch.float32).smallest_normal
+    average_error = 3 * ROUNDOFF * (beta1 * m + (1 - beta1) * g) + lost
+    square_error = 4 * ROUNDOFF * square + lost
+    root = square.sqrt()
+    root_error = torch.minimum(square_error / root, square_error.sqrt()) + ROUNDOFF * root
+    correction, step_size = (1 - beta2**step) ** 0.5, rate / (1 - beta1**step)
+    denominator = root / correction + epsilon
+    denominator_error = root_error / correction + 3 * ROUNDOFF * denominator
+    update = step_size * average.abs() / denominator
+    error = step_size * average_error + lost + update * denominator_error
+    update_error = 3 * ROUNDOFF * update + error / (denominator - denominator_error).clamp_min(0)
+    decayed = (2 * rate * decay + 1) * ROUNDOFF * p + ROUNDOFF * exact.abs()
+    parameter_error = update_error + decayed + _output(exact, parameter.dtype)
+    return parameter_error, average_error, square_error
 
 
 def _output(exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

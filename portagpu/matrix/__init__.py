@@ -5,18 +5,15 @@
 
 from __future__ import annotations
 
-from portagpu.matrix.evidence import Cell, Source, cells, read_source, read_sources
+from portagpu.matrix.evidence import Cell, cells
 from portagpu.matrix.table import Row, document, markdown, rows, summary
 
 __all__ = [
     "Cell",
     "Row",
-    "Source",
     "cells",
     "document",
     "markdown",
-    "read_source",
-    "read_sources",
     "rows",
     "summary",
 ]

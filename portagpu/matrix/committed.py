@@ -9,14 +9,16 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.bundle.files import read_files
 from portagpu.compile.record import built, read_record
 from portagpu.errors import BundleError
 from portagpu.files import read_bounded
-from portagpu.matrix.evidence import Source, read_sources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from portagpu.bundle.files import Document
 
 SCHEMA: Final = "portagpu.recorded/1"
 _LARGEST_BYTES: Final = 1 << 20
@@ -36,7 +38,7 @@ class Committed:
 
     recorded: Mapping[str, Recorded]
     compiled: Mapping[str, int]
-    bundles: tuple[Source, ...]
+    bundles: tuple[Document, ...]
 
 
 NOTHING: Final = Committed({}, {}, ())
@@ -49,7 +51,7 @@ def read_committed(matrix: Path) -> Committed:
     return Committed(
         recorded=_read_recorded(matrix / "recorded.toml"),
         compiled=_read_compiled(record) if record.is_file() else {},
-        bundles=tuple(read_sources([results])) if has_bundles else (),
+        bundles=tuple(read_files([results])) if has_bundles else (),
     )
 
 

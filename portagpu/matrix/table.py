@@ -7,14 +7,15 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.matrix.committed import NOTHING
-from portagpu.matrix.evidence import cells
+from portagpu.matrix.evidence import Shown, cells
 from portagpu.results.verdicts import Evidence, Verdict, fold
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from portagpu.bundle.files import Document
     from portagpu.matrix.committed import Committed, Recorded
-    from portagpu.matrix.evidence import Cell, Source
+    from portagpu.matrix.evidence import Cell
     from portagpu.target import Target
 
 SCHEMA: Final = "portagpu.matrix/1"
@@ -22,28 +23,6 @@ SUITES: Final = ("bringup", "conformance", "performance", "compile")
 """The suites with a column, in its order."""
 NOTHING_RAN: Final = "-"
 _STRENGTH: Final = tuple(Evidence).index
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """All areas of one suite together."""
-
-    verdict: Verdict
-    badge: Evidence | None
-    counts: Mapping[Verdict, int]
-
-    @property
-    def text(self) -> str:
-        """Verdict, evidence and number of results: "PASS, executed, 612, 40 unverified"."""
-        unverified = self.counts.get(Verdict.UNVERIFIED, 0)
-        words = [
-            str(self.verdict),
-            str(self.badge or "nothing ran"),
-            str(sum(self.counts.values())),
-        ]
-        if unverified and self.verdict is not Verdict.UNVERIFIED:
-            words.append(f"{unverified} unverified")
-        return ", ".join(words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +44,8 @@ class Row:
             there.add(Evidence.COMPILED)
         return [badge for badge in Evidence if badge in there]
 
-    def suite(self, name: str) -> Summary | None:
-        """The summary of a suite; None without results."""
+    def suite(self, name: str) -> Shown | None:
+        """All areas of a suite together; None without results."""
         found = [cell for cell in self.cells if cell.suite == name]
         if not found:
             return None
@@ -75,7 +54,7 @@ class Row:
         for cell in found:
             counts.update(cell.counts)
         badges = [cell.badge for cell in found if cell.badge is not None]
-        return Summary(
+        return Shown(
             verdict=verdicts.pop() if len(verdicts) == 1 else fold(verdicts),
             badge=max(badges, key=_STRENGTH, default=None),
             counts={verdict: counts[verdict] for verdict in Verdict if counts[verdict]},
@@ -83,11 +62,11 @@ class Row:
 
 
 def rows(
-    targets: Iterable[Target], sources: Sequence[Source] = (), committed: Committed = NOTHING
+    targets: Iterable[Target], documents: Sequence[Document] = (), committed: Committed = NOTHING
 ) -> list[Row]:
     """A row for each target, by id, from result files and what is committed; newer runs win."""
     found: dict[str, list[Cell]] = {}
-    for cell in cells([*committed.bundles, *sources]):
+    for cell in cells((each.path.name, each.run) for each in (*committed.bundles, *documents)):
         found.setdefault(cell.target, []).append(cell)
     return [
         Row(
@@ -129,9 +108,9 @@ def document(matrix: Sequence[Row]) -> dict[str, Any]:
 
 
 def line(row: Row) -> list[str]:
-    """The cells of a target's line: id, recordings, machine code, and each suite that ran."""
+    """The cells of a line: id, recordings, kernels with machine code, and each suite that ran."""
     suites = (row.suite(name) for name in SUITES)
-    built = f"{row.kernels} kernels" if row.kernels else NOTHING_RAN
+    built = str(row.kernels) if row.kernels else NOTHING_RAN
     return [
         row.target.id,
         _recorded_text(row.recorded),
@@ -140,7 +119,7 @@ def line(row: Row) -> list[str]:
     ]
 
 
-HEAD: Final = ("target", "recordings", "machine code", *SUITES)
+HEAD: Final = ("target", "recordings", "kernels built", *SUITES)
 
 
 def markdown(matrix: Sequence[Row]) -> str:

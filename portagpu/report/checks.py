@@ -17,9 +17,10 @@ from portagpu.report.parts import (
     table_box,
     wrapped_id,
 )
+from portagpu.results.expectations import expected_in_words, value_in_words
 from portagpu.results.run import verdict_of
 from portagpu.results.verdicts import Verdict
-from portagpu.results.wording import found_in_words, tally, telling, without_device
+from portagpu.results.wording import tally, telling, without_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +79,8 @@ _QUIET: Final = frozenset({Verdict.PASS, Verdict.SKIP})
 def _checks_table(results: Sequence[Result], names: PageNames, caption: str) -> Markup:
     alike: dict[tuple[object, ...], list[Result]] = {}
     for result in results:
-        said = (*telling(result), result.evidence, result.blocked_by)
+        verdict, name, reason, _ = telling(result)
+        said = (verdict, name, reason, _expected(result), result.evidence, result.blocked_by)
         alike.setdefault(said, []).append(result)
     rows = [_check_row(members, names) for members in alike.values()]
     head = ("Verdict", "Check", "Reason", "Evidence", "Took")
@@ -86,21 +88,25 @@ def _checks_table(results: Sequence[Result], names: PageNames, caption: str) -> 
 
 
 def _check_row(alike: Sequence[Result], names: PageNames) -> Markup:
-    """One row of results that differ only in their device or parameters, each with its anchor.
+    """One row of results that differ only in device, parameters or value, each with its anchor.
 
     A run has thousands of them, so that the style sheet knows cells by their order, and the script
     adds the addresses of the anchors.
     """
     first, alone = alike[0], len(alike) == 1
+    found = _found(first)
     head: Child = result_link(first)
     if not alone:
         name = first.id.partition("[")[0]
-        head = join(wrapped_id(name), *(_variant(each, name, names) for each in alike))
+        own = len({_found(each) for each in alike}) > 1
+        variants = (_variant(each, name, names, found=own) for each in alike)
+        head, found = join(wrapped_id(name), *variants), "" if own else found
+    parts = [f"found {found}" if found else "", _expected(first)]
     return tag(
         "tr",
         tag("td", badge(first.verdict)),
         tag("th", head, scope="row"),
-        tag("td", _reason(first, first.reason if alone else without_device(first))),
+        tag("td", _reason(first, first.reason if alone else without_device(first), parts)),
         tag("td", ", ".join(first.evidence)),
         tag("td", units.duration(sum(each.duration_s for each in alike))),
         class_=row_class(first.verdict),
@@ -108,16 +114,25 @@ def _check_row(alike: Sequence[Result], names: PageNames) -> Markup:
     )
 
 
-def _variant(result: Result, name: str, names: PageNames) -> Markup:
+def _variant(result: Result, name: str, names: PageNames, *, found: bool) -> Markup:
     where = tag("span", f" on {result.device}", class_="soft") if result.device else None
+    value = f" {_found(result)}" if found and _found(result) else None
     parameters = result.id.removeprefix(name)
-    return join(" ", tag("a", parameters, where, class_="variant", id=names.anchor(result)))
+    return join(" ", tag("a", parameters, where, value, id=names.anchor(result)))
 
 
-def _reason(result: Result, reason: str) -> Child:
+def _found(result: Result) -> str:
+    return value_in_words(result.value, result.unit)
+
+
+def _expected(result: Result) -> str:
+    return f"expected {expected_in_words(result.expected)}" if result.expected else ""
+
+
+def _reason(result: Result, reason: str, parts: Sequence[str]) -> Child:
     blocked = None
     if result.blocked_by:
         blocked = tag("span", "blocked by ", wrapped_id(result.blocked_by), class_="soft")
-    found = found_in_words(result)
+    found = ", ".join(filter(None, parts))
     shown = tag("span", found, class_="soft") if found else None
     return join(reason, shown, blocked) if reason or shown or blocked else None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from portagpu.matrix.evidence import origin
 from portagpu.report.controls import filter_controls
 from portagpu.report.markup import Markup, json_block, shown_text, tag
 from portagpu.report.parts import section
-from portagpu.report.runs import origin
 from portagpu.results.verdicts import Verdict
 from portagpu.results.wording import found_in_words
 

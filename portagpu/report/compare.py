@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from portagpu import units
+from portagpu.matrix.evidence import origin
 from portagpu.report.charts import (
     COLOURS,
     LARGEST,
@@ -22,7 +23,7 @@ from portagpu.report.charts import (
 from portagpu.report.charts import with_unit_prefix as fitted
 from portagpu.report.markup import Markup, tag
 from portagpu.report.parts import section, wrapped_id
-from portagpu.report.runs import is_measure, origin
+from portagpu.report.runs import is_measure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,7 +11,7 @@
   const number = (count) => count.toLocaleString("en");
 
   // a page of one run: its rows are there and are hidden. An entry is one result, which is a row,
-  // or a variant in a row of results that differ only in their device or parameters
+  // or a variant in a row of results that differ only in their device, parameters or value
   const rowsOfPage = () => {
     const folds = [...document.querySelectorAll("#checks details")];
     const opened = folds.map((fold) => fold.open);
@@ -20,14 +20,14 @@
       const { suite, area } = row.closest(".area").dataset;
       const verdict = row.querySelector(".badge").textContent;
       const [name, reason] = [row.querySelector(".id").textContent, row.cells[2].textContent];
-      const variants = [...row.querySelectorAll(".variant")];
+      const variants = [...row.querySelectorAll("th > [id]")];
       return (variants.length ? variants : [row]).map((place) => {
         const link = place === row ? row.querySelector(".id") : place;
         link.href = `#${encodeURIComponent(place.id)}`;
         const where = (place === row ? row.cells[1] : place).querySelector(".soft");
         const device = where ? where.textContent.trim().slice("on ".length) : "";
-        const words = place === row ? [name, device] : [name + place.textContent];
-        const text = [...words, reason].join("\n").toLowerCase();
+        const own = place === row ? "" : place.textContent.replace(where?.textContent ?? "", "");
+        const text = [name + own, device, reason].join("\n").toLowerCase();
         return { place, verdict, suite, area, device, text };
       });
     };
@@ -36,7 +36,7 @@
       const kept = new Set(matches.map((entry) => entry.place));
       for (const { place } of entries) place.hidden = !kept.has(place);
       for (const row of rows) {
-        if (!row.id) row.hidden = !row.querySelector(".variant:not([hidden])");
+        if (!row.id) row.hidden = !row.querySelector("th > [id]:not([hidden])");
       }
       folds.forEach((fold, index) => {
         fold.hidden = !whole && !fold.querySelector("tbody tr:not([hidden])");

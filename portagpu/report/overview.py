@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from portagpu import units
+from portagpu.matrix.evidence import cells, origin
+from portagpu.matrix.table import SUITES
 from portagpu.report.markup import Child, Markup, join, shown_text, tag
 from portagpu.report.parts import (
     badge,
@@ -19,16 +21,16 @@ from portagpu.report.parts import (
     table_box,
     wrapped_id,
 )
-from portagpu.report.runs import origin, strongest
+from portagpu.report.runs import hardware_of
 from portagpu.report.sections import failure_cards
 from portagpu.results.advice import gravest_first, severity_of
-from portagpu.results.run import verdict_of
 from portagpu.results.verdicts import FAILING, Verdict, fold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from portagpu.report.runs import Area, NamedRun
+    from portagpu.matrix.evidence import Area, Cell
+    from portagpu.report.runs import NamedRun
     from portagpu.results.run import Result
 
 _MOST_FAILURES: Final = 40
@@ -90,27 +92,28 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def matrix_section(runs: Sequence[NamedRun]) -> Markup:
-    """Target by area: the verdict and the strongest evidence of the newest run that has it.
+    """Target by area, as ``matrix show`` has it: the newest run of each, and what it earned.
 
     Whichever are more stand below each other.
     """
-    found: dict[str, dict[Area, NamedRun]] = {}
-    for each in sorted(runs, key=lambda named: named.started):
-        found.setdefault(each.hardware, {}).update(dict.fromkeys(each.areas, each))
-    areas = dict.fromkeys(area for of_target in found.values() for area in of_target)
-    ordered = sorted(areas, key=lambda area: _suite_place(area[0]))
-    names = sorted(found)
+    found: dict[str, dict[Area, Cell]] = {}
+    for cell in cells(((each.name, each.run) for each in runs), hardware_of):
+        found.setdefault(cell.target, {})[cell.suite, cell.area] = cell
+    # in the order in which they ran
+    there = {origin(result): None for each in runs for result in each.run.results}
+    ordered = sorted(there, key=lambda area: _suite_place(area[0]))
+    names = list(found)
     targets = [tag("span", name, class_="id") for name in names]
     titles = [join(area, tag("span", suite, class_="soft")) for suite, area in ordered]
-    cells = [[_cell(found[name].get(area), area) for area in ordered] for name in names]
+    grid = [[_cell(found[name].get(area)) for area in ordered] for name in names]
     corner, below, beside = "Target", targets, titles
     if len(targets) <= len(titles):
         corner, below, beside = "Area", titles, targets
-        cells = [list(row) for row in zip(*cells, strict=True)]
+        grid = [list(row) for row in zip(*grid, strict=True)]
     head = [tag("th", corner, scope="col"), *(tag("th", shown, scope="col") for shown in beside)]
     body = [
         tag("tr", tag("th", shown, scope="row"), *row)
-        for shown, row in zip(below, cells, strict=True)
+        for shown, row in zip(below, grid, strict=True)
     ]
     table = tag(
         "table",
@@ -135,19 +138,15 @@ def _matrix_class(columns: int) -> str:
 
 
 def _suite_place(suite: str) -> tuple[int, str]:
-    order = ("bringup", "conformance", "performance")
-    return (order.index(suite) if suite in order else len(order), suite)
+    return (SUITES.index(suite) if suite in SUITES else len(SUITES), suite)
 
 
-def _cell(each: NamedRun | None, area: Area) -> Markup:
-    if each is None:
+def _cell(cell: Cell | None) -> Markup:
+    if cell is None:
         return tag("td")
-    results = each.areas[area]
-    earned = strongest(results) or "no evidence"
-    suite, name = area
-    address = fragment(target=each.hardware, suite=suite, area=name)
-    link = tag("a", badge(verdict_of(results)), href=address)
-    return tag("td", link, tag("span", f"{earned}, {len(results)}", class_="soft"))
+    address = fragment(target=cell.target, suite=cell.suite, area=cell.area)
+    link = tag("a", badge(cell.verdict), href=address)
+    return tag("td", link, tag("span", cell.detail, class_="soft"))
 
 
 def fragment(**chosen: str) -> str:

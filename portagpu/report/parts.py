@@ -141,23 +141,32 @@ def wrapped_id(identifier: str, href: str | None = None) -> Markup:
     return tag("a", *pieces, parts[-1], class_="id", href=href)
 
 
-def value_cells(result: Result) -> list[Child]:
-    """The value of a measure with its unit, spread, statistic and shape."""
+def value_and_spread(result: Result) -> tuple[str, str]:
+    """The value of a measure with its unit, and "± 0.3 GB/s", which may be empty."""
     assert isinstance(result.value, int | float)  # noqa: S101 - the caller chose those
-    parts: list[Child] = [units.quantity(result.value, result.unit)]
-    about = []
+    spread = ""
     if result.spread is not None:
-        about.append(f"± {units.quantity(result.spread, result.unit, like=result.value)}")
-    if result.statistic:
-        about.append(result.statistic + (f" of {result.n}" if result.n else ""))
-    if about:
-        parts.append(tag("span", ", ".join(about), class_="soft"))
-    if result.shape is not None:
-        parts.append(tag("span", _shape(result.shape), class_="soft"))
-    return parts
+        spread = f"± {units.quantity(result.spread, result.unit, like=result.value)}"
+    return units.quantity(result.value, result.unit), spread
 
 
-def _shape(shape: str | Sequence[int] | Mapping[str, int | str]) -> str:
+def statistic_of(result: Result) -> str:
+    """ "median of 20"; empty without a statistic."""
+    of = f" of {result.n}" if result.n else ""
+    return f"{result.statistic}{of}" if result.statistic else ""
+
+
+def soft(*words: str | None) -> Markup | None:
+    """The words, of which some may be empty, with commas, in the colour of what matters less."""
+    text = ", ".join(filter(None, words))
+    return tag("span", text, class_="soft") if text else None
+
+
+def shape_of(result: Result) -> str:
+    """The size of the problem; empty where it has none."""
+    shape = result.shape
+    if shape is None:
+        return ""
     if isinstance(shape, str):
         return shape
     if isinstance(shape, dict):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu import units
 from portagpu.errors import PortagpuError
+from portagpu.matrix.evidence import target_of
 from portagpu.report import scale
 from portagpu.report.charts import (
     BOTTOM,
@@ -31,7 +32,6 @@ from portagpu.report.charts import (
     swatch,
 )
 from portagpu.report.markup import Markup, tag
-from portagpu.report.runs import is_of_its_target
 from portagpu.target import Confidence, dtype_name, load_target
 
 if TYPE_CHECKING:
@@ -251,10 +251,9 @@ def _bandwidth(result: Result) -> float | None:
 
 
 def _target(run: Run) -> Target | None:
-    if not run.info.target or not is_of_its_target(run):
-        return None
+    target = target_of(run)
     try:
-        return load_target(run.info.target)
+        return load_target(target) if target else None
     except PortagpuError:  # a target of another version of this package
         return None
 

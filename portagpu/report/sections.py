@@ -24,9 +24,12 @@ from portagpu.report.parts import (
     result_link,
     row_class,
     section,
+    shape_of,
     slug,
+    soft,
+    statistic_of,
     table_box,
-    value_cells,
+    value_and_spread,
     wrapped_id,
 )
 from portagpu.report.runs import is_measure
@@ -217,29 +220,56 @@ def curves_section(run: Run) -> Markup | None:
 def numbers_section(run: Run, names: PageNames) -> Markup | None:
     """Every measure with its unit, spread, expectation and evidence; None if there is none.
 
-    Counts and text values are not measures: they are shown with their checks.
+    Devices that differ in their values alone share a row. Counts and text values are not measures:
+    they are shown with their checks.
     """
-    measured = list(filter(is_measure, run.results))
-    if not measured:
+    measures = list(filter(is_measure, run.results))
+    if not measures:
         return None
-    limits = any(result.does_not_show for result in measured)
-    rows = [
-        tag(
-            "tr",
-            tag("th", result_link(result, names.address(result)), scope="row"),
-            tag("td", *value_cells(result), class_="n", data_label="Value"),
-            tag("td", *expected_cells(result), data_label="Expected"),
-            tag("td", badge(result.verdict), class_="verdict-cell"),
-            tag("td", *evidence_badges(result.evidence)),
-            tag("td", result.does_not_show or None, data_label="Does not show") if limits else None,
-            class_=row_class(result.verdict),
-        )
-        for result in measured
-    ]
+    limits = any(result.does_not_show for result in measures)
+    alike: dict[tuple[object, ...], list[Result]] = {}
+    for result in measures:
+        stated = (*expected_cells(result), shape_of(result), result.does_not_show)
+        said = (result.suite, result.id, result.verdict, result.evidence, *stated)
+        alike.setdefault(said, []).append(result)
+    rows = [_numbers_row(members, names, limits=limits) for members in alike.values()]
     head = ["Measure", "Value", "Expected", "Verdict", "Evidence"]
     head += ["Does not show"] if limits else []
     table = table_box(head, rows, "What was measured, and by what it is judged")
-    return section("Numbers", table, failures=any(result.failed for result in measured))
+    return section("Numbers", table, failures=any(result.failed for result in measures))
+
+
+def _numbers_row(alike: Sequence[Result], names: PageNames, *, limits: bool) -> Markup:
+    first = alike[0]
+    head = result_link(first, names.address(first))
+    if len(alike) > 1:
+        head = wrapped_id(first.id)
+    return tag(
+        "tr",
+        tag("th", head, scope="row"),
+        tag("td", *_values(alike, names), class_="n", data_label="Value"),
+        tag("td", *expected_cells(first), data_label="Expected"),
+        tag("td", badge(first.verdict), class_="verdict-cell"),
+        tag("td", *evidence_badges(first.evidence)),
+        tag("td", first.does_not_show or None, data_label="Does not show") if limits else None,
+        class_=row_class(first.verdict),
+    )
+
+
+def _values(alike: Sequence[Result], names: PageNames) -> list[Child]:
+    """The value of one device, or that of each on a line of its own, and how they were made."""
+    first = alike[0]
+    if len(alike) == 1:
+        value, spread = value_and_spread(first)
+        return [value, soft(spread, statistic_of(first)), soft(shape_of(first))]
+    shared = len({statistic_of(each) for each in alike}) == 1
+    lines = []
+    for each in alike:
+        value, spread = value_and_spread(each)
+        link = tag("a", each.device or "no device", href=names.address(each))
+        about = soft(spread, None if shared else statistic_of(each))
+        lines.append(join(link, f" {value} ", about))
+    return [*as_lines(lines), soft(statistic_of(first) if shared else None), soft(shape_of(first))]
 
 
 def footer(results: Sequence[Result]) -> Markup:

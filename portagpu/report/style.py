@@ -172,8 +172,10 @@ caption { text-align: left; color: var(--soft); font-size: 12.5px; padding: 9px 
   color: var(--soft); }
 td a, th a { text-decoration: none; }
 td a:hover, th a:hover, a:focus { text-decoration: underline; }
-.variant { font-weight: 400; font-size: 13px; } th .variant .soft { display: inline; }
-:is(tr, .variant):target { outline: 2px solid var(--tone, var(--soft)); outline-offset: -2px; }
+.checks th > [id] { display: inline-block; font-weight: 400; font-size: 13px; }
+:is(.checks th > [id], .n div) .soft { display: inline; } .n div .soft { white-space: nowrap; }
+:is(tr, .checks th > [id]):target { outline: 2px solid var(--tone, var(--soft));
+  outline-offset: -2px; }
 @page { size: A4; margin: 12mm; }
 @page wide { size: A4 landscape; }
 @media print {

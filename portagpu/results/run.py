@@ -388,27 +388,33 @@ def validate(document: object) -> None:
     Run.from_json(document)
 
 
-_LARGEST_BYTES: Final = 64 << 20
-"""A full run of eight devices is a few megabytes."""
+LARGEST_BYTES: Final = 64 << 20
+"""Of a file; a full run of eight devices is a few megabytes."""
 
 
 def read_json(path: str | os.PathLike[str]) -> Run:
-    """The run in a file; raises ResultError with the file, and the key that is wrong."""
+    """The run in a file; raises ResultError with the file, and the key that is wrong.
+
+    ``portagpu.bundle.files`` reads bundles and folders too.
+    """
     try:
-        data = read_bounded(path, _LARGEST_BYTES + 1)
-        if len(data) > _LARGEST_BYTES:
-            raise ResultError(f"{path}: is larger than {_LARGEST_BYTES >> 20} MiB")
-        document = json.loads(data.decode())
+        return Run.from_json(parse_json(read_bounded(path, LARGEST_BYTES + 1)))
     except OSError as error:
         raise ResultError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except RecursionError:
-        raise ResultError(f"{path}: is nested too deeply") from None
-    except ValueError as error:
-        raise ResultError(f"{path}: is not JSON, or was cut off: {error}") from error
-    try:
-        return Run.from_json(document)
     except ResultError as error:
         raise ResultError(f"{path}: {error}") from error
+
+
+def parse_json(data: bytes) -> Any:
+    """The JSON of a file, not yet checked; raises ResultError."""
+    if len(data) > LARGEST_BYTES:
+        raise ResultError(f"is larger than {LARGEST_BYTES >> 20} MiB")
+    try:
+        return json.loads(data.decode())
+    except RecursionError:
+        raise ResultError("is nested too deeply") from None
+    except ValueError as error:
+        raise ResultError(f"is not JSON, or was cut off: {error}") from error
 
 
 def _plural(count: int, noun: str) -> str:

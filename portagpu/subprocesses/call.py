@@ -8,21 +8,27 @@ from portagpu.errors import PortagpuError
 from portagpu.subprocesses.channel import BrokenMessage, Subprocess
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _EXIT_LIMIT_S: Final = 1.0
 
 
 def call(
-    module: str, function: str, arguments: Sequence[Any] = (), *, limit_s: float
+    module: str,
+    function: str,
+    arguments: Sequence[Any] = (),
+    *,
+    limit_s: float,
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[Any, str]:
     """Call ``module.function(*arguments)`` in a child process; returns (value, "").
 
-    Arguments and value are JSON. Where the child raises, dies or takes longer than ``limit_s``
-    seconds, the result is (None, the problem in one line). Nothing is raised.
+    Arguments and value are JSON, and ``environment`` is added to the child's variables. Where the
+    child raises, dies or takes longer than ``limit_s`` seconds, the result is (None, the problem in
+    one line). Nothing is raised.
     """
     try:
-        child = Subprocess(__package__)
+        child = Subprocess(__package__, environment=environment)
     except PortagpuError as error:
         return None, str(error)
     except OSError as error:

@@ -155,17 +155,20 @@ class Ranks:
         group: bool = True,
         lost: Sequence[int] = (),
         timeout_s: float = 60.0,
+        most_s: float | None = None,
         on_step: Callable[[int, str, dict[str, Any]], None] | None = None,
     ) -> WorldOutcome:
         """Run ``function(rank, **arguments)`` on ``world`` ranks and wait for all of them.
 
         ``function`` is "package.module:name" or "/path/to/file.py:name"; it gets a
-        :class:`portagpu.world.Rank` and returns something JSON can hold. ``indices`` are
-        the device of each rank (default: its rank). With ``group``, torch.distributed is
-        initialised on the backend's library. Ranks have ``Plugin.start_s`` to open their devices
-        and join, then ``timeout_s``. After that every remaining rank is killed. ``lost`` are ranks
-        that the function ends or stops on purpose: their end stops no other rank, and they are
-        ended when the others have returned.
+        :class:`portagpu.world.Rank` and returns something JSON can hold. ``indices`` are the device
+        of each rank (default: its rank). With ``group``, torch.distributed is initialised on the
+        backend's library. Ranks have ``Plugin.start_s`` to open their devices and join, then
+        ``timeout_s``. With ``most_s`` that begins again whenever one of them announces a step or
+        tells that it is alive, up to ``most_s`` in all: a busy machine is slow, and a rank that
+        hangs is silent. After that every remaining rank is killed. ``lost`` are ranks that the
+        function ends or stops on purpose: their end stops no other rank, and they are ended when
+        the others have returned.
         ``on_step(rank, name, data)`` is called for every step a rank announces.
         """
         if world < 1:
@@ -174,6 +177,9 @@ class Ranks:
             raise ValueError(f"{len(indices)} indices for {world} ranks; give one for each")
         if not 0 < timeout_s < float("inf"):
             raise ValueError(f"a world needs a time limit above 0 s, not {timeout_s}")
+        most_s = timeout_s if most_s is None else most_s
+        if not timeout_s <= most_s < float("inf"):
+            raise ValueError(f"{most_s} s in all are not at least the limit of {timeout_s} s")
         self.start()
         request = {
             "function": function,
@@ -184,10 +190,11 @@ class Ranks:
             "group": group,
             "lost": list(lost),
             "timeout_s": timeout_s,
+            "most_s": most_s,
         }
         started = time.monotonic()
         try:
-            reply = self._request_reply(request, timeout_s, on_step)
+            reply = self._request_reply(request, most_s, on_step)
         except BaseException:
             self.close()
             raise
@@ -200,7 +207,7 @@ class Ranks:
     def _request_reply(
         self,
         request: dict[str, Any],
-        timeout_s: float,
+        most_s: float,
         on_step: Callable[[int, str, dict[str, Any]], None] | None,
     ) -> dict[str, Any]:
         """Send the request and receive until the reply. Raises PortagpuError without a server."""
@@ -209,7 +216,7 @@ class Ranks:
             raise PortagpuError("the rank server is not running")
         self._was_used = True
         child.send(request)
-        deadline = time.monotonic() + STARTUP_LIMIT_S + timeout_s + _MARGIN_S
+        deadline = time.monotonic() + STARTUP_LIMIT_S + most_s + _MARGIN_S
         while True:
             try:
                 message = child.receive(max(0.0, deadline - time.monotonic()))

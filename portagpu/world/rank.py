@@ -9,6 +9,7 @@ import importlib.util
 import os
 import signal
 import sys
+import time
 import traceback
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,6 +31,10 @@ WAYS: Final = "/portagpu/collectives/ways.py"
 """The file that waits for torch's collectives, whose own ``wait`` has no frame."""
 
 
+_ALIVE_S: Final = 1.0
+"""Between two signs of life: limits are longer by far."""
+
+
 class Rank:
     """The argument of a rank's function: its number, its device, and a way to report."""
 
@@ -40,10 +45,27 @@ class Rank:
         self.broke_group = False
         """Set by a function that breaks a group on purpose, so that the group is not destroyed."""
         self._channel = channel
+        self._told_s = time.monotonic()
 
     def step(self, name: str, **data: Any) -> None:
         """Announce that a step begins. A hung rank behind its peers is the culprit."""
         self._channel.send({"step": name, "data": data})
+
+    def tell_alive(self) -> None:
+        """Have a limit of silence begin again, as a step does; at most one message a second."""
+        if time.monotonic() - self._told_s >= _ALIVE_S:
+            self._told_s = time.monotonic()
+            self._channel.send({"alive": True})
+
+
+_this: Rank | None = None
+"""The rank that this process is."""
+
+
+def tell_alive() -> None:
+    """Say that this process's rank goes on; nothing where it is none."""
+    if _this is not None:
+        _this.tell_alive()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +192,8 @@ def _run_function(request: dict[str, Any], outputs: RankOutputs) -> None:
         )
     outputs.channel.send({"ready": True})
     function = load_function(request["function"])
-    me = Rank(outputs.rank, world, gpu, outputs.channel)
+    global _this
+    _this = me = Rank(outputs.rank, world, gpu, outputs.channel)
     value = function(me, **request["arguments"])
     try:
         outputs.channel.send({"value": value})

@@ -91,6 +91,8 @@ class _World:
         self.lost = frozenset(request["lost"])
         self.client = os.getppid()
         self.abandoned = False
+        self.heard_s = 0.0
+        """When a rank last announced a step or that it is alive."""
 
     def run(self) -> dict[str, Any]:
         try:
@@ -122,8 +124,9 @@ class _World:
 
     def _watch(self) -> None:
         """Read until every rank is gone, the deadline, or the grace after a failure."""
-        limit_s = float(self.request["timeout_s"])
+        limit_s, most_s = float(self.request["timeout_s"]), float(self.request["most_s"])
         deadline = time.monotonic() + self.request["start_s"] + limit_s
+        end = deadline - limit_s + most_s
         starting = True
         with selectors.DefaultSelector() as selector:
             selector.register(self.control.reader, selectors.EVENT_READ, None)
@@ -147,6 +150,9 @@ class _World:
                 if starting and all(child.ready or child.ended for child in self.children):
                     starting = False
                     deadline = min(deadline, time.monotonic() + limit_s)
+                    end = min(end, time.monotonic() + most_s)
+                if not (starting or self.failures):
+                    deadline = min(max(deadline, self.heard_s + limit_s), end)
                 if os.getppid() != self.client:
                     self.abandoned = True
                     return
@@ -179,6 +185,10 @@ class _World:
         child.channel.close()
 
     def _handle_message(self, child: _Child, message: dict[str, Any]) -> None:
+        if "step" in message or "alive" in message:
+            self.heard_s = time.monotonic()
+        if "alive" in message:
+            return
         if "step" in message:
             step, data = str(message["step"]), message.get("data")
             child.steps.append(step)
@@ -252,8 +262,10 @@ class _World:
             if child.state == "stopped":
                 child.error = "was stopped, because another rank had failed"
             elif child.state == "hung":
-                limit_s = self.request["timeout_s"]
+                limit_s, most_s = self.request["timeout_s"], self.request["most_s"]
                 child.error = f"did not finish within {limit_s:g} s"
+                if most_s > limit_s:
+                    child.error += f" of its last sign of life, or {most_s:g} s in all"
                 if not child.ready:
                     within_s = limit_s + self.request["start_s"]
                     child.error = f"had not opened its device and joined within {within_s:g} s"

@@ -3,10 +3,10 @@
     python -m tests.benchmarks.bench_figures [--runs 10] [--rounds 5] [--names gemm memory ...]
 
 Runs of the quick suite follow one another, each in an order of its own. A measure's spread is the
-median absolute deviation of its medians. Then a product and triad are timed beside numpy's BLAS and
-a STREAM in C, which this program builds with ``cc``: in turns in one process each, the order
-changing each round, with the same number of threads. The figures belong to the machine and its
-load: nothing here passes or fails.
+median absolute deviation of its medians. Then a product is timed beside a call of the same BLAS
+without torch and beside numpy's, and copy and triad beside a STREAM in C, which this program builds
+with ``cc``: in turns in one process each, the order changing each round, with the same number of
+threads. The figures belong to the machine and its load: nothing here passes or fails.
 """
 
 from __future__ import annotations
@@ -67,20 +67,35 @@ int main(int argc, char **argv) {
 }
 """
 
-NUMPY = """
-import statistics, sys, time
+BLAS = """
+import ctypes, statistics, sys, time
+from importlib.util import find_spec
+from pathlib import Path
 import numpy
-edge, repeats = int(sys.argv[1]), int(sys.argv[2])
+edge, repeats, whose = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 generator = numpy.random.default_rng(1)
 a, b = (generator.standard_normal((edge, edge), dtype="float32") for _ in range(2))
-out = a @ b
+out = numpy.zeros_like(a)
+if whose == "torch":
+    library = ctypes.CDLL(str(Path(find_spec("torch").origin).parent / "lib" / "libtorch_cpu.so"))
+    no, n = ctypes.c_char_p(b"N"), ctypes.byref(ctypes.c_int(edge))
+    one, zero = (ctypes.byref(ctypes.c_float(each)) for each in (1, 0))
+    # sgemm stores columns: what it sees as B A is A B in rows
+    at = [ctypes.c_void_p(each.ctypes.data) for each in (b, a, out)]
+    call = lambda: library.sgemm_(no, no, n, n, n, one, at[0], n, at[1], n, zero, at[2], n)
+else:
+    call = lambda: numpy.matmul(a, b, out=out)
+call()
+assert numpy.allclose(out, a.astype("float64") @ b.astype("float64"), atol=1e-2)
 taken = []
 for _ in range(repeats):
     start = time.perf_counter()
-    numpy.matmul(a, b, out=out)
+    call()
     taken.append(time.perf_counter() - start)
 print(2 * edge**3 / statistics.median(taken) / 1e12)
 """
+"""A product of numpy's matrices: by numpy's BLAS, or by that in torch's library, called by its C
+name, without torch."""
 
 
 def measured(names: list[str], seed: int | None = None) -> dict[str, dict[str, Any]]:
@@ -124,42 +139,46 @@ def compare(rounds: int) -> None:
     """A row for each independent program: the median of the ratios of ours to theirs."""
     threads = len(os.sched_getaffinity(0))
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    rows: dict[str, list[tuple[float, float]]] = {"gemm/fp32[1024]": []}
-    rows |= {"memory/copy": [], "memory/triad": []}
+    product = "gemm/fp32[1024]"
+    rows: dict[tuple[str, str], list[tuple[float, float]]] = {
+        (product, "the same BLAS"): [],
+        (product, "numpy's BLAS"): [],
+        ("memory/copy", "STREAM in C"): [],
+        ("memory/triad", "STREAM in C"): [],
+    }
     with tempfile.TemporaryDirectory() as folder:
         source, program = Path(folder, "stream.c"), Path(folder, "stream")
         source.write_text(STREAM, encoding="utf-8")
         flags = ["-O3", "-march=native", "-fopenmp"]
         subprocess.run(["cc", *flags, "-o", program, source], check=True)
 
-        def ours() -> dict[str, float]:
-            found = measured([*rows])
-            if missing := [name for name in rows if name not in found]:
+        def ours() -> tuple[list[float], int]:
+            found = measured([*dict.fromkeys(name for name, _ in rows)])
+            if missing := [name for name, _ in rows if name not in found]:
                 raise SystemExit(f"no number for {', '.join(missing)}: the machine is too busy")
-            return {name: float(found[name]["value"]) for name in rows} | {
-                "bytes": found["memory/copy"]["shape"]["array_bytes"]
-            }
+            values = [float(found[name]["value"]) for name, _ in rows]
+            return values, int(found["memory/copy"]["shape"]["array_bytes"])
 
-        def theirs(array_bytes: int) -> dict[str, float]:
-            blas = _printed([sys.executable, "-c", NUMPY, "1024", "50"], environment)
-            stream = _printed([str(program), str(array_bytes // 4), "15"], environment)
-            return dict(zip(rows, [*blas, *stream], strict=True))
+        def theirs(array_bytes: int) -> list[float]:
+            blas = [sys.executable, "-c", BLAS, "1024", "50"]
+            stream = [str(program), str(array_bytes // 4), "15"]
+            commands = [[*blas, "torch"], [*blas, "numpy"], stream]
+            return [number for each in commands for number in _printed(each, environment)]
 
-        array_bytes = int(ours()["bytes"])
+        array_bytes = ours()[1]
         for number in range(rounds):
-            first = theirs(array_bytes) if number % 2 else {}
-            here = ours()
-            other = first or theirs(array_bytes)
-            for name, pairs in rows.items():
-                pairs.append((here[name], other[name]))
+            first = theirs(array_bytes) if number % 2 else []
+            here, _ = ours()
+            for pairs, *pair in zip(rows.values(), here, first or theirs(array_bytes), strict=True):
+                pairs.append((pair[0], pair[1]))
     print(f"\n{rounds} rounds, {threads} threads, both orders\n")
-    print("| measure | ours | independent program | ours / theirs | spread of the ratios |")
-    print("|---|---|---|---|---|")
-    for name, pairs in rows.items():
+    print("| measure | beside | ours | theirs | ours / theirs | spread of the ratios |")
+    print("|---|---|---|---|---|---|")
+    for (name, beside), pairs in rows.items():
         ratios = [one / other for one, other in pairs]
         one, other = (statistics.median(each) for each in zip(*pairs, strict=True))
         print(
-            f"| `{name}` | {one:.4g} | {other:.4g} | {statistics.median(ratios):.3f} "
+            f"| `{name}` | {beside} | {one:.4g} | {other:.4g} | {statistics.median(ratios):.3f} "
             f"| {mad(ratios):.3f} |"
         )
 

@@ -1,0 +1,135 @@
+"""Result files: what one of them holds, and which of them a folder has.
+
+``docs/results.md`` states the rule. Every verb that takes results reads them here.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from portagpu.bundle import check
+from portagpu.bundle.document import SCHEMA as BUNDLE
+from portagpu.bundle.document import sha256
+from portagpu.errors import ResultError
+from portagpu.files import read_bounded
+from portagpu.results.run import LARGEST_BYTES, Run, parse_json
+from portagpu.results.schema import SCHEMA as RESULT
+from portagpu.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+_WHOLE: Final = "result.json"
+"""What ``--out`` writes: it stands for its folder, whose bundle is of the same run."""
+_OURS: Final = ("portagpu.result/", "portagpu.bundle/")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A run as it stood in its file.
+
+    ``data`` is the file byte for byte, ``schema`` says whether it is a result or a bundle, and
+    ``digest`` is the SHA-256 of its canonical form, which does not depend on line breaks.
+    """
+
+    run: Run
+    data: bytes
+    schema: str
+    digest: str
+    path: Path
+
+    @property
+    def is_bundle(self) -> bool:
+        """Whether it was validated as a bundle, and names of machines were removed from it."""
+        return self.schema == BUNDLE
+
+
+class OtherDocument(ResultError):
+    """JSON that is neither a result nor a bundle: it is passed over in a folder."""
+
+
+def read_files(places: Iterable[Path]) -> list[Document]:
+    """The documents of files and folders in their order; a file that is named twice counts once.
+
+    Raises ResultError in one line that begins with the path: for the first file that is wrong, for
+    a folder without results, and for two files with one run.
+    """
+    documents: dict[Path, Document] = {}
+    for place in places:
+        inside = dict(_inside(place, documents))
+        if not inside:
+            raise ResultError(f"{one_line(str(place))}: no file in this folder is a result")
+        documents |= inside
+    files: dict[str, Path] = {}
+    for path, document in documents.items():
+        id_ = document.run.info.id
+        if (other := files.setdefault(id_, path)) != path:
+            raise ResultError(
+                f"{one_line(str(other))} and {one_line(str(path))} both hold the run "
+                f"{one_line(id_)}: name one of them"
+            )
+    return list(documents.values())
+
+
+def find_files(places: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
+    """Each file that may be a result, and whether it was named itself.
+
+    Of a folder these are the files ``*.json`` in it and below it, in the order of their names, or
+    ``result.json`` alone where there is one. Links to folders are not followed. A folder that
+    cannot be read stands for itself, so that reading it says why.
+    """
+    for place in places:
+        if not place.is_dir():
+            yield place, True
+            continue
+        unreadable: list[OSError] = []
+        for folder, folders, names in os.walk(place, onerror=unreadable.append):
+            folders.sort()
+            own = sorted(name for name in names if name.endswith(".json"))
+            for name in [_WHOLE] if _WHOLE in own else own:
+                yield Path(folder, name), False
+        for error in unreadable:
+            yield Path(error.filename), True
+
+
+def read_file(path: Path) -> Document:
+    """The document in a file; raises ResultError that begins with the path, and OtherDocument."""
+    try:
+        return parse(read_bounded(path, LARGEST_BYTES + 1), path)
+    except OSError as error:
+        why = error.strerror or error
+        raise ResultError(f"{one_line(str(path))}: cannot be read: {why}") from error
+    except ResultError as error:
+        raise type(error)(f"{one_line(str(path))}: {one_line(str(error))}") from error
+
+
+def parse(data: bytes, path: Path) -> Document:
+    """The document that ``data`` holds, validated.
+
+    Raises ResultError, BundleError for a bundle that is not valid, and OtherDocument.
+    """
+    raw = parse_json(data)
+    schema = raw.get("schema") if isinstance(raw, dict) else None
+    if schema == BUNDLE:
+        result = check.parse(data)["result"]
+    elif schema == RESULT:
+        result = raw
+    elif isinstance(schema, str) and schema.startswith(_OURS):
+        raise ResultError(
+            f"has the schema {one_line(schema)}; this version reads {RESULT} and {BUNDLE}"
+        )
+    else:
+        raise OtherDocument("is no result, as --json and --out write it, and no bundle")
+    return Document(Run.from_json(result), data, schema, sha256(raw), path)
+
+
+def _inside(place: Path, known: Mapping[Path, Document]) -> Iterator[tuple[Path, Document]]:
+    for path, named in find_files([place]):
+        try:
+            yield path, known.get(path) or read_file(path)
+        except OtherDocument:
+            if named:
+                raise
