@@ -373,6 +373,7 @@ INTERRUPTED = {
         "portagpu.target.load_target",
         ("--model", "gpt2", "--target", "nvidia-h100-sxm", "--ranks", "1", "--batch", "1"),
     ),
+    "port": ("portagpu.cli.port_lint.require_libcst", ("lint", ".")),
     "profile": ("portagpu.profile.make_plan", ("--", "true")),
     "targets": ("portagpu.target.load_targets", ()),
     "report": ("portagpu.bundle.files.read_files", ("result.json",)),

@@ -187,6 +187,26 @@ def test_folders_of_packages_and_hidden_ones_are_passed_over(tmp_path: Path) -> 
     assert [each.path for each in result.findings] == [str(tmp_path / "src" / "a.py")]
 
 
+@pytest.mark.parametrize("verb", ["lint", "rewrite"])
+def test_without_libcst_one_line_says_what_to_install(
+    verb: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("portagpu.cli._port_text.find_spec", lambda _: None)
+    assert main(["port", verb, "."]) != 0
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "libcst" in line and "[port]" in line
+
+
+def test_several_processes_find_what_one_does(tmp_path: Path) -> None:
+    for number in range(70):
+        (tmp_path / f"{number}.py").write_text(f"{number}\nx.cuda()\n" * (number % 3))
+    (tmp_path / "bad.py").write_text("x.cuda(\n", encoding="utf-8")
+    one, two = lint([str(tmp_path)]), lint([str(tmp_path)], processes=2)
+    assert one == two
+    assert len(one.findings) == 69
+    assert [Path(each.path).name for each in two.unread] == ["bad.py"]
+
+
 def test_wrong_usage_is_two() -> None:
     assert main(["port", "lint"]) == 2
     assert main(["port", "lint", "--format", "xml", "."]) == 2
