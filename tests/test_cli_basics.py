@@ -368,7 +368,6 @@ INTERRUPTED = {
         "portagpu.sizing.occupancy",
         ("--arch", "sm_90", "--threads", "64", "--regs", "32"),
     ),
-    "port": ("portagpu.port.lint.lint", ("lint", ".")),
     "plan": (
         "portagpu.target.load_target",
         ("--model", "gpt2", "--target", "nvidia-h100-sxm", "--ranks", "1", "--batch", "1"),
