@@ -24,8 +24,8 @@ SCALES: Final[Mapping[str, float]] = {
     "ratio": 1.0,
     "1": 1.0,
 }
-"""Work per second in each unit of rate: decimal, 1 GB is 1e9 bytes. "ratio" is one speed over
-another (``portagpu.units.worse_side``), and "1" a count."""
+"""Work per second in each unit of rate: decimal, 1 GB is 1e9 bytes. A "ratio" is the time of
+another over that of what is measured (``portagpu.units.worse_side``), and "1" a count."""
 TIME_SCALES: Final[Mapping[str, float]] = {"us": 1e6}
 """Seconds in each unit of time."""
 
