@@ -267,7 +267,7 @@ def test_the_verb_runs_for_real(child: Callable[..., Child], tmp_path: Path) -> 
     words = ("-m", "portagpu", "conform", "--backend", "cpu", "--only", "rng", "--json", str(file))
     ended = child(*words)
     assert ended.code == 0, ended.out + ended.err
-    assert ended.out.splitlines()[-2:] == ["PASS", f"wrote {file}"]
+    assert ended.out.splitlines()[-1] == "PASS"
     run = read_json(file)
     judged = [each for each in run.results if each.id != "rng/wave-is-whole-blocks"]
     assert len(judged) > 20
