@@ -13,7 +13,7 @@ from portagpu.suite import Search, case
     covers=("Comm.reduce_ops",),
     traps=("C01", "C02", "P13", "P20"),
     params={"n": (2, 3, 4, 8)},
-    search=Search("collectives-{n}", seconds=3),
+    search=Search("collectives-{n}", seconds=2.5),
     smoke=True,
     does_not_show="ranks of one machine: nothing about several machines or their network",
 )

@@ -25,7 +25,7 @@ def test_random_programs(search):
     capability=Capability.AUTOCAST,
     outcome="bounded: by the number of terms and u of the dtype",
     covers=("Backend.autocast", "portagpu.autocast"),
-    search=Search("autocast", seconds=3),
+    search=Search("autocast", seconds=2),
     smoke=True,
 )
 def test_autocast_programs(search):
