@@ -69,7 +69,6 @@ LIES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
             "streams/external-stream-is-the-same[method]",
             "memory/snapshot-lists-what-is-held[function]",
             "collectives/init-string",
-            "memory/random-programs",
             "streams/random-programs",
         ),
     ),
