@@ -60,6 +60,7 @@ def numbered(node: cst.CSTNode, device: str) -> cst.BaseExpression | None:
             and isinstance(value, cst.FormattedStringExpression)
             and value.conversion is None
             and value.format_spec is None
+            and value.equal is None
         ):
             return value.expression
     if isinstance(node, cst.BinaryOperation):
