@@ -76,6 +76,9 @@ def test_a_model_that_fits_nowhere_is_one_line(capfd: pytest.CaptureFixture[str]
         ([*H100, "--nic-gbs", "nan"], "a network's bandwidth"),
         ([*H100, "--efficiency", "nan"], "a share of the peak"),
         ([*H100, "--strategy", "tp=3"], "breaks world: tp 3"),
+        ([*H100, "--strategy", "tp=2,tp=4"], "tp is there twice"),
+        (["--target", "nvidia-h100-sxm", "--ranks", "16"], "--nic-gbs"),
+        (["--target", "cpu-x86-64", "--ranks", "4"], "--memory"),
         ([*H100, "--settings", "megatron"], "not with fsdp2"),
     ],
 )

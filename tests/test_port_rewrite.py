@@ -427,3 +427,20 @@ def test_a_name_cannot_add_lines_to_the_diff(tmp_path: Path) -> None:
     path.write_text("x.cuda()\n", encoding="utf-8")
     diff = rewritten(path).diff
     assert "\x1b" not in diff and len(diff.splitlines()) == 6
+
+
+@pytest.mark.parametrize("verb", [["lint"], ["rewrite"], ["rewrite", "--write"]])
+def test_a_source_is_no_output_and_an_empty_path_no_folder(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    verb: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.py").write_text("x.cuda()\n", encoding="utf-8")
+    assert main(["port", *verb, "a.py", "--json", "a.py"]) == 2
+    assert main(["port", *verb, ".", "--json", "./a.py"]) == 2
+    assert main(["port", *verb, ""]) == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert ["read too" in each for each in lines] == [True, True, False]
+    assert Path("a.py").read_text(encoding="utf-8") == "x.cuda()\n"
