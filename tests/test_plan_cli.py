@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,9 @@ def test_a_model_that_fits_nowhere_is_one_line(capfd: pytest.CaptureFixture[str]
         ([*H100, "--nic-gbs", "nan"], "a network's bandwidth"),
         ([*H100, "--efficiency", "nan"], "a share of the peak"),
         ([*H100, "--strategy", "tp=3"], "breaks world: tp 3"),
+        ([*H100, "--strategy", "tp=2,tp=4"], "tp is there twice"),
+        (["--target", "nvidia-h100-sxm", "--ranks", "16"], "--nic-gbs"),
+        (["--target", "cpu-x86-64", "--ranks", "4"], "--memory"),
         ([*H100, "--settings", "megatron"], "not with fsdp2"),
     ],
 )
@@ -87,14 +91,23 @@ def test_what_cannot_be_is_one_line(
     assert written.count("\n") == 1
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"hidden_size": 1}'])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "it is not JSON"),
+        ("[]", "it holds no names and values"),
+        ('"llama"', "it holds no names and values"),
+        ('{"hidden_size": 1}', "no 'num_attention_heads'"),
+    ],
+)
 def test_a_wrong_config_is_one_line(
-    content: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    content: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "config.json"
     path.write_text(content)
     assert main(["plan", "--model", str(path), "--batch", "1", *H100]) == 2
-    assert "config.json" in capfd.readouterr().err
+    written = capfd.readouterr().err
+    assert "config.json" in written and said in written
     assert main(["plan", "--model", str(tmp_path / "no.json"), "--batch", "1", *H100]) == 2
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
     assert main(["plan", "--model", str(tmp_path / "bytes.json"), "--batch", "1", *H100]) == 2
@@ -166,6 +179,17 @@ def planned():
 def broken():
     raise RuntimeError("no module")
 
+def prints():
+    from beside import WORD
+    print(WORD)
+    return planned()
+
+def ends():
+    raise SystemExit(0)
+
+def ends_later():
+    return (lambda: exit(0)), loss_of(2, 128), adamw
+
 wrong = lambda: 3
 """
 
@@ -199,6 +223,8 @@ def test_both_estimators_and_their_disagreement_are_shown(
         ("train.py", "no FILE:FUNCTION"),
         ("train.py:missing", "has no function missing"),
         ("train.py:broken", "did not run: "),
+        ("train.py:ends", "ended the program (exit code 0)"),
+        ("train.py:ends_later", "ended the program (exit code 0)"),
         ("train.py:wrong", "returns no \\(build, step, optimizer\\)"),
         ("none.py:planned", "did not run: "),
         ("config.json:planned", "has no function planned"),
@@ -212,3 +238,18 @@ def test_what_cannot_be_tracked_is_one_line(
     written = capfd.readouterr().err
     assert said.replace("\\", "") in written
     assert "Traceback" not in written
+
+
+@pytest.mark.torch
+def test_what_the_tracked_file_prints_is_not_in_the_document(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "beside.py").write_text("WORD = 'printed'\n")
+    before = [*sys.path]
+    assert track(tmp_path, "train.py:prints", "--json", "-") == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out)["tracked"]["peak"] > 0
+    assert "printed" in err
+    assert sys.path == before
+    sys.modules.pop("beside")

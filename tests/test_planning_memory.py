@@ -118,7 +118,8 @@ def test_another_kind_of_model_has_no_closed_form(kind: object) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [("num_key_value_heads", "x"), ("num_key_value_heads", 0), ("head_dim", 1.5),
-     ("num_hidden_layers", 1 << 70), ("vocab_size", True), ("num_local_experts", [8])],
+     ("num_hidden_layers", 1 << 70), ("vocab_size", True), ("num_local_experts", [8]),
+     ("tie_word_embeddings", "false")],
 )  # fmt: skip
 def test_a_wrong_number_in_a_config_is_named(key: str, value: object) -> None:
     config = {
@@ -317,6 +318,16 @@ def test_every_term_has_a_range_a_formula_and_a_source() -> None:
         assert each.formula, each.name
         assert each.source, each.name
     assert found.least <= found.expected <= found.most
+
+
+@pytest.mark.parametrize("sharding", ["ddp", "zero1", "zero2", "zero3", "fsdp2"])
+@pytest.mark.parametrize("offload", ["none", "optimizer", "parameters"])
+def test_a_range_holds_what_is_expected(sharding: str, offload: str) -> None:
+    """Of a model whose embedding is larger than what stage 3 keeps."""
+    recipe = Recipe(sharding=sharding, offload=offload, fragmentation=0)
+    found = estimate(find_model("llama-3.1-8b"), recipe, Layout(dp=8))
+    for each in (*found.terms, *found.host):
+        assert 0 <= each.least <= each.expected <= each.most, each
 
 
 def test_a_cpu_has_no_context() -> None:

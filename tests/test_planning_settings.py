@@ -180,3 +180,11 @@ def test_the_command_prints_settings(capfd: pytest.CaptureFixture[str]) -> None:
     assert "--parallelism.tensor_parallel_degree" in capfd.readouterr().out
     assert main([*asked, "--settings", "deepspeed"]) == 2
     assert "DeepSpeed has no fsdp2" in capfd.readouterr().err
+
+
+def test_megatron_is_not_asked_for_more_tokens_than_positions() -> None:
+    """Its arguments are refused where max-position-embeddings is below seq-length."""
+    with pytest.raises(ValueError, match="gpt2 has 1,024 positions"):
+        megatron_arguments(
+            find_model("gpt2"), planned(Layout(dp=8, micro_batches=8), sharding="ddp")
+        )

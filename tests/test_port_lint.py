@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -217,3 +218,35 @@ def test_most_uses_of_public_code_are_found_and_rewritten() -> None:
     assert figures.found == 1, "a use of torch.cuda is found by its name"
     assert figures.safe >= 0.9
     assert figures.unsafe >= figures.safe
+
+
+def test_a_name_that_is_not_utf_8_is_in_every_format(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = os.fsdecode(b"a\xff b.py")
+    try:
+        Path(name).write_text("x.cuda()\n", encoding="utf-8")
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    for form in ("text", "json", "sarif", "github"):
+        assert main(["port", "lint", "--format", form, name]) == 1, capfd.readouterr().err
+    assert "a%FF%20b.py" in json.dumps(formats.sarif(lint([name])))
+
+
+def test_a_folder_that_cannot_be_read_is_no_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    scandir = os.scandir
+
+    def refuses(path: str) -> Any:
+        if str(path) == str(closed):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuses)
+    result = lint([str(tmp_path)])
+    assert [each.path for each in result.unread] == [str(closed)]
+    assert result.exit_code == 3

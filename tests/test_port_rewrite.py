@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -95,6 +96,8 @@ def test_a_portable_program_stays_as_it_is(path: Path) -> None:
         ("if (torch.cuda.device_count() < 2): f()\n", "if (pg.device_count() < 2): f()\n"),
         ("torch.cuda.set_device('cuda:1')\n", "pg.set_device(str(pg.device(1)))\n"),
         ("x = torch.cuda.current_device() # a\n", "x = pg.current_device() # a\n"),
+        ("m = {'cuda:%d' % 0: 'cuda:%d' % r}\n", "m = {'cuda:%d' % 0: str(pg.device(r))}\n"),
+        ("f(f'cuda:{torch.cuda.current_device()}')\n", "f(str(pg.device(pg.current_device())))\n"),
         ("x = 1\r\nx.cuda()\r\n", "x = 1\r\nx.to(pg.device())\r\n"),
         ("with torch.autocast('cuda'):\n\tpass\n", "with pg.autocast():\n\tpass\n"),
     ],
@@ -117,6 +120,9 @@ def test_one_use(tmp_path: Path, code: str, expected: str) -> None:
         "if not torch.cuda.is_available():\n    y = 1\nelse:\n    x.cuda()\n",
         "if device.type != 'cpu':\n    torch.cuda.synchronize()\n",
         "logging.info('cuda')\n",
+        "print(f'cuda:{torch.version.cuda} {x}', f'cuda:{torch.version.cuda}')\n",
+        "print(f'cuda:{torch.cuda.is_available()}', f'cuda:{x=}', f'cuda:{x:02d}')\n",
+        "torch.cuda.synchronize = lambda: None\n",
         "def f():\n    'cuda'\n",
         "model.rank = 3\n",
         "x.cuda()  # portagpu: ignore\n",
@@ -325,3 +331,116 @@ def test_the_package_imports_no_torch() -> None:
         f"l.lint([{str(SAMPLES)!r}]); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("DEVICE = 'cuda'\nimport os\n", "import portagpu as pg\nDEVICE = pg.device().type\n"),
+        ("'d'\nimport os\ndevice = 'cuda'\nimport torch\n", "'d'\nimport portagpu as pg\n"),
+        ("from __future__ import annotations\ndevice = 'cuda'\nimport torch\n",
+         "import annotations\nimport portagpu as pg\n"),
+    ],
+)  # fmt: skip
+def test_the_import_stands_before_the_first_use(tmp_path: Path, code: str, expected: str) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(code, encoding="utf-8")
+    assert expected in rewritten(path).text
+
+
+@pytest.mark.parametrize("line", ["import portagpu as pg", "import portagpu"])
+def test_an_import_inside_a_function_is_not_for_the_file(tmp_path: Path, line: str) -> None:
+    code = f"def f():\n    {line}\n\n\ndef g(x):\n    return x.to('cuda')\n"
+    path = tmp_path / "script.py"
+    path.write_text(code, encoding="utf-8")
+    once = rewritten(path).text
+    values: dict[str, Any] = {}
+    exec(compile(once, "script.py", "exec"), values)
+    assert values["g"](_Tensor()) == "moved"
+    path.write_text(once, encoding="utf-8")
+    assert not rewrite([str(path)], unsafe=True).changed
+
+
+class _Tensor:
+    def to(self, device: object) -> str:
+        return "moved"
+
+
+@pytest.mark.parametrize("written", ["cuda:01", "cuda:\N{ARABIC-INDIC DIGIT THREE}"])
+def test_a_number_may_be_written_in_other_ways(tmp_path: Path, written: str) -> None:
+    number = int(written.partition(":")[2])
+    assert changed(tmp_path, f"device = '{written}'\n") == f"device = str(pg.device({number}))\n"
+    assert changed(tmp_path, "device = 'cuda:\N{SUPERSCRIPT TWO}'\n").startswith("device = 'cuda:")
+
+
+@pytest.mark.parametrize("ids", ["[PG-001]", "[PG001", "[pg001]", "[]", " [PG002;PG001]", "d"])
+def test_a_comment_without_a_known_rule_ignores_nothing(tmp_path: Path, ids: str) -> None:
+    found = changed(tmp_path, f"x.cuda()  # portagpu: ignore{ids}\n")
+    assert ("x.cuda()" in found) == (ids == "[PG001")
+
+
+def test_an_encoding_that_loses_line_ends_is_left(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = b"# coding: unicode_escape\nx.cuda()\n"
+    path = tmp_path / "a.py"
+    path.write_bytes(data)
+    assert main(["port", "rewrite", "--write", str(path)]) == 3
+    assert "unicode" in capfd.readouterr().err
+    assert path.read_bytes() == data
+
+
+def test_a_file_that_cannot_be_written_does_not_keep_the_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.py", "b.py", "c.py"):
+        (tmp_path / name).write_text("x.cuda()\n", encoding="utf-8")
+    replace = Path.replace
+
+    def fails(self: Path, target: Path) -> Path:
+        if target.name == "b.py":
+            raise PermissionError(1, "Operation not permitted")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", fails)
+    assert main(["port", "rewrite", "--write", "--json", "-", str(tmp_path)]) == 3
+    out, err = capfd.readouterr()
+    about = [line for line in err.splitlines() if line.startswith("portagpu: ")]
+    assert len(about) == 1 and "b.py stays as it is" in about[0], err
+    assert [Path(each).name for each in json.loads(out)["written"]] == ["a.py", "c.py"]
+    assert (tmp_path / "b.py").read_text(encoding="utf-8") == "x.cuda()\n"
+    assert "pg." in (tmp_path / "c.py").read_text(encoding="utf-8")
+    assert len([*tmp_path.iterdir()]) == 3
+
+
+def test_one_file_under_two_names_is_rewritten_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.py").write_text("x.cuda()\n", encoding="utf-8")
+    result = rewrite(["a.py", str(tmp_path / "a.py"), "./a.py", str(tmp_path)])
+    assert [each.source.path for each in result.files] == ["a.py"]
+
+
+def test_a_name_cannot_add_lines_to_the_diff(tmp_path: Path) -> None:
+    path = tmp_path / "a\n+++ b\x1b[31m.py"
+    path.write_text("x.cuda()\n", encoding="utf-8")
+    diff = rewritten(path).diff
+    assert "\x1b" not in diff and len(diff.splitlines()) == 6
+
+
+@pytest.mark.parametrize("verb", [["lint"], ["rewrite"], ["rewrite", "--write"]])
+def test_a_source_is_no_output_and_an_empty_path_no_folder(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    verb: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.py").write_text("x.cuda()\n", encoding="utf-8")
+    assert main(["port", *verb, "a.py", "--json", "a.py"]) == 2
+    assert main(["port", *verb, ".", "--json", "./a.py"]) == 2
+    assert main(["port", *verb, ""]) == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert ["read too" in each for each in lines] == [True, True, False]
+    assert Path("a.py").read_text(encoding="utf-8") == "x.cuda()\n"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import runpy
+import sys
+from contextlib import redirect_stdout
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from portagpu.text import error_line
 
 if TYPE_CHECKING:
-    from portagpu.planning import Model, Recipe
+    from collections.abc import Callable
+
+    from portagpu.planning import Model, Recipe, Tracked
 
 
 def tracked_lines(spec: str, model: Model, recipe: Recipe) -> tuple[list[str], dict[str, Any]]:
@@ -24,8 +29,7 @@ def tracked_lines(spec: str, model: Model, recipe: Recipe) -> tuple[list[str], d
     from portagpu.target import load_target
     from portagpu.units import size
 
-    build, step, optimizer = _parts(spec)
-    found = track(build, step, optimizer)
+    found = _run(spec, lambda: track(*_parts(spec)))
     alone = replace(recipe, sharding="ddp", foreach=False)
     expected = estimate(model, alone, Layout(), target=load_target("cpu-x86-64")).expected
     off = found.disagreement(expected)
@@ -36,6 +40,22 @@ def tracked_lines(spec: str, model: Model, recipe: Recipe) -> tuple[list[str], d
     ]
     document = {"peak": found.peak, "parts": dict(found.parts), "closed_form": expected}
     return lines, document | {"disagreement": off}
+
+
+def _run(spec: str, work: Callable[[], Tracked]) -> Tracked:
+    """Run what calls the user's code.
+
+    It prints to stderr, does not end this program, and imports what lies beside it, as a script.
+    """
+    folder = str(Path(spec).resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        with redirect_stdout(sys.stderr):
+            return work()
+    except SystemExit as error:
+        raise ValueError(f"{spec} ended the program (exit code {error.code})") from error
+    finally:
+        sys.path.remove(folder)
 
 
 def _parts(spec: str) -> tuple[Any, Any, Any]:

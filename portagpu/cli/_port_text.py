@@ -5,6 +5,9 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import click
+
+from portagpu.cli._common import STDOUT, check_kept, check_outputs
 from portagpu.distributions import install
 from portagpu.errors import MissingDependency
 
@@ -18,6 +21,17 @@ def require_libcst(verb: str) -> None:
     """Raise MissingDependency, with what to install, if libcst is not installed."""
     if find_spec("libcst") is None:
         raise MissingDependency(f"portagpu port {verb} needs libcst: {install('port')}")
+
+
+def check_paths(paths: Sequence[str], json_to: str | None) -> None:
+    """Raise UsageError for an empty path, and for an output that cannot be written or is read."""
+    from portagpu.port.reading import files
+
+    if "" in paths:
+        raise click.UsageError("a path is empty: name files or folders ('.' is this one)")
+    check_outputs(json_to)
+    if json_to not in (None, STDOUT):
+        check_kept(files(paths), json_to)
 
 
 def unread_lines(unread: Sequence[Unread]) -> list[str]:

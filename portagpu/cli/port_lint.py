@@ -8,7 +8,7 @@ import sys
 import click
 
 from portagpu.cli._common import json_option, print_lines, text_stream, write_json
-from portagpu.cli._port_text import require_libcst, unread_lines
+from portagpu.cli._port_text import check_paths, require_libcst, unread_lines
 
 
 @click.command()
@@ -28,12 +28,11 @@ def lint(paths: tuple[str, ...], form: str, json_to: str | None) -> int:
     requirements. A comment "portagpu: ignore[PG001]" ends a line's finding. Exit codes: 0 if
     nothing breaks, 1 if something does, 3 if a file could not be read.
     """
-    from portagpu.cli._common import check_outputs
     from portagpu.port import formats
     from portagpu.port.lint import lint as engine
 
     require_libcst("lint")
-    check_outputs(json_to)
+    check_paths(paths, json_to)
     if json_to == "-":
         form = "json"
     result = engine(paths, processes=len(os.sched_getaffinity(0)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from portagpu.cli._common import json_option, print_lines, text_stream, write_json
-from portagpu.cli._port_text import require_libcst, unread_lines
+from portagpu.cli._port_text import check_paths, require_libcst, unread_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,19 +30,18 @@ def rewrite(paths: tuple[str, ...], write: bool, unsafe: bool, json_to: str | No
 
     A diff is printed and nothing is written, unless --write says so. Each file is written at once
     or not at all. What is not decided stays, with the reason. Exit codes: 0 if nothing is left that
-    breaks, 1 if something is, 3 if a file could not be read.
+    breaks, 1 if something is, 3 if a file could not be read or written.
     """
-    from portagpu.cli._common import check_outputs
     from portagpu.port.rewrite import rewrite as engine
 
     require_libcst("rewrite")
-    check_outputs(json_to)
+    check_paths(paths, json_to)
     result = engine(paths, unsafe=unsafe)
     stream = text_stream(json_to)
-    for each in result.changed:
-        if write:
-            each.write()
-        else:
+    if write:
+        result.write()
+    else:
+        for each in result.changed:
             click.echo(each.diff, file=stream, nl=False)
     print_lines(list(_lines(result, write)), sys.stderr)
     print_lines(unread_lines(result.unread), sys.stderr)

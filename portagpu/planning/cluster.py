@@ -52,7 +52,7 @@ class Cluster:
         if self.nodes > 1 and self.nic_gbs is None:
             raise ValueError(
                 f"{self.nodes} machines need a network: give what one GPU can send, in GB/s "
-                "(50 for 400 Gb/s)"
+                "(--nic-gbs 50 for 400 Gb/s)"
             )
 
     @property
@@ -85,14 +85,14 @@ def cluster_of(
     if nodes < 1 or world % nodes:
         raise ValueError(
             f"{world} ranks cannot be spread evenly over {nodes} machines: give a number of "
-            "machines that divides the ranks"
+            "machines (--nodes) that divides the ranks"
         )
     if memory is None:
         memory = target.value("memory.reported")
         if memory is None and (sold := target.value("memory.size")) is not None:
             memory = sold * _GB
     if memory is None:
-        raise ValueError(f"the target {target.id} has no memory size: give the bytes of a GPU")
+        raise ValueError(f"the target {target.id} has no memory size: give a GPU's (--memory)")
     local = world // nodes
     if domain is None:
         topology, links = target.value("link.topology"), target.value("link.count")

@@ -212,7 +212,7 @@ def _device_terms(
     lost = peak * recipe.fragmentation / (1 - recipe.fragmentation)
     yield ranged(
         "fragmentation and rounding",
-        (_SEGMENT, _BLOCK, lost),
+        (_SEGMENT, _BLOCK, max(lost, _SEGMENT)),
         f"0 to {recipe.fragmentation:.0%} of what is reserved; {_BLOCK} B blocks, 20 MiB segments",
         "arXiv:1910.02054, section 3.2; torch's caching allocator",
     )

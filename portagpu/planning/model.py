@@ -137,7 +137,7 @@ class Model:
             head_size=_whole(config, "head_dim", hidden // heads),
             inner=_whole(config, inner or "intermediate_size"),
             vocabulary=_whole(config, "vocab_size"),
-            tied=bool(config.get("tie_word_embeddings", kind == "gemma")),
+            tied=_truth(config, "tie_word_embeddings", kind == "gemma"),
             experts=experts,
             active_experts=_whole(config, "num_experts_per_tok", 0) if experts else 0,
         )
@@ -156,6 +156,13 @@ def _whole(config: Mapping[str, Any], key: str, otherwise: int | None = None) ->
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"the configuration has no {key!r}: it is a whole number above 0")
     return value
+
+
+def _truth(config: Mapping[str, Any], key: str, otherwise: bool) -> bool:
+    value = config.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise ValueError(f"{key!r} is true or false, not {value!r}")
+    return otherwise if value is None else value
 
 
 def _gpt(name: str, *sizes: int, inner: int | None = None) -> Model:
@@ -227,6 +234,8 @@ def read_model(text: str, name: str) -> Model:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{name} is no config.json of a model: it is not JSON") from error
     try:
+        if not hasattr(config, "get"):
+            raise ValueError("it is no config.json of a model: it holds no names and values")
         return Model.from_config(config, name)
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{name}: {error}") from error

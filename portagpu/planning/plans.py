@@ -241,12 +241,9 @@ def parse_strategy(text: str) -> dict[str, int]:
         return fixed
     for word in text.split(","):
         name, _, value = word.strip().partition("=")
-        if (
-            name not in _DEGREES
-            or name in fixed
-            or not value.isdecimal()
-            or not 0 < int(value) <= 1 << 16
-        ):
+        if name in fixed:
+            raise ValueError(f"{name} is there twice in {text!r}: give each degree once")
+        if name not in _DEGREES or not value.isdecimal() or not 0 < int(value) <= 1 << 16:
             raise ValueError(
                 f"{word.strip()!r} is no degree of parallelism: write auto, or tp=8,pp=2 with "
                 f"{', '.join(_DEGREES)}"

@@ -95,11 +95,17 @@ def deepspeed_config(model: Model, plan: Plan) -> dict[str, Any]:
 def megatron_arguments(model: Model, plan: Plan) -> list[str]:
     """The words for Megatron-LM's command line: the model's sizes, the layout and the batch.
 
-    Raises ValueError for a sharding other than DDP and its distributed optimiser (zero1).
+    Raises ValueError for a sharding other than DDP and its distributed optimiser (zero1), and for
+    more tokens than learned positions.
     """
     at, recipe = plan.layout, plan.recipe
     if recipe.sharding not in ("ddp", "zero1"):
         raise ValueError(f"Megatron is planned with ddp or zero1 here, not with {recipe.sharding}")
+    if 0 < model.positions < recipe.sequence:
+        raise ValueError(
+            f"{model.name} has {model.positions:,} positions: plan with as many tokens at most, "
+            f"not with {recipe.sequence:,}"
+        )
     values: dict[str, object] = {
         "num-layers": model.layers,
         "hidden-size": model.hidden,

@@ -162,9 +162,10 @@ def buffer_terms(part: Share, recipe: Recipe, layout: Layout) -> Iterator[Term]:
     elif recipe.sharding == "zero3":
         least = min(2 * part.layer, part.all)
         usual = min(part.layer + max(part.layer, _PREFETCH) + part.outside, part.all)
+        most = min(_LIVE + part.layer, part.all)
         yield ranged(
             "gathered parameters",
-            (usual * gathered, least * gathered, min(_LIVE + part.layer, part.all) * gathered),
+            (usual * gathered, least * gathered, max(usual, most) * gathered),
             "a layer, a prefetched one and what is outside of layers; at most "
             "stage3_max_live_parameters",
             _DEEPSPEED,

@@ -50,8 +50,8 @@ def numbered(node: cst.CSTNode, device: str) -> cst.BaseExpression | None:
     """The number in "cuda:1", f"cuda:{i}", "cuda:%d" % i, "cuda:{}".format(i), "cuda:" + str(i)."""
     start = f"{device}:"
     text = string(node)
-    if text is not None and text.startswith(start) and text[len(start) :].isdigit():
-        return cst.Integer(text[len(start) :])
+    if text is not None and re.fullmatch(rf"{re.escape(start)}\d+", text):
+        return cst.Integer(str(int(text[len(start) :])))
     if isinstance(node, cst.FormattedString) and len(node.parts) == 2:
         before, value = node.parts
         if (
@@ -60,6 +60,7 @@ def numbered(node: cst.CSTNode, device: str) -> cst.BaseExpression | None:
             and isinstance(value, cst.FormattedStringExpression)
             and value.conversion is None
             and value.format_spec is None
+            and value.equal is None
         ):
             return value.expression
     if isinstance(node, cst.BinaryOperation):

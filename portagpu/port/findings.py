@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from portagpu.port.rules import Rule
 
-_IGNORE: Final = re.compile(r"portagpu:\s*ignore(?:\[([\w,\s]*)\])?")
+_IGNORE: Final = re.compile(r"portagpu:\s*ignore\b(?:\s*\[([^\]]*))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,10 @@ class Unread:
 
 
 class Ignored:
-    """The rules that comments "portagpu: ignore[RULE]" name, and "portagpu: ignore" for all."""
+    """The rules that comments "portagpu: ignore[RULE]" name, and "portagpu: ignore" for all.
+
+    A bracket without the id of a rule ends no finding.
+    """
 
     def __init__(self, lines: Iterable[str]) -> None:
         found = ((number, _IGNORE.search(line)) for number, line in enumerate(lines, 1))

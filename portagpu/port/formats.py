@@ -7,6 +7,7 @@ in properties.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -180,7 +181,7 @@ def _sarif_rule(rule: Rule) -> dict[str, Any]:
 
 
 def _location(path: str, line: int = 1, column: int = 1) -> dict[str, Any]:
-    uri = quote(PurePath(path).as_posix())
+    uri = quote(os.fsencode(PurePath(path).as_posix()))
     place = {
         "artifactLocation": {"uri": f"file://{uri}" if path.startswith("/") else uri},
         "region": {"startLine": line, "startColumn": column},

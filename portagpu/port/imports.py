@@ -13,13 +13,20 @@ if TYPE_CHECKING:
 
 
 def with_import(module: cst.Module, alias: str) -> cst.Module:
-    """``module`` with an import of portagpu behind that of torch, else before all others."""
+    """``module`` with an import of portagpu behind that of torch, else before all others.
+
+    It stands before the first statement that uses it.
+    """
     code = "import portagpu" if alias == "portagpu" else f"import portagpu as {alias}"
     line = cst.parse_statement(code)
     body = list(module.body)
     at = 0
     for number, each in enumerate(body):
         small = each.body if isinstance(each, cst.SimpleStatementLine) else ()
+        used = _Used()
+        each.visit(used)
+        if alias in used.names:
+            break
         if number == at and small and _comes_first(small[0]):
             at = number + 1
         if any(isinstance(part, cst.Import) and _imports_torch(part) for part in small):

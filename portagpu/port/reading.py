@@ -64,19 +64,22 @@ def files(paths: Sequence[str]) -> Iterator[Path]:
     """The files that ``paths`` name, and those below their folders, each once, in order.
 
     Below a folder, hidden folders, installed packages, links and other kinds of files are passed
-    over. A file that is named comes even where :func:`read` has only a reason for it.
+    over. A file that is named, and a folder that cannot be read, come even though :func:`read` has
+    only a reason for them.
     """
     seen: set[Path] = set()
     for path in map(Path, paths):
         found = _below(path) if path.is_dir() and not path.is_symlink() else (path,)
         for each in found:
-            if each not in seen:
-                seen.add(each)
+            place = Path(os.path.realpath(each.parent), each.name)
+            if place not in seen:
+                seen.add(place)
                 yield each
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    for root, folders, names in os.walk(folder):
+    closed: list[OSError] = []
+    for root, folders, names in os.walk(folder, onerror=closed.append):
         folders[:] = sorted(
             each
             for each in folders
@@ -88,6 +91,7 @@ def _below(folder: Path) -> Iterator[Path]:
             path = Path(root) / name
             if kind_of(path) is not None and not path.is_symlink():
                 yield path
+    yield from (Path(each.filename) for each in closed)
 
 
 def read(path: Path) -> Source | Unread:
@@ -97,6 +101,8 @@ def read(path: Path) -> Source | Unread:
         return Unread(str(path), "is not there")
     if path.is_symlink():
         return Unread(str(path), "is a symbolic link: name the file that it leads to")
+    if path.is_dir():
+        return Unread(str(path), "is a folder that cannot be read")
     if path.suffix == ".ipynb":
         return Unread(str(path), "is a notebook: export it first (jupyter nbconvert --to script)")
     if kind is None:
@@ -112,8 +118,11 @@ def read(path: Path) -> Source | Unread:
         if kind == "python":
             encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         text = data.decode(encoding)
-    except (SyntaxError, UnicodeDecodeError, LookupError):
+        written = text.encode(encoding)
+    except (SyntaxError, UnicodeError, LookupError):
         return Unread(str(path), "is not in the encoding that it declares, or not in UTF-8")
+    if written != data:  # unicode_escape writes "\\n" for the end of a line
+        return Unread(str(path), f"is in {encoding}, which does not give back what was read")
     if "\0" in text:
         return Unread(str(path), "has null characters, as no source has")
     return Source(str(path), kind, text, encoding, data)

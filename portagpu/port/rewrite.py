@@ -18,6 +18,7 @@ from portagpu.port.python import Analysis, analyse, finding, parse
 from portagpu.port.reading import Source, files, read
 from portagpu.port.rules import load_rules
 from portagpu.port.words import lines_of
+from portagpu.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,9 +45,10 @@ class Rewritten:
     def diff(self) -> str:
         """The change in unified form; empty where there is none."""
         before, after = lines_of(self.source.text), lines_of(self.text)
+        name = printable(self.source.path)
         return "".join(
             line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-            for line in difflib.unified_diff(before, after, self.source.path, self.source.path)
+            for line in difflib.unified_diff(before, after, name, name)
         )
 
     def write(self) -> None:
@@ -57,11 +59,11 @@ class Rewritten:
         """
         path = Path(self.source.path)
         try:
-            if path.read_bytes() != self.source.data:
-                raise OutputError(f"{path} changed while it was read: run the command again")
-            mode = path.stat().st_mode & 0o7777
-        except FileNotFoundError as error:
-            raise OutputError(f"{path} is gone: run the command again") from error
+            data, mode = path.read_bytes(), path.stat().st_mode & 0o7777
+        except OSError as error:
+            raise OutputError(f"{path} cannot be read any more: {error.strerror}") from error
+        if data != self.source.data:
+            raise OutputError(f"{path} changed while it was read: run the command again")
         write_parts(path, [self.data])
         path.chmod(mode)
 
@@ -87,6 +89,15 @@ class Rewriting:
     def left(self) -> list[Finding]:
         """What no rewrite decided, in order."""
         return in_order(each for file in self.files for each in file.left)
+
+    def write(self) -> None:
+        """Write every file that changed; one that cannot be written stays, and gets a reason."""
+        for each in self.changed:
+            try:
+                each.write()
+            except OutputError as error:
+                self.files.remove(each)
+                self.unread.append(Unread(each.source.path, f"stays as it is: {error}"))
 
     @property
     def exit_code(self) -> int:

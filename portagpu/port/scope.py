@@ -42,6 +42,7 @@ class Scope(cst.CSTVisitor):
         self._guards: set[str] = set()
         self._indices: set[str] = set()
         self._others: set[str] = set()
+        self._depth = 0
         self.methods: set[str] = set()
 
     @property
@@ -51,7 +52,7 @@ class Scope(cst.CSTVisitor):
 
     @property
     def has_import(self) -> bool:
-        """Whether portagpu is imported already."""
+        """Whether portagpu is imported already, for the whole file."""
         return self._alias is not None
 
     def qualified(self, node: cst.CSTNode) -> str:
@@ -155,7 +156,7 @@ class Scope(cst.CSTVisitor):
 
     def visit_Import(self, node: cst.Import) -> bool:
         for each in node.names:
-            if dotted(each.name) == OWN:
+            if dotted(each.name) == OWN and self._depth == 0:
                 self._alias = OWN if each.asname is None else last_name(each.asname.name)
             elif each.asname is not None:
                 self._taken.add(last_name(each.asname.name))
@@ -165,3 +166,13 @@ class Scope(cst.CSTVisitor):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self.methods.add(node.name.value)
+        self._depth += 1
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
+        self._depth -= 1
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        self._depth += 1
+
+    def leave_ClassDef(self, original_node: cst.ClassDef) -> None:
+        self._depth -= 1

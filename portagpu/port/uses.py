@@ -184,6 +184,9 @@ class Finder(cst.CSTVisitor):
 
     def visit_Assign(self, node: cst.Assign) -> None:
         for target in node.targets:
+            entry = self.rules.names.get(self.scope.qualified(target.target))
+            if isinstance(target.target, cst.Attribute) and entry is not None and entry.to:
+                self.add(target.target, entry.rule, left="it is replaced here for all its callers")
             values.in_assignment(self, target.target, node.value)
 
     def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
@@ -196,6 +199,7 @@ class Finder(cst.CSTVisitor):
 
     def visit_DictElement(self, node: cst.DictElement) -> None:
         values.in_named(self, string(node.key) or "", node.value)
+        values.in_any(self, node.value)
 
     def visit_Comparison(self, node: cst.Comparison) -> None:
         gates.in_comparison(self, node)

@@ -33,8 +33,16 @@ def in_named(finder: Finder, name: str, value: cst.BaseExpression) -> None:
 def in_any(finder: Finder, value: cst.BaseExpression) -> None:
     """A device with a number is one under any name."""
     for words in finder.rules.words:
-        if numbered(value, words.device) is not None:
+        number = numbered(value, words.device)
+        if number is not None and not _is_fact(finder, number):
             device(finder, value)
+
+
+def _is_fact(finder: Finder, value: cst.BaseExpression) -> bool:
+    """Whether it is a version, a count or an answer of torch's: f"cuda:{torch.version.cuda}"."""
+    name = finder.scope.qualified(value.func if isinstance(value, cst.Call) else value)
+    known = name in finder.rules.names or any(name in each.available for each in finder.rules.words)
+    return known and not name.endswith("current_device")
 
 
 def device(finder: Finder, value: cst.BaseExpression, *, as_text: bool = True) -> None:
