@@ -275,10 +275,21 @@ def test_a_model_with_other_parameters_is_refused(tmp_path: Path) -> None:
         pg.parallel.load(tmp_path, other, adam(other.parameters()))
 
 
-def test_a_checkpoint_before_the_first_step_changes_no_number(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("AdamW", {}),
+        ("Adam", {"weight_decay": 0.5}),
+        ("SGD", {"weight_decay": 0.5, "momentum": 0.9}),
+    ],
+)
+def test_a_checkpoint_before_the_first_step_changes_no_number(
+    tmp_path: Path, kind: str, options: dict[str, float]
+) -> None:
     """torch makes the optimiser's state by a step, which Adam would count."""
+    make = getattr(torch.optim, kind)
     plain, kept, other = (model_of("float64") for _ in range(3))
-    steppers = [adam(each.parameters()) for each in (plain, kept, other)]
+    steppers = [make(each.parameters(), lr=0.01, **options) for each in (plain, kept, other)]
     pg.parallel.save(tmp_path, 0, kept, steppers[1])
     pg.parallel.load(tmp_path, other, steppers[2])
     for _ in range(2):

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"step-(0|[1-9][0-9]{0,14})")
 _ABOUT: Final = "portagpu.json"
 _SCHEMA: Final = "portagpu.checkpoint/1"
+_ZERO_AT_FIRST: Final = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
+"""What torch's Adam, AdamW and SGD begin with as 0."""
 _T = TypeVar("_T")
 
 
@@ -205,7 +207,7 @@ def _state(model: Models, optimizer: Optimizers) -> dict[str, dict[str, Any]]:
         begun = bool(its.state)
         parameters, settings = get_state_dict(each, its, options=_options())
         if not begun:
-            _count_no_steps(its)
+            _begin_anew(its)
         both = parameters.keys() & state["model"].keys()
         if both:
             raise ValueError(f"two parts of the model have a parameter {min(both)}")
@@ -214,17 +216,18 @@ def _state(model: Models, optimizer: Optimizers) -> dict[str, dict[str, Any]]:
     return state
 
 
-def _count_no_steps(optimizer: Optimizer) -> None:
-    """Set the steps of a new state to 0, also in state dicts, which share them.
+def _begin_anew(optimizer: Optimizer) -> None:
+    """Set a new state to that before the first step, also in state dicts, which share it.
 
-    torch makes the state by a step without gradients. Adam counts it, and would correct its
-    averages by one step too many from then on.
+    torch makes the state by a step without gradients. Adam counts it, and decay of weights goes
+    into its averages (pytorch/pytorch#164929).
     """
     import torch
 
     for each in optimizer.state.values():
-        if isinstance(each.get("step"), torch.Tensor):
-            each["step"].zero_()
+        for name in _ZERO_AT_FIRST:
+            if isinstance(each.get(name), torch.Tensor):
+                each[name].zero_()
 
 
 def _put(
