@@ -382,6 +382,85 @@ def clips(rank, *, values, norm, split="[0-5]", tp=1, pp=1, own=False):
     return [str(found.item()), max(left)]
 
 
+def strange_norms(rank):
+    """Norms where a stage has no gradient, a shard is empty, and another rank's shard has NaN."""
+    pipe, mesh = pg.parallel.mesh(pp=2, gpu=rank.gpu), pg.parallel.mesh(gpu=rank.gpu)
+    stage = pg.parallel.split(model_of("float64"), pipe)[0]
+    if rank.rank == 1:
+        for each in stage.parameters():
+            each.grad = torch.ones_like(each)
+    frozen = pg.parallel.clip_grad_norm_(stage.parameters(), 1.0, mesh=pipe)
+    found = [frozen.item()]
+    for norm in (float("inf"), float("-inf")):
+        model = pg.parallel.shard(nn.Sequential(nn.Linear(4, 1)), mesh)
+        for each in model.parameters():
+            each.grad = torch.full_like(each, 3.0).detach()
+        found.append(pg.parallel.clip_grad_norm_(model.parameters(), 1.0, norm).item())
+        if rank.rank == 0:
+            local(model[0].weight.grad).fill_(float("nan"))
+        found.append(pg.parallel.clip_grad_norm_(model.parameters(), 1.0, norm).item())
+    dist.barrier()
+    return [str(each) for each in found]
+
+
+def nested_blocks(rank):
+    """Whether FSDP2 has reduced after an inner block, after the outer one, and without any."""
+    mesh = pg.parallel.mesh(gpu=rank.gpu)
+    model = prepare(rank, mesh, "fsdp2", "float64")
+    inputs = share_of(batch_of(0, "float64")[0], mesh)
+    found = []
+    with pg.parallel.no_sync(model):
+        with pg.parallel.no_sync(model):
+            model(inputs).sum().backward()
+        model(inputs).sum().backward()
+        found.append(model[0].up.weight.grad is not None)
+    model(inputs).sum().backward()
+    found.append(model[0].up.weight.grad is not None)
+    dist.barrier()
+    return found
+
+
+class Listed(nn.Module):
+    """Layers in a list, beside one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(2))
+        self.head = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        for each in self.layers:
+            x = each(x)
+        return self.head(x)
+
+
+def sharded_modules(rank):
+    """The names of what FSDP2 shards: of lists, and of layers inside of layers."""
+    from torch.distributed.fsdp import FSDPModule
+
+    mesh = pg.parallel.mesh(gpu=rank.gpu)
+    found = []
+    for layers in (None, (Layer, nn.Linear)):
+        model = pg.parallel.shard(Listed(), mesh, layers)
+        model(torch.ones(2, WIDTH)).sum().backward()
+        found.append([name for name, each in model.named_modules() if isinstance(each, FSDPModule)])
+    dist.barrier()
+    return found
+
+
+def tied():
+    model = nn.Sequential(nn.Embedding(WIDTH, WIDTH), Layer(), nn.Linear(WIDTH, WIDTH, bias=False))
+    model[2].weight = model[0].weight
+    return model
+
+
+class Doubled(nn.Sequential):
+    """A sequence with a forward of its own."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
 def refusals(rank):
     """What wrong arguments raise."""
     from portagpu.planning import Layout, Recipe
@@ -399,7 +478,40 @@ def refusals(rank):
     def scheduled(parts, part=model, **options):
         return told(lambda: parallel.schedule([part] * parts, pipe, loss, **options))
 
+    from torch.distributed.tensor.parallel import ColwiseParallel
+
+    fsdp2 = {"sharding": "fsdp2", "precision": "fp32"}
+    whole, layer = {"precision": "fp32"}, Layer()
+    sharded = parallel.shard(model_of("float32"), mesh)
+    replicas = parallel.replicate(model_of("float32"), mesh, gpu=rank.gpu)
+    again = parallel.recompute(model_of("float32"))
+    norms = [model.parameters(), -1.0], [model.parameters(), 1.0, 0]
     return {
+        "size": told(lambda: parallel.mesh(tp=2.0, gpu=rank.gpu)),
+        "layout": told(lambda: parallel.mesh(2, gpu=rank.gpu)),
+        "classes": told(lambda: parallel.shard(model, mesh, "Layer")),
+        "container": told(lambda: parallel.shard(Listed(), mesh, nn.ModuleList)),
+        "dtype": told(lambda: parallel.shard(model, mesh, compute="bf16")),
+        "host": applied(**fsdp2, offload="parameters"),
+        "twice": told(lambda: parallel.shard(sharded, mesh)),
+        "wrapped": told(lambda: parallel.shard(replicas, mesh)),
+        "replicas": told(lambda: parallel.replicate(sharded, mesh, gpu=rank.gpu)),
+        "device": told(lambda: parallel.replicate(Layer().to("meta"), mesh, gpu=rank.gpu)),
+        "tied": told(lambda: parallel.shard(tied(), mesh)),
+        "blocks": told(lambda: parallel.shard(tied(), mesh, Layer) and None),
+        "stages": told(lambda: parallel.split(tied(), pipe)),
+        "repeated": told(lambda: parallel.split(nn.Sequential(layer, Layer(), layer), pipe)),
+        "forward": told(lambda: parallel.split(Doubled(*model), pipe)),
+        "none": scheduled(0, micro_batches=4),
+        "key": applied(tensors, {"*.upp": ColwiseParallel()}, **fsdp2),
+        "untied": told(
+            lambda: parallel.apply(
+                Recipe(**whole), tied(), tensors, tensor_plan={"2": ColwiseParallel()}
+            )
+        ),
+        "again": told(lambda: parallel.recompute(again)),
+        "negative": told(lambda: parallel.clip_grad_norm_(*norms[0])),
+        "norm": told(lambda: parallel.clip_grad_norm_(*norms[1])),
         "world": told(lambda: parallel.mesh(tp=3, gpu=rank.gpu)),
         "product": told(lambda: parallel.mesh(dp=2, tp=2, gpu=rank.gpu)),
         "zero": told(lambda: parallel.mesh(pp=0, gpu=rank.gpu)),
@@ -428,6 +540,37 @@ def saves_two_of_one_name(rank, *, folder):
     mesh = pg.parallel.mesh(pp=2, gpu=rank.gpu)
     stage = nn.Sequential(Layer())
     return told(lambda: pg.parallel.save(folder, 1, stage, sgd(stage.parameters()), mesh=mesh))
+
+
+def saves_apart(rank, *, folder):
+    """What ranks raise that give other steps, other folders, and what is no JSON."""
+    model = nn.Sequential(Layer())
+    stepper = sgd(model.parameters())
+    mine = f"{folder}/{rank.rank}"
+    extra = {"bad": object()} if rank.rank == 0 else None
+    return [
+        told(lambda: pg.parallel.save(folder, 1 + rank.rank, model, stepper)),
+        told(lambda: pg.parallel.save(mine, 1, model, stepper)),
+        told(lambda: pg.parallel.save(folder, 1, model, stepper, extra=extra)),
+    ]
+
+
+def saves_on_a_full_disk(rank, *, folder):
+    """What all ranks raise where rank 1 may write no more than 1,000 bytes."""
+    import resource
+
+    model = pg.parallel.shard(nn.Sequential(Layer()), pg.parallel.mesh(gpu=rank.gpu))
+    stepper = sgd(model.parameters())
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if rank.rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        found = told(lambda: pg.parallel.save(folder, 1, model, stepper))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    dist.barrier()
+    return found
 
 
 def saves_where_only_the_first_may_not(rank, *, folder):

@@ -230,10 +230,82 @@ def test_a_plain_scaler_lets_one_stage_step_alone(answers: Answers) -> None:
     assert first != second
 
 
+STRANGE: Final = ask(2, "strange_norms")
+
+
+def test_norms_of_frozen_stages_empty_shards_and_nan(answers: Answers) -> None:
+    """Of one dtype on each rank, or the process ends; torch's own waits, and loses NaN."""
+    # half of the layers have gradients, each of them one
+    total = str(math.sqrt(4 * COUNT))
+    assert answers(2, STRANGE) == [[total, "3.0", "nan", "3.0", "nan"]] * 2
+
+
+NESTED: Final = ask(2, "nested_blocks")
+
+
+def test_blocks_in_one_another_reduce_after_the_outer_one(answers: Answers) -> None:
+    assert answers(2, NESTED) == [[False, True]] * 2
+
+
+SHARDED: Final = ask(2, "sharded_modules")
+
+
+def test_layers_in_lists_and_in_layers_are_sharded(answers: Answers) -> None:
+    inner = [f"layers.{layer}{name}" for layer in (0, 1) for name in ("", ".up", ".down")]
+    listed = ["", "layers.0", "layers.1", "head"]
+    assert answers(2, SHARDED) == [[listed, ["", *inner, "head"]]] * 2
+
+
+WRAPPED: Final = "the model is wrapped by DDP already: give the one inside, model.module"
 REFUSED: Final = {
+    "size": ["ValueError", "dp, tp and pp are whole numbers of at least 1"],
+    "layout": ["ValueError", "a layout is a plan's, not 2: give sizes by name, as tp=2"],
+    "classes": ["ValueError", "layers is a class of modules, or a tuple of some, not 'Layer'"],
+    "container": [
+        "ValueError",
+        "ModuleList has no forward: give the class of the layers that are in it",
+    ],
+    "dtype": ["ValueError", "compute is a dtype, as torch.bfloat16, not 'bf16'"],
+    "host": ["ValueError", "the mesh is on the CPU, where nothing is to be offloaded"],
+    "twice": ["ValueError", "the model is sharded by FSDP2 already"],
+    "wrapped": ["ValueError", WRAPPED],
+    "replicas": ["ValueError", "the model is sharded by FSDP2 already"],
+    "device": [
+        "ValueError",
+        "the model is on meta, and the mesh on cpu: move it first, model.to(portagpu.device())",
+    ],
+    "tied": [
+        "ValueError",
+        (
+            "0.weight and 2.weight are one parameter: give layers= the class of others, "
+            "so that both are in the rest of the model"
+        ),
+    ],
+    "blocks": None,
+    "stages": [
+        "ValueError",
+        (
+            "stages 0 and 1 share a parameter, 0.weight and 2.weight: "
+            "torch's pipelines would train a copy on each"
+        ),
+    ],
+    "repeated": [
+        "ValueError",
+        (
+            "stages 0 and 1 share a parameter, 0.up.weight and 2.up.weight: "
+            "torch's pipelines would train a copy on each"
+        ),
+    ],
+    "forward": ["TypeError", "a Doubled cannot be cut: give an nn.Sequential of layers"],
+    "none": ["ValueError", "0 parts on a rank: interleaved takes 2 or more, others one"],
+    "key": ["ValueError", "the model has no module '*.upp', which the tensor_plan names"],
+    "untied": ["ValueError", "the tensor_plan splits one of two modules that share a parameter"],
+    "again": ["ValueError", "these layers recompute already, and would do it twice"],
+    "negative": ["ValueError", "max_norm is 0 or more and norm_type not 0, not -1.0 and 2.0"],
+    "norm": ["ValueError", "max_norm is 0 or more and norm_type not 0, not 1.0 and 0"],
     "world": ["ValueError", "pp=1 dp=1 tp=3 is 3 ranks, and here are 2"],
     "product": ["ValueError", "pp=1 dp=2 tp=2 is 4 ranks, and here are 2"],
-    "zero": ["ValueError", "dp, tp and pp are at least 1"],
+    "zero": ["ValueError", "dp, tp and pp are whole numbers of at least 1"],
     "both": ["ValueError", "give a layout, or dp, tp and pp"],
     "context": ["ValueError", "cp2: cp and ep are for the model's own code; plan without them"],
     "zero1": ["ValueError", "torch shards by ddp or fsdp2, not by zero1"],

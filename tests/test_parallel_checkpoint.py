@@ -94,6 +94,28 @@ def test_every_rank_raises_what_the_first_found(ranks: Ranks, tmp_path: Path) ->
     assert done.values == [said] * 2
 
 
+def test_what_ranks_give_apart_is_refused_on_all(ranks: Ranks, tmp_path: Path) -> None:
+    """Others would wait for the rank that raises, and checkpoints would be of two steps."""
+    done = run(ranks, 2, "saves_apart", folder=str(tmp_path))
+    assert done.ok, done.sentence
+    assert done.values[0] == done.values[1]
+    steps, folders, extra = (said for _, said in done.values[0])
+    rest = f"rank 0 step 1 in {tmp_path}"
+    assert steps == f"rank 1 keeps step 2 in {tmp_path}, and {rest}: give all one"
+    assert folders == f"rank 1 keeps step 1 in {tmp_path}/1, and {rest}/0: give all one"
+    assert extra.startswith("extra is kept as JSON: Object of type object is not JSON")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_left_without_the_part_that_was_written(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    done = run(ranks, 2, "saves_on_a_full_disk", folder=str(tmp_path))
+    said = f"rank 1 cannot write {tmp_path}/.step-1.partial: OSError: [Errno 27] File too large"
+    assert done.values == [["PortagpuError", said]] * 2
+    assert list(tmp_path.iterdir()) == []
+
+
 RESTARTED: Final = """
 import os
 import signal
@@ -204,7 +226,9 @@ def test_what_is_no_checkpoint_is_not_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"step": -1}, "a step is 0 or more"),
+        ({"step": -1}, "a step is a whole number from 0 to 999999999999999, not -1"),
+        ({"step": 1.0}, "a step is a whole number from 0 to 999999999999999, not 1.0"),
+        ({"step": 10**15}, "a step is a whole number from 0 to 999999999999999, not 10"),
         ({"extra": {"a": object()}}, "extra is kept as JSON: Object of type object is not JSON"),
         ({"extra": {"a": math.nan}}, "extra is kept as JSON: Out of range float values"),
         ({"optimizer": []}, "1 models have 0 optimisers: give one each"),
@@ -249,3 +273,69 @@ def test_a_model_with_other_parameters_is_refused(tmp_path: Path) -> None:
     said = r"rank 0 cannot read .*: RuntimeError: Missing key in checkpoint .*8\.weight"
     with pytest.raises(PortagpuError, match=said):
         pg.parallel.load(tmp_path, other, adam(other.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("AdamW", {}),
+        ("Adam", {"weight_decay": 0.5}),
+        ("SGD", {"weight_decay": 0.5, "momentum": 0.9}),
+    ],
+)
+def test_a_checkpoint_before_the_first_step_changes_no_number(
+    tmp_path: Path, kind: str, options: dict[str, float]
+) -> None:
+    """torch makes the optimiser's state by a step, which Adam would count."""
+    make = getattr(torch.optim, kind)
+    plain, kept, other = (model_of("float64") for _ in range(3))
+    steppers = [make(each.parameters(), lr=0.01, **options) for each in (plain, kept, other)]
+    pg.parallel.save(tmp_path, 0, kept, steppers[1])
+    pg.parallel.load(tmp_path, other, steppers[2])
+    for _ in range(2):
+        for model, stepper in zip((plain, kept, other), steppers, strict=True):
+            step(model, stepper)
+    for each in (kept, other):
+        assert all(
+            torch.equal(*both) for both in zip(parameters(plain), parameters(each), strict=True)
+        )
+
+
+def test_an_optimizer_of_other_parameters_is_refused(tmp_path: Path) -> None:
+    model = model_of("float64")
+    with pytest.raises(ValueError, match="make it after shard and split"):
+        pg.parallel.save(tmp_path, 1, model, adam(model_of("float64").parameters()))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_without_a_whole_checkpoint_are_passed_over(tmp_path: Path) -> None:
+    model, stepper = trained()
+    pg.parallel.save(tmp_path, 1, model, stepper)
+    (tmp_path / "step-7").mkdir()
+    (tmp_path / "step-8").write_text("a file")
+    (tmp_path / "step-009").symlink_to(tmp_path / "step-1")
+    assert pg.parallel.latest(tmp_path) == 1
+    assert pg.parallel.load(tmp_path, model, stepper) is not None
+    (tmp_path / "step-2").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileExistsError, match="step-2 is there already"):
+        pg.parallel.save(tmp_path, 2, model, stepper)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema": "portagpu.checkpoint/1"}'])
+def test_a_damaged_description_is_one_line(tmp_path: Path, text: str) -> None:
+    model, stepper = trained()
+    (pg.parallel.save(tmp_path, 1, model, stepper) / "portagpu.json").write_text(text)
+    with pytest.raises(PortagpuError, match=r"portagpu\.json cannot be read: load another step \("):
+        pg.parallel.load(tmp_path, model, stepper)
+
+
+@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp"])
+@pytest.mark.parametrize("kept", [0, 0.5])
+def test_a_damaged_file_is_one_line(tmp_path: Path, name: str, kept: float) -> None:
+    """Without torch's advice to read it in a way that runs code."""
+    model, stepper = trained()
+    path = pg.parallel.save(tmp_path, 1, model, stepper)
+    data = (path / name).read_bytes()
+    (path / name).write_bytes(data[: int(kept * len(data))])
+    with pytest.raises(PortagpuError, match=f"rank 0 cannot read {path}: a file is damaged$"):
+        pg.parallel.load(tmp_path, model, stepper)

@@ -75,3 +75,12 @@ def test_what_is_computed_again(kind: str, products: int, attention: int) -> Non
         "products": LAYERS * (PRODUCTS + products),
         "attention": LAYERS * (2 + attention),
     }
+
+
+def test_layers_in_a_list_recompute() -> None:
+    """A list around them would be wrapped, and is never called."""
+    model = nn.Module()
+    model.layers = nn.ModuleList(Layer() for _ in range(2))
+    pg.parallel.recompute(model)
+    wrapped = [name for name, each in model.named_modules() if type(each).__name__ == "Layer"]
+    assert wrapped == [f"layers.{layer}._checkpoint_wrapped_module" for layer in range(2)]

@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     Models = nn.Module | Sequence[nn.Module]
     Optimizers = Optimizer | Sequence[Optimizer]
 
-_NAME: Final = re.compile(r"step-(\d{1,15})")
+_NAME: Final = re.compile(r"step-(0|[1-9][0-9]{0,14})")
 _ABOUT: Final = "portagpu.json"
 _SCHEMA: Final = "portagpu.checkpoint/1"
+_ZERO_AT_FIRST: Final = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
+"""What torch's Adam, AdamW and SGD begin with as 0."""
 _T = TypeVar("_T")
 
 
@@ -52,11 +54,11 @@ class Loaded:
 def latest(folder: str | os.PathLike[str]) -> int | None:
     """The step of the newest whole checkpoint in ``folder``; None without one."""
     try:
-        names = [each.name for each in Path(folder).iterdir()]
+        inside = [*Path(folder).iterdir()]
     except FileNotFoundError:
         return None
-    found = [int(match[1]) for name in names if (match := _NAME.fullmatch(name))]
-    return max(found, default=None)
+    named = [(match, each) for each in inside if (match := _NAME.fullmatch(each.name))]
+    return max((int(match[1]) for match, each in named if (each / _ABOUT).is_file()), default=None)
 
 
 def save(
@@ -77,25 +79,20 @@ def save(
     ``mesh`` the stages' names are compared first.
 
     Raises FileExistsError for a step that is there, ValueError where two stages have a parameter of
-    one name or ``extra`` is no JSON, and PortagpuError on every rank for what one cannot write.
+    one name, ranks give different steps or folders, or ``extra`` is no JSON, and PortagpuError on
+    every rank for what one cannot write: nothing of the step is then left behind.
     """
     from torch.distributed.checkpoint.state_dict_saver import save as write
 
     home = Path(folder)
     path, partial = home / f"step-{step}", home / f".step-{step}.partial"
-    if step < 0:
-        raise ValueError("a step is 0 or more")
-    about = {"schema": _SCHEMA, "step": step, "world_size": _world(), "extra": dict(extra or {})}
-    try:
-        text = json.dumps(about, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"extra is kept as JSON: {error}") from None
+    text = _about(step, extra, home)
     state = _state(model, optimizer)
     if mesh is not None and mesh["pp"].size() > 1:
         _check_names([*state["model"]], mesh["pp"])
 
     def begin() -> None:
-        if path.exists():
+        if path.is_symlink() or path.exists():
             raise FileExistsError(f"{path} is there already: load it, or remove it")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -107,9 +104,15 @@ def save(
         _sync(home)
 
     _on_first(begin)
-    with _plain(f"write {partial}"):
-        write(state, checkpoint_id=partial)
-    _on_first(finish)
+    try:
+        with _plain(f"write {partial}"):
+            write(state, checkpoint_id=partial)
+        _on_first(finish)
+    except (PortagpuError, OSError):
+        # every rank raises it and has ended its part: a full disk is not left full
+        if _rank() == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
     return path
 
 
@@ -126,8 +129,11 @@ def load(
     reads what it needs. Gradients are dropped. torch reads parts of a checkpoint with pickle, which
     can run code: load only what you wrote. A folder that other users may write is refused.
 
-    Raises FileNotFoundError for a step that is not there, and PortagpuError for a folder that is
-    not trusted and where the model has parameters that the checkpoint has not.
+    Parameters of the checkpoint that the model has not are left out.
+
+    Raises FileNotFoundError for a step that is not there, ValueError for an optimiser of other
+    parameters, and PortagpuError for a folder that is not trusted, a damaged file, and where the
+    model has parameters that the checkpoint has not. A model may then be loaded in part.
     """
     from torch.distributed.checkpoint.state_dict_loader import load as read
 
@@ -142,12 +148,18 @@ def load(
             problem = why_not_trusted(each.absolute())
             if problem:
                 raise PortagpuError(f"{path} is not read, because reading runs code: {problem}")
-        about = json.loads((path / _ABOUT).read_text())
-        if about["schema"] != _SCHEMA:
-            raise PortagpuError(f"{path} is of schema {about['schema']}, and this reads {_SCHEMA}")
-        return Loaded(
-            step=about["step"], world_size=about["world_size"], extra=about["extra"], path=path
-        )
+        try:
+            about = json.loads((path / _ABOUT).read_text("utf-8"))
+            if about["schema"] != _SCHEMA:
+                raise PortagpuError(
+                    f"{path} is of schema {about['schema']}, and this reads {_SCHEMA}"
+                )
+            kept, world, extra = (about[name] for name in ("step", "world_size", "extra"))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise PortagpuError(
+                f"{path / _ABOUT} cannot be read: load another step ({error_line(error)})"
+            ) from None
+        return Loaded(step=kept, world_size=world, extra=extra, path=path)
 
     found = _on_first(choose)
     if found is None:
@@ -187,13 +199,35 @@ def _state(model: Models, optimizer: Optimizers) -> dict[str, dict[str, Any]]:
 
     state: dict[str, dict[str, Any]] = {"model": {}, "optimizer": {}}
     for each, its in zip(*_pairs(model, optimizer), strict=True):
+        known = {id(parameter) for parameter in each.parameters()}
+        if any(id(one) not in known for group in its.param_groups for one in group["params"]):
+            raise ValueError(
+                "an optimiser has parameters that its model has not: make it after shard and split"
+            )
+        begun = bool(its.state)
         parameters, settings = get_state_dict(each, its, options=_options())
+        if not begun:
+            _begin_anew(its)
         both = parameters.keys() & state["model"].keys()
         if both:
             raise ValueError(f"two parts of the model have a parameter {min(both)}")
         state["model"].update(parameters)
         state["optimizer"].update(settings)
     return state
+
+
+def _begin_anew(optimizer: Optimizer) -> None:
+    """Set a new state to that before the first step, also in state dicts, which share it.
+
+    torch makes the state by a step without gradients. Adam counts it, and decay of weights goes
+    into its averages (pytorch/pytorch#164929).
+    """
+    import torch
+
+    for each in optimizer.state.values():
+        for name in _ZERO_AT_FIRST:
+            if isinstance(each.get(name), torch.Tensor):
+                each[name].zero_()
 
 
 def _put(
@@ -210,6 +244,31 @@ def _put(
             optim_state_dict=state["optimizer"],
             options=_options(),
         )
+
+
+def _about(step: int, extra: Mapping[str, Any] | None, folder: Path) -> str:
+    """What is kept beside tensors. Raises ValueError on every rank for what one may not keep."""
+    import torch.distributed as dist
+
+    text, problem = "", ""
+    if not isinstance(step, int) or isinstance(step, bool) or not _NAME.fullmatch(f"step-{step}"):
+        problem = f"a step is a whole number from 0 to {10**15 - 1}, not {step!r}"
+    elif _rank() == 0:
+        try:
+            about = {"schema": _SCHEMA, "step": step, "world_size": _world()}
+            text = json.dumps({**about, "extra": dict(extra or {})}, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            problem = f"extra is kept as JSON: {error}"
+    found = [(problem, f"step {step!r} in {folder}")]
+    if dist.is_initialized():
+        found *= dist.get_world_size()
+        dist.all_gather_object(found, (problem, f"step {step!r} in {folder}"))
+    for rank, (wrong, place) in enumerate(found):
+        if wrong:
+            raise ValueError(wrong)
+        if place != found[0][1]:
+            raise ValueError(f"rank {rank} keeps {place}, and rank 0 {found[0][1]}: give all one")
+    return text
 
 
 def _check_names(names: Sequence[str], stages: DeviceMesh) -> None:
@@ -238,6 +297,12 @@ def _world() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
+def _rank() -> int:
+    import torch.distributed as dist
+
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
 def _on_first(work: Callable[[], _T]) -> _T:
     """What ``work`` returns on the first rank, on all of them; raises its error on all."""
     import torch.distributed as dist
@@ -245,7 +310,7 @@ def _on_first(work: Callable[[], _T]) -> _T:
     if not dist.is_initialized():
         return work()
     told: list[Any] = [None, None]
-    if dist.get_rank() == 0:
+    if _rank() == 0:
         try:
             told[0] = work()
         except Exception as error:  # noqa: BLE001 - raised below, on every rank
@@ -268,7 +333,11 @@ def _plain(work: str) -> Iterator[None]:
             yield
     except CheckpointException as error:  # a BaseException
         rank, (cause, _) = min(error.failures.items())
-        raise PortagpuError(f"rank {rank} cannot {work}: {error_line(cause)}") from error
+        why = error_line(cause)
+        if type(cause).__name__ in ("EOFError", "UnpicklingError") or "metadata is None" in why:
+            # torch's words advise to read it in a way that runs code
+            why = "a file is damaged"
+        raise PortagpuError(f"rank {rank} cannot {work}: {why}") from error
 
 
 def _sync(folder: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -37,7 +39,11 @@ def mesh(
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
+    from portagpu.planning import Layout
+
     if layout is not None:
+        if not isinstance(layout, Layout):
+            raise ValueError(f"a layout is a plan's, not {layout!r}: give sizes by name, as tp=2")
         if (dp, tp, pp) != (None, 1, 1):
             raise ValueError("give a layout, or dp, tp and pp")
         if layout.cp > 1 or layout.ep > 1:
@@ -46,8 +52,9 @@ def mesh(
     if not dist.is_initialized():
         raise RuntimeError("there is no process group: call portagpu.backend().comm.init() first")
     world = dist.get_world_size()
-    if min(pp, tp, 1 if dp is None else dp) < 1:
-        raise ValueError("dp, tp and pp are at least 1")
+    sizes = (pp, tp, 1 if dp is None else dp)
+    if not all(type(size) is int and size >= 1 for size in sizes):
+        raise ValueError("dp, tp and pp are whole numbers of at least 1")
     if dp is None:
         dp = max(1, world // (pp * tp))
     if pp * dp * tp != world:
@@ -65,14 +72,37 @@ def mesh(
 def layers_of(model: nn.Module, layers: Layers | None) -> list[nn.Module]:
     """The modules of ``model`` of the class ``layers``; by default its children with parameters.
 
-    Raises ValueError where there is none of that class.
+    An ``nn.ModuleList`` stands for what is in it, as it has no forward of its own. Raises
+    ValueError where there is none of that class, and for what is no class of modules.
     """
+    from torch import nn
+
     if layers is None:
-        return [each for each in model.children() if any(True for _ in each.parameters())]
-    found = [each for each in model.modules() if isinstance(each, layers) and each is not model]
+        return [each for each in _children(model) if any(True for _ in each.parameters())]
+    kinds = layers if isinstance(layers, tuple) else (layers,)
+    if not kinds or not all(
+        isinstance(each, type) and issubclass(each, nn.Module) for each in kinds
+    ):
+        raise ValueError(f"layers is a class of modules, or a tuple of some, not {layers!r}")
+    found = [each for each in model.modules() if isinstance(each, kinds) and each is not model]
+    names = " or ".join(each.__name__ for each in kinds)
     if not found:
-        kinds = layers if isinstance(layers, tuple) else (layers,)
-        raise ValueError(
-            f"the model has no layer of {' or '.join(each.__name__ for each in kinds)}"
-        )
+        raise ValueError(f"the model has no layer of {names}")
+    if any(_is_container(each) for each in found):
+        raise ValueError(f"{names} has no forward: give the class of the layers that are in it")
     return found
+
+
+def _children(model: nn.Module) -> Iterator[nn.Module]:
+    for each in model.children():
+        if _is_container(each):
+            yield from _children(each)
+        else:
+            yield each
+
+
+def _is_container(module: nn.Module) -> bool:
+    """Whether it is a list or dictionary of modules, which is never called."""
+    from torch import nn
+
+    return type(module).forward is nn.Module.forward

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from portagpu.planning.recipe import SCHEDULES
@@ -29,27 +30,41 @@ def split(model: nn.Sequential, mesh: DeviceMesh, *, chunks: int = 1) -> list[nn
     one of the model and is loaded on any number of stages. They are the model's own objects; drop
     ``model`` to free the others.
 
-    Raises TypeError for a model that is no ``nn.Sequential``, and ValueError for fewer layers than
-    stages.
+    Raises TypeError for a model that is no ``nn.Sequential`` or has a forward of its own, and
+    ValueError for fewer layers than stages, and where two stages would share a parameter.
     """
     from torch import nn
 
-    if not isinstance(model, nn.Sequential):
+    if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
         raise TypeError(f"a {type(model).__name__} cannot be cut: give an nn.Sequential of layers")
     ranks, rank = mesh["pp"].size(), mesh["pp"].get_local_rank()
-    layers, stages = list(model.named_children()), ranks * chunks
+    # named_children() leaves out a layer that is there twice
+    layers, stages = list(model._modules.items()), ranks * chunks
     if chunks < 1 or len(layers) < stages:
         raise ValueError(f"{len(layers)} layers do not make {stages} stages of at least one")
     each, more = divmod(len(layers), stages)
     starts = [stage * each + min(stage, more) for stage in range(stages + 1)]
-    mine = range(rank, stages, ranks)
     parts = []
-    for stage in mine:
+    for begin, end in pairwise(starts):
         part = nn.Sequential()
-        for name, layer in layers[starts[stage] : starts[stage + 1]]:
+        for name, layer in layers[begin:end]:
             part.add_module(name, layer)
         parts.append(part)
-    return parts
+    _check_not_shared(parts)
+    return parts[rank::ranks]
+
+
+def _check_not_shared(stages: Sequence[nn.Module]) -> None:
+    """Raise ValueError where two stages have one parameter: each would train a copy of its own."""
+    owners: dict[int, tuple[int, str]] = {}
+    for index, stage in enumerate(stages):
+        for name, each in stage.named_parameters():
+            other, first = owners.setdefault(id(each), (index, name))
+            if other != index:
+                raise ValueError(
+                    f"stages {other} and {index} share a parameter, {first} and {name}: "
+                    "torch's pipelines would train a copy on each"
+                )
 
 
 def schedule(
@@ -78,7 +93,9 @@ def schedule(
         else:
             schedule.step()
 
-    ``losses`` then add up to the mean over the batch. Each part has an optimiser of its own.
+    ``losses`` then add up to the mean over the batch. ``schedule.eval`` takes the same,
+    targets too: without them torch fails, and the other stages wait. Each part has an optimiser of
+    its own.
     Raises ValueError for another kind, for parts or micro-batches that are not of this kind, and
     for GPipe over DDP, which torch does not run.
     """
@@ -90,7 +107,7 @@ def schedule(
 
     if kind not in _CLASSES:
         raise ValueError(f"there is no schedule {kind!r}: there is {', '.join(_CLASSES)}")
-    if (kind == "interleaved") != (len(parts) > 1):
+    if not parts or (kind == "interleaved") != (len(parts) > 1):
         raise ValueError(f"{len(parts)} parts on a rank: interleaved takes 2 or more, others one")
     if kind == "gpipe" and any(isinstance(each, DistributedDataParallel) for each in parts):
         # torch 2.13 leaves DDP's reducer waiting after it has inferred shapes; the second step

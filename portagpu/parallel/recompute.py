@@ -28,9 +28,11 @@ def recompute(model: nn.Module, layers: Layers | None = None, kind: str = "full"
     :func:`~portagpu.parallel.data.shard`. torch raises in backward where a layer changes a result
     in place that is kept.
 
-    Raises ValueError for another kind, and for a class of which the model has no layer.
+    Raises ValueError for another kind, for a class of which the model has no layer, and for layers
+    that recompute already.
     """
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+        CheckpointWrapper,
         apply_activation_checkpointing,
         checkpoint_wrapper,
     )
@@ -41,6 +43,10 @@ def recompute(model: nn.Module, layers: Layers | None = None, kind: str = "full"
     if kind == "none":
         return model
     chosen = {id(each) for each in layers_of(model, layers)}
+    for each in model.modules():
+        inside = [each, *each.children()] if isinstance(each, CheckpointWrapper) else []
+        if any(id(one) in chosen for one in inside):
+            raise ValueError("these layers recompute already, and would do it twice")
     options: dict[str, Any] = {}
     if kind != "full":
 
