@@ -1,0 +1,1 @@
+"""Many nodes: what ran on each, what is left to run, and what they say together."""

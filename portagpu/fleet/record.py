@@ -1,0 +1,108 @@
+"""The record of a fleet run: its nodes, its steps and their states, in one file of one folder.
+
+``<folder>/fleet.json`` is the record. The results of a step lie in ``<folder>/<step id>/``, as
+``--out`` of the command wrote them. The record is written atomically after every change: whoever
+reads it sees a whole one, and an interrupted run goes on from it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from portagpu.codec import DocumentError, decode, encode
+from portagpu.errors import PortagpuError
+from portagpu.files import write_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+SCHEMA: Final = "portagpu.fleet/1"
+FILE: Final = "fleet.json"
+
+
+class FleetRecordError(PortagpuError, ValueError):
+    """The folder has no record that can be used; the message says why, in one line."""
+
+
+class StepState(StrEnum):
+    """How far a step of a fleet run is."""
+
+    WAITING = "waiting"
+    """Not submitted yet."""
+    SUBMITTED = "submitted"
+    """In the scheduler's queue."""
+    RUNNING = "running"
+    DONE = "done"
+    """It ended by itself, and its result was read; the result has the verdict."""
+    LOST = "lost"
+    """It ended without a result: the node died, the job was cancelled, or the folder is full."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One command on one node, or on a pair or group of nodes together.
+
+    ``id`` is unique in the record and a name of a folder. ``round`` counts from 0: steps of one
+    round share no node. ``job`` is the scheduler's name of the job ("123_4"), ``attempts`` how
+    often it was submitted, ``reason`` one line about a state that needs one. ``result`` is the
+    file of its result, relative to the folder; None until it was read. ``verdict`` is the result's,
+    ``gate`` the first gate or area that failed in it, ``action`` what to do about the node.
+    """
+
+    id: str
+    nodes: tuple[str, ...]
+    round: int = 0
+    state: StepState = StepState.WAITING
+    job: str | None = None
+    attempts: int = 0
+    reason: str = ""
+    result: str | None = None
+    verdict: str | None = None
+    gate: str | None = None
+    action: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRecord:
+    """One fleet run; ``what`` is "bringup", "conform", "bench" or "collectives".
+
+    ``arguments`` are those of the portagpu command on each node. ``started`` is RFC 3339 with its
+    zone. ``scheduler`` has what the scheduler was asked for ("partition", "gres", "version").
+    ``drained`` maps the nodes that this run drained to the reason that it gave.
+    """
+
+    id: str
+    what: str
+    arguments: tuple[str, ...] = ()
+    started: str
+    nodes: tuple[str, ...]
+    scheduler: Mapping[str, str] = field(default_factory=dict)
+    steps: tuple[Step, ...] = ()
+    drained: Mapping[str, str] = field(default_factory=dict)
+    schema: str = SCHEMA
+
+
+def read_record(folder: Path) -> FleetRecord:
+    """The record in ``folder``. Raises FleetRecordError."""
+    path = folder / FILE
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FleetRecordError(f"{folder} has no {FILE}: it is no folder of a fleet run") from None
+    except (OSError, ValueError) as error:
+        raise FleetRecordError(f"{path} cannot be read: {error}") from error
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise FleetRecordError(f"{path} is no {SCHEMA}: another version wrote it, or it is damaged")
+    try:
+        return decode(FleetRecord, document, FILE)
+    except DocumentError as error:
+        raise FleetRecordError(f"{path}: {error}") from error
+
+
+def write_record(folder: Path, record: FleetRecord) -> None:
+    """Replace the record in ``folder``. Raises OutputError."""
+    write_atomic(folder / FILE, json.dumps(encode(record), indent=1) + "\n")
