@@ -223,7 +223,7 @@ def status(name: str) -> Status:
     return replace(value, reason=one_line(str(value.reason)))
 
 
-def probes() -> dict[str, Findings]:
+def probes(limit_s: float = PROBE_LIMIT_S) -> dict[str, Findings]:
     """The findings of every candidate's probe, by name. All probes run at the same time.
 
     A candidate that cannot be loaded has none, and its status says why. A probe that fails or does
@@ -232,7 +232,7 @@ def probes() -> dict[str, Findings]:
     waits: dict[str, Callable[[str], tuple[Findings | None, str]]] = {}
     for name in candidates():
         try:
-            waits[name] = start_call(plugin(name).probe, PROBE_LIMIT_S)
+            waits[name] = start_call(plugin(name).probe, limit_s)
         except BackendNotFound:
             continue
     found: dict[str, Findings] = {}
