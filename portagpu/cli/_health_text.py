@@ -41,7 +41,7 @@ def _found(run: Run) -> list[Result]:
 
 
 def _devices(run: Run) -> list[str]:
-    """A line for each GPU with a finding, also in a part of it, and one for all others of a kind."""
+    """A line for each GPU with a finding, also in a part, and one for all others of a kind."""
     names = [each.device for each in run.results if each.id == "identity/device" and each.device]
     products: dict[str, str] = {}
     for name, device in zip(names, run.info.devices, strict=False):
