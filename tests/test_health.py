@@ -258,6 +258,17 @@ def test_of_a_log_of_gigabytes_the_end_is_read(tmp_path: Path, node: Callable[..
     )
 
 
+def test_a_driver_that_repeats_itself_all_day_does_not_use_up_the_time() -> None:
+    many = dmesg(*([CRASH] * logs.MOST_LINES), LOST)
+    read = logs._parsed(many)
+    assert read.findings is not None
+    assert len(read.findings.events) == logs.MOST_LINES
+    assert "Xid 79" in read.findings.events[-1].code
+    assert read.cut == "only the last 20000 lines of drivers and errors were read, of 20001"
+    quiet = QUIET + "[    1.000000] pci 0000:00:00.0: bridge\n" * logs.MOST_LINES
+    assert logs._parsed(quiet).cut == ""
+
+
 def iso(seconds_ago: float) -> str:
     return datetime.fromtimestamp(time.time() - seconds_ago, UTC).isoformat(timespec="seconds")
 

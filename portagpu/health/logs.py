@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.files import read_bounded
 from portagpu.formats.cleaning import decode_text
+from portagpu.formats.events import table
 from portagpu.formats.host import kernel_log
 from portagpu.inventory.tools import kernel_log_output
 from portagpu.readings.model import Findings, FormatError
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 LARGEST_BYTES: Final = 16 << 20
 """Of a log's file, from its end: 100 000 lines and more."""
+MOST_LINES: Final = 20_000
+"""Of those that may be events, the last ones: a driver in trouble repeats itself all day."""
 _JOURNAL: Final = b"LPKSHHRH"
 """The first bytes of the journal's own files (systemd, JOURNAL_FILE_FORMAT)."""
 _HOST: Final = re.compile(
@@ -74,16 +77,30 @@ def log_file(path: Path | str, *, of_this_machine: bool) -> KernelLog:
         reason = f"{path}: is the log of {shown}, and not of this machine: judge it with --replay"
         return KernelLog(problem=reason)
     found = _parsed(text)
-    return replace(found, problem=found.problem and f"{path}: {found.problem}", cut=cut)
+    left_out = "; ".join(filter(None, (cut, found.cut)))
+    return replace(found, problem=found.problem and f"{path}: {found.problem}", cut=left_out)
 
 
 def _parsed(text: str) -> KernelLog:
+    kept, cut = _last_lines(text)
     try:
-        found = kernel_log.parse(text)
+        found = kernel_log.parse(kept)
     except FormatError as error:
         return KernelLog(problem=str(error))
     # a container sees the log of its host, whose GPUs are not all its own
-    return KernelLog(Findings(kind=found.kind, events=found.events))
+    return KernelLog(Findings(kind=found.kind, events=found.events), cut=cut)
+
+
+def _last_lines(text: str) -> tuple[str, str]:
+    """(the text, "") or (its last lines that may be events, what was left out)."""
+    if text.count("\n") <= MOST_LINES:
+        return text, ""
+    words = [word for each in table("kernel_log").keywords.values() for word in each]
+    worth = [line for line in text.splitlines() if any(map(line.lower().__contains__, words))]
+    if len(worth) <= MOST_LINES:
+        return text, ""
+    cut = f"only the last {MOST_LINES} lines of drivers and errors were read, of {len(worth)}"
+    return "\n".join(worth[-MOST_LINES:]), cut
 
 
 def cutoff_s(since: str) -> float | None:
