@@ -24,6 +24,7 @@ from portagpu.health.logs import KernelLog, events_since, log_file
 from portagpu.health.machine import Snapshot
 from portagpu.health.options import HealthOptions
 from portagpu.inventory.sources import Live
+from portagpu.readings.model import Event, Findings, GpuState, Reading
 from portagpu.results.actions import Action, action_of
 from portagpu.results.run import Result, Run, Verdict, read_json, validate
 from tests.gpu_trees import machine, nvidia_gpu
@@ -133,6 +134,21 @@ def test_the_host_and_the_log_are_judged_before_any_library_is_asked(
     monkeypatch.setattr(Snapshot, "findings", hanging)
     first = next(health_so_far(HealthOptions()))
     assert action_of(found(first, "health/events")[0]) is Action.ISOLATE
+
+
+def test_the_tools_tell_of_devices_where_no_library_answers(
+    node: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tools(commands: object) -> tuple[Findings, ...]:
+        state = GpuState(recovery="Reset")
+        said = Reading(source="nvidia-smi", vendor="nvidia", pci=GPU, state=state)
+        return (Findings(kind="nvidia-smi -q -x", readings=(said,)),)
+
+    monkeypatch.setattr("portagpu.health.machine.tool_findings", tools)
+    (asks,) = [each for each in found(node(), "health/answers") if each.failed]
+    assert (asks.device, asks.extra["action"]) == (GPU, "isolate")
+    # a prolog has no time for them
+    assert not [each for each in found(node(tools=False), "health/answers") if each.failed]
 
 
 def test_a_check_that_breaks_is_an_error_and_stops_no_other(
@@ -306,8 +322,6 @@ def test_the_clocks_of_logs_are_understood(
 
 
 def test_seconds_of_the_kernel_count_from_its_start_and_unknown_times_are_kept() -> None:
-    from portagpu.readings.model import Event
-
     now, boot = time.time(), logs.boot_s()
     old = Event(source="x", vendor="y", code="z", time="1.5")
     fresh = replace(old, time=f"{now - boot:.3f}")
@@ -522,9 +536,9 @@ HANGS = {
 }
 
 
-@pytest.mark.parametrize("kind", HANGS)
-def test_it_ends_in_time_whatever_hangs(kind: str, tmp_path: Path) -> None:
-    site = tmp_path / "site"
+def hanging_site(folder: Path, kind: str) -> Path:
+    """A folder of packages in which that hangs; the hanging process writes ``folder/pid``."""
+    site = folder / "site"
     described = site / "hanging-1.0.dist-info"
     described.mkdir(parents=True)
     (site / "hanging_backend.py").write_text(HANGS[kind])
@@ -534,12 +548,29 @@ def test_it_ends_in_time_whatever_hangs(kind: str, tmp_path: Path) -> None:
     )
     if kind == "python":
         (site / "sitecustomize.py").write_text(
-            "import os, sys, time\n"
+            "import os, pathlib, sys, time\n"
             "if 'portagpu.health.child' in sys.orig_argv:\n"
-            f"    open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+            f"    pathlib.Path({str(folder / 'pid')!r}).write_text(str(os.getpid()))\n"
             "    time.sleep(600)\n"
         )
-    log = tmp_path / "dmesg.log"
+    return site
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+def has_ended(folder: Path) -> bool:
+    """Whether the process in ``folder/pid`` is gone."""
+    return not Path(f"/proc/{(folder / 'pid').read_text()}").exists()
+
+
+@pytest.mark.parametrize("kind", HANGS)
+def test_it_ends_in_time_whatever_hangs(kind: str, tmp_path: Path) -> None:
+    site, log = hanging_site(tmp_path, kind), tmp_path / "dmesg.log"
     log.write_text(dmesg(LOST))
     words = ("--limit", "4", "--log", str(log), "--since", "all")
     begun = time.monotonic()
@@ -553,11 +584,24 @@ def test_it_ends_in_time_whatever_hangs(kind: str, tmp_path: Path) -> None:
         return
     assert done.returncode == 0, done.stderr
     assert "not judged within 4 s: nothing was judged" in done.stderr
-    child = int((tmp_path / "pid").read_text())
-    end = time.monotonic() + 10
-    while Path(f"/proc/{child}").exists() and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{child}").exists(), "the child was left behind"
+    wait_until(lambda: has_ended(tmp_path), "the child was left behind")
+
+
+def test_a_signal_ends_what_hangs_as_well(tmp_path: Path) -> None:
+    site, folder = hanging_site(tmp_path, "python"), tmp_path / "pid"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "portagpu", "health", "--gate", "epilog"],
+        env={"PYTHONPATH": ":".join([str(site), str(ROOT), str(ROOT / "backends")])},
+        stderr=subprocess.PIPE,
+    )
+    try:
+        wait_until(lambda: folder.exists() and bool(folder.read_text()), "no child began")
+        process.terminate()
+        assert process.wait(timeout=30) == 130
+    finally:
+        process.kill()
+        process.communicate()
+    wait_until(lambda: has_ended(tmp_path), "the child was left behind")
 
 
 def test_a_child_that_dies_is_inconclusive(tmp_path: Path) -> None:

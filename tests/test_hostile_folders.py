@@ -50,7 +50,7 @@ VERBS: Final = (
     ("info", "--replay", "."),
     ("record", "OUT"),
     ("bringup", "--replay", "."),
-    ("health", "--gate", "healthcheck", "--log", "dmesg"),
+    ("health", "--gate", "npd", "--log", "dmesg"),
     ("conform", "--list"),
     *(
         pytest.param(("compile", "--arch", arch, "--no-cache"), marks=needs_triton)

@@ -4,6 +4,7 @@ action each.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 from portagpu.bringup.checks import environment
@@ -41,6 +42,7 @@ def health_so_far(options: HealthOptions) -> Iterator[Run]:
 
     A later run has everything that an earlier one has, unless the same was judged better.
     """
+    begun_s = time.monotonic()
     target = options.load_target()
     machine = Snapshot(
         _recording(options.replay) if options.replay else None,
@@ -71,23 +73,36 @@ def health_so_far(options: HealthOptions) -> Iterator[Run]:
         check = check or context.gate.load(replay=True)
         return list(_results(context, check)) if check is not None else []
 
+    first = options.new_run(
+        replay=[origin.to_json() for origin in origins], host="" if origins else None
+    )
+
     def run_of(*groups: Sequence[Result]) -> Run:
-        run = options.new_run(
-            replay=[origin.to_json() for origin in origins], host="" if origins else None
-        )
+        run = Run(first.info)
         describe(run, context)
         run.extend([with_action(each) for group in groups for each in group])
-        return run.finish()
+        return run.finish(duration_s=time.monotonic() - begun_s)
 
     log = judged("health", _log)
-    if not origins:
+    if not options.replay:
         yield run_of(log, judged("health", check_host))
-    sources = judged("environment", _sources)
-    identity, devices = judged("identity"), judged("health")
-    yield run_of(sources, identity, judged("links"), log, devices)
-    if options.tools and not origins and machine.inventory().gpus:
-        machine.with_tools = True
-        yield run_of(sources, identity, judged("links"), log, devices)
+    devices = _device_gates(judged)
+    yield run_of(log, *devices.values())
+    if options.tools and not options.replay and machine.inventory().gpus:
+        if machine.ask_tools():
+            context.devices.clear()
+            devices = _device_gates(judged)
+        else:
+            devices["links"] = judged("links")
+        yield run_of(log, *devices.values())
+
+
+def _device_gates(judged: Callable[..., list[Result]]) -> dict[str, list[Result]]:
+    """The results of each gate that judges devices, in the order of a bring-up."""
+    return {
+        "environment": judged("environment", _sources),
+        **{gate: judged(gate) for gate in ("identity", "links", "health")},
+    }
 
 
 def _recording(paths: Sequence[str]) -> Machine:

@@ -30,8 +30,7 @@ class Snapshot(Machine):
 
     ``log`` is the file of its kernel's log, by default the journal of this machine, and a recording
     has its own. Events before ``since`` are left out ("boot", "all", or seconds). A vendor's
-    library and the journal have ``limit_s`` seconds each. ``with_tools`` lets the vendors' tools be
-    asked for links as well.
+    library and the journal have ``limit_s`` seconds each.
     """
 
     def __init__(
@@ -50,19 +49,35 @@ class Snapshot(Machine):
         self.tree = self._source.tree
         self.environment = self._source.environment
         self.software_known = self._source.software_known
-        self.with_tools = False
+        self._tools: tuple[Findings, ...] = ()
         self._since = since or ("all" if self._recorded else "boot")
         self._cutoff = cutoff_s(self._since)
+
+    @cached_property
+    def _libraries(self) -> tuple[Findings, ...]:
+        from portagpu.discovery import probes
+
+        asked = probes(self._limit_s).values() if self.tree.is_live else ()
+        return tuple(each for each in asked if each.readings or each.problems)
 
     @cached_property
     def _findings(self) -> tuple[Findings, ...]:
         if self._recorded:
             return self._source.findings()
-        from portagpu.discovery import probes
+        return (*self._libraries, *kernel_findings(self.tree))
 
-        asked = probes(self._limit_s).values() if self.tree.is_live else ()
-        kept = (each for each in asked if each.readings or each.problems)
-        return (*kept, *kernel_findings(self.tree))
+    def ask_tools(self) -> bool:
+        """Ask the vendors' command-line tools for links, and say whether devices are known better.
+
+        That is so where no library answered: then what the tools say of devices counts as well.
+        """
+        self._tools = tuple(tool_findings(self._live.commands(self._findings)))
+        told = [each for each in self._tools if each.readings or each.events]
+        if not told or any(each.readings for each in self._libraries):
+            return False
+        self._findings = (*self._libraries, *told, *kernel_findings(self.tree))
+        self.__dict__.pop("_inventory", None)
+        return True
 
     @cached_property
     def kernel_log(self) -> KernelLog:
@@ -98,10 +113,8 @@ class Snapshot(Machine):
     def topology(self) -> Topology:
         if self._recorded:
             return self._source.topology()
-        found = self.findings()
-        asked = tool_findings(self._live.commands(found)) if self.with_tools else ()
-        more = (kfd_links(self.tree), read_infiniband(self.tree))
-        return build_topology([*found, *asked, *more])
+        more = (*self._tools, kfd_links(self.tree), read_infiniband(self.tree))
+        return build_topology([*self.findings(), *more])
 
     def origins(self) -> tuple[Origin, ...]:
         return self._source.origins()
