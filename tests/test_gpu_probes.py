@@ -81,15 +81,24 @@ PYNVML = """
     def nvmlDeviceGetRetiredPages(gpu, cause): raise NVMLError("Not Supported")
     def nvmlDeviceGetTemperature(gpu, sensor): return 28
     def nvmlDeviceGetTemperatureThreshold(gpu, kind): return {0: 92, 1: 89}[kind]
+    # nvml.h: the memory's temperature is an unsigned int (1), counters are unsigned long long (3)
+    FIELDS = {82: (1, 38), 74: (3, 2_500_000_000), 270: (3, 0)}
     def nvmlDeviceGetFieldValues(gpu, fields):
-        assert fields == [82]
-        return [Struct(nvmlReturn=0, value=Struct(uiVal=38))]
+        def value(field):
+            if field not in FIELDS: return Struct(nvmlReturn=3)
+            kind, number = FIELDS[field]
+            held = {["", "uiVal", "", "ullVal"][kind]: number}
+            return Struct(nvmlReturn=0, valueType=kind, value=Struct(**held))
+        return [value(field) for field in fields]
+    def nvmlDeviceGetTotalEnergyConsumption(gpu): return 1234567
+    def nvmlDeviceGetNumFans(gpu): return 0
     def nvmlDeviceGetPowerUsage(gpu): return 77670
     def nvmlDeviceGetEnforcedPowerLimit(gpu): return 700000
     def nvmlDeviceGetClockInfo(gpu, kind): return {1: 345, 2: 3201}[kind]
     def nvmlDeviceGetMaxClockInfo(gpu, kind): return {1: 1980, 2: 3201}[kind]
-    def nvmlDeviceGetUtilizationRates(gpu): return Struct(gpu=0, memory=0)
-    def nvmlDeviceGetComputeRunningProcesses(gpu): return []
+    def nvmlDeviceGetUtilizationRates(gpu): return Struct(gpu=0, memory=7)
+    def nvmlDeviceGetComputeRunningProcesses(gpu):
+        return [Struct(pid=4711, usedGpuMemory=5 << 20), Struct(pid=4712, usedGpuMemory=None)]
     def nvmlDeviceGetCurrentClocksEventReasons(gpu): return 0x1 | 0x40
 """
 H200_IDLE = {

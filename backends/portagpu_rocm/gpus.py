@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Any, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.distributions import install
 from portagpu.formats import pci_address
@@ -18,6 +19,10 @@ from portagpu.readings.library import Library, integer, number, open_library, te
 from portagpu.readings.model import without_none
 from portagpu.text import error_line
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_kept_library: Final = cache(open_library)
 # names of the tool amd-smi, by sensor and metric in amdsmi's enumerations
 _SENSORS: Final = {"edge": "EDGE", "hotspot": "JUNCTION", "mem": "VRAM"}
 _LIMITS: Final = {
@@ -32,18 +37,28 @@ def probe(only: str | None = None) -> dict[str, Any]:
 
     A module, library, driver or GPU that does not answer is a problem.
     """
-    amdsmi, first = open_library("amdsmi", "amdsmi_init", "install the one of your ROCm")
+    return to_document(_findings(open_library, only))
+
+
+def sample() -> dict[str, Any]:
+    """The values of all GPUs that change, as JSON; the library stays open for the next call."""
+    return to_document(_findings(_kept_library))
+
+
+def _findings(
+    opened: Callable[[str, str, str], tuple[Any, str]], only: str | None = None
+) -> Findings:
+    amdsmi, first = opened("amdsmi", "amdsmi_init", "install the one of your ROCm")
     if not first:
-        return to_document(_amdsmi(amdsmi, only))
+        return _amdsmi(amdsmi, only)
     # pyrsmi tries amdsmi again and survives only its absence, not its failure
     sys.modules["amdsmi"] = None  # type: ignore[assignment]
-    remedy = install("rocm")
-    pyrsmi, second = open_library("pyrsmi.rocml", "smi_initialize", remedy)
+    pyrsmi, second = opened("pyrsmi.rocml", "smi_initialize", install("rocm"))
     if second:
         problem = f"AMD SMI does not answer: amdsmi {first}; pyrsmi {second}"
-        return to_document(Findings(kind="amdsmi", problems=(problem,)))
+        return Findings(kind="amdsmi", problems=(problem,))
     found = _pyrsmi(Library(pyrsmi), only)
-    return to_document(replace(found, problems=(f"pyrsmi answers alone: amdsmi {first}",)))
+    return replace(found, problems=(f"pyrsmi answers alone: amdsmi {first}",))
 
 
 def _amdsmi(module: Any, only: str | None) -> Findings:
