@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 # Sources state one memory with and without what the driver keeps for itself: by 0.6 % on an H100
 # (81559 MiB by nvidia-smi, 85018279936 B by torch).
 _MEMORY_TOLERANCE: Final = 0.02
-_SOURCE_FIELDS: Final = ("source", "vendor", "index", "pci", "extra")
+_SOURCE_FIELDS: Final = ("source", "vendor", "index", "pci", "extra", "missing")
 _WHOLE: Final = (None, "SPX")
 _FAULT_COUNTS: Final = (
     "corrected", "uncorrected", "corrected_total", "uncorrected_total", "by_block",
