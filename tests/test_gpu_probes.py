@@ -310,7 +310,10 @@ def test_amdsmi_says_all_that_it_knows_of_a_gpu(stand_in, tmp_path):
         generation=5, width=16, device_generation=5, device_width=16, replays=0
     )
     assert (near.memory.ecc_enabled, near.memory.corrected) == (True, 2)
-    assert near.memory.retired_pages == {"bad": 0}
+    assert (near.memory.retired_pages, near.memory.pending) == (
+        {"retired": 0, "unreservable": 0},
+        False,
+    )
     assert near.state.temperatures_c == {"hotspot": 41, "mem": 35}, "N/A is absent"
     assert near.state.limits_c == {"slowdown": 110, "shutdown": 110, "memory-slowdown": 110}
     assert (near.state.power_w, near.state.power_limit_w) == (137, 750.0)

@@ -6,12 +6,11 @@ that ``nvidia-smi nvlink -e`` prints, in lower case.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.formats import pci_address
 from portagpu.readings import End, Link, Node
-from portagpu.readings.library import integer, number, text
+from portagpu.readings.library import Rarely, integer, number, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,10 +40,8 @@ _FIELDS: Final = {
 _REMOTE: Final = {0: Node.GPU, 1: Node.CPU, 2: Node.SWITCH}
 # nvmlValueType_t, and the member of the union that holds it
 _MEMBERS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-_KEEP_S: Final = 10.0
-"""How long links are not read again: a GPU has up to 18, with up to nine counters each."""
-
-_kept: dict[str | None, tuple[float, tuple[Link, ...]]] = {}
+_rarely: Final = Rarely(10.0)
+"""A GPU has up to 18 links with up to nine counters each: they are read every ten seconds."""
 
 
 def field_values(
@@ -68,11 +65,12 @@ def field_values(
 
 def nvlinks(nvml: Library, handle: Any, index: int, pci: str | None) -> tuple[Link, ...]:
     """The NVLinks of a GPU, read again after some seconds; empty without any."""
-    now = time.monotonic()
-    if pci not in _kept or now - _kept[pci][0] >= _KEEP_S:
+
+    def read() -> tuple[Link, ...]:
         found = (_link(nvml, handle, number, index, pci) for number in range(_MOST_LINKS))
-        _kept[pci] = (now, tuple(link for link in found if link is not None))
-    return _kept[pci][1]
+        return tuple(link for link in found if link is not None)
+
+    return _rarely((pci, index), read)
 
 
 def _link(nvml: Library, handle: Any, link: int, index: int, pci: str | None) -> Link | None:

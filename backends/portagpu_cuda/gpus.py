@@ -91,7 +91,8 @@ def _findings(module: Any, only: str | None = None, *, changing: bool = False) -
             continue
         reading = _changing_values(nvml, handle, index, pci)
         readings.append(reading if changing else _whole(reading, nvml, handle, place))
-        links += nvlinks(nvml, handle, index, pci)
+        if changing:  # the graph of links is the tools', which say more of a link's other end
+            links += nvlinks(nvml, handle, index, pci)
     return Findings(
         kind="nvml",
         readings=tuple(readings),

@@ -20,6 +20,7 @@ from portagpu.host import (
     read_memory,
 )
 from portagpu.readings.document import to_document
+from portagpu.readings.library import Rarely
 from portagpu.readings.model import NO_VENDOR, Findings, GpuState, Reading, without_none
 from portagpu.readings.stream import Source
 
@@ -50,8 +51,7 @@ class CpuReader:
         self._counted: dict[str, int] = {}
         self._energy_uj = 0
         self._energy_s: float | None = None
-        self._slow_s: float | None = None
-        self._slow = GpuState()
+        self._rarely = Rarely(_SLOW_S)
 
     def read(self, now_s: float | None = None) -> Reading:
         """A reading at ``now_s`` of the monotonic clock, by default now."""
@@ -65,7 +65,7 @@ class CpuReader:
             missing["utilization_percent"] = self._no_utilization
         power, energy, missing_power = self._power(now)
         missing |= missing_power
-        slow = self._slow_values(now)
+        slow = self._rarely("", self._slow_values)
         return Reading(
             source=KIND,
             vendor=NO_VENDOR,
@@ -103,10 +103,7 @@ class CpuReader:
             return None, self._energy_uj / 1e6, {"power_w": _TWO}
         return spent / 1e6 / (now - before), self._energy_uj / 1e6, {}
 
-    def _slow_values(self, now: float) -> GpuState:
-        if self._slow_s is not None and now - self._slow_s < _SLOW_S:
-            return self._slow
-        self._slow_s = now
+    def _slow_values(self) -> GpuState:
         clocks = read_clocks(self._tree)
         sensors = read_cpu_temperatures(self._tree)
         degrees: dict[str, float] = {}
@@ -116,13 +113,12 @@ class CpuReader:
             degrees[name] = max(each.celsius, degrees.get(name, each.celsius))
         limits = [each.critical_celsius for each in sensors if each.critical_celsius is not None]
         by_cpu = clocks.by_cpu_mhz
-        self._slow = GpuState(
+        return GpuState(
             temperatures_c=degrees,
             limits_c=without_none({"critical": min(limits, default=None)}),
             clock_mhz=sum(by_cpu) / len(by_cpu) if by_cpu else None,
             max_clock_mhz=clocks.maximum_mhz,
         )
-        return self._slow
 
 
 def _utilization_call(tree: Tree) -> tuple[Any, str]:

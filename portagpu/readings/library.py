@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from portagpu.text import error_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+_T = TypeVar("_T")
 
 # what libraries store where a GPU has no such value: all ones in 16, 32 or 64 bits
 _ABSENT: Final = frozenset({0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
@@ -39,6 +45,22 @@ class Library:
     def member(self, kind: str, name: str) -> Any:
         """A member of one of the module's enumerations, None where this version lacks it."""
         return getattr(getattr(self.module, kind, None), name, None)
+
+
+class Rarely:
+    """Keeps what a call returned for ``after_s`` seconds: for values that cost much to read."""
+
+    def __init__(self, after_s: float) -> None:
+        self._after_s = after_s
+        self._kept: dict[Hashable, tuple[float, Any]] = {}
+
+    def __call__(self, key: Hashable, read: Callable[[], _T]) -> _T:
+        """What ``read`` returned for that key, called again where it is too old."""
+        now = time.monotonic()
+        if key not in self._kept or now - self._kept[key][0] >= self._after_s:
+            self._kept[key] = (now, read())
+        value: _T = self._kept[key][1]
+        return value
 
 
 def open_library(name: str, initialise: str, remedy: str) -> tuple[Any, str]:
