@@ -79,7 +79,10 @@ def _findings(module: Any, only: str | None = None, *, changing: bool = False) -
     nvml, failed = Library(module), []
     readings: list[Reading] = []
     links: list[Link] = []
-    for index in range(nvml.integer("nvmlDeviceGetCount") or 0):
+    count = nvml.integer("nvmlDeviceGetCount")
+    if count is None:
+        failed.append("NVML does not say how many GPUs there are")
+    for index in range(count or 0):
         try:
             handle = module.nvmlDeviceGetHandleByIndex(index)
             place = module.nvmlDeviceGetPciInfo(handle)

@@ -61,7 +61,10 @@ def amdsmi_findings(module: Any, only: str | None = None, *, changing: bool = Fa
     smi, versions = Library(module), dict[str, Any]()
     readings, problems = list[Reading](), list[str]()
     links: list[Link] = []
-    for index, handle in enumerate(smi("amdsmi_get_processor_handles") or ()):
+    handles = smi("amdsmi_get_processor_handles")
+    if handles is None:
+        problems.append("AMD SMI does not say which GPUs there are")
+    for index, handle in enumerate(handles or ()):
         try:
             pci = pci_address(str(module.amdsmi_get_gpu_device_bdf(handle)))
         except Exception as error:  # noqa: BLE001 - a GPU that fell off the bus

@@ -2,8 +2,8 @@
 
 Layout, units and names of the fields: Linux ``drivers/gpu/drm/amd/include/kgd_pp_interface.h``
 (torvalds/linux @2be02a7c996a), natural alignment, little-endian. The driver fills the table with
-ones and writes what the GPU states: a field that is all ones is missing. Revisions are no extensions
-of each other. Tables 1.9 (a list of attributes) and 2.x and 3.x (of processors with graphics) are
+ones and writes what the GPU states: a field that is all ones is missing. A revision is no extension
+of the one before. Tables 1.9 (a list of attributes), 2.x and 3.x (of processors with graphics) are
 not read.
 """
 

@@ -1,7 +1,7 @@
 """Readings of all GPUs that the Python package pyrsmi shows.
 
-Functions and units: pyrsmi/rocml.py 1.1.0 (ROCm/pyrsmi @ce502b48). It has no temperatures, clocks or
-errors of memory. Its unique id repeats the address, and its UUID may too.
+Functions and units: pyrsmi/rocml.py 1.1.0 (ROCm/pyrsmi @ce502b48). It has no temperatures, no
+clocks and no errors of memory. Its unique id repeats the address, and its UUID may too.
 """
 
 from __future__ import annotations

@@ -155,6 +155,7 @@ class _Child:
         self._source = source
         self._caller = caller
         self._limits = limits
+        self.started_s = time.monotonic()
         self.answered = False
 
     def ask(self) -> None:
@@ -186,9 +187,15 @@ class _Child:
         self.answered = True
         return found, "", True
 
-    def close(self, *, kill: bool = False) -> None:
-        if kill:
-            self._caller.kill()
+    def has_left(self) -> bool:
+        return self._caller.has_left()
+
+    def kill(self) -> None:
+        """End the child and wait for nothing: one that is blocked in the kernel does not end."""
+        self._caller.kill()
+        self._caller.close()
+
+    def close(self) -> None:
         self._caller.close()
 
 
@@ -201,16 +208,18 @@ class _Feed:
         self._child: _Child | None = None
         self._next: _Child | None = None
         """A second child that opens the library anew, because the first lost a device."""
+        self._ending: list[_Child] = []
+        """Killed children that have not ended: they are blocked in the kernel."""
         self._known: dict[str, str] = {}
         """Key -> name of every device that the source has shown."""
         self._reason = ""
         self._pause_s = limits.first_pause_s
         self._start_at = 0.0
-        self._started_at = 0.0
 
     def ask(self) -> None:
         """Have the children read, and start one where that is due; waits for nothing."""
-        if self._child is None and time.monotonic() >= self._start_at:
+        self._ending = [child for child in self._ending if not child.has_left()]
+        if self._child is None and self._may_start():
             self._child = self._start()
         for child in (self._child, self._next):
             if child is not None:
@@ -224,7 +233,7 @@ class _Feed:
         if found is None:
             if usable:
                 return self._nothing(reason)
-            self._drop(reason)
+            self._drop(self._child, reason)
             return self._nothing(reason)
         found = self._with_next(found)
         return found, [*self._problems(found)]
@@ -236,27 +245,34 @@ class _Feed:
         self._child = self._next = None
         self._start_at, self._pause_s, self._reason = 0.0, self._limits.first_pause_s, ""
 
+    def _may_start(self) -> bool:
+        """Whether the pause is over, and no child is left that a driver does not let end."""
+        return not self._ending and time.monotonic() >= self._start_at
+
     def _start(self) -> _Child | None:
         caller, problem = start_caller()
-        self._started_at = time.monotonic()
         if caller is None:
             self._reason = problem
             self._wait_longer()
             return None
         return _Child(self.source, caller, self._limits)
 
-    def _drop(self, reason: str) -> None:
-        """End a child that is of no use any more; the next one starts after a pause."""
-        if self._child is not None:
-            self._child.close(kill=True)
+    def _drop(self, child: _Child, reason: str) -> None:
+        """End the child in use, which is of no use any more; the next one starts after a pause."""
+        self._kill(child)
         if self._next is not None:
-            self._next.close(kill=True)
+            self._kill(self._next)
         self._child = self._next = None
         self._reason = reason
         # one that worked for longer than the last pause begins with the shortest again
-        if time.monotonic() - self._started_at > 2 * self._pause_s + self._limits.hang_s:
+        if time.monotonic() - child.started_s > 2 * self._pause_s + self._limits.hang_s:
             self._pause_s = self._limits.first_pause_s
         self._wait_longer()
+
+    def _kill(self, child: _Child) -> None:
+        child.kill()
+        if not child.has_left():
+            self._ending.append(child)
 
     def _wait_longer(self) -> None:
         self._start_at = time.monotonic() + self._pause_s
@@ -264,6 +280,8 @@ class _Feed:
 
     def _nothing(self, reason: str) -> tuple[Findings, list[Problem]]:
         text = f"{self.source.name}: {reason}" if reason else f"{self.source.name} is not open"
+        if self._ending:
+            text += "; its process does not end, as the driver blocks it in the kernel"
         wrong = [Problem(source=self.source.name, text=text)]
         wrong += [
             Problem(source=self.source.name, text=f"{name}: {text}", device=key)
@@ -295,7 +313,7 @@ class _Feed:
                 self._next = None
             return found
         if self._next is None:
-            if time.monotonic() >= self._start_at:
+            if self._may_start():
                 self._next = self._start()
                 self._wait_longer()
             if self._next is not None:
@@ -304,12 +322,14 @@ class _Feed:
         better, _, usable = self._next.answer(0.0)
         if better is None:
             if not usable:
-                self._next.close(kill=True)
+                self._kill(self._next)
                 self._next = None
             return found
         if lost & _keys(better.readings) and self._child is not None:
             self._child.close()
             self._child, self._next = self._next, None
+            self._pause_s = self._limits.first_pause_s
+            self._known |= {key: _name(r) for r in better.readings if (key := r.key) is not None}
             return better
         self._next.close()
         self._next = None

@@ -35,7 +35,7 @@ def call(
     try:
         value, problem = caller.wait(limit_s)
     except TimeoutError:
-        caller.kill()
+        caller.kill(_EXIT_LIMIT_S)
         value, problem = None, f"{module} did not answer within {limit_s:g} s"
     caller.close()
     return value, problem
@@ -73,10 +73,6 @@ class Caller:
         """Seconds since the last call began."""
         return time.monotonic() - self._begun
 
-    @property
-    def running(self) -> bool:
-        return self._child.running
-
     def begin(self, module: str, function: str, arguments: Sequence[Any] = ()) -> None:
         """Begin a call; :meth:`wait` has its result. Only one is under way at a time."""
         self._module, self._begun = module, time.monotonic()
@@ -99,9 +95,13 @@ class Caller:
         problem = f"{module} failed: {answer['raised']}" if "raised" in answer else ""
         return answer.get("value"), problem
 
-    def kill(self) -> None:
-        """End the child at once."""
-        self._child.kill()
+    def kill(self, limit_s: float = 0.0) -> None:
+        """End the child at once; one that is blocked in the kernel is left after ``limit_s``."""
+        self._child.kill(limit_s)
+
+    def has_left(self) -> bool:
+        """Whether the child has ended; after :meth:`kill` it may be blocked in the kernel."""
+        return self._child.has_left()
 
     def close(self) -> None:
         """End the child, which may take a second to leave."""

@@ -300,8 +300,8 @@ class Subprocess:
         size = os.fstat(self._output).st_size
         return os.pread(self._output, size - start, start).decode(errors="replace")
 
-    def kill(self) -> None:
-        """End the child and what it started; one blocked in the kernel is left behind.
+    def kill(self, limit_s: float = _EXIT_LIMIT_S) -> None:
+        """End the child and what it started; one blocked in the kernel is left after ``limit_s``.
 
         Its own children of this class end with their channels. They are woken to notice that.
         """
@@ -316,7 +316,11 @@ class Subprocess:
         # so does the session, of which a child that ended by itself may have left processes
         end_marked(self._mark, self.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_EXIT_LIMIT_S)
+            self._process.wait(limit_s)
+
+    def has_left(self) -> bool:
+        """Whether the child has ended; after :meth:`kill` it may be blocked in the kernel."""
+        return self._process.poll() is not None
 
     def close(self, limit_s: float = 0.0) -> None:
         """Close the channel, so that the child ends, and kill it after ``limit_s``."""
