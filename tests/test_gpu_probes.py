@@ -395,6 +395,36 @@ def test_pyrsmi_answers_where_amdsmi_does_not(stand_in, tmp_path, broken, reason
     assert rocm_readings() == {"power_w": 137.0}, "not the second of pyrsmi's GPUs"
 
 
+PYRSMI_STATE = """
+    class Struct:
+        def __init__(self, **values): self.__dict__.update(values)
+    # rocml.py: MT/s, counters, and -1 for an error; 255 is the fastest fan
+    def smi_get_device_utilization(index): return 97
+    def smi_get_device_memory_busy(index): return [65535, 12][index]
+    def smi_get_device_memory_used(index): return 5 << 30
+    def smi_get_device_fan_speed(index): return [-1, 51][index]
+    def smi_get_device_fan_rpms(index): return [-1, 1200][index]
+    def smi_get_device_pci_replay_counter(index): return [-1, 3][index]
+    def smi_get_device_pcie_bandwidth(index):
+        if index == 0: return -1
+        return Struct(pcie_static=Struct(max_pcie_width=16, max_pcie_speed=32000),
+                      pcie_metric=Struct(pcie_width=8, pcie_speed=16000))
+"""
+
+
+def test_pyrsmi_says_more_than_name_memory_and_power(stand_in, tmp_path):
+    stand_in("amdsmi", "raise KeyError('libamd_smi.so')")
+    stand_in("pyrsmi.rocml", textwrap.dedent(PYRSMI) + textwrap.dedent(PYRSMI_STATE))
+    gpus = (amd_gpu(0, pci="0000:c6:00.0"), amd_gpu(1, pci="0000:05:00.0"))
+    far, near = RocmPlugin(tree(tmp_path, *gpus)).probe().readings
+    assert (near.state.utilization_percent, near.state.memory_utilization_percent) == (97, 12)
+    assert (near.state.memory_used_bytes, near.state.fan_rpm) == (5 << 30, 1200)
+    assert near.state.fan_percent == 20
+    assert near.pcie == Pcie(generation=4, width=8, device_generation=5, device_width=16, replays=3)
+    assert far.state.memory_utilization_percent is None, "65535 is the library's N/A"
+    assert (far.state.fan_percent, far.state.fan_rpm, far.pcie) == (None, None, Pcie())
+
+
 @pytest.mark.parametrize(
     ("place", "pci"), [(0x1_C600, "0001:c6:00.0"), (0x1_0000_C608, "0001:c6:01.0")]
 )
