@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from portagpu.objects import Stream as StreamType
     from portagpu.precision import Precision
     from portagpu.readings import Findings
-    from portagpu.readings.stream import Source
+    from portagpu.readings.source import Source
     from portagpu.sizing import Sizing
     from portagpu.storage import DirectStorage
     from portagpu.target import Target

@@ -22,7 +22,7 @@ from portagpu.foreign import (
     start_call,
 )
 from portagpu.readings.model import Findings
-from portagpu.readings.stream import Source
+from portagpu.readings.source import Source
 from portagpu.text import did_you_mean, one_line
 from portagpu.vendors import vendors
 

@@ -13,7 +13,7 @@ from portagpu.contract import Plugin, Status
 from portagpu.errors import BackendNotFound
 from portagpu.host import Tree, visibility
 from portagpu.readings.probe import probe, telemetry_of
-from portagpu.readings.stream import Source
+from portagpu.readings.source import Source
 from portagpu.subprocesses import call
 
 if TYPE_CHECKING:

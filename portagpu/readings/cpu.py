@@ -22,7 +22,7 @@ from portagpu.host import (
 from portagpu.readings.document import to_document
 from portagpu.readings.library import Rarely
 from portagpu.readings.model import NO_VENDOR, Findings, GpuState, Reading, without_none
-from portagpu.readings.stream import Source
+from portagpu.readings.source import Source
 
 KIND: Final = "host"
 SOURCE: Final = Source(name="the CPU's files", module=__name__)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.readings.document import from_document
 from portagpu.readings.model import Findings, FormatError
 from portagpu.readings.probe import plausible_findings
+from portagpu.readings.source import Source
 from portagpu.subprocesses import Caller, start_caller
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from portagpu.readings.model import Link, Reading
 
+__all__ = ["Problem", "Sample", "Source", "Stream"]
+
 OPEN_LIMIT_S: Final = 60.0
 """How long a library may take for its first answer: it may initialise GPUs one after the other."""
 HANG_LIMIT_S: Final = 10.0
@@ -30,21 +33,6 @@ HANG_LIMIT_S: Final = 10.0
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 """The pause before a child is started again doubles from the first to the longest."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """What reads devices: ``module.function()`` returns findings as JSON, at each call new ones.
-
-    ``name`` is the library's name for people. The function is called in a child process that
-    imports the module once; readings and links alone are taken from its findings, and its problems.
-    It returns the values that change (state, PCIe, memory errors, links) and what names the device
-    (PCI address, UUID, name, memory).
-    """
-
-    name: str
-    module: str
-    function: str = "sample"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
