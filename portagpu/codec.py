@@ -32,7 +32,8 @@ def encode(value: Any) -> Any:
     if value is None or type(value) in (str, int, float, bool):
         return value
     if dataclasses.is_dataclass(value):
-        return {name: encode(getattr(value, name)) for name in _field_names(type(value))}
+        kind: Any = type(value)
+        return {name: encode(getattr(value, name)) for name in _field_names(kind)}
     if isinstance(value, Mapping):
         return {key: encode(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

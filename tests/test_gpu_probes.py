@@ -319,6 +319,24 @@ def test_amdsmi_says_all_that_it_knows_of_a_gpu(stand_in, tmp_path):
     assert (near.state.power_w, near.state.power_limit_w) == (137, 750.0)
 
 
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        (
+            "{'active_prochot_thrm': False, 'active_ppt_pwr': True, 'active_vr_thrm': 'N/A'}",
+            ("ppt",),
+        ),
+        ("{'active_prochot_thrm': False, 'active_ppt_pwr': False}", ()),
+        ("{'active_prochot_thrm': 'N/A', 'acc_ppt_pwr': 5}", None),
+        ("{}", None),
+    ],
+)
+def test_what_slows_a_gpu_of_amd_is_stated_or_unknown(stand_in, tmp_path, stated, expected):
+    stand_in("amdsmi", amdsmi_changed(f"def amdsmi_get_violation_status(gpu): return {stated}"))
+    (found,) = RocmPlugin(here(tmp_path, "rocm")).probe().readings
+    assert found.state.throttling == expected
+
+
 def test_amdsmi_readings_are_of_the_gpu_at_that_address(stand_in):
     stand_in("amdsmi", AMDSMI)
     assert rocm_readings() == NEAR, "not the second of AMD SMI's GPUs, whose address it is"

@@ -50,6 +50,14 @@ _PCIE_ERRORS: Final = {
     "nak_sent": "pcie_nak_sent_count",
     "nak_received": "pcie_nak_received_count",
 }
+# names of the tool amd-smi
+_VIOLATIONS: Final = {
+    "prochot": "prochot_thrm",
+    "ppt": "ppt_pwr",
+    "socket_thermal": "socket_thrm",
+    "vr_thermal": "vr_thrm",
+    "hbm_thermal": "hbm_thrm",
+}
 _rarely: Final = Rarely(10.0)
 """The library looks through /proc for processes and opens a file for each block and link."""
 _seldom: Final = Rarely(60.0)
@@ -73,7 +81,11 @@ def amdsmi_findings(module: Any, only: str | None = None, *, changing: bool = Fa
         if only not in (None, pci):
             continue
         reading = _changing_values(smi, handle, index, pci)
-        readings.append(reading if changing else _whole(reading, smi, handle))
+        reading = reading if changing else _whole(reading, smi, handle)
+        if only is None and not changing:
+            throttling = _throttling(smi, handle)
+            reading = replace(reading, state=replace(reading.state, throttling=throttling))
+        readings.append(reading)
         if changing:  # the graph of links is the tools', which know a link's other end
             links += _links(smi, handle, index, pci)
         else:
@@ -264,6 +276,14 @@ def _state(smi: Library, handle: Any, key: Any) -> GpuState:
         processes=len(processes) if processes is not None else None,
         process_list=processes,
     )
+
+
+def _throttling(smi: Library, handle: Any) -> tuple[str, ...] | None:
+    """What slows the clocks now. The library waits 100 ms for it, so that no sample has it."""
+    status = smi.mapping("amdsmi_get_violation_status", handle)
+    active = {name: status.get(f"active_{key}") for name, key in _VIOLATIONS.items()}
+    known = {name: value for name, value in active.items() if value in (True, False)}
+    return tuple(name for name, value in known.items() if value) if known else None
 
 
 def _energy_j(counted: dict[str, Any]) -> float | None:
