@@ -50,9 +50,10 @@ def field_values(
     """Field, or (field, scope) -> its value, of those that this GPU and driver have."""
     asked = list(fields)
     found: dict[Any, Any] = {}
-    for key, each in zip(
-        asked, nvml("nvmlDeviceGetFieldValues", handle, asked) or (), strict=False
-    ):
+    answer = nvml("nvmlDeviceGetFieldValues", handle, asked)
+    # an array of ctypes has a length, and is no Iterable to collections.abc
+    values = list(answer) if hasattr(answer, "__len__") else []
+    for key, each in zip(asked, values, strict=False):
         if getattr(each, "nvmlReturn", 1) != 0:
             continue
         kind = integer(getattr(each, "valueType", None))

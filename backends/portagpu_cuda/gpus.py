@@ -79,10 +79,9 @@ def _findings(module: Any, only: str | None = None, *, changing: bool = False) -
     nvml, failed = Library(module), []
     readings: list[Reading] = []
     links: list[Link] = []
-    count = nvml.integer("nvmlDeviceGetCount")
-    if count is None:
+    if nvml.integer("nvmlDeviceGetCount") is None:
         failed.append("NVML does not say how many GPUs there are")
-    for index in range(count or 0):
+    for index in range(nvml.count("nvmlDeviceGetCount")):
         try:
             handle = module.nvmlDeviceGetHandleByIndex(index)
             place = module.nvmlDeviceGetPciInfo(handle)
@@ -140,8 +139,8 @@ def _changing_values(nvml: Library, handle: Any, index: int, pci: str | None) ->
 
 def _whole(reading: Reading, nvml: Library, handle: Any, place: Any) -> Reading:
     """The reading with what stays as it is."""
-    capability = nvml("nvmlDeviceGetCudaComputeCapability", handle)
-    mig = nvml("nvmlDeviceGetMigMode", handle)
+    capability = nvml.integers("nvmlDeviceGetCudaComputeCapability", 2, handle)
+    mig = nvml.integers("nvmlDeviceGetMigMode", 2, handle)
     ids, subsystem = integer(place.pciDeviceId), integer(getattr(place, "pciSubSystemId", None))
     bios = nvml.text("nvmlDeviceGetVbiosVersion", handle)
     limits = {
@@ -176,7 +175,7 @@ def _whole(reading: Reading, nvml: Library, handle: Any, place: Any) -> Reading:
 
 def _slices(nvml: Library, handle: Any) -> tuple[GpuPart, ...]:
     parts = []
-    for index in range(nvml.integer("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+    for index in range(nvml.count("nvmlDeviceGetMaxMigDeviceCount", handle)):
         part = nvml("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
         if part is None:
             continue
@@ -200,7 +199,7 @@ def _memory_errors(nvml: Library, handle: Any) -> Memory:
     def errors(kind: int, counter: int) -> int | None:
         return nvml.integer("nvmlDeviceGetTotalEccErrors", handle, kind, counter)
 
-    rows = nvml("nvmlDeviceGetRemappedRows", handle)
+    rows = nvml.integers("nvmlDeviceGetRemappedRows", 4, handle)
     return Memory(
         corrected=errors(_CORRECTED, _VOLATILE),
         uncorrected=errors(_UNCORRECTED, _VOLATILE),
@@ -213,14 +212,16 @@ def _memory_errors(nvml: Library, handle: Any) -> Memory:
 
 
 def _whole_memory(errors: Memory, nvml: Library, handle: Any) -> Memory:
-    mode = nvml("nvmlDeviceGetEccMode", handle)
+    mode = nvml.integers("nvmlDeviceGetEccMode", 2, handle)
     pages = {name: nvml("nvmlDeviceGetRetiredPages", handle, n) for name, n in _CAUSES.items()}
     page = nvml.number("nvmlDeviceGetRetiredPagesPendingStatus", handle)
     pending = [bool(each) for each in (page, errors.pending) if each is not None]
     return replace(
         errors,
         ecc_enabled=bool(mode[0]) if mode else None,
-        retired_pages={name: len(found) for name, found in without_none(pages).items()},
+        retired_pages={
+            name: len(found) for name, found in pages.items() if isinstance(found, list)
+        },
         pending=any(pending) if pending else None,
     )
 
@@ -265,7 +266,7 @@ def _state(nvml: Library, handle: Any, used: int | None) -> GpuState:
 
 def _fan_percent(nvml: Library, handle: Any) -> Any:
     """The fastest fan's speed; None for a GPU that the machine's fans cool."""
-    fans = range(nvml.integer("nvmlDeviceGetNumFans", handle) or 0)
+    fans = range(nvml.count("nvmlDeviceGetNumFans", handle))
     speeds = [nvml.number("nvmlDeviceGetFanSpeed_v2", handle, fan) for fan in fans]
     return max((speed for speed in speeds if speed is not None), default=None)
 

@@ -25,7 +25,7 @@ from portagpu.readings import (
     Process,
     Reading,
 )
-from portagpu.readings.library import Library, Rarely, integer, number, text
+from portagpu.readings.library import Library, Rarely, integer, number, table, text
 from portagpu.readings.model import without_none
 from portagpu.text import error_line
 
@@ -146,7 +146,7 @@ def _whole(reading: Reading, smi: Library, handle: Any) -> Reading:
     asic = smi.mapping("amdsmi_get_gpu_asic_info", handle)
     order = smi.mapping("amdsmi_get_gpu_enumeration_info", handle)
     bios = smi.mapping("amdsmi_get_gpu_vbios_info", handle)
-    static = smi.mapping("amdsmi_get_pcie_info", handle).get("pcie_static") or {}
+    static = table(smi.mapping("amdsmi_get_pcie_info", handle).get("pcie_static"))
     hive = integer(smi.mapping("amdsmi_get_xgmi_info", handle).get("xgmi_hive_id"))
     render = integer(order.get("drm_render"))
     blocks = smi.integer("amdsmi_get_gpu_ecc_enabled", handle)
@@ -192,7 +192,7 @@ def _generation(mega_transfers: Any) -> int | None:
 
 
 def _pcie(info: dict[str, Any]) -> Pcie:
-    metric = info.get("pcie_metric") or {}
+    metric = table(info.get("pcie_metric"))
     errors = {name: integer(metric.get(key)) for name, key in _PCIE_ERRORS.items()}
     return Pcie(
         generation=_generation(metric.get("pcie_speed")),
@@ -299,10 +299,9 @@ def _processes(smi: Library, handle: Any) -> tuple[Process, ...] | None:
         return None
     listed = []
     for each in found:
-        pid = integer(each.get("pid")) if isinstance(each, dict) else None
+        pid = integer(table(each).get("pid"))
         if pid is not None:
-            used = each.get("memory_usage")
-            memory = integer(used.get("vram_mem")) if isinstance(used, dict) else None
+            memory = integer(table(each.get("memory_usage")).get("vram_mem"))
             listed.append(Process(pid=pid, memory_bytes=memory))
     return tuple(listed)
 

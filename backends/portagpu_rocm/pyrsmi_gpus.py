@@ -18,7 +18,7 @@ _HIGHEST_FAN: Final = 255  # AMDSMI_MAX_FAN_SPEED
 def pyrsmi_findings(module: Any, only: str | None = None) -> Findings:
     """Of the GPU at the PCI address ``only`` or of all. -1 is the package's word for an error."""
     rsmi, readings = Library(module), []
-    for index in range(rsmi.integer("smi_get_device_count") or 0):
+    for index in range(rsmi.count("smi_get_device_count")):
         pci = _address(rsmi.integer("smi_get_device_pci_id", index))
         if only not in (None, pci):
             continue

@@ -15,6 +15,9 @@ _T = TypeVar("_T")
 
 # what libraries store where a GPU has no such value: all ones in 16, 32 or 64 bits
 _ABSENT: Final = frozenset({0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
+MOST_PARTS: Final = 1024
+"""Devices of a machine, or parts of a device: a library that states more is not to be believed."""
+_NO_TEXT: Final = ("", "n/a", "unknown")
 
 
 class Library:
@@ -35,12 +38,23 @@ class Library:
     def integer(self, name: str, *arguments: Any) -> int | None:
         return integer(self(name, *arguments))
 
+    def count(self, name: str, *arguments: Any) -> int:
+        """How many things a call states, to ask for each: 0 where it states no such number."""
+        found = self.integer(name, *arguments)
+        return found if found is not None and 0 <= found <= MOST_PARTS else 0
+
     def text(self, name: str, *arguments: Any) -> str | None:
         return text(self(name, *arguments))
 
     def mapping(self, name: str, *arguments: Any) -> dict[str, Any]:
+        return table(self(name, *arguments))
+
+    def integers(self, name: str, count: int, *arguments: Any) -> tuple[int, ...] | None:
+        """``count`` integers that a call returns side by side; None for anything else."""
         found = self(name, *arguments)
-        return found if isinstance(found, dict) else {}
+        numbers = [integer(each) for each in found] if isinstance(found, list | tuple) else []
+        known = tuple(each for each in numbers if each is not None)
+        return known if len(known) == len(numbers) == count else None
 
     def member(self, kind: str, name: str) -> Any:
         """A member of one of the module's enumerations, None where this version lacks it."""
@@ -98,9 +112,14 @@ def integer(value: Any) -> int | None:
     return int(found) if found is not None and found == found // 1 else None
 
 
+def table(value: Any) -> dict[str, Any]:
+    """``value`` if it is a table; an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
 def text(value: Any) -> str | None:
-    """``value`` as text without blanks; None for "N/A" and for nothing."""
+    """``value`` as text of one line without blanks; None for "N/A" and for nothing."""
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     found = value.strip() if isinstance(value, str) else ""
-    return None if found.lower() in ("", "n/a", "unknown") else found
+    return None if found.lower() in _NO_TEXT or not found.isprintable() else found
