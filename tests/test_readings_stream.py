@@ -16,6 +16,7 @@ from portagpu.readings.stream import Source, Stream
 from portagpu_cuda.plugin import CudaPlugin
 from portagpu_rocm.plugin import RocmPlugin
 from tests.gpu_trees import amd_gpu, nvidia_gpu
+from tests.processes import descendants
 from tests.test_gpu_probes import AMDSMI, PYNVML, here, tree
 
 NEAR, FAR = "0000:05:00.0", "0000:c6:00.0"
@@ -288,6 +289,21 @@ def test_what_a_library_prints_for_days_is_not_kept(library):
         (feed,) = stream._feeds
         kept = os.fstat(feed._child._caller._child._output).st_size
     assert kept < 1 << 20, f"{kept} bytes of output are kept"
+
+
+def test_starting_again_and_again_leaves_no_descriptor_and_no_process(library):
+    def held():
+        return len(os.listdir("/proc/self/fd")), len(descendants(os.getpid()))
+
+    before = held()
+    with opened(library.source, longest_pause_s=0.01) as stream:
+        library.does(raises="no")
+        end = time.monotonic() + WAIT_S
+        while len(library.starts) < 10 and time.monotonic() < end:
+            stream.read(WAIT_S)
+            time.sleep(0.01)
+        assert len(library.starts) >= 10
+    assert held() == before
 
 
 def test_a_stream_can_be_opened_again(library):

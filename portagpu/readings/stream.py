@@ -152,6 +152,7 @@ class _Child:
 
     def answer(self, limit_s: float) -> tuple[Findings | None, str, bool]:
         """(findings, "", True), else (None, the problem, whether the child is still of use)."""
+        name = self._source.name
         own_s = self._limits.hang_s if self.answered else self._limits.open_s
         try:
             document, problem = self._caller.wait(
@@ -160,15 +161,19 @@ class _Child:
         except TimeoutError:
             waited_s = self._caller.waiting_s
             if waited_s >= own_s:
-                return None, f"did not answer within {own_s:g} s, and is started again", False
+                return (
+                    None,
+                    f"{name} did not answer within {own_s:g} s, and is started again",
+                    False,
+                )
             what = "has not answered" if self.answered else "is still being opened"
-            return None, f"{what} after {waited_s:.1f} s", True
+            return None, f"{name} {what} after {waited_s:.1f} s", True
         if problem:
-            return None, problem, False
+            return None, f"{name} broke: {problem}", False
         try:
-            found = plausible_findings(from_document(document), self._source.name)
+            found = plausible_findings(from_document(document), name)
         except FormatError as error:
-            return None, str(error), False
+            return None, f"{name} broke: {error}", False
         # a library that cannot be opened may answer in a process that is new
         if found.problems and not found.readings:
             return None, "; ".join(found.problems), False
@@ -224,7 +229,7 @@ class _Feed:
             self._drop(self._child, reason)
             return self._nothing(reason)
         found = self._with_next(found)
-        return found, [*self._problems(found)]
+        return found, list(self._problems(found))
 
     def close(self) -> None:
         for child in (self._child, self._next):
@@ -240,7 +245,7 @@ class _Feed:
     def _start(self) -> _Child | None:
         caller, problem = start_caller()
         if caller is None:
-            self._reason = problem
+            self._reason = f"{self.source.name} cannot be opened: {problem}"
             self._wait_longer()
             return None
         return _Child(self.source, caller, self._limits)
@@ -267,7 +272,7 @@ class _Feed:
         self._pause_s = min(2 * self._pause_s, self._limits.longest_pause_s)
 
     def _nothing(self, reason: str) -> tuple[Findings, list[Problem]]:
-        text = f"{self.source.name}: {reason}" if reason else f"{self.source.name} is not open"
+        text = reason or f"{self.source.name} is not open"
         if self._ending:
             text += "; its process does not end, as the driver blocks it in the kernel"
         wrong = [Problem(source=self.source.name, text=text)]
