@@ -100,6 +100,23 @@ def test_a_counter_that_goes_away_is_no_power_of_zero(tmp_path):
 
 
 HWMON = "sys/class/hwmon"
+
+
+def test_without_counters_a_chip_of_the_cpu_measures_its_power(tmp_path):
+    files = {
+        f"{HWMON}/hwmon0/name": "fam15h_power",
+        f"{HWMON}/hwmon0/power1_input": "45500000",
+        # a power supply, and a GPU
+        f"{HWMON}/hwmon1/name": "acpi_power_meter",
+        f"{HWMON}/hwmon1/power1_input": "400000000",
+        f"{HWMON}/hwmon2/name": "amdgpu",
+        f"{HWMON}/hwmon2/power1_input": "300000000",
+    }
+    reading = CpuReader(live_like(tmp_path, files)).read()
+    assert (reading.state.power_w, reading.state.energy_j) == (45.5, None)
+    assert list(reading.missing) == ["utilization_percent", "energy_j"]
+
+
 SENSORS = {
     f"{HWMON}/hwmon0/name": "nvme",
     f"{HWMON}/hwmon0/temp1_input": "99000",

@@ -293,7 +293,7 @@ def test_what_a_library_prints_for_days_is_not_kept(library):
 
 def test_starting_again_and_again_leaves_no_descriptor_and_no_process(library):
     def held():
-        return len(os.listdir("/proc/self/fd")), len(descendants(os.getpid()))
+        return len(list(Path("/proc/self/fd").iterdir())), len(descendants(os.getpid()))
 
     before = held()
     with opened(library.source, longest_pause_s=0.01) as stream:

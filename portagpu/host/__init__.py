@@ -16,7 +16,7 @@ from portagpu.host.cpu import Cache, Cpu, NumaNode, read_cpu, read_machine
 from portagpu.host.gpus import Partition, PciGpu, gpus_on_machine, pci_of_uuid
 from portagpu.host.limits import UNLIMITED, Limits, Ulimits, read_limits
 from portagpu.host.memory import Memory, read_memory
-from portagpu.host.power import Energy, read_energy
+from portagpu.host.power import Energy, read_energy, read_power
 from portagpu.host.sensors import (
     Clocks,
     Sensors,
@@ -63,6 +63,7 @@ __all__ = [
     "read_host",
     "read_limits",
     "read_memory",
+    "read_power",
     "read_sensors",
     "read_temperatures",
     "read_throttling",

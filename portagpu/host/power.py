@@ -1,7 +1,8 @@
-"""The energy that the CPU's packages have used, from the kernel's powercap files (RAPL).
+"""The energy that the CPU's packages have used (RAPL), or their power where a chip measures it.
 
-Files: Linux ``Documentation/power/powercap/powercap.rst``. Since Linux 5.10 only root may read the
-counters, because of CVE-2020-8694.
+Files: Linux ``Documentation/power/powercap/powercap.rst``,
+``Documentation/hwmon/sysfs-interface.rst`` and ``fam15h_power.rst``. Since Linux 5.10
+only root may read the counters, because of CVE-2020-8694.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from portagpu.host.tree import Tree
 
 _BASE: Final = "sys/class/powercap"
+_CHIPS: Final = frozenset({"fam15h_power"})
+"""Names of the hwmon drivers that measure a CPU's package, and nothing beside it."""
 _PACKAGE: Final = re.compile(r"package-\d+(?:-die-\d+)?")
 
 
@@ -45,3 +48,15 @@ def read_energy(tree: Tree) -> tuple[tuple[Energy, ...], str]:
             return (), f"/{_BASE}/{zone}/energy_uj cannot be read: only root may, by default"
         found.append(Energy(zone, value, tree.integer(f"{_BASE}/{zone}/max_energy_range_uj")))
     return tuple(found), "" if found else f"the kernel has no energy counter in /{_BASE}"
+
+
+def read_power(tree: Tree) -> float | None:
+    """The power of all packages in W, where hwmon chips of CPUs measure it."""
+    base = "sys/class/hwmon"
+    found = [
+        value / 1e6
+        for chip in tree.names(base, r"hwmon\d+")
+        if tree.text(f"{base}/{chip}/name") in _CHIPS
+        and (value := tree.integer(f"{base}/{chip}/power1_input")) is not None
+    ]
+    return sum(found) if found else None

@@ -18,6 +18,7 @@ from portagpu.host import (
     read_cpu_temperatures,
     read_energy,
     read_memory,
+    read_power,
 )
 from portagpu.readings.document import to_document
 from portagpu.readings.library import Rarely
@@ -90,7 +91,9 @@ class CpuReader:
         counters, reason = read_energy(self._tree)
         if not counters:
             self._energy_s = None
-            return None, None, {"power_w": reason, "energy_j": reason}
+            power = read_power(self._tree)
+            known = {} if power is not None else {"power_w": reason}
+            return power, None, {**known, "energy_j": reason}
         spent = 0
         for each in counters:
             step = each.energy_uj - self._counted.get(each.zone, each.energy_uj)
