@@ -7,9 +7,12 @@ import os
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from portagpu import discovery
+from portagpu.errors import BackendNotFound
 from portagpu.readings import stream as module
 from portagpu.readings.cpu import SOURCE as CPU
 from portagpu.readings.stream import Source, Stream
@@ -405,6 +408,24 @@ def amdsmi_get_gpu_xgmi_link_status(gpu):
     assert near.memory.by_block == {"UMC": (2, 0)}, "a block that states nothing counts nothing"
     links = [link for link in sample.links if link.a.pci == NEAR]
     assert [(link.extra["link"], link.up) for link in links] == [("1", True), ("2", False)]
+
+
+def test_the_samplers_are_those_of_every_plugin_that_answers(monkeypatch):
+    def broken():
+        raise RuntimeError("no")
+
+    def unknown(name):
+        raise BackendNotFound("it does not load", {name: "no"})
+
+    source = Source(name="the library", module="a_library")
+    answers = {"good": lambda: source, "none": lambda: None, "broken": broken, "wrong": lambda: 3}
+    monkeypatch.setattr(discovery, "candidates", lambda: dict.fromkeys([*answers, "gone"]))
+    monkeypatch.setattr(
+        discovery,
+        "plugin",
+        lambda name: SimpleNamespace(sampler=answers[name]) if name in answers else unknown(name),
+    )
+    assert discovery.samplers() == (source,)
 
 
 def test_nothing_is_read_where_the_machine_has_no_such_gpu(tmp_path):
